@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// analysis is one run over a dataset's directory.
+type analysis struct {
+	ID          int64          `json:"id"`
+	DatasetID   int64          `json:"dataset_id"`
+	State       string         `json:"state"`
+	Force       bool           `json:"force"`
+	Counts      analysisCounts `json:"counts"`
+	Warnings    []string       `json:"warnings"`     // directories that could not be listed
+	FailureCode *string        `json:"failure_code"` // with state failed
+	Failure     *string        `json:"failure"`
+	RequestedBy string         `json:"requested_by"`
+	QueuedAt    time.Time      `json:"queued_at"`
+	StartedAt   *time.Time     `json:"started_at"`
+	FinishedAt  *time.Time     `json:"finished_at"`
+}
+
+// analysisCounts counts files. Once an analysis has succeeded total = added + changed + unchanged;
+// failed are those among them whose row is corrupt or unreadable.
+type analysisCounts struct {
+	Total     int64 `json:"total"` // found by the walk
+	Added     int64 `json:"added"`
+	Changed   int64 `json:"changed"`
+	Unchanged int64 `json:"unchanged"`
+	Removed   int64 `json:"removed"` // rows whose file is gone
+	Failed    int64 `json:"failed"`
+}
+
+// The states of an analysis: queued, then walking (files are listed, and read at the same time), then
+// reading, then one of the last three.
+const (
+	stateQueued    = "queued"
+	stateWalking   = "walking"
+	stateReading   = "reading"
+	stateSucceeded = "succeeded"
+	stateFailed    = "failed"
+	stateCanceled  = "canceled"
+)
+
+// analysisColumns are the columns of an analysis, of the table analyses under the name a.
+// scanAnalysis reads them.
+const analysisColumns = `
+	a.id,
+	a.dataset_id,
+	a.state,
+	a.force,
+	a.total,
+	a.added,
+	a.changed,
+	a.unchanged,
+	a.removed,
+	a.failed,
+	a.warnings,
+	a.failure_code,
+	a.failure,
+	a.requested_by,
+	a.queued_at,
+	a.started_at,
+	a.finished_at`
+
+func scanAnalysis(row pgx.CollectableRow) (a analysis, err error) {
+	err = row.Scan(
+		&a.ID,
+		&a.DatasetID,
+		&a.State,
+		&a.Force,
+		&a.Counts.Total,
+		&a.Counts.Added,
+		&a.Counts.Changed,
+		&a.Counts.Unchanged,
+		&a.Counts.Removed,
+		&a.Counts.Failed,
+		&a.Warnings,
+		&a.FailureCode,
+		&a.Failure,
+		&a.RequestedBy,
+		&a.QueuedAt,
+		&a.StartedAt,
+		&a.FinishedAt,
+	)
+	return a, err
+}
+
+func analysisPath(datasetID, id int64) string {
+	return "/api/v1/datasets/" + strconv.FormatInt(datasetID, 10) + "/analyses/" + strconv.FormatInt(id, 10)
+}
+
+// createAnalysis answers POST /api/v1/datasets/{id}/analyses. The body may be left out.
+func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
+	datasetID, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Force bool `json:"force"`
+	}
+	if r.ContentLength != 0 {
+		if err := decodeJSON(w, r, &in); err != nil {
+			return err
+		}
+	}
+	if _, err := getDataset(r.Context(), s.db, datasetID); err != nil {
+		return err
+	}
+	a, err := createAnalysis(r.Context(), s.db, datasetID, in.Force, principalOf(r).User.Username)
+	if isUniqueViolation(err, "analyses_running_key") {
+		running, err := runningAnalysis(r.Context(), s.db, datasetID)
+		if err != nil {
+			return err
+		}
+		return &problem{status: http.StatusConflict, code: "analysis_running", detail: "An analysis of this dataset is running.", location: analysisPath(datasetID, running)}
+	}
+	if err != nil {
+		return err
+	}
+	s.analyzer.wakeAll()
+	w.Header().Set("Location", analysisPath(datasetID, a.ID))
+	return writeJSON(w, http.StatusAccepted, a)
+}
+
+// listAnalyses answers GET /api/v1/datasets/{id}/analyses, the newest first.
+func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
+	datasetID, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	p, err := s.readPage(r, 1)
+	if err != nil {
+		return err
+	}
+	if _, err := getDataset(r.Context(), s.db, datasetID); err != nil {
+		return err
+	}
+	var before *string
+	if p.after != nil {
+		before = &p.after[0]
+	}
+	items, err := listAnalyses(r.Context(), s.db, datasetID, before, p.limit+1)
+	if err != nil {
+		return err
+	}
+	return writeList(s, w, r, p, items, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
+}
+
+// maxWait is the longest a client may ask to wait for a change.
+const maxWait = time.Minute
+
+// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it answers when the state has changed,
+// or after that time.
+func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
+	var wait time.Duration
+	if text := r.URL.Query().Get("wait"); text != "" {
+		var err error
+		if wait, err = time.ParseDuration(text); err != nil {
+			return malformed("wrong_type", "wait must be a duration like 30s.")
+		}
+		var v invalid
+		v.check(wait >= 0 && wait <= maxWait, "wait", "out_of_range", "must be from 0s to 60s")
+		if err := v.err(); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	a, err := s.pathAnalysis(r)
+	before := a.State
+	for err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil {
+		pause(ctx, 100*time.Millisecond)
+		a, err = s.pathAnalysis(r)
+	}
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, a)
+}
+
+// cancelAnalysis answers DELETE …/analyses/{analysis}. What has been stored stays.
+func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
+	a, err := s.pathAnalysis(r)
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		return endAnalysis(r.Context(), tx, a.ID, stateCanceled, "", "")
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// pathAnalysis returns the analysis that the request's path names.
+func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
+	const query = `
+		SELECT ` + analysisColumns + `
+		FROM analyses a
+		WHERE a.dataset_id = $1
+			AND a.id = $2`
+	datasetID, err := pathID(r, "id")
+	if err != nil {
+		return analysis{}, err
+	}
+	id, err := pathID(r, "analysis")
+	if err != nil {
+		return analysis{}, err
+	}
+	return oneAnalysis(r.Context(), s.db, "get analysis", query, datasetID, id)
+}
+
+// oneAnalysis collects the analysis that a query returns; none is errNotFound.
+func oneAnalysis(ctx context.Context, q querier, doing, query string, args ...any) (analysis, error) {
+	rows, err := q.Query(ctx, query, args...)
+	if err != nil {
+		return analysis{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	a, err := pgx.CollectExactlyOneRow(rows, scanAnalysis)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return a, errNotFound
+	}
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", doing, err)
+	}
+	return a, nil
+}
+
+// createAnalysis queues an analysis and tells all instances.
+func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool, requestedBy string) (analysis, error) {
+	const query = `
+		WITH told AS (SELECT pg_notify('` + workChannel + `', ''))
+		INSERT INTO analyses AS a (dataset_id, force, requested_by)
+		SELECT $1, $2, $3
+		FROM told
+		RETURNING ` + analysisColumns
+	return oneAnalysis(ctx, q, "create analysis", query, datasetID, force, requestedBy)
+}
+
+// runningAnalysis is the id of the dataset's analysis that has not ended, or 0.
+func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64, err error) {
+	const query = `
+		SELECT id
+		FROM analyses
+		WHERE dataset_id = $1
+			AND finished_at IS NULL`
+	err = q.QueryRow(ctx, query, datasetID).Scan(&id)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("get running analysis: %w", err)
+	}
+	return id, nil
+}
+
+// listAnalyses returns a dataset's analyses, the newest first; before is an id, or nil.
+func listAnalyses(ctx context.Context, q querier, datasetID int64, before *string, limit int) ([]analysis, error) {
+	const query = `
+		SELECT ` + analysisColumns + `
+		FROM analyses a
+		WHERE a.dataset_id = $1
+			AND ($2::text IS NULL OR a.id < $2::text::bigint)
+		ORDER BY a.id DESC
+		LIMIT $3`
+	rows, err := q.Query(ctx, query, datasetID, before, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list analyses: %w", err)
+	}
+	items, err := pgx.CollectRows(rows, scanAnalysis)
+	if err != nil {
+		return nil, fmt.Errorf("list analyses: %w", err)
+	}
+	return items, nil
+}
+
+// endAnalysis ends a running analysis before its time, as failed or canceled; one that has ended
+// stays as it is. Rows are locked in the order in which storing a chunk locks them: chunks, then the
+// analysis. A chunk that the walker adds in between goes with the second deletion.
+func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, state, failureCode, failure string) error {
+	const dropChunks = `
+		DELETE FROM analysis_chunks
+		WHERE analysis_id = $1
+			AND EXISTS (SELECT FROM analyses WHERE id = $1 AND finished_at IS NULL)`
+	const end = `
+		UPDATE analyses
+		SET state = $2,
+			failure_code = nullif($3, ''),
+			failure = nullif($4, ''),
+			finished_at = now()
+		WHERE id = $1
+			AND finished_at IS NULL`
+	const dropLate = `
+		DELETE FROM analysis_chunks
+		WHERE analysis_id = $1`
+	if _, err := tx.Exec(ctx, dropChunks, id); err != nil {
+		return fmt.Errorf("drop chunks: %w", err)
+	}
+	if _, err := tx.Exec(ctx, end, id, state, failureCode, failure); err != nil {
+		return fmt.Errorf("end analysis: %w", err)
+	}
+	if _, err := tx.Exec(ctx, dropLate, id); err != nil {
+		return fmt.Errorf("drop chunks: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,685 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// addDataset registers a directory of the dataset root and returns the dataset's path in the API.
+func (c client) addDataset(name string) string {
+	c.t.Helper()
+	return c.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
+}
+
+// files reads all rows of a dataset, over as many pages as there are.
+func (c client) files(dataset string) map[string]ElevationDatasetFileMeta {
+	c.t.Helper()
+	rows := map[string]ElevationDatasetFileMeta{}
+	for cursor := ""; ; {
+		var page struct {
+			Items      []ElevationDatasetFileMeta `json:"items"`
+			NextCursor *string                    `json:"next_cursor"`
+		}
+		a := c.must(200, "GET", dataset+"/files?limit=500"+cursor, nil)
+		if err := json.Unmarshal(a.body, &page); err != nil {
+			c.t.Fatal(err)
+		}
+		for _, m := range page.Items {
+			if _, twice := rows[m.Path]; twice {
+				c.t.Errorf("%s is there twice", m.Path)
+			}
+			rows[m.Path] = m
+		}
+		if page.NextCursor == nil {
+			return rows
+		}
+		cursor = "&cursor=" + *page.NextCursor
+	}
+}
+
+// sameRows compares rows of the API with what "cairn bbox" prints for the directory, but for the id
+// and the time of reading.
+func sameRows(t *testing.T, got map[string]ElevationDatasetFileMeta, dir string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	if err := run(context.Background(), []string{"bbox", "--root", dir, dir}, nil, nil, &out, &errs); err != nil {
+		t.Fatalf("%v %s", err, errs.String())
+	}
+	want := rowsByPath(t, out.Bytes())
+	if g, w := slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)); !slices.Equal(g, w) {
+		t.Errorf("%d paths, the command prints %d", len(g), len(w))
+	}
+	for path, m := range got {
+		w := want[path]
+		m.ID, m.AnalyzedAt, w.AnalyzedAt = 0, time.Time{}, time.Time{}
+		g, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err := json.Marshal(w); err != nil || !bytes.Equal(g, p) {
+			t.Errorf("stored  %s\nprinted %s", g, p)
+		}
+	}
+}
+
+// corpusDir is the folder of real files with what GDAL says of them, or "" with a loud word.
+func corpusDir(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("CAIRN_CORPUS")
+	if dir == "" {
+		dir = "../shared/extents"
+	}
+	if _, err := os.Stat(filepath.Join(dir, "oracle.jsonl")); err != nil {
+		t.Logf("CORPUS NOT FOUND at %s (CAIRN_CORPUS names it): %s DID NOT RUN on it", dir, t.Name())
+		return ""
+	}
+	return filepath.Join(dir, "files")
+}
+
+// TestAnalysis stores one of everything, and then exactly what changed.
+func TestAnalysis(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "odd")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want := oddFiles(t, dir)
+	dataset := c.addDataset("odd")
+	a := c.analyze(dataset, nil)
+	failed := 0
+	for _, w := range want {
+		if w[0] == "corrupt" || w[0] == "unreadable" {
+			failed++
+		}
+	}
+	n := len(want)
+	if counts(a) != [6]int{n, n, 0, 0, 0, failed} || a.text("state") != "succeeded" {
+		t.Errorf("first: %s", a.body)
+	}
+	rows := c.files(dataset)
+	sameRows(t, rows, dir)
+	one := c.must(200, "GET", fmt.Sprintf("%s/files/%d", dataset, rows["good.tif"].ID), nil)
+	if box, err := json.Marshal(one.json["bbox"]); err != nil || string(box) != "[10,49.25,11,50]" {
+		t.Errorf("bbox %s, %v", box, err)
+	}
+	details := c.must(200, "GET", dataset, nil)
+	if box, err := json.Marshal(details.json["bbox"]); err != nil || string(box) != "[10,49.25,11,50]" || details.json["files"].(map[string]any)["total"] != float64(n) {
+		t.Errorf("details: %s", details.body)
+	}
+	if items := c.must(200, "GET", dataset+"/files?status=corrupt", nil).items(); len(items) != 1 {
+		t.Errorf("%d corrupt", len(items))
+	}
+
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{n, 0, 0, n, 0, failed} {
+		t.Errorf("unchanged: %s", a.body)
+	}
+	err := errors.Join(
+		os.WriteFile(filepath.Join(dir, "added.tif"), sampleTIFF(), 0o644),
+		os.WriteFile(filepath.Join(dir, "text.txt"), []byte("another text\n"), 0o644),
+		os.Remove(filepath.Join(dir, "empty.tif")),
+		os.Remove(filepath.Join(dir, "pipe.tif")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// piped.tif leads to nothing now.
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{n - 1, 1, 2, n - 4, 2, failed + 1} {
+		t.Errorf("changed: %s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+	if id := c.files(dataset)["good.tif"].ID; id != rows["good.tif"].ID {
+		t.Error("the id of an unchanged file changed")
+	}
+}
+
+// TestAnalysisOfCorpus stores and returns exactly the rows that the command prints, of real files.
+func TestAnalysisOfCorpus(t *testing.T) {
+	t.Parallel()
+	dir := corpusDir(t)
+	if dir == "" {
+		return
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 50 }, "CAIRN_DATASETS_DIR="+filepath.Dir(dir))
+	c := ts.signIn("root", "all")
+	dataset := c.addDataset("files")
+	if a := c.analyze(dataset, nil); a.text("state") != "succeeded" {
+		t.Errorf("%s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+}
+
+// TestDatasets: register, edit, forget.
+func TestDatasets(t *testing.T) {
+	t.Parallel()
+	second := t.TempDir()
+	outside := t.TempDir()
+	ts := startServer(t, nil)
+	ts.stop()
+	ts = startServer(t, nil, append(ts.env, "CAIRN_DATASETS_DIR="+ts.datasets+":"+second)...)
+	c := ts.signIn("root", "all")
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(ts.datasets, "a/b"), 0o755),
+		os.Mkdir(filepath.Join(second, "c"), 0o755),
+		os.WriteFile(filepath.Join(ts.datasets, "file"), nil, 0o644),
+		os.Symlink(outside, filepath.Join(ts.datasets, "out")),
+		os.Symlink("a/b", filepath.Join(ts.datasets, "in")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(name, path string) answer {
+		return c.do("POST", "/api/v1/datasets", map[string]string{"name": name, "path": path})
+	}
+	for _, test := range []struct {
+		path   string
+		status int
+		code   string // of the field, or of a 409
+	}{
+		{"..", 422, "outside_root"},
+		{"../" + filepath.Base(ts.datasets), 422, "outside_root"},
+		{"a/../../etc", 422, "outside_root"},
+		{"/etc", 422, "outside_root"},
+		{"/", 422, "outside_root"},
+		{ts.datasets + "x", 422, "outside_root"},
+		{outside, 422, "outside_root"},
+		{"out", 422, "outside_root"},
+		{"missing", 422, "not_found"},
+		{"file", 422, "not_a_directory"},
+		{"", 422, "malformed"},
+		{"a\x00b", 422, "malformed"},
+		{strings.Repeat("x", 1025), 422, "malformed"},
+	} {
+		a := create("bad", test.path)
+		fields, _ := a.json["errors"].([]any)
+		if a.status != test.status || len(fields) != 1 || fields[0].(map[string]any)["field"] != "path" || fields[0].(map[string]any)["code"] != test.code {
+			t.Errorf("%q: %d %s", test.path, a.status, a.body)
+		}
+	}
+	a := create("first", "a/./b/")
+	location := a.header.Get("Location")
+	if a.status != 201 || a.text("path") != "a/b" {
+		t.Fatalf("%s", a.body)
+	}
+	c.refused(409, "path_taken", "POST", "/api/v1/datasets", map[string]string{"name": "again", "path": filepath.Join(ts.datasets, "a/b")})
+	c.refused(409, "name_taken", "POST", "/api/v1/datasets", map[string]string{"name": "first", "path": "a"})
+	if a := create("second root", filepath.Join(second, "c")); a.status != 201 || a.text("path") != filepath.Join(second, "c") {
+		t.Errorf("%s", a.body)
+	}
+	if a := create("whole root", "."); a.status != 201 {
+		t.Errorf("%s", a.body)
+	}
+	if items := c.must(200, "GET", "/api/v1/datasets?name=first", nil).items(); len(items) != 1 {
+		t.Errorf("%d named first", len(items))
+	}
+	c.refused(409, "name_taken", "PATCH", location, map[string]string{"name": "whole root"})
+	c.refused(422, "invalid", "PATCH", location, map[string]string{"name": " "})
+	c.refused(400, "unknown_field", "PATCH", location, map[string]string{"path": "a"})
+	if a := c.must(200, "PATCH", location, map[string]string{"description": "Alps"}); a.text("name") != "first" || a.text("description") != "Alps" {
+		t.Errorf("%s", a.body)
+	}
+	c.analyze(location, nil)
+	c.must(204, "DELETE", location, nil)
+	c.refused(404, "not_found", "GET", location, nil)
+	c.refused(404, "not_found", "DELETE", location, nil)
+	c.refused(404, "not_found", "GET", location+"/files", nil)
+	c.refused(404, "not_found", "POST", location+"/analyses", nil)
+	if _, err := os.Stat(filepath.Join(ts.datasets, "a/b")); err != nil {
+		t.Errorf("forgetting a dataset touched its directory: %v", err)
+	}
+}
+
+// TestRootsHoldNoSecrets: a dataset root above the state directory or the keys stops the start.
+func TestRootsHoldNoSecrets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "state"), 0o700), os.Symlink(dir, filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, env := range [][]string{
+		{"CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir},
+		{"CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir + "/link"},
+		{"CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir + "/data:" + dir + "/state"},
+		{"CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir + "/data", "CAIRN_KEYS_FILE=" + dir + "/data/keys"},
+	} {
+		err := run(context.Background(), []string{"serve"}, env, nil, &lockedBuffer{}, &lockedBuffer{})
+		if err == nil || !strings.Contains(err.Error(), "CAIRN_DATASETS_DIR") {
+			t.Errorf("%v: %v", env, err)
+		}
+	}
+}
+
+// TestUnavailableDataset: a directory that is missing, or empty though files are known, fails the
+// analysis and keeps every row; only force says that it is meant.
+func TestUnavailableDataset(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	make3 := func() {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a.tif", "b.tif", "sub/c.tif"} {
+			if err := os.WriteFile(filepath.Join(dir, name), sampleTIFF(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	make3()
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	unavailable := func(what string) {
+		t.Helper()
+		a := c.analyze(dataset, nil)
+		if a.text("state") != "failed" || a.text("failure_code") != "dataset_unavailable" || a.text("failure") == "" || len(c.files(dataset)) != 3 {
+			t.Errorf("%s: %d rows left, %s", what, len(c.files(dataset)), a.body)
+		}
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	unavailable("missing")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unavailable("empty")
+	if err := os.MkdirAll(filepath.Join(dir, "sub/sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unavailable("only empty directories")
+	if a := c.analyze(dataset, map[string]bool{"force": true}); a.text("state") != "succeeded" || counts(a) != [6]int{0, 0, 0, 0, 3, 0} {
+		t.Errorf("empty, with force: %s", a.body)
+	}
+	make3()
+	c.analyze(dataset, nil)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.analyze(dataset, map[string]bool{"force": true}); a.text("state") != "succeeded" || counts(a) != [6]int{0, 0, 0, 0, 3, 0} {
+		t.Errorf("missing, with force: %s", a.body)
+	}
+}
+
+// TestEmptiedWhileAnalysed: the directory goes away between the walk and the reading. No row is lost.
+func TestEmptiedWhileAnalysed(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"moved", "emptied", "part"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			var armed atomic.Bool
+			var dir string
+			var once sync.Once
+			ts := startServer(t, func(s *server) {
+				s.analyzer.chunkSize = 10
+				s.analyzer.readers = 1
+				s.analyzer.beforeRead = func(string) {
+					if !armed.Load() {
+						return
+					}
+					once.Do(func() {
+						switch how {
+						case "moved":
+							os.Rename(dir, dir+".away")
+						case "emptied":
+							os.RemoveAll(dir)
+							os.Mkdir(dir, 0o755)
+						case "part":
+							os.RemoveAll(filepath.Join(dir, "d5"))
+						}
+					})
+				}
+			})
+			c := ts.signIn("root", "all")
+			dir = filepath.Join(ts.datasets, "tiles")
+			makeTiles(t, dir, 10, 10)
+			dataset := c.addDataset("tiles")
+			c.analyze(dataset, nil)
+			armed.Store(true)
+			a := c.analyze(dataset, nil)
+			if how != "part" && (a.text("state") != "failed" || a.text("failure_code") != "dataset_unavailable") {
+				t.Errorf("%s", a.body)
+			}
+			if n := len(c.files(dataset)); n != 100 {
+				t.Errorf("%d rows left of 100", n)
+			}
+			if how == "part" {
+				if a := c.analyze(dataset, nil); counts(a) != [6]int{90, 0, 0, 90, 10, 0} {
+					t.Errorf("the next analysis: %s", a.body)
+				}
+			}
+		})
+	}
+}
+
+// makeTiles makes dirs directories d0, d1, … of files small GeoTIFFs each.
+func makeTiles(t *testing.T, dir string, dirs, files int) {
+	t.Helper()
+	for d := range dirs {
+		sub := filepath.Join(dir, fmt.Sprintf("d%d", d))
+		if err := os.MkdirAll(sub, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for f := range files {
+			content := geographicTIFF(float64(d%180), float64(f%80))
+			if err := os.WriteFile(filepath.Join(sub, fmt.Sprintf("t%d.tif", f)), content, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestUnreadableDirectory: what lies below a directory that cannot be listed is kept, with a warning.
+func TestUnreadableDirectory(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() == 0 {
+		t.Log("root may list every directory: a path that is too deep stands in for one that may not be listed")
+	}
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 3, 2)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	closed := filepath.Join(dir, "d1")
+	if os.Getuid() == 0 {
+		if err := os.RemoveAll(closed); err != nil {
+			t.Fatal(err)
+		}
+		closed = filepath.Join(dir, strings.Repeat("d/", maxDepth+1))
+		if err := os.MkdirAll(closed, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		ts.exec(`UPDATE elevation_dataset_file_meta SET path = $1 || path WHERE path LIKE 'd1/%'`, strings.Repeat("d/", maxDepth+1))
+	} else if err := os.Chmod(closed, 0); err != nil {
+		t.Fatal(err)
+	}
+	a := c.analyze(dataset, nil)
+	if warnings := a.json["warnings"].([]any); len(warnings) != 1 || counts(a) != [6]int{4, 0, 0, 4, 0, 0} || len(c.files(dataset)) != 6 {
+		t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+	}
+	os.Chmod(closed, 0o755)
+}
+
+// TestAnalysisConflictAndCancel: one at a time; a canceled one stops, whatever it was doing.
+func TestAnalysisConflictAndCancel(t *testing.T) {
+	t.Parallel()
+	reading, proceed := make(chan bool, 1), make(chan bool)
+	ts := startServer(t, func(s *server) {
+		s.analyzer.beforeRead = func(string) {
+			select {
+			case reading <- true:
+			default:
+			}
+			<-proceed
+		}
+	})
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
+	dataset := c.addDataset("tiles")
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	<-reading
+	if a := c.refused(409, "analysis_running", "POST", dataset+"/analyses", nil); a.header.Get("Location") != location {
+		t.Errorf("Location %q, want %q", a.header.Get("Location"), location)
+	}
+	c.must(204, "DELETE", location, nil)
+	c.must(204, "DELETE", location, nil)
+	close(proceed)
+	if a := c.finished(location); a.text("state") != "canceled" || len(c.files(dataset)) != 0 {
+		t.Errorf("%s", a.body)
+	}
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{3, 3, 0, 0, 0, 0} {
+		t.Errorf("after the canceled one: %s", a.body)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM analysis_chunks`); n != 0 {
+		t.Errorf("%d chunks left over", n)
+	}
+	if items := c.must(200, "GET", dataset+"/analyses", nil).items(); len(items) != 2 || items[0]["state"] != "succeeded" {
+		t.Errorf("list: %v", items)
+	}
+}
+
+// TestHungRead: a read that does not come back is given up on, and the rest goes on.
+func TestHungRead(t *testing.T) {
+	t.Parallel()
+	hang := make(chan bool)
+	ts := startServer(t, func(s *server) {
+		s.analyzer.readTimeout = 50 * time.Millisecond
+		s.analyzer.beforeRead = func(path string) {
+			if path == "d0/t1.tif" {
+				<-hang
+			}
+		}
+	})
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
+	dataset := c.addDataset("tiles")
+	a := c.analyze(dataset, nil)
+	rows := c.files(dataset)
+	if counts(a) != [6]int{3, 3, 0, 0, 0, 1} || rows["d0/t1.tif"].Status != "unreadable" || rows["d0/t2.tif"].Status != "ok" {
+		t.Errorf("%s %+v", a.body, rows)
+	}
+	close(hang)
+	waitFor(t, "the hung read to come back", func() bool { return ts.analyzer.hung.Load() == 0 })
+}
+
+// TestReaderPanics: a mistake in a parser spoils one row.
+func TestReaderPanics(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) {
+		s.analyzer.beforeRead = func(path string) {
+			if path == "d0/t1.tif" {
+				panic("mistake")
+			}
+		}
+	})
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	if rows := c.files(dataset); rows["d0/t1.tif"].Status != "corrupt" || rows["d0/t2.tif"].Status != "ok" {
+		t.Errorf("%+v", rows)
+	}
+}
+
+// TestTwoInstances: two services on one database share one analysis, and each does part of it.
+func TestTwoInstances(t *testing.T) {
+	t.Parallel()
+	// Each waits with its first file until the other has one too.
+	var meeting sync.WaitGroup
+	meeting.Add(2)
+	meet := func(s *server) {
+		var once sync.Once
+		s.analyzer.chunkSize = 20
+		s.analyzer.beforeRead = func(string) {
+			once.Do(func() {
+				meeting.Done()
+				meeting.Wait()
+			})
+		}
+	}
+	one := startServer(t, meet)
+	two := startServer(t, meet, append(one.env, "CAIRN_STATE_DIR="+t.TempDir())...)
+	c := one.signIn("root", "all")
+	dir := filepath.Join(one.datasets, "tiles")
+	makeTiles(t, dir, 10, 50)
+	dataset := c.addDataset("tiles")
+	a := c.analyze(dataset, nil)
+	if counts(a) != [6]int{500, 500, 0, 0, 0, 0} {
+		t.Errorf("%s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+	if x, y := one.analyzer.stored.Load(), two.analyzer.stored.Load(); x == 0 || y == 0 || x+y != 26 {
+		t.Errorf("one stored %d chunks, the other %d", x, y)
+	}
+}
+
+// TestPoisonFile: a file whose reading kills the process ends as a row, and so does every other file;
+// no other is blamed.
+func TestPoisonFile(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 2, 5)
+	dataset := c.addDataset("tiles")
+	ts.stop() // the processes under test do the work
+	env := append(ts.env, "CAIRN_TEST_DIE_ON=d0/t3.tif", "CAIRN_LISTEN=127.0.0.1:0")
+	p := startProcess(t, env)
+	c.url = p.url
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	deaths := 0
+	for ended := false; !ended; {
+		watch := make(chan bool)
+		go func(c client) {
+			defer close(watch)
+			for {
+				a, err := c.try("GET", location+"?wait=10s")
+				if err != nil {
+					return
+				}
+				if a.json["finished_at"] != nil {
+					ended = true
+					return
+				}
+			}
+		}(c)
+		<-watch
+		if !ended {
+			<-p.exit
+			deaths++
+			if deaths > 12 {
+				t.Fatal("the file kills the service again and again")
+			}
+			p = startProcess(t, env)
+			c.url = p.url
+		}
+	}
+	rows := c.files(dataset)
+	for path, m := range rows {
+		if path == "d0/t3.tif" && (m.Status != "corrupt" || m.Reason == nil) || path != "d0/t3.tif" && m.Status != "ok" {
+			t.Errorf("%s: %s", path, m.Status)
+		}
+	}
+	if a := c.finished(location); len(rows) != 10 || counts(a) != [6]int{10, 10, 0, 0, 0, 1} {
+		t.Errorf("%d rows after %d deaths, %s", len(rows), deaths, a.body)
+	}
+	t.Logf("the file killed the service %d times", deaths)
+}
+
+// TestKilledWhileAnalysing kills the service in the middle, several times: the analysis ends by
+// itself, every file has one row, and the counts add up.
+func TestKilledWhileAnalysing(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	const files = 20000
+	makeTiles(t, dir, 40, files/40)
+	dataset := c.addDataset("tiles")
+	ts.stop()
+	var location string
+	for round := range 4 {
+		p := startProcess(t, ts.env)
+		c.url = p.url
+		if round == 0 {
+			location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+		}
+		if round < 3 {
+			// Killed once it has got a little further.
+			done := func() int {
+				a := c.must(200, "GET", location, nil)
+				return counts(a)[1]
+			}
+			before := done()
+			waitFor(t, "progress", func() bool { n := done(); return n > before || n == files })
+			p.kill()
+		}
+	}
+	a := c.finished(location)
+	if counts(a) != [6]int{files, files, 0, 0, 0, 0} || a.text("state") != "succeeded" {
+		t.Errorf("%s", a.body)
+	}
+	rows := c.files(dataset)
+	if len(rows) != files {
+		t.Errorf("%d rows", len(rows))
+	}
+	sameRows(t, rows, dir)
+}
+
+// TestKilledWithDatabase kills the service and its private PostgreSQL at once: what was answered 201
+// is there after the next start.
+func TestKilledWithDatabase(t *testing.T) {
+	t.Parallel()
+	state := newStateDir(t)
+	env := []string{"CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR=" + state, "CAIRN_DATASETS_DIR=" + t.TempDir(), "CAIRN_DATABASE_URL="}
+	p := startProcess(t, env)
+	c := client{t: t, url: p.url}
+	var mu sync.Mutex
+	var registered []string
+	var wg sync.WaitGroup
+	enough := make(chan bool)
+	for worker := range 4 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				name := fmt.Sprintf("user-%d-%d", worker, i)
+				a, err := c.try("POST", "/api/v1/auth/register", map[string]string{"username": name, "password": testPassword})
+				if err != nil {
+					return
+				}
+				if a.status == 201 {
+					mu.Lock()
+					registered = append(registered, name)
+					if len(registered) == 20 {
+						close(enough)
+					}
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	<-enough
+	postmaster := postmasterPID(t, state)
+	p.cmd.Process.Kill()
+	if err := syscall.Kill(-postmaster, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-p.exit
+	wg.Wait()
+	p = startProcess(t, env)
+	c.url = p.url
+	for _, name := range registered {
+		c.login(name, testPassword)
+	}
+	t.Logf("all %d accounts that were answered 201 are there", len(registered))
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	<-p.exit
+}
+
+// try is do for a service that may die: an error where there was no answer.
+func (c client) try(method, path string, body ...any) (a answer, err error) {
+	var reader bytes.Buffer
+	for _, b := range body {
+		json.NewEncoder(&reader).Encode(b)
+	}
+	return c.send(method, path, &reader)
+}

@@ -1,0 +1,506 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestAccounts is the way of a user from registration to logout.
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.client()
+	const register = "/api/v1/auth/register"
+	a := c.must(201, "POST", register, map[string]string{"username": "Ada", "password": testPassword, "email": "Ada@Example.org", "display_name": "Ada L."})
+	if a.text("username") != "ada" || a.text("email") != "ada@example.org" || a.text("status") != "active" || strings.Contains(string(a.body), "password") {
+		t.Errorf("registered: %s", a.body)
+	}
+	c.refused(409, "username_taken", "POST", register, map[string]string{"username": "aDA", "password": testPassword})
+	c.refused(409, "email_taken", "POST", register, map[string]string{"username": "ada2", "password": testPassword, "email": "ADA@example.org"})
+
+	signedIn, cookie := c.login("ADA", testPassword)
+	c.login("ada@EXAMPLE.org", testPassword)
+	me := signedIn.must(200, "GET", "/api/v1/auth/me", nil)
+	credential := me.json["credential"].(map[string]any)
+	expires, err := time.Parse(time.RFC3339, credential["expires_at"].(string))
+	if left := time.Until(expires); err != nil || left < 8*time.Hour-time.Minute || left > 8*time.Hour {
+		t.Errorf("the access token is good for %v", left)
+	}
+	if me.text("username") != "ada" || len(me.json["permissions"].([]any)) != 1 || me.json["roles"].([]any)[0] != "member" {
+		t.Errorf("me: %s", me.body)
+	}
+
+	login := func(name, password string) answer {
+		return c.do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": password})
+	}
+	wrong, unknown := login("ada", "wrong password"), login("nobody", testPassword)
+	wrong.json["request_id"], unknown.json["request_id"] = "", ""
+	for key := range wrong.json {
+		if wrong.json[key] != unknown.json[key] || wrong.status != 401 || unknown.status != 401 {
+			t.Errorf("a wrong password and an unknown user differ: %s, %s", wrong.body, unknown.body)
+		}
+	}
+	ts.exec(`UPDATE users SET status = 'disabled' WHERE username = 'ada'`)
+	if a := login("ada", "wrong password"); a.text("code") != "invalid_credentials" {
+		t.Errorf("disabled is told without the password: %s", a.body)
+	}
+	if a := login("ada", testPassword); a.status != 403 || a.text("code") != "account_disabled" {
+		t.Errorf("disabled: %s", a.body)
+	}
+	if a := c.refresh(cookie); a.status != 401 || a.text("code") != "session_ended" {
+		t.Errorf("refresh while disabled: %s", a.body)
+	}
+	ts.exec(`UPDATE users SET status = 'active' WHERE username = 'ada'`)
+
+	signedIn.must(200, "GET", "/api/v1/auth/me", nil)
+	out := signedIn.must(204, "POST", "/api/v1/auth/logout", nil)
+	if !strings.Contains(out.header.Get("Set-Cookie"), "__Host-cairn_refresh=;") || !strings.Contains(out.header.Get("Set-Cookie"), "Max-Age=0") {
+		t.Errorf("logout does not clear the cookie: %s", out.header.Get("Set-Cookie"))
+	}
+	signedIn.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+	if a := c.refresh(cookie); a.status != 401 || a.text("code") != "session_ended" {
+		t.Errorf("refresh after logout: %s", a.body)
+	}
+}
+
+// TestRefreshCookie: the cookie is as browsers must have it, and only ours is read.
+func TestRefreshCookie(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	login := map[string]string{"username": "ada", "password": testPassword}
+	cookie := ts.client().must(200, "POST", "/api/v1/auth/login", login).header.Get("Set-Cookie")
+	for _, part := range []string{"__Host-cairn_refresh=", "; Path=/", "; Max-Age=2592000", "; HttpOnly", "; Secure", "; SameSite=Strict"} {
+		if !strings.Contains(cookie, part) {
+			t.Errorf("no %q in %q", part, cookie)
+		}
+	}
+	if strings.Contains(cookie, "Domain") {
+		t.Errorf("Domain in %q", cookie)
+	}
+	_, value := ts.client().login("ada", testPassword)
+	ts.client().refused(401, "refresh_token_missing", "POST", "/api/v1/auth/refresh", nil, "Cookie: cairn_refresh="+value)
+	a := ts.client().refused(401, "refresh_token_invalid", "POST", "/api/v1/auth/refresh", nil, "Cookie: __Host-cairn_refresh="+value[:75]+"!")
+	if !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
+		t.Error("a bad cookie is not cleared")
+	}
+
+	plain := startServer(t, nil, "CAIRN_COOKIE_INSECURE=1")
+	plain.addUser("ada", datasetRead)
+	cookie = plain.client().must(200, "POST", "/api/v1/auth/login", login).header.Get("Set-Cookie")
+	if !strings.HasPrefix(cookie, "cairn_refresh=") || strings.Contains(cookie, "Secure") {
+		t.Errorf("insecure cookie is %q", cookie)
+	}
+}
+
+// TestRefreshRotation: each refresh token is good once; what was just replaced gets the same successor
+// for the grace period; anything older ends the session.
+func TestRefreshRotation(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	c, first := ts.client().login("ada", testPassword)
+	second := refreshCookieOf(c.refresh(first))
+	if second == "" || second == first {
+		t.Fatal("no new cookie")
+	}
+	if again := refreshCookieOf(c.refresh(first)); again != second {
+		t.Error("within the grace period the successor must be the same")
+	}
+	third := refreshCookieOf(c.refresh(second))
+	if third == "" {
+		t.Fatal("no third cookie")
+	}
+	a := c.refresh(first)
+	if a.status != 401 || a.text("code") != "refresh_token_reused" || !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
+		t.Errorf("two generations old: %s", a.body)
+	}
+	if a := c.refresh(third); a.status != 401 || a.text("code") != "session_ended" {
+		t.Errorf("the newest token outlived the theft: %s", a.body)
+	}
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+
+	c, first = ts.client().login("ada", testPassword)
+	c.refresh(first)
+	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '11 seconds' WHERE ended_at IS NULL`)
+	if a := c.refresh(first); a.status != 401 || a.text("code") != "refresh_token_reused" {
+		t.Errorf("after the grace period: %s", a.body)
+	}
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+
+	c, first = ts.client().login("ada", testPassword)
+	id, _, err := ts.keys.verifyRefresh(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := c.refresh(ts.keys.signRefresh(id, 5)); a.status != 401 || a.text("code") != "session_lost" {
+		t.Errorf("a generation that has not been: %s", a.body)
+	}
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+	if a := c.refresh(ts.keys.signRefresh([16]byte{9}, 1)); a.status != 401 || a.text("code") != "session_ended" {
+		t.Errorf("a session that never was: %s", a.body)
+	}
+}
+
+// TestParallelRefresh: many tabs refresh at once. All go on, with one successor and one step.
+func TestParallelRefresh(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	c, first := ts.client().login("ada", testPassword)
+	successors := make([]string, 64)
+	var wg sync.WaitGroup
+	for i := range successors {
+		wg.Go(func() { successors[i] = refreshCookieOf(c.refresh(first)) })
+	}
+	wg.Wait()
+	for _, successor := range successors {
+		if successor == "" || successor != successors[0] {
+			t.Errorf("got %q and %q", successor, successors[0])
+		}
+	}
+	if n := ts.queryInt(`SELECT generation FROM sessions`); n != 2 {
+		t.Errorf("generation %d, want 2", n)
+	}
+}
+
+// TestSessionExpiry: idle and absolute expiry by the database's clock; the access token never outlives
+// the session.
+func TestSessionExpiry(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_SESSION_MAX=1h")
+	ts.addUser("ada", datasetRead)
+	a := ts.client().must(200, "POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": testPassword})
+	if n := a.number("expires_in"); n > 3600 || n < 3500 {
+		t.Errorf("expires_in %d, want the session's hour", n)
+	}
+	if !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=3600") {
+		t.Errorf("cookie outlives the session: %s", a.header.Get("Set-Cookie"))
+	}
+	for _, column := range []string{"idle_expires_at", "expires_at"} {
+		c, cookie := ts.client().login("ada", testPassword)
+		ts.exec(`UPDATE sessions SET ` + column + ` = now()`)
+		c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+		if a := c.refresh(cookie); a.status != 401 || a.text("code") != "session_ended" {
+			t.Errorf("%s: %s", column, a.body)
+		}
+	}
+}
+
+// TestExpiredAccessToken moves the service's clock.
+func TestExpiredAccessToken(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	offset := time.Duration(0)
+	ts := startServer(t, func(s *server) {
+		s.now = func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			return time.Now().Add(offset)
+		}
+	})
+	c := ts.signIn("ada", datasetRead)
+	c.must(200, "GET", "/api/v1/auth/me", nil)
+	mu.Lock()
+	offset = 8*time.Hour + time.Second
+	mu.Unlock()
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+}
+
+// TestForeignTokens: over HTTP, a token that is not ours is refused, and so is one whose user is not
+// the session's.
+func TestForeignTokens(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	claims, err := ts.keys.verifyAccess(c.token, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := ts.addUser("bob", "all")
+	now := time.Now()
+	sign := func(ring *keyring, user, session string) string {
+		token, err := ring.signAccess(user, session, now, now.Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	flipped := []byte(c.token)
+	flipped[len(flipped)/2] ^= 1
+	for name, token := range map[string]string{
+		"one bit changed":     string(flipped),
+		"another key":         sign(testRing(t, "foreign"), claims.Subject, claims.SessionID),
+		"another user":        sign(ts.keys, other, claims.SessionID),
+		"another session":     sign(ts.keys, claims.Subject, uuidText([16]byte{1})),
+		"alg none":            "eyJhbGciOiJub25lIn0." + strings.Split(c.token, ".")[1] + ".",
+		"empty":               "",
+		"a text with a blank": c.token + " " + c.token,
+	} {
+		a := c.as(token).do("GET", "/api/v1/auth/me", nil, "Authorization: Bearer "+token)
+		if a.status != 401 || a.text("code") != "invalid_token" {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+	c.must(200, "GET", "/api/v1/auth/me", nil)
+	c.must(200, "GET", "/api/v1/auth/me", nil, "Authorization: bEARER "+c.token)
+	c.as("").refused(401, "not_signed_in", "GET", "/api/v1/auth/me", nil, "Authorization: Basic "+c.token)
+}
+
+// TestLoginRacesChange: a login whose password or status changes while it hashes opens no session.
+func TestLoginRacesChange(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	id := ts.addUser("ada", datasetRead)
+	ctx := context.Background()
+	before, err := getCredentials(ctx, ts.db, "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error { return setPassword(ctx, tx, id, testPasswordHash()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := createSession(ctx, ts.db, id, before.version, ts.cfg); !errors.Is(err, errToken) {
+		t.Errorf("a session from old credentials: %v", err)
+	}
+
+	// The change is under way: the login waits for it, and then sees it.
+	before, err = getCredentials(ctx, ts.db, "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := ts.db.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := setPassword(ctx, tx, id, testPasswordHash()); err != nil {
+		t.Fatal(err)
+	}
+	outcome := make(chan error)
+	go func() {
+		_, err := createSession(ctx, ts.db, id, before.version, ts.cfg)
+		outcome <- err
+	}()
+	waitFor(t, "the login to wait for the row's lock", func() bool {
+		return ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	})
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-outcome; !errors.Is(err, errToken) {
+		t.Errorf("a session from credentials that were changing: %v", err)
+	}
+}
+
+// waitFor asks again until the condition holds.
+func waitFor(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+// TestFirstAdministrator: the token file gets the operator in once, and is gone then.
+func TestFirstAdministrator(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	file := filepath.Join(lookup(ts.env, "CAIRN_STATE_DIR"), "first-admin-token")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info.Mode(), err)
+	}
+	token := strings.TrimSpace(string(content))
+	if strings.Contains(ts.log.String(), token) || !strings.Contains(ts.log.String(), file) {
+		t.Error("the log must name the file and not hold the token")
+	}
+	ts.stop()
+
+	// A second start leaves it as it is; a lost file is made anew, with a new token.
+	again := startServer(t, nil, ts.env...)
+	if second, err := os.ReadFile(file); err != nil || string(second) != string(content) {
+		t.Errorf("the second start changed the token: %v", err)
+	}
+	again.stop()
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	ts = startServer(t, nil, ts.env...)
+	content, err = os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const reset = "/api/v1/auth/password-reset"
+	c := ts.client()
+	c.refused(401, "password_token_invalid", "POST", reset, map[string]string{"token": token, "new_password": testPassword})
+	token = strings.TrimSpace(string(content))
+	c.refused(422, "invalid", "POST", reset, map[string]string{"token": token, "new_password": "short"})
+	c.must(204, "POST", reset, map[string]string{"token": token, "new_password": testPassword})
+	c.refused(401, "password_token_invalid", "POST", reset, map[string]string{"token": token, "new_password": testPassword})
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
+	}
+	admin, _ := c.login("admin", testPassword)
+	if n := len(admin.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"].([]any)); n != len(permissions()) {
+		t.Errorf("the administrator holds %d permissions", n)
+	}
+}
+
+// TestPasswordReset: a token sets the password once, ends all sessions, and expires.
+func TestPasswordReset(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	id := ts.addUser("ada", datasetRead)
+	ctx := context.Background()
+	newToken := func(ttl time.Duration) (token string) {
+		err := pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) (err error) {
+			token, err = createPasswordToken(ctx, tx, id, ttl)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	c, cookie := ts.client().login("ada", testPassword)
+	const reset = "/api/v1/auth/password-reset"
+	older, newer := newToken(time.Hour), newToken(time.Hour)
+	body := func(token string) any { return map[string]string{"token": token, "new_password": "another password"} }
+	ts.client().refused(401, "password_token_invalid", "POST", reset, body(older))
+
+	// Of many at once one wins.
+	var wg sync.WaitGroup
+	statuses := make([]int, 8)
+	for i := range statuses {
+		wg.Go(func() { statuses[i] = ts.client().do("POST", reset, body(newer)).status })
+	}
+	wg.Wait()
+	won := 0
+	for _, status := range statuses {
+		if status == 204 {
+			won++
+		} else if status != 401 && status != 503 {
+			t.Errorf("status %d", status)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d used the token, want 1", won)
+	}
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+	if a := c.refresh(cookie); a.text("code") != "session_ended" {
+		t.Errorf("refresh after reset: %s", a.body)
+	}
+	ts.client().refused(401, "invalid_credentials", "POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": testPassword})
+	ts.client().login("ada", "another password")
+
+	expired := newToken(time.Hour)
+	ts.exec(`UPDATE password_tokens SET expires_at = now()`)
+	ts.client().refused(401, "password_token_invalid", "POST", reset, body(expired))
+}
+
+// TestRegistrationModes: open, approval, closed.
+func TestRegistrationModes(t *testing.T) {
+	t.Parallel()
+	body := map[string]string{"username": "ada", "password": testPassword}
+	login := func(c client) answer { return c.do("POST", "/api/v1/auth/login", body) }
+
+	approval := startServer(t, nil, "CAIRN_REGISTRATION=approval").client()
+	if a := approval.must(201, "POST", "/api/v1/auth/register", body); a.text("status") != "pending" {
+		t.Errorf("registered: %s", a.body)
+	}
+	if a := login(approval); a.status != 403 || a.text("code") != "account_pending" {
+		t.Errorf("login: %s", a.body)
+	}
+	closed := startServer(t, nil, "CAIRN_REGISTRATION=closed").client()
+	closed.refused(403, "registration_closed", "POST", "/api/v1/auth/register", body)
+}
+
+// TestUserCreateCommand is "cairn user create" beside a running service.
+func TestUserCreateCommand(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	create := func(input string, args ...string) (string, error) {
+		var out lockedBuffer
+		err := run(context.Background(), append([]string{"user", "create"}, args...), ts.env, strings.NewReader(input), &out, &out)
+		return out.String(), err
+	}
+	out, err := create(testPassword+"\n", "Grace", "--role", "admin", "--email", "grace@example.org")
+	if err != nil || !strings.Contains(out, "grace") || strings.Contains(out, testPassword) {
+		t.Fatalf("%s %v", out, err)
+	}
+	c, _ := ts.client().login("grace", testPassword)
+	c.must(200, "GET", "/api/v1/users", nil)
+	for name, test := range map[string]struct {
+		input string
+		args  []string
+		want  string
+	}{
+		"taken":          {testPassword, []string{"grace"}, "username_taken"},
+		"unknown role":   {testPassword, []string{"hopper", "--role", "captain"}, "no role"},
+		"short password": {"short\n", []string{"hopper"}, "at least 8"},
+		"no password":    {"", []string{"hopper"}, "read password"},
+		"bad name":       {testPassword, []string{"hop per"}, "username"},
+		"no name":        {testPassword, nil, "needs a name"},
+		"unknown flag":   {testPassword, []string{"hopper", "--sudo"}, "cairn help"},
+	} {
+		if _, err := create(test.input, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM users WHERE username = 'hopper'`); n != 0 {
+		t.Error("a refused user was made")
+	}
+}
+
+// TestHashQueue: an address has its part of the queue, and what is too much is refused at once.
+func TestHashQueue(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	for range cap(ts.hasher.cores) { // all cores are busy
+		ts.hasher.cores <- struct{}{}
+	}
+	login := map[string]string{"username": "ada", "password": testPassword}
+	answers := make(chan answer)
+	for range maxHashesCaller {
+		go func() { answers <- ts.client().do("POST", "/api/v1/auth/login", login) }()
+	}
+	waitFor(t, "the queue to fill", func() bool {
+		ts.hasher.mu.Lock()
+		defer ts.hasher.mu.Unlock()
+		return ts.hasher.waiting == maxHashesCaller
+	})
+	a := ts.client().refused(503, "busy", "POST", "/api/v1/auth/login", login)
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	ts.client().must(200, "GET", "/health", nil)
+	for range cap(ts.hasher.cores) {
+		<-ts.hasher.cores
+	}
+	for range maxHashesCaller {
+		if a := <-answers; a.status != http.StatusOK {
+			t.Errorf("a login that waited: %s", a.body)
+		}
+	}
+	ts.hasher.mu.Lock()
+	defer ts.hasher.mu.Unlock()
+	if ts.hasher.waiting != 0 || len(ts.hasher.callers) != 0 {
+		t.Errorf("%d wait, %d callers are remembered", ts.hasher.waiting, len(ts.hasher.callers))
+	}
+}

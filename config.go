@@ -1,0 +1,216 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// config is every setting, parsed. README.md has the table of the environment variables.
+type config struct {
+	listen         string
+	stateDir       string   // absolute
+	databaseURL    string   // empty: a private PostgreSQL in the state directory
+	datasetRoots   []string // absolute, at least one
+	keysFile       string   // empty: "keys" in the state directory, made at the first start
+	credentialsDir string   // systemd's $CREDENTIALS_DIRECTORY
+	accessTTL      time.Duration
+	refreshTTL     time.Duration // since the last use
+	sessionMax     time.Duration
+	refreshGrace   time.Duration
+	passwordMin    int // code points
+	registration   string
+	cookieInsecure bool
+	trustedProxies []netip.Prefix
+	logFormat      string // text, json, or empty: text on a terminal
+	logLevel       slog.Level
+}
+
+// The values of CAIRN_REGISTRATION.
+const (
+	registrationOpen     = "open"
+	registrationApproval = "approval" // who registers waits for an administrator
+	registrationClosed   = "closed"
+)
+
+// setting is one environment variable.
+type setting struct {
+	name  string
+	value string // the default
+	parse func(c *config, value string) error
+}
+
+// settings is every variable with its default. Those with an empty default are optional.
+func settings() []setting {
+	return []setting{
+		{"CAIRN_LISTEN", "127.0.0.1:8080", func(c *config, v string) error { c.listen = v; return nil }},
+		{"CAIRN_STATE_DIR", "var", func(c *config, v string) (err error) { c.stateDir, err = filepath.Abs(v); return err }},
+		{"CAIRN_DATABASE_URL", "", func(c *config, v string) error { c.databaseURL = v; return nil }},
+		{"CAIRN_DATASETS_DIR", "", parseRoots},
+		{"CAIRN_KEYS_FILE", "", func(c *config, v string) error { c.keysFile = v; return nil }},
+		{"CAIRN_ACCESS_TTL", "8h", func(c *config, v string) error { return parseDuration(&c.accessTTL, v) }},
+		{"CAIRN_REFRESH_TTL", "720h", func(c *config, v string) error { return parseDuration(&c.refreshTTL, v) }},
+		{"CAIRN_SESSION_MAX", "2160h", func(c *config, v string) error { return parseDuration(&c.sessionMax, v) }},
+		{"CAIRN_REFRESH_GRACE", "10s", func(c *config, v string) error { return parseDuration(&c.refreshGrace, v) }},
+		{"CAIRN_PASSWORD_MIN", "8", parsePasswordMin},
+		{"CAIRN_REGISTRATION", registrationOpen, func(c *config, v string) error {
+			return oneOf(&c.registration, v, registrationOpen, registrationApproval, registrationClosed)
+		}},
+		{"CAIRN_COOKIE_INSECURE", "0", func(c *config, v string) (err error) { c.cookieInsecure, err = strconv.ParseBool(v); return err }},
+		{"CAIRN_TRUSTED_PROXIES", "", parseProxies},
+		{"CAIRN_LOG_FORMAT", "", func(c *config, v string) error { return oneOf(&c.logFormat, v, "", "text", "json") }},
+		{"CAIRN_LOG_LEVEL", "info", func(c *config, v string) error { return c.logLevel.UnmarshalText([]byte(v)) }},
+	}
+}
+
+func oneOf(to *string, value string, allowed ...string) error {
+	if !slices.Contains(allowed, value) {
+		return fmt.Errorf("must be one of %s", strings.TrimSpace(strings.Join(allowed, " ")))
+	}
+	*to = value
+	return nil
+}
+
+func parseDuration(to *time.Duration, value string) error {
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return errors.New("must be a duration like 8h or 30s, more than 0")
+	}
+	*to = d
+	return nil
+}
+
+func parsePasswordMin(c *config, value string) error {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 8 || n > 64 {
+		return errors.New("must be a number from 8 to 64")
+	}
+	c.passwordMin = n
+	return nil
+}
+
+// parseRoots reads the colon-separated dataset roots; without any it is "datasets" beside the state
+// directory, which comes before it in the table.
+func parseRoots(c *config, value string) error {
+	if value == "" {
+		value = filepath.Join(filepath.Dir(c.stateDir), "datasets")
+	}
+	for _, root := range filepath.SplitList(value) {
+		abs, err := filepath.Abs(root)
+		if err != nil || root == "" {
+			return errors.New("must be directories, separated by colons")
+		}
+		c.datasetRoots = append(c.datasetRoots, abs)
+	}
+	return nil
+}
+
+func parseProxies(c *config, value string) error {
+	for text := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' || r == ' ' }) {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return errors.New("must be networks like 10.0.0.0/8 or 127.0.0.1/32, separated by commas")
+		}
+		c.trustedProxies = append(c.trustedProxies, prefix.Masked())
+	}
+	return nil
+}
+
+// loadConfig reads the settings from an environment ("NAME=value"). An empty value is as good as
+// none. The error names the variable, never its value.
+func loadConfig(env []string) (config, error) {
+	c := config{credentialsDir: lookup(env, "CREDENTIALS_DIRECTORY")}
+	for _, s := range settings() {
+		value := cmp.Or(lookup(env, s.name), s.value)
+		if s.name == "CAIRN_STATE_DIR" && lookup(env, s.name) == "" {
+			value = cmp.Or(lookup(env, "STATE_DIRECTORY"), value) // set by systemd
+		}
+		if err := s.parse(&c, value); err != nil {
+			return config{}, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return c, nil
+}
+
+// lookup returns the last value of a variable, as a process would see it.
+func lookup(env []string, name string) string {
+	for _, pair := range slices.Backward(env) {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// unknownSettings are the variables that look like ours and are not.
+func unknownSettings(env []string) []string {
+	var unknown []string
+	for _, pair := range env {
+		name, _, _ := strings.Cut(pair, "=")
+		isOurs := func(s setting) bool { return s.name == name }
+		if strings.HasPrefix(name, "CAIRN_") && !slices.ContainsFunc(settings(), isOurs) {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
+}
+
+// checkConfig is "cairn config check": it prints each setting as it is in force, the database URL
+// only as set or not, since a password may be in it.
+func checkConfig(env []string, stdout io.Writer) error {
+	for _, s := range settings() {
+		value := cmp.Or(lookup(env, s.name), s.value)
+		if s.name == "CAIRN_DATABASE_URL" && value != "" {
+			value = "(set)"
+		}
+		fmt.Fprintf(stdout, "%s=%s\n", s.name, value)
+	}
+	if unknown := unknownSettings(env); len(unknown) > 0 {
+		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))
+	}
+	return nil
+}
+
+// keysPath is where the key file is.
+func (c config) keysPath() string { return cmp.Or(c.keysFile, filepath.Join(c.stateDir, "keys")) }
+
+// firstAdminFile is where the first administrator's password token is written.
+func (c config) firstAdminFile() string { return filepath.Join(c.stateDir, "first-admin-token") }
+
+// trusts says whether what the peer at this address forwards is believed.
+func (c config) trusts(address netip.Addr) bool {
+	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
+}
+
+// checkPlaces refuses dataset roots that hold the state directory or the key file: whoever may
+// register datasets could have them read.
+func (c config) checkPlaces() error {
+	for _, root := range c.datasetRoots {
+		for _, secret := range []string{c.stateDir, c.keysPath()} {
+			below, err := filepath.Rel(resolve(root), resolve(secret))
+			if err == nil && filepath.IsLocal(below) {
+				return fmt.Errorf("the dataset root %s holds %s: choose another CAIRN_DATASETS_DIR", root, secret)
+			}
+		}
+	}
+	return nil
+}
+
+// resolve follows symbolic links as far as the path exists.
+func resolve(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	if parent := filepath.Dir(path); parent != path {
+		return filepath.Join(resolve(parent), filepath.Base(path))
+	}
+	return path
+}

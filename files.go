@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// listFiles answers GET /api/v1/datasets/{id}/files, in the order of their paths.
+func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	p, err := s.readPage(r, 1)
+	if err != nil {
+		return err
+	}
+	status := optional(r.URL.Query(), "status")
+	var v invalid
+	v.check(status == nil || slices.Contains(fileStatuses(), *status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
+	if err := v.err(); err != nil {
+		return err
+	}
+	if _, err := getDataset(r.Context(), s.db, id); err != nil {
+		return err
+	}
+	after := ""
+	if p.after != nil {
+		after = p.after[0]
+	}
+	files, err := listFiles(r.Context(), s.db, id, status, after, p.limit+1)
+	if err != nil {
+		return err
+	}
+	return writeList(s, w, r, p, files, func(f ElevationDatasetFileMeta) []string { return []string{f.Path} })
+}
+
+// getFile answers GET /api/v1/datasets/{id}/files/{file}.
+func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	fileID, err := pathID(r, "file")
+	if err != nil {
+		return err
+	}
+	f, err := getFile(r.Context(), s.db, id, fileID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, f)
+}
+
+// fileColumns are the columns of a file, of the table elevation_dataset_file_meta under the name f.
+// scanFile reads them.
+const fileColumns = `
+	f.id,
+	f.path,
+	f.size_bytes,
+	f.modified_ns,
+	f.format,
+	f.status,
+	f.reason,
+	f.width,
+	f.height,
+	f.bands,
+	f.sample_type,
+	f.nodata,
+	f.pixel_is,
+	f.transform,
+	f.native_bbox,
+	f.crs,
+	f.crs_name,
+	f.vertical_crs,
+	f.bbox,
+	f.bbox_accuracy_m,
+	f.resolution_m,
+	f.source,
+	f.warnings,
+	f.analyzed_at`
+
+func scanFile(row pgx.CollectableRow) (f ElevationDatasetFileMeta, err error) {
+	var modified int64
+	err = row.Scan(
+		&f.ID,
+		&f.Path,
+		&f.SizeBytes,
+		&modified,
+		&f.Format,
+		&f.Status,
+		&f.Reason,
+		&f.Width,
+		&f.Height,
+		&f.Bands,
+		&f.SampleType,
+		&f.Nodata,
+		&f.PixelIs,
+		&f.Transform,
+		&f.NativeBBox,
+		&f.CRS,
+		&f.CRSName,
+		&f.VerticalCRS,
+		&f.BBox,
+		&f.BBoxAccuracyM,
+		&f.ResolutionM,
+		&f.Source,
+		&f.Warnings,
+		&f.AnalyzedAt,
+	)
+	f.ModifiedAt = time.Unix(0, modified).UTC()
+	return f, err
+}
+
+// listFiles returns files of a dataset in the order of their paths, all or those with a status.
+func listFiles(ctx context.Context, q querier, datasetID int64, status *string, after string, limit int) ([]ElevationDatasetFileMeta, error) {
+	const query = `
+		SELECT ` + fileColumns + `
+		FROM elevation_dataset_file_meta f
+		WHERE f.dataset_id = $1
+			AND f.path > $2
+			AND ($3::text IS NULL OR f.status = $3)
+		ORDER BY f.path
+		LIMIT $4`
+	rows, err := q.Query(ctx, query, datasetID, after, status, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list files: %w", err)
+	}
+	files, err := pgx.CollectRows(rows, scanFile)
+	if err != nil {
+		return nil, fmt.Errorf("list files: %w", err)
+	}
+	return files, nil
+}
+
+// getFile returns a file of a dataset, or errNotFound.
+func getFile(ctx context.Context, q querier, datasetID, id int64) (ElevationDatasetFileMeta, error) {
+	const query = `
+		SELECT ` + fileColumns + `
+		FROM elevation_dataset_file_meta f
+		WHERE f.dataset_id = $1
+			AND f.id = $2`
+	rows, err := q.Query(ctx, query, datasetID, id)
+	if err != nil {
+		return ElevationDatasetFileMeta{}, fmt.Errorf("get file: %w", err)
+	}
+	f, err := pgx.CollectExactlyOneRow(rows, scanFile)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return f, errNotFound
+	}
+	if err != nil {
+		return f, fmt.Errorf("get file: %w", err)
+	}
+	return f, nil
+}
+
+// upsertFiles stores rows, and counts those that are new, differ from what was stored, or do not.
+func upsertFiles(ctx context.Context, tx pgx.Tx, datasetID int64, rows []ElevationDatasetFileMeta) (n analysisCounts, err error) {
+	const query = `
+		WITH new AS MATERIALIZED (
+			SELECT *
+			FROM json_populate_recordset(NULL::elevation_dataset_file_meta, $2)
+		),
+		known AS MATERIALIZED (
+			SELECT to_jsonb(f) - '{id,dataset_id,analyzed_at}'::text[]
+				= to_jsonb(new) - '{id,dataset_id,analyzed_at}'::text[] AS same
+			FROM new
+			JOIN elevation_dataset_file_meta f ON f.dataset_id = $1 AND f.path = new.path
+		),
+		put AS (
+			INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, format, status,
+				reason, width, height, bands, sample_type, nodata, pixel_is, transform, native_bbox, crs,
+				crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, analyzed_at)
+			SELECT $1, path, size_bytes, modified_ns, format, status,
+				reason, width, height, bands, sample_type, nodata, pixel_is, transform, native_bbox, crs,
+				crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, analyzed_at
+			FROM new
+			ON CONFLICT (dataset_id, path) DO UPDATE
+			SET size_bytes = excluded.size_bytes,
+				modified_ns = excluded.modified_ns,
+				format = excluded.format,
+				status = excluded.status,
+				reason = excluded.reason,
+				width = excluded.width,
+				height = excluded.height,
+				bands = excluded.bands,
+				sample_type = excluded.sample_type,
+				nodata = excluded.nodata,
+				pixel_is = excluded.pixel_is,
+				transform = excluded.transform,
+				native_bbox = excluded.native_bbox,
+				crs = excluded.crs,
+				crs_name = excluded.crs_name,
+				vertical_crs = excluded.vertical_crs,
+				bbox = excluded.bbox,
+				bbox_accuracy_m = excluded.bbox_accuracy_m,
+				resolution_m = excluded.resolution_m,
+				source = excluded.source,
+				warnings = excluded.warnings,
+				analyzed_at = excluded.analyzed_at
+		)
+		SELECT
+			(SELECT count(*) FROM new) - (SELECT count(*) FROM known),
+			(SELECT count(*) FROM known WHERE NOT same),
+			(SELECT count(*) FROM known WHERE same)`
+	type row struct {
+		ElevationDatasetFileMeta
+		ModifiedNS int64 `json:"modified_ns"`
+	}
+	in := make([]row, len(rows))
+	for i, m := range rows {
+		in[i] = row{m, m.ModifiedAt.UnixNano()}
+	}
+	encoded, err := json.Marshal(in)
+	if err != nil {
+		return n, fmt.Errorf("encode rows: %w", err)
+	}
+	if err := tx.QueryRow(ctx, query, datasetID, encoded).Scan(&n.Added, &n.Changed, &n.Unchanged); err != nil {
+		return n, fmt.Errorf("store rows: %w", err)
+	}
+	return n, nil
+}
+
+// fileStatuses are all values of a file's status.
+func fileStatuses() []string {
+	return []string{fileStatusOK, fileStatusNoBBox, fileStatusNoGeoref, fileStatusSidecar, fileStatusUnsupported, fileStatusCorrupt, fileStatusUnreadable}
+}

@@ -1,0 +1,535 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	osuser "os/user"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// suite is the PostgreSQL server that all tests share. Each test has a database of its own in it.
+var suite struct {
+	dir       string
+	databases atomic.Int64
+	template  func() error // makes the migrated database that the others are copies of, once
+}
+
+// TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails: green must
+// mean that everything ran. With CAIRN_TEST_SERVE set this process is a service under test instead.
+func TestMain(m *testing.M) {
+	if os.Getenv("CAIRN_TEST_SERVE") != "" {
+		os.Exit(serveUnderTest())
+	}
+	if os.Getenv("CAIRN_TEST_PRIVATE_POSTGRES") != "" { // see postgres_test.go
+		os.Exit(m.Run())
+	}
+	code, err := runSuite(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "test suite:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runSuite(m *testing.M) (code int, err error) {
+	programs, err := findServerPrograms("")
+	if err != nil {
+		return 1, err
+	}
+	if suite.dir, err = os.MkdirTemp("", "cairn-suite-"); err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(suite.dir)
+	data := filepath.Join(suite.dir, "data")
+	attributes := &syscall.SysProcAttr{Setpgid: true}
+	if os.Getuid() == 0 { // PostgreSQL does not run as root
+		postgres, err := osuser.Lookup("postgres")
+		if err != nil {
+			return 1, err
+		}
+		account, err := accountOf(postgres)
+		if err != nil {
+			return 1, err
+		}
+		attributes.Credential = account.credential
+		if err := errors.Join(os.Chmod(suite.dir, 0o755), os.Mkdir(data, 0o700), os.Chown(data, int(account.uid), int(account.gid))); err != nil {
+			return 1, err
+		}
+	}
+	initdb := exec.Command(filepath.Join(programs, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb.SysProcAttr, initdb.Dir = attributes, "/"
+	if output, err := initdb.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("initdb: %w\n%s", err, output)
+	}
+	postgres := exec.Command(filepath.Join(programs, "postgres"), "-D", data, "-k", data, "-h", "",
+		"-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "jit=off", "-c", "max_connections=300")
+	postgres.SysProcAttr, postgres.Dir = attributes, "/"
+	log, err := postgres.StderrPipe()
+	if err != nil {
+		return 1, err
+	}
+	if err := postgres.Start(); err != nil {
+		return 1, err
+	}
+	defer func() {
+		err = errors.Join(err, postgres.Process.Signal(syscall.SIGINT))
+		postgres.Wait()
+	}()
+	lines := bufio.NewScanner(log)
+	for lines.Scan() && !strings.Contains(lines.Text(), "ready to accept connections") {
+	}
+	go io.Copy(io.Discard, log)
+	suite.template = sync.OnceValue(makeTemplate)
+	return m.Run(), nil
+}
+
+// databaseURL names a database of the suite's server.
+func databaseURL(user, database string) string {
+	return fmt.Sprintf("host=%s user=%s dbname=%s", filepath.Join(suite.dir, "data"), user, database)
+}
+
+// asSuperuser runs statements in the suite's server.
+func asSuperuser(statements ...string) error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, databaseURL("postgres", "postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+func makeTemplate() error {
+	if err := asSuperuser(`CREATE ROLE cairn LOGIN`, `CREATE DATABASE cairn_template OWNER cairn`); err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(context.Background(), databaseURL("cairn", "cairn_template"))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return migrate(context.Background(), pool, slog.New(slog.DiscardHandler))
+}
+
+// newDatabase makes a database for one test and returns its URL. Its owner is no superuser.
+func newDatabase(t *testing.T) string {
+	t.Helper()
+	if err := suite.template(); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("cairn_test_%d", suite.databases.Add(1))
+	if err := asSuperuser(`CREATE DATABASE ` + name + ` OWNER cairn TEMPLATE cairn_template`); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { asSuperuser(`DROP DATABASE ` + name + ` WITH (FORCE)`) })
+	return databaseURL("cairn", name)
+}
+
+// testServer is a service that runs for one test, in this process, with its settings in env.
+type testServer struct {
+	*server
+	t        *testing.T
+	url      string
+	env      []string
+	log      *lockedBuffer
+	datasets string // the dataset root
+	stop     func()
+}
+
+// lockedBuffer is a buffer that a logger may write to while a test reads it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// startServer starts the service on a free port and a database of its own. env adds settings, the last
+// of a name counting. adjust may set clocks and hooks.
+func startServer(t *testing.T, adjust func(*server), env ...string) *testServer {
+	t.Helper()
+	dir := t.TempDir()
+	roots := filepath.Join(dir, "datasets")
+	if err := errors.Join(os.Mkdir(roots, 0o755), os.Mkdir(filepath.Join(dir, "state"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	base := []string{"CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR=" + filepath.Join(dir, "state"), "CAIRN_DATASETS_DIR=" + roots}
+	if lookup(env, "CAIRN_DATABASE_URL") == "" {
+		base = append(base, "CAIRN_DATABASE_URL="+newDatabase(t))
+	}
+	ts := &testServer{t: t, env: append(base, env...), log: &lockedBuffer{}}
+	cfg, err := loadConfig(ts.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts.datasets = cfg.datasetRoots[0]
+	ctx, cancel := context.WithCancel(context.Background())
+	stdout, lines := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := serve(ctx, cfg, slog.New(slog.NewJSONHandler(ts.log, nil)), lines, func(s *server) {
+			ts.server = s
+			if adjust != nil {
+				adjust(s)
+			}
+		})
+		lines.CloseWithError(fmt.Errorf("serve: %w", errors.Join(err, io.EOF)))
+		done <- err
+	}()
+	ts.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(ts.stop)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, address, _ := strings.Cut(strings.TrimSpace(line), "listening on ")
+	ts.url = address
+	go io.Copy(io.Discard, stdout)
+	return ts
+}
+
+// serveUnderTest is a service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names
+// a file whose reading kills it.
+func serveUnderTest() int {
+	env := os.Environ()
+	cfg, err := loadConfig(env)
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {
+			s.analyzer.lease = time.Second
+			if name := lookup(env, "CAIRN_TEST_DIE_ON"); name != "" {
+				s.analyzer.beforeRead = func(path string) {
+					if path == name {
+						syscall.Kill(os.Getpid(), syscall.SIGKILL)
+						select {}
+					}
+				}
+			}
+		})
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// process is a service that runs in a process of its own.
+type process struct {
+	cmd  *exec.Cmd
+	url  string
+	exit chan struct{} // closed when it has ended
+}
+
+// startProcess starts the service with these settings in a process of its own.
+func startProcess(t *testing.T, env []string) *process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: exec.Command(self), exit: make(chan struct{})}
+	p.cmd.Env = append(append(os.Environ(), "CAIRN_TEST_SERVE=1"), env...)
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr lockedBuffer
+	p.cmd.Stderr = &stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.kill)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	go func() {
+		p.cmd.Wait()
+		close(p.exit)
+	}()
+	if err != nil {
+		t.Fatalf("the service did not start: %v\n%s", err, stderr.String())
+	}
+	_, address, _ := strings.Cut(strings.TrimSpace(line), "listening on ")
+	p.url = address
+	return p
+}
+
+// kill ends the process with SIGKILL and waits for its end.
+func (p *process) kill() {
+	p.cmd.Process.Kill()
+	<-p.exit
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	json   map[string]any // of an object
+}
+
+// text is a string of the answer's object.
+func (a answer) text(key string) string {
+	s, _ := a.json[key].(string)
+	return s
+}
+
+func (a answer) number(key string) int {
+	n, _ := a.json[key].(float64)
+	return int(n)
+}
+
+// items are those of a list.
+func (a answer) items() []map[string]any {
+	list, _ := a.json["items"].([]any)
+	items := make([]map[string]any, len(list))
+	for i := range list {
+		items[i] = list[i].(map[string]any)
+	}
+	return items
+}
+
+// client sends requests to a service.
+type client struct {
+	t     *testing.T
+	url   string
+	token string // access token, if any
+}
+
+func (ts *testServer) client() client { return client{t: ts.t, url: ts.url} }
+
+// do sends a request with a JSON body (unless nil) and further headers, "Name: value".
+func (c client) do(method, path string, body any, headers ...string) answer {
+	c.t.Helper()
+	var reader io.Reader
+	if text, ok := body.(string); ok {
+		reader = strings.NewReader(text)
+	} else if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		reader = bytes.NewReader(encoded)
+	}
+	a, err := c.send(method, path, reader, headers...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return a
+}
+
+// send sends a request; the error is that no answer came.
+func (c client) send(method, path string, body io.Reader, headers ...string) (a answer, err error) {
+	r, err := http.NewRequest(method, c.url+path, body)
+	if err != nil {
+		return a, err
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header.Set(name, value)
+	}
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return a, err
+	}
+	defer response.Body.Close()
+	a = answer{status: response.StatusCode, header: response.Header}
+	if a.body, err = io.ReadAll(response.Body); err != nil {
+		return a, err
+	}
+	json.Unmarshal(a.body, &a.json) // not every answer is an object
+	return a, nil
+}
+
+// must is do, with the status that has to come back.
+func (c client) must(status int, method, path string, body any, headers ...string) answer {
+	c.t.Helper()
+	a := c.do(method, path, body, headers...)
+	if a.status != status {
+		c.t.Fatalf("%s %s: status %d, want %d\n%s", method, path, a.status, status, a.body)
+	}
+	return a
+}
+
+// refused checks that the request is answered with that status and code, as problem details.
+func (c client) refused(status int, code, method, path string, body any, headers ...string) answer {
+	c.t.Helper()
+	a := c.do(method, path, body, headers...)
+	if a.status != status || a.text("code") != code || a.header.Get("Content-Type") != "application/problem+json" ||
+		a.number("status") != status || a.text("request_id") == "" || a.text("request_id") != a.header.Get("X-Request-Id") {
+		c.t.Errorf("%s %s: got %d %s, want %d %s as problem details", method, path, a.status, a.body, status, code)
+	}
+	return a
+}
+
+// as is the client signed in with that token.
+func (c client) as(token string) client {
+	c.token = token
+	return c
+}
+
+const testPassword = "correct horse battery"
+
+// addUser makes an active user of that name with testPassword and a role that holds just these
+// permissions (all: the role admin).
+func (ts *testServer) addUser(name string, permissions ...string) (id string) {
+	ts.t.Helper()
+	ctx := context.Background()
+	role := "only-" + name
+	if len(permissions) == 1 && permissions[0] == "all" {
+		role = adminRole
+	} else if _, err := ts.db.Exec(ctx, `
+		WITH r AS (INSERT INTO roles (name) VALUES ($1) RETURNING id)
+		INSERT INTO role_permissions (role_id, permission) SELECT r.id, unnest($2::text[]) FROM r`, role, permissions); err != nil {
+		ts.t.Fatal(err)
+	}
+	hash := testPasswordHash()
+	err := pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error {
+		u, err := createUser(ctx, tx, newUser{username: name, status: statusActive, passwordHash: &hash, role: role})
+		id = u.ID
+		return err
+	})
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	return id
+}
+
+// testPasswordHash is the hash of testPassword, made once.
+var testPasswordHash = sync.OnceValue(func() string {
+	hash, err := newPasswordHasher().hash(context.Background(), operator(), testPassword)
+	if err != nil {
+		panic(err)
+	}
+	return hash
+})
+
+// login signs a user in and returns the client with the access token, and the refresh cookie.
+func (c client) login(name, password string) (client, string) {
+	c.t.Helper()
+	a := c.must(http.StatusOK, "POST", "/api/v1/auth/login", map[string]string{"username": name, "password": password})
+	return c.as(a.text("access_token")), refreshCookieOf(a)
+}
+
+// signIn makes a user who holds just these permissions and signs him in.
+func (ts *testServer) signIn(name string, permissions ...string) client {
+	ts.t.Helper()
+	ts.addUser(name, permissions...)
+	c, _ := ts.client().login(name, testPassword)
+	return c
+}
+
+// refreshCookieOf is the value of the refresh cookie that an answer sets.
+func refreshCookieOf(a answer) string {
+	for _, cookie := range (&http.Response{Header: a.header}).Cookies() {
+		if cookie.Name == "__Host-cairn_refresh" {
+			return cookie.Value
+		}
+	}
+	return ""
+}
+
+// refresh shows a refresh token.
+func (c client) refresh(token string) answer {
+	c.t.Helper()
+	return c.do("POST", "/api/v1/auth/refresh", nil, "Cookie: __Host-cairn_refresh="+token)
+}
+
+// exec runs a statement behind the service's back.
+func (ts *testServer) exec(statement string, args ...any) {
+	ts.t.Helper()
+	if _, err := ts.db.Exec(context.Background(), statement, args...); err != nil {
+		ts.t.Fatal(err)
+	}
+}
+
+// queryInt reads one number.
+func (ts *testServer) queryInt(query string, args ...any) (n int) {
+	ts.t.Helper()
+	if err := ts.db.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
+		ts.t.Fatal(err)
+	}
+	return n
+}
+
+// finished waits for the end of an analysis.
+func (c client) finished(path string) answer {
+	c.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); {
+		a := c.must(http.StatusOK, "GET", path+"?wait=10s", nil)
+		if a.json["finished_at"] != nil {
+			return a
+		}
+	}
+	c.t.Fatalf("%s has not ended after two minutes", path)
+	panic("unreachable")
+}
+
+// analyze runs an analysis to its end.
+func (c client) analyze(dataset string, body any) answer {
+	c.t.Helper()
+	a := c.must(http.StatusAccepted, "POST", dataset+"/analyses", body)
+	return c.finished(a.header.Get("Location"))
+}
+
+// counts are those of an analysis, in the order total, added, changed, unchanged, removed, failed.
+func counts(a answer) [6]int {
+	m, _ := a.json["counts"].(map[string]any)
+	var n [6]int
+	for i, key := range []string{"total", "added", "changed", "unchanged", "removed", "failed"} {
+		f, _ := m[key].(float64)
+		n[i] = int(f)
+	}
+	return n
+}
+
+// geographicTIFF is a small GeoTIFF in degrees (EPSG:4326) whose upper left corner is at this longitude
+// and latitude.
+func geographicTIFF(lon, lat float64) []byte {
+	place := []testTag{doubles(tagModelPixelScale, 0.25, 0.25, 0), doubles(tagModelTiepoint, 0, 0, 0, lon, lat, 0)}
+	keys := geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326})
+	return testTIFF{order: binary.LittleEndian, tags: with(testSize(), place, keys)}.build()
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// loadKeys reads the key file. Others than its owner must not be able to read it; the group may where
+// systemd made it, below credentialsDir. With create, a missing file is made, with one new key.
+func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
+	if create {
+		if err := createKeyFile(path); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, fmt.Errorf("create key file: %w", err)
+		}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open key file: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	forbidden := os.FileMode(0o077)
+	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
+		forbidden = 0o007
+	}
+	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("key file %s has mode %v: it must be a plain file that only its owner can read (chmod 600)", path, info.Mode())
+	}
+	const maxSize = 64 << 10
+	if info.Size() > maxSize {
+		return nil, fmt.Errorf("key file %s has %d bytes, at most %d are read", path, info.Size(), maxSize)
+	}
+	content := make([]byte, info.Size())
+	if _, err := f.ReadAt(content, 0); err != nil && info.Size() > 0 {
+		return nil, fmt.Errorf("read key file: %w", err)
+	}
+	ring, err := parseKeys(content)
+	if err != nil {
+		return nil, fmt.Errorf("key file %s: %w", path, err)
+	}
+	return ring, nil
+}
+
+// createKeyFile writes a key file with one random key. It appears complete and synced or not at all;
+// os.ErrExist where there is one.
+func createKeyFile(path string) error {
+	secret := make([]byte, 32)
+	rand.Read(secret) // never fails (crypto/rand)
+	line := fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
+	return writeNewFile(path, []byte(line))
+}
+
+// writeNewFile makes a file of mode 0600 that is complete and on disk once it has its name. It is
+// os.ErrExist where the name is taken.
+func writeNewFile(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, ".new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if _, err := f.Write(content); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

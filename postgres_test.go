@@ -1,0 +1,627 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	osuser "os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// privatePostgresHelperEnv names the state directory to a re-executed test
+// binary that plays a Cairn to be killed.
+const privatePostgresHelperEnv = "CAIRN_TEST_PRIVATE_POSTGRES"
+
+// TestPrivatePostgresHelper is no test: in a re-executed test binary it runs a
+// private server until its standard input ends or it is killed.
+func TestPrivatePostgresHelper(t *testing.T) {
+	stateDir := os.Getenv(privatePostgresHelperEnv)
+	if stateDir == "" {
+		return
+	}
+	p, err := startPrivatePostgres(context.Background(), stateDir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("private server runs")
+	io.Copy(io.Discard, os.Stdin)
+	if err := p.stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startPrivatePostgresHelper re-executes the test binary as a Cairn with a
+// private server in stateDir, in an environment that is meant to mislead it.
+func startPrivatePostgresHelper(t *testing.T, stateDir string) (cmd *exec.Cmd, output *bufio.Scanner) {
+	t.Helper()
+	cmd = exec.Command(os.Args[0], "-test.run=^TestPrivatePostgresHelper$")
+	cmd.Env = append(os.Environ(), privatePostgresHelperEnv+"="+stateDir,
+		"PGHOST=/nowhere", "PGPORT=1", "PGUSER=nobody", "PGSERVICE=none", "PGOPTIONS=-c fsync=off", "PGDATA=/nowhere", "PGSSLMODE=verify-full")
+	cmd.Stderr = t.Output()
+	if _, err := cmd.StdinPipe(); err != nil { // open until this process ends
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { killAndWait(cmd) })
+	return cmd, bufio.NewScanner(stdout)
+}
+
+// killAndWait is kill -9 of a child of ours.
+func killAndWait(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// newStateDir returns the path of a state directory that does not exist yet. The
+// user that root's server runs as can reach it. What still runs in it at the
+// end of the test is ended.
+func newStateDir(t *testing.T) string {
+	t.Helper()
+	parent := ""
+	if os.Geteuid() == 0 {
+		parent = "/tmp"
+	}
+	dir, err := os.MkdirTemp(parent, "cairn-test-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stateDir := filepath.Join(dir, "state")
+	t.Cleanup(func() {
+		if c, found, _ := findCluster(stateDir, filepath.Join(dir, "none")); found {
+			if pid := postmasterPID(t, stateDir); pid > 0 && c.isPostmaster(pid) {
+				t.Errorf("server %d was left behind", pid)
+				_ = syscall.Kill(pid, syscall.SIGQUIT)
+				eventually(t, "it ends", func() error { return stillRuns(c, pid) })
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return stateDir
+}
+
+// mustStartPrivatePostgres starts a private server that is stopped with the test
+// at the latest.
+func mustStartPrivatePostgres(t *testing.T, stateDir string) *privatePostgres {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, err := startPrivatePostgres(ctx, stateDir, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.stop(context.Background()) })
+	return p
+}
+
+// postmasterPID reads the process id of a state directory's server; 0 is none, or
+// one that is just being written.
+func postmasterPID(t *testing.T, stateDir string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(stateDir, "postgres", "postmaster.pid"))
+	if errors.Is(err, fs.ErrNotExist) || len(text) == 0 {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(line)
+	if err != nil {
+		t.Fatalf("postmaster.pid: %v", err)
+	}
+	return pid
+}
+
+// stillRuns is an error as long as a server runs.
+func stillRuns(c cluster, pid int) error {
+	if c.isPostmaster(pid) {
+		return fmt.Errorf("process %d still runs", pid)
+	}
+	return nil
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, condition func() error) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// dialPrivatePostgres connects as another process would that knows the state
+// directory only.
+func dialPrivatePostgres(t *testing.T, stateDir string) (*pgx.Conn, error) {
+	t.Helper()
+	config, closeDir, err := findPrivatePostgres(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer closeDir()
+	return pgx.ConnectConfig(t.Context(), config.ConnConfig)
+}
+
+// execPrivatePostgres runs one statement on a new connection.
+func execPrivatePostgres(t *testing.T, stateDir, statement string) error {
+	t.Helper()
+	conn, err := dialPrivatePostgres(t, stateDir)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(t.Context(), statement)
+	return err
+}
+
+// mustExecPrivatePostgres is execPrivatePostgres where it has to work.
+func mustExecPrivatePostgres(t *testing.T, stateDir, statement string) {
+	t.Helper()
+	if err := execPrivatePostgres(t, stateDir, statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onlySixIsThere is a statement that works when the table kept holds just 6.
+const onlySixIsThere = `SELECT 1 / (CASE WHEN count(*) = 1 AND min(n) = 6 THEN 1 ELSE 0 END) FROM kept`
+
+func TestPrivatePostgres(t *testing.T) {
+	t.Parallel()
+	short := newStateDir(t)
+	stateDir := filepath.Join(short, strings.Repeat("long", 30), strings.Repeat("path", 30))
+	if _, _, err := findPrivatePostgres(stateDir); err == nil || !strings.Contains(err.Error(), "cairn serve") || !strings.Contains(err.Error(), stateDir) {
+		t.Errorf("find before the first start: %v", err)
+	}
+
+	p := mustStartPrivatePostgres(t, stateDir)
+	conn, err := dialPrivatePostgres(t, stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]string{
+		`SELECT current_user || ' in ' || current_database()`: "cairn in cairn",
+		`SELECT concat_ws(' ', rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls)
+		   FROM pg_roles WHERE rolname = current_user`: "f f f f f",
+		`SELECT pg_get_userbyid(datdba) || ' ' || pg_encoding_to_char(encoding) || ' ' || datcollate
+		   FROM pg_database WHERE datname = 'cairn'`: "cairn UTF8 C",
+		`SHOW listen_addresses`: "",
+		`SHOW fsync`:            "on",
+		`SHOW data_checksums`:   "on",
+		`SHOW jit`:              "off",
+		`SHOW TimeZone`:         "UTC",
+	} {
+		var got string
+		if err := conn.QueryRow(t.Context(), query).Scan(&got); err != nil || strings.TrimPrefix(got, "Etc/") != want {
+			t.Errorf("%s: %q, %v; want %q", query, got, err, want)
+		}
+	}
+	if _, err := conn.Exec(t.Context(), "CREATE EXTENSION btree_gist; CREATE EXTENSION pg_trgm; CREATE TABLE kept (n int); INSERT INTO kept VALUES (6)"); err != nil {
+		t.Error(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	first := postmasterPID(t, stateDir)
+	if info, err := os.Stat(fmt.Sprintf("/proc/%d", first)); err != nil || ownerOf(info) == 0 {
+		t.Errorf("the server runs as root, or not at all: %v", err)
+	}
+	if info, err := os.Stat(p.dataDir()); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("data directory: %v, %v", info.Mode(), err)
+	}
+
+	if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another Cairn service uses the state directory") {
+		t.Errorf("second start: %v", err)
+	}
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere) // which did the first one no harm
+
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", first)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after stop, process %d is still there, if only as a zombie: %v", first, err)
+	}
+	if _, _, err := findPrivatePostgres(stateDir); err == nil || !strings.Contains(err.Error(), "cairn serve") || !strings.Contains(err.Error(), p.dataDir()) {
+		t.Errorf("find after stop: %v", err)
+	}
+
+	logPath := filepath.Join(stateDir, "postgres.log")
+	if err := os.Truncate(logPath, serverLogLimit+1); err != nil {
+		t.Fatal(err)
+	}
+	p = mustStartPrivatePostgres(t, stateDir)
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if info, err := os.Stat(logPath); err != nil || info.Size() > serverLogLimit {
+		t.Errorf("the server's log was not emptied: %v", err)
+	}
+	second := postmasterPID(t, stateDir)
+	if err := syscall.Kill(second, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server is started again", func() error {
+		if postmasterPID(t, stateDir) == second {
+			return errors.New("not yet")
+		}
+		return execPrivatePostgres(t, stateDir, onlySixIsThere)
+	})
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPrivatePostgresOutlivesCairn(t *testing.T) {
+	t.Parallel()
+	stateDir := newStateDir(t)
+	cairn, output := startPrivatePostgresHelper(t, stateDir)
+	if !output.Scan() {
+		t.Fatal("the helper process did not start a server")
+	}
+	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept (n int)")
+	mustExecPrivatePostgres(t, stateDir, "INSERT INTO kept VALUES (6)")
+	pid := postmasterPID(t, stateDir)
+	killAndWait(cairn)
+
+	// kill -9 of Cairn: the server is adopted, supervised and stopped. It reads its
+	// access files again, which until then let nobody in.
+	if err := os.WriteFile(filepath.Join(stateDir, "postgres", "pg_ident.conf"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server refuses us", func() error {
+		err := execPrivatePostgres(t, stateDir, "SELECT 1")
+		const invalidAuthorization = "28000"
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == invalidAuthorization {
+			return nil
+		}
+		return fmt.Errorf("got %v", err)
+	})
+	p := mustStartPrivatePostgres(t, stateDir)
+	if got := postmasterPID(t, stateDir); got != pid {
+		t.Errorf("server %d instead of %d: it was not adopted", got, pid)
+	}
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the adopted server is started again", func() error {
+		if postmasterPID(t, stateDir) == pid {
+			return errors.New("not yet")
+		}
+		return execPrivatePostgres(t, stateDir, onlySixIsThere)
+	})
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// kill -9 of both: the next start recovers what was committed.
+	cairn, output = startPrivatePostgresHelper(t, stateDir)
+	if !output.Scan() {
+		t.Fatal("the helper process did not start a server")
+	}
+	mustExecPrivatePostgres(t, stateDir, "UPDATE kept SET n = n + 1")
+	mustExecPrivatePostgres(t, stateDir, "UPDATE kept SET n = n - 1")
+	pid = postmasterPID(t, stateDir)
+	killAndWait(cairn)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p = mustStartPrivatePostgres(t, stateDir)
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// A server that is shutting down is waited for: here until a client leaves it.
+	cairn, output = startPrivatePostgresHelper(t, stateDir)
+	if !output.Scan() {
+		t.Fatal("the helper process did not start a server")
+	}
+	client, err := dialPrivatePostgres(t, stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid = postmasterPID(t, stateDir)
+	killAndWait(cairn)
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server takes no more connections", func() error {
+		err := execPrivatePostgres(t, stateDir, "SELECT 1")
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == serverNotYetOrStops {
+			return nil
+		}
+		return fmt.Errorf("got %v", err)
+	})
+	adopted := make(chan struct{})
+	go func() {
+		<-adopted
+		_ = client.Close(context.Background())
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	p, err = startPrivatePostgres(ctx, stateDir, slog.New(slog.NewTextHandler(&closeOn{text: "adopted", seen: adopted}, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := postmasterPID(t, stateDir); got == pid {
+		t.Error("the server that was shutting down is still there")
+	}
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// closeOn is a writer that closes a channel when a text is written for the first time.
+type closeOn struct {
+	text string
+	seen chan struct{}
+	done bool
+}
+
+// Write implements io.Writer.
+func (w *closeOn) Write(p []byte) (int, error) {
+	if !w.done && bytes.Contains(p, []byte(w.text)) {
+		w.done = true
+		close(w.seen)
+	}
+	return len(p), nil
+}
+
+func TestPrivatePostgresStaleProcessID(t *testing.T) {
+	t.Parallel()
+	stateDir := newStateDir(t)
+	p := mustStartPrivatePostgres(t, stateDir)
+	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept AS SELECT 6 AS n")
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The id that a crash left in the files now belongs to another process of the
+	// server's user.
+	other := p.account.command(t.Context(), "/", "/bin/sleep", "300")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- other.Wait() }()
+	for _, name := range []string{"postmaster.pid", ".s.PGSQL.5432.lock"} {
+		path := filepath.Join(p.dataDir(), name)
+		text := fmt.Sprintf("%d\n%s\n1700000000\n5432\n.\n\n  1 1\nready   \n", other.Process.Pid, p.dataDir())
+		err := os.WriteFile(path, []byte(text), 0o600)
+		if err == nil {
+			err = os.Chown(path, int(p.account.uid), int(p.account.gid))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p = mustStartPrivatePostgres(t, stateDir)
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("a process that is not ours was ended: %v", err)
+	default:
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+
+	// Another major version than any that is installed.
+	if err := os.WriteFile(filepath.Join(p.dataDir(), "PG_VERSION"), []byte("3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "postgresql-3") {
+		t.Errorf("start with a data directory of another version: %v", err)
+	}
+}
+
+func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
+	t.Parallel()
+	stateDir := newStateDir(t)
+	cairn, output := startPrivatePostgresHelper(t, stateDir)
+	eventually(t, "initdb is at work", func() error {
+		begun, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*", "PG_VERSION"))
+		if err == nil && len(begun) == 0 {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	killAndWait(cairn)
+	if output.Scan() && strings.Contains(output.Text(), "runs") {
+		t.Fatal("the helper process was not interrupted in time")
+	}
+
+	// The same once more, now by a cancelled context.
+	ctx, cancel := context.WithCancel(t.Context())
+	interrupted := make(chan error, 1)
+	go func() {
+		_, err := startPrivatePostgres(ctx, stateDir, slog.New(slog.DiscardHandler))
+		interrupted <- err
+	}()
+	eventually(t, "initdb is at work again", func() error {
+		begun, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*", "PG_VERSION"))
+		if err == nil && len(begun) < 2 {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	cancel()
+	if err := <-interrupted; err == nil {
+		t.Fatal("the start was not interrupted in time")
+	}
+
+	p := mustStartPrivatePostgres(t, stateDir)
+	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept AS SELECT 6 AS n")
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p = mustStartPrivatePostgres(t, stateDir) // by now the orphaned initdb has ended
+	if left, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*")); err != nil || left != nil {
+		t.Errorf("unfinished data directories are left: %v, %v", left, err)
+	}
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPrivatePostgresKeepsOtherUsersOut(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Log("NOT CHECKED: that other OS users are refused takes root to test")
+		return
+	}
+	stateDir := newStateDir(t)
+	p := mustStartPrivatePostgres(t, stateDir)
+	programs, err := findServerPrograms("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody, err := osuser.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := accountOf(nobody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	psql := func(account serverAccount, role string) string {
+		output, _ := account.command(t.Context(), "/", filepath.Join(programs, "psql"), "-XAtw", "-h", p.dataDir(), "-U", role, "-d", "cairn", "-c", "SELECT 'let in'").CombinedOutput()
+		return strings.TrimSpace(string(output))
+	}
+	if got := psql(stranger, "cairn"); !strings.Contains(got, "Permission denied") {
+		t.Errorf("another OS user reaches the socket: %s", got)
+	}
+	if err := os.Chmod(p.dataDir(), 0o755); err != nil { // now only peer authentication is between them
+		t.Fatal(err)
+	}
+	root, err := lookupAccount(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, check := range []struct {
+		account serverAccount
+		role    string
+		want    string
+	}{
+		{stranger, "cairn", `Peer authentication failed for user "cairn"`},
+		{stranger, "postgres", `Peer authentication failed for user "postgres"`},
+		{root, "cairn", "let in"},
+		{root, "postgres", `Peer authentication failed for user "postgres"`},
+		{p.account, "cairn", "let in"},
+		{p.account, "postgres", "let in"},
+	} {
+		if got := psql(check.account, check.role); !strings.Contains(got, check.want) {
+			t.Errorf("OS user %s as %s: %q, want %q", check.account.name, check.role, got, check.want)
+		}
+	}
+	if err := os.Chmod(p.dataDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPrivatePostgresOutsideUnreachableStateDir(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Log("NOT CHECKED: that root's server goes where its user may reach it takes root to test")
+		return
+	}
+	stateDir := newStateDir(t)
+	fallback := filepath.Join(filepath.Dir(stateDir), "fallback")
+	if err := os.Mkdir(stateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	created, err := createCluster(t.Context(), stateDir, fallback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if created.folder != fallbackFolder(fallback, stateDir) || !strings.HasSuffix(strings.Split(created.folder, "-state-")[0], filepath.Base(filepath.Dir(stateDir))) {
+		t.Errorf("the cluster lies in %s", created.folder)
+	}
+	if err := os.Chmod(stateDir, 0o755); err != nil { // it stays where it is
+		t.Fatal(err)
+	}
+	if c, found, err := findCluster(stateDir, fallback); err != nil || !found || c.dataDir() != created.dataDir() || c.account.uid == 0 {
+		t.Errorf("found %v %+v, %v", found, c, err)
+	}
+}
+
+func TestFindServerPrograms(t *testing.T) {
+	t.Parallel()
+	fake := func(version string, names ...string) string {
+		dir := t.TempDir()
+		for _, name := range names {
+			script := "#!/bin/sh\necho 'postgres (PostgreSQL) " + version + "'\n"
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
+	}
+	old := fake("14.9 (Debian 14.9-1)", "initdb", "postgres")
+	fifteen := fake("15.13 (Debian 15.13-0+deb12u1)", "initdb", "postgres")
+	beta := fake("18beta2", "initdb", "postgres")
+	half := fake("19.1", "postgres")
+	linked := t.TempDir()
+	for _, name := range []string{"initdb", "postgres"} {
+		if err := os.Symlink(filepath.Join(fifteen, name), filepath.Join(linked, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, check := range []struct {
+		version string
+		path    string
+		folders []string
+		want    string
+		wantErr string
+	}{
+		{"", linked, nil, fifteen, ""},
+		{"", linked, []string{old, beta, half}, beta, ""},
+		{"15", old + ":" + beta, []string{linked}, fifteen, ""},
+		{"14", beta, []string{old}, old, ""},
+		{"", old, []string{half, filepath.Join(old, "missing-*")}, "", "PostgreSQL 15 or later are not installed (found: 14 in " + old + "): apt-get install postgresql"},
+		{"", "/nonexistent", nil, "", "(found: none): apt-get install postgresql"},
+		{"17", fifteen, nil, "", "needs the server programs of PostgreSQL 17 (found: 15 in " + fifteen + "): apt-get install postgresql-17"},
+	} {
+		got, err := findServerProgramsIn(check.version, check.path, check.folders)
+		if got != check.want || (err == nil) != (check.wantErr == "") || err != nil && (!strings.HasSuffix(err.Error(), check.wantErr) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("version %q in %s and %v: %s, %v; want %s, %s", check.version, check.path, check.folders, got, err, check.want, check.wantErr)
+		}
+	}
+}

@@ -1,0 +1,644 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"mime"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// server holds everything a handler needs. One is made at start; its fields do not change after.
+type server struct {
+	cfg      config
+	log      *slog.Logger
+	db       *pgxpool.Pool
+	keys     *keyring
+	hasher   *passwordHasher
+	analyzer *analyzer
+	now      func() time.Time // the clock; a test sets its own
+	stopping context.Context  // ends when the service is told to stop
+	mux      *http.ServeMux
+	origins  *http.CrossOriginProtection
+
+	warnedForwarded atomic.Bool // that X-Forwarded-For came from an untrusted loopback was logged
+}
+
+// access is who may call a route.
+type access struct {
+	kind       accessKind
+	permission string // with accessPermission
+}
+
+type accessKind int
+
+const (
+	accessPublic        accessKind = iota // anyone
+	accessRefreshCookie                   // anyone; the handler itself asks for a good refresh cookie
+	accessSignedIn                        // a session or an API token
+	accessSession                         // a signed-in person's own session
+	accessPermission                      // a session or API token that holds the permission
+)
+
+// The values of a route's who.
+var (
+	public        = access{kind: accessPublic}
+	refreshCookie = access{kind: accessRefreshCookie}
+	signedIn      = access{kind: accessSignedIn}
+	ownSession    = access{kind: accessSession}
+)
+
+// holds is the access of those whose credential holds the permission.
+func holds(permission string) access { return access{accessPermission, permission} }
+
+func (a access) String() string {
+	return [...]string{"public", "refresh cookie", "signed in", "session", a.permission}[a.kind]
+}
+
+// handler answers a request or returns why it did not. After an error it has written nothing.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// route is one row of the route table.
+type route struct {
+	method  string
+	path    string
+	who     access
+	handler handler
+	query   []string // the query parameters it takes; any other is refused
+}
+
+// routes is every endpoint and who may call it. It serves the requests, is printed by "cairn routes"
+// and drives the authorization tests.
+func (s *server) routes() []route {
+	return []route{
+		{"GET", "/health", public, s.getHealth, nil},
+		{"GET", "/api/v1/ping", public, s.ping, nil},
+
+		{"POST", "/api/v1/auth/register", public, s.register, nil},
+		{"POST", "/api/v1/auth/login", public, s.login, nil},
+		{"POST", "/api/v1/auth/refresh", refreshCookie, s.refresh, nil},
+		{"POST", "/api/v1/auth/logout", public, s.logout, nil},
+		{"GET", "/api/v1/auth/me", signedIn, s.getMe, nil},
+		{"POST", "/api/v1/auth/password-reset", public, s.resetPassword, nil},
+
+		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status"}},
+
+		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil},
+		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor"}},
+		{"GET", "/api/v1/system-messages/unread-count", holds(adminSystemMessage), s.countUnread, nil},
+		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil},
+		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil},
+		{"POST", "/api/v1/system-messages/{id}/read", holds(adminSystemMessage), s.readMessage, nil},
+		{"GET", "/api/v1/inbox", signedIn, s.listInbox, []string{"limit", "cursor"}},
+		{"GET", "/api/v1/inbox/unread-count", signedIn, s.countUnread, nil},
+		{"POST", "/api/v1/inbox/read-all", signedIn, s.readAllMessages, nil},
+		{"POST", "/api/v1/inbox/{id}/read", signedIn, s.readMessage, nil},
+
+		{"GET", "/api/v1/datasets", holds(datasetRead), s.listDatasets, []string{"limit", "cursor", "name"}},
+		{"POST", "/api/v1/datasets", holds(datasetManage), s.createDataset, nil},
+		{"GET", "/api/v1/datasets/{id}", holds(datasetRead), s.getDataset, nil},
+		{"PATCH", "/api/v1/datasets/{id}", holds(datasetManage), s.updateDataset, nil},
+		{"DELETE", "/api/v1/datasets/{id}", holds(datasetManage), s.deleteDataset, nil},
+		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil},
+		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, []string{"limit", "cursor"}},
+		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis, []string{"wait"}},
+		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil},
+		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, []string{"limit", "cursor", "status"}},
+		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil},
+	}
+}
+
+// handle makes the mux of the route table.
+func (s *server) handle() {
+	s.mux = http.NewServeMux()
+	s.origins = http.NewCrossOriginProtection()
+	for _, rt := range s.routes() {
+		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
+			answer := w.(*responseWriter) // ServeHTTP passes no other
+			answer.routed = true
+			answer.route = rt.path
+			if err := s.call(rt, answer, r); err != nil {
+				s.writeProblem(answer, r, err)
+			}
+		})
+	}
+}
+
+// ServeHTTP answers every request: it gives it an id, keeps other sites' pages out, finds the route,
+// and writes one log line.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := s.now()
+	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r)}
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
+	answer := &responseWriter{ResponseWriter: w}
+	h := answer.Header()
+	h.Set("X-Request-Id", caller.requestID)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	defer func() {
+		user := ""
+		if caller.principal != nil {
+			user = caller.principal.User.Username
+		}
+		s.log.Info("request", "id", caller.requestID, "user", user, "method", knownMethod(r.Method), "route", answer.route,
+			"status", answer.status, "ms", float64(s.now().Sub(start).Microseconds())/1000, "address", caller.address)
+	}()
+
+	switch err := s.origins.Check(r); {
+	case err != nil:
+		s.writeProblem(answer, r, &problem{status: http.StatusForbidden, code: "cross_origin", detail: "This request came from a page of another origin."})
+	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
+		s.writeProblem(answer, r, errNotFound)
+	default:
+		s.mux.ServeHTTP(answer, r)
+		if !answer.routed {
+			// The mux answered 404, or 405 with Allow; responseWriter kept that back.
+			h.Del("Content-Type")
+			err := error(errNotFound)
+			if answer.status == http.StatusMethodNotAllowed {
+				err = &problem{status: answer.status, code: "method_not_allowed", detail: "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."}
+			}
+			answer.status = 0
+			s.writeProblem(answer, r, err)
+		}
+	}
+}
+
+// knownMethod keeps a client's invention out of the log.
+func knownMethod(method string) string {
+	if slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
+		return method
+	}
+	return "other"
+}
+
+// call checks the caller against the route and runs its handler. A panic comes back as an error.
+func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			if v == http.ErrAbortHandler {
+				panic(v)
+			}
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	if err := checkQuery(r, rt.query); err != nil {
+		return err
+	}
+	if err := s.authorize(rt.who, w, r); err != nil {
+		return err
+	}
+	return rt.handler(w, r)
+}
+
+// authorize is the one place where it is decided whether the caller may call a route. From here on
+// the request carries its principal.
+func (s *server) authorize(who access, w http.ResponseWriter, r *http.Request) error {
+	if who.kind == accessPublic || who.kind == accessRefreshCookie {
+		return nil
+	}
+	p, err := s.authenticate(w, r)
+	if err != nil {
+		return err
+	}
+	callerOf(r).principal = p
+	if who.kind == accessPermission && !p.holds(who.permission) {
+		return &problem{status: http.StatusForbidden, code: "permission_missing", detail: "This needs the permission " + who.permission + ".", permission: who.permission}
+	}
+	return nil // accessSession: sessions are the only credential yet
+}
+
+// caller is what is known of who sent a request.
+type caller struct {
+	requestID string
+	address   netip.Addr
+	principal *principal // nil on public routes
+}
+
+type callerKey struct{}
+
+// callerOf returns the caller that ServeHTTP put into the request.
+func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
+
+// principalOf is the signed-in caller. Only handlers of routes that are not public may ask.
+func principalOf(r *http.Request) *principal { return callerOf(r).principal }
+
+// requestID is the id a trusted proxy gave the request, else a new one.
+func (s *server) requestID(r *http.Request) string {
+	if id := r.Header.Get("X-Request-Id"); id != "" && s.cfg.trusts(remoteAddress(r)) &&
+		regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`).MatchString(id) {
+		return id
+	}
+	return rand.Text()
+}
+
+// clientAddress is where the request comes from: the connection's address, or behind trusted proxies
+// the last address in X-Forwarded-For that is not one of theirs.
+func (s *server) clientAddress(r *http.Request) netip.Addr {
+	address := remoteAddress(r)
+	forwarded := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
+	if forwarded == "" {
+		return address
+	}
+	if !s.cfg.trusts(address) {
+		if address.IsLoopback() && s.warnedForwarded.CompareAndSwap(false, true) {
+			s.log.Warn("a proxy on this machine sends X-Forwarded-For, but CAIRN_TRUSTED_PROXIES does not name it: all its clients count as one")
+		}
+		return address
+	}
+	for _, hop := range slices.Backward(strings.Split(forwarded, ",")) {
+		next, err := netip.ParseAddr(strings.TrimSpace(hop))
+		if err != nil {
+			break
+		}
+		if address = next.Unmap().WithZone(""); !s.cfg.trusts(address) {
+			break
+		}
+	}
+	return address
+}
+
+// remoteAddress is the other end of the connection; the zero Addr where it is none (a Unix socket).
+func remoteAddress(r *http.Request) netip.Addr {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ap.Addr().Unmap().WithZone("")
+}
+
+// responseWriter notes what was answered. Until a route is found it keeps back what the mux writes.
+type responseWriter struct {
+	http.ResponseWriter
+	route  string
+	routed bool
+	status int
+}
+
+func (w *responseWriter) WriteHeader(status int) {
+	if w.status != 0 {
+		return
+	}
+	w.status = status
+	if w.routed {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+func (w *responseWriter) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	if !w.routed {
+		return len(b), nil
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// problem is an error the client is told: RFC 9457 problem details. err, where set, is for the log.
+type problem struct {
+	status     int
+	code       string // stable, for scripts
+	detail     string // for people
+	permission string // the missing one, with 403
+	fields     []fieldError
+	retryAfter time.Duration
+	location   string // the Location header, with 409
+	err        error
+}
+
+func (p *problem) Error() string {
+	if p.err != nil {
+		return p.code + ": " + p.err.Error()
+	}
+	return p.code + ": " + p.detail
+}
+
+func (p *problem) Unwrap() error { return p.err }
+
+// fieldError says what is wrong with one field of a request.
+type fieldError struct {
+	Field  string `json:"field"`
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// errNotFound is what is said of anything that is not there.
+var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
+
+// malformed is a request that cannot be read: 400.
+func malformed(code, format string, args ...any) error {
+	return &problem{status: http.StatusBadRequest, code: code, detail: fmt.Sprintf(format, args...)}
+}
+
+// invalid collects what is wrong with the fields of a well-formed request.
+type invalid []fieldError
+
+// check notes the field unless ok.
+func (v *invalid) check(ok bool, field, code, detail string) {
+	if !ok {
+		*v = append(*v, fieldError{field, code, detail})
+	}
+}
+
+// err is the 422 of what was noted, or nil.
+func (v invalid) err() error {
+	if len(v) == 0 {
+		return nil
+	}
+	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: v[0].Field + ": " + v[0].Detail, fields: v}
+}
+
+// writeProblem answers with the problem that err is. Any other error is ours to mend: it is logged,
+// and the client learns nothing of it but the request id.
+func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
+	c := callerOf(r)
+	p, ok := errors.AsType[*problem](err)
+	switch {
+	case ok:
+	case r.Context().Err() != nil:
+		w.status = 499              // as nginx logs it
+		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
+	case isUnavailable(err):
+		p = &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
+	default:
+		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
+	}
+	if p.err != nil {
+		s.log.Error("request failed", "id", c.requestID, "route", w.route, "error", p.err)
+	}
+	if w.routed && w.status != 0 {
+		panic(http.ErrAbortHandler) // part of an answer is out: cut it off, so that it is not taken for whole
+	}
+	w.routed = true
+	body := struct {
+		Type       string       `json:"type"`
+		Title      string       `json:"title"`
+		Status     int          `json:"status"`
+		Detail     string       `json:"detail"`
+		Code       string       `json:"code"`
+		Permission string       `json:"permission,omitempty"`
+		Errors     []fieldError `json:"errors,omitempty"`
+		RequestID  string       `json:"request_id"`
+	}{"about:blank", http.StatusText(p.status), p.status, p.detail, p.code, p.permission, p.fields, c.requestID}
+	h := w.Header()
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(p.retryAfter/time.Second)))
+	}
+	if p.location != "" {
+		h.Set("Location", p.location)
+	}
+	if p.status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	if err := writeBody(w, p.status, "application/problem+json", body); err != nil {
+		s.log.Error("write problem", "id", c.requestID, "error", err)
+	}
+}
+
+// writeJSON answers with v in JSON.
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	return writeBody(w, status, "application/json", v)
+}
+
+func writeBody(w http.ResponseWriter, status int, contentType string, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(b.Len()))
+	w.WriteHeader(status)
+	w.Write(b.Bytes()) // an error means that the client left
+	return nil
+}
+
+// maxBody bounds what is read of a request.
+const maxBody = 1 << 20
+
+// decodeJSON reads the request's JSON object into v. encoding/json alone would take keys in any case,
+// the last of several, and ignore unknown ones and what trails: all that is refused here.
+func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
+	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := strings.ToLower(params["charset"])
+	if err != nil || mediaType != "application/json" || (charset != "" && charset != "utf-8") {
+		return &problem{status: http.StatusUnsupportedMediaType, code: "unsupported_media_type", detail: "The body must be application/json in UTF-8."}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: fmt.Sprintf("The body has more than %d bytes.", maxBody)}
+		}
+		return malformed("body_unreadable", "The body could not be read to its end.")
+	}
+	if !utf8.Valid(body) {
+		return malformed("malformed_json", "The body is not UTF-8.")
+	}
+	if err := checkKeys(body); err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return malformed("wrong_type", "%s cannot be a JSON %s.", e.Field, e.Value)
+		}
+		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return malformed("unknown_field", "There is no field %s.", field)
+		}
+		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
+	}
+	return nil
+}
+
+// checkKeys walks the tokens of a JSON text: it must be one object with nothing after it, no object
+// in it may name a key twice, and keys are lower case as all of ours are.
+func checkKeys(body []byte) error {
+	ours := regexp.MustCompile(`^[a-z0-9_]+$`)
+	type level struct {
+		seen    map[string]bool // nil in an array
+		wantKey bool
+	}
+	const maxDepth = 16
+	var open []level
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	for first := true; first || len(open) > 0; first = false {
+		token, err := dec.Token()
+		if err != nil {
+			return malformed("malformed_json", "The body is not JSON: it breaks off or goes wrong at byte %d.", dec.InputOffset())
+		}
+		if first && token != json.Delim('{') {
+			return malformed("malformed_json", "The body must be a JSON object.")
+		}
+		if n := len(open); n > 0 && open[n-1].wantKey {
+			if key, isKey := token.(string); isKey {
+				if !ours.MatchString(key) {
+					return malformed("unknown_field", "There is no field %q.", key)
+				}
+				if open[n-1].seen[key] {
+					return malformed("duplicate_field", "The field %q is there twice.", key)
+				}
+				open[n-1].seen[key] = true
+				open[n-1].wantKey = false
+				continue
+			}
+		}
+		if len(open) == maxDepth {
+			return malformed("malformed_json", "The body is nested more than %d levels deep.", maxDepth-1)
+		}
+		switch token {
+		case json.Delim('{'):
+			open = append(open, level{map[string]bool{}, true})
+			continue
+		case json.Delim('['):
+			open = append(open, level{})
+			continue
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
+		}
+		if n := len(open); n > 0 && open[n-1].seen != nil {
+			open[n-1].wantKey = true // a value has ended
+		}
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return malformed("trailing_data", "There is something after the JSON object.")
+	}
+	return nil
+}
+
+// checkQuery refuses query parameters that the route does not take, that are there twice, or that no
+// text column could hold.
+func checkQuery(r *http.Request, allowed []string) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return malformed("malformed_query", "The query string is malformed.")
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if !slices.Contains(allowed, name) {
+			return malformed("unknown_parameter", "There is no query parameter %q here.", name)
+		}
+		if len(query[name]) > 1 {
+			return malformed("duplicate_parameter", "The query parameter %q is there twice.", name)
+		}
+		if value := query.Get(name); !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+			return malformed("malformed_query", "The query parameter %q is not UTF-8 text.", name)
+		}
+	}
+	return nil
+}
+
+// pathID reads a numeric id of the path. What is no number names nothing: 404.
+func pathID(r *http.Request, name string) (int64, error) {
+	id, err := strconv.ParseInt(r.PathValue(name), 10, 64)
+	if err != nil || strconv.FormatInt(id, 10) != r.PathValue(name) {
+		return 0, errNotFound
+	}
+	return id, nil
+}
+
+// page is which part of a list is asked for: at most limit items, those after the item with the keys
+// in after (nil: from the beginning).
+type page struct {
+	limit int
+	after []string
+	scope string // what a cursor of this list is bound to
+}
+
+// maxPage is the most items a list answers at once.
+const maxPage = 500
+
+// readPage reads limit and cursor; keys is by how many keys the list is ordered.
+func (s *server) readPage(r *http.Request, keys int) (page, error) {
+	query := r.URL.Query()
+	p := page{limit: 50}
+	if text := query.Get("limit"); text != "" {
+		limit, err := strconv.Atoi(text)
+		if err != nil {
+			return page{}, malformed("wrong_type", "limit must be a number.")
+		}
+		var v invalid
+		v.check(limit >= 1 && limit <= maxPage, "limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage))
+		if err := v.err(); err != nil {
+			return page{}, err
+		}
+		p.limit = limit
+	}
+	cursor := query.Get("cursor")
+	query.Del("cursor")
+	query.Del("limit")
+	p.scope = r.URL.Path + "?" + query.Encode()
+	if cursor != "" {
+		after, err := s.keys.verifyCursor(p.scope, cursor)
+		if err != nil || len(after) != keys {
+			return page{}, malformed("invalid_cursor", "The cursor is not one of this list with these filters.")
+		}
+		p.after = after
+	}
+	return p, nil
+}
+
+// writeList answers one page. items holds up to limit+1 rows: one more than asked for means that
+// there is a next page. key gives the keys that an item is ordered by.
+func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, p page, items []T, key func(T) []string) error {
+	answer := struct {
+		Items      []T     `json:"items"`
+		NextCursor *string `json:"next_cursor"`
+	}{Items: items}
+	if len(items) > p.limit {
+		answer.Items = items[:p.limit]
+		cursor, err := s.keys.signCursor(p.scope, key(items[p.limit-1]))
+		if err != nil {
+			return err
+		}
+		answer.NextCursor = &cursor
+		query := r.URL.Query()
+		query.Set("cursor", cursor)
+		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
+	}
+	if answer.Items == nil {
+		answer.Items = []T{}
+	}
+	return writeJSON(w, http.StatusOK, answer)
+}
+
+// getHealth says whether the database answers, within two seconds.
+func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := s.db.Exec(ctx, `SELECT`); err != nil {
+		return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
+	}
+	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// ping answers without touching anything.
+func (s *server) ping(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, http.StatusOK, map[string]string{"message": "pong"})
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// tokenIssuer is both iss and aud of our access tokens: Cairn accepts none but its own.
+const tokenIssuer = "cairn"
+
+// maxTokenLength bounds what is looked at: our own access tokens have about 350 characters.
+const maxTokenLength = 1024
+
+// errToken is every reason to refuse a token. The client is not told which.
+var errToken = errors.New("invalid token")
+
+// key is one line of the key file. HKDF (RFC 5869) makes of its secret one key for each use, so that
+// what one signs means nothing to another.
+type key struct {
+	id      string
+	header  string // the only access token header we write with this key, encoded
+	access  []byte
+	refresh []byte
+	cursor  []byte
+}
+
+// keyring holds the keys: the first signs, all verify. It does not change once loaded.
+type keyring struct {
+	keys []key
+}
+
+// newKey derives the keys of one line. The secret has at least 32 bytes.
+func newKey(id string, secret []byte) (key, error) {
+	k := key{id: id}
+	header, err := json.Marshal(struct {
+		Alg string `json:"alg"`
+		Kid string `json:"kid"`
+		Typ string `json:"typ"`
+	}{"HS256", id, "at+jwt"})
+	if err != nil {
+		return key{}, fmt.Errorf("encode token header: %w", err)
+	}
+	k.header = base64.RawURLEncoding.EncodeToString(header)
+	for _, use := range []struct {
+		name string
+		to   *[]byte
+	}{
+		{"cairn access token v1", &k.access},
+		{"cairn refresh token v1", &k.refresh},
+		{"cairn cursor v1", &k.cursor},
+	} {
+		if *use.to, err = hkdf.Key(sha256.New, secret, nil, use.name, sha256.Size); err != nil {
+			return key{}, fmt.Errorf("derive %s key: %w", use.name, err)
+		}
+	}
+	return k, nil
+}
+
+// parseKeys reads a key file: a line a key, "kid base64", the secret of at least 32 bytes in standard
+// base64. Empty lines and lines that begin with # are passed over. Errors name the line, never what
+// is on it.
+func parseKeys(file []byte) (*keyring, error) {
+	kid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
+	var ring keyring
+	seen := map[string]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(file))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		id, encoded, _ := strings.Cut(line, " ")
+		secret, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(encoded))
+		switch {
+		case !kid.MatchString(id):
+			return nil, fmt.Errorf("line %d: a key is written as: kid, a space, base64", n)
+		case err != nil:
+			return nil, fmt.Errorf("line %d: the secret is not base64", n)
+		case len(secret) < 32:
+			return nil, fmt.Errorf("line %d: the secret has %d bytes, needed are 32", n, len(secret))
+		case seen[id] || seen[string(secret)]:
+			return nil, fmt.Errorf("line %d: a key id or secret is there twice", n)
+		}
+		seen[id], seen[string(secret)] = true, true
+		k, err := newKey(id, secret)
+		if err != nil {
+			return nil, err
+		}
+		ring.keys = append(ring.keys, k)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(ring.keys) == 0 {
+		return nil, errors.New("no key in it")
+	}
+	return &ring, nil
+}
+
+// accessClaims are the claims of an access token (RFC 9068, less what has no meaning here). It says
+// who and in which session, never what he may do: that is looked up at each request.
+type accessClaims struct {
+	Issuer    string `json:"iss"`
+	Audience  string `json:"aud"`
+	Subject   string `json:"sub"` // the user's id
+	SessionID string `json:"sid"`
+	IssuedAt  int64  `json:"iat"` // Unix seconds
+	ExpiresAt int64  `json:"exp"` // Unix seconds
+	ID        string `json:"jti"`
+}
+
+// signAccess makes an access token: a JWT (RFC 7519) signed with HS256 (RFC 7515).
+func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.Time) (string, error) {
+	payload, err := json.Marshal(accessClaims{
+		Issuer:    tokenIssuer,
+		Audience:  tokenIssuer,
+		Subject:   subject,
+		SessionID: sessionID,
+		IssuedAt:  issued.Unix(),
+		ExpiresAt: expires.Unix(),
+		ID:        rand.Text(),
+	})
+	if err != nil {
+		return "", fmt.Errorf("encode claims: %w", err)
+	}
+	k := ring.keys[0]
+	signed := k.header + "." + base64.RawURLEncoding.EncodeToString(payload)
+	return signed + "." + encodedMAC(k.access, signed), nil
+}
+
+// verifyAccess returns the claims of an access token of ours that is good at the time now, else
+// errToken. Nothing of a token is decoded before its signature has been compared, and that in its
+// encoded form: base64url as Go reads it has several spellings of one MAC. The header is not
+// interpreted at all: it is one that we write, byte for byte, or it is refused, which leaves no room
+// for "alg":"none" and its kin (RFC 8725, section 3.1).
+func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
+	if len(token) > maxTokenLength {
+		return accessClaims{}, errToken
+	}
+	end := strings.LastIndexByte(token, '.')
+	if end < 0 {
+		return accessClaims{}, errToken
+	}
+	signed, mac := token[:end], token[end+1:]
+	header, payload, _ := strings.Cut(signed, ".")
+	for _, k := range ring.keys {
+		if header != k.header {
+			continue
+		}
+		if !hmac.Equal([]byte(mac), []byte(encodedMAC(k.access, signed))) {
+			return accessClaims{}, errToken
+		}
+		var claims accessClaims
+		decoded, err := base64.RawURLEncoding.Strict().DecodeString(payload)
+		if err != nil || json.Unmarshal(decoded, &claims) != nil {
+			return accessClaims{}, errToken // unreachable: we signed it
+		}
+		at := now.Unix()
+		if claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer || at >= claims.ExpiresAt ||
+			claims.IssuedAt > at+maxClockSkew {
+			return accessClaims{}, errToken
+		}
+		return claims, nil
+	}
+	return accessClaims{}, errToken
+}
+
+// maxClockSkew is by how many seconds the clocks of two instances may differ: a token issued by one
+// is good on the other at once.
+const maxClockSkew = 60
+
+// refreshVersion is the first byte of a refresh token.
+const refreshVersion = 1
+
+// refreshTokenSize is version, session id, generation and MAC, in bytes. It is a multiple of three,
+// so base64url has no unused bits in it.
+const refreshTokenSize = 1 + 16 + 8 + sha256.Size
+
+// signRefresh makes the refresh token of one generation of a session. The same input gives the same
+// token, so a lost answer can be given again.
+func (ring *keyring) signRefresh(session [16]byte, generation int64) string {
+	return ring.keys[0].refreshToken(session, generation)
+}
+
+func (k key) refreshToken(session [16]byte, generation int64) string {
+	b := make([]byte, 0, refreshTokenSize)
+	b = append(b, refreshVersion)
+	b = append(b, session[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(generation))
+	mac := hmac.New(sha256.New, k.refresh)
+	mac.Write(b)
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(b))
+}
+
+// verifyRefresh returns the session and generation that a refresh token names, or errToken. Whether
+// that generation is still good is the database's to say; a forged token never gets there.
+func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation int64, err error) {
+	if len(token) != base64.RawURLEncoding.EncodedLen(refreshTokenSize) {
+		return session, 0, errToken
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(b) != refreshTokenSize { // shorter where it has newlines, which Go passes over
+		return session, 0, errToken
+	}
+	copy(session[:], b[1:17])
+	generation = int64(binary.BigEndian.Uint64(b[17:25]))
+	for _, k := range ring.keys {
+		if hmac.Equal([]byte(token), []byte(k.refreshToken(session, generation))) {
+			return session, generation, nil
+		}
+	}
+	return [16]byte{}, 0, errToken
+}
+
+// signCursor makes of a list's last keys a cursor that is good only for the same route and filters.
+func (ring *keyring) signCursor(scope string, keys []string) (string, error) {
+	payload, err := json.Marshal(keys)
+	if err != nil {
+		return "", fmt.Errorf("encode cursor: %w", err)
+	}
+	return base64.RawURLEncoding.EncodeToString(payload) + "." + cursorMAC(ring.keys[0], scope, payload), nil
+}
+
+// verifyCursor returns the keys in a cursor that signCursor made for this scope, or errToken.
+func (ring *keyring) verifyCursor(scope, cursor string) ([]string, error) {
+	encoded, mac, _ := strings.Cut(cursor, ".")
+	payload, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	if err != nil {
+		return nil, errToken
+	}
+	for _, k := range ring.keys {
+		var keys []string
+		if hmac.Equal([]byte(mac), []byte(cursorMAC(k, scope, payload))) && json.Unmarshal(payload, &keys) == nil {
+			return keys, nil
+		}
+	}
+	return nil, errToken
+}
+
+// cursorMAC binds the payload to the scope. The scope's length comes first, so that no other pair of
+// the two gives the same bytes.
+func cursorMAC(k key, scope string, payload []byte) string {
+	return encodedMAC(k.cursor, fmt.Sprintf("%d:%s%s", len(scope), scope, payload))
+}
+
+// encodedMAC is the HMAC-SHA-256 of the text in base64url.
+func encodedMAC(secret []byte, text string) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// newPasswordToken makes a one-use token and the hash under which it is stored. It has 130 random
+// bits, so a plain SHA-256 is enough.
+func newPasswordToken() (token string, hash []byte) {
+	token = "cairn_pw_" + rand.Text()
+	return token, hashPasswordToken(token)
+}
+
+func hashPasswordToken(token string) []byte {
+	sum := sha256.Sum256([]byte(token))
+	return sum[:]
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// user is an account as every route shows it.
+type user struct {
+	ID          string     `json:"id"`
+	Username    string     `json:"username"`
+	Email       *string    `json:"email"`
+	DisplayName string     `json:"display_name"`
+	Status      string     `json:"status"`
+	Roles       []string   `json:"roles"`
+	CreatedAt   time.Time  `json:"created_at"`
+	UpdatedAt   time.Time  `json:"updated_at"`
+	LastLoginAt *time.Time `json:"last_login_at"`
+}
+
+// userColumns are the columns of a user, of the table users under the name u.
+const userColumns = `
+	u.id::text AS id,
+	u.username,
+	u.email,
+	u.display_name,
+	u.status,
+	ARRAY(
+		SELECT r.name
+		FROM user_roles ur
+		JOIN roles r ON r.id = ur.role_id
+		WHERE ur.user_id = u.id
+		ORDER BY r.name
+	) AS roles,
+	u.created_at,
+	u.updated_at,
+	u.last_login_at`
+
+// The values of a user's status.
+const (
+	statusActive   = "active"
+	statusDisabled = "disabled"
+	statusPending  = "pending" // registered, waiting for approval
+)
+
+// listUsers answers GET /api/v1/users: by name, optionally those with a status or with q in the
+// name, e-mail or display name.
+func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
+	p, err := s.readPage(r, 1)
+	if err != nil {
+		return err
+	}
+	query := r.URL.Query()
+	filter := userFilter{status: optional(query, "status"), q: optional(query, "q"), limit: p.limit + 1}
+	var v invalid
+	v.check(filter.q == nil || utf8.RuneCountInString(*filter.q) >= 3, "q", "too_short", "must have 3 or more characters")
+	v.check(filter.status == nil || slices.Contains([]string{statusActive, statusDisabled, statusPending}, *filter.status),
+		"status", "unknown", "must be active, disabled or pending")
+	if err := v.err(); err != nil {
+		return err
+	}
+	if p.after != nil {
+		filter.after = p.after[0]
+	}
+	users, err := listUsers(r.Context(), s.db, filter)
+	if err != nil {
+		return err
+	}
+	return writeList(s, w, r, p, users, func(u user) []string { return []string{u.Username} })
+}
+
+// optional is the value of a query parameter, or nil where it is not given.
+func optional(query map[string][]string, name string) *string {
+	if values := query[name]; len(values) > 0 {
+		return &values[0]
+	}
+	return nil
+}
+
+// userFilter selects users; nil means any.
+type userFilter struct {
+	status *string
+	q      *string // part of the name, e-mail or display name, in any case
+	after  string  // names after this one
+	limit  int
+}
+
+// listUsers returns users in the order of their names.
+func listUsers(ctx context.Context, q querier, filter userFilter) ([]user, error) {
+	const query = `
+		SELECT ` + userColumns + `
+		FROM users u
+		WHERE u.username > $1
+			AND ($2::text IS NULL OR u.status = $2)
+			AND ($3::text IS NULL
+				OR strpos(u.username, lower($3)) > 0
+				OR strpos(u.email, lower($3)) > 0
+				OR strpos(lower(u.display_name), lower($3)) > 0)
+		ORDER BY u.username
+		LIMIT $4`
+	rows, err := q.Query(ctx, query, filter.after, filter.status, filter.q, filter.limit)
+	if err != nil {
+		return nil, fmt.Errorf("list users: %w", err)
+	}
+	users, err := pgx.CollectRows(rows, pgx.RowToStructByName[user])
+	if err != nil {
+		return nil, fmt.Errorf("list users: %w", err)
+	}
+	return users, nil
+}
+
+// newUser is what a user is made of. The fields have been checked.
+type newUser struct {
+	username     string
+	email        *string
+	displayName  string
+	status       string
+	passwordHash *string // nil: cannot sign in with a password yet
+	role         string
+}
+
+// checkIdentity notes what is wrong with a name, e-mail address and display name, and puts the first
+// two into the form in which they are stored.
+func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
+	name, ok := normalizeUsername(username)
+	v.check(ok, "username", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
+	if email != nil {
+		address := strings.ToLower(*email)
+		// Unverified and only a way to log in: that it has the shape of an address is enough.
+		v.check(len(address) <= 254 && regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`).MatchString(address), "email", "malformed", "is no e-mail address")
+		email = &address
+	}
+	v.check(isLine(displayName, 0, 100), "display_name", "malformed", "must be at most 100 characters without control characters")
+	return name, email
+}
+
+// normalizeUsername returns the name in lower case and whether it can be a user name at all. Names
+// are ASCII, so none can look like another, and hold no @, so none can be an e-mail address.
+func normalizeUsername(name string) (string, bool) {
+	ok := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,62}$`).MatchString(name)
+	return strings.ToLower(name), ok
+}
+
+// isLine says whether the text is one line of low to high code points, without control characters.
+func isLine(text string, low, high int) bool {
+	n := utf8.RuneCountInString(text)
+	return n >= low && n <= high && !strings.ContainsFunc(text, unicode.IsControl)
+}
+
+// createUser adds a user with one role. A name or e-mail address that is taken is a problem 409. The
+// caller holds lockAccess.
+func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
+	const query = `
+		INSERT INTO users (username, email, display_name, status, password_hash)
+		VALUES ($1, $2, $3, $4, $5)
+		RETURNING id::text`
+	var id string
+	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash).Scan(&id)
+	switch {
+	case isUniqueViolation(err, "users_username_key"):
+		return user{}, &problem{status: http.StatusConflict, code: "username_taken", detail: "There is, or was, a user of that name."}
+	case isUniqueViolation(err, "users_email_key"):
+		return user{}, &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
+	case err != nil:
+		return user{}, fmt.Errorf("create user: %w", err)
+	}
+	if err := grantRole(ctx, tx, id, n.role); err != nil {
+		return user{}, err
+	}
+	return getUser(ctx, tx, id)
+}
+
+// getUser returns the user with that id, or errNotFound.
+func getUser(ctx context.Context, q querier, id string) (user, error) {
+	const query = `
+		SELECT ` + userColumns + `
+		FROM users u
+		WHERE u.id = $1`
+	rows, err := q.Query(ctx, query, id)
+	if err != nil {
+		return user{}, fmt.Errorf("get user: %w", err)
+	}
+	u, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[user])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return user{}, errNotFound
+	}
+	if err != nil {
+		return user{}, fmt.Errorf("get user: %w", err)
+	}
+	return u, nil
+}
