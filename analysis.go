@@ -50,7 +50,6 @@ const (
 )
 
 // analysisColumns are the columns of an analysis, of the table analyses under the name a.
-// scanAnalysis reads them.
 const analysisColumns = `
 	a.id,
 	a.dataset_id,
@@ -70,6 +69,7 @@ const analysisColumns = `
 	a.started_at,
 	a.finished_at`
 
+// scanAnalysis reads a row of analysisColumns.
 func scanAnalysis(row pgx.CollectableRow) (a analysis, err error) {
 	err = row.Scan(
 		&a.ID,
@@ -93,6 +93,7 @@ func scanAnalysis(row pgx.CollectableRow) (a analysis, err error) {
 	return a, err
 }
 
+// analysisPath is where the API has an analysis.
 func analysisPath(datasetID, id int64) string {
 	return "/api/v1/datasets/" + strconv.FormatInt(datasetID, 10) + "/analyses/" + strconv.FormatInt(id, 10)
 }

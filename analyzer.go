@@ -44,6 +44,7 @@ const (
 	idlePoll     = time.Second
 )
 
+// newAnalyzer makes an analyzer with as many readers as cores. Nothing runs yet.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, now func() time.Time) *analyzer {
 	a := &analyzer{
 		db: db, cfg: cfg, log: log, now: now,
@@ -320,6 +321,7 @@ func (a *analyzer) fail(ctx context.Context, id int64, failure string) error {
 	return err
 }
 
+// hasFiles says whether the dataset has a row.
 func hasFiles(ctx context.Context, q querier, datasetID int64) (known bool, err error) {
 	const query = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1)`
 	if err := q.QueryRow(ctx, query, datasetID).Scan(&known); err != nil {
@@ -470,6 +472,7 @@ func (a *analyzer) readChunk(ctx context.Context, task *readTask) error {
 	return nil
 }
 
+// readAndStore reads the chunk's files and stores their rows, or splits a chunk that failed too often.
 func (a *analyzer) readAndStore(ctx context.Context, task *readTask) error {
 	if task.attempts > maxAttempts && len(task.files) > 1 {
 		return splitChunk(ctx, a.db, task)

@@ -155,6 +155,7 @@ func (s *server) cookie(value string, maxAge int) *http.Cookie {
 	}
 }
 
+// cookieName is the one name under which a refresh cookie is written and read.
 func (s *server) cookieName() string {
 	if s.cfg.cookieInsecure {
 		return "cairn_refresh"
@@ -351,6 +352,7 @@ func createSession(ctx context.Context, q querier, userID string, version int64,
 // rotation is what became of a refresh token.
 type rotation int
 
+// The values of rotation.
 const (
 	ended   rotation = iota // the session is over, or was never there
 	rotated                 // the session's next generation is good now
@@ -590,6 +592,7 @@ func (s *server) removeFirstAdminToken(used string) error {
 	return removeIfThere(s.cfg.firstAdminFile())
 }
 
+// removeIfThere removes a file that may be gone already.
 func removeIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -71,6 +71,7 @@ func settings() []setting {
 	}
 }
 
+// oneOf sets a value that must be one of those allowed.
 func oneOf(to *string, value string, allowed ...string) error {
 	if !slices.Contains(allowed, value) {
 		return fmt.Errorf("must be one of %s", strings.TrimSpace(strings.Join(allowed, " ")))
@@ -79,6 +80,7 @@ func oneOf(to *string, value string, allowed ...string) error {
 	return nil
 }
 
+// parseDuration sets a duration of more than 0.
 func parseDuration(to *time.Duration, value string) error {
 	d, err := time.ParseDuration(value)
 	if err != nil || d <= 0 {
@@ -88,6 +90,7 @@ func parseDuration(to *time.Duration, value string) error {
 	return nil
 }
 
+// parsePasswordMin sets the shortest password that is taken.
 func parsePasswordMin(c *config, value string) error {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 8 || n > 64 {
@@ -113,6 +116,7 @@ func parseRoots(c *config, value string) error {
 	return nil
 }
 
+// parseProxies reads the networks of trusted proxies.
 func parseProxies(c *config, value string) error {
 	for text := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' || r == ' ' }) {
 		prefix, err := netip.ParsePrefix(text)

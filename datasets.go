@@ -71,18 +71,8 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	checkDatasetTexts(&v, in.Name, in.Description)
-	place, err := s.cfg.placeDataset(in.Path)
-	if err == nil {
-		err = place.check()
-	}
-	if p, ok := errors.AsType[*problem](err); ok {
-		v = append(v, fieldError{"path", p.code, p.detail})
-	} else if err != nil {
-		return err
-	}
-	if err := v.err(); err != nil {
+	place, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
+	if err != nil {
 		return err
 	}
 	d, err := createDataset(r.Context(), s.db, in.Name, place.stored, in.Description)
@@ -93,6 +83,23 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, d)
 }
 
+// checkDataset checks what a new dataset is to be made of, and that its directory is there.
+func (c config) checkDataset(name, path, description string) (place, error) {
+	var v invalid
+	checkDatasetTexts(&v, name, description)
+	place, err := c.placeDataset(path)
+	if err == nil {
+		err = place.check()
+	}
+	if p, ok := errors.AsType[*problem](err); ok {
+		v = append(v, fieldError{"path", p.code, p.detail})
+	} else if err != nil {
+		return place, err
+	}
+	return place, v.err()
+}
+
+// checkDatasetTexts notes what is wrong with a dataset's name or description.
 func checkDatasetTexts(v *invalid, name, description string) {
 	v.check(isLine(name, 1, 100) && strings.TrimSpace(name) == name, "name", "malformed", "must be one line of 1 to 100 characters, not beginning or ending with a blank")
 	v.check(description == "" || isText(description, 4000), "description", "malformed", "must be text of at most 4,000 characters, without control characters other than tab and newline")
@@ -291,6 +298,7 @@ func oneDataset(ctx context.Context, q querier, doing, query string, args ...any
 	return d, nil
 }
 
+// createDataset adds a dataset.
 func createDataset(ctx context.Context, q querier, name, path, description string) (dataset, error) {
 	const query = `
 		INSERT INTO datasets AS d (name, path, description)
@@ -299,6 +307,7 @@ func createDataset(ctx context.Context, q querier, name, path, description strin
 	return oneDataset(ctx, q, "create dataset", query, name, path, description)
 }
 
+// getDataset returns the dataset with that id.
 func getDataset(ctx context.Context, q querier, id int64) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `

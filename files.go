@@ -61,7 +61,6 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 }
 
 // fileColumns are the columns of a file, of the table elevation_dataset_file_meta under the name f.
-// scanFile reads them.
 const fileColumns = `
 	f.id,
 	f.path,
@@ -88,6 +87,7 @@ const fileColumns = `
 	f.warnings,
 	f.analyzed_at`
 
+// scanFile reads a row of fileColumns.
 func scanFile(row pgx.CollectableRow) (f ElevationDatasetFileMeta, err error) {
 	var modified int64
 	err = row.Scan(

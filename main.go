@@ -37,6 +37,7 @@ import (
 // version is set by the linker (make build).
 const version = "0.1.0"
 
+// usage is what "cairn help" prints.
 const usage = `usage: cairn COMMAND [ARGUMENTS]
 
   serve                            run the service
@@ -44,6 +45,7 @@ const usage = `usage: cairn COMMAND [ARGUMENTS]
   user create NAME [--role ROLE] [--email ADDRESS] [--display-name TEXT]
                                    make a user; the password is read from the
                                    terminal, or from the first line of input
+  dataset create NAME PATH         register a directory of elevation files
   routes                           print every route and who may call it
   bbox [--root DIR] PATH...        print the extent of elevation files, a JSON
                                    object a line; needs no database
@@ -56,6 +58,7 @@ Settings are environment variables; the README has the table.
 // errUsage is that the command line is not one of those in usage: exit status 2.
 var errUsage = errors.New("see: cairn help")
 
+// main is the only place that ends the process.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
@@ -104,6 +107,10 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	case command == "user create":
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
 			return createUserCommand(ctx, cfg, pool, args[2:], stdin, stdout, stderr)
+		})
+	case command == "dataset create" && len(args) == 4:
+		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
+			return createDatasetCommand(ctx, cfg, pool, args[2], args[3], stdout)
 		})
 	}
 	return fmt.Errorf("%q is no command: %w", strings.Join(args, " "), errUsage)
@@ -314,6 +321,20 @@ func createUserCommand(ctx context.Context, cfg config, pool *pgxpool.Pool, args
 		return err
 	}
 	fmt.Fprintf(stdout, "made user %s with role %s\n", created.Username, *role)
+	return nil
+}
+
+// createDatasetCommand is "cairn dataset create", with the checks that the API makes.
+func createDatasetCommand(ctx context.Context, cfg config, pool *pgxpool.Pool, name, path string, stdout io.Writer) error {
+	place, err := cfg.checkDataset(name, path, "")
+	if err != nil {
+		return err
+	}
+	d, err := createDataset(ctx, pool, name, place.stored, "")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "made dataset %d, %s, of %s\n", d.ID, d.Name, filepath.Join(place.root, place.below))
 	return nil
 }
 

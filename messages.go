@@ -108,6 +108,7 @@ func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
 	return s.writeMessages(w, r, true)
 }
 
+// writeMessages answers with a page of messages.
 func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, addressedOnly bool) error {
 	p, err := s.readPage(r, 2)
 	if err != nil {

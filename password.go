@@ -47,6 +47,7 @@ type passwordHasher struct {
 	callers map[netip.Addr]int
 }
 
+// newPasswordHasher makes a hasher for all cores.
 func newPasswordHasher() *passwordHasher {
 	return &passwordHasher{
 		cores:   make(chan struct{}, runtime.GOMAXPROCS(0)),
@@ -76,11 +77,13 @@ func (h *passwordHasher) enter(ctx context.Context, address netip.Addr) error {
 	}
 }
 
+// leave frees the core that enter waited for.
 func (h *passwordHasher) leave(address netip.Addr) {
 	<-h.cores
 	h.forget(address)
 }
 
+// forget takes the address out of the queue's books.
 func (h *passwordHasher) forget(address netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

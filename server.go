@@ -49,14 +49,15 @@ type access struct {
 	permission string // with accessPermission
 }
 
+// accessKind is the kind of an access.
 type accessKind int
 
+// The values of accessKind.
 const (
 	accessPublic        accessKind = iota // anyone
 	accessRefreshCookie                   // anyone; the handler itself asks for a good refresh cookie
-	accessSignedIn                        // a session or an API token
-	accessSession                         // a signed-in person's own session
-	accessPermission                      // a session or API token that holds the permission
+	accessSignedIn                        // anyone with a good access token
+	accessPermission                      // and who holds the permission
 )
 
 // The values of a route's who.
@@ -64,14 +65,13 @@ var (
 	public        = access{kind: accessPublic}
 	refreshCookie = access{kind: accessRefreshCookie}
 	signedIn      = access{kind: accessSignedIn}
-	ownSession    = access{kind: accessSession}
 )
 
-// holds is the access of those whose credential holds the permission.
+// holds is the access of those who hold the permission.
 func holds(permission string) access { return access{accessPermission, permission} }
 
 func (a access) String() string {
-	return [...]string{"public", "refresh cookie", "signed in", "session", a.permission}[a.kind]
+	return [...]string{"public", "refresh cookie", "signed in", a.permission}[a.kind]
 }
 
 // handler answers a request or returns why it did not. After an error it has written nothing.
@@ -224,7 +224,7 @@ func (s *server) authorize(who access, w http.ResponseWriter, r *http.Request) e
 	if who.kind == accessPermission && !p.holds(who.permission) {
 		return &problem{status: http.StatusForbidden, code: "permission_missing", detail: "This needs the permission " + who.permission + ".", permission: who.permission}
 	}
-	return nil // accessSession: sessions are the only credential yet
+	return nil
 }
 
 // caller is what is known of who sent a request.
@@ -234,6 +234,7 @@ type caller struct {
 	principal *principal // nil on public routes
 }
 
+// callerKey is under which a request's context has its caller.
 type callerKey struct{}
 
 // callerOf returns the caller that ServeHTTP put into the request.
@@ -421,6 +422,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	return writeBody(w, status, "application/json", v)
 }
 
+// writeBody answers with v in JSON of some media type.
 func writeBody(w http.ResponseWriter, status int, contentType string, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -194,6 +194,7 @@ func (ring *keyring) signRefresh(session [16]byte, generation int64) string {
 	return ring.keys[0].refreshToken(session, generation)
 }
 
+// refreshToken makes the token with this key.
 func (k key) refreshToken(session [16]byte, generation int64) string {
 	b := make([]byte, 0, refreshTokenSize)
 	b = append(b, refreshVersion)
@@ -269,6 +270,7 @@ func newPasswordToken() (token string, hash []byte) {
 	return token, hashPasswordToken(token)
 }
 
+// hashPasswordToken is what is stored of a password token.
 func hashPasswordToken(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return sum[:]

@@ -102,6 +102,7 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 	return w.directory(ctx, dir, prefix, 0)
 }
 
+// directory walks one directory, depth levels below the first.
 func (w *walker) directory(ctx context.Context, dir *os.Root, prefix string, depth int) error {
 	type child struct {
 		entry      // Path is the name, with a slash if it is a directory
@@ -210,6 +211,7 @@ type fileReader struct {
 	before  func(path string) // called before each file is read, if set: tests use it
 }
 
+// close gives the open directories back.
 func (fr *fileReader) close() {
 	if fr.dir != nil {
 		fr.dir.Close()
@@ -333,6 +335,7 @@ func (fr *fileReader) open(path string) (*os.File, fs.FileInfo, error) {
 	return f, opened, nil
 }
 
+// vanishedIfMissing makes "not there" errVanished: the walk had found it.
 func vanishedIfMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errVanished

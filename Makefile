@@ -1,0 +1,39 @@
+# What each target does is said beside it; make alone lists them.
+
+GO ?= go
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# The race detector links with a C compiler. Without one the tests run without it.
+RACE = $(shell command -v gcc >/dev/null && echo -race)
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+build: ## build ./cairn
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o cairn .
+
+run: postgres build ## start Cairn on the sample files, with its data in ./var
+	@tools/run
+
+test: postgres ## run the test suite on a PostgreSQL that it starts itself
+	$(GO) test $(RACE) -shuffle=on -timeout 15m .
+
+test-peers: ## run the tests against other programs (none needs one yet)
+	@echo 'no test needs another program yet'
+
+lint: ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
+	$(GO) vet .
+	$(GO) run $(STATICCHECK) .
+
+fuzz: ## fuzz each parser for FUZZTIME (60s)
+	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
+		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-60s} . || exit 1; done
+
+postgres: # PostgreSQL's server programs, where they are missing (Debian)
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/install postgresql
+
+compiler: # a C compiler for the race detector, where it is missing (Debian)
+	@command -v gcc >/dev/null || tools/install gcc libc6-dev
+
+.PHONY: help build run test test-peers lint fuzz postgres compiler

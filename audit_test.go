@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What an auditor has to read to trust the program with accounts, and how much of it there may be.
+const (
+	maxFileLines  = 700
+	maxGoLines    = 10_000
+	maxAuditLines = 3_500
+)
+
+// sources parses the program's own Go files.
+func sources(t *testing.T) (*token.FileSet, map[string]*ast.File) {
+	t.Helper()
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, files := token.NewFileSet(), map[string]*ast.File{}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		if files[name], err = parser.ParseFile(set, name, nil, parser.ParseComments); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return set, files
+}
+
+// TestSize: no file is longer than one reads in a sitting, and the whole stays readable.
+func TestSize(t *testing.T) {
+	t.Parallel()
+	lines := func(name string) int {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(content, []byte("\n"))
+	}
+	_, files := sources(t)
+	total, audit := 0, 0
+	for name := range files {
+		n := lines(name)
+		total += n
+		if n > maxFileLines {
+			t.Errorf("%s has %d lines, at most %d", name, n, maxFileLines)
+		}
+	}
+	for _, name := range []string{"schema.sql", "server.go", "token.go", "keys.go", "password.go", "auth.go", "rbac.go", "db.go"} {
+		audit += lines(name)
+	}
+	t.Logf("%d lines of Go, %d for an auditor", total, audit)
+	if total > maxGoLines || audit > maxAuditLines {
+		t.Errorf("%d lines of Go (at most %d), %d for an auditor (at most %d)", total, maxGoLines, audit, maxAuditLines)
+	}
+}
+
+// TestDeclarations: no init, no package variables that could change, and a comment on every declaration.
+func TestDeclarations(t *testing.T) {
+	t.Parallel()
+	set, files := sources(t)
+	for _, file := range files {
+		for _, declaration := range file.Decls {
+			switch d := declaration.(type) {
+			case *ast.FuncDecl:
+				if d.Name.Name == "init" {
+					t.Errorf("%s: an init function", set.Position(d.Pos()))
+				}
+				if d.Doc == nil && !slices.Contains([]string{"Error", "Unwrap", "String", "Write", "WriteHeader"}, d.Name.Name) {
+					t.Errorf("%s: %s has no comment", set.Position(d.Pos()), d.Name.Name)
+				}
+			case *ast.GenDecl:
+				if d.Tok != token.IMPORT && d.Doc == nil {
+					t.Errorf("%s: a declaration without comment", set.Position(d.Pos()))
+				}
+				if d.Tok != token.VAR {
+					continue
+				}
+				for _, spec := range d.Specs {
+					for _, name := range spec.(*ast.ValueSpec).Names {
+						fixed := strings.HasPrefix(name.Name, "err") || name.Name == "schemaSQL" ||
+							slices.Contains([]string{"public", "refreshCookie", "signedIn"}, name.Name)
+						if !fixed {
+							t.Errorf("%s: package variable %s", set.Position(name.Pos()), name.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestSQLIsConstant: what is handed to the database is a constant of the source, never made of values.
+func TestSQLIsConstant(t *testing.T) {
+	t.Parallel()
+	set, files := sources(t)
+	sqlVerbs := regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|LISTEN)\b`)
+	for name, file := range files {
+		ast.Inspect(file, func(node ast.Node) bool {
+			call, ok := node.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if f, ok := call.Fun.(*ast.SelectorExpr); ok && strings.HasSuffix(f.Sel.Name, "rintf") {
+				for _, argument := range call.Args {
+					if text, ok := argument.(*ast.BasicLit); ok && sqlVerbs.MatchString(text.Value) {
+						t.Errorf("%s: %s: SQL is made by %s", name, set.Position(call.Pos()), f.Sel.Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestModules: the program is built of these modules, and tests use no other.
+func TestModules(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var direct, indirect []string
+	for _, line := range regexp.MustCompile(`(?m)^(?:require )?\t?([a-z.]+/\S+) v\S+( // indirect)?$`).FindAllStringSubmatch(string(content), -1) {
+		if line[2] == "" {
+			direct = append(direct, line[1])
+		} else {
+			indirect = append(indirect, line[1])
+		}
+	}
+	if !slices.Equal(direct, []string{"github.com/jackc/pgx/v5", "golang.org/x/crypto"}) {
+		t.Errorf("direct: %v", direct)
+	}
+	if !slices.Equal(indirect, []string{"github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile", "github.com/jackc/puddle/v2",
+		"golang.org/x/sync", "golang.org/x/sys", "golang.org/x/text"}) {
+		t.Errorf("indirect: %v", indirect)
+	}
+}
+
+// TestReleasedMigrations: a migration that was released is as it was. When a version is released, the
+// hashes of its migrations are added here.
+func TestReleasedMigrations(t *testing.T) {
+	t.Parallel()
+	released := []string{} // SHA-256, in hex, of migration 1, 2, …
+	steps, err := parseMigrations(schemaSQL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range released {
+		if sum := sha256.Sum256([]byte(steps[i].sql)); hex.EncodeToString(sum[:]) != want {
+			t.Errorf("migration %d was changed after its release", i+1)
+		}
+	}
+}
