@@ -107,22 +107,27 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Force bool `json:"force"`
 	}
-	if r.ContentLength != 0 {
+	if r.ContentLength > 0 || r.Header.Get("Content-Type") != "" {
 		if err := decodeJSON(w, r, &in); err != nil {
 			return err
 		}
 	}
-	if _, err := getDataset(r.Context(), s.db, datasetID); err != nil {
-		return err
-	}
-	a, err := createAnalysis(r.Context(), s.db, datasetID, in.Force, principalOf(r).User.Username)
-	if isUniqueViolation(err, "analyses_running_key") {
-		running, err := runningAnalysis(r.Context(), s.db, datasetID)
+	var a analysis
+	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		// The row's lock keeps the dataset, and lets one request at a time find or make the running analysis.
+		if err := lockDataset(r.Context(), tx, datasetID); err != nil {
+			return err
+		}
+		running, err := runningAnalysis(r.Context(), tx, datasetID)
 		if err != nil {
 			return err
 		}
-		return &problem{status: http.StatusConflict, code: "analysis_running", detail: "An analysis of this dataset is running.", location: analysisPath(datasetID, running)}
-	}
+		if running != 0 {
+			return &problem{status: http.StatusConflict, code: "analysis_running", detail: "An analysis of this dataset is running.", location: analysisPath(datasetID, running)}
+		}
+		a, err = createAnalysis(r.Context(), tx, datasetID, in.Force, principalOf(r).User.Username)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -195,6 +200,9 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		if err := lockAnalysis(r.Context(), tx, a.ID, true); err != nil {
+			return err
+		}
 		return endAnalysis(r.Context(), tx, a.ID, stateCanceled, "", "")
 	})
 	if err != nil {
@@ -283,14 +291,25 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before *strin
 	return items, nil
 }
 
+// lockAnalysis takes the lock of one analysis to the end of the transaction: shared for all that work on
+// it, alone for who ends it. It comes before every row of the analysis and its chunks.
+func lockAnalysis(ctx context.Context, tx pgx.Tx, id int64, alone bool) error {
+	const shared = `SELECT pg_advisory_xact_lock_shared($1::bigint + $2)`
+	const exclusive = `SELECT pg_advisory_xact_lock($1::bigint + $2)`
+	query := shared
+	if alone {
+		query = exclusive
+	}
+	_, err := execute(ctx, tx, "lock analysis", query, int64(lockAnalyses), id)
+	return err
+}
+
 // endAnalysis ends a running analysis before its time, as failed or canceled; one that has ended
-// stays as it is. Rows are locked in the order in which storing a chunk locks them: chunks, then the
-// analysis. A chunk that the walker adds in between goes with the second deletion.
+// stays as it is. The caller holds lockAnalysis alone.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, state, failureCode, failure string) error {
 	const dropChunks = `
 		DELETE FROM analysis_chunks
-		WHERE analysis_id = $1
-			AND EXISTS (SELECT FROM analyses WHERE id = $1 AND finished_at IS NULL)`
+		WHERE analysis_id = $1`
 	const end = `
 		UPDATE analyses
 		SET state = $2,
@@ -299,17 +318,9 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, state, failureCode, f
 			finished_at = now()
 		WHERE id = $1
 			AND finished_at IS NULL`
-	const dropLate = `
-		DELETE FROM analysis_chunks
-		WHERE analysis_id = $1`
-	if _, err := tx.Exec(ctx, dropChunks, id); err != nil {
-		return fmt.Errorf("drop chunks: %w", err)
+	if _, err := execute(ctx, tx, "drop chunks", dropChunks, id); err != nil {
+		return err
 	}
-	if _, err := tx.Exec(ctx, end, id, state, failureCode, failure); err != nil {
-		return fmt.Errorf("end analysis: %w", err)
-	}
-	if _, err := tx.Exec(ctx, dropLate, id); err != nil {
-		return fmt.Errorf("drop chunks: %w", err)
-	}
-	return nil
+	_, err := execute(ctx, tx, "end analysis", end, id, state, failureCode, failure)
+	return err
 }

@@ -359,13 +359,12 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 			if how != "part" && (a.text("state") != "failed" || a.text("failure_code") != "dataset_unavailable") {
 				t.Errorf("%s", a.body)
 			}
-			if n := len(c.files(dataset)); n != 100 {
-				t.Errorf("%d rows left of 100", n)
-			}
-			if how == "part" {
-				if a := c.analyze(dataset, nil); counts(a) != [6]int{90, 0, 0, 90, 10, 0} {
-					t.Errorf("the next analysis: %s", a.body)
+			if how != "part" {
+				if n := len(c.files(dataset)); n != 100 {
+					t.Errorf("%d rows left of 100", n)
 				}
+			} else if a := c.analyze(dataset, nil); counts(a)[0] != 90 || counts(a)[3] != 90 || len(c.files(dataset)) != 90 {
+				t.Errorf("the next analysis: %s", a.body)
 			}
 		})
 	}
@@ -406,9 +405,7 @@ func TestUnreadableDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed = filepath.Join(dir, strings.Repeat("d/", maxDepth+1))
-		if err := os.MkdirAll(closed, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		makeTiles(t, closed, 2, 2) // and their d1 is what the rows are moved to
 		ts.exec(`UPDATE elevation_dataset_file_meta SET path = $1 || path WHERE path LIKE 'd1/%'`, strings.Repeat("d/", maxDepth+1))
 	} else if err := os.Chmod(closed, 0); err != nil {
 		t.Fatal(err)
@@ -463,7 +460,7 @@ func TestHungRead(t *testing.T) {
 	t.Parallel()
 	hang := make(chan bool)
 	ts := startServer(t, func(s *server) {
-		s.analyzer.readTimeout = 50 * time.Millisecond
+		s.analyzer.patience = 200 * time.Millisecond
 		s.analyzer.beforeRead = func(path string) {
 			if path == "d0/t1.tif" {
 				<-hang
@@ -518,7 +515,7 @@ func TestTwoInstances(t *testing.T) {
 		}
 	}
 	one := startServer(t, meet)
-	two := startServer(t, meet, append(one.env, "CAIRN_STATE_DIR="+t.TempDir())...)
+	two := startServer(t, meet, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
 	c := one.signIn("root", "all")
 	dir := filepath.Join(one.datasets, "tiles")
 	makeTiles(t, dir, 10, 50)

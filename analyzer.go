@@ -12,46 +12,57 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // analyzer does the work of analyses in this instance: one goroutine walks, one a core reads. All its
 // state that matters is in the database, so that it may be killed at any moment, and so that any
-// number of instances share the work.
+// number of instances share the work. A task that is claimed is its instance's for as long as that
+// lives (instances.go); its token keeps out whoever has been given up on and comes back.
+//
+// Everything that asks the file system runs in a goroutine that can be left behind: a dead network file
+// system answers never, and must hold up neither other work nor the end of the service.
 type analyzer struct {
-	db  *pgxpool.Pool
-	cfg config
-	log *slog.Logger
-	now func() time.Time
+	db       *pgxpool.Pool
+	cfg      config
+	log      *slog.Logger
+	now      func() time.Time
+	instance string
 
-	readers     int
-	chunkSize   int           // files
-	lease       time.Duration // how long work is another's to take over after its holder's last sign
-	readTimeout time.Duration // for one file
-	beforeRead  func(path string)
+	readers    int
+	chunkSize  int           // files
+	patience   time.Duration // how long the file system may take for one answer
+	beforeRead func(path string)
 
 	wake   []chan struct{} // one for each goroutine
 	alone  sync.RWMutex    // held for reading with every chunk, for writing with a suspect one
-	hung   atomic.Int64    // reads given up on that have not come back
+	hung   atomic.Int64    // goroutines left behind that have not come back
 	stored atomic.Int64    // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
 const (
-	maxAttempts  = 3   // to read a chunk; then it is split, or its only file is at fault
-	maxHungReads = 16  // given up on, each with a goroutine and a thread; then this instance reads no more
-	maxWarnings  = 100 // kept of an analysis
-	idlePoll     = time.Second
+	maxDeaths   = 3   // of instances that read a chunk; then it is split, or its only file is at fault
+	maxFailures = 10  // to store a chunk while the database is well; then the analysis fails
+	maxHung     = 16  // goroutines left behind, each with a thread; then this instance takes no more work
+	maxWarnings = 100 // kept of an analysis
+	idlePoll    = time.Second
+)
+
+// Why an analysis failed, for scripts.
+const (
+	failureUnavailable = "dataset_unavailable" // the directory is not there, empty, or does not answer
+	failureInternal    = "internal"            // a mistake of ours: the log has it
 )
 
 // newAnalyzer makes an analyzer with as many readers as cores. Nothing runs yet.
-func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, now func() time.Time) *analyzer {
+func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
 	a := &analyzer{
-		db: db, cfg: cfg, log: log, now: now,
-		readers:     max(2, runtime.GOMAXPROCS(0)),
-		chunkSize:   500,
-		lease:       10 * time.Second,
-		readTimeout: 30 * time.Second,
+		db: db, cfg: cfg, log: log, instance: instance, now: now,
+		readers:   max(2, runtime.GOMAXPROCS(0)),
+		chunkSize: 500,
+		patience:  30 * time.Second,
 	}
 	for range a.readers + 1 {
 		a.wake = append(a.wake, make(chan struct{}, 1))
@@ -79,7 +90,10 @@ func (a *analyzer) run(ctx context.Context) {
 		}
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				worked, err := step(ctx)
+				worked, err := false, error(nil)
+				if a.hung.Load() < maxHung {
+					worked, err = step(ctx)
+				}
 				if err != nil && ctx.Err() == nil {
 					a.log.Error("analysis", "error", err)
 				}
@@ -97,29 +111,63 @@ func (a *analyzer) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// errLeaseLost is that another has taken over, or that the analysis has ended: what was done is void.
-var errLeaseLost = errors.New("lease lost")
+// errNotOurs is that a task is another's now, or that its analysis has ended: what was done is void.
+var errNotOurs = errors.New("the task is not ours any more")
 
-// hold renews a lease in the background until stop is called. The context it returns ends with
-// errLeaseLost when the lease is lost.
-func (a *analyzer) hold(ctx context.Context, renew string, id int64, token string) (held context.Context, stop func()) {
-	held, cancel := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			pause(held, a.lease/3)
-			if held.Err() != nil {
-				return
+// leaveBehind lets a goroutine that hangs go its own way; done is closed when it comes back.
+func (a *analyzer) leaveBehind(done <-chan struct{}) {
+	a.hung.Add(1)
+	go func() {
+		<-done
+		a.hung.Add(-1)
+	}()
+}
+
+// unavailable is why an analysis has to fail with failureUnavailable.
+type unavailable struct{ reason string }
+
+func (e *unavailable) Error() string { return e.reason }
+
+// settle decides what becomes of a task that ended with err: done or another's, to be given back since
+// we stop or the database is away, or the end of its analysis. stillOurs checks the token and locks the
+// row; release gives the task back, failed or not.
+func (a *analyzer) settle(ctx context.Context, analysisID int64, err error, stillOurs func(pgx.Tx) error, release func(ctx context.Context, failed bool) error) error {
+	if err == nil || errors.Is(err, errNotOurs) {
+		return nil
+	}
+	gone, isGone := errors.AsType[*unavailable](err)
+	if isGone {
+		endErr := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
+			if err := errors.Join(lockAnalysis(ctx, tx, analysisID, true), stillOurs(tx)); err != nil {
+				return err
 			}
-			tag, err := a.db.Exec(held, renew, id, token, a.lease)
-			if err == nil && tag.RowsAffected() == 0 {
-				cancel(errLeaseLost)
-			} else if err != nil && held.Err() == nil {
-				a.log.Warn("renew lease", "error", err)
-			}
+			return endAnalysis(ctx, tx, analysisID, stateFailed, failureUnavailable, gone.reason)
+		})
+		if endErr == nil {
+			a.log.Warn("analysis failed", "analysis", analysisID, "reason", gone.reason)
+			return nil
 		}
-	})
-	return held, func() { cancel(context.Canceled); wg.Wait() }
+		if errors.Is(endErr, errNotOurs) {
+			return nil
+		}
+		err = endErr
+	}
+	// We live, so the files are not to blame. It may take until the database is back to say so.
+	_, refused := errors.AsType[*pgconn.PgError](err)
+	failed := refused && !isUnavailable(err)
+	for {
+		giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		releaseErr := release(giveBack, failed)
+		cancel()
+		if releaseErr == nil || ctx.Err() != nil {
+			break
+		}
+		pause(ctx, idlePoll)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // walkTask is a walk that this instance holds.
@@ -134,55 +182,49 @@ type walkTask struct {
 
 // walkStep claims a walk and walks it. It reports whether there was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
-	const renew = `
-		UPDATE analyses
-		SET walker_lease = now() + $3::interval
+	const ours = `
+		SELECT
+		FROM analyses
 		WHERE id = $1
 			AND walker_token = $2
-			AND state = 'walking'`
-	task, err := claimWalk(ctx, a.db, a.lease)
+			AND state = 'walking'
+		FOR UPDATE`
+	const release = `
+		UPDATE analyses
+		SET walker = NULL,
+			walker_token = NULL
+		WHERE id = $1
+			AND walker_token = $2`
+	task, err := claimWalk(ctx, a.db, a.instance)
 	if err != nil || task == nil {
 		return false, err
 	}
-	held, stop := a.hold(ctx, renew, task.analysisID, task.token)
-	err = a.walk(held, task)
-	stop()
-	if context.Cause(held) == errLeaseLost || errors.Is(err, errLeaseLost) {
-		return true, nil
-	}
-	if err == nil {
-		return true, nil
-	}
-	const release = `
-		UPDATE analyses
-		SET walker_lease = '-infinity'
-		WHERE id = $1
-			AND walker_token = $2`
-	releaseErr := a.release(release, task.analysisID, task.token)
-	if ctx.Err() != nil { // stopping: another instance, or the next start, goes on
-		return true, nil
-	}
-	return true, errors.Join(err, releaseErr)
+	err = a.settle(ctx, task.analysisID, a.walk(ctx, task),
+		func(tx pgx.Tx) error { return oneRow(ctx, tx, ours, task.analysisID, task.token) },
+		func(ctx context.Context, _ bool) error {
+			_, err := a.db.Exec(ctx, release, task.analysisID, task.token)
+			return err
+		})
+	return true, err
 }
 
-// release gives a lease back, also while ctx is over.
-func (a *analyzer) release(query string, id int64, token string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if _, err := a.db.Exec(ctx, query, id, token); err != nil {
-		return fmt.Errorf("release lease: %w", err)
+// oneRow runs a statement that touches the row of a task, or returns errNotOurs.
+func oneRow(ctx context.Context, tx pgx.Tx, query string, args ...any) error {
+	tag, err := tx.Exec(ctx, query, args...)
+	if err == nil && tag.RowsAffected() == 0 {
+		return errNotOurs
 	}
-	return nil
+	return err
 }
 
-// claimWalk takes the oldest walk that nobody holds, or nil.
-func claimWalk(ctx context.Context, q querier, lease time.Duration) (*walkTask, error) {
+// claimWalk takes the oldest walk that nobody holds who lives, or nil.
+func claimWalk(ctx context.Context, q querier, instance string) (*walkTask, error) {
 	const query = `
 		UPDATE analyses a
 		SET state = 'walking',
 			started_at = coalesce(a.started_at, now()),
-			walker_token = gen_random_uuid(),
-			walker_lease = now() + $1::interval
+			walker = $1,
+			walker_token = gen_random_uuid()
 		FROM datasets d
 		WHERE d.id = a.dataset_id
 			AND a.id = (
@@ -190,14 +232,14 @@ func claimWalk(ctx context.Context, q querier, lease time.Duration) (*walkTask, 
 				FROM analyses
 				WHERE finished_at IS NULL
 					AND state IN ('queued', 'walking')
-					AND walker_lease < now()
+					AND (walker IS NULL OR walker = ANY (` + deadInstances + `))
 				ORDER BY id
 				LIMIT 1
 				FOR UPDATE SKIP LOCKED
 			)
 		RETURNING a.id, a.dataset_id, d.path, a.force, a.walked_to, a.walker_token::text`
 	var t walkTask
-	err := q.QueryRow(ctx, query, lease).Scan(&t.analysisID, &t.datasetID, &t.path, &t.force, &t.walkedTo, &t.token)
+	err := q.QueryRow(ctx, query, instance).Scan(&t.analysisID, &t.datasetID, &t.path, &t.force, &t.walkedTo, &t.token)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -213,112 +255,122 @@ type chunk struct {
 	from     string
 	to       *string
 	files    []entry
-	keptDirs []string // directories ("a/b/") below which nothing may be removed
-	warnings []string
+	warnings []string // of the walk since the chunk before
 }
 
 // walk lists the dataset's directory, from where an earlier walk of the same analysis left off, and
-// writes its chunks.
+// writes its chunks. The listing runs by itself and hands chunks over; where it makes no progress for
+// as long as our patience lasts, it is left behind.
 func (a *analyzer) walk(ctx context.Context, task *walkTask) error {
-	root, err := a.openDataset(ctx, task.analysisID, task.datasetID, task.path, task.force)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	known, err := hasFiles(ctx, a.db, task.datasetID)
 	if err != nil {
 		return err
 	}
-	next := chunk{from: task.walkedTo, files: []entry{}, keptDirs: []string{}}
+	w := &walker{after: task.walkedTo}
+	chunks := make(chan chunk)
+	done := make(chan struct{})
+	var listErr error
+	go func() {
+		defer close(done)
+		listErr = a.list(ctx, task, w, known, chunks)
+	}()
+	for progress := int64(-1); ; {
+		select {
+		case c := <-chunks:
+			if err := appendChunk(ctx, a.db, task, c); err != nil {
+				return err
+			}
+			a.wakeAll()
+		case <-done:
+			return listErr
+		case <-ctx.Done():
+			a.leaveBehind(done)
+			return ctx.Err()
+		case <-time.After(a.patience):
+			now := w.progress.Load()
+			if now == progress {
+				a.leaveBehind(done)
+				return &unavailable{"The dataset's directory does not answer."}
+			}
+			progress = now
+		}
+	}
+}
+
+// list is the part of a walk that asks the file system. The last chunk has no end.
+func (a *analyzer) list(ctx context.Context, task *walkTask, w *walker, known bool, chunks chan<- chunk) error {
+	next := chunk{from: task.walkedTo, files: []entry{}}
 	flush := func(to *string) error {
 		next.to = to
-		if err := appendChunk(ctx, a.db, task, next, a.lease); err != nil {
-			return err
+		select {
+		case chunks <- next:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		a.wakeAll()
 		if to != nil {
-			next = chunk{from: *to, files: []entry{}, keptDirs: []string{}}
+			next = chunk{from: *to, files: []entry{}}
 		}
 		return nil
 	}
-	w := walker{
-		after: task.walkedTo,
-		file: func(e entry) error {
-			next.files = append(next.files, e)
-			if len(next.files) < a.chunkSize {
-				return nil
-			}
-			return flush(&e.Path)
-		},
-		warn: func(dir string, err error) error {
-			next.keptDirs = append(next.keptDirs, dir)
-			next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
+	w.file = func(e entry) error {
+		next.files = append(next.files, e)
+		if len(next.files) < a.chunkSize {
 			return nil
-		},
+		}
+		return flush(&e.Path)
+	}
+	w.warn = func(dir string, err error) error {
+		if len(next.warnings) < maxWarnings {
+			next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
+		}
+		return nil
+	}
+	root, err := a.openDataset(task.path, known, task.force)
+	if err != nil {
+		return err
 	}
 	if root != nil {
 		defer root.Close()
 		if err := w.walk(ctx, root, ""); err != nil {
 			if e, ok := errors.AsType[*listError](err); ok {
-				return a.fail(ctx, task.analysisID, "The dataset's directory cannot be listed: "+reasonOf(e.err)+".")
+				return &unavailable{"The dataset's directory cannot be listed: " + reasonOf(e.err) + "."}
 			}
 			return err
 		}
 	}
-	if next.from == "" && len(next.files) == 0 && len(next.keptDirs) == 0 && !task.force {
-		known, err := hasFiles(ctx, a.db, task.datasetID)
-		if err != nil {
-			return err
-		}
-		if known {
-			return a.fail(ctx, task.analysisID, "No file is left in the dataset's directory. If that is so, analyse it with force.")
-		}
+	if next.from == "" && len(next.files) == 0 && known && !task.force {
+		return &unavailable{"No file is left in the dataset's directory. If that is so, analyse it with force."}
 	}
 	return flush(nil)
 }
 
 // openDataset opens a dataset's directory. Where it is missing, or empty though files are known, the
-// analysis fails and keeps every row: a share that is not mounted must not empty the catalogue. Only
-// force says that it is meant; a missing directory is then nil.
-func (a *analyzer) openDataset(ctx context.Context, analysisID, datasetID int64, path string, force bool) (*os.Root, error) {
+// analysis has to fail and keeps every row: a share that is not mounted must not empty the catalogue.
+// Only force says that it is meant; a missing directory is then nil.
+func (a *analyzer) openDataset(path string, known, force bool) (*os.Root, error) {
 	place, err := a.cfg.placeDataset(path)
 	if err != nil {
-		return nil, errors.Join(errLeaseLost, a.fail(ctx, analysisID, "The dataset lies outside the dataset roots."))
+		return nil, &unavailable{"The dataset lies outside the dataset roots."}
 	}
 	root, err := place.open()
-	if err == nil {
-		var empty bool
-		if empty, err = isEmptyDir(root); err == nil && !empty {
-			return root, nil
-		}
-	}
-	if err != nil && root != nil {
-		root.Close()
-		root = nil
-	}
-	switch {
-	case err != nil && force && errors.Is(err, os.ErrNotExist):
+	if errors.Is(err, os.ErrNotExist) && force {
 		return nil, nil
-	case err != nil:
-		return nil, errors.Join(errLeaseLost, a.fail(ctx, analysisID, "The dataset's directory cannot be opened: "+reasonOf(err)+"."))
-	case force:
-		return root, nil
 	}
-	known, err := hasFiles(ctx, a.db, datasetID)
-	if err == nil && !known {
-		return root, nil
-	}
-	root.Close()
 	if err != nil {
-		return nil, err
+		return nil, &unavailable{"The dataset's directory cannot be opened: " + reasonOf(err) + "."}
 	}
-	return nil, errors.Join(errLeaseLost, a.fail(ctx, analysisID, "The dataset's directory is empty, though files are known. If that is so, analyse it with force."))
-}
-
-// fail ends the analysis as failed, with the code dataset_unavailable.
-func (a *analyzer) fail(ctx context.Context, id int64, failure string) error {
-	err := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-		return endAnalysis(ctx, tx, id, stateFailed, "dataset_unavailable", failure)
-	})
-	if err == nil {
-		a.log.Warn("analysis failed", "analysis", id, "reason", failure)
+	empty, err := isEmptyDir(root)
+	switch {
+	case err != nil:
+		root.Close()
+		return nil, &unavailable{"The dataset's directory cannot be listed: " + reasonOf(err) + "."}
+	case empty && known && !force:
+		root.Close()
+		return nil, &unavailable{"The dataset's directory is empty, though files are known. If that is so, analyse it with force."}
 	}
-	return err
+	return root, nil
 }
 
 // hasFiles says whether the dataset has a row.
@@ -332,330 +384,30 @@ func hasFiles(ctx context.Context, q querier, datasetID int64) (known bool, err 
 
 // appendChunk writes a chunk and moves the walk on, if the walk is still ours; the last chunk, with no
 // to, ends it.
-func appendChunk(ctx context.Context, db *pgxpool.Pool, task *walkTask, c chunk, lease time.Duration) error {
+func appendChunk(ctx context.Context, db *pgxpool.Pool, task *walkTask, c chunk) error {
 	const advance = `
 		UPDATE analyses
 		SET walked_to = coalesce($3, walked_to),
 			state = CASE WHEN $3::text IS NULL THEN 'reading' ELSE state END,
-			walker_lease = now() + $4::interval,
 			chunks_left = chunks_left + 1,
-			total = total + $5,
-			warnings = (warnings || $6::text[])[1:$7]
+			total = total + $4,
+			warnings = (warnings || $5::text[])[1:$6]
 		WHERE id = $1
 			AND walker_token = $2
 			AND state = 'walking'`
 	const insert = `
 		WITH told AS (SELECT pg_notify('` + workChannel + `', ''))
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, files, kept_dirs)
-		SELECT $1, $2, $3, $4, $5
+		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, files)
+		SELECT $1, $2, $3, $4
 		FROM told`
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, advance, task.analysisID, task.token, c.to, lease, len(c.files), c.warnings, maxWarnings)
-		if err != nil {
+		if err := lockAnalysis(ctx, tx, task.analysisID, false); err != nil {
+			return err
+		}
+		if err := oneRow(ctx, tx, advance, task.analysisID, task.token, c.to, len(c.files), c.warnings, maxWarnings); err != nil {
 			return fmt.Errorf("advance walk: %w", err)
 		}
-		if tag.RowsAffected() == 0 {
-			return errLeaseLost
-		}
-		if _, err := tx.Exec(ctx, insert, task.analysisID, c.from, c.to, c.files, c.keptDirs); err != nil {
-			return fmt.Errorf("add chunk: %w", err)
-		}
-		return nil
-	})
-}
-
-// readTask is a chunk that this instance holds.
-type readTask struct {
-	chunk
-	id         int64
-	analysisID int64
-	datasetID  int64
-	path       string // of the dataset
-	force      bool
-	token      string
-	attempts   int // this one included
-}
-
-// readStep claims a chunk, reads its files and stores their rows. It reports whether there was one. A
-// chunk that was claimed twice before without being stored may be what ended the program, so its last
-// attempt is made while this instance reads nothing else: no other file is blamed for it.
-func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
-	if a.hung.Load() >= maxHungReads {
-		return false, nil
-	}
-	a.alone.RLock()
-	task, err := claimChunk(ctx, a.db, a.lease, false)
-	if err == nil && task != nil {
-		defer a.alone.RUnlock()
-		return true, a.readChunk(ctx, task)
-	}
-	a.alone.RUnlock()
-	if err != nil {
-		return false, err
-	}
-
-	var suspects bool
-	const query = `SELECT EXISTS (SELECT FROM analysis_chunks WHERE lease_until < now() AND attempts >= $1)`
-	if err := a.db.QueryRow(ctx, query, maxAttempts-1).Scan(&suspects); err != nil || !suspects {
-		return false, err
-	}
-	a.alone.Lock()
-	defer a.alone.Unlock()
-	task, err = claimChunk(ctx, a.db, a.lease, true)
-	if err != nil || task == nil {
-		return false, err
-	}
-	return true, a.readChunk(ctx, task)
-}
-
-// claimChunk takes the oldest chunk that nobody holds, or nil: one of those that failed twice, or one
-// of the others.
-func claimChunk(ctx context.Context, q querier, lease time.Duration, suspect bool) (*readTask, error) {
-	const query = `
-		UPDATE analysis_chunks c
-		SET token = gen_random_uuid(),
-			lease_until = now() + $1::interval,
-			attempts = c.attempts + 1
-		FROM analyses a
-		JOIN datasets d ON d.id = a.dataset_id
-		WHERE a.id = c.analysis_id
-			AND c.id = (
-				SELECT id
-				FROM analysis_chunks
-				WHERE lease_until < now()
-					AND (attempts >= $3) = $2
-				ORDER BY id
-				LIMIT 1
-				FOR UPDATE SKIP LOCKED
-			)
-		RETURNING c.id, c.analysis_id, a.dataset_id, d.path, a.force, c.from_path, c.to_path, c.files,
-			c.kept_dirs, c.token::text, c.attempts`
-	var t readTask
-	err := q.QueryRow(ctx, query, lease, suspect, maxAttempts-1).Scan(&t.id, &t.analysisID, &t.datasetID, &t.path,
-		&t.force, &t.from, &t.to, &t.files, &t.keptDirs, &t.token, &t.attempts)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("claim chunk: %w", err)
-	}
-	return &t, nil
-}
-
-// readChunk does a claimed chunk.
-func (a *analyzer) readChunk(ctx context.Context, task *readTask) error {
-	const renew = `
-		UPDATE analysis_chunks
-		SET lease_until = now() + $3::interval
-		WHERE id = $1
-			AND token = $2`
-	held, stop := a.hold(ctx, renew, task.id, task.token)
-	defer stop()
-	err := a.readAndStore(held, task)
-	switch {
-	case err == nil:
-		a.stored.Add(1)
-		return nil
-	case context.Cause(held) == errLeaseLost || errors.Is(err, errLeaseLost):
-		return nil
-	}
-	// We live, so the files are not to blame: the attempt does not count.
-	const release = `
-		UPDATE analysis_chunks
-		SET lease_until = '-infinity',
-			attempts = attempts - 1
-		WHERE id = $1
-			AND token = $2`
-	if releaseErr := a.release(release, task.id, task.token); ctx.Err() == nil {
-		return errors.Join(err, releaseErr)
-	}
-	return nil
-}
-
-// readAndStore reads the chunk's files and stores their rows, or splits a chunk that failed too often.
-func (a *analyzer) readAndStore(ctx context.Context, task *readTask) error {
-	if task.attempts > maxAttempts && len(task.files) > 1 {
-		return splitChunk(ctx, a.db, task)
-	}
-	var rows []ElevationDatasetFileMeta
-	var vanished []string
-	if task.attempts > maxAttempts && len(task.files) == 1 {
-		file := task.files[0]
-		m := ElevationDatasetFileMeta{Path: file.Path, SizeBytes: file.Size, ModifiedAt: time.Unix(0, file.Modified).UTC(), Warnings: []string{}, AnalyzedAt: a.now().UTC()}
-		m.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read any more; mend or remove it", maxAttempts)
-		rows = append(rows, m)
-	} else {
-		root, err := a.openDataset(ctx, task.analysisID, task.datasetID, task.path, task.force)
-		if err != nil {
-			return err
-		}
-		if root == nil { // missing, and that is meant
-			for _, file := range task.files {
-				vanished = append(vanished, file.Path)
-			}
-		} else if rows, vanished, err = a.readFiles(ctx, root, task.files); err != nil {
-			return err
-		}
-	}
-	return storeChunk(ctx, a.db, task, rows, vanished)
-}
-
-// readFiles reads files below root, which it closes. vanished are those that are gone.
-func (a *analyzer) readFiles(ctx context.Context, root *os.Root, files []entry) (rows []ElevationDatasetFileMeta, vanished []string, err error) {
-	type result struct {
-		meta  ElevationDatasetFileMeta
-		found bool
-	}
-	fr := &fileReader{root: root, now: a.now, before: a.beforeRead}
-	defer func() { fr.close() }()
-	timer := time.NewTimer(a.readTimeout)
-	defer timer.Stop()
-	for _, file := range files {
-		done := make(chan result, 1)
-		reader := fr
-		go func() {
-			m, found := reader.read(file.Path)
-			done <- result{m, found}
-		}()
-		timer.Reset(a.readTimeout)
-		select {
-		case r := <-done:
-			if r.found {
-				rows = append(rows, r.meta)
-			} else {
-				vanished = append(vanished, file.Path)
-			}
-			continue
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		// The read hangs, as on a dead network file system. It is left behind with its reader.
-		a.hung.Add(1)
-		fresh, openErr := root.OpenRoot(".")
-		go func() {
-			<-done
-			reader.close()
-			a.hung.Add(-1)
-		}()
-		fr = &fileReader{root: fresh, now: a.now, before: a.beforeRead}
-		if ctx.Err() != nil {
-			return nil, nil, context.Cause(ctx)
-		}
-		if openErr != nil {
-			return nil, nil, fmt.Errorf("open dataset again: %w", openErr)
-		}
-		root = fresh
-		m := ElevationDatasetFileMeta{Path: file.Path, SizeBytes: file.Size, ModifiedAt: time.Unix(0, file.Modified).UTC(), Warnings: []string{}, AnalyzedAt: a.now().UTC()}
-		m.fail(fileStatusUnreadable, "reading it did not end within %v", a.readTimeout)
-		rows = append(rows, m)
-	}
-	return rows, vanished, nil
-}
-
-// takeChunk deletes the chunk if it is still ours, as the first step of storing or splitting it.
-func takeChunk(ctx context.Context, tx pgx.Tx, task *readTask) error {
-	const query = `
-		DELETE FROM analysis_chunks
-		WHERE id = $1
-			AND token = $2`
-	tag, err := tx.Exec(ctx, query, task.id, task.token)
-	if err != nil {
-		return fmt.Errorf("take chunk: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
-		return errLeaseLost
-	}
-	return nil
-}
-
-// splitChunk puts a chunk of one file each in place of a chunk that failed too often.
-func splitChunk(ctx context.Context, db *pgxpool.Pool, task *readTask) error {
-	const insert = `
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, files, kept_dirs)
-		VALUES ($1, $2, $3, $4, $5)`
-	const count = `
-		UPDATE analyses
-		SET chunks_left = chunks_left + $2
-		WHERE id = $1
-			AND finished_at IS NULL`
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := takeChunk(ctx, tx, task); err != nil {
-			return err
-		}
-		from := task.from
-		for i, file := range task.files {
-			to := &file.Path
-			if i == len(task.files)-1 {
-				to = task.to
-			}
-			if _, err := tx.Exec(ctx, insert, task.analysisID, from, to, []entry{file}, task.keptDirs); err != nil {
-				return fmt.Errorf("split chunk: %w", err)
-			}
-			from = file.Path
-		}
-		tag, err := tx.Exec(ctx, count, task.analysisID, len(task.files)-1)
-		if err != nil {
-			return fmt.Errorf("count chunks: %w", err)
-		}
-		if tag.RowsAffected() == 0 {
-			return errLeaseLost
-		}
-		return nil
-	})
-}
-
-// storeChunk stores the rows of a chunk: all of it or, if the chunk is not ours any more, nothing.
-// Rows of the interval whose files were not listed go; those of vanished files, which were listed and
-// then not found, stay for the next analysis to judge.
-func storeChunk(ctx context.Context, db *pgxpool.Pool, task *readTask, rows []ElevationDatasetFileMeta, vanished []string) error {
-	const remove = `
-		DELETE FROM elevation_dataset_file_meta f
-		WHERE f.dataset_id = $1
-			AND f.path > $2
-			AND ($3::text IS NULL OR f.path <= $3)
-			AND f.path <> ALL ($4::text[])
-			AND NOT EXISTS (SELECT FROM unnest($5::text[]) AS kept (dir) WHERE starts_with(f.path, kept.dir))`
-	const finish = `
-		UPDATE analyses
-		SET chunks_left = chunks_left - 1,
-			total = total - $2,
-			added = added + $3,
-			changed = changed + $4,
-			unchanged = unchanged + $5,
-			removed = removed + $6,
-			failed = failed + $7,
-			state = CASE WHEN state = 'reading' AND chunks_left = 1 THEN 'succeeded' ELSE state END,
-			finished_at = CASE WHEN state = 'reading' AND chunks_left = 1 THEN now() END
-		WHERE id = $1
-			AND finished_at IS NULL`
-	present := make([]string, 0, len(rows)+len(vanished))
-	present = append(present, vanished...)
-	failed := 0
-	for _, m := range rows {
-		present = append(present, m.Path)
-		if m.Status == fileStatusCorrupt || m.Status == fileStatusUnreadable {
-			failed++
-		}
-	}
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := takeChunk(ctx, tx, task); err != nil {
-			return err
-		}
-		removed, err := tx.Exec(ctx, remove, task.datasetID, task.from, task.to, present, task.keptDirs)
-		if err != nil {
-			return fmt.Errorf("remove rows: %w", err)
-		}
-		n, err := upsertFiles(ctx, tx, task.datasetID, rows)
-		if err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, finish, task.analysisID, len(vanished), n.Added, n.Changed, n.Unchanged, removed.RowsAffected(), failed)
-		if err != nil {
-			return fmt.Errorf("count chunk: %w", err)
-		}
-		if tag.RowsAffected() == 0 {
-			return errLeaseLost
-		}
-		return nil
+		_, err := execute(ctx, tx, "add chunk", insert, task.analysisID, c.from, c.to, c.files)
+		return err
 	})
 }

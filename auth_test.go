@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -89,10 +90,7 @@ func TestRefreshCookie(t *testing.T) {
 	}
 	_, value := ts.client().login("ada", testPassword)
 	ts.client().refused(401, "refresh_token_missing", "POST", "/api/v1/auth/refresh", nil, "Cookie: cairn_refresh="+value)
-	a := ts.client().refused(401, "refresh_token_invalid", "POST", "/api/v1/auth/refresh", nil, "Cookie: __Host-cairn_refresh="+value[:75]+"!")
-	if !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
-		t.Error("a bad cookie is not cleared")
-	}
+	ts.client().refused(401, "refresh_token_invalid", "POST", "/api/v1/auth/refresh", nil, "Cookie: __Host-cairn_refresh="+value[:75]+"!")
 
 	plain := startServer(t, nil, "CAIRN_COOKIE_INSECURE=1")
 	plain.addUser("ada", datasetRead)
@@ -138,15 +136,15 @@ func TestRefreshRotation(t *testing.T) {
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
 
 	c, first = ts.client().login("ada", testPassword)
-	id, _, err := ts.keys.verifyRefresh(first)
+	id, _, err := ts.keys.Load().verifyRefresh(first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := c.refresh(ts.keys.signRefresh(id, 5)); a.status != 401 || a.text("code") != "session_lost" {
+	if a := c.refresh(ts.keys.Load().signRefresh(id, 5)); a.status != 401 || a.text("code") != "session_lost" {
 		t.Errorf("a generation that has not been: %s", a.body)
 	}
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
-	if a := c.refresh(ts.keys.signRefresh([16]byte{9}, 1)); a.status != 401 || a.text("code") != "session_ended" {
+	if a := c.refresh(ts.keys.Load().signRefresh([16]byte{9}, 1)); a.status != 401 || a.text("code") != "session_ended" {
 		t.Errorf("a session that never was: %s", a.body)
 	}
 }
@@ -222,7 +220,7 @@ func TestForeignTokens(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	c := ts.signIn("ada", "all")
-	claims, err := ts.keys.verifyAccess(c.token, time.Now())
+	claims, err := ts.keys.Load().verifyAccess(c.token, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,8 +238,8 @@ func TestForeignTokens(t *testing.T) {
 	for name, token := range map[string]string{
 		"one bit changed":     string(flipped),
 		"another key":         sign(testRing(t, "foreign"), claims.Subject, claims.SessionID),
-		"another user":        sign(ts.keys, other, claims.SessionID),
-		"another session":     sign(ts.keys, claims.Subject, uuidText([16]byte{1})),
+		"another user":        sign(ts.keys.Load(), other, claims.SessionID),
+		"another session":     sign(ts.keys.Load(), claims.Subject, uuidText([16]byte{1})),
 		"alg none":            "eyJhbGciOiJub25lIn0." + strings.Split(c.token, ".")[1] + ".",
 		"empty":               "",
 		"a text with a blank": c.token + " " + c.token,
@@ -266,11 +264,11 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error { return setPassword(ctx, tx, id, testPasswordHash()) })
+	err = pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error { return setPassword(ctx, tx, id, 0, testPasswordHash()) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := createSession(ctx, ts.db, id, before.version, ts.cfg); !errors.Is(err, errToken) {
+	if _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg); !errors.Is(err, errToken) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
@@ -283,12 +281,12 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := setPassword(ctx, tx, id, testPasswordHash()); err != nil {
+	if err := setPassword(ctx, tx, id, 0, testPasswordHash()); err != nil {
 		t.Fatal(err)
 	}
 	outcome := make(chan error)
 	go func() {
-		_, err := createSession(ctx, ts.db, id, before.version, ts.cfg)
+		_, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg)
 		outcome <- err
 	}()
 	waitFor(t, "the login to wait for the row's lock", func() bool {
@@ -309,6 +307,7 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited a minute for %s", what)
 		}
+		pause(t.Context(), 5*time.Millisecond)
 	}
 }
 
@@ -331,24 +330,23 @@ func TestFirstAdministrator(t *testing.T) {
 	}
 	ts.stop()
 
-	// A second start leaves it as it is; a lost file is made anew, with a new token.
+	// A second start leaves it as it is.
 	again := startServer(t, nil, ts.env...)
 	if second, err := os.ReadFile(file); err != nil || string(second) != string(content) {
 		t.Errorf("the second start changed the token: %v", err)
 	}
 	again.stop()
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
+
+	// Another instance makes none: one token is good, and its file is where the log of the first says.
+	other := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	if _, err := os.Stat(other.cfg.firstAdminFile()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the other instance made a token too: %v", err)
 	}
+	other.stop()
+
 	ts = startServer(t, nil, ts.env...)
-	content, err = os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const reset = "/api/v1/auth/password-reset"
 	c := ts.client()
-	c.refused(401, "password_token_invalid", "POST", reset, map[string]string{"token": token, "new_password": testPassword})
-	token = strings.TrimSpace(string(content))
 	c.refused(422, "invalid", "POST", reset, map[string]string{"token": token, "new_password": "short"})
 	c.must(204, "POST", reset, map[string]string{"token": token, "new_password": testPassword})
 	c.refused(401, "password_token_invalid", "POST", reset, map[string]string{"token": token, "new_password": testPassword})
@@ -359,6 +357,24 @@ func TestFirstAdministrator(t *testing.T) {
 	if n := len(admin.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"].([]any)); n != len(permissions()) {
 		t.Errorf("the administrator holds %d permissions", n)
 	}
+}
+
+// TestFirstAdministratorWithdrawn: once there is an administrator, the token is good for nothing.
+func TestFirstAdministratorWithdrawn(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	content, err := os.ReadFile(ts.cfg.firstAdminFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts.addUser("grace", "all")
+	ts.stop()
+	ts = startServer(t, nil, ts.env...)
+	if _, err := os.Stat(ts.cfg.firstAdminFile()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
+	}
+	ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset",
+		map[string]string{"token": strings.TrimSpace(string(content)), "new_password": testPassword})
 }
 
 // TestPasswordReset: a token sets the password once, ends all sessions, and expires.
@@ -455,7 +471,7 @@ func TestUserCreateCommand(t *testing.T) {
 		"short password": {"short\n", []string{"hopper"}, "at least 8"},
 		"no password":    {"", []string{"hopper"}, "read password"},
 		"bad name":       {testPassword, []string{"hop per"}, "username"},
-		"no name":        {testPassword, nil, "needs a name"},
+		"no name":        {testPassword, nil, "name is missing"},
 		"unknown flag":   {testPassword, []string{"hopper", "--sudo"}, "cairn help"},
 	} {
 		if _, err := create(test.input, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -471,21 +487,25 @@ func TestUserCreateCommand(t *testing.T) {
 func TestHashQueue(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	ts.addUser("ada", datasetRead)
+	login := make([]map[string]string, maxHashesCaller+1) // of one user each, or they would be too many attempts
+	for i := range login {
+		name := fmt.Sprintf("ada%d", i)
+		ts.addUser(name, datasetRead)
+		login[i] = map[string]string{"username": name, "password": testPassword}
+	}
 	for range cap(ts.hasher.cores) { // all cores are busy
 		ts.hasher.cores <- struct{}{}
 	}
-	login := map[string]string{"username": "ada", "password": testPassword}
 	answers := make(chan answer)
-	for range maxHashesCaller {
-		go func() { answers <- ts.client().do("POST", "/api/v1/auth/login", login) }()
+	for i := range maxHashesCaller {
+		go func() { answers <- ts.client().do("POST", "/api/v1/auth/login", login[i]) }()
 	}
 	waitFor(t, "the queue to fill", func() bool {
 		ts.hasher.mu.Lock()
 		defer ts.hasher.mu.Unlock()
 		return ts.hasher.waiting == maxHashesCaller
 	})
-	a := ts.client().refused(503, "busy", "POST", "/api/v1/auth/login", login)
+	a := ts.client().refused(503, "busy", "POST", "/api/v1/auth/login", login[maxHashesCaller])
 	if a.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}

@@ -27,6 +27,7 @@ type config struct {
 	sessionMax     time.Duration
 	refreshGrace   time.Duration
 	passwordMin    int // code points
+	argon          argonParameters
 	registration   string
 	cookieInsecure bool
 	trustedProxies []netip.Prefix
@@ -55,12 +56,23 @@ func settings() []setting {
 		{"CAIRN_STATE_DIR", "var", func(c *config, v string) (err error) { c.stateDir, err = filepath.Abs(v); return err }},
 		{"CAIRN_DATABASE_URL", "", func(c *config, v string) error { c.databaseURL = v; return nil }},
 		{"CAIRN_DATASETS_DIR", "", parseRoots},
-		{"CAIRN_KEYS_FILE", "", func(c *config, v string) error { c.keysFile = v; return nil }},
+		{"CAIRN_KEYS_FILE", "", func(c *config, v string) (err error) {
+			if v != "" {
+				c.keysFile, err = filepath.Abs(v)
+			}
+			return err
+		}},
 		{"CAIRN_ACCESS_TTL", "8h", func(c *config, v string) error { return parseDuration(&c.accessTTL, v) }},
 		{"CAIRN_REFRESH_TTL", "720h", func(c *config, v string) error { return parseDuration(&c.refreshTTL, v) }},
 		{"CAIRN_SESSION_MAX", "2160h", func(c *config, v string) error { return parseDuration(&c.sessionMax, v) }},
-		{"CAIRN_REFRESH_GRACE", "10s", func(c *config, v string) error { return parseDuration(&c.refreshGrace, v) }},
+		{"CAIRN_REFRESH_GRACE", "10s", func(c *config, v string) error {
+			if err := parseDuration(&c.refreshGrace, v); err != nil || c.refreshGrace > 5*time.Minute {
+				return errors.New("must be a duration of at most 5m: while it lasts, theft is not seen")
+			}
+			return nil
+		}},
 		{"CAIRN_PASSWORD_MIN", "8", parsePasswordMin},
+		{"CAIRN_ARGON2", "m=19456,t=2,p=1", parseArgonSetting},
 		{"CAIRN_REGISTRATION", registrationOpen, func(c *config, v string) error {
 			return oneOf(&c.registration, v, registrationOpen, registrationApproval, registrationClosed)
 		}},
@@ -97,6 +109,17 @@ func parsePasswordMin(c *config, value string) error {
 		return errors.New("must be a number from 8 to 64")
 	}
 	c.passwordMin = n
+	return nil
+}
+
+// parseArgonSetting sets how passwords are hashed, which may be stronger than the default but not weaker.
+func parseArgonSetting(c *config, value string) (err error) {
+	if c.argon, err = parseArgon(value); err != nil {
+		return err
+	}
+	if c.argon.memory < 19456 || c.argon.memory > 1<<20 || c.argon.passes < 2 || c.argon.passes > 100 || c.argon.lanes > 4 {
+		return errors.New("must be from m=19456,t=2,p=1 to m=1048576,t=100,p=4")
+	}
 	return nil
 }
 

@@ -266,15 +266,7 @@ func listDatasets(ctx context.Context, q querier, name *string, after string, li
 			AND ($2::text IS NULL OR d.name = $2)
 		ORDER BY d.name
 		LIMIT $3`
-	rows, err := q.Query(ctx, query, after, name, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list datasets: %w", err)
-	}
-	items, err := pgx.CollectRows(rows, pgx.RowToStructByName[dataset])
-	if err != nil {
-		return nil, fmt.Errorf("list datasets: %w", err)
-	}
-	return items, nil
+	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
 // oneDataset collects the dataset that a query returns; none is errNotFound, and a name or path that
@@ -328,21 +320,12 @@ func updateDataset(ctx context.Context, q querier, id int64, name, description *
 	return oneDataset(ctx, q, "update dataset", query, id, name, description)
 }
 
-// deleteDataset removes the dataset and all rows that hang on it. A running analysis is ended first,
-// in the order in which its workers lock rows.
-func deleteDataset(ctx context.Context, tx pgx.Tx, id int64) error {
-	running, err := runningAnalysis(ctx, tx, id)
+// lockDataset keeps others from deleting the dataset or beginning an analysis of it, to the end of the
+// transaction; errNotFound where there is none.
+func lockDataset(ctx context.Context, tx pgx.Tx, id int64) error {
+	tag, err := tx.Exec(ctx, `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`, id)
 	if err != nil {
-		return err
-	}
-	if running != 0 {
-		if err := endAnalysis(ctx, tx, running, stateCanceled, "", ""); err != nil {
-			return err
-		}
-	}
-	tag, err := tx.Exec(ctx, `DELETE FROM datasets WHERE id = $1`, id)
-	if err != nil {
-		return fmt.Errorf("delete dataset: %w", err)
+		return fmt.Errorf("lock dataset: %w", err)
 	}
 	if tag.RowsAffected() == 0 {
 		return errNotFound
@@ -350,11 +333,32 @@ func deleteDataset(ctx context.Context, tx pgx.Tx, id int64) error {
 	return nil
 }
 
+// deleteDataset removes the dataset and all rows that hang on it, ending a running analysis.
+func deleteDataset(ctx context.Context, tx pgx.Tx, id int64) error {
+	if err := lockDataset(ctx, tx, id); err != nil {
+		return err
+	}
+	running, err := runningAnalysis(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	if running != 0 {
+		if err := lockAnalysis(ctx, tx, running, true); err != nil {
+			return err
+		}
+		if err := endAnalysis(ctx, tx, running, stateCanceled, "", ""); err != nil {
+			return err
+		}
+	}
+	_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
+	return err
+}
+
 // summarizeDataset adds up the dataset's files. The overall box is the narrower of two: one counted
 // from -180°, one from 0°, so that files on both sides of 180° do not span the globe.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const counts = `
-		SELECT status, count(*), sum(size_bytes)::bigint
+		SELECT status, count(*), least(sum(size_bytes), 1e18)::bigint
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1
 		GROUP BY status`

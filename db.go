@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,10 +30,18 @@ const (
 	lockMigrate = 0x6361_6972_6e01 // applying migrations
 	lockAccess  = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
 	lockPublish = 0x6361_6972_6e03 // publishing a message, so that publish_at rises in commit order
+	lockSweep   = 0x6361_6972_6e04 // deleting expired rows
+	lockKeys    = 0x6361_6972_6e05 // comparing keys with those of other instances
 )
 
-// workChannel is notified when analysis work may have appeared.
-const workChannel = "cairn_work"
+// lockAnalyses plus its id is the lock of one analysis.
+const lockAnalyses = 0x6361_6972_0000_0000
+
+// The channels of notifications.
+const (
+	workChannel       = "cairn_work"       // analysis work may have appeared
+	principalsChannel = "cairn_principals" // what a principal may do or shows has changed: see schema.sql
+)
 
 // querier is what a pool and a transaction have in common. Query functions take one; handlers decide
 // whether it is a transaction.
@@ -40,6 +49,40 @@ type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// execute runs a statement and returns how many rows it touched. doing says what for, in an error.
+func execute(ctx context.Context, q querier, doing, query string, args ...any) (int64, error) {
+	tag, err := q.Exec(ctx, query, args...)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", doing, err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// collect returns the rows of a query as structs whose fields are named as its columns.
+func collect[T any](ctx context.Context, q querier, doing, query string, args ...any) ([]T, error) {
+	rows, err := q.Query(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	items, err := pgx.CollectRows(rows, pgx.RowToStructByName[T])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	return items, nil
+}
+
+// collectOne returns the only row of a query; without one, missing.
+func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string, args ...any) (item T, err error) {
+	items, err := collect[T](ctx, q, doing, query, args...)
+	if err == nil && len(items) == 0 {
+		err = missing
+	}
+	if err != nil {
+		return item, err
+	}
+	return items[0], nil
 }
 
 // databaseConfig parses a database URL or keyword string as pgx understands it. With several hosts
@@ -56,13 +99,22 @@ func databaseConfig(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// openPool connects with the settings every connection of Cairn has: times come back in UTC, the
-// application is named, and connecting takes at most five seconds. It fails where no connection
-// can be made.
+// openPool connects with the settings every connection of Cairn has: times come back in UTC, and no
+// wait is without a limit. It fails where no connection can be made.
 func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
-	config.MaxConns = max(config.MaxConns, 16)
+	if !strings.Contains(config.ConnString(), "pool_max_conns") {
+		config.MaxConns = 16
+	}
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	config.ConnConfig.RuntimeParams["application_name"] = "cairn"
+	for name, value := range map[string]string{
+		"application_name":                    "cairn",
+		"default_transaction_isolation":       "read committed", // what every lock here counts on
+		"statement_timeout":                   "60s",
+		"lock_timeout":                        "5s",
+		"idle_in_transaction_session_timeout": "15s", // of an instance that froze
+	} {
+		config.ConnConfig.RuntimeParams[name] = value
+	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		types := conn.TypeMap()
 		types.RegisterType(&pgtype.Type{
@@ -121,6 +173,9 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 		return err
 	}
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
+			return fmt.Errorf("lift the time limits: %w", err)
+		}
 		if err := advisoryLock(ctx, tx, lockMigrate); err != nil {
 			return err
 		}
@@ -156,31 +211,45 @@ func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	return nil
 }
 
-// listen calls notify for each notification on the channel until ctx ends, and once after each
-// (re)connection, since what was sent while no one listened is lost.
-func listen(ctx context.Context, config *pgx.ConnConfig, log *slog.Logger, channel string, notify func()) {
-	session := func() error {
-		conn, err := pgx.ConnectConfig(ctx, config)
-		if err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-		for {
-			notify()
-			if _, err := conn.WaitForNotification(ctx); err != nil {
-				return fmt.Errorf("wait: %w", err)
-			}
-		}
-	}
+// listener receives change notifications (LISTEN) over a connection of its own.
+type listener struct {
+	channels []string
+	up       func()                        // listening has begun: what was sent before is lost
+	down     func()                        // the connection is gone
+	received func(channel, payload string) // a notification
+}
+
+// run listens until ctx ends, and connects again whenever the connection breaks.
+func (l listener) run(ctx context.Context, config *pgx.ConnConfig, log *slog.Logger) {
 	for ctx.Err() == nil {
-		err := session()
+		err := l.session(ctx, config)
+		l.down()
 		if ctx.Err() == nil {
 			log.Warn("change notifications interrupted", "error", err)
 		}
 		pause(ctx, time.Second)
+	}
+}
+
+// session listens over one connection until that breaks.
+func (l listener) session(ctx context.Context, config *pgx.ConnConfig) error {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, channel := range l.channels {
+		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+	}
+	l.up()
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return fmt.Errorf("wait: %w", err)
+		}
+		l.received(n.Channel, n.Payload)
 	}
 }
 
@@ -192,20 +261,70 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// sweep deletes what has expired, a batch of each kind, unless another instance is at it. A session is
+// kept for a day after its end.
+func sweep(ctx context.Context, pool *pgxpool.Pool) error {
+	const sessions = `
+		DELETE FROM sessions
+		WHERE id IN (
+			SELECT id
+			FROM sessions
+			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
+			LIMIT 1000
+		)`
+	const tokens = `
+		DELETE FROM api_tokens
+		WHERE id IN (
+			SELECT id
+			FROM api_tokens
+			WHERE expires_at < now() - interval '30 days'
+			LIMIT 1000
+		)`
+	const passwordTokens = `
+		DELETE FROM password_tokens
+		WHERE expires_at < now()`
+	const throttles = `
+		DELETE FROM throttles
+		WHERE key IN (
+			SELECT key
+			FROM throttles
+			WHERE expires_at < now()
+			LIMIT 1000
+			FOR UPDATE SKIP LOCKED
+		)`
+	const instances = `
+		DELETE FROM instances
+		WHERE seen_at < now() - interval '100 days'`
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		var ours bool
+		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&ours); err != nil || !ours {
+			return err
+		}
+		for _, query := range []string{sessions, tokens, passwordTokens, throttles, instances} {
+			if _, err := tx.Exec(ctx, query); err != nil {
+				return fmt.Errorf("sweep: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
 // isUniqueViolation says whether err is the violation (SQLSTATE 23505) of that very constraint.
 func isUniqueViolation(err error, constraint string) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
-// isUnavailable says whether err means that the database could not be reached or is shutting down
-// (SQLSTATE class 08, 57P01 to 57P03, 53300), so that the same request may succeed later.
+// isUnavailable says whether err means that the database could not be reached, is shutting down, does
+// not take writes, is short of resources or had us wait too long (SQLSTATE classes 08, 53, 57P, and
+// 25006, 25P03, 55P03, 57014), so that the same request may succeed later.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "57P") || e.Code == "53300"
+		return slices.Contains([]string{"25006", "25P03", "55P03", "57014"}, e.Code) ||
+			strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
 	}
 	_, isNet := errors.AsType[net.Error](err)
 	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)

@@ -237,7 +237,7 @@ func serveUnderTest() int {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {
-			s.analyzer.lease = time.Second
+			s.life = time.Second
 			if name := lookup(env, "CAIRN_TEST_DIE_ON"); name != "" {
 				s.analyzer.beforeRead = func(path string) {
 					if path == name {
@@ -440,7 +440,7 @@ func (ts *testServer) addUser(name string, permissions ...string) (id string) {
 
 // testPasswordHash is the hash of testPassword, made once.
 var testPasswordHash = sync.OnceValue(func() string {
-	hash, err := newPasswordHasher().hash(context.Background(), operator(), testPassword)
+	hash, err := newPasswordHasher(argonParameters{19456, 2, 1}).hash(context.Background(), operator(), testPassword)
 	if err != nil {
 		panic(err)
 	}
@@ -532,4 +532,29 @@ func geographicTIFF(lon, lat float64) []byte {
 	place := []testTag{doubles(tagModelPixelScale, 0.25, 0.25, 0), doubles(tagModelTiepoint, 0, 0, 0, lon, lat, 0)}
 	keys := geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326})
 	return testTIFF{order: binary.LittleEndian, tags: with(testSize(), place, keys)}.build()
+}
+
+// addToken makes an API token of a user and returns a client that uses it.
+func (ts *testServer) addToken(username, name string, granted ...string) client {
+	ts.t.Helper()
+	ctx := context.Background()
+	var secret string
+	err := pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error {
+		u, err := userNamed(ctx, tx, username)
+		if err != nil {
+			return err
+		}
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, granted, time.Now().Add(time.Hour))
+		return err
+	})
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	return ts.client().as(secret)
+}
+
+// credentialID is the id of the session or API token that the client uses.
+func (c client) credentialID() string {
+	c.t.Helper()
+	return c.must(200, "GET", "/api/v1/auth/me", nil).json["credential"].(map[string]any)["id"].(string)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // loadKeys reads the key file. Others than its owner must not be able to read it; the group may where
@@ -18,7 +19,7 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 			return nil, fmt.Errorf("create key file: %w", err)
 		}
 	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open key file: %w", err)
 	}
@@ -52,10 +53,14 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 // createKeyFile writes a key file with one random key. It appears complete and synced or not at all;
 // os.ErrExist where there is one.
 func createKeyFile(path string) error {
+	return writeNewFile(path, []byte(newKeyLine()))
+}
+
+// newKeyLine is a line of the key file with a new random key.
+func newKeyLine() string {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails (crypto/rand)
-	line := fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
-	return writeNewFile(path, []byte(line))
+	return fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
 }
 
 // writeNewFile makes a file of mode 0600 that is complete and on disk once it has its name. It is

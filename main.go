@@ -11,26 +11,21 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -45,6 +40,13 @@ const usage = `usage: cairn COMMAND [ARGUMENTS]
   user create NAME [--role ROLE] [--email ADDRESS] [--display-name TEXT]
                                    make a user; the password is read from the
                                    terminal, or from the first line of input
+  user revoke NAME                 end all sessions and tokens of a user
+  token create USER NAME --permissions P,... [--days N]
+                                   make an API token; a user that is not there is
+                                   made, as a service account without a password
+  token list USER                  list a user's API tokens
+  token revoke USER NAME           end an API token
+  keys list|add|promote KID|prune  the signing keys
   dataset create NAME PATH         register a directory of elevation files
   routes                           print every route and who may call it
   bbox [--root DIR] PATH...        print the extent of elevation files, a JSON
@@ -104,13 +106,21 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return serve(ctx, cfg, log, stdout, func(*server) {})
 	case args[0] == "migrate" && len(args) == 1:
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return migrate(ctx, pool, log) })
-	case command == "user create":
+	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
+		return keysCommand(cfg, args[1:], stdout)
+	}
+	commands := map[string]func(context.Context, operation) error{
+		"user create":    createUserCommand,
+		"user revoke":    revokeUserCommand,
+		"token create":   createTokenCommand,
+		"token list":     listTokensCommand,
+		"token revoke":   revokeTokenCommand,
+		"keys prune":     pruneKeysCommand,
+		"dataset create": createDatasetCommand,
+	}
+	if do := commands[command]; do != nil {
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
-			return createUserCommand(ctx, cfg, pool, args[2:], stdin, stdout, stderr)
-		})
-	case command == "dataset create" && len(args) == 4:
-		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
-			return createDatasetCommand(ctx, cfg, pool, args[2], args[3], stdout)
+			return do(ctx, operation{cfg, pool, args[2:], stdin, stdout, stderr})
 		})
 	}
 	return fmt.Errorf("%q is no command: %w", strings.Join(args, " "), errUsage)
@@ -141,11 +151,13 @@ func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) 
 		cfg:    cfg,
 		log:    log,
 		db:     pool,
-		keys:   keys,
-		hasher: newPasswordHasher(),
+		hasher: newPasswordHasher(cfg.argon),
 		now:    time.Now,
+		life:   10 * time.Second,
 	}
-	s.analyzer = newAnalyzer(pool, cfg, log, time.Now)
+	s.keys.Store(keys)
+	s.principals = newPrincipalCache(func() time.Time { return s.now() })
+	s.analyzer = newAnalyzer(pool, cfg, log, s.principals.instance, func() time.Time { return s.now() })
 	s.handle()
 	return s
 }
@@ -156,6 +168,17 @@ func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) 
 func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) (err error) {
 	if err := cfg.checkPlaces(); err != nil {
 		return err
+	}
+	if err := os.MkdirAll(cfg.stateDir, 0o755); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(cfg.stateDir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock the state directory: %w", err)
+	}
+	defer lock.Close() // and with it the lock
+	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return fmt.Errorf("another cairn uses the state directory %s", cfg.stateDir)
 	}
 	var poolConfig *pgxpool.Config
 	if cfg.databaseURL != "" {
@@ -189,6 +212,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	}
 	s := newServer(cfg, log, pool, keys)
 	adjust(s)
+	if err := noteInstance(ctx, pool, s.principals.instance, keys, s.life); err != nil {
+		return err
+	}
 	if err := s.ensureAdministrator(ctx); err != nil {
 		return err
 	}
@@ -221,11 +247,9 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		defer close(work)
 		s.analyzer.run(working)
 	}()
-	listening := make(chan struct{})
-	go func() {
-		defer close(listening)
-		listen(working, s.db.Config().ConnConfig, s.log, workChannel, s.analyzer.wakeAll)
-	}()
+	var background sync.WaitGroup
+	background.Go(func() { s.listen(working) })
+	background.Go(func() { s.keepHouse(working) })
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(listener) }()
 	fmt.Fprintf(stdout, "cairn: listening on http://%s\n", listener.Addr())
@@ -243,8 +267,80 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	}
 	stopWork()
 	<-work
-	<-listening
+	background.Wait()
+	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if stopErr := instanceStopped(stopped, s.db, s.principals.instance); stopErr != nil {
+		s.log.Warn("stopping", "error", stopErr)
+	}
 	return err
+}
+
+// listen takes in what the database tells of changes.
+func (s *server) listen(ctx context.Context) {
+	l := listener{
+		channels: []string{workChannel, principalsChannel},
+		up: func() {
+			s.analyzer.wakeAll()
+			if err := s.principals.beat(ctx, s.db); err != nil {
+				s.log.Warn("heartbeat", "error", err)
+			}
+		},
+		down: s.principals.mute,
+		received: func(channel, payload string) {
+			if channel == workChannel {
+				s.analyzer.wakeAll()
+			} else {
+				s.principals.received(payload)
+			}
+		},
+	}
+	l.run(ctx, s.db.Config().ConnConfig, s.log)
+}
+
+// keepHouse says three times in its life that this instance lives, sends a heartbeat every second, sweeps
+// every minute, and reads the key file again on SIGHUP.
+func (s *server) keepHouse(ctx context.Context) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	life, heartbeat, broom := time.NewTicker(s.life/3), time.NewTicker(heartbeatPause), time.NewTicker(time.Minute)
+	defer life.Stop()
+	defer heartbeat.Stop()
+	defer broom.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			s.reloadKeys(ctx)
+		case <-life.C:
+			err = noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
+		case <-heartbeat.C:
+			err = s.principals.beat(ctx, s.db)
+		case <-broom.C:
+			err = sweep(ctx, s.db)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("housekeeping", "error", err)
+		}
+	}
+}
+
+// reloadKeys takes up a key file that has changed. One that is wrong, or that other instances could not
+// work with, changes nothing.
+func (s *server) reloadKeys(ctx context.Context) {
+	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
+	if err == nil {
+		err = noteInstance(ctx, s.db, s.principals.instance, keys, s.life)
+	}
+	if err != nil {
+		s.log.Error("the key file was not taken up", "error", err)
+		return
+	}
+	s.keys.Store(keys)
+	s.log.Info("took up the key file", "signer", keys.keys[0].id, "keys", len(keys.keys))
 }
 
 // withDatabase runs a command on the database that the service uses. It starts none.
@@ -268,226 +364,4 @@ func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error)
 	}
 	defer pool.Close()
 	return do(pool)
-}
-
-// createUserCommand is "cairn user create": the operator makes a user with a password and one role.
-func createUserCommand(ctx context.Context, cfg config, pool *pgxpool.Pool, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("cairn user create", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	role := flags.String("role", memberRole, "")
-	email := flags.String("email", "", "")
-	displayName := flags.String("display-name", "", "")
-	if len(args) == 0 {
-		return fmt.Errorf("user create needs a name: %w", errUsage)
-	}
-	if err := flags.Parse(args[1:]); err != nil || flags.NArg() > 0 {
-		return fmt.Errorf("user create %s: %w", strings.Join(args, " "), errUsage)
-	}
-	n := newUser{displayName: *displayName, status: statusActive, role: *role}
-	if *email == "" {
-		email = nil
-	}
-	var v invalid
-	n.username, n.email = checkIdentity(&v, args[0], email, *displayName)
-	if err := v.err(); err != nil {
-		return err
-	}
-	password, err := readPassword(stdin, stderr)
-	if err != nil {
-		return err
-	}
-	s := &server{cfg: cfg, hasher: newPasswordHasher()}
-	s.checkPassword(&v, "password", password)
-	if err := v.err(); err != nil {
-		return err
-	}
-	hash, err := s.hasher.hash(ctx, operator(), password)
-	if err != nil {
-		return err
-	}
-	n.passwordHash = &hash
-	var created user
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
-		created, err = createUser(ctx, tx, n)
-		if err == nil && len(created.Roles) == 0 {
-			err = fmt.Errorf("there is no role %q", *role)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "made user %s with role %s\n", created.Username, *role)
-	return nil
-}
-
-// createDatasetCommand is "cairn dataset create", with the checks that the API makes.
-func createDatasetCommand(ctx context.Context, cfg config, pool *pgxpool.Pool, name, path string, stdout io.Writer) error {
-	place, err := cfg.checkDataset(name, path, "")
-	if err != nil {
-		return err
-	}
-	d, err := createDataset(ctx, pool, name, place.stored, "")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "made dataset %d, %s, of %s\n", d.ID, d.Name, filepath.Join(place.root, place.below))
-	return nil
-}
-
-// readPassword reads a password twice without echo from a terminal, else once from the first line of
-// the input.
-func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
-	lines := bufio.NewReader(stdin)
-	ask := func(prompt string) (string, error) {
-		fmt.Fprint(stderr, prompt)
-		line, err := lines.ReadString('\n')
-		fmt.Fprint(stderr, "\n")
-		if err != nil && (err != io.EOF || line == "") {
-			return "", fmt.Errorf("read password: %w", err)
-		}
-		return strings.TrimRight(line, "\r\n"), nil
-	}
-	restore, err := echoOff(stdin)
-	if err != nil { // no terminal
-		line, err := lines.ReadString('\n')
-		if err != nil && (err != io.EOF || line == "") {
-			return "", fmt.Errorf("read password: %w", err)
-		}
-		return strings.TrimRight(line, "\r\n"), nil
-	}
-	defer restore()
-	first, err := ask("Password: ")
-	if err != nil {
-		return "", err
-	}
-	second, err := ask("Again: ")
-	if err != nil {
-		return "", err
-	}
-	if first != second {
-		return "", errors.New("the passwords differ")
-	}
-	return first, nil
-}
-
-// echoOff stops the terminal from showing what is typed, by stty(1). It is an error where stdin is no
-// terminal.
-func echoOff(stdin io.Reader) (restore func(), err error) {
-	stty := func(setting string) error {
-		c := exec.Command("stty", setting)
-		c.Stdin = stdin
-		return c.Run()
-	}
-	if !isTerminal(stdin) {
-		return nil, errors.New("no terminal")
-	}
-	if err := stty("-echo"); err != nil {
-		return nil, err
-	}
-	return func() { stty("echo") }, nil
-}
-
-// printRoutes is "cairn routes".
-func printRoutes(stdout io.Writer) error {
-	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	for _, rt := range (&server{}).routes() {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", rt.method, rt.path, rt.who)
-	}
-	return table.Flush()
-}
-
-// printExtents is "cairn bbox": the row of each file, directories walked, paths relative to --root or
-// else as given. The files are not followed out of the root, else out of the directory given.
-func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("cairn bbox", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	top := flags.String("root", "", "")
-	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
-		return fmt.Errorf("bbox needs a path: %w", errUsage)
-	}
-	out := bufio.NewWriter(stdout)
-	failed := 0
-	for _, path := range flags.Args() {
-		if err := printPath(ctx, *top, path, out, stderr); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			fmt.Fprintln(stderr, "cairn:", err)
-			failed++
-		}
-	}
-	if err := out.Flush(); err != nil {
-		return err
-	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d paths could not be read", failed, flags.NArg())
-	}
-	return nil
-}
-
-// printPath prints the rows of one file, or of all files below a directory.
-func printPath(ctx context.Context, top, path string, out, stderr io.Writer) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	below, shown := ".", "" // the path below top, and what is printed before paths below top
-	switch {
-	case top != "":
-		absTop, topErr := filepath.Abs(top)
-		absPath, pathErr := filepath.Abs(path)
-		if err := errors.Join(topErr, pathErr); err != nil {
-			return err
-		}
-		below, err = filepath.Rel(absTop, absPath)
-		if err != nil || !filepath.IsLocal(below) {
-			return fmt.Errorf("%s does not lie below %s", path, top)
-		}
-	case info.IsDir():
-		top, shown = path, encodeName(strings.TrimSuffix(path, "/"))+"/"
-	default:
-		top, below = filepath.Split(path)
-		shown = encodeName(top)
-		top = filepath.Join(top, ".")
-	}
-	root, err := os.OpenRoot(top)
-	if err != nil {
-		return err
-	}
-	reader := &fileReader{root: root, now: time.Now}
-	defer reader.close()
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	print := func(e entry) error {
-		m, found := reader.read(e.Path)
-		if !found {
-			return nil
-		}
-		m.Path = shown + m.Path
-		return encoder.Encode(m)
-	}
-	if !info.IsDir() {
-		return print(entry{Path: encodeName(below)})
-	}
-	dir, err := root.OpenRoot(below)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	prefix := ""
-	if below != "." {
-		prefix = encodeName(below) + "/"
-	}
-	w := walker{
-		file: print,
-		warn: func(dir string, err error) error {
-			fmt.Fprintf(stderr, "cairn: %s%s: %s\n", shown, dir, reasonOf(err))
-			return nil
-		},
-	}
-	return w.walk(ctx, dir, prefix)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -200,18 +199,7 @@ func getMessage(ctx context.Context, q querier, userID string, id int64) (messag
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
 		WHERE m.id = $2`
-	rows, err := q.Query(ctx, query, userID, id)
-	if err != nil {
-		return message{}, fmt.Errorf("get message: %w", err)
-	}
-	m, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[message])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return message{}, errNotFound
-	}
-	if err != nil {
-		return message{}, fmt.Errorf("get message: %w", err)
-	}
-	return m, nil
+	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
 }
 
 // listMessages returns messages as the user sees them, the newest first.
@@ -226,15 +214,7 @@ func listMessages(ctx context.Context, q querier, userID string, addressedOnly b
 	if p.after != nil {
 		after = p.after
 	}
-	rows, err := q.Query(ctx, query, userID, addressedOnly, after[0], after[1], p.limit+1)
-	if err != nil {
-		return nil, fmt.Errorf("list messages: %w", err)
-	}
-	items, err := pgx.CollectRows(rows, pgx.RowToStructByName[message])
-	if err != nil {
-		return nil, fmt.Errorf("list messages: %w", err)
-	}
-	return items, nil
+	return collect[message](ctx, q, "list messages", query, userID, addressedOnly, after[0], after[1], p.limit+1)
 }
 
 // markRead notes that the user has read the message, unless his watermark says so already.
@@ -246,10 +226,8 @@ func markRead(ctx context.Context, q querier, userID string, id int64) error {
 			AND ` + messageAddressed + `
 			AND NOT ` + messageIsRead + `
 		ON CONFLICT DO NOTHING`
-	if _, err := q.Exec(ctx, query, userID, id); err != nil {
-		return fmt.Errorf("mark message read: %w", err)
-	}
-	return nil
+	_, err := execute(ctx, q, "mark message read", query, userID, id)
+	return err
 }
 
 // moveWatermark raises the user's watermark to the newest message there is for him and removes his
@@ -267,8 +245,8 @@ func moveWatermark(ctx context.Context, tx pgx.Tx, userID string) error {
 		SET publish_at = excluded.publish_at,
 			message_id = excluded.message_id
 		WHERE (w.publish_at, w.message_id) < (excluded.publish_at, excluded.message_id)`
-	if _, err := tx.Exec(ctx, raise, userID); err != nil {
-		return fmt.Errorf("move watermark: %w", err)
+	if _, err := execute(ctx, tx, "move watermark", raise, userID); err != nil {
+		return err
 	}
 	const tidy = `
 		DELETE FROM system_message_reads mr
@@ -277,10 +255,8 @@ func moveWatermark(ctx context.Context, tx pgx.Tx, userID string) error {
 			AND w.user_id = mr.user_id
 			AND m.id = mr.message_id
 			AND (m.publish_at, m.id) <= (w.publish_at, w.message_id)`
-	if _, err := tx.Exec(ctx, tidy, userID); err != nil {
-		return fmt.Errorf("remove marks below the watermark: %w", err)
-	}
-	return nil
+	_, err := execute(ctx, tx, "remove marks below the watermark", tidy, userID)
+	return err
 }
 
 // countUnread counts the messages addressed to the user that he has not read. The bound on publish_at

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -9,8 +11,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
+	osuser "os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,206 +24,341 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// How patient we are with the private server, and how long its log may grow.
+// How patient we are with the private server, how long its log may grow, and names on disk.
 const (
-	serverLogLimit      = 4 << 20 // bytes
-	serverLaunches      = 6       // at start; with pauses that double these take about 3 s
-	serverFirstPause    = 100 * time.Millisecond
-	serverLongestPause  = 10 * time.Second
-	serverSettledAfter  = time.Minute            // one that lived this long is started again after the first pause
-	serverMayRefuse     = 5 * time.Second        // an adopted one, until it has reloaded pg_ident.conf
-	serverAdoptedPoll   = 200 * time.Millisecond // only a parent can wait for a process
-	serverKillPatience  = 10 * time.Second       // it ends within 5 s of SIGQUIT
-	serverSocketName    = ".s.PGSQL.5432"
-	serverNotYetOrStops = "57P03" // SQLSTATE cannot_connect_now
+	serverTries        = 10 // at start
+	serverPause        = time.Second
+	serverMayRefuse    = 5 * time.Second        // an adopted one, until it has reloaded pg_ident.conf
+	serverAdoptedPoll  = 200 * time.Millisecond // only a parent can wait for a process
+	serverKillPatience = 10 * time.Second       // it ends within 5 s of SIGQUIT
+	serverLogLimit     = 4 << 20                // bytes, looked at when a server is launched
+	cannotConnectNow   = "57P03"                // SQLSTATE: starting, recovering or shutting down
+	serverSocketName   = ".s.PGSQL.5432"
+	dataDirName        = "postgres"
+	unfinishedPrefix   = "postgres.new-"  // data directories that are being made
+	privateFallbackDir = "/var/lib/cairn" // for root's clusters whose server may not reach the state directory
 )
 
-// accessRules is pg_hba.conf: the service's role may use its own database, the
-// superuser is there for maintenance. What no line names is refused.
+// accessRules is pg_hba.conf: the service's role may use its own database, the superuser is there for
+// maintenance, and what no line names is refused.
 const accessRules = `# Written by Cairn at every start: changes here are lost.
 local  cairn  cairn     peer  map=cairn
 local  all    postgres  peer  map=cairn
 `
 
-// serverArguments are the settings that neither postgresql.conf, which is the
-// operator's, nor ALTER SYSTEM can change. log_min_messages=log leaves out of the
-// server's log what the client is told anyway.
-func serverArguments(dataDir string) []string {
-	return []string{"-D", dataDir, "-k", ".", "-p", "5432",
-		"-c", "listen_addresses=",
-		"-c", "fsync=on",
-		"-c", "jit=off",
-		"-c", "client_connection_check_interval=1s", // ends what a killed Cairn had asked for
-		"-c", "cluster_name=cairn",
-		"-c", "logging_collector=off",
-		"-c", "log_destination=stderr",
-		"-c", "log_min_messages=log",
-		"-c", "log_checkpoints=off",
-	}
-}
+// accessMap is pg_ident.conf, to be filled in with the server's OS user, as whom or as root Cairn runs.
+const accessMap = `# Written by Cairn at every start: changes here are lost.
+cairn  "%[1]s"  cairn
+cairn  "root"   cairn
+cairn  "%[1]s"  postgres
+`
 
-// privatePostgres is the running server of one state directory, a child of ours
-// or adopted from a Cairn that was killed, and the lock that keeps a second
-// service away. It needs Linux's /proc.
+// privatePostgres is the running server of one state directory, a child of ours or adopted from a Cairn that
+// was killed, and the lock that keeps a second service away. It needs Linux's /proc.
 //
-// The data directory is 0700, and a socket in it is all the server listens on.
-// Peer authentication lets in the OS users that run Cairn and the server, and
-// root, as the owner of the database, who is no superuser.
+// A socket in the data directory, which is 0700, is all the server listens on. Peer authentication lets in the
+// OS user that runs it, and root as the owner of the database, who is no superuser.
 type privatePostgres struct {
 	cluster
 	log        *slog.Logger
-	lock       *os.File
 	data       *os.Root // the data directory
 	dialDir    *os.File // the same, for privateConfig
+	lock       *os.File
 	serverLog  *os.File
-	logStart   int64       // where in serverLog the present server began
-	server     *postmaster // belongs to supervise until supervised is closed
+	process    *os.Process   // the server; a pidfd: no signal ever reaches a later process of the same id
+	ended      chan struct{} // closed when process has ended; supervise may replace both
 	cancel     context.CancelFunc
-	supervised chan struct{}
+	supervised chan struct{} // closed when supervise has returned
 }
 
-// startPrivatePostgres locks the state directory (made if missing), makes the
-// data directory on the first start, starts the server or adopts the one that
-// still runs, and waits until it answers; ctx bounds that. From then on the
-// server is kept running until stop.
+// errNotUp says that the server ended before it answered, or that what answers is not, or no longer, known for
+// it. An earlier server that is just ending looks like either.
+var errNotUp = errors.New("the server is not up")
+
+// startPrivatePostgres makes the state directory and in it the data directory where they are missing, takes
+// the lock, starts the server or adopts the one that still runs, and waits until it answers or ctx ends. From
+// then on the server is kept running until stop.
 func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
-	lock, err := lockStateDir(stateDir)
-	if err != nil {
-		return nil, err
+	err := os.MkdirAll(stateDir, 0o755)
+	if err == nil {
+		stateDir, err = filepath.EvalSymlinks(stateDir)
 	}
-	p := &privatePostgres{log: log, lock: lock}
-	if err := p.start(ctx, stateDir); err != nil {
-		if p.server != nil {
-			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverKillPatience)
-			defer cancel()
-			err = errors.Join(err, p.server.stop(stopping))
-		}
-		p.closeFiles()
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	c, err := findCluster(stateDir, privateFallbackDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		c, err = createCluster(ctx, stateDir, privateFallbackDir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find or make a private PostgreSQL: %w", err)
+	}
+	if c.folder != stateDir {
+		log.Info("the private PostgreSQL lies outside the state directory, which its OS user may not reach",
+			"directory", c.folder, "state_dir", stateDir, "os_user", c.account.name)
 	}
 	supervision, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p.cancel, p.supervised = cancel, make(chan struct{})
+	p := &privatePostgres{cluster: c, log: log, cancel: cancel, supervised: make(chan struct{})}
+	if err = p.prepare(); err == nil {
+		err = p.bringUp(ctx)
+	}
+	for try := 1; try < serverTries && errors.Is(err, errNotUp); try++ {
+		pause(ctx, serverPause)
+		err = p.bringUp(ctx)
+	}
+	if err != nil {
+		close(p.supervised)
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverKillPatience)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err), p.stop(stopping))
+	}
 	go p.supervise(supervision)
 	return p, nil
 }
 
-// start does the work of startPrivatePostgres between lock and supervision. On
-// an error its caller stops the server, if there is one, and closes the files.
-func (p *privatePostgres) start(ctx context.Context, stateDir string) error {
-	stateDir, err := resolveStateDir(stateDir)
+// prepare opens and locks the data directory, removes what interrupted attempts at one left, and writes the
+// access files. The folder may be in the hands of the server's user: os.Root keeps a symbolic link planted
+// there from leading root elsewhere.
+func (p *privatePostgres) prepare() error {
+	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
 		return err
 	}
-	found := false
-	if p.cluster, found, err = findCluster(stateDir, privateFallbackDir); err != nil {
+	defer folder.Close()
+	if p.data, err = folder.OpenRoot(dataDirName); err != nil {
 		return err
 	}
-	if !found {
-		if p.cluster, err = createCluster(ctx, stateDir, privateFallbackDir); err != nil {
-			return err
-		}
-	}
-	if p.folder != stateDir {
-		p.log.Info("the private PostgreSQL lies outside the state directory, which its OS user may not reach",
-			"directory", p.folder, "state_dir", stateDir, "os_user", p.account.name)
-	}
-	if err := p.openFiles(); err != nil {
-		return fmt.Errorf("open data directory: %w", err)
-	}
-	if err := p.writeAccessFiles(); err != nil {
+	if p.dialDir, err = p.data.Open("."); err != nil {
 		return err
 	}
-	pause := serverFirstPause
-	for range serverLaunches {
-		// One that was shutting down when it was adopted, or met the last processes
-		// of a killed one, is worth another try.
-		if err = p.bringUp(ctx); !errors.Is(err, errServerEnded) && !errors.Is(err, errServerUnknown) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-		pause *= 2
+	// Any file that stays, and that no other OS user can open. Child processes do not inherit the lock.
+	if p.lock, err = p.data.OpenFile("PG_VERSION", os.O_RDWR, 0); err != nil {
+		return err
 	}
-	return err
+	if err := syscall.Flock(int(p.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("another Cairn service uses the state directory, or it cannot be locked: %w", err)
+	}
+	left, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
+	for _, name := range left {
+		folder.RemoveAll(name) // where an orphaned initdb is still at work this is left to the next start
+	}
+	// A pipe to us would end with us, so the server writes its messages to a file.
+	p.serverLog, err = folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err == nil && p.account.credential != nil {
+		err = p.serverLog.Chown(int(p.account.uid), int(p.account.gid))
+	}
+	if err != nil {
+		return err
+	}
+	// These exist since initdb, and being written in place stay the property of the server's user.
+	err = p.data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600)
+	return errors.Join(err, p.data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600))
 }
 
-// stop ends the server with the service: a fast shutdown, which closes
-// connections and writes a checkpoint; once ctx has ended an immediate one, after
-// which the next start recovers. Then the state directory is free for another.
+// supervise starts the server again whenever it ends, until ctx is done.
+func (p *privatePostgres) supervise(ctx context.Context) {
+	defer close(p.supervised)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.ended:
+		}
+		p.log.Error("the private PostgreSQL has ended and is started again", "server_log", p.serverLog.Name())
+		pause(ctx, serverPause)
+		if err := p.bringUp(ctx); err != nil && ctx.Err() == nil {
+			p.log.Error("the private PostgreSQL could not be started", "error", err)
+		}
+	}
+}
+
+// bringUp adopts or launches a server and waits until it accepts a connection as role cairn.
+func (p *privatePostgres) bringUp(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	process, err := p.findPostmaster()
+	if process != nil {
+		p.adopt(process)
+	} else if err == nil {
+		err = p.launch()
+	}
+	if err != nil {
+		return err
+	}
+	config, err := p.poolConfig()
+	if err != nil {
+		return err
+	}
+	for began, wait := time.Now(), 5*time.Millisecond; ; wait = min(2*wait, time.Second) {
+		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+		if err == nil {
+			conn.Close(ctx)
+			p.log.Info("the private PostgreSQL answers", "directory", p.dataDir(), "os_user", p.account.name, "pid", p.process.Pid)
+			return nil
+		}
+		refusal, refused := errors.AsType[*pgconn.PgError](err)
+		if refused && refusal.Code != cannotConnectNow && time.Since(began) > serverMayRefuse {
+			return fmt.Errorf("connect: %w", err)
+		}
+		select {
+		case <-p.ended:
+			size, _ := p.serverLog.Seek(0, io.SeekEnd)
+			tail, _ := io.ReadAll(io.NewSectionReader(p.serverLog, max(0, size-800), 800))
+			return fmt.Errorf("%w: it ended before it answered: %s", errNotUp, oneLine(tail))
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", ctx.Err(), err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// launch starts a server of the data directory's version, which outlives a Cairn that is killed.
+func (p *privatePostgres) launch() error {
+	version, err := p.data.ReadFile("PG_VERSION")
+	if err != nil {
+		return err
+	}
+	programs, err := findServerPrograms(strings.TrimSpace(string(version)))
+	if err != nil {
+		return err
+	}
+	if size, err := p.serverLog.Seek(0, io.SeekEnd); err == nil && size > serverLogLimit {
+		p.serverLog.Truncate(0)
+	}
+	// Neither postgresql.conf, which is the operator's, nor ALTER SYSTEM can change these.
+	cmd := p.account.command(context.Background(), p.dataDir(), filepath.Join(programs, "postgres"),
+		"-D", p.dataDir(), "-k", ".", "-p", "5432",
+		"-c", "listen_addresses=", "-c", "fsync=on", "-c", "jit=off",
+		"-c", "client_connection_check_interval=1s", // ends what a killed Cairn had asked for
+		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // errors are the client's to log
+	cmd.Stdout, cmd.Stderr = p.serverLog, p.serverLog
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("as user %s: %w", p.account.name, err)
+	}
+	ended := make(chan struct{})
+	p.process, p.ended = cmd.Process, ended
+	go func() {
+		defer close(ended)
+		cmd.Wait() // its log says how it ended
+	}()
+	return nil
+}
+
+// adopt takes over a server that another Cairn launched. It may have to read new access files.
+func (p *privatePostgres) adopt(process *os.Process) {
+	p.log.Info("a private PostgreSQL still runs and is adopted", "directory", p.dataDir(), "pid", process.Pid)
+	ended := make(chan struct{})
+	p.process, p.ended = process, ended
+	process.Signal(syscall.SIGHUP)
+	go func() {
+		defer close(ended)
+		for p.isPostmaster(process.Pid) {
+			time.Sleep(serverAdoptedPoll)
+		}
+	}()
+}
+
+// findPostmaster returns the running server of this data directory, or nil. Lock files that a crash left may be
+// empty, or name what is now another process or a dead one that nobody has waited for, and PostgreSQL would
+// refuse to start: they are removed. What survived of the old server still keeps a new one away, by the shared
+// memory whose key comes from the data directory's inode.
+func (p *privatePostgres) findPostmaster() (*os.Process, error) {
+	for _, name := range []string{"postmaster.pid", serverSocketName + ".lock"} {
+		text, err := p.data.ReadFile(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		line, _, _ := strings.Cut(string(text), "\n")
+		pid, _ := strconv.Atoi(strings.TrimPrefix(line, "-")) // "-" is single-user mode
+		process, err := os.FindProcess(pid)                   // the handle first, then what it is a handle of
+		if err == nil && p.isPostmaster(pid) {
+			return process, nil
+		}
+		if mayListen(p.dialDir) {
+			return nil, fmt.Errorf("%w: another server answers in the data directory: end it first", errNotUp)
+		}
+		if err := p.data.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// mayListen is false when certainly no process, of whatever container, listens on the socket in the data
+// directory. One too busy to accept a connection does.
+func mayListen(dir *os.File) bool {
+	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
+	if err == nil {
+		conn.Close()
+	}
+	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// oneLine turns a program's output into a part of an error message.
+func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
+
+// stop ends the server with the service: a fast shutdown, which closes connections and writes a checkpoint;
+// once ctx has ended an immediate one, after which the next start recovers. Then it gives up the lock.
 func (p *privatePostgres) stop(ctx context.Context) error {
 	p.cancel()
 	<-p.supervised
-	err := p.server.stop(ctx)
-	p.closeFiles()
-	return err
-}
-
-// closeFiles closes what is open, the lock last.
-func (p *privatePostgres) closeFiles() {
+	defer p.lock.Close() // last
+	defer p.dialDir.Close()
+	defer p.serverLog.Close()
 	if p.data != nil {
-		p.data.Close()
+		defer p.data.Close()
 	}
-	for _, f := range []*os.File{p.serverLog, p.dialDir, p.lock} {
-		if f != nil {
-			f.Close()
-		}
+	if p.process == nil {
+		return nil
+	}
+	p.process.Signal(syscall.SIGINT)
+	select {
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+	}
+	p.process.Signal(syscall.SIGQUIT)
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(serverKillPatience):
+		return fmt.Errorf("the private PostgreSQL, process %d, does not end", p.process.Pid)
 	}
 }
 
-// poolConfig returns a new configuration that connects to the server as role
-// cairn to database cairn. It is good until stop.
-func (p *privatePostgres) poolConfig() (*pgxpool.Config, error) {
-	return privateConfig(p.dialDir)
-}
+// poolConfig returns a new configuration for connections as role cairn to database cairn, good until stop.
+func (p *privatePostgres) poolConfig() (*pgxpool.Config, error) { return privateConfig(p.dialDir) }
 
-// privateConfig connects to the server whose data directory is open as dir. A
-// socket's path holds 107 bytes at most, so it is dialled through the directory's
-// descriptor, which has to stay open as long as the configuration is used.
-//
-// The environment of libpq (PGHOST, PGOPTIONS, PGSERVICE, …) is meant for other
-// servers. pgx reads it unasked, so it is removed from this process.
+// privateConfig connects to the server whose data directory is open as dir, for as long as it is. A socket's
+// path holds 107 bytes at most, so it is dialled through the descriptor.
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
+	// libpq's environment is meant for other servers. pgx reads it unasked, and no keyword undoes PGSERVICE.
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PG") {
 			os.Unsetenv(name)
 		}
 	}
-	config, err := pgxpool.ParseConfig(fmt.Sprintf(
-		"host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn application_name=cairn connect_timeout=5", dir.Fd()))
-	if err != nil {
-		return nil, fmt.Errorf("configure private PostgreSQL: %w", err)
-	}
-	return config, nil
+	return pgxpool.ParseConfig(fmt.Sprintf("host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
 }
 
-// findPrivatePostgres returns how to connect to the running server of a state
-// directory, and what closes the directory that it is dialled through once no
-// connection is made any more. It starts nothing.
+// findPrivatePostgres returns how to connect to the running server of a state directory, and what closes the
+// directory that it is dialled through once no connection is made any more. It starts nothing.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
-	resolved, err := resolveStateDir(stateDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("there is no state directory %s: `cairn serve` makes it and must be running", stateDir)
+	resolved, err := filepath.EvalSymlinks(stateDir)
+	var c cluster
+	if err == nil {
+		c, err = findCluster(resolved, privateFallbackDir)
 	}
 	if err != nil {
-		return nil, nil, err
-	}
-	c, found, err := findCluster(resolved, privateFallbackDir)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !found {
-		return nil, nil, fmt.Errorf("there is no private PostgreSQL in %s or %s: `cairn serve` makes it and must be running",
-			resolved, fallbackFolder(privateFallbackDir, resolved))
+		return nil, nil, fmt.Errorf("find the private PostgreSQL of %s, which `cairn serve` makes and runs: %w", stateDir, err)
 	}
 	dir, err := os.Open(c.dataDir())
 	if err != nil {
 		return nil, nil, fmt.Errorf("open data directory: %w", err)
 	}
 	config, err := privateConfig(dir)
-	if err == nil && !serverAnswers(dir) {
+	if err == nil && !mayListen(dir) {
 		err = fmt.Errorf("the private PostgreSQL in %s does not answer: `cairn serve` must be running", c.dataDir())
 	}
 	if err != nil {
@@ -230,184 +368,17 @@ func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	return config, func() { dir.Close() }, nil
 }
 
-// serverAnswers reports whether a process, of whatever container, listens on the
-// socket in the data directory.
-func serverAnswers(dir *os.File) bool {
-	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
-	if err != nil {
-		return false
-	}
-	conn.Close()
-	return true
+// cluster is a PostgreSQL data directory on disk and who its server runs as.
+type cluster struct {
+	folder  string // absolute, without symbolic links; holds the data directory and the server's log
+	account serverAccount
 }
 
-// supervise starts the server again whenever it ends, until ctx is done, and
-// keeps its log small.
-func (p *privatePostgres) supervise(ctx context.Context) {
-	defer close(p.supervised)
-	everyMinute := time.NewTicker(time.Minute)
-	defer everyMinute.Stop()
-	pause := serverFirstPause
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-everyMinute.C:
-			p.limitServerLog()
-			continue
-		case <-p.server.done:
-		}
-		if time.Since(p.server.began) > serverSettledAfter {
-			pause = serverFirstPause
-		}
-		p.log.Error("the private PostgreSQL has ended and is started again", "pause", pause, "server_log", p.serverLog.Name())
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, serverLongestPause)
-		if err := p.bringUp(ctx); err != nil && ctx.Err() == nil {
-			p.log.Error("the private PostgreSQL could not be started", "err", err)
-		}
-	}
-}
+// dataDir is the absolute path of the data directory.
+func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// errServerEnded says that a server went away before it answered.
-var errServerEnded = errors.New("the private PostgreSQL ended before it answered")
-
-// errServerUnknown says that something answers which is not, or no longer, a
-// process we know for the server: one that is ending looks like that for a moment.
-var errServerUnknown = errors.New("another server answers in the data directory")
-
-// bringUp adopts or launches a server and waits until it answers.
-func (p *privatePostgres) bringUp(ctx context.Context) error {
-	process, err := p.findPostmaster()
-	if err != nil {
-		return err
-	}
-	if process != nil {
-		p.adopt(process)
-	} else if err := p.launch(ctx); err != nil {
-		return err
-	}
-	if err := p.waitReady(ctx); err != nil {
-		return err
-	}
-	p.log.Info("the private PostgreSQL answers", "directory", p.dataDir(), "os_user", p.account.name,
-		"pid", p.server.process.Pid)
-	return nil
-}
-
-// launch starts a server of the data directory's version. Nothing ties its life
-// to ours: it outlives a Cairn that is killed.
-func (p *privatePostgres) launch(ctx context.Context) error {
-	version, err := p.data.ReadFile("PG_VERSION")
-	if err != nil {
-		return fmt.Errorf("%s is no complete data directory: %w", p.dataDir(), err)
-	}
-	programs, err := findServerPrograms(strings.TrimSpace(string(version)))
-	if err != nil {
-		return err
-	}
-	p.limitServerLog()
-	p.logStart, _ = p.serverLog.Seek(0, io.SeekEnd)
-	cmd := p.account.command(context.WithoutCancel(ctx), p.dataDir(), filepath.Join(programs, "postgres"), serverArguments(p.dataDir())...)
-	cmd.Stdout, cmd.Stderr = p.serverLog, p.serverLog
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start PostgreSQL in %s as user %s: %w", p.dataDir(), p.account.name, err)
-	}
-	server := &postmaster{process: cmd.Process, began: time.Now(), done: make(chan struct{})}
-	p.server = server
-	go func() {
-		defer close(server.done)
-		_ = cmd.Wait() // its log says how it ended
-	}()
-	return nil
-}
-
-// adopt takes over a server that another Cairn launched, and has it read its
-// access files again, which may be new.
-func (p *privatePostgres) adopt(process *os.Process) {
-	p.log.Info("a private PostgreSQL still runs and is adopted", "directory", p.dataDir(), "pid", process.Pid)
-	p.logStart, _ = p.serverLog.Seek(0, io.SeekEnd)
-	server := &postmaster{process: process, began: time.Now(), done: make(chan struct{})}
-	p.server = server
-	if err := process.Signal(syscall.SIGHUP); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.log.Error("reload the private PostgreSQL", "err", err)
-	}
-	go func() {
-		defer close(server.done)
-		for !hasEnded(process) && p.isPostmaster(process.Pid) {
-			time.Sleep(serverAdoptedPoll)
-		}
-	}()
-}
-
-// waitReady returns when the server accepts a connection as role cairn.
-func (p *privatePostgres) waitReady(ctx context.Context) error {
-	config, err := p.poolConfig()
-	if err != nil {
-		return err
-	}
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-		if err == nil {
-			return conn.Close(ctx)
-		}
-		refusal, refused := errors.AsType[*pgconn.PgError](err)
-		if refused && refusal.Code != serverNotYetOrStops && time.Since(p.server.began) > serverMayRefuse {
-			return fmt.Errorf("connect to the private PostgreSQL: %w", err)
-		}
-		select {
-		case <-p.server.done:
-			return fmt.Errorf("%w: %s", errServerEnded, p.serverLogTail())
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the private PostgreSQL: %w (%w)", ctx.Err(), err)
-		case <-time.After(pause):
-		}
-	}
-}
-
-// findPostmaster returns the running server of this data directory, or nil when
-// there is none. A postmaster.pid that a crash left behind may by now name some
-// other process, or a dead one that nobody has waited for; PostgreSQL would take
-// either for a server and refuse to start, so the file is removed. When the
-// process is gone the file stays: PostgreSQL then looks, by the shared memory that
-// it names, for survivors of the old server.
-func (p *privatePostgres) findPostmaster() (*os.Process, error) {
-	text, err := p.data.ReadFile("postmaster.pid")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("find the private PostgreSQL: %w", err)
-	}
-	stale := err == nil
-	line, _, _ := strings.Cut(string(text), "\n")
-	if pid, err := strconv.Atoi(line); err == nil && pid > 0 {
-		process, err := os.FindProcess(pid) // the handle first, then what it is a handle of
-		if err == nil && p.isPostmaster(pid) {
-			return process, nil
-		}
-		stale = err == nil && !hasEnded(process)
-	}
-	if serverAnswers(p.dialDir) {
-		return nil, fmt.Errorf("%w %s: end it first", errServerUnknown, p.dataDir())
-	}
-	if !stale {
-		return nil, nil
-	}
-	p.log.Warn("postmaster.pid names no server of this data directory and is removed", "directory", p.dataDir(), "pid", line)
-	for _, name := range []string{"postmaster.pid", serverSocketName + ".lock"} {
-		if err := p.data.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("remove stale %s: %w", name, err)
-		}
-	}
-	return nil, nil
-}
-
-// isPostmaster reports whether a process is a server of this data directory: its
-// OS user runs it, with the arguments that launch gives. Of all that /proc tells,
-// this needs no privilege even where root lacks some, as in a container. A
-// process that has ended but was not waited for has no arguments.
+// isPostmaster reports whether a process is a server of this data directory: its OS user runs it, with the
+// argument that says so. To read that takes no privilege, and a process that has ended has no arguments.
 func (c cluster) isPostmaster(pid int) bool {
 	proc := fmt.Sprintf("/proc/%d", pid)
 	info, err := os.Stat(proc)
@@ -416,130 +387,214 @@ func (c cluster) isPostmaster(pid int) bool {
 	}
 	text, err := os.ReadFile(proc + "/cmdline")
 	program, arguments, _ := strings.Cut(string(text), "\x00")
-	return err == nil && filepath.Base(program) == "postgres" && strings.HasPrefix(arguments, "-D\x00"+c.dataDir()+"\x00")
+	return err == nil && filepath.Base(program) == "postgres" && strings.Contains("\x00"+arguments, "\x00-D\x00"+c.dataDir()+"\x00")
 }
 
-// postmaster is a running server.
-type postmaster struct {
-	process *os.Process // a pidfd: no signal ever reaches a later process of the same id
-	began   time.Time
-	done    chan struct{} // closed when it has ended
-}
-
-// stop asks for a fast shutdown, and once ctx has ended for an immediate one.
-func (m *postmaster) stop(ctx context.Context) error {
-	if err := m.process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("stop the private PostgreSQL: %w", err)
+// findCluster looks for the cluster of a state directory, there and, as root, below fallback; fs.ErrNotExist
+// says that there is none. One that exists is the one, also where the choice would now be another: a new and
+// empty one would look like lost data.
+func findCluster(stateDir, fallback string) (cluster, error) {
+	c := cluster{folder: stateDir}
+	info, err := os.Lstat(c.dataDir())
+	if errors.Is(err, fs.ErrNotExist) && os.Geteuid() == 0 {
+		c.folder = fallbackFolder(fallback, stateDir)
+		info, err = os.Lstat(c.dataDir())
 	}
-	select {
-	case <-m.done:
-		return nil
-	case <-ctx.Done():
-	}
-	if err := m.process.Signal(syscall.SIGQUIT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("stop the private PostgreSQL: %w", err)
-	}
-	select {
-	case <-m.done:
-		return nil
-	case <-time.After(serverKillPatience):
-		return fmt.Errorf("the private PostgreSQL, process %d, does not end", m.process.Pid)
-	}
-}
-
-// hasEnded reports whether a process is gone for good.
-func hasEnded(process *os.Process) bool {
-	return errors.Is(process.Signal(syscall.Signal(0)), os.ErrProcessDone)
-}
-
-// openFiles opens the data directory and the file beside it that the server
-// writes its messages to: a pipe to us would end with us. It removes what
-// interrupted attempts at a data directory left, which harms nobody.
-func (p *privatePostgres) openFiles() error {
-	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
-		return err
+		return cluster{}, fmt.Errorf("find data directory: %w", err)
+	}
+	if !info.IsDir() { // a link could lead root into the cluster of somebody else
+		return cluster{}, fmt.Errorf("%s is not a directory", c.dataDir())
+	}
+	if c.account, err = lookupAccount(ownerOf(info)); err != nil {
+		return cluster{}, err
+	}
+	if self := uint32(os.Geteuid()); c.account.uid == 0 || self != 0 && self != c.account.uid {
+		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn has to run as its owner or as root, and PostgreSQL does not run as root", c.dataDir(), c.account.name)
+	}
+	return c, nil
+}
+
+// createCluster makes a data directory with role and database. Until all is done it has another name, so that
+// what an interruption leaves is never mistaken for it. Of two that race for the name one fails.
+func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
+	programs, err := findServerPrograms("")
+	if err != nil {
+		return cluster{}, err
+	}
+	c, err := placeCluster(ctx, stateDir, fallback, programs)
+	if err != nil {
+		return cluster{}, err
+	}
+	folder, err := os.OpenRoot(c.folder)
+	if err != nil {
+		return cluster{}, err
 	}
 	defer folder.Close()
-	if p.data, err = folder.OpenRoot(filepath.Base(p.dataDir())); err != nil {
-		return err
+	unfinished := unfinishedPrefix + rand.Text()
+	defer folder.RemoveAll(unfinished)
+	err = folder.Mkdir(unfinished, 0o700)
+	if err == nil && c.account.credential != nil {
+		err = folder.Lchown(unfinished, int(c.account.uid), int(c.account.gid))
 	}
-	if p.dialDir, err = p.data.Open("."); err != nil {
-		return err
+	if err != nil {
+		return cluster{}, err
 	}
-	if p.serverLog, err = openOwned(folder, "postgres.log", os.O_RDWR|os.O_APPEND, p.account.uid, p.account.gid); err != nil {
-		return err
+	path := filepath.Join(c.folder, unfinished)
+	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
+		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
+	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path, "-c", "exit_on_error=on", "postgres")
+	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n") // one a line
+	for _, cmd := range []*exec.Cmd{initdb, setup} {
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return cluster{}, fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
+		}
 	}
-	entries, err := fs.ReadDir(folder.FS(), ".")
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), unfinishedPrefix) {
-			err = errors.Join(err, folder.RemoveAll(entry.Name()))
+	dir, err := folder.Open(".")
+	if err != nil {
+		return cluster{}, err
+	}
+	return c, errors.Join(folder.Rename(unfinished, dataDirName), dir.Sync(), dir.Close())
+}
+
+// placeCluster says where a new cluster goes and who its server runs as: in the state directory, as whoever
+// runs Cairn, or for root as the directory's owner or where that is root too as user postgres. Where that user
+// may not reach the state directory it goes into a folder below fallback.
+func placeCluster(ctx context.Context, stateDir, fallback, programs string) (cluster, error) {
+	uid := uint32(os.Geteuid())
+	if uid == 0 {
+		info, err := os.Stat(stateDir)
+		if err != nil {
+			return cluster{}, err
+		}
+		uid = ownerOf(info)
+	}
+	account, err := lookupAccount(uid)
+	if uid == 0 {
+		var postgres *osuser.User
+		if postgres, err = osuser.Lookup("postgres"); err == nil {
+			account, err = accountOf(postgres)
 		}
 	}
 	if err != nil {
-		p.log.Warn("an unfinished data directory could not be removed", "err", err)
+		return cluster{}, fmt.Errorf("find an OS user for PostgreSQL, which does not run as root (apt-get install postgresql): %w", err)
 	}
-	return nil
-}
-
-// limitServerLog empties the server's log when it is too long. The server
-// appends, so it goes on at the new end.
-func (p *privatePostgres) limitServerLog() {
-	info, err := p.serverLog.Stat()
-	if err == nil && info.Size() > serverLogLimit {
-		err = p.serverLog.Truncate(0)
-		p.logStart = 0
+	reach := func(dir string) error { // asks the kernel
+		return account.command(ctx, dir, filepath.Join(programs, "initdb"), "--version").Run()
 	}
-	if err != nil {
-		p.log.Error("limit the server's log", "err", err)
+	if err := reach(stateDir); !errors.Is(err, fs.ErrPermission) {
+		return cluster{stateDir, account}, err
 	}
-}
-
-// serverLogTail is the end of what the present server has logged, for an error.
-func (p *privatePostgres) serverLogTail() string {
-	const longest = 800
-	text, err := io.ReadAll(io.NewSectionReader(p.serverLog, p.logStart, serverLogLimit))
-	if err != nil {
-		return err.Error()
-	}
-	return oneLine(text[max(0, len(text)-longest):])
-}
-
-// writeAccessFiles writes pg_hba.conf and pg_ident.conf where they differ. The
-// database's owner is whoever runs Cairn now, who runs the server, and root,
-// whose subcommands are to work on the service of any user.
-func (p *privatePostgres) writeAccessFiles() error {
-	self, err := lookupAccount(uint32(os.Geteuid()))
-	if err != nil {
-		return err
-	}
-	users := "# Written by Cairn at every start: changes here are lost.\n"
-	names := []string{self.name, p.account.name, "root"}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		users += fmt.Sprintf("cairn  \"%s\"  cairn\n", name)
-	}
-	users += fmt.Sprintf("cairn  \"%s\"  postgres\n", p.account.name)
-	for name, content := range map[string]string{"pg_hba.conf": accessRules, "pg_ident.conf": users} {
-		if err := p.replaceDataFile(name, content); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+	folder := fallbackFolder(fallback, stateDir)
+	for _, dir := range []string{fallback, folder} {
+		if os.Mkdir(dir, 0o755) == nil {
+			os.Chmod(dir, 0o755) // whatever the umask
 		}
 	}
-	return nil
+	if err := reach(folder); err != nil {
+		return cluster{}, fmt.Errorf("user %s may reach neither %s nor %s: %w", account.name, stateDir, folder, err)
+	}
+	return cluster{folder, account}, nil
 }
 
-// replaceDataFile gives a file of the data directory this content, in one step.
-func (p *privatePostgres) replaceDataFile(name, content string) error {
-	if present, err := p.data.ReadFile(name); err == nil && string(present) == content {
-		return nil
-	}
-	f, err := openOwned(p.data, name+".cairn-new", os.O_WRONLY|os.O_TRUNC, p.account.uid, p.account.gid)
+// fallbackFolder names the folder below fallback for the cluster of a state directory.
+func fallbackFolder(fallback, stateDir string) string {
+	readable := strings.ReplaceAll(stateDir, "/", "-")
+	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
+	return filepath.Join(fallback, fmt.Sprintf("%s-%.5x", readable, sha256.Sum256([]byte(stateDir))))
+}
+
+// serverAccount is the OS user that PostgreSQL's programs run as.
+type serverAccount struct {
+	name       string
+	uid, gid   uint32
+	credential *syscall.Credential // what root switches to; nil for any other user
+}
+
+// lookupAccount returns the account with a user id.
+func lookupAccount(uid uint32) (serverAccount, error) {
+	u, err := osuser.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil {
-		return err
+		return serverAccount{}, fmt.Errorf("look up an OS user's name, which peer authentication needs: %w", err)
 	}
-	_, err = f.WriteString(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
+	return accountOf(u)
+}
+
+// accountOf returns an OS user's account.
+func accountOf(u *osuser.User) (serverAccount, error) {
+	groups, err := u.GroupIds()
+	var ids []uint32 // user, group, further groups
+	for _, text := range append([]string{u.Uid, u.Gid}, groups...) {
+		id, parseErr := strconv.ParseUint(text, 10, 32)
+		ids, err = append(ids, uint32(id)), errors.Join(err, parseErr)
 	}
-	return p.data.Rename(name+".cairn-new", name)
+	if err != nil {
+		return serverAccount{}, fmt.Errorf("look up the groups of %s: %w", u.Username, err)
+	}
+	account := serverAccount{name: u.Username, uid: ids[0], gid: ids[1]}
+	if os.Geteuid() == 0 {
+		account.credential = &syscall.Credential{Uid: ids[0], Gid: ids[1], Groups: ids[1:]}
+	}
+	return account, nil
+}
+
+// command prepares a program that runs as the account, with nothing of our environment and in its own process
+// group: a terminal's Ctrl-C is for Cairn.
+func (a serverAccount) command(ctx context.Context, dir, program string, arguments ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, arguments...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
+}
+
+// ownerOf is the id of the user that a file or process belongs to.
+func ownerOf(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
+
+// findServerPrograms returns the folder with initdb and postgres of a major version, or for "" of the newest,
+// which has to be at least 15.
+func findServerPrograms(version string) (dir string, err error) {
+	return findServerProgramsIn(version, append(filepath.SplitList(os.Getenv("PATH")), // then Debian, Red Hat, SUSE, Alpine
+		"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/lib/postgresql*/bin", "/usr/libexec/postgresql*"))
+}
+
+// findServerProgramsIn is findServerPrograms with the patterns of the folders to look in.
+func findServerProgramsIn(version string, patterns []string) (dir string, err error) {
+	newest, found := 0, "none"
+	for _, pattern := range patterns {
+		folders, _ := filepath.Glob(pattern) // a folder in PATH may look like a malformed pattern
+		for _, folder := range folders {
+			programs, major := serverPrograms(folder)
+			if version == strconv.Itoa(major) {
+				return programs, nil
+			}
+			if major > newest {
+				dir, newest, found = programs, major, fmt.Sprintf("%d in %s", major, programs)
+			}
+		}
+	}
+	if version != "" {
+		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): apt-get install postgresql-%[1]s", version, found)
+	}
+	if newest < 15 {
+		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): apt-get install postgresql", found)
+	}
+	return dir, nil
+}
+
+// serverPrograms returns where the initdb and postgres of a folder really lie, and their major version, or 0
+// when they are not both there. Root runs programs of root's only.
+func serverPrograms(folder string) (dir string, major int) {
+	postgres, _ := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
+	dir = filepath.Dir(postgres)
+	for _, program := range []string{"postgres", "initdb"} {
+		info, err := os.Stat(filepath.Join(dir, program))
+		if err != nil || !filepath.IsAbs(dir) || os.Geteuid() == 0 && ownerOf(info) != 0 {
+			return "", 0
+		}
+	}
+	output, _ := serverAccount{}.command(context.Background(), "/", postgres, "--version").Output()
+	fmt.Sscanf(string(output), "postgres (PostgreSQL) %d", &major) // 15.13 (Debian 15.13-0+deb12u1), 18beta2
+	return dir, major
 }

@@ -91,7 +91,7 @@ func newStateDir(t *testing.T) string {
 	}
 	stateDir := filepath.Join(dir, "state")
 	t.Cleanup(func() {
-		if c, found, _ := findCluster(stateDir, filepath.Join(dir, "none")); found {
+		if c, err := findCluster(stateDir, filepath.Join(dir, "none")); err == nil {
 			if pid := postmasterPID(t, stateDir); pid > 0 && c.isPostmaster(pid) {
 				t.Errorf("server %d was left behind", pid)
 				_ = syscall.Kill(pid, syscall.SIGQUIT)
@@ -357,7 +357,7 @@ func TestPrivatePostgresOutlivesCairn(t *testing.T) {
 	}
 	eventually(t, "the server takes no more connections", func() error {
 		err := execPrivatePostgres(t, stateDir, "SELECT 1")
-		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == serverNotYetOrStops {
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == cannotConnectNow {
 			return nil
 		}
 		return fmt.Errorf("got %v", err)
@@ -425,6 +425,18 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// While something listens there, if too busy to accept a connection, it may be the server all the same.
+	letGo := listenAndRefuse(t, filepath.Join(p.dataDir(), serverSocketName))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := startPrivatePostgres(ctx, stateDir, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a second server was started")
+	}
+	if got := postmasterPID(t, stateDir); got != other.Process.Pid {
+		t.Errorf("postmaster.pid of what may be the server: %d", got)
+	}
+	letGo()
+
 	p = mustStartPrivatePostgres(t, stateDir)
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
 	if err := p.stop(t.Context()); err != nil {
@@ -440,12 +452,149 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 	}
 	<-ended
 
+	// A power failure left the file empty.
+	if err := os.WriteFile(filepath.Join(p.dataDir(), "postmaster.pid"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = mustStartPrivatePostgres(t, stateDir)
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if err := p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
 	// Another major version than any that is installed.
 	if err := os.WriteFile(filepath.Join(p.dataDir(), "PG_VERSION"), []byte("3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "postgresql-3") {
-		t.Errorf("start with a data directory of another version: %v", err)
+	for range 2 { // the first lets go of the lock
+		if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "postgresql-3") {
+			t.Errorf("start with a data directory of another version: %v", err)
+		}
+	}
+}
+
+// listenAndRefuse listens on a socket whose queue is full, until the function it returns is called.
+func listenAndRefuse(t *testing.T, path string) (letGo func()) {
+	t.Helper()
+	var sockets [2]int
+	for i := range sockets {
+		var err error
+		if sockets[i], err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := &syscall.SockaddrUnix{Name: path}
+	if err := errors.Join(syscall.Bind(sockets[0], address), syscall.Listen(sockets[0], 0), syscall.Connect(sockets[1], address)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(syscall.Close(sockets[0]), syscall.Close(sockets[1]), os.Remove(path)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPrivatePostgresInUse starts Cairn while other processes still use the data directory: it waits for them.
+func TestPrivatePostgresInUse(t *testing.T) {
+	t.Parallel()
+	stateDir := newStateDir(t)
+	cairn, output := startPrivatePostgresHelper(t, stateDir)
+	if !output.Scan() {
+		t.Fatal("the helper process did not start a server")
+	}
+	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept AS SELECT 6 AS n")
+
+	// A process of a killed server that does not notice, and a lock file that does not help.
+	client, err := dialPrivatePostgres(t, stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor, err := os.FindProcess(int(client.PgConn().PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := survivor.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = survivor.Kill() })
+	killAndWait(cairn)
+	c, err := findCluster(stateDir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := postmasterPID(t, stateDir)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server ends", func() error { return stillRuns(c, pid) })
+	if err := os.Truncate(filepath.Join(c.dataDir(), "postmaster.pid"), 0); err != nil {
+		t.Fatal(err)
+	}
+	type started struct {
+		p   *privatePostgres
+		err error
+	}
+	result := make(chan started, 1)
+	start := func(log io.Writer) {
+		p, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.NewTextHandler(log, nil)))
+		result <- started{p, err}
+	}
+	go start(t.Output())
+	eventually(t, "a new server is kept away", func() error {
+		text, err := os.ReadFile(filepath.Join(stateDir, "postgres.log"))
+		if err == nil && !bytes.Contains(text, []byte("pre-existing shared memory block")) {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	if err := survivor.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	first := <-result
+	if first.err != nil {
+		t.Fatal(first.err)
+	}
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if err := first.p.stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// An operator in single-user mode.
+	programs, err := findServerPrograms("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	single := c.account.command(t.Context(), c.dataDir(), filepath.Join(programs, "postgres"), "--single", "-D", c.dataDir(), "cairn")
+	stdin, err := single.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := single.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has the data directory", func() error {
+		if pid := postmasterPID(t, stateDir); pid != -single.Process.Pid {
+			return fmt.Errorf("postmaster.pid: %d", pid)
+		}
+		return nil
+	})
+	adopted := make(chan struct{})
+	go start(&closeOn{text: "adopted", seen: adopted})
+	select {
+	case <-adopted:
+	case <-time.After(30 * time.Second):
+		t.Error("single-user mode was not noticed")
+	}
+	if err := errors.Join(stdin.Close(), single.Wait()); err != nil {
+		t.Error(err)
+	}
+	second := <-result
+	if second.err != nil {
+		t.Fatal(second.err)
+	}
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
+	if err := second.p.stop(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -495,6 +644,34 @@ func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 	}
 	if err := p.stop(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestPrivatePostgresTwoFirstStarts(t *testing.T) {
+	t.Parallel()
+	stateDir := newStateDir(t)
+	running := make(chan *privatePostgres, 2)
+	for range 2 {
+		go func() {
+			p, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler))
+			if err != nil {
+				fmt.Fprintln(t.Output(), "refused:", err)
+			}
+			running <- p
+		}()
+	}
+	first, second := <-running, <-running
+	if (first == nil) == (second == nil) {
+		t.Error("not just one of two services runs")
+	}
+	for _, p := range []*privatePostgres{first, second} {
+		if p == nil {
+			continue
+		}
+		mustExecPrivatePostgres(t, stateDir, "SELECT 1")
+		if err := p.stop(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -577,8 +754,8 @@ func TestPrivatePostgresOutsideUnreachableStateDir(t *testing.T) {
 	if err := os.Chmod(stateDir, 0o755); err != nil { // it stays where it is
 		t.Fatal(err)
 	}
-	if c, found, err := findCluster(stateDir, fallback); err != nil || !found || c.dataDir() != created.dataDir() || c.account.uid == 0 {
-		t.Errorf("found %v %+v, %v", found, c, err)
+	if c, err := findCluster(stateDir, fallback); err != nil || c.dataDir() != created.dataDir() || c.account.uid == 0 {
+		t.Errorf("found %+v, %v", c, err)
 	}
 }
 
@@ -619,7 +796,7 @@ func TestFindServerPrograms(t *testing.T) {
 		{"", "/nonexistent", nil, "", "(found: none): apt-get install postgresql"},
 		{"17", fifteen, nil, "", "needs the server programs of PostgreSQL 17 (found: 15 in " + fifteen + "): apt-get install postgresql-17"},
 	} {
-		got, err := findServerProgramsIn(check.version, check.path, check.folders)
+		got, err := findServerProgramsIn(check.version, append(filepath.SplitList(check.path), check.folders...))
 		if got != check.want || (err == nil) != (check.wantErr == "") || err != nil && (!strings.HasSuffix(err.Error(), check.wantErr) || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("version %q in %s and %v: %s, %v; want %s, %s", check.version, check.path, check.folders, got, err, check.want, check.wantErr)
 		}

@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,17 +39,33 @@ const (
 	memberRole = "member" // given at registration
 )
 
-// principal is a signed-in caller: who, by which session, and what he may do now.
+// principal is a signed-in caller: who, by which credential, and what he may do now. It does not change
+// once loaded, and may be shared by requests.
 type principal struct {
-	User        user
-	Permissions []string
-	SessionID   string
-	ExpiresAt   time.Time // of the access token
+	User         user
+	Kind         string // "session" or "token"
+	CredentialID string
+	ExpiresAt    time.Time // of the access token or the API token
+	Permissions  []string  // that the credential may use: for an API token some of the user's
+	owned        []string  // that the user holds
+
+	until    time.Time    // by our clock: from then on it has to be loaded again
+	me       []byte       // the answer of GET /api/v1/auth/me
+	usedNote atomic.Int64 // when the use of an API token was last written, in Unix seconds
 }
 
 // holds says whether the principal may do what needs the permission.
 func (p *principal) holds(permission string) bool {
 	return slices.Contains(p.Permissions, permission)
+}
+
+// lacks is the 403 of a principal who does not hold the permission.
+func (p *principal) lacks(permission string) error {
+	code, detail := "permission_missing", "This needs the permission "+permission+"."
+	if slices.Contains(p.owned, permission) {
+		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
+	}
+	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
 }
 
 // effectivePermissions is what a user with these roles holds: all with the role admin, else the
@@ -63,35 +83,80 @@ func effectivePermissions(roles, grants []string) []string {
 func unauthorized(w http.ResponseWriter, credentialShown bool) error {
 	if credentialShown {
 		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
-		return &problem{status: http.StatusUnauthorized, code: "invalid_token", detail: "The access token is not good, or no longer: sign in again."}
+		return &problem{status: http.StatusUnauthorized, code: "invalid_token", detail: "The token is not good, or no longer: sign in again."}
 	}
 	return &problem{status: http.StatusUnauthorized, code: "not_signed_in", detail: "This needs an access token: Authorization: Bearer …"}
 }
 
-// authenticate finds out who sent the request, or returns the 401.
+// authenticate finds out who sent the request, or returns the 401. In the common case the principal is
+// cached, and there is no query.
 func (s *server) authenticate(w http.ResponseWriter, r *http.Request) (*principal, error) {
 	token, shown := bearerToken(r)
+	if !shown && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		// HTTP Basic, for programs that can do no other: an API token as the password, never the account's.
+		if _, password, ok := r.BasicAuth(); ok {
+			token, shown = password, true
+			if !strings.HasPrefix(token, apiTokenPrefix) {
+				return nil, unauthorized(w, true)
+			}
+		}
+	}
 	if !shown {
 		return nil, unauthorized(w, false)
 	}
-	claims, err := s.keys.verifyAccess(token, s.now())
-	if err != nil {
-		return nil, unauthorized(w, true)
+	var p *principal
+	var err error
+	if strings.HasPrefix(token, apiTokenPrefix) {
+		p, err = s.tokenPrincipal(r.Context(), token)
+	} else {
+		p, err = s.sessionPrincipal(r.Context(), token)
 	}
-	p, err := getPrincipal(r.Context(), s.db, claims.SessionID, claims.Subject)
 	if errors.Is(err, errToken) {
 		return nil, unauthorized(w, true)
 	}
+	return p, err
+}
+
+// sessionPrincipal returns whose access token it is, or errToken. The signature is checked each time.
+func (s *server) sessionPrincipal(ctx context.Context, token string) (*principal, error) {
+	payload, err := s.keys.Load().openAccess(token)
 	if err != nil {
 		return nil, err
 	}
-	p.ExpiresAt = time.Unix(claims.ExpiresAt, 0).UTC()
+	return s.principals.get(token, func() (*principal, error) {
+		claims, err := readClaims(payload, s.now())
+		if err != nil {
+			return nil, err
+		}
+		p, err := getSessionPrincipal(ctx, s.db, claims.SessionID, claims.Subject)
+		if err != nil {
+			return nil, err
+		}
+		p.ExpiresAt = time.Unix(claims.ExpiresAt, 0).UTC()
+		return p, nil
+	})
+}
+
+// tokenPrincipal returns whose API token it is, or errToken.
+func (s *server) tokenPrincipal(ctx context.Context, token string) (*principal, error) {
+	hash, err := hashAPIToken(token)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.principals.get(string(hash), func() (*principal, error) { return getTokenPrincipal(ctx, s.db, hash) })
+	if err != nil {
+		return nil, err
+	}
+	now, noted := s.now().Unix(), p.usedNote.Load()
+	if now-noted >= 60 && p.usedNote.CompareAndSwap(noted, now) {
+		return p, noteTokenUse(ctx, s.db, p.CredentialID)
+	}
 	return p, nil
 }
 
 // bearerToken is the token of the request's only Authorization header (RFC 6750, section 2.1).
 func bearerToken(r *http.Request) (token string, ok bool) {
-	headers := r.Header.Values("Authorization")
+	headers := r.Header["Authorization"]
 	if len(headers) != 1 {
 		return "", false
 	}
@@ -99,16 +164,23 @@ func bearerToken(r *http.Request) (token string, ok bool) {
 	return token, strings.EqualFold(scheme, "Bearer")
 }
 
-// getPrincipal reads who holds the session, if it and the user are still good; else errToken.
-func getPrincipal(ctx context.Context, q querier, sessionID, userID string) (*principal, error) {
+// principalColumns are what a principal is made of, of the table users under the name u.
+const principalColumns = userColumns + `,
+	ARRAY(
+		SELECT DISTINCT rp.permission
+		FROM user_roles ur
+		JOIN role_permissions rp ON rp.role_id = ur.role_id
+		WHERE ur.user_id = u.id
+	) AS grants`
+
+// getSessionPrincipal returns who holds the session, if it and the user are good; else errToken.
+func getSessionPrincipal(ctx context.Context, q querier, sessionID, userID string) (*principal, error) {
 	const query = `
-		SELECT ` + userColumns + `,
-			ARRAY(
-				SELECT DISTINCT rp.permission
-				FROM user_roles ur
-				JOIN role_permissions rp ON rp.role_id = ur.role_id
-				WHERE ur.user_id = u.id
-			) AS grants
+		SELECT
+			s.id::text AS credential_id,
+			NULL::text[] AS narrowed,
+			least(s.idle_expires_at, s.expires_at) AS credential_expires_at,
+			extract(epoch FROM least(s.idle_expires_at, s.expires_at) - now())::float8 AS seconds_left,` + principalColumns + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1
@@ -117,13 +189,22 @@ func getPrincipal(ctx context.Context, q querier, sessionID, userID string) (*pr
 			AND s.idle_expires_at > now()
 			AND s.expires_at > now()
 			AND u.status = 'active'`
-	rows, err := q.Query(ctx, query, sessionID, userID)
+	return onePrincipal(ctx, q, "session", query, sessionID, userID)
+}
+
+// onePrincipal collects the principal that a query returns; none is errToken.
+func onePrincipal(ctx context.Context, q querier, kind, query string, args ...any) (*principal, error) {
+	rows, err := q.Query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("get principal: %w", err)
 	}
 	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[struct {
 		user
-		Grants []string
+		CredentialID        string
+		Narrowed            []string // nil: no narrower than the user
+		CredentialExpiresAt time.Time
+		SecondsLeft         float64 // by the database's clock
+		Grants              []string
 	}])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errToken
@@ -131,11 +212,19 @@ func getPrincipal(ctx context.Context, q querier, sessionID, userID string) (*pr
 	if err != nil {
 		return nil, fmt.Errorf("get principal: %w", err)
 	}
-	return &principal{
-		User:        found.user,
-		Permissions: effectivePermissions(found.Roles, found.Grants),
-		SessionID:   sessionID,
-	}, nil
+	p := &principal{
+		User:         found.user,
+		Kind:         kind,
+		CredentialID: found.CredentialID,
+		ExpiresAt:    found.CredentialExpiresAt,
+		owned:        effectivePermissions(found.Roles, found.Grants),
+		until:        time.Time{}.Add(time.Duration(found.SecondsLeft * float64(time.Second))), // from now on: see get
+	}
+	p.Permissions = p.owned
+	if found.Narrowed != nil {
+		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), func(held string) bool { return !slices.Contains(found.Narrowed, held) })
+	}
+	return p, nil
 }
 
 // grantRole gives the user the role of that name. The caller holds lockAccess.
@@ -146,8 +235,160 @@ func grantRole(ctx context.Context, tx pgx.Tx, userID, role string) error {
 		FROM roles
 		WHERE name = $2
 		ON CONFLICT DO NOTHING`
-	if _, err := tx.Exec(ctx, query, userID, role); err != nil {
-		return fmt.Errorf("grant role: %w", err)
+	_, err := execute(ctx, tx, "grant role", query, userID, role)
+	return err
+}
+
+// Bounds of the principal cache.
+const (
+	maxPrincipals  = 10_000
+	heartbeatPause = time.Second
+	maxSilence     = 5 * time.Second // since the sending of the last heartbeat that came back
+)
+
+// principalCache holds principals by the token that was shown. It is told of every change through the
+// database (see schema.sql), and drops what the change touches; the instance that made a change drops
+// it by itself before it answers. It trusts itself only while it is sure to be told: a heartbeat goes
+// out through the pool every second and has to come back over the listening connection.
+type principalCache struct {
+	instance string
+	now      func() time.Time
+	start    time.Time
+
+	mu      sync.RWMutex
+	entries map[string]*principal
+	epoch   uint64    // rises with every change: what was loaded before one is not kept after it
+	heard   time.Time // when the newest heartbeat that came back was sent; zero while not listening
+}
+
+// newPrincipalCache makes a cache that is off until the first heartbeat comes back.
+func newPrincipalCache(now func() time.Time) *principalCache {
+	return &principalCache{instance: rand.Text(), now: now, start: now(), entries: map[string]*principal{}}
+}
+
+// get returns the principal of a token, loaded if it is not cached.
+func (c *principalCache) get(token string, load func() (*principal, error)) (*principal, error) {
+	now := c.now()
+	c.mu.RLock()
+	p, epoch, sure := c.entries[token], c.epoch, now.Sub(c.heard) <= maxSilence
+	c.mu.RUnlock()
+	if sure && p != nil && now.Before(p.until) {
+		return p, nil
+	}
+	p, err := load()
+	if err != nil {
+		return nil, err
+	}
+	p.until = now.Add(p.until.Sub(time.Time{}))
+	if p.ExpiresAt.Before(p.until) {
+		p.until = p.ExpiresAt
+	}
+	if p.me, err = renderMe(p); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if sure && epoch == c.epoch {
+		if len(c.entries) >= maxPrincipals {
+			for other := range c.entries { // any one
+				delete(c.entries, other)
+				break
+			}
+		}
+		c.entries[token] = p
+	}
+	return p, nil
+}
+
+// drop forgets the principals of these users, sessions and API tokens; an empty id means all.
+func (c *principalCache) drop(ids ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch++
+	if slices.Contains(ids, "") {
+		clear(c.entries)
+		return
+	}
+	for token, p := range c.entries {
+		if slices.Contains(ids, p.CredentialID) || slices.Contains(ids, p.User.ID) {
+			delete(c.entries, token)
+		}
+	}
+}
+
+// mute is that nothing will be heard: the cache is off until a heartbeat comes back.
+func (c *principalCache) mute() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch++
+	c.heard = time.Time{}
+	clear(c.entries)
+}
+
+// beat sends a heartbeat. It says when it was sent, since our start.
+func (c *principalCache) beat(ctx context.Context, q querier) error {
+	payload := fmt.Sprintf("heartbeat %s %d", c.instance, c.now().Sub(c.start))
+	if _, err := q.Exec(ctx, `SELECT pg_notify('`+principalsChannel+`', $1)`, payload); err != nil {
+		return fmt.Errorf("send heartbeat: %w", err)
 	}
 	return nil
+}
+
+// received takes in a notification of principalsChannel.
+func (c *principalCache) received(payload string) {
+	sent, isHeartbeat := strings.CutPrefix(payload, "heartbeat ")
+	if !isHeartbeat {
+		c.drop(payload)
+		return
+	}
+	instance, since, _ := strings.Cut(sent, " ")
+	offset, err := strconv.ParseInt(since, 10, 64)
+	if instance != c.instance || err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = c.start.Add(time.Duration(offset))
+}
+
+// renderMe makes the answer of GET /api/v1/auth/me.
+func renderMe(p *principal) ([]byte, error) {
+	type credential struct {
+		Kind      string    `json:"kind"`
+		ID        string    `json:"id"`
+		ExpiresAt time.Time `json:"expires_at"`
+	}
+	return encodeJSON(struct {
+		user
+		Permissions []string   `json:"permissions"`
+		Credential  credential `json:"credential"`
+	}{p.User, p.Permissions, credential{p.Kind, p.CredentialID, p.ExpiresAt}})
+}
+
+// checkTarget returns the user with that id, if the actor may act on him: what a target holds, whatever
+// its status, must be no more than what the actor's credential may do. The caller holds lockAccess.
+func checkTarget(ctx context.Context, tx pgx.Tx, by *principal, id string) (user, error) {
+	const query = `
+		SELECT DISTINCT rp.permission
+		FROM user_roles ur
+		JOIN role_permissions rp ON rp.role_id = ur.role_id
+		WHERE ur.user_id = $1`
+	target, err := getUser(ctx, tx, id)
+	if err != nil {
+		return user{}, err
+	}
+	rows, err := tx.Query(ctx, query, id)
+	if err != nil {
+		return user{}, fmt.Errorf("get grants: %w", err)
+	}
+	grants, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return user{}, fmt.Errorf("get grants: %w", err)
+	}
+	for _, permission := range effectivePermissions(target.Roles, grants) {
+		if !by.holds(permission) {
+			return user{}, &problem{status: http.StatusForbidden, code: "grant_exceeds_own", detail: "That user holds " + permission + ", which you do not.", permission: permission}
+		}
+	}
+	return target, nil
 }

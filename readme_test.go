@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestReadmeTour runs the README's tour as it stands, but for the address and the folder, against the
@@ -39,7 +40,10 @@ func TestReadmeTour(t *testing.T) {
 	if err := os.Symlink(lookup(ts.env, "CAIRN_STATE_DIR"), filepath.Join(dir, "var")); err != nil {
 		t.Fatal(err)
 	}
-	tour := exec.Command("sh", "-c", script)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	tour := exec.CommandContext(ctx, "sh", "-c", script)
+	tour.WaitDelay = time.Second
 	tour.Dir = dir
 	output, err := tour.CombinedOutput()
 	if err != nil {
@@ -66,7 +70,7 @@ func TestSettingsInReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got, want []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(CAIRN_[A-Z_]+)` \\|").FindAllStringSubmatch(string(readme), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `(CAIRN_[A-Z0-9_]+)` \\|").FindAllStringSubmatch(string(readme), -1) {
 		got = append(got, row[1])
 	}
 	for _, s := range settings() {

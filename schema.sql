@@ -155,9 +155,21 @@ CREATE TABLE elevation_dataset_file_meta (
     ((status = 'ok') = (bbox IS NOT NULL) AND (bbox IS NULL OR native_bbox IS NOT NULL))
 );
 
--- The analysis task. It lives here, not in a process: whoever holds walker_token until walker_lease
--- lists the directory and writes chunks, walked_to being the last path written. The analysis has
--- ended when the walk has and chunks_left is 0.
+-- The instances that use this database, each alive until live_until and without a gap since alive_since.
+-- Of their keys the fingerprints, the signer's apart. A row outlives its instance: seen_at says when a
+-- key last signed.
+CREATE TABLE instances (
+  id           text        PRIMARY KEY,
+  signer       text        NOT NULL,
+  fingerprints text[]      NOT NULL,
+  seen_at      timestamptz NOT NULL,
+  alive_since  timestamptz NOT NULL,
+  live_until   timestamptz NOT NULL
+);
+
+-- The analysis task. It lives here, not in a process: an instance claims the walk, lists the directory
+-- and writes chunks, walked_to being the last path written. The analysis has ended when the walk has and
+-- chunks_left is 0. A claim is its holder's while the instance lives; the token tells one from the next.
 CREATE TABLE analyses (
   id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   dataset_id   bigint      NOT NULL REFERENCES datasets ON DELETE CASCADE,
@@ -169,8 +181,8 @@ CREATE TABLE analyses (
   queued_at    timestamptz NOT NULL DEFAULT now(),
   started_at   timestamptz,
   finished_at  timestamptz,
+  walker       text,
   walker_token uuid,
-  walker_lease timestamptz NOT NULL DEFAULT '-infinity',
   walked_to    text        COLLATE "C" NOT NULL DEFAULT '',
   chunks_left  bigint      NOT NULL DEFAULT 0,
   total        bigint      NOT NULL DEFAULT 0,
@@ -189,17 +201,123 @@ CREATE INDEX analyses_dataset_id_id_idx ON analyses (dataset_id, id);
 CREATE UNIQUE INDEX analyses_running_key ON analyses (dataset_id) WHERE finished_at IS NULL;
 
 -- The interval (from_path, to_path] of a dataset's paths, with every file the walk found in it; no
--- to_path means to the end. Rows of the interval that are not in files are deleted when it is
--- stored, but for those below kept_dirs, which could not be listed.
+-- to_path means to the end. Rows of the interval that are not in files go when it is stored, if their
+-- files are really gone. deaths counts the instances that died while they held it.
 CREATE TABLE analysis_chunks (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   analysis_id bigint      NOT NULL REFERENCES analyses ON DELETE CASCADE,
   from_path   text        COLLATE "C" NOT NULL,
   to_path     text        COLLATE "C",
   files       json        NOT NULL,
-  kept_dirs   text[]      NOT NULL,
+  reader      text,
   token       uuid,
-  lease_until timestamptz NOT NULL DEFAULT '-infinity',
-  attempts    integer     NOT NULL DEFAULT 0
+  deaths      integer     NOT NULL DEFAULT 0,
+  failures    integer     NOT NULL DEFAULT 0
 );
 CREATE INDEX analysis_chunks_analysis_id_idx ON analysis_chunks (analysis_id);
+
+-- migration 2: API tokens, throttling, audit, notifications
+
+-- Where a session was opened, for its owner to recognise it.
+ALTER TABLE sessions ADD COLUMN device text NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN address text NOT NULL DEFAULT '';
+
+-- What a script signs in with. The token itself is not stored, only its SHA-256. It may do at most what
+-- its owner may at the time of use.
+CREATE TABLE api_tokens (
+  id           uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+  user_id      uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
+  name         text        COLLATE "C" NOT NULL,
+  token_hash   bytea       NOT NULL,
+  permissions  text[]      NOT NULL,
+  created_at   timestamptz NOT NULL DEFAULT now(),
+  expires_at   timestamptz NOT NULL,
+  last_used_at timestamptz,
+  CONSTRAINT api_tokens_token_hash_key UNIQUE (token_hash),
+  CONSTRAINT api_tokens_name_key UNIQUE (user_id, name)
+);
+
+-- Attempts to guess a password, by an HMAC of what they are counted for: an account from an address
+-- (pair), an address, or an account. last_at is when the last counted one began, allowed whether the last
+-- one might go on, known that the pair has signed in before.
+CREATE TABLE throttles (
+  key        bytea       PRIMARY KEY,
+  kind       text        NOT NULL,
+  attempts   bigint      NOT NULL DEFAULT 1,
+  last_at    timestamptz NOT NULL DEFAULT now(),
+  allowed    boolean     NOT NULL DEFAULT true,
+  known      boolean     NOT NULL DEFAULT false,
+  expires_at timestamptz NOT NULL,
+  CONSTRAINT throttles_kind_check CHECK (kind IN ('pair', 'address', 'account'))
+);
+CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
+
+-- How long after so many attempts the next one has to wait: 5 for a pair and 100 for an address are free,
+-- then it doubles from a second to 5 minutes and to 1 minute. An account by itself is never delayed.
+CREATE FUNCTION throttle_delay(kind text, attempts bigint) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+  SELECT make_interval(secs => CASE
+    WHEN kind = 'pair' AND attempts > 5 THEN least(2 ^ least(attempts - 6, 20), 300)
+    WHEN kind = 'address' AND attempts > 100 THEN least(2 ^ least(attempts - 101, 20), 60)
+    ELSE 0
+  END)
+$$;
+
+-- Whether the next attempt may begin. Without delay it may, though another that began later was counted
+-- first.
+CREATE FUNCTION throttle_ready(kind text, attempts bigint, last_at timestamptz) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT throttle_delay(kind, attempts) = interval '0' OR last_at + throttle_delay(kind, attempts) <= now()
+$$;
+
+-- What happened to accounts, by whom. Rows can only be added.
+CREATE TABLE audit_log (
+  id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+  actor_id   uuid,
+  actor      text        NOT NULL,
+  credential text        NOT NULL,
+  address    text        NOT NULL,
+  request_id text        NOT NULL,
+  action     text        NOT NULL,
+  target     text        NOT NULL,
+  before     jsonb,
+  after      jsonb
+);
+
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'rows of % can only be added', TG_TABLE_NAME;
+END $$;
+CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
+  FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+
+-- Every instance caches who a credential belongs to and what it may do. What takes something away or
+-- changes what is shown is told to all of them, on cairn_principals: the id of a user, session or token,
+-- or nothing, for all of them. A refresh or a use tells nothing: NOTIFY serialises commits.
+CREATE FUNCTION tell_principals() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_notify('cairn_principals', coalesce(to_jsonb(OLD), to_jsonb(NEW)) ->> TG_ARGV[0]);
+  RETURN NULL;
+END $$;
+CREATE FUNCTION tell_all_principals() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_notify('cairn_principals', '');
+  RETURN NULL;
+END $$;
+CREATE TRIGGER users_tell AFTER UPDATE OF username, email, display_name, status, credential_version, last_login_at ON users
+  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
+CREATE TRIGGER users_tell_delete AFTER DELETE ON users
+  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
+CREATE TRIGGER user_roles_tell AFTER INSERT OR UPDATE OR DELETE ON user_roles
+  FOR EACH ROW EXECUTE FUNCTION tell_principals('user_id');
+CREATE TRIGGER sessions_tell AFTER UPDATE OF ended_at ON sessions
+  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
+CREATE TRIGGER sessions_tell_delete AFTER DELETE ON sessions
+  FOR EACH ROW WHEN (OLD.ended_at IS NULL) EXECUTE FUNCTION tell_principals('id');
+CREATE TRIGGER api_tokens_tell AFTER UPDATE OF permissions, name, expires_at ON api_tokens
+  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
+CREATE TRIGGER api_tokens_tell_delete AFTER DELETE ON api_tokens
+  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
+CREATE TRIGGER roles_tell AFTER UPDATE OR DELETE ON roles
+  FOR EACH STATEMENT EXECUTE FUNCTION tell_all_principals();
+CREATE TRIGGER role_permissions_tell AFTER INSERT OR UPDATE OR DELETE ON role_permissions
+  FOR EACH STATEMENT EXECUTE FUNCTION tell_all_principals();

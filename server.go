@@ -27,18 +27,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// server holds everything a handler needs. One is made at start; its fields do not change after.
+// server holds everything a handler needs. One is made at start; its fields are not set after.
 type server struct {
-	cfg      config
-	log      *slog.Logger
-	db       *pgxpool.Pool
-	keys     *keyring
-	hasher   *passwordHasher
-	analyzer *analyzer
-	now      func() time.Time // the clock; a test sets its own
-	stopping context.Context  // ends when the service is told to stop
-	mux      *http.ServeMux
-	origins  *http.CrossOriginProtection
+	cfg        config
+	log        *slog.Logger
+	db         *pgxpool.Pool
+	keys       atomic.Pointer[keyring] // another one after SIGHUP
+	principals *principalCache
+	hasher     *passwordHasher
+	analyzer   *analyzer
+	life       time.Duration    // how long this instance counts as living after its last sign
+	now        func() time.Time // the clock; a test sets its own
+	stopping   context.Context  // ends when the service is told to stop
+	mux        *http.ServeMux
+	origins    *http.CrossOriginProtection
 
 	warnedForwarded atomic.Bool // that X-Forwarded-For came from an untrusted loopback was logged
 }
@@ -56,8 +58,9 @@ type accessKind int
 const (
 	accessPublic        accessKind = iota // anyone
 	accessRefreshCookie                   // anyone; the handler itself asks for a good refresh cookie
-	accessSignedIn                        // anyone with a good access token
-	accessPermission                      // and who holds the permission
+	accessSignedIn                        // a session or an API token
+	accessSession                         // a signed-in person's own session
+	accessPermission                      // a session or API token that holds the permission
 )
 
 // The values of a route's who.
@@ -65,13 +68,14 @@ var (
 	public        = access{kind: accessPublic}
 	refreshCookie = access{kind: accessRefreshCookie}
 	signedIn      = access{kind: accessSignedIn}
+	ownSession    = access{kind: accessSession}
 )
 
-// holds is the access of those who hold the permission.
+// holds is the access of those whose credential holds the permission.
 func holds(permission string) access { return access{accessPermission, permission} }
 
 func (a access) String() string {
-	return [...]string{"public", "refresh cookie", "signed in", a.permission}[a.kind]
+	return [...]string{"public", "refresh cookie", "signed in", "session", a.permission}[a.kind]
 }
 
 // handler answers a request or returns why it did not. After an error it has written nothing.
@@ -86,6 +90,9 @@ type route struct {
 	query   []string // the query parameters it takes; any other is refused
 }
 
+// verifyPath is what a proxy asks. Its 401 offers HTTP Basic too, for browsers behind the proxy.
+const verifyPath = "/api/v1/auth/verify"
+
 // routes is every endpoint and who may call it. It serves the requests, is printed by "cairn routes"
 // and drives the authorization tests.
 func (s *server) routes() []route {
@@ -98,9 +105,24 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/auth/refresh", refreshCookie, s.refresh, nil},
 		{"POST", "/api/v1/auth/logout", public, s.logout, nil},
 		{"GET", "/api/v1/auth/me", signedIn, s.getMe, nil},
+		{"PATCH", "/api/v1/auth/me", ownSession, s.updateMe, nil},
+		{"PUT", "/api/v1/auth/password", ownSession, s.changePassword, nil},
 		{"POST", "/api/v1/auth/password-reset", public, s.resetPassword, nil},
+		{"GET", "/api/v1/auth/sessions", ownSession, s.listOwnSessions, []string{"limit", "cursor"}},
+		{"DELETE", "/api/v1/auth/sessions", ownSession, s.endOtherSessions, nil},
+		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, s.endOwnSession, nil},
+		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, []string{"limit", "cursor"}},
+		{"POST", "/api/v1/auth/tokens", ownSession, s.createOwnToken, nil},
+		{"DELETE", "/api/v1/auth/tokens", ownSession, s.endOwnTokens, nil},
+		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnToken, nil},
+		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission", "role"}},
 
 		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status"}},
+
+		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions, []string{"limit", "cursor"}},
+		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil},
+		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}},
+		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil},
 		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor"}},
@@ -191,6 +213,9 @@ func knownMethod(method string) string {
 	return "other"
 }
 
+// requestLimit is how long a request may take, waiting for the database included.
+const requestLimit = 15 * time.Second
+
 // call checks the caller against the route and runs its handler. A panic comes back as an error.
 func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) {
 	defer func() {
@@ -204,6 +229,16 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
+	ctx, limit := r.Context(), requestLimit
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		ctx = context.WithoutCancel(ctx) // a change is not given up because its caller left: a logout must not be
+	}
+	if slices.Contains(rt.query, "wait") {
+		limit += maxWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	r = r.WithContext(ctx)
 	if err := s.authorize(rt.who, w, r); err != nil {
 		return err
 	}
@@ -221,8 +256,11 @@ func (s *server) authorize(who access, w http.ResponseWriter, r *http.Request) e
 		return err
 	}
 	callerOf(r).principal = p
-	if who.kind == accessPermission && !p.holds(who.permission) {
-		return &problem{status: http.StatusForbidden, code: "permission_missing", detail: "This needs the permission " + who.permission + ".", permission: who.permission}
+	switch {
+	case who.kind == accessPermission && !p.holds(who.permission):
+		return p.lacks(who.permission)
+	case who.kind == accessSession && p.Kind != "session":
+		return &problem{status: http.StatusForbidden, code: "session_required", detail: "An API token cannot do this: sign in."}
 	}
 	return nil
 }
@@ -380,7 +418,7 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	case r.Context().Err() != nil:
 		w.status = 499              // as nginx logs it
 		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
-	case isUnavailable(err):
+	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
 		p = &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
 	default:
 		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
@@ -412,6 +450,9 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	if p.status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
+	if p.status == http.StatusUnauthorized && w.route == verifyPath {
+		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
+	}
 	if err := writeBody(w, p.status, "application/problem+json", body); err != nil {
 		s.log.Error("write problem", "id", c.requestID, "error", err)
 	}
@@ -424,17 +465,31 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 
 // writeBody answers with v in JSON of some media type.
 func writeBody(w http.ResponseWriter, status int, contentType string, v any) error {
+	body, err := encodeJSON(v)
+	if err != nil {
+		return err
+	}
+	return writeBytes(w, status, contentType, body)
+}
+
+// encodeJSON is v in JSON, with a newline at the end.
+func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
+		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
+	return b.Bytes(), nil
+}
+
+// writeBytes answers with a body that is complete.
+func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) error {
 	h := w.Header()
 	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(b.Len()))
+	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	w.Write(b.Bytes()) // an error means that the client left
+	w.Write(body) // an error means that the client left
 	return nil
 }
 
@@ -469,7 +524,7 @@ func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
 			return malformed("wrong_type", "%s cannot be a JSON %s.", e.Field, e.Value)
 		}
 		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return malformed("unknown_field", "There is no field %s.", field)
+			return malformed("unknown_field", "There is no field %.64s.", field)
 		}
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
@@ -484,25 +539,32 @@ func checkKeys(body []byte) error {
 		seen    map[string]bool // nil in an array
 		wantKey bool
 	}
-	const maxDepth = 16
+	const maxDepth, maxTokens = 16, 2000 // far more than any body of ours needs, and cheap to look at
 	var open []level
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	for first := true; first || len(open) > 0; first = false {
+	replaced := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
+	for n := 0; n == 0 || len(open) > 0; n++ {
 		token, err := dec.Token()
 		if err != nil {
 			return malformed("malformed_json", "The body is not JSON: it breaks off or goes wrong at byte %d.", dec.InputOffset())
 		}
-		if first && token != json.Delim('{') {
+		if n == maxTokens {
+			return malformed("malformed_json", "The body has more than %d parts.", maxTokens)
+		}
+		if text, ok := token.(string); ok && !replaced && strings.ContainsRune(text, utf8.RuneError) {
+			return malformed("malformed_json", "The body has half of a surrogate pair.")
+		}
+		if n == 0 && token != json.Delim('{') {
 			return malformed("malformed_json", "The body must be a JSON object.")
 		}
 		if n := len(open); n > 0 && open[n-1].wantKey {
 			if key, isKey := token.(string); isKey {
 				if !ours.MatchString(key) {
-					return malformed("unknown_field", "There is no field %q.", key)
+					return malformed("unknown_field", "There is no field %.64q.", key)
 				}
 				if open[n-1].seen[key] {
-					return malformed("duplicate_field", "The field %q is there twice.", key)
+					return malformed("duplicate_field", "The field %.64q is there twice.", key)
 				}
 				open[n-1].seen[key] = true
 				open[n-1].wantKey = false
@@ -544,13 +606,13 @@ func checkQuery(r *http.Request, allowed []string) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(allowed, name) {
-			return malformed("unknown_parameter", "There is no query parameter %q here.", name)
+			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
 		}
 		if len(query[name]) > 1 {
-			return malformed("duplicate_parameter", "The query parameter %q is there twice.", name)
+			return malformed("duplicate_parameter", "The query parameter %.64q is there twice.", name)
 		}
 		if value := query.Get(name); !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-			return malformed("malformed_query", "The query parameter %q is not UTF-8 text.", name)
+			return malformed("malformed_query", "The query parameter %.64q is not UTF-8 text.", name)
 		}
 	}
 	return nil
@@ -563,71 +625,6 @@ func pathID(r *http.Request, name string) (int64, error) {
 		return 0, errNotFound
 	}
 	return id, nil
-}
-
-// page is which part of a list is asked for: at most limit items, those after the item with the keys
-// in after (nil: from the beginning).
-type page struct {
-	limit int
-	after []string
-	scope string // what a cursor of this list is bound to
-}
-
-// maxPage is the most items a list answers at once.
-const maxPage = 500
-
-// readPage reads limit and cursor; keys is by how many keys the list is ordered.
-func (s *server) readPage(r *http.Request, keys int) (page, error) {
-	query := r.URL.Query()
-	p := page{limit: 50}
-	if text := query.Get("limit"); text != "" {
-		limit, err := strconv.Atoi(text)
-		if err != nil {
-			return page{}, malformed("wrong_type", "limit must be a number.")
-		}
-		var v invalid
-		v.check(limit >= 1 && limit <= maxPage, "limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage))
-		if err := v.err(); err != nil {
-			return page{}, err
-		}
-		p.limit = limit
-	}
-	cursor := query.Get("cursor")
-	query.Del("cursor")
-	query.Del("limit")
-	p.scope = r.URL.Path + "?" + query.Encode()
-	if cursor != "" {
-		after, err := s.keys.verifyCursor(p.scope, cursor)
-		if err != nil || len(after) != keys {
-			return page{}, malformed("invalid_cursor", "The cursor is not one of this list with these filters.")
-		}
-		p.after = after
-	}
-	return p, nil
-}
-
-// writeList answers one page. items holds up to limit+1 rows: one more than asked for means that
-// there is a next page. key gives the keys that an item is ordered by.
-func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, p page, items []T, key func(T) []string) error {
-	answer := struct {
-		Items      []T     `json:"items"`
-		NextCursor *string `json:"next_cursor"`
-	}{Items: items}
-	if len(items) > p.limit {
-		answer.Items = items[:p.limit]
-		cursor, err := s.keys.signCursor(p.scope, key(items[p.limit-1]))
-		if err != nil {
-			return err
-		}
-		answer.NextCursor = &cursor
-		query := r.URL.Query()
-		query.Set("cursor", cursor)
-		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
-	}
-	if answer.Items == nil {
-		answer.Items = []T{}
-	}
-	return writeJSON(w, http.StatusOK, answer)
 }
 
 // getHealth says whether the database answers, within two seconds.

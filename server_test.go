@@ -131,6 +131,14 @@ func TestAuthorizationMatrix(t *testing.T) {
 	expired := ts.signIn("expired", "all")
 	ts.exec(`UPDATE sessions SET expires_at = now() WHERE user_id = (SELECT id FROM users WHERE username = 'expired')`)
 
+	reader := ts.signIn("reader", datasetRead)
+	ts.addUser("scripted", "all")
+	narrow := ts.addToken("scripted", "narrow", metricsRead)
+	typo := narrow.as(narrow.token[:len(narrow.token)-1] + "x")
+	revoked, outdated := ts.addToken("scripted", "revoked", permissions()...), ts.addToken("scripted", "outdated", permissions()...)
+	ts.exec(`DELETE FROM api_tokens WHERE name = 'revoked'`)
+	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = 'outdated'`)
+
 	fresh := 0
 	for _, rt := range ts.routes() {
 		t.Run(rt.method+" "+rt.path, func(t *testing.T) {
@@ -143,6 +151,9 @@ func TestAuthorizationMatrix(t *testing.T) {
 				manager, analyst, author := each[datasetManage], each[datasetAnalyze], each[adminSystemMessage]
 				dataset := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
 				path := strings.Replace(rt.path, "/api/v1/datasets/{id}", dataset, 1)
+				if strings.HasPrefix(path, "/api/v1/users/{id}") {
+					path = strings.Replace(path, "{id}", ts.addUser("target"+name), 1)
+				}
 				if strings.Contains(rt.path, "{analysis}") || strings.Contains(rt.path, "{file}") {
 					run := analyst.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 					each[datasetRead].finished(run)
@@ -157,7 +168,9 @@ func TestAuthorizationMatrix(t *testing.T) {
 					"POST /api/v1/auth/login":             map[string]string{"username": "none", "password": testPassword},
 					"POST /api/v1/auth/password-reset":    map[string]string{"token": "x", "new_password": testPassword},
 					"POST /api/v1/system-messages":        map[string]string{"title": "t", "body": "b"},
-					"POST /api/v1/datasets":               map[string]string{"name": name + "a", "path": name + "/."},
+					"PATCH /api/v1/auth/me":               map[string]string{"display_name": "new"},
+					"PUT /api/v1/auth/password":           map[string]string{"current_password": testPassword, "new_password": testPassword},
+					"POST /api/v1/auth/tokens":            map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
 					"PATCH /api/v1/datasets/{id}":         map[string]string{"description": "d"},
 					"POST /api/v1/datasets/{id}/analyses": map[string]bool{"force": true},
 				}[rt.method+" "+rt.path]
@@ -166,9 +179,17 @@ func TestAuthorizationMatrix(t *testing.T) {
 			check := func(c client, status int, code string) {
 				t.Helper()
 				path, body := target()
-				if rt.path == "/api/v1/datasets" && rt.method == "POST" {
-					os.Mkdir(filepath.Join(ts.datasets, fmt.Sprintf("more%d", fresh)), 0o755)
-					body = map[string]string{"name": fmt.Sprintf("more%d", fresh), "path": fmt.Sprintf("more%d", fresh)}
+				if rt.method == "POST" && rt.path == "/api/v1/datasets" {
+					name := fmt.Sprint("more", fresh)
+					os.Mkdir(filepath.Join(ts.datasets, name), 0o755)
+					body = map[string]string{"name": name, "path": name}
+				}
+				switch rt.path {
+				case "/api/v1/auth/sessions/{id}":
+					another, _ := ts.client().login("reader", testPassword)
+					path = strings.Replace(rt.path, "{id}", another.credentialID(), 1)
+				case "/api/v1/auth/tokens/{id}":
+					path = strings.Replace(rt.path, "{id}", ts.addToken("reader", fmt.Sprint("t", fresh), datasetRead).credentialID(), 1)
 				}
 				a := c.do(rt.method, path, body)
 				good := a.status == status && (code == "" || a.text("code") == code)
@@ -198,10 +219,18 @@ func TestAuthorizationMatrix(t *testing.T) {
 				check(each[""], 403, "permission_missing")
 				check(allBut[rt.who.permission], 403, "permission_missing")
 				check(each[rt.who.permission], 200, "")
+				check(narrow, 403, "token_scope")
+			case accessSession:
+				check(reader, 200, "")
+				check(narrow, 403, "session_required")
 			default:
-				check(each[""], 200, "")
+				check(reader, 200, "")
+				check(narrow, 200, "")
 			}
 			check(anonymous, 401, "not_signed_in")
+			check(typo, 401, "invalid_token")
+			check(revoked, 401, "invalid_token")
+			check(outdated, 401, "invalid_token")
 			check(anonymous.as("nonsense"), 401, "invalid_token")
 			check(disabled, 401, "invalid_token")
 			check(pending, 401, "invalid_token")

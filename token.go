@@ -9,9 +9,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"regexp"
 	"strings"
 	"time"
@@ -34,6 +36,9 @@ type key struct {
 	access  []byte
 	refresh []byte
 	cursor  []byte
+	names   []byte // for login names that are counted without being stored
+
+	fingerprint string // tells the key in the database; it gives nothing away
 }
 
 // keyring holds the keys: the first signs, all verify. It does not change once loaded.
@@ -53,6 +58,7 @@ func newKey(id string, secret []byte) (key, error) {
 		return key{}, fmt.Errorf("encode token header: %w", err)
 	}
 	k.header = base64.RawURLEncoding.EncodeToString(header)
+	var fingerprint []byte
 	for _, use := range []struct {
 		name string
 		to   *[]byte
@@ -60,11 +66,14 @@ func newKey(id string, secret []byte) (key, error) {
 		{"cairn access token v1", &k.access},
 		{"cairn refresh token v1", &k.refresh},
 		{"cairn cursor v1", &k.cursor},
+		{"cairn names v1", &k.names},
+		{"cairn fingerprint v1", &fingerprint},
 	} {
 		if *use.to, err = hkdf.Key(sha256.New, secret, nil, use.name, sha256.Size); err != nil {
 			return key{}, fmt.Errorf("derive %s key: %w", use.name, err)
 		}
 	}
+	k.fingerprint = hex.EncodeToString(fingerprint[:8])
 	return k, nil
 }
 
@@ -140,41 +149,53 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 	return signed + "." + encodedMAC(k.access, signed), nil
 }
 
-// verifyAccess returns the claims of an access token of ours that is good at the time now, else
-// errToken. Nothing of a token is decoded before its signature has been compared, and that in its
+// openAccess returns the payload of an access token that one of our keys has signed, still encoded,
+// else errToken. Nothing of a token is decoded before its signature has been compared, and that in its
 // encoded form: base64url as Go reads it has several spellings of one MAC. The header is not
 // interpreted at all: it is one that we write, byte for byte, or it is refused, which leaves no room
 // for "alg":"none" and its kin (RFC 8725, section 3.1).
-func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
+func (ring *keyring) openAccess(token string) (payload string, err error) {
 	if len(token) > maxTokenLength {
-		return accessClaims{}, errToken
+		return "", errToken
 	}
 	end := strings.LastIndexByte(token, '.')
 	if end < 0 {
-		return accessClaims{}, errToken
+		return "", errToken
 	}
 	signed, mac := token[:end], token[end+1:]
 	header, payload, _ := strings.Cut(signed, ".")
 	for _, k := range ring.keys {
-		if header != k.header {
-			continue
+		if header == k.header && hmac.Equal([]byte(mac), []byte(encodedMAC(k.access, signed))) {
+			return payload, nil
 		}
-		if !hmac.Equal([]byte(mac), []byte(encodedMAC(k.access, signed))) {
-			return accessClaims{}, errToken
-		}
-		var claims accessClaims
-		decoded, err := base64.RawURLEncoding.Strict().DecodeString(payload)
-		if err != nil || json.Unmarshal(decoded, &claims) != nil {
-			return accessClaims{}, errToken // unreachable: we signed it
-		}
-		at := now.Unix()
-		if claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer || at >= claims.ExpiresAt ||
-			claims.IssuedAt > at+maxClockSkew {
-			return accessClaims{}, errToken
-		}
-		return claims, nil
 	}
-	return accessClaims{}, errToken
+	return "", errToken
+}
+
+// readClaims decodes the payload that openAccess returned and checks that the token is for us and good
+// at the time now, else errToken.
+func readClaims(payload string, now time.Time) (accessClaims, error) {
+	var claims accessClaims
+	decoded, err := base64.RawURLEncoding.Strict().DecodeString(payload)
+	if err != nil || json.Unmarshal(decoded, &claims) != nil {
+		return accessClaims{}, errToken // unreachable: we signed it
+	}
+	at := now.Unix()
+	if claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer || at >= claims.ExpiresAt ||
+		claims.IssuedAt > at+maxClockSkew {
+		return accessClaims{}, errToken
+	}
+	return claims, nil
+}
+
+// verifyAccess returns the claims of an access token of ours that is good at the time now, else
+// errToken.
+func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
+	payload, err := ring.openAccess(token)
+	if err != nil {
+		return accessClaims{}, err
+	}
+	return readClaims(payload, now)
 }
 
 // maxClockSkew is by how many seconds the clocks of two instances may differ: a token issued by one
@@ -261,6 +282,31 @@ func encodedMAC(secret []byte, text string) string {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte(text))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// apiTokenPrefix begins every API token, so that scanners for leaked secrets know it.
+const apiTokenPrefix = "cairn_pat_"
+
+// newAPIToken makes an API token: the prefix, 256 random bits and a CRC-32 of both, in hexadecimal. It
+// is stored as hash, a SHA-256: with so many random bits that is enough.
+func newAPIToken() (token string, hash []byte) {
+	secret := make([]byte, 32)
+	rand.Read(secret) // never fails (crypto/rand)
+	text := apiTokenPrefix + hex.EncodeToString(secret)
+	token = fmt.Sprintf("%s%08x", text, crc32.ChecksumIEEE([]byte(text)))
+	sum := sha256.Sum256([]byte(token))
+	return token, sum[:]
+}
+
+// hashAPIToken returns what is stored of an API token, or errToken for what can be none: a typo costs
+// no query.
+func hashAPIToken(token string) ([]byte, error) {
+	end := len(token) - 8
+	if len(token) != len(apiTokenPrefix)+64+8 || token[end:] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(token[:end]))) {
+		return nil, errToken
+	}
+	sum := sha256.Sum256([]byte(token))
+	return sum[:], nil
 }
 
 // newPasswordToken makes a one-use token and the hash under which it is stored. It has 130 random

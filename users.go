@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -79,6 +78,74 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	return writeList(s, w, r, p, users, func(u user) []string { return []string{u.Username} })
 }
 
+// listUserSessions answers GET /api/v1/users/{id}/sessions.
+func (s *server) listUserSessions(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return err
+	}
+	if _, err := getUser(r.Context(), s.db, id); err != nil {
+		return err
+	}
+	return s.writeSessions(w, r, id)
+}
+
+// listUserTokens answers GET /api/v1/users/{id}/tokens.
+func (s *server) listUserTokens(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return err
+	}
+	if _, err := getUser(r.Context(), s.db, id); err != nil {
+		return err
+	}
+	return s.writeAPITokens(w, r, id)
+}
+
+// endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
+func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
+	return s.actOnUser(w, r, func(ctx context.Context, tx pgx.Tx, target user) error {
+		ids, err := liveSessions(ctx, tx, target.ID, "")
+		if err != nil {
+			return err
+		}
+		_, err = endSessions(ctx, tx, actorOf(r), "session.end", ids, target.ID)
+		return err
+	})
+}
+
+// endTokensOfUser answers DELETE /api/v1/users/{id}/tokens.
+func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
+	return s.actOnUser(w, r, func(ctx context.Context, tx pgx.Tx, target user) error {
+		_, err := deleteAPITokens(ctx, tx, actorOf(r), target, nil)
+		return err
+	})
+}
+
+// actOnUser does something to the user of the path, if the caller may act on him, and answers 204.
+func (s *server) actOnUser(w http.ResponseWriter, r *http.Request, do func(context.Context, pgx.Tx, user) error) error {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(r.Context(), tx, lockAccess); err != nil {
+			return err
+		}
+		target, err := checkTarget(r.Context(), tx, principalOf(r), id)
+		if err != nil {
+			return err
+		}
+		return do(r.Context(), tx, target)
+	})
+	if err != nil {
+		return err
+	}
+	s.principals.drop(id)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 // optional is the value of a query parameter, or nil where it is not given.
 func optional(query map[string][]string, name string) *string {
 	if values := query[name]; len(values) > 0 {
@@ -108,15 +175,7 @@ func listUsers(ctx context.Context, q querier, filter userFilter) ([]user, error
 				OR strpos(lower(u.display_name), lower($3)) > 0)
 		ORDER BY u.username
 		LIMIT $4`
-	rows, err := q.Query(ctx, query, filter.after, filter.status, filter.q, filter.limit)
-	if err != nil {
-		return nil, fmt.Errorf("list users: %w", err)
-	}
-	users, err := pgx.CollectRows(rows, pgx.RowToStructByName[user])
-	if err != nil {
-		return nil, fmt.Errorf("list users: %w", err)
-	}
-	return users, nil
+	return collect[user](ctx, q, "list users", query, filter.after, filter.status, filter.q, filter.limit)
 }
 
 // newUser is what a user is made of. The fields have been checked.
@@ -135,9 +194,8 @@ func checkIdentity(v *invalid, username string, email *string, displayName strin
 	name, ok := normalizeUsername(username)
 	v.check(ok, "username", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
 	if email != nil {
-		address := strings.ToLower(*email)
-		// Unverified and only a way to log in: that it has the shape of an address is enough.
-		v.check(len(address) <= 254 && regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`).MatchString(address), "email", "malformed", "is no e-mail address")
+		address, ok := normalizeEmail(*email)
+		v.check(ok, "email", "malformed", "is no e-mail address")
 		email = &address
 	}
 	v.check(isLine(displayName, 0, 100), "display_name", "malformed", "must be at most 100 characters without control characters")
@@ -151,11 +209,24 @@ func normalizeUsername(name string) (string, bool) {
 	return strings.ToLower(name), ok
 }
 
-// isLine says whether the text is one line of low to high code points, without control characters.
+// normalizeEmail returns the address in lower case and whether it has the shape of one, in ASCII. It is
+// never verified and only a way to log in, so that is enough.
+func normalizeEmail(address string) (string, bool) {
+	ok := len(address) <= 254 && regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`).MatchString(address)
+	return strings.ToLower(address), ok
+}
+
+// isLine says whether the text is one line of low to high code points, without control characters or
+// such as turn the direction of writing.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
-	return n >= low && n <= high && !strings.ContainsFunc(text, unicode.IsControl)
+	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
+		return unicode.IsControl(c) || unicode.In(c, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
+	})
 }
+
+// errEmailTaken is a problem 409.
+var errEmailTaken = &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
 
 // createUser adds a user with one role. A name or e-mail address that is taken is a problem 409. The
 // caller holds lockAccess.
@@ -170,12 +241,31 @@ func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	case isUniqueViolation(err, "users_username_key"):
 		return user{}, &problem{status: http.StatusConflict, code: "username_taken", detail: "There is, or was, a user of that name."}
 	case isUniqueViolation(err, "users_email_key"):
-		return user{}, &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
+		return user{}, errEmailTaken
 	case err != nil:
 		return user{}, fmt.Errorf("create user: %w", err)
 	}
 	if err := grantRole(ctx, tx, id, n.role); err != nil {
 		return user{}, err
+	}
+	return getUser(ctx, tx, id)
+}
+
+// updateNames changes what is not nil of a user's e-mail address and display name. An address that is
+// taken is a problem 409. The caller holds lockAccess.
+func updateNames(ctx context.Context, tx pgx.Tx, id string, email, displayName *string) (user, error) {
+	const query = `
+		UPDATE users
+		SET email = coalesce($2, email),
+			display_name = coalesce($3, display_name),
+			updated_at = now()
+		WHERE id = $1`
+	_, err := tx.Exec(ctx, query, id, email, displayName)
+	if isUniqueViolation(err, "users_email_key") {
+		return user{}, errEmailTaken
+	}
+	if err != nil {
+		return user{}, fmt.Errorf("update names: %w", err)
 	}
 	return getUser(ctx, tx, id)
 }
@@ -186,16 +276,5 @@ func getUser(ctx context.Context, q querier, id string) (user, error) {
 		SELECT ` + userColumns + `
 		FROM users u
 		WHERE u.id = $1`
-	rows, err := q.Query(ctx, query, id)
-	if err != nil {
-		return user{}, fmt.Errorf("get user: %w", err)
-	}
-	u, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[user])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return user{}, errNotFound
-	}
-	if err != nil {
-		return user{}, fmt.Errorf("get user: %w", err)
-	}
-	return u, nil
+	return collectOne[user](ctx, q, errNotFound, "get user", query, id)
 }

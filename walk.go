@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -93,6 +94,8 @@ type walker struct {
 	after string                            // what does not come after this path is passed over
 	file  func(entry) error                 // called for each file
 	warn  func(dir string, err error) error // called for a directory ("a/b/") that could not be listed
+
+	progress atomic.Int64 // rises while the walk gets on
 }
 
 // walk walks the tree below a directory; prefix ("" or "a/b/") comes before every path. That the
@@ -105,21 +108,26 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 // directory walks one directory, depth levels below the first.
 func (w *walker) directory(ctx context.Context, dir *os.Root, prefix string, depth int) error {
 	type child struct {
-		entry      // Path is the name, with a slash if it is a directory
-		isDir bool // not a symbolic link to one
+		entry       // Path is the name, with a slash if it is a directory
+		isDir bool  // not a symbolic link to one
+		err   error // why a directory cannot be listed
 	}
+	w.progress.Add(1)
 	names, err := readNames(dir)
 	if err != nil {
 		return err
 	}
 	children := make([]child, 0, len(names))
 	for _, name := range names {
+		w.progress.Add(1)
 		c := child{entry: entry{Path: encodeName(name)}}
 		info, err := dir.Lstat(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
-		case err != nil: // left to the reader, which will say why
+		case err != nil:
+			// Nobody knows what it is. As a file it gets a row that says why; as a directory, a warning.
+			children = append(children, child{entry: entry{Path: c.Path + "/"}, isDir: true, err: err})
 		case info.IsDir():
 			c.isDir = true
 			c.Path += "/"
@@ -133,6 +141,8 @@ func (w *walker) directory(ctx context.Context, dir *os.Root, prefix string, dep
 	}
 	names = nil
 	slices.SortFunc(children, func(a, b child) int { return strings.Compare(a.Path, b.Path) })
+	// A name that is renamed over while the directory is read may be listed twice.
+	children = slices.CompactFunc(children, func(a, b child) bool { return a.Path == b.Path })
 	for _, c := range children {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -144,6 +154,8 @@ func (w *walker) directory(ctx context.Context, dir *os.Root, prefix string, dep
 		case !c.isDir && w.after >= c.Path:
 		case len(c.Path) > maxPath:
 			err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
+		case c.err != nil:
+			err = w.warn(c.Path, c.err)
 		case c.isDir:
 			err = w.descend(ctx, dir, name, c.Path, depth+1)
 		default:
@@ -257,6 +269,32 @@ func (fr *fileReader) read(path string) (m ElevationDatasetFileMeta, found bool)
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	readExtent(name, f, info.Size(), &m)
 	return m, true
+}
+
+// isGone says whether there is no file of that path any more, or none that a walk would find. Any error
+// but "not there" leaves that open, and is false.
+func isGone(root *os.Root, path string) bool {
+	raw, err := decodePath(path)
+	if err != nil {
+		return false
+	}
+	for i, c := range []byte(raw) {
+		if c != '/' {
+			continue
+		}
+		info, err := root.Lstat(raw[:i])
+		if err != nil {
+			return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+		}
+		if !info.IsDir() {
+			return true // a file or a symbolic link is there now
+		}
+	}
+	info, err := root.Lstat(raw)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+	}
+	return info.IsDir()
 }
 
 // fail gives the row a status other than ok and the reason for it.

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// apiToken is a token for scripts, without its secret.
+type apiToken struct {
+	ID          string     `json:"id"`
+	Name        string     `json:"name"`
+	Permissions []string   `json:"permissions"` // at most what the owner holds at the time of use
+	CreatedAt   time.Time  `json:"created_at"`
+	ExpiresAt   time.Time  `json:"expires_at"`
+	LastUsedAt  *time.Time `json:"last_used_at"` // to the minute
+}
+
+// apiTokenColumns are the columns of an API token.
+const apiTokenColumns = `
+	id::text AS id,
+	name,
+	permissions,
+	created_at,
+	expires_at,
+	last_used_at`
+
+// How long an API token is good, if nothing else is asked for and at most.
+const (
+	defaultTokenTTL = 90 * 24 * time.Hour
+	maxTokenTTL     = 366 * 24 * time.Hour
+)
+
+// listOwnTokens answers GET /api/v1/auth/tokens.
+func (s *server) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
+	return s.writeAPITokens(w, r, principalOf(r).User.ID)
+}
+
+// writeAPITokens answers with a user's API tokens that have not expired, in the order of their names.
+func (s *server) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
+	p, err := s.readPage(r, 1)
+	if err != nil {
+		return err
+	}
+	after := ""
+	if p.after != nil {
+		after = p.after[0]
+	}
+	items, err := listAPITokens(r.Context(), s.db, userID, after, p.limit+1)
+	if err != nil {
+		return err
+	}
+	return writeList(s, w, r, p, items, func(t apiToken) []string { return []string{t.Name} })
+}
+
+// createOwnToken answers POST /api/v1/auth/tokens. The secret is in this answer and nowhere else.
+func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Name            string     `json:"name"`
+		Permissions     []string   `json:"permissions"`
+		ExpiresAt       *time.Time `json:"expires_at"`
+		CurrentPassword string     `json:"current_password"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	p, now := principalOf(r), s.now()
+	expires := now.Add(defaultTokenTTL)
+	if in.ExpiresAt != nil {
+		expires = *in.ExpiresAt
+	}
+	var v invalid
+	checkAPIToken(&v, in.Name, in.Permissions, now, expires)
+	if err := v.err(); err != nil {
+		return err
+	}
+	for _, permission := range in.Permissions {
+		if !p.holds(permission) {
+			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", detail: "You do not hold " + permission + " yourself.", permission: permission}
+		}
+	}
+	if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
+		return err
+	}
+	var created apiToken
+	var secret string
+	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
+		created, secret, err = createAPIToken(r.Context(), tx, actorOf(r), p.User, in.Name, in.Permissions, expires)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/api/v1/auth/tokens/"+created.ID)
+	return writeJSON(w, http.StatusCreated, struct {
+		apiToken
+		Token string `json:"token"`
+	}{created, secret})
+}
+
+// endOwnToken answers DELETE /api/v1/auth/tokens/{id}.
+func (s *server) endOwnToken(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return err
+	}
+	return s.endTokens(w, r, principalOf(r).User, &id)
+}
+
+// endOwnTokens answers DELETE /api/v1/auth/tokens.
+func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
+	return s.endTokens(w, r, principalOf(r).User, nil)
+}
+
+// endTokens ends one API token of a user, or all, and answers 204.
+func (s *server) endTokens(w http.ResponseWriter, r *http.Request, owner user, id *string) error {
+	var ended []string
+	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
+		ended, err = deleteAPITokens(r.Context(), tx, actorOf(r), owner, id)
+		if err == nil && id != nil && len(ended) == 0 {
+			return errNotFound
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.principals.drop(ended...)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// checkAPIToken notes what is wrong with a new API token.
+func checkAPIToken(v *invalid, name string, granted []string, now, expires time.Time) {
+	v.check(isLine(name, 1, 100), "name", "malformed", "must be one line of 1 to 100 characters")
+	v.check(len(granted) > 0, "permissions", "missing", "must name what the token may do")
+	for _, permission := range granted {
+		v.check(slices.Contains(permissions(), permission), "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+	}
+	v.check(expires.After(now) && !expires.After(now.Add(maxTokenTTL)), "expires_at", "out_of_range", "must be in the future, at most a year ahead")
+}
+
+// createAPIToken makes an API token and returns it with its secret. A name that the owner has used is a
+// problem 409.
+func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string, expires time.Time) (t apiToken, secret string, err error) {
+	const query = `
+		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
+		VALUES ($1, $2, $3, $4, $5)
+		RETURNING ` + apiTokenColumns
+	granted = slices.Compact(slices.Sorted(slices.Values(granted)))
+	secret, hash := newAPIToken()
+	rows, err := tx.Query(ctx, query, owner.ID, name, hash, granted, expires)
+	if err != nil {
+		return t, "", fmt.Errorf("create API token: %w", err)
+	}
+	t, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[apiToken])
+	if isUniqueViolation(err, "api_tokens_name_key") {
+		return t, "", &problem{status: http.StatusConflict, code: "name_taken", detail: "There is a token of that name."}
+	}
+	if err != nil {
+		return t, "", fmt.Errorf("create API token: %w", err)
+	}
+	return t, secret, audit(ctx, tx, by, "token.create", "user:"+owner.Username, nil, t)
+}
+
+// listAPITokens returns a user's API tokens that have not expired, in the order of their names.
+func listAPITokens(ctx context.Context, q querier, userID, after string, limit int) ([]apiToken, error) {
+	const query = `
+		SELECT ` + apiTokenColumns + `
+		FROM api_tokens
+		WHERE user_id = $1
+			AND name > $2
+			AND expires_at > now()
+		ORDER BY name
+		LIMIT $3`
+	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
+}
+
+// deleteAPITokens ends one API token of the owner, or all of them, with an audit row for each, and
+// returns the ids of those that were there.
+func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) ([]string, error) {
+	const query = `
+		DELETE FROM api_tokens
+		WHERE user_id = $1
+			AND ($2::uuid IS NULL OR id = $2)
+		RETURNING ` + apiTokenColumns
+	ended, err := collect[apiToken](ctx, tx, "end API tokens", query, owner.ID, id)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, t := range ended {
+		ids = append(ids, t.ID)
+		if err := audit(ctx, tx, by, "token.end", "user:"+owner.Username, t, nil); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// getTokenPrincipal returns who the API token with this hash belongs to and what both may do, if token
+// and owner are good; else errToken.
+func getTokenPrincipal(ctx context.Context, q querier, hash []byte) (*principal, error) {
+	const query = `
+		SELECT
+			t.id::text AS credential_id,
+			t.permissions AS narrowed,
+			t.expires_at AS credential_expires_at,
+			extract(epoch FROM t.expires_at - now())::float8 AS seconds_left,` + principalColumns + `
+		FROM api_tokens t
+		JOIN users u ON u.id = t.user_id
+		WHERE t.token_hash = $1
+			AND t.expires_at > now()
+			AND u.status = 'active'`
+	return onePrincipal(ctx, q, "token", query, hash)
+}
+
+// noteTokenUse writes when an API token was last used, at most once a minute.
+func noteTokenUse(ctx context.Context, q querier, id string) error {
+	const query = `
+		UPDATE api_tokens
+		SET last_used_at = now()
+		WHERE id = $1
+			AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')`
+	_, err := execute(ctx, q, "note token use", query, id)
+	return err
+}

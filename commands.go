@@ -1,0 +1,428 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// operation is what a command that works on the database is given: args are those after its name.
+type operation struct {
+	cfg    config
+	db     *pgxpool.Pool
+	args   []string
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
+// parse reads names, as many as there are, and then flags.
+func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
+	flags.SetOutput(io.Discard)
+	if len(o.args) < len(names) {
+		return fmt.Errorf("%s: a name is missing: %w", flags.Name(), errUsage)
+	}
+	for i := range names {
+		*names[i] = o.args[i]
+	}
+	if err := flags.Parse(o.args[len(names):]); err != nil || flags.NArg() > 0 {
+		return fmt.Errorf("%s %s: %w", flags.Name(), strings.Join(o.args, " "), errUsage)
+	}
+	return nil
+}
+
+// change runs do in a transaction that holds lockAccess.
+func (o operation) change(ctx context.Context, do func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
+// createUserCommand is "cairn user create": the operator makes a user with a password and one role.
+func createUserCommand(ctx context.Context, o operation) error {
+	var name string
+	flags := flag.NewFlagSet("user create", flag.ContinueOnError)
+	role := flags.String("role", memberRole, "")
+	email := flags.String("email", "", "")
+	displayName := flags.String("display-name", "", "")
+	if err := o.parse(flags, &name); err != nil {
+		return err
+	}
+	n := newUser{displayName: *displayName, status: statusActive, role: *role}
+	if *email == "" {
+		email = nil
+	}
+	var v invalid
+	n.username, n.email = checkIdentity(&v, name, email, *displayName)
+	if err := v.err(); err != nil {
+		return err
+	}
+	password, err := readPassword(o.stdin, o.stderr)
+	if err != nil {
+		return err
+	}
+	checkPassword(&v, "password", password, o.cfg.passwordMin, n.username, n.email, n.displayName)
+	if err := v.err(); err != nil {
+		return err
+	}
+	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, operator(), password)
+	if err != nil {
+		return err
+	}
+	n.passwordHash = &hash
+	var created user
+	err = o.change(ctx, func(tx pgx.Tx) error {
+		created, err = createUser(ctx, tx, n)
+		if err == nil && len(created.Roles) == 0 {
+			err = fmt.Errorf("there is no role %q", *role)
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, operatorActor(), "user.create", "user:"+created.Username, nil, created)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.stdout, "made user %s with role %s\n", created.Username, *role)
+	return nil
+}
+
+// revokeUserCommand is "cairn user revoke NAME": everything the user holds ends at once.
+func revokeUserCommand(ctx context.Context, o operation) error {
+	var name string
+	if err := o.parse(flag.NewFlagSet("user revoke", flag.ContinueOnError), &name); err != nil {
+		return err
+	}
+	err := o.change(ctx, func(tx pgx.Tx) error {
+		u, err := userNamed(ctx, tx, name)
+		if err != nil {
+			return err
+		}
+		if err := endEverything(ctx, tx, operatorActor(), u); err != nil {
+			return err
+		}
+		return audit(ctx, tx, operatorActor(), "user.revoke", "user:"+u.Username, nil, nil)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.stdout, "ended all sessions, API tokens and password tokens of %s\n", name)
+	return nil
+}
+
+// createTokenCommand is "cairn token create": an API token for a script. Its user is made, as a service
+// account that holds no role and has no password, where there is none of that name; such an account's
+// own permissions are those of the role that the operator gives it.
+func createTokenCommand(ctx context.Context, o operation) error {
+	var username, name string
+	flags := flag.NewFlagSet("token create", flag.ContinueOnError)
+	granted := flags.String("permissions", "", "")
+	days := flags.Int("days", 90, "")
+	role := flags.String("role", memberRole, "")
+	if err := o.parse(flags, &username, &name); err != nil {
+		return err
+	}
+	now := time.Now()
+	expires := now.Add(time.Duration(*days) * 24 * time.Hour)
+	var v invalid
+	username, _ = checkIdentity(&v, username, nil, "")
+	checkAPIToken(&v, name, strings.FieldsFunc(*granted, func(r rune) bool { return r == ',' }), now, expires)
+	if err := v.err(); err != nil {
+		return err
+	}
+	var secret string
+	err := o.change(ctx, func(tx pgx.Tx) error {
+		u, err := userNamed(ctx, tx, username)
+		if errors.Is(err, errNoUser) {
+			u, err = createUser(ctx, tx, newUser{username: username, status: statusActive, role: *role})
+			if err == nil && len(u.Roles) == 0 {
+				err = fmt.Errorf("there is no role %q", *role)
+			}
+			if err == nil {
+				err = audit(ctx, tx, operatorActor(), "user.create", "user:"+u.Username, nil, u)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, strings.Split(*granted, ","), expires)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(o.stdout, secret)
+	return nil
+}
+
+// listTokensCommand is "cairn token list USER".
+func listTokensCommand(ctx context.Context, o operation) error {
+	var username string
+	if err := o.parse(flag.NewFlagSet("token list", flag.ContinueOnError), &username); err != nil {
+		return err
+	}
+	u, err := userNamed(ctx, o.db, username)
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
+	for after := ""; ; {
+		tokens, err := listAPITokens(ctx, o.db, u.ID, after, maxPage)
+		if err != nil {
+			return err
+		}
+		for _, t := range tokens {
+			fmt.Fprintf(table, "%s\t%s\tuntil %s\n", t.Name, strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly))
+			after = t.Name
+		}
+		if len(tokens) < maxPage {
+			return table.Flush()
+		}
+	}
+}
+
+// revokeTokenCommand is "cairn token revoke USER NAME".
+func revokeTokenCommand(ctx context.Context, o operation) error {
+	const query = `
+		SELECT id::text
+		FROM api_tokens
+		WHERE user_id = $1
+			AND name = $2`
+	var username, name string
+	if err := o.parse(flag.NewFlagSet("token revoke", flag.ContinueOnError), &username, &name); err != nil {
+		return err
+	}
+	err := o.change(ctx, func(tx pgx.Tx) error {
+		u, err := userNamed(ctx, tx, username)
+		if err != nil {
+			return err
+		}
+		var id string
+		err = tx.QueryRow(ctx, query, u.ID, name).Scan(&id)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%s has no API token %q", username, name)
+		}
+		if err != nil {
+			return fmt.Errorf("find API token: %w", err)
+		}
+		_, err = deleteAPITokens(ctx, tx, operatorActor(), u, &id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.stdout, "ended API token %s of %s\n", name, username)
+	return nil
+}
+
+// pruneKeysCommand is "cairn keys prune".
+func pruneKeysCommand(ctx context.Context, o operation) error {
+	if err := o.parse(flag.NewFlagSet("keys prune", flag.ContinueOnError)); err != nil {
+		return err
+	}
+	return pruneKeys(ctx, o.cfg, o.db, o.stdout)
+}
+
+// createDatasetCommand is "cairn dataset create", with the checks that the API makes.
+func createDatasetCommand(ctx context.Context, o operation) error {
+	var name, path string
+	if err := o.parse(flag.NewFlagSet("dataset create", flag.ContinueOnError), &name, &path); err != nil {
+		return err
+	}
+	place, err := o.cfg.checkDataset(name, path, "")
+	if err != nil {
+		return err
+	}
+	d, err := createDataset(ctx, o.db, name, place.stored, "")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.stdout, "made dataset %d, %s, of %s\n", d.ID, d.Name, filepath.Join(place.root, place.below))
+	return nil
+}
+
+// errNoUser is that the operator named a user who is not there.
+var errNoUser = errors.New("there is no user of that name")
+
+// userNamed returns the user of that name, or errNoUser.
+func userNamed(ctx context.Context, q querier, name string) (user, error) {
+	found, err := getCredentials(ctx, q, name)
+	if err == nil && found.userID == "" {
+		err = fmt.Errorf("%q: %w", name, errNoUser)
+	}
+	if err != nil {
+		return user{}, err
+	}
+	return getUser(ctx, q, found.userID)
+}
+
+// readPassword reads a password twice without echo from a terminal, else once from the first line of
+// the input.
+func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
+	lines := bufio.NewReader(stdin)
+	ask := func(prompt string) (string, error) {
+		fmt.Fprint(stderr, prompt)
+		line, err := lines.ReadString('\n')
+		fmt.Fprint(stderr, "\n")
+		if err != nil && (err != io.EOF || line == "") {
+			return "", fmt.Errorf("read password: %w", err)
+		}
+		return strings.TrimRight(line, "\r\n"), nil
+	}
+	restore, err := echoOff(stdin)
+	if err != nil { // no terminal
+		line, err := lines.ReadString('\n')
+		if err != nil && (err != io.EOF || line == "") {
+			return "", fmt.Errorf("read password: %w", err)
+		}
+		return strings.TrimRight(line, "\r\n"), nil
+	}
+	defer restore()
+	first, err := ask("Password: ")
+	if err != nil {
+		return "", err
+	}
+	second, err := ask("Again: ")
+	if err != nil {
+		return "", err
+	}
+	if first != second {
+		return "", errors.New("the passwords differ")
+	}
+	return first, nil
+}
+
+// echoOff stops the terminal from showing what is typed, by stty(1). It is an error where stdin is no
+// terminal.
+func echoOff(stdin io.Reader) (restore func(), err error) {
+	stty := func(setting string) error {
+		c := exec.Command("stty", setting)
+		c.Stdin = stdin
+		return c.Run()
+	}
+	if !isTerminal(stdin) {
+		return nil, errors.New("no terminal")
+	}
+	if err := stty("-echo"); err != nil {
+		return nil, err
+	}
+	return func() { stty("echo") }, nil
+}
+
+// printRoutes is "cairn routes".
+func printRoutes(stdout io.Writer) error {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	for _, rt := range (&server{}).routes() {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", rt.method, rt.path, rt.who)
+	}
+	return table.Flush()
+}
+
+// printExtents is "cairn bbox": the row of each file, directories walked, paths relative to --root or
+// else as given. The files are not followed out of the root, else out of the directory given.
+func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("cairn bbox", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	top := flags.String("root", "", "")
+	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
+		return fmt.Errorf("bbox needs a path: %w", errUsage)
+	}
+	out := bufio.NewWriter(stdout)
+	failed := 0
+	for _, path := range flags.Args() {
+		if err := printPath(ctx, *top, path, out, stderr); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			fmt.Fprintln(stderr, "cairn:", err)
+			failed++
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d paths could not be read", failed, flags.NArg())
+	}
+	return nil
+}
+
+// printPath prints the rows of one file, or of all files below a directory.
+func printPath(ctx context.Context, top, path string, out, stderr io.Writer) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	below, shown := ".", "" // the path below top, and what is printed before paths below top
+	switch {
+	case top != "":
+		absTop, topErr := filepath.Abs(top)
+		absPath, pathErr := filepath.Abs(path)
+		if err := errors.Join(topErr, pathErr); err != nil {
+			return err
+		}
+		below, err = filepath.Rel(absTop, absPath)
+		if err != nil || !filepath.IsLocal(below) {
+			return fmt.Errorf("%s does not lie below %s", path, top)
+		}
+	case info.IsDir():
+		top, shown = path, encodeName(strings.TrimSuffix(path, "/"))+"/"
+	default:
+		top, below = filepath.Split(path)
+		shown = encodeName(top)
+		top = filepath.Join(top, ".")
+	}
+	root, err := os.OpenRoot(top)
+	if err != nil {
+		return err
+	}
+	reader := &fileReader{root: root, now: time.Now}
+	defer reader.close()
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	print := func(e entry) error {
+		m, found := reader.read(e.Path)
+		if !found {
+			return nil
+		}
+		m.Path = shown + m.Path
+		return encoder.Encode(m)
+	}
+	if !info.IsDir() {
+		return print(entry{Path: encodeName(below)})
+	}
+	dir, err := root.OpenRoot(below)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	prefix := ""
+	if below != "." {
+		prefix = encodeName(below) + "/"
+	}
+	w := walker{
+		file: print,
+		warn: func(dir string, err error) error {
+			fmt.Fprintf(stderr, "cairn: %s%s: %s\n", shown, dir, reasonOf(err))
+			return nil
+		},
+	}
+	return w.walk(ctx, dir, prefix)
+}

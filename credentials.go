@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// credentials is what a login is checked against; the zero value for an unknown user.
+type credentials struct {
+	userID       string
+	username     string
+	passwordHash *string
+	status       string
+	version      int64 // rises with every change of password or status
+}
+
+// getCredentials looks a login name up: as an e-mail address if it holds an @, else as a user name.
+func getCredentials(ctx context.Context, q querier, login string) (credentials, error) {
+	const query = `
+		SELECT id::text, username, password_hash, status, credential_version
+		FROM users
+		WHERE username = $1
+			OR email = $2`
+	var username, email *string
+	if address, ok := normalizeEmail(login); ok {
+		email = &address
+	} else if name, ok := normalizeUsername(login); ok {
+		username = &name
+	}
+	var c credentials
+	err := q.QueryRow(ctx, query, username, email).Scan(&c.userID, &c.username, &c.passwordHash, &c.status, &c.version)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return credentials{}, fmt.Errorf("get credentials: %w", err)
+	}
+	return c, nil
+}
+
+// rehash stores a password under stronger parameters, if it was stored under weaker ones. That it fails
+// does not matter to the login that it follows.
+func (s *server) rehash(ctx context.Context, r *http.Request, found credentials, password string) {
+	const query = `
+		UPDATE users
+		SET password_hash = $3
+		WHERE id = $1
+			AND password_hash = $2`
+	if !s.hasher.isWeak(*found.passwordHash) {
+		return
+	}
+	hash, err := s.hasher.hash(ctx, callerOf(r).address, password)
+	if err == nil {
+		_, err = s.db.Exec(ctx, query, found.userID, *found.passwordHash, hash)
+	}
+	if err != nil {
+		s.log.Warn("a password was not hashed anew", "id", callerOf(r).requestID, "error", err)
+	}
+}
+
+// confirmPassword checks the caller's own password, before what only its owner may do. It is an attempt
+// like a login's, and counted as one.
+func (s *server) confirmPassword(r *http.Request, password string) (credentials, error) {
+	ctx, me := r.Context(), principalOf(r).User
+	attempt := s.keys.Load().keys[0].newAttempt(me.Username, callerOf(r).address)
+	if err := countAttempt(ctx, s.db, attempt); err != nil {
+		return credentials{}, err
+	}
+	found, err := getCredentials(ctx, s.db, me.Username)
+	if err != nil {
+		return credentials{}, err
+	}
+	right, err := s.hasher.verify(ctx, callerOf(r).address, found.passwordHash, password)
+	if err != nil {
+		return credentials{}, err
+	}
+	if !right {
+		if err := audit(ctx, s.db, actorOf(r), "password.confirm_refused", "user:"+me.Username, nil, nil); err != nil {
+			return credentials{}, err
+		}
+		return credentials{}, &problem{status: http.StatusForbidden, code: "wrong_password", detail: "The current password is wrong."}
+	}
+	return found, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return forgiveAttempt(ctx, tx, attempt) })
+}
+
+// changePassword answers PUT /api/v1/auth/password. The user's other sessions end.
+func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		CurrentPassword string `json:"current_password"`
+		NewPassword     string `json:"new_password"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	ctx, p := r.Context(), principalOf(r)
+	var v invalid
+	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin, p.User.Username, p.User.Email, p.User.DisplayName)
+	if err := v.err(); err != nil {
+		return err
+	}
+	found, err := s.confirmPassword(r, in.CurrentPassword)
+	if err != nil {
+		return err
+	}
+	hash, err := s.hasher.hash(ctx, callerOf(r).address, in.NewPassword)
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
+			return err
+		}
+		if err := setPassword(ctx, tx, p.User.ID, found.version, hash); err != nil {
+			return err
+		}
+		if err := audit(ctx, tx, actorOf(r), "password.change", "user:"+p.User.Username, nil, nil); err != nil {
+			return err
+		}
+		ids, err := liveSessions(ctx, tx, p.User.ID, p.CredentialID)
+		if err != nil {
+			return err
+		}
+		_, err = endSessions(ctx, tx, actorOf(r), "session.end", ids, p.User.ID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.principals.drop(p.User.ID)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// resetPassword answers POST /api/v1/auth/password-reset: who holds a password token sets the
+// password, once. All the user's sessions and API tokens end.
+func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Token       string `json:"token"`
+		NewPassword string `json:"new_password"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	ctx := r.Context()
+	// Looked at before hashing, so that guessing costs us nothing; used up below.
+	u, err := findPasswordToken(ctx, s.db, in.Token)
+	if err != nil {
+		return err
+	}
+	var v invalid
+	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin, u.Username, u.Email, u.DisplayName)
+	if err := v.err(); err != nil {
+		return err
+	}
+	hash, err := s.hasher.hash(ctx, callerOf(r).address, in.NewPassword)
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
+			return err
+		}
+		if u, err = findPasswordToken(ctx, tx, in.Token); err != nil {
+			return err
+		}
+		if err := setPassword(ctx, tx, u.ID, 0, hash); err != nil {
+			return err
+		}
+		if err := audit(ctx, tx, actorOf(r), "password.reset", "user:"+u.Username, nil, nil); err != nil {
+			return err
+		}
+		return endEverything(ctx, tx, actorOf(r), u)
+	})
+	if err != nil {
+		return err
+	}
+	s.principals.drop(u.ID)
+	if err := s.removeFirstAdminToken(in.Token); err != nil {
+		s.log.Warn("the used token file could not be removed", "error", err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// findPasswordToken returns whose password the token may set; a problem 401 if it is unknown, used or
+// expired.
+func findPasswordToken(ctx context.Context, q querier, token string) (user, error) {
+	const query = `
+		SELECT user_id::text
+		FROM password_tokens
+		WHERE token_hash = $1
+			AND expires_at > now()`
+	var userID string
+	err := q.QueryRow(ctx, query, hashPasswordToken(token)).Scan(&userID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return user{}, &problem{status: http.StatusUnauthorized, code: "password_token_invalid", detail: "The token is unknown, used or expired."}
+	}
+	if err != nil {
+		return user{}, fmt.Errorf("find password token: %w", err)
+	}
+	return getUser(ctx, q, userID)
+}
+
+// createPasswordToken makes the one token that may set the user's password, in place of any older.
+// The caller holds lockAccess.
+func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (token string, err error) {
+	const query = `
+		INSERT INTO password_tokens (user_id, token_hash, expires_at)
+		VALUES ($1, $2, now() + $3::interval)
+		ON CONFLICT (user_id) DO UPDATE
+		SET token_hash = excluded.token_hash,
+			created_at = now(),
+			expires_at = excluded.expires_at`
+	token, hash := newPasswordToken()
+	if _, err := execute(ctx, tx, "create password token", query, userID, hash, ttl); err != nil {
+		return "", err
+	}
+	return token, nil
+}
+
+// setPassword stores a new password hash and voids the user's password token. With a version other than
+// 0 it is a problem 409 where the password or status has changed since. The user's row comes before his
+// sessions, which the caller ends next: a login under way waits for it, and then finds that its
+// credentials are old. The caller holds lockAccess.
+func setPassword(ctx context.Context, tx pgx.Tx, userID string, version int64, hash string) error {
+	const update = `
+		UPDATE users
+		SET password_hash = $3,
+			credential_version = credential_version + 1,
+			updated_at = now()
+		WHERE id = $1
+			AND $2::bigint IN (0, credential_version)`
+	const void = `
+		DELETE FROM password_tokens
+		WHERE user_id = $1`
+	tag, err := tx.Exec(ctx, update, userID, version, hash)
+	if err != nil {
+		return fmt.Errorf("set password: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return &problem{status: http.StatusConflict, code: "password_changed", detail: "The password was changed in the meantime."}
+	}
+	_, err = execute(ctx, tx, "void password token", void, userID)
+	return err
+}
+
+// endEverything ends all that a user holds: sessions, API tokens and password tokens.
+func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	const void = `
+		DELETE FROM password_tokens
+		WHERE user_id = $1`
+	ids, err := liveSessions(ctx, tx, u.ID, "")
+	if err != nil {
+		return err
+	}
+	if _, err := endSessions(ctx, tx, by, "session.end", ids, u.ID); err != nil {
+		return err
+	}
+	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {
+		return err
+	}
+	_, err = execute(ctx, tx, "void password token", void, u.ID)
+	return err
+}
+
+// firstPasswordTTL is how long the token for a first password is good.
+const firstPasswordTTL = 72 * time.Hour
+
+// ensureAdministrator gives a new installation its first administrator: where nobody who is active
+// and has the role admin can sign in, it makes the user "admin" without a password and writes a token
+// to set one into a file that only the operator can read.
+func (s *server) ensureAdministrator(ctx context.Context) error {
+	const canSignIn = `
+		SELECT EXISTS (
+			SELECT
+			FROM users u
+			JOIN user_roles ur ON ur.user_id = u.id
+			JOIN roles r ON r.id = ur.role_id
+			WHERE r.name = 'admin'
+				AND u.status = 'active'
+				AND u.password_hash IS NOT NULL
+		)`
+	const existing = `
+		SELECT u.id::text, u.status = 'active' AND u.password_hash IS NULL AND EXISTS (
+			SELECT
+			FROM user_roles ur
+			JOIN roles r ON r.id = ur.role_id
+			WHERE ur.user_id = u.id
+				AND r.name = 'admin'
+		)
+		FROM users u
+		WHERE u.username = 'admin'`
+	const tokenWaits = `
+		SELECT EXISTS (
+			SELECT
+			FROM password_tokens
+			WHERE user_id = $1
+				AND expires_at > now()
+		)`
+	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
+			return err
+		}
+		var exists bool
+		if err := tx.QueryRow(ctx, canSignIn).Scan(&exists); err != nil {
+			return fmt.Errorf("look for an administrator: %w", err)
+		}
+		if exists {
+			return withdrawFirstAdminToken(ctx, tx, s.cfg.firstAdminFile())
+		}
+		var id string
+		var ours bool
+		err := tx.QueryRow(ctx, existing).Scan(&id, &ours)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			u, err := createUser(ctx, tx, newUser{username: "admin", status: statusActive, role: adminRole})
+			if err != nil {
+				return err
+			}
+			id = u.ID
+		case err != nil:
+			return fmt.Errorf("look for the user admin: %w", err)
+		case !ours:
+			s.log.Warn("no administrator can sign in; make one with: cairn user create NAME --role admin")
+			return nil
+		}
+		var waiting bool
+		if err := tx.QueryRow(ctx, tokenWaits, id).Scan(&waiting); err != nil {
+			return fmt.Errorf("look for the first administrator's token: %w", err)
+		}
+		if waiting {
+			// It is in the file that the start which made it has written, here or on another machine.
+			s.log.Info("the password of the user admin is not set yet: use the token in the file, or make another administrator with: cairn user create NAME --role admin", "file", s.cfg.firstAdminFile())
+			return nil
+		}
+		token, err := createPasswordToken(ctx, tx, id, firstPasswordTTL)
+		if err != nil {
+			return err
+		}
+		// The file comes before the commit: a token that is good is always in a file.
+		if err := removeIfThere(s.cfg.firstAdminFile()); err != nil {
+			return err
+		}
+		if err := writeNewFile(s.cfg.firstAdminFile(), []byte(token+"\n")); err != nil {
+			return fmt.Errorf("write the first administrator's token: %w", err)
+		}
+		s.log.Info("made the first administrator; the token to set the password is in a file", "user", "admin", "file", s.cfg.firstAdminFile())
+		return nil
+	})
+}
+
+// withdrawFirstAdminToken voids the token in the file, which nobody needs any more, and removes the file.
+func withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx, file string) error {
+	const void = `
+		DELETE FROM password_tokens
+		WHERE token_hash = $1`
+	content, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the first administrator's token: %w", err)
+	}
+	if _, err := execute(ctx, tx, "void the first administrator's token", void, hashPasswordToken(strings.TrimSpace(string(content)))); err != nil {
+		return err
+	}
+	return removeIfThere(file)
+}
+
+// removeFirstAdminToken removes the file of the first administrator's token if that token was used.
+func (s *server) removeFirstAdminToken(used string) error {
+	content, err := os.ReadFile(s.cfg.firstAdminFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(content)) != used {
+		return nil
+	}
+	return removeIfThere(s.cfg.firstAdminFile())
+}
+
+// removeIfThere removes a file that may be gone already.
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// operator is the address under which the command line hashes passwords.
+func operator() netip.Addr { return netip.Addr{} }

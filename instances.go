@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// deadInstances is, in SQL, the ids of the instances whose tasks the instance $1 may take over: that
+// have said nothing for as long as an instance lives. Who has itself been silent, as all are while the
+// database is away, lets the others speak first: it waits until it has spoken for as long again.
+const deadInstances = `
+	SELECT dead.id
+	FROM instances dead, instances own
+	WHERE own.id = $1
+		AND own.live_until >= now()
+		AND dead.live_until < now()
+		AND (dead.live_until > own.alive_since OR now() - own.alive_since > own.live_until - own.seen_at)`
+
+// noteInstance says that this instance lives, for the time of life, and with which keys. It is an error
+// where another that lives does not know our signer, or we not its: tokens of the one would be refused
+// by the other.
+func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyring, life time.Duration) error {
+	const others = `
+		SELECT signer, fingerprints
+		FROM instances
+		WHERE id <> $1
+			AND live_until > now()
+		ORDER BY id`
+	const note = `
+		INSERT INTO instances AS i (id, signer, fingerprints, seen_at, alive_since, live_until)
+		VALUES ($1, $2, $3, now(), now(), now() + $4::interval)
+		ON CONFLICT (id) DO UPDATE
+		SET signer = excluded.signer,
+			fingerprints = excluded.fingerprints,
+			seen_at = now(),
+			alive_since = CASE WHEN i.live_until < now() THEN now() ELSE i.alive_since END,
+			live_until = excluded.live_until`
+	var ours []string
+	for _, k := range ring.keys {
+		ours = append(ours, k.fingerprint)
+	}
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, others, id)
+		if err != nil {
+			return fmt.Errorf("read instances: %w", err)
+		}
+		var signer string
+		var theirs []string
+		_, err = pgx.ForEachRow(rows, []any{&signer, &theirs}, func() error {
+			if !slices.Contains(theirs, ours[0]) {
+				return fmt.Errorf("the signing key %s is not known to another instance that runs: add it there first (cairn keys add, then promote)", ring.keys[0].id)
+			}
+			if !slices.Contains(ours, signer) {
+				return errors.New("another instance that runs signs with a key that is not in our key file")
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("compare keys: %w", err)
+		}
+		_, err = execute(ctx, tx, "note instance", note, id, ours[0], ours, life)
+		return err
+	})
+}
+
+// instanceStopped says that this instance lives no more.
+func instanceStopped(ctx context.Context, db *pgxpool.Pool, id string) error {
+	const query = `
+		UPDATE instances
+		SET live_until = now() - interval '1 second'
+		WHERE id = $1`
+	_, err := execute(ctx, db, "note stop", query, id)
+	return err
+}

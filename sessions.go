@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// session is one login: an access token and a refresh token at a time.
+type session struct {
+	id            [16]byte
+	generation    int64     // of the refresh token that is good now
+	idleExpiresAt time.Time // moves with each refresh
+	expiresAt     time.Time
+}
+
+// uuidText is the text form of a UUID (RFC 9562, section 4).
+func uuidText(id [16]byte) string {
+	h := hex.EncodeToString(id[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// pathUUID reads a UUID of the path. What is none names nothing: 404.
+func pathUUID(r *http.Request, name string) (string, error) {
+	var id [16]byte
+	text := r.PathValue(name)
+	decoded, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	if err != nil || copy(id[:], decoded) != len(id) || uuidText(id) != text {
+		return "", errNotFound
+	}
+	return text, nil
+}
+
+// sessionView is a session as its owner sees it.
+type sessionView struct {
+	ID         string    `json:"id"`
+	Device     string    `json:"device"` // what the client said it was
+	Address    string    `json:"address"`
+	CreatedAt  time.Time `json:"created_at"`
+	LastUsedAt time.Time `json:"last_used_at"` // the last refresh
+	ExpiresAt  time.Time `json:"expires_at"`
+	Current    bool      `json:"current"`
+}
+
+// listOwnSessions answers GET /api/v1/auth/sessions.
+func (s *server) listOwnSessions(w http.ResponseWriter, r *http.Request) error {
+	return s.writeSessions(w, r, principalOf(r).User.ID)
+}
+
+// writeSessions answers with the live sessions of a user, the newest first.
+func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID string) error {
+	const query = `
+		SELECT
+			id::text,
+			device,
+			address,
+			created_at,
+			rotated_at AS last_used_at,
+			least(idle_expires_at, expires_at) AS expires_at,
+			id::text = $2 AS current
+		FROM sessions
+		WHERE user_id = $1
+			AND ended_at IS NULL
+			AND idle_expires_at > now()
+			AND expires_at > now()
+			AND ($3::text IS NULL OR (created_at, id) < ($3::text::timestamptz, $4::text::uuid))
+		ORDER BY created_at DESC, id DESC
+		LIMIT $5`
+	p, err := s.readPage(r, 2)
+	if err != nil {
+		return err
+	}
+	after := [2]*string{}
+	if p.after != nil {
+		after = [2]*string{&p.after[0], &p.after[1]}
+	}
+	items, err := collect[sessionView](r.Context(), s.db, "list sessions", query, userID, principalOf(r).CredentialID, after[0], after[1], p.limit+1)
+	if err != nil {
+		return err
+	}
+	return writeList(s, w, r, p, items, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
+}
+
+// endOtherSessions answers DELETE /api/v1/auth/sessions: all of one's own but this one.
+func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
+	p := principalOf(r)
+	return s.endUserSessions(w, r, p.User.ID, p.CredentialID)
+}
+
+// endUserSessions ends all sessions of a user but one, and answers 204.
+func (s *server) endUserSessions(w http.ResponseWriter, r *http.Request, userID, but string) error {
+	var ids []string
+	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
+		if ids, err = liveSessions(r.Context(), tx, userID, but); err != nil {
+			return err
+		}
+		_, err = endSessions(r.Context(), tx, actorOf(r), "session.end", ids, userID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.principals.drop(ids...)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// endOwnSession answers DELETE /api/v1/auth/sessions/{id}.
+func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return err
+	}
+	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		n, err := endSessions(r.Context(), tx, actorOf(r), "session.end", []string{id}, principalOf(r).User.ID)
+		if err == nil && n == 0 {
+			return errNotFound
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.principals.drop(id)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// createSession opens a session, unless the user's password or status has changed since the
+// credentials were read: errToken. The user's row is locked by the update, so a change that commits
+// first is seen, and one that comes later finds the session and ends it.
+func createSession(ctx context.Context, q querier, userID string, version int64, device, address string, cfg config) (session, error) {
+	const query = `
+		WITH u AS (
+			UPDATE users
+			SET last_login_at = now()
+			WHERE id = $2
+				AND status = 'active'
+				AND credential_version = $3
+			RETURNING id
+		)
+		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
+		SELECT $1, u.id, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
+		FROM u
+		RETURNING generation, idle_expires_at, expires_at`
+	var sess session
+	rand.Read(sess.id[:]) // never fails (crypto/rand)
+	err := q.QueryRow(ctx, query, sess.id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax).
+		Scan(&sess.generation, &sess.idleExpiresAt, &sess.expiresAt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return session{}, errToken
+	}
+	if err != nil {
+		return session{}, fmt.Errorf("create session: %w", err)
+	}
+	return sess, nil
+}
+
+// rotation is what became of a refresh token.
+type rotation int
+
+// The values of rotation.
+const (
+	ended   rotation = iota // the session is over, or was never there
+	rotated                 // the session's next generation is good now
+	reused                  // an old generation: the session has been ended
+	lost                    // a generation that has not been yet: the session has been ended
+)
+
+// rotateSession exchanges one generation of a session for the next. In the common case that is one
+// statement; of several at once one wins, and the others find the generation raised: within the grace
+// period they get the same successor.
+func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (u user, sess session, outcome rotation, err error) {
+	const rotate = `
+		UPDATE sessions s
+		SET generation = s.generation + 1,
+			rotated_at = now(),
+			idle_expires_at = least(now() + $3::interval, s.expires_at)
+		FROM users u
+		WHERE s.id = $1
+			AND s.generation = $2
+			AND s.ended_at IS NULL
+			AND s.idle_expires_at > now()
+			AND s.expires_at > now()
+			AND u.id = s.user_id
+			AND u.status = 'active'
+		RETURNING s.generation, s.idle_expires_at, s.expires_at, false AS graced,` + userColumns
+	const look = `
+		SELECT s.generation, s.idle_expires_at, s.expires_at, s.rotated_at + $2::interval > now() AS graced,` + userColumns + `
+		FROM sessions s
+		JOIN users u ON u.id = s.user_id
+		WHERE s.id = $1
+			AND s.ended_at IS NULL
+			AND s.idle_expires_at > now()
+			AND s.expires_at > now()
+			AND u.status = 'active'
+		FOR UPDATE OF s`
+	type found struct {
+		user
+		Generation    int64
+		IdleExpiresAt time.Time
+		ExpiresAt     time.Time
+		Graced        bool
+	}
+	one := func(q querier, query string, args ...any) (f found, err error) {
+		rows, err := q.Query(ctx, query, args...)
+		if err != nil {
+			return f, err
+		}
+		return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[found])
+	}
+	f, err := one(db, rotate, id, generation, cfg.refreshTTL)
+	if err == nil {
+		return f.user, session{id, f.Generation, f.IdleExpiresAt, f.ExpiresAt}, rotated, nil
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return u, sess, ended, fmt.Errorf("rotate session: %w", err)
+	}
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		f, err = one(tx, look, id, cfg.refreshGrace)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look at session: %w", err)
+		}
+		action := ""
+		switch {
+		case generation == f.Generation-1 && f.Graced:
+			outcome = rotated
+			return nil
+		case generation > f.Generation:
+			outcome, action = lost, "session.lost"
+		default:
+			outcome, action = reused, "session.refresh_token_reused"
+		}
+		_, err := endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
+		return err
+	})
+	if err != nil {
+		return u, sess, ended, err
+	}
+	return f.user, session{id, f.Generation, f.IdleExpiresAt, f.ExpiresAt}, outcome, nil
+}
+
+// liveSessions returns the ids of the user's sessions that have not ended, but for one.
+func liveSessions(ctx context.Context, q querier, userID, but string) ([]string, error) {
+	const query = `
+		SELECT id::text
+		FROM sessions
+		WHERE user_id = $1
+			AND ended_at IS NULL
+			AND id IS DISTINCT FROM nullif($2, '')::uuid
+		ORDER BY id`
+	rows, err := q.Query(ctx, query, userID, but)
+	if err != nil {
+		return nil, fmt.Errorf("list live sessions: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list live sessions: %w", err)
+	}
+	return ids, nil
+}
+
+// endSessions ends those of the sessions that live, with an audit row for each, and returns how many
+// they were. With a userID only that user's.
+func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (n int, err error) {
+	const end = `
+		UPDATE sessions s
+		SET ended_at = now(), end_reason = $3
+		FROM users u
+		WHERE s.id = ANY ($1::uuid[])
+			AND u.id = s.user_id
+			AND ($2 = '' OR u.id::text = $2)
+			AND s.ended_at IS NULL
+		RETURNING s.id::text, u.username`
+	rows, err := tx.Query(ctx, end, ids, userID, action)
+	if err != nil {
+		return 0, fmt.Errorf("end sessions: %w", err)
+	}
+	type endedSession struct{ ID, Username string }
+	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[endedSession])
+	if err != nil {
+		return 0, fmt.Errorf("end sessions: %w", err)
+	}
+	for _, e := range done {
+		if err := audit(ctx, tx, by, action, "user:"+e.Username, map[string]string{"session": e.ID}, nil); err != nil {
+			return 0, err
+		}
+	}
+	return len(done), nil
+}
