@@ -95,7 +95,8 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if err != nil {
 		return err
 	}
-	log := newLogger(cfg, stderr)
+	log, flush := newLogger(cfg, stderr)
+	defer flush()
 	switch {
 	case command == "config check" && len(args) == 2:
 		return checkConfig(env, stdout)
@@ -126,13 +127,39 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	return fmt.Errorf("%q is no command: %w", strings.Join(args, " "), errUsage)
 }
 
-// newLogger logs to w in the form and from the level that are set.
-func newLogger(cfg config, w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.logLevel}
-	if cfg.logFormat == "text" || (cfg.logFormat == "" && isTerminal(w)) {
-		return slog.New(slog.NewTextHandler(w, options))
+// logBuffer collects what is logged and writes it on in one piece, at the latest after a tenth of a
+// second: a line a request would else be a system call a request.
+type logBuffer struct {
+	mu sync.Mutex
+	to io.Writer
+	b  []byte
+}
+
+func (l *logBuffer) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.b) == 0 {
+		time.AfterFunc(100*time.Millisecond, l.flush)
 	}
-	return slog.New(slog.NewJSONHandler(w, options))
+	l.b = append(l.b, line...)
+	return len(line), nil
+}
+
+// flush writes what is there. A log that cannot be written is lost: there is nowhere to say so.
+func (l *logBuffer) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.to.Write(l.b)
+	l.b = l.b[:0]
+}
+
+// newLogger logs to w, buffered, in the form and from the level that are set. flush comes at the end.
+func newLogger(cfg config, w io.Writer) (log *slog.Logger, flush func()) {
+	options, buffer := &slog.HandlerOptions{Level: cfg.logLevel}, &logBuffer{to: w}
+	if cfg.logFormat == "text" || (cfg.logFormat == "" && isTerminal(w)) {
+		return slog.New(slog.NewTextHandler(buffer, options)), buffer.flush
+	}
+	return slog.New(slog.NewJSONHandler(buffer, options)), buffer.flush
 }
 
 // isTerminal says whether the reader or writer is a terminal (or another character device).
@@ -239,6 +266,8 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // what clients do to their connections
 	}
+	var open connections
+	web.ConnState = open.note
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	s.stopping = ctx
@@ -261,6 +290,13 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		s.log.Info("stopping")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
+		// Shutdown drops a request whose header is still being read, so that has to be over first. Without
+		// keep-alive each answer is the last of its connection.
+		listener.Close()
+		web.SetKeepAlivesEnabled(false)
+		for deadline := time.Now().Add(drainTime); open.busy() && time.Now().Before(deadline); {
+			pause(shutdown, 10*time.Millisecond)
+		}
 		if err = web.Shutdown(shutdown); err != nil {
 			err = fmt.Errorf("requests were cut off: %w", errors.Join(err, web.Close()))
 		}
@@ -274,6 +310,36 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		s.log.Warn("stopping", "error", stopErr)
 	}
 	return err
+}
+
+// drainTime is how long a client that has connected may take to send its request, once we are to stop.
+const drainTime = 2 * time.Second
+
+// connections knows which connections are new or have a request under way.
+type connections struct {
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+}
+
+// note is an http.Server's ConnState.
+func (c *connections) note(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state == http.StateNew || state == http.StateActive {
+		if c.conns == nil {
+			c.conns = map[net.Conn]bool{}
+		}
+		c.conns[conn] = true
+	} else {
+		delete(c.conns, conn)
+	}
+}
+
+// busy says whether there is one.
+func (c *connections) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.conns) > 0
 }
 
 // listen takes in what the database tells of changes.

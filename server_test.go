@@ -43,6 +43,8 @@ func TestBadRequests(t *testing.T) {
 		{"null", 400, "malformed_json", "POST", messages, `null`, nil},
 		{"empty body", 400, "malformed_json", "POST", messages, ``, nil},
 		{"bytes that are not UTF-8", 400, "malformed_json", "POST", messages, "{\"title\":\"\xff\"}", nil},
+		{"half a surrogate pair", 400, "malformed_json", "POST", messages, `{"title":"\ud800","body":"b"}`, nil},
+		{"a body of many parts", 400, "malformed_json", "POST", register, `{"username":[` + strings.Repeat("0,", 500_000) + `0]}`, nil},
 		{"deep nesting", 400, "malformed_json", "POST", messages, strings.Repeat(`{"a":`, 1000), nil},
 		{"unknown field", 400, "unknown_field", "POST", messages, `{"title":"t","body":"b","colour":"red"}`, nil},
 		{"field in another case", 400, "unknown_field", "POST", messages, `{"Title":"t","body":"b"}`, nil},
@@ -83,6 +85,11 @@ func TestBadRequests(t *testing.T) {
 		{"empty title", 422, "invalid", "POST", messages, `{"title":" ","body":"b"}`, nil},
 		{"empty body text", 422, "invalid", "POST", messages, `{"title":"t","body":"\n"}`, nil},
 		{"title of two lines", 422, "invalid", "POST", messages, `{"title":"a\nb","body":"b"}`, nil},
+		{"title written backwards", 422, "invalid", "POST", messages, `{"title":"a\u202eb","body":"b"}`, nil},
+		{"name of the first administrator", 422, "invalid", "POST", register, `{"username":"Admin","password":"a long enough one"}`, nil},
+		{"common password", 422, "invalid", "POST", register, `{"username":"abc","password":"Password1"}`, nil},
+		{"own name as password", 422, "invalid", "POST", register, `{"username":"abcdefghi","password":"ABCDEFGHI"}`, nil},
+		{"own address as password", 422, "invalid", "POST", register, `{"username":"abc","password":"abcdefgh@x.org","email":"abcdefgh@x.org"}`, nil},
 		{"escape character", 422, "invalid", "POST", messages, `{"title":"t","body":"\u001b[2J"}`, nil},
 		{"unknown severity", 422, "invalid", "POST", messages, `{"title":"t","body":"b","severity":"loud"}`, nil},
 		{"wait too long", 422, "invalid", "GET", "/api/v1/datasets/1/analyses/1?wait=61s", nil, nil},
@@ -372,6 +379,32 @@ func TestShutdown(t *testing.T) {
 	}()
 	<-ts.server.stopping.Done()
 	proceed <- true
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || response.StatusCode != 200 {
+		t.Errorf("%v %v", response, err)
+	}
+	<-stopped
+}
+
+// TestShutdownWhileConnecting: a connection that was accepted before the stop gets its answer, though
+// its request is not complete yet.
+func TestShutdownWhileConnecting(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /api/v1/ping HTTP/1.1\r\nHost: cairn\r\n")
+	ts.client().must(200, "GET", "/api/v1/ping", nil) // the connection before this one has been accepted
+	stopped := make(chan bool)
+	go func() {
+		ts.stop()
+		close(stopped)
+	}()
+	<-ts.server.stopping.Done()
+	fmt.Fprintf(conn, "\r\n")
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || response.StatusCode != 200 {
 		t.Errorf("%v %v", response, err)

@@ -1,0 +1,710 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const tokensPath, sessionsPath, mePath = "/api/v1/auth/tokens", "/api/v1/auth/sessions", "/api/v1/auth/me"
+
+// TestOwnSessions: listed with where they come from, ended one by one and all but this one.
+func TestOwnSessions(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	one := ts.signIn("ada", datasetRead)
+	two, _ := ts.client().login("ada", testPassword)
+	three, cookie := ts.client().login("ada", testPassword)
+	other := ts.signIn("bob", datasetRead)
+	items := two.must(200, "GET", sessionsPath, nil).items()
+	if len(items) != 3 || items[0]["current"] != false || items[1]["current"] != true || items[1]["address"] != "127.0.0.1" || items[1]["device"] == "" {
+		t.Errorf("sessions: %v", items)
+	}
+	two.refused(404, "not_found", "DELETE", sessionsPath+"/"+other.credentialID(), nil)
+	two.refused(404, "not_found", "DELETE", sessionsPath+"/nonsense", nil)
+	two.must(204, "DELETE", sessionsPath+"/"+three.credentialID(), nil)
+	three.refused(401, "invalid_token", "GET", mePath, nil)
+	if a := three.refresh(cookie); a.text("code") != "session_ended" {
+		t.Errorf("refresh: %s", a.body)
+	}
+	two.must(204, "DELETE", sessionsPath, nil)
+	one.refused(401, "invalid_token", "GET", mePath, nil)
+	two.must(200, "GET", mePath, nil)
+	other.must(200, "GET", mePath, nil)
+	if items := two.must(200, "GET", sessionsPath, nil).items(); len(items) != 1 {
+		t.Errorf("%d sessions left", len(items))
+	}
+}
+
+// TestAPITokens: made with the password, narrower than their owner, shown once, and good for what they
+// name until they end.
+func TestAPITokens(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage)
+	body := func(changes map[string]any) map[string]any {
+		b := map[string]any{"name": "nightly", "permissions": []string{datasetRead}, "current_password": testPassword}
+		for k, v := range changes {
+			b[k] = v
+		}
+		return b
+	}
+	c.refused(403, "wrong_password", "POST", tokensPath, body(map[string]any{"current_password": "wrong password"}))
+	c.refused(403, "grant_exceeds_own", "POST", tokensPath, body(map[string]any{"permissions": []string{userManage}}))
+	c.refused(422, "invalid", "POST", tokensPath, body(map[string]any{"permissions": []string{"fly"}}))
+	c.refused(422, "invalid", "POST", tokensPath, body(map[string]any{"permissions": []string{}}))
+	c.refused(422, "invalid", "POST", tokensPath, body(map[string]any{"name": ""}))
+	c.refused(422, "invalid", "POST", tokensPath, body(map[string]any{"expires_at": "2001-01-01T00:00:00Z"}))
+	c.refused(422, "invalid", "POST", tokensPath, body(map[string]any{"expires_at": time.Now().AddDate(2, 0, 0)}))
+	a := c.must(201, "POST", tokensPath, body(nil))
+	c.refused(409, "name_taken", "POST", tokensPath, body(nil))
+	secret := a.text("token")
+	expires, err := time.Parse(time.RFC3339, a.text("expires_at"))
+	if days := time.Until(expires).Hours() / 24; err != nil || days < 89.9 || days > 90 || !strings.HasPrefix(secret, "cairn_pat_") {
+		t.Errorf("created: %s", a.body)
+	}
+	if list := c.must(200, "GET", tokensPath, nil); len(list.items()) != 1 || strings.Contains(string(list.body), secret) {
+		t.Errorf("list: %s", list.body)
+	}
+
+	script := ts.client().as(secret)
+	me := script.must(200, "GET", mePath, nil)
+	if fmt.Sprint(me.json["permissions"]) != "["+datasetRead+"]" || me.json["credential"].(map[string]any)["kind"] != "token" {
+		t.Errorf("me: %s", me.body)
+	}
+	script.must(200, "GET", "/api/v1/datasets", nil)
+	script.refused(403, "token_scope", "POST", "/api/v1/datasets", map[string]string{"name": "x", "path": "x"})
+	script.refused(403, "permission_missing", "GET", "/api/v1/users", nil)
+	script.refused(403, "session_required", "GET", tokensPath, nil)
+	basic := func(user, password string) string {
+		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+	}
+	anonymous := ts.client()
+	anonymous.must(200, "GET", "/api/v1/datasets", nil, basic("whoever", secret))
+	anonymous.must(200, "HEAD", "/api/v1/datasets", nil, basic("", secret))
+	anonymous.refused(401, "not_signed_in", "POST", "/api/v1/inbox/read-all", nil, basic("ada", secret))
+	anonymous.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil, basic("ada", testPassword))
+	anonymous.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil, basic("ada", c.token))
+	if n := ts.queryInt(`SELECT count(*) FROM api_tokens WHERE last_used_at > now() - interval '1 minute'`); n != 1 {
+		t.Error("the use of the token is not noted")
+	}
+
+	// What the owner loses, the token loses.
+	ts.exec(`DELETE FROM role_permissions WHERE permission = $1 AND role_id = (SELECT id FROM roles WHERE name = 'only-ada')`, datasetRead)
+	ts.roundTrip()
+	script.refused(403, "permission_missing", "GET", "/api/v1/datasets", nil)
+	c.must(204, "DELETE", tokensPath+"/"+a.text("id"), nil)
+	script.refused(401, "invalid_token", "GET", mePath, nil)
+	c.refused(404, "not_found", "DELETE", tokensPath+"/"+a.text("id"), nil)
+	second, third := ts.addToken("ada", "second", datasetRead), ts.addToken("ada", "third", datasetRead)
+	second.must(200, "GET", mePath, nil)
+	c.must(204, "DELETE", tokensPath, nil)
+	second.refused(401, "invalid_token", "GET", mePath, nil)
+	third.refused(401, "invalid_token", "GET", mePath, nil)
+}
+
+// TestOthersCredentials: a manager of users sees and ends the sessions and tokens of those who hold no
+// more than he does.
+func TestOthersCredentials(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	manager := ts.signIn("manager", userManage, datasetRead)
+	id := ts.addUser("ada", datasetRead)
+	ada, _ := ts.client().login("ada", testPassword)
+	script := ts.addToken("ada", "script", datasetRead)
+	path := "/api/v1/users/" + id
+	if n := len(manager.must(200, "GET", path+"/sessions", nil).items()); n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+	if n := len(manager.must(200, "GET", path+"/tokens", nil).items()); n != 1 {
+		t.Errorf("%d tokens", n)
+	}
+	script.must(200, "GET", mePath, nil)
+	manager.must(204, "DELETE", path+"/tokens", nil)
+	script.refused(401, "invalid_token", "GET", mePath, nil)
+	ada.must(200, "GET", mePath, nil)
+	manager.must(204, "DELETE", path+"/sessions", nil)
+	ada.refused(401, "invalid_token", "GET", mePath, nil)
+
+	root := ts.addUser("root", "all")
+	rootClient, _ := ts.client().login("root", testPassword)
+	manager.refused(403, "grant_exceeds_own", "DELETE", "/api/v1/users/"+root+"/sessions", nil)
+	manager.refused(403, "grant_exceeds_own", "DELETE", "/api/v1/users/"+root+"/tokens", nil)
+	rootClient.must(200, "GET", mePath, nil)
+	manager.refused(404, "not_found", "DELETE", "/api/v1/users/"+uuidText([16]byte{1})+"/sessions", nil)
+}
+
+// TestChangePassword: asks for the old one, ends the other sessions, keeps this one.
+func TestChangePassword(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	other, cookie := ts.client().login("ada", testPassword)
+	const path, next = "/api/v1/auth/password", "another long password"
+	c.refused(403, "wrong_password", "PUT", path, map[string]string{"current_password": "wrong", "new_password": next})
+	c.refused(422, "invalid", "PUT", path, map[string]string{"current_password": testPassword, "new_password": "password1"})
+	c.must(204, "PUT", path, map[string]string{"current_password": testPassword, "new_password": next})
+	c.must(200, "GET", mePath, nil)
+	other.refused(401, "invalid_token", "GET", mePath, nil)
+	if a := other.refresh(cookie); a.text("code") != "session_ended" {
+		t.Errorf("refresh: %s", a.body)
+	}
+	ts.client().login("ada", next)
+
+	c.refused(403, "wrong_password", "PATCH", mePath, map[string]string{"email": "ada@example.org"})
+	a := c.must(200, "PATCH", mePath, map[string]string{"email": "Ada@example.org", "current_password": next, "display_name": "Ada"})
+	if a.text("email") != "ada@example.org" || a.text("display_name") != "Ada" {
+		t.Errorf("%s", a.body)
+	}
+	if me := c.must(200, "GET", mePath, nil); me.text("display_name") != "Ada" {
+		t.Errorf("a change is not seen at once: %s", me.body)
+	}
+}
+
+// guess tries to log in from an address, through a proxy that is trusted.
+func (c client) guess(name, password, address string) answer {
+	c.t.Helper()
+	return c.do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": password}, "X-Forwarded-For: "+address)
+}
+
+// TestThrottle: guessing at an account from one place is slowed down; a right password from a quiet
+// place gets in however hard another tries, and unknown names are treated as known ones are.
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
+	for _, name := range []string{"ada", "bob"} {
+		ts.addUser(name, datasetRead)
+	}
+	c := ts.client()
+	for _, name := range []string{"ada", "nobody"} {
+		for i := range 5 {
+			if a := c.guess(name, "wrong password", "198.51.100.1"); a.status != 401 {
+				t.Errorf("%s, attempt %d: %d %s", name, i+1, a.status, a.body)
+			}
+		}
+	}
+	// The sixth is counted and makes the seventh wait.
+	for _, name := range []string{"ada", "nobody"} {
+		c.guess(name, "wrong password", "198.51.100.1")
+		a := c.guess(name, testPassword, "198.51.100.1")
+		if a.status != 429 || a.text("code") != "too_many_attempts" || a.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+	if a := c.guess("bob", testPassword, "198.51.100.1"); a.status != 200 {
+		t.Errorf("another account from there: %s", a.body)
+	}
+	if a := c.guess("ada", testPassword, "203.0.113.9"); a.status != 200 {
+		t.Errorf("from a quiet address: %s", a.body)
+	}
+	// After the delay it is heard again, and success clears the account for this address.
+	ts.exec(`UPDATE throttles SET last_at = last_at - interval '1 hour'`)
+	if a := c.guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
+		t.Errorf("after the delay: %s", a.body)
+	}
+	if n := ts.queryInt(`SELECT attempts FROM throttles WHERE kind = 'pair' AND known ORDER BY attempts DESC LIMIT 1`); n != 0 {
+		t.Errorf("%d attempts after success", n)
+	}
+	// Delays double up to a bound.
+	for attempts, want := range map[int]int{5: 0, 6: 1, 7: 2, 10: 16, 14: 256, 15: 300, 1 << 30: 300} {
+		if n := ts.queryInt(`SELECT extract(epoch FROM throttle_delay('pair', $1))::int`, attempts); n != want {
+			t.Errorf("after %d attempts %d s, want %d", attempts, n, want)
+		}
+	}
+	// Under siege only addresses that have signed in before are heard, however many others try.
+	ts.exec(`UPDATE throttles SET attempts = 101 WHERE kind = 'account'`)
+	if a := c.guess("ada", testPassword, "192.0.2.77"); a.status != 429 || a.header.Get("Retry-After") != "900" {
+		t.Errorf("a new address under siege: %d %s", a.status, a.body)
+	}
+	if a := c.guess("ada", testPassword, "203.0.113.9"); a.status != 200 {
+		t.Errorf("a known address under siege: %s", a.body)
+	}
+	ts.exec(`UPDATE throttles SET attempts = 0 WHERE kind = 'account'`)
+	// An IPv6 customer has one /64, not 2^64 addresses.
+	for i := range 6 {
+		c.guess("bob", "wrong password", fmt.Sprintf("2001:db8::%d", i))
+	}
+	if a := c.guess("bob", testPassword, "2001:db8::99"); a.status != 429 {
+		t.Errorf("another address of the /64: %d", a.status)
+	}
+	if a := c.guess("bob", testPassword, "2001:db8:0:1::1"); a.status != 200 {
+		t.Errorf("another /64: %s", a.body)
+	}
+}
+
+// TestThrottleAtOnce: attempts are counted before they are heard, so that many at once are not more
+// than one after the other.
+func TestThrottleAtOnce(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			a := ts.client().do("POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": "wrong password"})
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[a.status]++
+		})
+	}
+	wg.Wait()
+	if statuses[401]+statuses[503] != 6 || statuses[429] != 58 {
+		t.Errorf("statuses: %v", statuses)
+	}
+}
+
+// TestConfirmationIsThrottled: the current password cannot be guessed with a stolen session.
+func TestConfirmationIsThrottled(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	body := map[string]string{"current_password": "wrong password", "new_password": "another long password"}
+	for range 6 {
+		c.refused(403, "wrong_password", "PUT", "/api/v1/auth/password", body)
+	}
+	c.refused(429, "too_many_attempts", "PUT", "/api/v1/auth/password", body)
+}
+
+// roundTrip waits until whatever was committed before has been told to this instance: notifications
+// arrive in the order of the commits.
+func (ts *testServer) roundTrip() {
+	ts.t.Helper()
+	sent := ts.principals.now()
+	if err := ts.principals.beat(context.Background(), ts.db); err != nil {
+		ts.t.Fatal(err)
+	}
+	waitFor(ts.t, "a notification to come back", func() bool { return !ts.heard().Before(sent) })
+}
+
+// heard is when the newest heartbeat that came back was sent.
+func (ts *testServer) heard() time.Time {
+	ts.principals.mu.RLock()
+	defer ts.principals.mu.RUnlock()
+	return ts.principals.heard
+}
+
+// TestRevocationOnAnotherInstance: what one instance takes away, the other refuses as soon as it has
+// been told, and at once where it may not have been told.
+func TestRevocationOnAnotherInstance(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var offset time.Duration
+	one := startServer(t, nil)
+	two := startServer(t, func(s *server) {
+		s.now = func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			return time.Now().Add(offset)
+		}
+	}, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
+	n := 0
+	// fresh signs a user in who is cached by the second instance.
+	fresh := func() (name string, at1, at2 client) {
+		t.Helper()
+		n++
+		name = fmt.Sprintf("user%d", n)
+		at1 = one.signIn(name, datasetRead)
+		at2 = at1
+		at2.url = two.url
+		two.roundTrip()
+		at2.must(200, "GET", "/api/v1/datasets", nil)
+		at2.must(200, "GET", "/api/v1/datasets", nil)
+		return name, at1, at2
+	}
+	changes := map[string]struct {
+		change func(name string, at1 client)
+		status int
+	}{
+		"logout": {func(_ string, at1 client) { at1.must(204, "POST", "/api/v1/auth/logout", nil) }, 401},
+		"disable": {func(name string, _ client) {
+			one.exec(`UPDATE users SET status = 'disabled' WHERE username = $1`, name)
+		}, 401},
+		"role removal": {func(name string, _ client) {
+			one.exec(`DELETE FROM user_roles WHERE user_id = (SELECT id FROM users WHERE username = $1)`, name)
+		}, 403},
+		"role edit": {func(name string, _ client) {
+			one.exec(`DELETE FROM role_permissions WHERE role_id = (SELECT id FROM roles WHERE name = 'only-' || $1)`, name)
+		}, 403},
+	}
+	for what, change := range changes {
+		name, at1, at2 := fresh()
+		change.change(name, at1)
+		two.roundTrip()
+		if a := at2.do("GET", "/api/v1/datasets", nil); a.status != change.status {
+			t.Errorf("%s: %d, want %d", what, a.status, change.status)
+		}
+	}
+	name, at1, _ := fresh()
+	script := one.addToken(name, "script", datasetRead)
+	script.url = two.url
+	script.must(200, "GET", mePath, nil)
+	at1.must(200, "GET", mePath, nil)
+	one.exec(`DELETE FROM api_tokens WHERE name = 'script'`)
+	two.roundTrip()
+	script.refused(401, "invalid_token", "GET", mePath, nil)
+
+	// The listening connection is cut: from then on nothing is believed.
+	name, _, at2 := fresh()
+	listeners := `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%' ORDER BY backend_start DESC LIMIT 1`
+	before := two.heard()
+	one.exec(`SELECT pg_terminate_backend((` + listeners + `))`)
+	waitFor(t, "the listener to notice", func() bool { return !two.heard().Equal(before) })
+	one.exec(`UPDATE users SET status = 'disabled' WHERE username = $1`, name)
+	at2.refused(401, "invalid_token", "GET", mePath, nil)
+
+	// It stalls silently: the cache is off five seconds after the last heartbeat that came back.
+	waitFor(t, "the listener to be back", func() bool { return time.Since(two.heard()) < 2*time.Second })
+	name, _, at2 = fresh()
+	backend := one.queryInt(listeners)
+	if err := syscall.Kill(backend, syscall.SIGSTOP); err != nil {
+		t.Logf("NOT CHECKED with a stalled connection: the server's process cannot be stopped: %v", err)
+		return
+	}
+	defer syscall.Kill(backend, syscall.SIGCONT)
+	one.exec(`UPDATE users SET status = 'disabled' WHERE username = $1`, name)
+	mu.Lock()
+	offset = maxSilence + time.Second
+	mu.Unlock()
+	at2.refused(401, "invalid_token", "GET", mePath, nil)
+}
+
+// TestPrincipalRace: what was loaded while a change came in is not kept.
+func TestPrincipalRace(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	c := newPrincipalCache(func() time.Time { return now })
+	c.received(fmt.Sprintf("heartbeat %s 0", c.instance))
+	loads := 0
+	get := func(during func()) {
+		t.Helper()
+		_, err := c.get("token", func() (*principal, error) {
+			loads++
+			during()
+			return &principal{CredentialID: "id", ExpiresAt: now.Add(time.Hour), until: time.Time{}.Add(time.Hour)}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	nothing := func() {}
+	for _, step := range []struct {
+		during func()
+		want   int // loads so far
+	}{
+		{func() { c.drop("other") }, 1},
+		{nothing, 2},
+		{nothing, 2},
+		{nothing, 2},
+	} {
+		if get(step.during); loads != step.want {
+			t.Fatalf("%d loads, want %d", loads, step.want)
+		}
+	}
+	c.drop("id")
+	get(nothing)
+	c.drop("")
+	get(nothing)
+	c.mute()
+	get(nothing)
+	get(nothing)
+	if loads != 6 {
+		t.Errorf("%d loads, want 6", loads)
+	}
+	c.received("heartbeat somebody-else 0")
+	get(nothing)
+	c.received(fmt.Sprintf("heartbeat %s 0", c.instance))
+	get(nothing)
+	get(nothing)
+	now = now.Add(maxSilence + 1)
+	get(nothing)
+	if loads != 9 {
+		t.Errorf("%d loads, want 9", loads)
+	}
+}
+
+// TestNoQueries: a signed-in request in steady state, a forged refresh token and an API token with a
+// typo reach no database. What the service does by itself, a few times a second, is allowed for.
+func TestNoQueries(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	ts.roundTrip()
+	c.must(200, "GET", mePath, nil)
+	forged := testRing(t, "foreign").signRefresh([16]byte{1}, 1)
+	secret, _ := newAPIToken()
+	typo := secret[:20] + "0" + secret[21:]
+	if typo == secret {
+		typo = secret[:20] + "1" + secret[21:]
+	}
+	before, start := ts.db.Stat().AcquireCount(), time.Now()
+	for range 300 {
+		c.must(200, "GET", mePath, nil)
+		if a := ts.client().refresh(forged); a.status != 401 {
+			t.Fatalf("%s", a.body)
+		}
+		ts.client().as(typo).refused(401, "invalid_token", "GET", mePath, nil)
+		ts.client().as(c.token+"x").refused(401, "invalid_token", "GET", mePath, nil)
+	}
+	allowed := int64(20 * (1 + time.Since(start).Seconds()))
+	if n := ts.db.Stat().AcquireCount() - before; n > allowed {
+		t.Errorf("%d queries for 1,200 requests", n)
+	}
+}
+
+// TestRehash: a password is hashed anew at the first login after the parameters rose, once.
+func TestRehash(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	ts.stop()
+	ts = startServer(t, nil, append(ts.env, "CAIRN_ARGON2=m=20480,t=2,p=1")...)
+	ts.client().login("ada", testPassword)
+	var first, second string
+	read := func() (hash string) {
+		if err := ts.db.QueryRow(context.Background(), `SELECT password_hash FROM users WHERE username = 'ada'`).Scan(&hash); err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	first = read()
+	ts.client().login("ada", testPassword)
+	if second = read(); !strings.Contains(first, "$m=20480,t=2,p=1$") || first != second {
+		t.Errorf("%s, then %s", first, second)
+	}
+	for _, weak := range []string{"m=1024,t=2,p=1", "m=19456,t=1,p=1", "m=19456", "m=19456,t=2,p=0", "m=19456,t=2,p=1 "} {
+		if _, err := loadConfig([]string{"CAIRN_ARGON2=" + weak}); err == nil {
+			t.Errorf("%q was taken", weak)
+		}
+	}
+}
+
+// TestKeysCommand rotates the keys of a running service: tokens of the old key stay good, and go on to
+// be until it is pruned.
+func TestKeysCommand(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	ts.stop()
+	p := startProcess(t, ts.env)
+	c := client{t: t, url: p.url}
+	old, cookie := c.login("ada", testPassword)
+	keys := func(args ...string) string {
+		t.Helper()
+		var out lockedBuffer
+		if err := run(context.Background(), append([]string{"keys"}, args...), ts.env, nil, &out, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	first := strings.Fields(keys("list"))[0]
+	second := strings.TrimSuffix(strings.Fields(keys("add"))[2], ":")
+	if list := keys("list"); strings.Count(list, "\n") != 2 || !strings.HasPrefix(list, first) {
+		t.Errorf("after add:\n%s", list)
+	}
+	keys("promote", second)
+	if list := keys("list"); !strings.HasPrefix(list, second) {
+		t.Errorf("after promote:\n%s", list)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	kid := func(token string) string {
+		header, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(header)
+	}
+	waitFor(t, "the new key to sign", func() bool {
+		fresh, _ := c.login("ada", testPassword)
+		return strings.Contains(kid(fresh.token), second)
+	})
+	old.must(200, "GET", mePath, nil)
+	if a := old.refresh(cookie); a.status != 200 {
+		t.Errorf("a refresh token of the old key: %s", a.body)
+	}
+	if out := keys("prune"); !strings.Contains(out, "every key is needed") {
+		t.Errorf("prune: %s", out)
+	}
+	db := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+filepath.Join(lookup(ts.env, "CAIRN_STATE_DIR"), "keys"))...)
+	db.exec(`UPDATE instances SET seen_at = now() - interval '31 days', live_until = now() - interval '31 days' WHERE signer <> (SELECT signer FROM instances ORDER BY seen_at DESC LIMIT 1)`)
+	if out := keys("prune"); !strings.Contains(out, "removed key "+first) || strings.Count(keys("list"), "\n") != 1 {
+		t.Errorf("prune: %s", out)
+	}
+	info, err := os.Stat(db.cfg.keysPath())
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+}
+
+// TestForeignInstance: an instance whose key the others do not know does not start.
+func TestForeignInstance(t *testing.T) {
+	t.Parallel()
+	one := startServer(t, nil)
+	env := append(one.env, "CAIRN_STATE_DIR="+t.TempDir())
+	err := run(context.Background(), []string{"serve"}, env, nil, &lockedBuffer{}, &lockedBuffer{})
+	if err == nil || !strings.Contains(err.Error(), "not known to another instance") {
+		t.Errorf("with other keys: %v", err)
+	}
+	err = run(context.Background(), []string{"serve"}, one.env, nil, &lockedBuffer{}, &lockedBuffer{})
+	if err == nil || !strings.Contains(err.Error(), "another cairn uses the state directory") {
+		t.Errorf("on the same state directory: %v", err)
+	}
+}
+
+// TestVerify is what a proxy asks before it passes a request on.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	a := c.must(204, "GET", verifyPath, nil)
+	if a.header.Get("X-Cairn-User") != "ada" || a.header.Get("X-Cairn-Roles") != "only-ada" {
+		t.Errorf("%v", a.header)
+	}
+	c.must(204, "GET", verifyPath+"?permission=dataset.read&role=only-ada", nil)
+	c.refused(403, "permission_missing", "GET", verifyPath+"?permission=user.manage", nil)
+	c.refused(403, "permission_missing", "GET", verifyPath+"?permission=", nil)
+	c.refused(403, "role_missing", "GET", verifyPath+"?role=admin", nil)
+	a = ts.client().refused(401, "not_signed_in", "GET", verifyPath, nil)
+	if challenges := strings.Join(a.header.Values("WWW-Authenticate"), ", "); !strings.Contains(challenges, "Bearer") || !strings.Contains(challenges, "Basic realm=") {
+		t.Errorf("challenges: %s", challenges)
+	}
+}
+
+// TestTokenCommands: API tokens and service accounts by the command line.
+func TestTokenCommands(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	cairn := func(args ...string) (string, error) {
+		var out lockedBuffer
+		err := run(context.Background(), args, ts.env, nil, &out, &out)
+		return strings.TrimSpace(out.String()), err
+	}
+	secret, err := cairn("token", "create", "robot", "nightly", "--permissions", "dataset.read", "--days", "10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	robot := ts.client().as(secret)
+	robot.must(200, "GET", "/api/v1/datasets", nil)
+	ts.client().refused(401, "invalid_credentials", "POST", "/api/v1/auth/login", map[string]string{"username": "robot", "password": ""})
+	if list, err := cairn("token", "list", "robot"); err != nil || !strings.Contains(list, "nightly") || strings.Contains(list, secret) {
+		t.Errorf("%s %v", list, err)
+	}
+	if _, err := cairn("token", "revoke", "robot", "nightly"); err != nil {
+		t.Error(err)
+	}
+	ts.roundTrip()
+	robot.refused(401, "invalid_token", "GET", mePath, nil)
+	c := ts.signIn("ada", datasetRead)
+	script := ts.addToken("ada", "script", datasetRead)
+	script.must(200, "GET", mePath, nil)
+	if _, err := cairn("user", "revoke", "ada"); err != nil {
+		t.Error(err)
+	}
+	ts.roundTrip()
+	c.refused(401, "invalid_token", "GET", mePath, nil)
+	script.refused(401, "invalid_token", "GET", mePath, nil)
+	for _, bad := range [][]string{
+		{"token", "create", "robot", "x", "--permissions", "fly"},
+		{"token", "create", "robot", "x"},
+		{"token", "create", "robot", "x", "--permissions", "dataset.read", "--days", "1000"},
+		{"token", "create", "new robot", "x", "--permissions", "dataset.read"},
+		{"token", "create", "robot2", "x", "--permissions", "dataset.read", "--role", "captain"},
+		{"token", "revoke", "robot", "nightly"},
+		{"token", "list", "nobody"},
+		{"user", "revoke", "nobody"},
+	} {
+		if out, err := cairn(bad...); err == nil {
+			t.Errorf("%v: %s", bad, out)
+		}
+	}
+}
+
+// TestNoSecrets: what was typed, made or shown in a whole life of an account is in no log line and no
+// audit row.
+func TestNoSecrets(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	file, err := os.ReadFile(ts.cfg.firstAdminFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reset, first, second := strings.TrimSpace(string(file)), "the first pass phrase", "the second pass phrase"
+	c := ts.client()
+	c.must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": reset, "new_password": first})
+	const unknown = "hunter2-typed-as-name"
+	c.do("POST", "/api/v1/auth/login", map[string]string{"username": unknown, "password": first})
+	c.do("POST", "/api/v1/auth/login", map[string]string{"username": "admin", "password": "a wrong pass phrase"})
+	admin, cookie := c.login("admin", first)
+	next := refreshCookieOf(admin.refresh(cookie))
+	token := admin.must(201, "POST", tokensPath, map[string]any{"name": "script", "permissions": []string{datasetRead}, "current_password": first}).text("token")
+	c.as(token).must(200, "GET", mePath, nil)
+	c.as(token[:len(token)-1]+"x").do("GET", mePath, nil)
+	admin.must(204, "PUT", "/api/v1/auth/password", map[string]string{"current_password": first, "new_password": second})
+	admin.do("GET", mePath+"?"+token, nil)
+	admin.do("GET", "/"+token, nil)
+	admin.refresh(cookie)
+	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '1 minute'`)
+	admin.refresh(cookie)
+	keys, err := os.ReadFile(ts.cfg.keysPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var audited string
+	err = ts.db.QueryRow(context.Background(), `SELECT string_agg(a::text, E'\n') FROM audit_log a`).Scan(&audited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, secret := range map[string]string{
+		"reset token": reset, "first password": first, "second password": second, "unknown name": unknown, "wrong password": "a wrong pass phrase",
+		"access token": admin.token, "cookie": cookie, "next cookie": next, "API token": token, "key": strings.Fields(string(keys))[1],
+	} {
+		if strings.Contains(ts.log.String(), secret) {
+			t.Errorf("the log holds the %s", what)
+		}
+		if strings.Contains(audited, secret) {
+			t.Errorf("the audit log holds the %s", what)
+		}
+	}
+	for _, action := range []string{"password.reset", "session.login", "session.login_refused", "token.create", "password.change", "session.refresh_token_reused"} {
+		if !strings.Contains(audited, action) {
+			t.Errorf("the audit log holds no %s:\n%s", action, audited)
+		}
+	}
+	if _, err := ts.db.Exec(context.Background(), `DELETE FROM audit_log`); err == nil {
+		t.Error("audit rows can be deleted")
+	}
+}
+
+// TestManyLogins: of a great many logins at once each is answered, and the service answers others.
+func TestManyLogins(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
+	statuses := make([]int, 300)
+	var wg sync.WaitGroup
+	for i := range statuses {
+		wg.Go(func() {
+			a, err := ts.client().send("POST", "/api/v1/auth/login", strings.NewReader(fmt.Sprintf(`{"username":"user%d","password":"%s"}`, i, testPassword)), fmt.Sprintf("X-Forwarded-For: 10.0.%d.%d", i/250, i%250))
+			if err == nil {
+				statuses[i] = a.status
+			}
+		})
+	}
+	ts.client().must(200, "GET", "/health", nil)
+	wg.Wait()
+	for i, status := range statuses {
+		if status != http.StatusUnauthorized && status != http.StatusServiceUnavailable {
+			t.Errorf("login %d: %d", i, status)
+		}
+	}
+}
