@@ -18,13 +18,17 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres ## run the test suite on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: ## run the tests against other programs (none needs one yet)
-	@echo 'no test needs another program yet'
+test-peers: postgres ## run the tests against other programs, which it installs: nginx
+	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
+	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 5m .
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
-	$(GO) vet .
-	$(GO) run $(STATICCHECK) .
+	$(GO) vet -tags peers,bench .
+	$(GO) run $(STATICCHECK) -tags peers,bench .
+
+bench: postgres ## measure against floors taken in the same run
+	@$(GO) test -v -tags bench -run '^TestBench' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
 
 fuzz: ## fuzz each parser for FUZZTIME (60s)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
@@ -36,4 +40,4 @@ postgres: # PostgreSQL's server programs, where they are missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint fuzz postgres compiler
+.PHONY: help build run test test-peers lint bench fuzz postgres compiler

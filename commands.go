@@ -128,8 +128,7 @@ func revokeUserCommand(ctx context.Context, o operation) error {
 }
 
 // createTokenCommand is "cairn token create": an API token for a script. Its user is made, as a service
-// account that holds no role and has no password, where there is none of that name; such an account's
-// own permissions are those of the role that the operator gives it.
+// account without a password, where there is none of that name; it has the role that the operator gives it.
 func createTokenCommand(ctx context.Context, o operation) error {
 	var username, name string
 	flags := flag.NewFlagSet("token create", flag.ContinueOnError)

@@ -27,17 +27,16 @@ const deadInstances = `
 // by the other.
 func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyring, life time.Duration) error {
 	const others = `
-		SELECT signer, fingerprints
+		SELECT DISTINCT ON (id) signer, fingerprints
 		FROM instances
 		WHERE id <> $1
 			AND live_until > now()
-		ORDER BY id`
+		ORDER BY id, seen_at DESC`
 	const note = `
 		INSERT INTO instances AS i (id, signer, fingerprints, seen_at, alive_since, live_until)
 		VALUES ($1, $2, $3, now(), now(), now() + $4::interval)
-		ON CONFLICT (id) DO UPDATE
-		SET signer = excluded.signer,
-			fingerprints = excluded.fingerprints,
+		ON CONFLICT (id, signer) DO UPDATE
+		SET fingerprints = excluded.fingerprints,
 			seen_at = now(),
 			alive_since = CASE WHEN i.live_until < now() THEN now() ELSE i.alive_since END,
 			live_until = excluded.live_until`

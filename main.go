@@ -41,7 +41,7 @@ const usage = `usage: cairn COMMAND [ARGUMENTS]
                                    make a user; the password is read from the
                                    terminal, or from the first line of input
   user revoke NAME                 end all sessions and tokens of a user
-  token create USER NAME --permissions P,... [--days N]
+  token create USER NAME --permissions P,... [--days N] [--role ROLE]
                                    make an API token; a user that is not there is
                                    made, as a service account without a password
   token list USER                  list a user's API tokens
@@ -297,7 +297,9 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		for deadline := time.Now().Add(drainTime); open.busy() && time.Now().Before(deadline); {
 			pause(shutdown, 10*time.Millisecond)
 		}
-		if err = web.Shutdown(shutdown); err != nil {
+		if err = web.Shutdown(shutdown); errors.Is(err, net.ErrClosed) {
+			err = nil // the listener, which we have closed
+		} else if err != nil {
 			err = fmt.Errorf("requests were cut off: %w", errors.Join(err, web.Close()))
 		}
 	}

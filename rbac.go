@@ -92,7 +92,11 @@ func unauthorized(w http.ResponseWriter, credentialShown bool) error {
 // cached, and there is no query.
 func (s *server) authenticate(w http.ResponseWriter, r *http.Request) (*principal, error) {
 	token, shown := bearerToken(r)
-	if !shown && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	method := r.Method
+	if original := r.Header.Get("X-Original-Method"); original != "" && r.URL.Path == verifyPath {
+		method = original // a proxy asks with GET, whatever it is asked itself
+	}
+	if !shown && (method == http.MethodGet || method == http.MethodHead) && len(r.Header["Authorization"]) == 1 {
 		// HTTP Basic, for programs that can do no other: an API token as the password, never the account's.
 		if _, password, ok := r.BasicAuth(); ok {
 			token, shown = password, true

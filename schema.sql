@@ -156,15 +156,16 @@ CREATE TABLE elevation_dataset_file_meta (
 );
 
 -- The instances that use this database, each alive until live_until and without a gap since alive_since.
--- Of their keys the fingerprints, the signer's apart. A row outlives its instance: seen_at says when a
--- key last signed.
+-- Of their keys the fingerprints, the signer's apart, with a row for each that an instance has signed with.
+-- A row outlives its instance: seen_at says when a key last signed.
 CREATE TABLE instances (
-  id           text        PRIMARY KEY,
+  id           text        NOT NULL,
   signer       text        NOT NULL,
   fingerprints text[]      NOT NULL,
   seen_at      timestamptz NOT NULL,
   alive_since  timestamptz NOT NULL,
-  live_until   timestamptz NOT NULL
+  live_until   timestamptz NOT NULL,
+  PRIMARY KEY (id, signer)
 );
 
 -- The analysis task. It lives here, not in a process: an instance claims the walk, lists the directory

@@ -14,11 +14,8 @@ import (
 )
 
 // siegeAttempts is after how many failures on an account only addresses it has signed in from are
-// heard; siegeRetry is when another may try again.
-const (
-	siegeAttempts = 100
-	siegeRetry    = 15 * time.Minute
-)
+// heard, until a day has passed since the last that was.
+const siegeAttempts = 100
 
 // attempt is one guess at a password, counted under three keys. The keys are HMACs: the database holds
 // neither an address nor a login name that is no account's.
@@ -87,36 +84,30 @@ func countAttempt(ctx context.Context, q querier, a attempt) error {
 			FROM pair, address
 			WHERE pair.allowed AND address.allowed
 			ON CONFLICT (key) DO UPDATE
-			SET attempts = t.attempts + 1,
-				last_at = now(),
-				expires_at = excluded.expires_at
-			RETURNING attempts
+			SET allowed = t.attempts < $4 OR (SELECT known FROM pair),
+				attempts = t.attempts + (t.attempts < $4 OR (SELECT known FROM pair))::int,
+				expires_at = CASE WHEN t.attempts < $4 OR (SELECT known FROM pair) THEN excluded.expires_at ELSE t.expires_at END
+			RETURNING allowed, expires_at - now() AS wait
 		)
 		SELECT
-			pair.allowed AND coalesce(address.allowed, false),
-			pair.known,
-			coalesce((SELECT attempts FROM account), 0),
-			CASE WHEN pair.allowed THEN address.wait ELSE pair.wait END
+			pair.allowed AND coalesce(address.allowed, false) AND coalesce(account.allowed, false),
+			CASE
+				WHEN NOT pair.allowed THEN pair.wait
+				WHEN NOT address.allowed THEN address.wait
+				ELSE account.wait
+			END
 		FROM pair
-		LEFT JOIN address ON true`
-	var allowed, known bool
-	var attempts int
+		LEFT JOIN address ON true
+		LEFT JOIN account ON true`
+	var allowed bool
 	var wait time.Duration
-	if err := q.QueryRow(ctx, query, a.pair, a.address, a.account).Scan(&allowed, &known, &attempts, &wait); err != nil {
+	if err := q.QueryRow(ctx, query, a.pair, a.address, a.account, siegeAttempts).Scan(&allowed, &wait); err != nil {
 		return fmt.Errorf("count attempt: %w", err)
 	}
-	switch {
-	case !allowed:
-		return tooManyAttempts(max(wait, time.Second) + time.Second - 1)
-	case attempts > siegeAttempts && !known:
-		return tooManyAttempts(siegeRetry)
+	if !allowed {
+		return &problem{status: http.StatusTooManyRequests, code: "too_many_attempts", detail: "Too many attempts. Wait before the next.", retryAfter: max(wait, time.Second) + time.Second - 1}
 	}
 	return nil
-}
-
-// tooManyAttempts is a problem 429. It is the same for accounts that are and that are not.
-func tooManyAttempts(wait time.Duration) error {
-	return &problem{status: http.StatusTooManyRequests, code: "too_many_attempts", detail: "Too many attempts. Wait before the next.", retryAfter: wait}
 }
 
 // forgiveAttempt takes back an attempt that succeeded: the account is free for this address, which is

@@ -1,0 +1,237 @@
+//go:build bench
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/argon2"
+)
+
+const benchTime, benchConnections = 3 * time.Second, 64
+
+// load sends requests over many connections for a while and returns how many were answered in a
+// second. next makes the request of a connection from the answer before (nil at first). Answers have
+// no other length than Content-Length says.
+func load(t *testing.T, address string, connections int, next func(connection int, before []byte) string) float64 {
+	t.Helper()
+	var answered atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i := range connections {
+		wg.Go(func() {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			in := bufio.NewReaderSize(conn, 16<<10)
+			var answer []byte
+			for time.Since(start) < benchTime {
+				io.WriteString(conn, next(i, answer))
+				answer = answer[:0]
+				length := 0
+				for {
+					line, err := in.ReadSlice('\n')
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					answer = append(answer, line...)
+					if value, ok := bytes.CutPrefix(line, []byte("Content-Length: ")); ok {
+						fmt.Sscan(string(value), &length)
+					}
+					if len(line) == 2 {
+						break
+					}
+				}
+				if !bytes.HasPrefix(answer, []byte("HTTP/1.1 200")) {
+					t.Errorf("%s", answer)
+					return
+				}
+				at := len(answer)
+				answer = slices.Grow(answer, length)[:at+length]
+				if _, err := io.ReadFull(in, answer[at:]); err != nil {
+					t.Error(err)
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(answered.Load()) / time.Since(start).Seconds()
+}
+
+// bare serves one handler as our service serves its own: with a request id and one buffered log line.
+func bare(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewJSONHandler(&logBuffer{to: io.Discard}, nil))
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		h := w.Header()
+		h.Set("X-Request-Id", "AAAAAAAAAAAAAAAAAAAAAAAAAA")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		handler(w, r)
+		log.Info("request", "id", "AAAAAAAAAAAAAAAAAAAAAAAAAA", "user", "ada", "method", r.Method, "route", r.URL.Path,
+			"status", 200, "ms", float64(time.Since(start).Microseconds())/1000, "address", "127.0.0.1")
+	})}
+	go server.Serve(listener)
+	t.Cleanup(func() { server.Close() })
+	return listener.Addr().String()
+}
+
+// report prints the ratio of two loads, the median of three pairs taken in turn, and the rates of the last pair.
+func report(name string, least float64, ours, floor func() float64) {
+	var ratios []float64
+	var o, f float64
+	for range 3 {
+		f, o = floor(), ours()
+		ratios = append(ratios, o/f)
+	}
+	slices.Sort(ratios)
+	fmt.Printf("%-44s %8.0f/s of %8.0f/s, ratio %.2f (of three, the median; at least %.2f is wanted)\n", name, o, f, ratios[1], least)
+}
+
+// TestBenchAccounts prints what signing in and being signed in cost, against floors measured in the
+// same run.
+func TestBenchAccounts(t *testing.T) {
+	state := newStateDir(t)
+	env := []string{"CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR=" + state, "CAIRN_DATASETS_DIR=" + t.TempDir(), "CAIRN_DATABASE_URL=", "CAIRN_TRUSTED_PROXIES=127.0.0.1/32"}
+	ts := &testServer{t: t, env: env}
+	cfg, err := loadConfig(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stdout, lines := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		done <- serve(ctx, cfg, slog.New(slog.NewJSONHandler(&logBuffer{to: io.Discard}, nil)), lines, func(s *server) { ts.server = s })
+	}()
+	defer func() { cancel(); <-done }()
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ts.url, _ = strings.Cut(strings.TrimSpace(line), "listening on ")
+	address := strings.TrimPrefix(ts.url, "http://")
+
+	// Who am I, against a bare handler that checks one HMAC and writes the same bytes.
+	c := ts.signIn("ada", datasetRead)
+	ts.roundTrip()
+	me := c.must(200, "GET", mePath, nil)
+	request := "GET " + mePath + " HTTP/1.1\r\nHost: cairn\r\nAuthorization: Bearer " + c.token + "\r\n\r\n"
+	same := func(int, []byte) string { return request }
+	floor := bare(t, func(w http.ResponseWriter, r *http.Request) {
+		token, _ := bearerToken(r)
+		if _, err := ts.keys.Load().openAccess(token); err != nil {
+			t.Error(err)
+		}
+		writeBytes(w, 200, "application/json", me.body)
+	})
+	report("GET /api/v1/auth/me", 0.85, func() float64 { return load(t, address, benchConnections, same) }, func() float64 { return load(t, floor, benchConnections, same) })
+
+	// Refresh, against the same cookie check around one UPDATE … RETURNING, durably committed.
+	cookies := make([]string, benchConnections)
+	for i := range cookies {
+		_, cookies[i] = ts.client().login("ada", testPassword)
+	}
+	refresh := func(i int, before []byte) string {
+		if _, after, ok := bytes.Cut(before, []byte("__Host-cairn_refresh=")); ok {
+			value, _, _ := bytes.Cut(after, []byte(";"))
+			cookies[i] = string(value)
+		}
+		return "POST /api/v1/auth/refresh HTTP/1.1\r\nHost: cairn\r\nCookie: __Host-cairn_refresh=" + cookies[i] + "\r\nContent-Length: 0\r\n\r\n"
+	}
+	body := c.refresh(cookies[0]).body
+	cookies[0] = ""
+	_, cookies[0] = ts.client().login("ada", testPassword)
+	keep := slices.Clone(cookies)
+	floor = bare(t, func(w http.ResponseWriter, r *http.Request) {
+		cookie, err := r.Cookie("__Host-cairn_refresh")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		id, _, err := ts.keys.Load().verifyRefresh(cookie.Value)
+		var generation int64
+		if err == nil {
+			err = ts.db.QueryRow(r.Context(), `UPDATE sessions SET rotated_at = now() WHERE id = $1 RETURNING generation`, id).Scan(&generation)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Set-Cookie", "__Host-cairn_refresh="+cookie.Value+"; Path=/; Max-Age=2592000; HttpOnly; Secure; SameSite=Strict")
+		writeBytes(w, 200, "application/json", body)
+	})
+	still := func(i int, _ []byte) string {
+		return "POST /api/v1/auth/refresh HTTP/1.1\r\nHost: cairn\r\nCookie: __Host-cairn_refresh=" + keep[i] + "\r\nContent-Length: 0\r\n\r\n"
+	}
+	report("POST /api/v1/auth/refresh", 0.85, func() float64 { return load(t, address, benchConnections, refresh) }, func() float64 { return load(t, floor, benchConnections, still) })
+
+	// Login, against argon2id alone, one a core.
+	const logins = 8
+	for i := range logins {
+		ts.addUser(fmt.Sprintf("user%d", i), datasetRead)
+	}
+	login := func(i int, _ []byte) string {
+		body := fmt.Sprintf(`{"username":"user%d","password":"%s"}`, i, testPassword)
+		return fmt.Sprintf("POST /api/v1/auth/login HTTP/1.1\r\nHost: cairn\r\nX-Forwarded-For: 10.0.0.%d\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", i, len(body), body)
+	}
+	hashes := func() float64 {
+		var n atomic.Int64
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range runtime.GOMAXPROCS(0) {
+			wg.Go(func() {
+				for time.Since(start) < benchTime {
+					argon2.IDKey([]byte(testPassword), make([]byte, argonSaltLen), 2, 19456, 1, argonKeyLen)
+					n.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(n.Load()) / time.Since(start).Seconds()
+	}
+	report("POST /api/v1/auth/login", 0.9, func() float64 { return load(t, address, logins, login) }, hashes)
+
+	// An unknown user and a wrong password take the same time.
+	var unknown, wrong []time.Duration
+	try := func(name string) time.Duration {
+		ts.exec(`TRUNCATE throttles`)
+		start := time.Now()
+		if a := ts.client().do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": "a wrong password"}); a.status != 401 {
+			t.Errorf("%s", a.body)
+		}
+		return time.Since(start)
+	}
+	for i := range 200 {
+		unknown = append(unknown, try(fmt.Sprintf("nobody%d", i)))
+		wrong = append(wrong, try("ada"))
+	}
+	slices.Sort(unknown)
+	slices.Sort(wrong)
+	u, w := unknown[100], wrong[100]
+	fmt.Printf("%-44s %v and %v, %+.1f %% (200 of each in turn, medians; within 5 %% is wanted)\n", "login of an unknown user, with a wrong password", u, w, 100*(float64(u)/float64(w)-1))
+}
