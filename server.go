@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -20,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -170,7 +172,9 @@ func (s *server) handle() {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r)}
-	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
+	ctx := &requestContext{Context: r.Context(), caller: caller}
+	defer ctx.end()
+	r = r.WithContext(ctx)
 	answer := &responseWriter{ResponseWriter: w}
 	h := answer.Header()
 	h.Set("X-Request-Id", caller.requestID)
@@ -229,16 +233,14 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
-	ctx, limit := r.Context(), requestLimit
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		ctx = context.WithoutCancel(ctx) // a change is not given up because its caller left: a logout must not be
-	}
+	ctx := r.Context().(*requestContext) // ServeHTTP passes no other
+	ctx.limit = requestLimit
 	if slices.Contains(rt.query, "wait") {
-		limit += maxWait
+		ctx.limit += maxWait
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	r = r.WithContext(ctx)
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		ctx.Context = context.WithoutCancel(ctx.Context) // a change is not given up because its caller left: a logout must not be
+	}
 	if err := s.authorize(rt.who, w, r); err != nil {
 		return err
 	}
@@ -272,11 +274,43 @@ type caller struct {
 	principal *principal // nil on public routes
 }
 
-// callerKey is under which a request's context has its caller.
-type callerKey struct{}
+// requestContext is the context of a request, and its caller. Its time limit starts to run when somebody
+// waits for its end: most requests never do, and a timer for each would cost them a twentieth.
+type requestContext struct {
+	context.Context // of the connection
+	caller          *caller
+	limit           time.Duration
+
+	once    sync.Once
+	limited context.Context
+	cancel  context.CancelFunc
+}
+
+// start starts the time limit, once.
+func (c *requestContext) start() context.Context {
+	c.once.Do(func() { c.limited, c.cancel = context.WithTimeout(c.Context, cmp.Or(c.limit, requestLimit)) })
+	return c.limited
+}
+
+// Done starts the time limit.
+func (c *requestContext) Done() <-chan struct{} { return c.start().Done() }
+
+// Err is nil until the end that Done tells of.
+func (c *requestContext) Err() error { return c.start().Err() }
+
+// Deadline is when the time limit ends.
+func (c *requestContext) Deadline() (time.Time, bool) { return c.start().Deadline() }
+
+// end gives back what a time limit that has started holds.
+func (c *requestContext) end() {
+	c.once.Do(func() {})
+	if c.cancel != nil {
+		c.cancel()
+	}
+}
 
 // callerOf returns the caller that ServeHTTP put into the request.
-func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
+func callerOf(r *http.Request) *caller { return r.Context().(*requestContext).caller }
 
 // principalOf is the signed-in caller. Only handlers of routes that are not public may ask.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
@@ -415,7 +449,7 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
 	case ok:
-	case r.Context().Err() != nil:
+	case errors.Is(err, context.Canceled):
 		w.status = 499              // as nginx logs it
 		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
 	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
