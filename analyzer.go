@@ -123,6 +123,27 @@ func (a *analyzer) leaveBehind(done <-chan struct{}) {
 	}()
 }
 
+// inTime runs f, which asks the file system. Where it takes longer than our patience lasts, or we stop, it
+// is left behind, and ok is false: whatever f sets must not be looked at then.
+func (a *analyzer) inTime(stopping context.Context, f func()) (ok bool) {
+	if a.hung.Load() >= maxHung {
+		return false
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return true
+	case <-stopping.Done():
+	case <-time.After(a.patience):
+	}
+	a.leaveBehind(done)
+	return false
+}
+
 // unavailable is why an analysis has to fail with failureUnavailable.
 type unavailable struct{ reason string }
 

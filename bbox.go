@@ -108,7 +108,7 @@ func readExtent(name string, r io.ReaderAt, size int64, m *ElevationDatasetFileM
 	if p, ok := errors.AsType[*extentProblem](err); ok {
 		m.Status = p.status
 	}
-	reason := err.Error()
+	reason := reasonOf(err)
 	m.Reason = &reason
 }
 

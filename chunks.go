@@ -177,11 +177,12 @@ func (a *analyzer) unreadRow(file entry) ElevationDatasetFileMeta {
 // longer than our patience lasts, it is left behind, and another goes on after that file.
 func (a *analyzer) readFiles(ctx context.Context, task *readTask, known bool, unlisted []string) (rows []ElevationDatasetFileMeta, gone []string, err error) {
 	type result struct {
-		meta  ElevationDatasetFileMeta
-		found bool
-		gone  []string // in the last one
-		last  bool
-		err   error
+		meta     ElevationDatasetFileMeta
+		found    bool
+		unlisted bool     // it is of an unlisted row, not of a file
+		gone     []string // unlisted rows
+		last     bool
+		err      error
 	}
 	read := func(files []entry, results chan<- result, stop <-chan struct{}) {
 		send := func(r result) bool {
@@ -209,13 +210,16 @@ func (a *analyzer) readFiles(ctx context.Context, task *readTask, known bool, un
 				return
 			}
 		}
-		r := result{last: true}
 		for _, path := range unlisted {
+			r := result{unlisted: true}
 			if isGone(root, path) {
-				r.gone = append(r.gone, path)
+				r.gone = []string{path}
+			}
+			if !send(r) {
+				return
 			}
 		}
-		send(r)
+		send(result{last: true})
 	}
 
 	timer := time.NewTimer(a.patience)
@@ -230,13 +234,16 @@ func (a *analyzer) readFiles(ctx context.Context, task *readTask, known bool, un
 			timer.Reset(a.patience)
 			select {
 			case r := <-results:
+				gone = append(gone, r.gone...)
 				if r.last {
-					return rows, r.gone, r.err
+					return rows, gone, r.err
 				}
 				if r.found {
 					rows = append(rows, r.meta)
 				}
-				next++
+				if !r.unlisted {
+					next++
+				}
 				continue
 			case <-ctx.Done():
 			case <-timer.C:

@@ -71,7 +71,11 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	place, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
+	var place place
+	var err error
+	if !s.analyzer.inTime(s.stopping, func() { place, err = s.cfg.checkDataset(in.Name, in.Path, in.Description) }) {
+		return invalid{{"path", "not_a_directory", "cannot be opened as a directory: it does not answer"}}.err()
+	}
 	if err != nil {
 		return err
 	}
