@@ -29,6 +29,7 @@ lint: ## gofmt, go vet, staticcheck
 
 bench: postgres ## measure against floors taken in the same run
 	@$(GO) test -v -tags bench -run '^TestBench' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
+	@$(GO) test -run '^$$' -bench '^BenchmarkExtents$$' -benchtime 3s . | grep '^Bench'
 
 fuzz: ## fuzz each parser for FUZZTIME (60s)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -13,18 +14,18 @@ import (
 
 // analysis is one run over a dataset's directory.
 type analysis struct {
-	ID          int64          `json:"id"`
-	DatasetID   int64          `json:"dataset_id"`
-	State       string         `json:"state"`
-	Force       bool           `json:"force"`
-	Counts      analysisCounts `json:"counts"`
-	Warnings    []string       `json:"warnings"`     // directories that could not be listed
-	FailureCode *string        `json:"failure_code"` // with state failed
-	Failure     *string        `json:"failure"`
-	RequestedBy string         `json:"requested_by"`
-	QueuedAt    time.Time      `json:"queued_at"`
-	StartedAt   *time.Time     `json:"started_at"`
-	FinishedAt  *time.Time     `json:"finished_at"`
+	ID             int64  `json:"id"`
+	DatasetID      int64  `json:"dataset_id"`
+	State          string `json:"state"`
+	Force          bool   `json:"force"`
+	analysisCounts `json:"counts"`
+	Warnings       []string   `json:"warnings"`     // directories that could not be listed
+	FailureCode    *string    `json:"failure_code"` // with state failed
+	Failure        *string    `json:"failure"`
+	RequestedBy    string     `json:"requested_by"`
+	QueuedAt       time.Time  `json:"queued_at"`
+	StartedAt      *time.Time `json:"started_at"`
+	FinishedAt     *time.Time `json:"finished_at"`
 }
 
 // analysisCounts counts files. Once an analysis has succeeded total = added + changed + unchanged;
@@ -51,47 +52,8 @@ const (
 
 // analysisColumns are the columns of an analysis, of the table analyses under the name a.
 const analysisColumns = `
-	a.id,
-	a.dataset_id,
-	a.state,
-	a.force,
-	a.total,
-	a.added,
-	a.changed,
-	a.unchanged,
-	a.removed,
-	a.failed,
-	a.warnings,
-	a.failure_code,
-	a.failure,
-	a.requested_by,
-	a.queued_at,
-	a.started_at,
-	a.finished_at`
-
-// scanAnalysis reads a row of analysisColumns.
-func scanAnalysis(row pgx.CollectableRow) (a analysis, err error) {
-	err = row.Scan(
-		&a.ID,
-		&a.DatasetID,
-		&a.State,
-		&a.Force,
-		&a.Counts.Total,
-		&a.Counts.Added,
-		&a.Counts.Changed,
-		&a.Counts.Unchanged,
-		&a.Counts.Removed,
-		&a.Counts.Failed,
-		&a.Warnings,
-		&a.FailureCode,
-		&a.Failure,
-		&a.RequestedBy,
-		&a.QueuedAt,
-		&a.StartedAt,
-		&a.FinishedAt,
-	)
-	return a, err
-}
+	a.id, a.dataset_id, a.state, a.force, a.total, a.added, a.changed, a.unchanged, a.removed, a.failed,
+	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at`
 
 // analysisPath is where the API has an analysis.
 func analysisPath(datasetID, id int64) string {
@@ -142,29 +104,18 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p, err := s.readPage(r, 1)
-	if err != nil {
-		return err
-	}
-	if _, err := getDataset(r.Context(), s.db, datasetID); err != nil {
-		return err
-	}
-	var before *string
-	if p.after != nil {
-		before = &p.after[0]
-	}
-	items, err := listAnalyses(r.Context(), s.db, datasetID, before, p.limit+1)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, p, items, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
+	return writeList(s, w, r, []string{strconv.Itoa(math.MaxInt)}, func(before []string, limit int) ([]analysis, error) {
+		if _, err := getDataset(r.Context(), s.db, datasetID); err != nil {
+			return nil, err
+		}
+		return listAnalyses(r.Context(), s.db, datasetID, before[0], limit)
+	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
 // maxWait is the longest a client may ask to wait for a change.
 const maxWait = time.Minute
 
-// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it answers when the state has changed,
-// or after that time.
+// getAnalysis answers GET …/analyses/{analysis}; with wait=30s when the state has changed, or after that time.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var wait time.Duration
 	if text := r.URL.Query().Get("wait"); text != "" {
@@ -205,11 +156,7 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 		}
 		return endAnalysis(r.Context(), tx, a.ID, stateCanceled, "", "")
 	})
-	if err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err)
 }
 
 // pathAnalysis returns the analysis that the request's path names.
@@ -227,23 +174,7 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 	if err != nil {
 		return analysis{}, err
 	}
-	return oneAnalysis(r.Context(), s.db, "get analysis", query, datasetID, id)
-}
-
-// oneAnalysis collects the analysis that a query returns; none is errNotFound.
-func oneAnalysis(ctx context.Context, q querier, doing, query string, args ...any) (analysis, error) {
-	rows, err := q.Query(ctx, query, args...)
-	if err != nil {
-		return analysis{}, fmt.Errorf("%s: %w", doing, err)
-	}
-	a, err := pgx.CollectExactlyOneRow(rows, scanAnalysis)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return a, errNotFound
-	}
-	if err != nil {
-		return a, fmt.Errorf("%s: %w", doing, err)
-	}
-	return a, nil
+	return collectOne[analysis](r.Context(), s.db, errNotFound, "get analysis", query, datasetID, id)
 }
 
 // createAnalysis queues an analysis and tells all instances.
@@ -254,7 +185,7 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 		SELECT $1, $2, $3
 		FROM told
 		RETURNING ` + analysisColumns
-	return oneAnalysis(ctx, q, "create analysis", query, datasetID, force, requestedBy)
+	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query, datasetID, force, requestedBy)
 }
 
 // runningAnalysis is the id of the dataset's analysis that has not ended, or 0.
@@ -271,24 +202,16 @@ func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64,
 	return id, nil
 }
 
-// listAnalyses returns a dataset's analyses, the newest first; before is an id, or nil.
-func listAnalyses(ctx context.Context, q querier, datasetID int64, before *string, limit int) ([]analysis, error) {
+// listAnalyses returns a dataset's analyses, the newest first, of those before an id.
+func listAnalyses(ctx context.Context, q querier, datasetID int64, before string, limit int) ([]analysis, error) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM analyses a
 		WHERE a.dataset_id = $1
-			AND ($2::text IS NULL OR a.id < $2::text::bigint)
+			AND a.id < $2::text::bigint
 		ORDER BY a.id DESC
 		LIMIT $3`
-	rows, err := q.Query(ctx, query, datasetID, before, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list analyses: %w", err)
-	}
-	items, err := pgx.CollectRows(rows, scanAnalysis)
-	if err != nil {
-		return nil, fmt.Errorf("list analyses: %w", err)
-	}
-	return items, nil
+	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
 }
 
 // lockAnalysis takes the lock of one analysis to the end of the transaction: shared for all that work on

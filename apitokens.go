@@ -22,12 +22,7 @@ type apiToken struct {
 
 // apiTokenColumns are the columns of an API token.
 const apiTokenColumns = `
-	id::text AS id,
-	name,
-	permissions,
-	created_at,
-	expires_at,
-	last_used_at`
+	id::text AS id, name, permissions, created_at, expires_at, last_used_at`
 
 // How long an API token is good, if nothing else is asked for and at most.
 const (
@@ -42,19 +37,9 @@ func (s *server) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
 
 // writeAPITokens answers with a user's API tokens that have not expired, in the order of their names.
 func (s *server) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
-	p, err := s.readPage(r, 1)
-	if err != nil {
-		return err
-	}
-	after := ""
-	if p.after != nil {
-		after = p.after[0]
-	}
-	items, err := listAPITokens(r.Context(), s.db, userID, after, p.limit+1)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, p, items, func(t apiToken) []string { return []string{t.Name} })
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]apiToken, error) {
+		return listAPITokens(r.Context(), s.db, userID, after[0], limit)
+	}, func(t apiToken) []string { return []string{t.Name} })
 }
 
 // createOwnToken answers POST /api/v1/auth/tokens. The secret is in this answer and nowhere else.
@@ -126,12 +111,7 @@ func (s *server) endTokens(w http.ResponseWriter, r *http.Request, owner user, i
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	s.principals.drop(ended...)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err, ended...)
 }
 
 // checkAPIToken notes what is wrong with a new API token.
@@ -144,8 +124,7 @@ func checkAPIToken(v *invalid, name string, granted []string, now, expires time.
 	v.check(expires.After(now) && !expires.After(now.Add(maxTokenTTL)), "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// createAPIToken makes an API token and returns it with its secret. A name that the owner has used is a
-// problem 409.
+// createAPIToken makes an API token with its secret. A name that the owner has used is a problem 409.
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string, expires time.Time) (t apiToken, secret string, err error) {
 	const query = `
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
@@ -153,16 +132,12 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name s
 		RETURNING ` + apiTokenColumns
 	granted = slices.Compact(slices.Sorted(slices.Values(granted)))
 	secret, hash := newAPIToken()
-	rows, err := tx.Query(ctx, query, owner.ID, name, hash, granted, expires)
-	if err != nil {
-		return t, "", fmt.Errorf("create API token: %w", err)
-	}
-	t, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[apiToken])
+	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query, owner.ID, name, hash, granted, expires)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", &problem{status: http.StatusConflict, code: "name_taken", detail: "There is a token of that name."}
 	}
 	if err != nil {
-		return t, "", fmt.Errorf("create API token: %w", err)
+		return t, "", err
 	}
 	return t, secret, audit(ctx, tx, by, "token.create", "user:"+owner.Username, nil, t)
 }
@@ -180,8 +155,7 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
 }
 
-// deleteAPITokens ends one API token of the owner, or all of them, with an audit row for each, and
-// returns the ids of those that were there.
+// deleteAPITokens ends one API token of the owner, or all, and returns the ids of those that were there.
 func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) ([]string, error) {
 	const query = `
 		DELETE FROM api_tokens
@@ -202,8 +176,7 @@ func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *s
 	return ids, nil
 }
 
-// getTokenPrincipal returns who the API token with this hash belongs to and what both may do, if token
-// and owner are good; else errToken.
+// getTokenPrincipal returns whose API token has this hash, if token and owner are good; else errToken.
 func getTokenPrincipal(ctx context.Context, q querier, hash []byte) (*principal, error) {
 	const query = `
 		SELECT

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -42,12 +43,8 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	}
 	n.passwordHash = &hash
 	var created user
-	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
-		created, err = createUser(ctx, tx, n)
-		if err != nil {
+	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
+		if created, err = createUser(ctx, tx, n); err != nil {
 			return err
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
@@ -70,15 +67,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx, by := r.Context(), actorOf(r)
-	attempt := s.keys.Load().keys[0].newAttempt(in.Username, callerOf(r).address)
-	if err := countAttempt(ctx, s.db, attempt); err != nil {
-		return err
-	}
-	found, err := getCredentials(ctx, s.db, in.Username)
-	if err != nil {
-		return err
-	}
-	right, err := s.hasher.verify(ctx, callerOf(r).address, found.passwordHash, in.Password)
+	found, counted, right, err := s.checkCredentials(r, in.Username, in.Password)
 	if err != nil {
 		return err
 	}
@@ -100,11 +89,11 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 			if u, err = getUser(ctx, tx, found.userID); err != nil {
 				return err
 			}
-			by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(sess.id)
+			by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(sess.SessionID)
 			if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
 				return err
 			}
-			return forgiveAttempt(ctx, tx, attempt)
+			return forgiveAttempt(ctx, tx, counted)
 		})
 		if err == nil {
 			s.rehash(ctx, r, found, in.Password)
@@ -127,33 +116,23 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 
 // device is what the client says it is, made printable and short.
 func device(r *http.Request) string {
-	printable := func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return -1
-		}
-		return c
-	}
-	text := strings.Map(printable, r.UserAgent())
+	text := strings.Join(regexp.MustCompile(`[ -~]+`).FindAllString(r.UserAgent(), -1), "")
 	return text[:min(len(text), 200)]
 }
 
 // writeTokens answers with an access token and sets the cookie with the refresh token.
 func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error {
 	now := s.now()
-	sessionEnd := sess.expiresAt
-	if sess.idleExpiresAt.Before(sessionEnd) {
-		sessionEnd = sess.idleExpiresAt
-	}
 	expires := now.Add(s.cfg.accessTTL)
-	if sessionEnd.Before(expires) {
-		expires = sessionEnd
+	if sess.ExpiresAt.Before(expires) {
+		expires = sess.ExpiresAt
 	}
 	keys := s.keys.Load()
-	token, err := keys.signAccess(u.ID, uuidText(sess.id), now, expires)
+	token, err := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	if err != nil {
 		return err
 	}
-	http.SetCookie(w, s.cookie(keys.signRefresh(sess.id, sess.generation), max(1, int(sessionEnd.Sub(now).Round(time.Second)/time.Second))))
+	http.SetCookie(w, s.cookie(keys.signRefresh(sess.SessionID, sess.Generation), max(1, int(sess.ExpiresAt.Sub(now).Round(time.Second)/time.Second))))
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
@@ -281,10 +260,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	var after user
-	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
+	err := changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		before, err := getUser(ctx, tx, me.ID)
 		if err != nil {
 			return err

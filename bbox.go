@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// ElevationDatasetFileMeta is what is known of one file of a dataset. A nil pointer or slice is "not known" and JSON null. Text that comes
-// from the file is valid UTF-8, without NUL, and bounded.
+// ElevationDatasetFileMeta is what is known of one file of a dataset. A nil pointer or slice is "not known"
+// and JSON null. Text that comes from the file is valid UTF-8, without NUL, and bounded.
 type ElevationDatasetFileMeta struct {
 	ID         int64     `json:"id,omitzero" db:"id"`
 	Path       string    `json:"path" db:"path"`
@@ -32,7 +32,7 @@ type ElevationDatasetFileMeta struct {
 	Nodata     *string   `json:"nodata" db:"nodata"`     // as written in the file, trimmed
 	PixelIs    *string   `json:"pixel_is" db:"pixel_is"` // area or point; nil where the file does not say
 
-	// Transform is [a b c d e f] with x = a·col + b·row + c and y = d·col + e·row + f, col and row counted from the outer corner of the first pixel.
+	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the first pixel's outer corner.
 	Transform []float64 `json:"transform" db:"transform"`
 	// NativeBBox is [minx miny maxx maxy] of the four outer corners in the file's own CRS.
 	NativeBBox  []float64 `json:"native_bbox" db:"native_bbox"`
@@ -40,11 +40,12 @@ type ElevationDatasetFileMeta struct {
 	CRSName     *string   `json:"crs_name" db:"crs_name"` // what the file calls it
 	VerticalCRS *string   `json:"vertical_crs" db:"vertical_crs"`
 	// BBox is [west south east north] in degrees (RFC 7946, section 5): west > east where it crosses 180°.
-	BBox          []float64 `json:"bbox" db:"bbox"`
-	BBoxAccuracyM *float64  `json:"bbox_accuracy_m" db:"bbox_accuracy_m"` // metres that BBox may be off from WGS 84; nil where unknown
-	ResolutionM   *float64  `json:"resolution_m" db:"resolution_m"`       // ground size of a pixel at the raster's centre, metres
-	Source        *string   `json:"source" db:"source"`                   // which tag gave the extent
-	Warnings      []string  `json:"warnings" db:"warnings"`               // never nil
+	BBox []float64 `json:"bbox" db:"bbox"`
+	// BBoxAccuracyM is by how many metres BBox may be off from WGS 84; nil where unknown.
+	BBoxAccuracyM *float64  `json:"bbox_accuracy_m" db:"bbox_accuracy_m"`
+	ResolutionM   *float64  `json:"resolution_m" db:"resolution_m"` // ground size of a pixel at the centre, metres
+	Source        *string   `json:"source" db:"source"`             // which tag, header or sidecar gave the extent
+	Warnings      []string  `json:"warnings" db:"warnings"`         // what disagrees; never nil
 	AnalyzedAt    time.Time `json:"analyzed_at" db:"analyzed_at"`
 }
 
@@ -62,20 +63,19 @@ const (
 // Limits of what the reader takes from one file, whatever the file says of itself.
 const (
 	firstReadBytes   = 4 << 10   // the first read, and each later one at least: serves most files alone
-	directoryBytes   = 8 << 10   // the read that fetches a directory which lies elsewhere, and the values around it
 	maxGapBytes      = 8 << 10   // tag values at most this far apart are fetched by one read
 	maxClusterBytes  = 48 << 10  // one such read at most
 	maxHeaderBytes   = 256 << 10 // all reads of one file together
+	maxSidecarBytes  = 16 << 10  // of a world file, .hdr or .prj
 	maxIFDEntries    = 4096      // far above any real directory; 80 KiB in BigTIFF
 	maxTIFFDimension = 1<<31 - 1 // GDAL's own limit of width and height
 	maxGeoKeys       = 1024
-	maxGeoDoubles    = 1024
 	maxGeoASCII      = 16 << 10
-	maxNodataText    = 64  // bytes kept of tag 42113
-	maxNameText      = 200 // bytes kept of a citation
+	maxNodataText    = 64  // bytes kept of a nodata value
+	maxNameText      = 200 // bytes kept of a name
 )
 
-// extentProblem is what is wrong with the content of a file, in contrast to an error of the operating system: a status and its reason.
+// extentProblem is what is wrong with the content of a file, not an error of the operating system.
 type extentProblem struct{ status, reason string }
 
 // Error gives the reason.
@@ -86,242 +86,253 @@ func problemf(status, format string, args ...any) error {
 	return &extentProblem{status, fmt.Sprintf(format, args...)}
 }
 
-// isProblem tells a fault of the content, which costs at most the tag it is in, from an I/O error, which ends the reading.
+// isProblem tells a fault of the content, which costs at most the tag it is in, from an I/O error, which ends all.
 func isProblem(err error) bool {
 	_, ok := errors.AsType[*extentProblem](err)
 	return ok
 }
 
-// readExtent fills m from Format to Warnings from the header of one open file of size bytes. name is the file's base name; it only helps to say
-// what a file is that we do not read. Every outcome is a status: there is no error to handle.
-func readExtent(name string, r io.ReaderAt, size int64, m *ElevationDatasetFileMeta) {
+// warnf adds a warning.
+func (m *ElevationDatasetFileMeta) warnf(format string, args ...any) {
+	m.Warnings = append(m.Warnings, fmt.Sprintf(format, args...))
+}
+
+// survive makes a fault of the content a warning; other errors it passes on.
+func (m *ElevationDatasetFileMeta) survive(err error) error {
+	if isProblem(err) {
+		m.warnf("%v", err)
+		return nil
+	}
+	return err
+}
+
+// besideFunc reads at most limit bytes of a regular file in the same directory; limit 0 only asks whether it is there.
+type besideFunc func(name string, limit int) (content []byte, found bool, err error)
+
+// readExtent fills m from Format to Warnings from the header of one open file of size bytes. name is the file's base
+// name, beside reads its sidecars (nil where there are none). Every outcome is a status.
+func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside besideFunc, m *ElevationDatasetFileMeta) {
+	*h = headerReader{
+		name: name, r: r, size: uint64(max(size, 0)), beside: beside, order: binary.LittleEndian,
+		buffer: h.buffer[:0], windows: h.windows[:0], values: h.values[:0], fields: h.fields,
+	}
 	if m.Warnings == nil {
 		m.Warnings = []string{}
 	}
-	h := &headerReader{r: r, size: uint64(max(size, 0)), order: binary.LittleEndian}
-	err := readFormat(name, h, m)
+	err := h.readFormat(m)
+	if m.BBox != nil {
+		m.checkName(name)
+	}
 	m.Status, m.Reason = fileStatusOK, nil
-	if err == nil {
-		return
-	}
-	m.Status = fileStatusUnreadable
 	if p, ok := errors.AsType[*extentProblem](err); ok {
-		m.Status = p.status
+		m.Status, m.Reason = p.status, &p.reason
+	} else if err != nil {
+		m.fail(fileStatusUnreadable, "%s", reasonOf(err))
 	}
-	reason := reasonOf(err)
-	m.Reason = &reason
 }
 
 // readFormat finds out what the file is and reads it.
-func readFormat(name string, h *headerReader, m *ElevationDatasetFileMeta) error {
+func (h *headerReader) readFormat(m *ElevationDatasetFileMeta) error {
+	extension := strings.ToLower(path.Ext(h.name))
+	if raster, err := h.sidecarOf(extension); err != nil || raster != "" {
+		return cmp.Or(err, problemf(fileStatusSidecar, "belongs to %s beside it", cleanText([]byte(raster), maxNameText)))
+	}
 	if h.size == 0 {
 		return problemf(fileStatusUnsupported, "the file is empty")
 	}
-	head, err := h.at(0, min(h.size, firstReadBytes))
+	head, err := h.at(0, min(h.size, firstReadBytes), "the file")
 	if err != nil {
 		return err
 	}
-	if isTIFF(head) {
-		m.Format = new("geotiff")
-		return readGeoTIFF(h, head, m)
+	switch string(head[:min(len(head), 4)]) { // classic TIFF (42) or BigTIFF (43) of either byte order
+	case "II*\x00", "MM\x00*", "II+\x00", "MM\x00+":
+		return h.readGeoTIFF(head, m)
 	}
-	return unsupportedFormat(name, head, m)
+	if read, err := h.readGrid(extension, head, m); read || err != nil {
+		return err
+	}
+	return unsupportedFormat(extension, head, m)
 }
 
-// readRaster reads what the picture is: width, height, bands, type of sample, nodata. Without width and height there is no raster.
-func (h *headerReader) readRaster(d tiffDirectory, m *ElevationDatasetFileMeta) error {
-	var dimension [2]int64
-	for i, tag := range [...]uint16{tagImageWidth, tagImageLength} {
-		v, err := h.number(d, tag, 0)
-		if err != nil {
-			return err
-		}
-		if !(v >= 1 && v <= maxTIFFDimension) || v != math.Trunc(v) {
-			return problemf(fileStatusCorrupt, "TIFF tag %d (256 is the width, 257 the height) is missing or unusable: %v", tag, v)
-		}
-		dimension[i] = int64(v)
+// setSize sets Width and Height, if they are whole numbers that GDAL would take as well.
+func (m *ElevationDatasetFileMeta) setSize(width, height float64) error {
+	usable := func(v float64) bool { return v >= 1 && v <= maxTIFFDimension && v == math.Trunc(v) }
+	if !usable(width) || !usable(height) {
+		return problemf(fileStatusCorrupt, "its width or height is missing or unusable: %v by %v", width, height)
 	}
-	m.Width, m.Height = &dimension[0], &dimension[1]
-
-	var samples [3]float64 // samples a pixel, bits a sample, sample format, with the defaults of TIFF 6.0
-	for i, tag := range [...]uint16{tagSamplesPerPixel, tagBitsPerSample, tagSampleFormat} {
-		v, err := h.number(d, tag, 1)
-		if err != nil && !isProblem(err) {
-			return err
-		}
-		if err != nil {
-			m.Warnings = append(m.Warnings, err.Error())
-		}
-		samples[i] = v
-	}
-	if samples[0] >= 1 && samples[0] <= math.MaxUint16 {
-		m.Bands = new(int64(samples[0]))
-	}
-	if t := sampleType(samples[1], samples[2]); t != "" {
-		m.SampleType = &t
-	}
-	if f, ok := d.field(tagGDALNoData); ok {
-		b, err := h.text(f)
-		if err != nil && !isProblem(err) {
-			return err
-		}
-		if err != nil {
-			m.Warnings = append(m.Warnings, err.Error())
-		} else if t := cleanText(b, maxNodataText); t != "" {
-			m.Nodata = &t
-		}
-	}
+	m.Width, m.Height = new(int64(width)), new(int64(height))
 	return nil
 }
 
-// sampleType names the type that GDAL reads a sample into, from tags 258 and 339: the smallest that holds its bits. complex64 is two float32.
-func sampleType(bits, format float64) string {
-	sizes := [...]float64{8, 16, 32, 64, 128}
-	i := slices.IndexFunc(sizes[:], func(size float64) bool { return bits <= size })
-	if i < 0 || bits < 1 {
-		return ""
+// setNodata sets Nodata from text of the file.
+func (m *ElevationDatasetFileMeta) setNodata(text []byte) {
+	if t := cleanText(text, maxNodataText); t != "" {
+		m.Nodata = &t
 	}
-	var names [5]string
-	switch format {
-	case 1, 4: // unsigned; undefined
-		names = [5]string{"uint8", "uint16", "uint32", "uint64"}
-	case 2: // signed
-		names = [5]string{"int8", "int16", "int32", "int64"}
-	case 3: // IEEE floating point; GDAL widens half precision
-		names = [5]string{"", "float32", "float32", "float64"}
-	case 5: // complex integer
-		names = [5]string{"", "", "complex_int16", "complex_int32"}
-	case 6: // complex IEEE floating point
-		names = [5]string{"", "", "complex64", "complex64", "complex128"}
-	}
-	return names[i]
 }
 
-// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF.
-func readGeoTIFF(h *headerReader, head []byte, m *ElevationDatasetFileMeta) error {
+// setSamples sets Bands and SampleType as GDAL has them, from tags 277, 258 and 339: the smallest type that holds the bits.
+func (m *ElevationDatasetFileMeta) setSamples(bands, bits, format float64) {
+	if bands >= 1 && bands <= math.MaxUint16 {
+		m.Bands = new(int64(bands))
+	}
+	names := [...][5]string{ // of 8, 16, 32, 64 and 128 bits
+		1: {"uint8", "uint16", "uint32", "uint64"},
+		2: {"int8", "int16", "int32", "int64"},
+		3: {"", "float32", "float32", "float64"}, // GDAL widens half precision
+		4: {"uint8", "uint16", "uint32", "uint64"},
+		5: {"", "", "complex_int16", "complex_int32"},
+		6: {"", "", "complex64", "complex64", "complex128"},
+	}
+	for i, size := range [...]float64{8, 16, 32, 64, 128} {
+		if bits >= 1 && bits <= size && format >= 1 && format <= 6 {
+			if name := names[int(format)][i]; name != "" {
+				m.SampleType = &name
+			}
+			return
+		}
+	}
+}
+
+// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF; where the tags
+// give no extent, from the world file; where they say no CRS, from the .prj beside it.
+func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) error {
+	m.Format = new("geotiff")
 	d, err := h.readDirectory(head)
 	if err != nil {
 		return err
 	}
-	if err := h.prefetchFields(d); err != nil {
+	numbers := [...]float64{0, 0, 1, 1, 1} // the defaults of TIFF 6.0; without width and height there is no raster
+	for i, tag := range [...]uint16{tagImageWidth, tagImageLength, tagSamplesPerPixel, tagBitsPerSample, tagSampleFormat} {
+		v, err := h.number(d, tag, numbers[i])
+		if i >= 2 {
+			err = m.survive(err)
+		}
+		if err != nil {
+			return err
+		}
+		numbers[i] = v
+	}
+	if err := m.setSize(numbers[0], numbers[1]); err != nil {
 		return err
 	}
-	if err := h.readRaster(d, m); err != nil {
-		return err
+	m.setSamples(numbers[2], numbers[3], numbers[4])
+	if f, ok := d.field(tagGDALNoData); ok {
+		b, err := h.text(f)
+		m.setNodata(b)
+		if err = m.survive(err); err != nil {
+			return err
+		}
 	}
 	keys, err := h.readGeoKeys(d)
-	if err != nil && !isProblem(err) {
+	if err = m.survive(err); err != nil {
 		return err
 	}
-	if err != nil {
-		keys = geoKeys{}
-		m.Warnings = append(m.Warnings, "the CRS is lost: "+err.Error())
-	}
-	switch keys.rasterType {
+	switch keys.code(1025) { // GTRasterType
 	case 1:
 		m.PixelIs = new("area")
 	case 2:
 		m.PixelIs = new("point")
 	}
-	transform, source, err := h.readTransform(d, keys.rasterType == 2, m)
+	t, source, err := h.readTransform(d, keys.code(1025) == 2, m)
+	if isProblem(err) {
+		t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld")
+	} else if err == nil {
+		h.compareWorldFile(t, m)
+	}
 	if err != nil {
 		return err
 	}
-	if err := m.setExtent(transform, source); err != nil {
-		return err
+	crs := keys.parameters()
+	if !crs.present {
+		if crs, err = h.projectionFile(m); err != nil {
+			return err
+		}
 	}
-	keys.nameCRS(m)
-	crs, err := keys.crs(m)
-	if err != nil {
-		return err
-	}
-	return m.setBBox(crs)
+	return m.place(t, source, crs)
 }
 
-// readTransform gives the raster's transform and the tags that it comes from, by the rules of GeoTIFF 1.1 as GDAL follows them:
-// a pixel scale (33550) with a tie point (33922), else a matrix (34264) of 16 numbers. A pixel scale that stands without a tie point gives
-// no extent, and keeps the matrix from giving one. Where a pixel is a point the tie point means its centre: half a pixel inwards.
+// readTransform gives the raster's transform and the tags that it comes from, by the rules of GeoTIFF 1.1 as GDAL
+// follows them: a pixel scale (33550) with a tie point (33922), else a matrix (34264) of 16 numbers. A pixel scale
+// without a tie point keeps the matrix from giving an extent. Where a pixel is a point the tie point means its centre.
 func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *ElevationDatasetFileMeta) (t [6]float64, source string, err error) {
-	var values [3][16]float64
-	var read [3][]float64
+	var values [3][]float64
+	var counts [3]uint64
 	var broken error // of a tag that could not be read: it matters where the others give no extent
 	for i, tag := range [...]uint16{tagModelPixelScale, tagModelTiepoint, tagModelTransformation} {
-		f, ok := d.field(tag)
-		if !ok {
-			continue
-		}
-		read[i], err = h.numbers(f, values[i][:])
-		if err != nil && !isProblem(err) {
-			return t, "", err
-		}
-		if err != nil {
+		if f, ok := d.field(tag); ok {
+			counts[i] = f.count
+			if values[i], err = h.numbers(f); err != nil && !isProblem(err) {
+				return t, "", err
+			}
 			broken = cmp.Or(broken, err)
 		}
 	}
-	scale, tie, matrix := read[0], read[1], read[2]
-	tieField, _ := d.field(tagModelTiepoint)
-	matrixField, _ := d.field(tagModelTransformation)
-
-	scaled := len(scale) == 2 && scale[0] != 0 && scale[1] != 0
+	scale, tie, matrix := values[0], values[1], values[2]
+	scaled := len(scale) >= 2 && scale[0] != 0 && scale[1] != 0
 	switch {
-	case scaled && len(tie) == 6:
+	case scaled && len(tie) >= 6:
 		// A negative Y scale is against the standard; GDAL takes such a raster as north-up all the same.
 		if scale[1] < 0 {
-			m.Warnings = append(m.Warnings, "the pixel scale in Y is negative; read as north-up, as GDAL does")
+			m.warnf("the pixel scale in Y is negative; read as north-up, as GDAL does")
 		}
 		a, e := scale[0], -math.Abs(scale[1])
 		t = [6]float64{a, 0, tie[3] - tie[0]*a, 0, e, tie[4] - tie[1]*e}
 		source = "ModelPixelScale (33550) and ModelTiepoint (33922)"
-	case !scaled && len(matrix) == 16 && matrixField.count == 16:
+	case !scaled && len(matrix) == 16 && counts[2] == 16:
 		t = [6]float64{matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]}
 		source = "ModelTransformation (34264)"
 	case broken != nil:
 		return t, "", broken
 	case scaled:
 		return t, "", problemf(fileStatusNoGeoref, "it has a pixel scale (tag 33550) but no tie point (tag 33922): where it lies is not said")
-	case tieField.count >= 6:
-		return t, "", problemf(fileStatusNoGeoref, "it has %d ground control points (tag 33922) but no pixel scale: rectify it first, for example with gdalwarp", tieField.count/6)
+	case counts[1] >= 6:
+		return t, "", problemf(fileStatusNoGeoref, "it has %d ground control points (tag 33922) but no pixel scale: rectify it first, for example with gdalwarp", counts[1]/6)
 	default:
-		return t, "", problemf(fileStatusNoGeoref, "the TIFF has no georeferencing tags (33550 and 33922, or 34264); world files and other sidecars are not read yet")
-	}
-	if broken != nil {
-		m.Warnings = append(m.Warnings, broken.Error())
+		return t, "", problemf(fileStatusNoGeoref, "the TIFF has no georeferencing tags (33550 and 33922, or 34264), and no world file lies beside it")
 	}
 	if pixelIsPoint {
-		t[2] -= t[0]*0.5 + t[1]*0.5
-		t[5] -= t[3]*0.5 + t[4]*0.5
+		t = shiftHalfPixel(t)
 	}
-	return t, source, nil
+	return t, source, m.survive(broken)
 }
 
-// setExtent sets Transform, NativeBBox and Source. Numbers that are not finite, or span no area, are no extent.
-func (m *ElevationDatasetFileMeta) setExtent(t [6]float64, source string) error {
+// shiftHalfPixel turns a transform from the centre of the first pixel into one from its outer corner.
+func shiftHalfPixel(t [6]float64) [6]float64 {
+	t[2] -= t[0]*0.5 + t[1]*0.5
+	t[5] -= t[3]*0.5 + t[4]*0.5
+	return t
+}
+
+// place sets the extent, and all that comes of it and the CRS; a problem with the CRS is one of status no_bbox.
+func (m *ElevationDatasetFileMeta) place(t [6]float64, source string, p crsParameters) error {
 	w, h := float64(*m.Width), float64(*m.Height)
-	box := []float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	native := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
 	for _, corner := range [4][2]float64{{0, 0}, {w, 0}, {0, h}, {w, h}} {
 		x, y := applyTransform(t, corner[0], corner[1])
-		if math.IsNaN(x-x) || math.IsNaN(y-y) {
+		if !isFinite(x) || !isFinite(y) {
 			return problemf(fileStatusCorrupt, "%s holds numbers that are not finite", source)
 		}
-		box = []float64{min(box[0], x), min(box[1], y), max(box[2], x), max(box[3], y)}
+		native = [4]float64{min(native[0], x), min(native[1], y), max(native[2], x), max(native[3], y)}
 	}
-	if !(box[2] > box[0] && box[3] > box[1]) {
+	if !(native[2] > native[0] && native[3] > native[1]) {
 		return problemf(fileStatusCorrupt, "%s gives the raster no area", source)
 	}
-	m.Transform, m.NativeBBox, m.Source = t[:], box, &source
-	return nil
-}
-
-// setBBox sets BBox, its accuracy and the resolution from Transform, Width and Height. The problem is one of status no_bbox.
-func (m *ElevationDatasetFileMeta) setBBox(crs crsDefinition) error {
-	t, w, h := [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
+	m.Transform, m.NativeBBox, m.Source = t[:], native[:], &source
+	crs, err := p.definition(m)
+	if err != nil {
+		return err
+	}
 	box, err := boxInDegrees(crs.projection, t, w, h)
 	if err != nil {
 		return problemf(fileStatusNoBBox, "the extent cannot be turned into degrees: %v", err)
 	}
 	m.BBox = box.bounds[:]
 	if box.clamped {
-		m.Warnings = append(m.Warnings, "the raster reaches beyond a pole; bbox ends there")
+		m.warnf("the raster reaches beyond a pole; bbox ends there")
+	}
+	if box.turned {
+		m.warnf("its longitudes go beyond ±360°; bbox gives them within ±180°")
 	}
 	if crs.accuracyM > 0 {
 		m.BBoxAccuracyM = new(max(crs.accuracyM, box.cutM))
@@ -332,8 +343,7 @@ func (m *ElevationDatasetFileMeta) setBBox(crs crsDefinition) error {
 	return nil
 }
 
-// cleanText makes text from a file fit to be stored and shown: it ends at the first NUL, is valid UTF-8 without control characters, trimmed,
-// and at most limit bytes long.
+// cleanText gives text of a file up to the first NUL: valid UTF-8, no control characters, trimmed, at most limit bytes.
 func cleanText(b []byte, limit int) string {
 	b, _, _ = bytes.Cut(b, []byte{0})
 	s := strings.Map(func(r rune) rune {
@@ -343,89 +353,40 @@ func cleanText(b []byte, limit int) string {
 		return r
 	}, strings.ToValidUTF8(string(b), string(utf8.RuneError)))
 	s = strings.TrimSpace(s)
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return strings.TrimSpace(s[:limit])
+	return strings.TrimSpace(strings.ToValidUTF8(s[:min(limit, len(s))], ""))
 }
 
-// unsupportedFormat says what a file that is no TIFF seems to be, from its first bytes or its name.
-func unsupportedFormat(name string, head []byte, m *ElevationDatasetFileMeta) error {
-	extension := strings.ToLower(path.Ext(name))
-	switch extension {
-	case ".hgt":
-		m.Format = new("hgt")
-	case ".dt0", ".dt1", ".dt2":
-		m.Format = new("dted")
-	case ".asc":
-		m.Format = new("asc")
-	case ".bil", ".bip", ".bsq", ".flt":
-		m.Format = new("ehdr")
+// unsupportedFormat says what a file that we do not read seems to be, by its first bytes.
+func unsupportedFormat(extension string, head []byte, m *ElevationDatasetFileMeta) error {
+	known := "no raster format that is known here"
+	if !slices.ContainsFunc(head[:min(len(head), 512)], func(b byte) bool {
+		return b < ' ' && !strings.ContainsRune("\t\n\r\f", rune(b))
+	}) {
+		m.Format, known = new("text"), "a text file"
 	}
-	if m.Format != nil {
-		return problemf(fileStatusUnsupported, "elevation files of the format %s are not read yet", *m.Format)
-	}
-	format, known := magicFormat(head)
-	switch {
-	case format != "":
-		m.Format = &format
-	case looksLikeText(head):
-		format, known = "text", "a text file"
-		m.Format = &format
-	default:
-		known = "no raster format that is known here"
-	}
-	if extension == ".tif" || extension == ".tiff" {
-		return problemf(fileStatusUnsupported, "it is named %s but is no TIFF; it seems to be %s", extension, known)
-	}
-	return problemf(fileStatusUnsupported, "it seems to be %s, which is not read", known)
-}
-
-// magicFormat knows common files by their first bytes: the name of the format, and the words for it; empty where it knows none.
-func magicFormat(head []byte) (format, words string) {
-	for _, m := range [...][3]string{
+	for _, magic := range [...][3]string{
 		{"\x89PNG\r\n\x1a\n", "png", "a PNG picture"},
 		{"\xff\xd8\xff", "jpeg", "a JPEG picture"},
-		{"GIF8", "gif", "a GIF picture"},
-		{"BM", "bmp", "a BMP picture"},
 		{"\x00\x00\x00\x0cjP  ", "jp2", "a JPEG 2000 picture"},
 		{"PK\x03\x04", "zip", "a ZIP archive; unpack it first"},
-		{"PK\x05\x06", "zip", "an empty ZIP archive"},
 		{"\x1f\x8b", "gzip", "compressed with gzip; unpack it first"},
 		{"BZh", "bzip2", "compressed with bzip2; unpack it first"},
-		{"\xfd7zXZ\x00", "xz", "compressed with xz; unpack it first"},
 		{"\x28\xb5\x2f\xfd", "zstd", "compressed with zstd; unpack it first"},
-		{"7z\xbc\xaf\x27\x1c", "7z", "a 7-Zip archive; unpack it first"},
 		{"%PDF", "pdf", "a PDF document"},
 		{"\x89HDF\r\n\x1a\n", "hdf5", "an HDF5 or netCDF-4 file"},
-		{"CDF\x01", "netcdf", "a netCDF file"},
-		{"CDF\x02", "netcdf", "a netCDF file"},
-		{"CDF\x05", "netcdf", "a netCDF file"},
+		{"CDF", "netcdf", "a netCDF file"},
 		{"GRIB", "grib", "a GRIB file"},
 		{"EHFA_HEADER_TAG", "hfa", "an Erdas Imagine raster"},
 		{"LASF", "las", "a LAS or LAZ point cloud"},
 		{"SQLite format 3\x00", "sqlite", "an SQLite file, such as a GeoPackage"},
 		{"<?xml", "xml", "an XML file"},
 	} {
-		if bytes.HasPrefix(head, []byte(m[0])) {
-			return m[1], m[2]
+		if bytes.HasPrefix(head, []byte(magic[0])) {
+			m.Format, known = new(magic[1]), magic[2]
 		}
 	}
-	return "", ""
-}
-
-// looksLikeText says whether a file begins with characters only.
-func looksLikeText(head []byte) bool {
-	head = head[:min(len(head), 512)]
-	for len(head) > 0 {
-		r, n := utf8.DecodeRune(head)
-		if (r == utf8.RuneError && n == 1 && len(head) >= utf8.UTFMax) || (r < ' ' && !strings.ContainsRune("\t\n\r\f", r)) {
-			return false
-		}
-		head = head[n:]
+	if isRaster(extension) {
+		return problemf(fileStatusUnsupported, "it is named %s but is none; it seems to be %s", extension, known)
 	}
-	return true
+	return problemf(fileStatusUnsupported, "it seems to be %s, which is not read", known)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,10 +16,15 @@ import (
 	"testing"
 )
 
+// readExtent reads a file with a reader of its own.
+func readExtent(name string, r io.ReaderAt, size int64, beside besideFunc, m *ElevationDatasetFileMeta) {
+	new(headerReader).readExtent(name, r, size, beside, m)
+}
+
 // readBytes reads a file that is in memory.
 func readBytes(name string, b []byte) ElevationDatasetFileMeta {
 	var m ElevationDatasetFileMeta
-	readExtent(name, bytes.NewReader(b), int64(len(b)), &m)
+	readExtent(name, bytes.NewReader(b), int64(len(b)), nil, &m)
 	return m
 }
 
@@ -69,7 +75,7 @@ func TestTagRules(t *testing.T) {
 		{"a matrix of 12 numbers", with(testSize(), doubles(34264, 0.5, 0, 0, 10, 0, -0.25, 0, 50, 0, 0, 0, 0), testKeys()), "no_georef", nil, "no georeferencing tags"},
 		{"a matrix of 17 numbers", with(testSize(), doubles(34264, 0.5, 0, 0, 10, 0, -0.25, 0, 50, 0, 0, 0, 0, 0, 0, 0, 1, 0), testKeys()), "no_georef", nil, "no georeferencing tags"},
 		{"a matrix of nothing", with(testSize(), matrixTag(0, 0, 0, 0, 0, 0), testKeys()), "corrupt", nil, "no area"},
-		{"nothing", testSize(), "no_georef", nil, "world files"},
+		{"nothing", testSize(), "no_georef", nil, "no world file"},
 		{"no CRS", with(testSize(), testPlace()), "no_bbox", good, "gdal_edit"},
 		{"scale that is no number", with(testSize(), doubles(33550, nan, 1, 0), testPlace()[1], testKeys()), "corrupt", nil, "not finite"},
 		{"infinite tie point", with(testSize(), testPlace()[0], doubles(33922, 0, 0, 0, inf, 50, 0), testKeys()), "corrupt", nil, "not finite"},
@@ -80,7 +86,7 @@ func TestTagRules(t *testing.T) {
 		{"pixel is 3", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(1025, 3), key(2048, 4326))), "ok", good, ""},
 		{"keys out of order", with(testSize(), testPlace(), geoKeyTag(key(2048, 4326), key(1025, 1), key(1024, 2))), "ok", good, ""},
 		{"the last of two keys counts", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(1025, 1), key(1025, 2), key(2048, 4269), key(2048, 4326))), "ok", []float64{9.75, 49.375, 11.75, 50.125}, ""},
-		{"more keys claimed than there are", with(testSize(), testPlace(), geoKeyTagN(9, key(1024, 2), key(2048, 4326))), "no_bbox", good, "claims 9 keys"},
+		{"more keys claimed than there are", with(testSize(), testPlace(), geoKeyTagN(9, key(1024, 2), key(2048, 4326))), "no_bbox", good, "that fits"},
 		{"keys of version 2", with(testSize(), testPlace(), shorts(34735, 2, 1, 0, 0)), "no_bbox", good, "version 1"},
 		{"a key outside its tag", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(1025, 2), key(2048, 4326), [4]float64{1026, 34737, 9, 99}), asciiTag(34737, "name|\x00")), "no_bbox", good, "GeoKey 1026"},
 		{"a key in a tag that is not there", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(2048, 4326), [4]float64{2057, 34736, 1, 0})), "no_bbox", good, "GeoKey 2057"},
@@ -89,9 +95,9 @@ func TestTagRules(t *testing.T) {
 		{"keys as LONG", with(testSize(), testPlace(), longs(34735, 1, 1, 0, 2, 1024, 0, 1, 2, 2048, 0, 1, 4326)), "ok", good, ""},
 		{"keys that are no SHORT", with(testSize(), testPlace(), doubles(34735, 1, 1, 0, nan)), "no_bbox", good, "no SHORT"},
 		{"a code that is a double", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), [4]float64{2048, 34736, 1, 0}), doubles(34736, 4326.5)), "no_bbox", good, "no EPSG code"},
-		{"width 0", with(shorts(256, 0), shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "tag 256"},
-		{"no width", with(shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "tag 256"},
-		{"a width of 2 to the 31", with(longs(256, 1<<31), shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "tag 256"},
+		{"width 0", with(shorts(256, 0), shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
+		{"no width", with(shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
+		{"a width of 2 to the 31", with(longs(256, 1<<31), shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
 		{"height of text", with(shorts(256, 4), asciiTag(257, "3"), testPlace(), testKeys()), "corrupt", nil, "tag 257"},
 		{"sample tags that are text are let pass", with(shorts(256, 4), shorts(257, 3), asciiTag(258, "8"), testPlace(), testKeys()), "ok", good, "tag 258"},
 	} {
@@ -174,7 +180,7 @@ func TestCRSRules(t *testing.T) {
 		{"user-defined in arc-seconds", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 9104)}, nil, "", "", "", 10.0 / 3600},
 		{"user-defined in packed degrees", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 9110)}, nil, "", "", "angular unit", 0},
 		{"user-defined in a degree of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 32767), double(2055, 0)}, []float64{0.0174532925199433}, "", "", "", 10},
-		{"user-defined in another unit of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 32767), double(2055, 0)}, []float64{0.01}, "", "", "angular unit", 0},
+		{"user-defined in another unit of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 32767), double(2055, 0)}, []float64{math.Pi / 200}, "", "", "", 9},
 		{"user-defined from a meridian of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 32767), double(2061, 1)}, []float64{6378137, 2.5}, "", "", "", 12.5},
 		{"user-defined from Paris", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8903)}, nil, "", "", "prime meridian", 0},
 		{"of the Moon", [][4]float64{key(1024, 2), key(2048, 32767), double(2057, 0)}, []float64{1737400}, "", "", "of the Earth", 0},
@@ -253,8 +259,9 @@ func TestRasterTags(t *testing.T) {
 		{16, 3, "float32"}, {32, 3, "float32"}, {64, 3, "float64"}, {32, 5, "complex_int16"}, {64, 6, "complex64"}, {128, 6, "complex128"},
 		{128, 1, ""}, {8, 3, ""}, {0, 1, ""}, {math.NaN(), 1, ""}, {8, 99, ""}, {1e9, 1, ""},
 	} {
-		if got := sampleType(c.bits, c.format); got != c.want {
-			t.Errorf("%v bits of format %v: %q, want %q", c.bits, c.format, got, c.want)
+		var m ElevationDatasetFileMeta
+		if m.setSamples(1, c.bits, c.format); value(m.SampleType) != c.want {
+			t.Errorf("%v bits of format %v: %q, want %q", c.bits, c.format, value(m.SampleType), c.want)
 		}
 	}
 }
@@ -264,7 +271,7 @@ func TestUnsupported(t *testing.T) {
 	for _, c := range []struct{ name, content, format, says string }{
 		{"empty.tif", "", "", "empty"},
 		{"a.png", "\x89PNG\r\n\x1a\n....", "png", "PNG"},
-		{"a.tif", "\x89PNG\r\n\x1a\n....", "png", "is named .tif but is no TIFF; it seems to be a PNG"},
+		{"a.tif", "\x89PNG\r\n\x1a\n....", "png", "is named .tif but is none; it seems to be a PNG"},
 		{"a.jpg", "\xff\xd8\xff\xe0", "jpeg", "JPEG"},
 		{"a.zip", "PK\x03\x04", "zip", "unpack"},
 		{"a.gz", "\x1f\x8b\x08", "gzip", "unpack"},
@@ -272,13 +279,11 @@ func TestUnsupported(t *testing.T) {
 		{"a.h5", "\x89HDF\r\n\x1a\n", "hdf5", "HDF5"},
 		{"a.nc", "CDF\x01", "netcdf", "netCDF"},
 		{"readme.txt", "hello\n", "text", "text"},
-		{"a.tif", "version https://git-lfs", "text", "is no TIFF; it seems to be a text file"},
+		{"a.tif", "version https://git-lfs", "text", "is none; it seems to be a text file"},
 		{"core", "\x00\x01\x02", "", "known"},
-		{"N45E007.hgt", "\x00\x01", "hgt", "hgt are not read yet"},
-		{"n43.DT0", "UHL1", "dted", "dted are not read yet"},
-		{"a.asc", "ncols 4", "asc", "asc are not read yet"},
-		{"a.bil", "\x00", "ehdr", "ehdr are not read yet"},
-		{"a.flt", "\x00", "ehdr", "ehdr are not read yet"},
+		{"n43.DT0", "UHL1", "text", "named .dt0"},
+		{"a.asc", "rows 4", "text", "named .asc"},
+		{"a.bil", "\x00", "", "named .bil"},
 	} {
 		m := readBytes(c.name, []byte(c.content))
 		if m.Status != fileStatusUnsupported || value(m.Format) != c.format || !strings.Contains(value(m.Reason), c.says) {
@@ -334,6 +339,10 @@ func TestCorpus(t *testing.T) {
 		return
 	}
 	defer oracle.Close()
+	deviations, err := os.ReadFile(filepath.Join("testdata", "deviations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	type score struct{ good, all int }
 	var status, size, native, crs, bbox score
 	count := func(s *score, good bool, path, format string, args ...any) {
@@ -361,14 +370,18 @@ func TestCorpus(t *testing.T) {
 		}
 		r := &countingReader{r: file}
 		var m ElevationDatasetFileMeta
-		readExtent(filepath.Base(o.Path), r, info.Size(), &m)
+		beside := func(name string, limit int) ([]byte, bool, error) {
+			b, err := os.ReadFile(filepath.Join(filepath.Dir(file.Name()), name))
+			return b[:min(len(b), limit)], err == nil, nil
+		}
+		readExtent(filepath.Base(o.Path), r, info.Size(), beside, &m)
 		file.Close()
 		checkRow(t, m)
 		if r.reads > 3 || r.bytes > 64<<10 {
 			t.Errorf("%s: %d reads of %d bytes", o.Path, r.reads, r.bytes)
 		}
 		aux := slices.ContainsFunc(o.Sidecars, func(s string) bool { return strings.HasSuffix(s, ".aux.xml") })
-		if o.Format != "geotiff" || o.GDAL != "ok" || (aux && !slices.Equal(o.Internal, o.Transform)) {
+		if o.GDAL != "ok" || strings.Contains(string(deviations), filepath.Base(o.Path)) || (aux && !slices.Equal(o.Internal, o.Transform)) {
 			continue
 		}
 		count(&status, (m.NativeBBox != nil) == (o.Transform != nil), o.Path, "%s, %s", m.Status, value(m.Reason))
@@ -397,7 +410,7 @@ func TestCorpus(t *testing.T) {
 		name  string
 		score score
 		least float64
-	}{{"status", status, 0.97}, {"size", size, 0.99}, {"native_bbox", native, 0.98}, {"crs", crs, 0.98}, {"bbox", bbox, 0.99}} {
+	}{{"status", status, 1}, {"size", size, 1}, {"native_bbox", native, 1}, {"crs", crs, 1}, {"bbox", bbox, 0.99}} {
 		share := float64(c.score.good) / float64(c.score.all)
 		t.Logf("%s: %d of %d, %.2f %%", c.name, c.score.good, c.score.all, 100*share)
 		if !(share >= c.least) {
@@ -434,9 +447,10 @@ func BenchmarkReadExtent(b *testing.B) {
 		r := bytes.NewReader(append(testTIFF{binary.LittleEndian, false, c.tags}.build(), make([]byte, 8<<10)...))
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
+			var h headerReader
 			for b.Loop() {
 				var m ElevationDatasetFileMeta
-				readExtent("x.tif", r, r.Size(), &m)
+				h.readExtent("x.tif", r, r.Size(), nil, &m)
 				if m.Status != fileStatusOK {
 					b.Fatal(*m.Reason)
 				}

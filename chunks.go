@@ -38,18 +38,9 @@ func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 		return false, err
 	}
 
-	var suspects bool
-	const query = `
-		SELECT EXISTS (
-			SELECT
-			FROM analysis_chunks
-			WHERE deaths + (reader IS NOT NULL)::int >= $2
-				AND (reader IS NULL OR reader = ANY (` + deadInstances + `))
-		)`
-	if err := a.db.QueryRow(ctx, query, a.instance, maxDeaths-1).Scan(&suspects); err != nil || !suspects {
-		return false, err
+	if !a.alone.TryLock() {
+		return false, nil // others read; the suspects wait until they have done
 	}
-	a.alone.Lock()
 	defer a.alone.Unlock()
 	task, err = claimChunk(ctx, a.db, a.instance, true)
 	if err != nil || task == nil {
@@ -205,7 +196,7 @@ func (a *analyzer) readFiles(ctx context.Context, task *readTask, known bool, un
 		fr := &fileReader{root: root, now: a.now, before: a.beforeRead}
 		defer fr.close()
 		for _, file := range files {
-			m, found := fr.read(file.Path)
+			m, found := fr.readEntry(file)
 			if !send(result{meta: m, found: found}) {
 				return
 			}

@@ -8,6 +8,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,14 +46,16 @@ func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
 	return nil
 }
 
-// change runs do in a transaction that holds lockAccess.
-func (o operation) change(ctx context.Context, do func(tx pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
-		return do(tx)
-	})
+// makeUser adds a user with a role that must be there. The caller holds lockAccess.
+func makeUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
+	u, err := createUser(ctx, tx, n)
+	if err == nil && len(u.Roles) == 0 {
+		err = fmt.Errorf("there is no role %q", n.role)
+	}
+	if err != nil {
+		return user{}, err
+	}
+	return u, audit(ctx, tx, operatorActor(), "user.create", "user:"+u.Username, nil, u)
 }
 
 // createUserCommand is "cairn user create": the operator makes a user with a password and one role.
@@ -86,21 +90,14 @@ func createUserCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	n.passwordHash = &hash
-	var created user
-	err = o.change(ctx, func(tx pgx.Tx) error {
-		created, err = createUser(ctx, tx, n)
-		if err == nil && len(created.Roles) == 0 {
-			err = fmt.Errorf("there is no role %q", *role)
-		}
-		if err != nil {
-			return err
-		}
-		return audit(ctx, tx, operatorActor(), "user.create", "user:"+created.Username, nil, created)
+	err = changeAccess(ctx, o.db, func(tx pgx.Tx) error {
+		_, err := makeUser(ctx, tx, n)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.stdout, "made user %s with role %s\n", created.Username, *role)
+	fmt.Fprintf(o.stdout, "made user %s with role %s\n", n.username, *role)
 	return nil
 }
 
@@ -110,7 +107,7 @@ func revokeUserCommand(ctx context.Context, o operation) error {
 	if err := o.parse(flag.NewFlagSet("user revoke", flag.ContinueOnError), &name); err != nil {
 		return err
 	}
-	err := o.change(ctx, func(tx pgx.Tx) error {
+	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, name)
 		if err != nil {
 			return err
@@ -147,16 +144,10 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	var secret string
-	err := o.change(ctx, func(tx pgx.Tx) error {
+	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, username)
 		if errors.Is(err, errNoUser) {
-			u, err = createUser(ctx, tx, newUser{username: username, status: statusActive, role: *role})
-			if err == nil && len(u.Roles) == 0 {
-				err = fmt.Errorf("there is no role %q", *role)
-			}
-			if err == nil {
-				err = audit(ctx, tx, operatorActor(), "user.create", "user:"+u.Username, nil, u)
-			}
+			u, err = makeUser(ctx, tx, newUser{username: username, status: statusActive, role: *role})
 		}
 		if err != nil {
 			return err
@@ -181,20 +172,11 @@ func listTokensCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	table := tabwriter.NewWriter(o.stdout, 0, 0, 2, ' ', 0)
-	for after := ""; ; {
-		tokens, err := listAPITokens(ctx, o.db, u.ID, after, maxPage)
-		if err != nil {
-			return err
-		}
-		for _, t := range tokens {
-			fmt.Fprintf(table, "%s\t%s\tuntil %s\n", t.Name, strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly))
-			after = t.Name
-		}
-		if len(tokens) < maxPage {
-			return table.Flush()
-		}
+	tokens, err := listAPITokens(ctx, o.db, u.ID, "", math.MaxInt32)
+	for _, t := range tokens {
+		fmt.Fprintf(o.stdout, "%s\t%s\tuntil %s\n", t.Name, strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly))
 	}
+	return err
 }
 
 // revokeTokenCommand is "cairn token revoke USER NAME".
@@ -208,20 +190,17 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 	if err := o.parse(flag.NewFlagSet("token revoke", flag.ContinueOnError), &username, &name); err != nil {
 		return err
 	}
-	err := o.change(ctx, func(tx pgx.Tx) error {
+	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, username)
 		if err != nil {
 			return err
 		}
-		var id string
-		err = tx.QueryRow(ctx, query, u.ID, name).Scan(&id)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("%s has no API token %q", username, name)
-		}
+		missing := fmt.Errorf("%s has no API token %q", username, name)
+		token, err := collectOne[struct{ ID string }](ctx, tx, missing, "find API token", query, u.ID, name)
 		if err != nil {
-			return fmt.Errorf("find API token: %w", err)
+			return err
 		}
-		_, err = deleteAPITokens(ctx, tx, operatorActor(), u, &id)
+		_, err = deleteAPITokens(ctx, tx, operatorActor(), u, &token.ID)
 		return err
 	})
 	if err != nil {
@@ -272,14 +251,14 @@ func userNamed(ctx context.Context, q querier, name string) (user, error) {
 	return getUser(ctx, q, found.userID)
 }
 
-// readPassword reads a password twice without echo from a terminal, else once from the first line of
-// the input.
+// operator is the address under which the command line hashes passwords.
+func operator() netip.Addr { return netip.Addr{} }
+
+// readPassword reads a password twice without echo from a terminal, else the first line of the input.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	lines := bufio.NewReader(stdin)
-	ask := func(prompt string) (string, error) {
-		fmt.Fprint(stderr, prompt)
+	read := func() (string, error) {
 		line, err := lines.ReadString('\n')
-		fmt.Fprint(stderr, "\n")
 		if err != nil && (err != io.EOF || line == "") {
 			return "", fmt.Errorf("read password: %w", err)
 		}
@@ -287,29 +266,25 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	}
 	restore, err := echoOff(stdin)
 	if err != nil { // no terminal
-		line, err := lines.ReadString('\n')
-		if err != nil && (err != io.EOF || line == "") {
-			return "", fmt.Errorf("read password: %w", err)
-		}
-		return strings.TrimRight(line, "\r\n"), nil
+		return read()
 	}
 	defer restore()
-	first, err := ask("Password: ")
-	if err != nil {
-		return "", err
+	var typed [2]string
+	for i, prompt := range []string{"Password: ", "Again: "} {
+		fmt.Fprint(stderr, prompt)
+		typed[i], err = read()
+		fmt.Fprintln(stderr)
+		if err != nil {
+			return "", err
+		}
 	}
-	second, err := ask("Again: ")
-	if err != nil {
-		return "", err
-	}
-	if first != second {
+	if typed[0] != typed[1] {
 		return "", errors.New("the passwords differ")
 	}
-	return first, nil
+	return typed[0], nil
 }
 
-// echoOff stops the terminal from showing what is typed, by stty(1). It is an error where stdin is no
-// terminal.
+// echoOff has the terminal not show what is typed, by stty(1). It is an error where stdin is none.
 func echoOff(stdin io.Reader) (restore func(), err error) {
 	stty := func(setting string) error {
 		c := exec.Command("stty", setting)
@@ -319,10 +294,7 @@ func echoOff(stdin io.Reader) (restore func(), err error) {
 	if !isTerminal(stdin) {
 		return nil, errors.New("no terminal")
 	}
-	if err := stty("-echo"); err != nil {
-		return nil, err
-	}
-	return func() { stty("echo") }, nil
+	return func() { stty("echo") }, stty("-echo")
 }
 
 // printRoutes is "cairn routes".
@@ -397,7 +369,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
 	print := func(e entry) error {
-		m, found := reader.read(e.Path)
+		m, found := reader.readEntry(e)
 		if !found {
 			return nil
 		}

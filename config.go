@@ -217,8 +217,7 @@ func (c config) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkPlaces refuses dataset roots that hold the state directory or the key file: whoever may
-// register datasets could have them read.
+// checkPlaces refuses dataset roots that hold secrets: who may register datasets could have them read.
 func (c config) checkPlaces() error {
 	for _, root := range c.datasetRoots {
 		for _, secret := range []string{c.stateDir, c.keysPath()} {

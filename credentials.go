@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -63,19 +62,23 @@ func (s *server) rehash(ctx context.Context, r *http.Request, found credentials,
 	}
 }
 
-// confirmPassword checks the caller's own password, before what only its owner may do. It is an attempt
-// like a login's, and counted as one.
+// checkCredentials counts an attempt to log in, before anything else, and says whether the password is right.
+func (s *server) checkCredentials(r *http.Request, login, password string) (found credentials, counted attempt, right bool, err error) {
+	ctx, address := r.Context(), callerOf(r).address
+	counted = s.keys.Load().keys[0].newAttempt(login, address)
+	if err = countAttempt(ctx, s.db, counted); err == nil {
+		found, err = getCredentials(ctx, s.db, login)
+	}
+	if err == nil {
+		right, err = s.hasher.verify(ctx, address, found.passwordHash, password)
+	}
+	return found, counted, right, err
+}
+
+// confirmPassword checks the caller's own password, before what only he may do. It counts as an attempt to log in.
 func (s *server) confirmPassword(r *http.Request, password string) (credentials, error) {
 	ctx, me := r.Context(), principalOf(r).User
-	attempt := s.keys.Load().keys[0].newAttempt(me.Username, callerOf(r).address)
-	if err := countAttempt(ctx, s.db, attempt); err != nil {
-		return credentials{}, err
-	}
-	found, err := getCredentials(ctx, s.db, me.Username)
-	if err != nil {
-		return credentials{}, err
-	}
-	right, err := s.hasher.verify(ctx, callerOf(r).address, found.passwordHash, password)
+	found, counted, right, err := s.checkCredentials(r, me.Username, password)
 	if err != nil {
 		return credentials{}, err
 	}
@@ -85,7 +88,7 @@ func (s *server) confirmPassword(r *http.Request, password string) (credentials,
 		}
 		return credentials{}, &problem{status: http.StatusForbidden, code: "wrong_password", detail: "The current password is wrong."}
 	}
-	return found, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return forgiveAttempt(ctx, tx, attempt) })
+	return found, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return forgiveAttempt(ctx, tx, counted) })
 }
 
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end.
@@ -111,29 +114,17 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
+	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		if err := setPassword(ctx, tx, p.User.ID, found.version, hash); err != nil {
 			return err
 		}
 		if err := audit(ctx, tx, actorOf(r), "password.change", "user:"+p.User.Username, nil, nil); err != nil {
 			return err
 		}
-		ids, err := liveSessions(ctx, tx, p.User.ID, p.CredentialID)
-		if err != nil {
-			return err
-		}
-		_, err = endSessions(ctx, tx, actorOf(r), "session.end", ids, p.User.ID)
+		_, err := endUserSessions(ctx, tx, actorOf(r), p.User.ID, p.CredentialID)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	s.principals.drop(p.User.ID)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err, p.User.ID)
 }
 
 // resetPassword answers POST /api/v1/auth/password-reset: who holds a password token sets the
@@ -161,10 +152,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
+	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		if u, err = findPasswordToken(ctx, tx, in.Token); err != nil {
 			return err
 		}
@@ -179,35 +167,25 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.principals.drop(u.ID)
 	if err := s.removeFirstAdminToken(in.Token); err != nil {
 		s.log.Warn("the used token file could not be removed", "error", err)
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, nil, u.ID)
 }
 
-// findPasswordToken returns whose password the token may set; a problem 401 if it is unknown, used or
-// expired.
+// findPasswordToken returns whose password the token may set; a problem 401 if it is not good (any more).
 func findPasswordToken(ctx context.Context, q querier, token string) (user, error) {
 	const query = `
-		SELECT user_id::text
-		FROM password_tokens
-		WHERE token_hash = $1
-			AND expires_at > now()`
-	var userID string
-	err := q.QueryRow(ctx, query, hashPasswordToken(token)).Scan(&userID)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return user{}, &problem{status: http.StatusUnauthorized, code: "password_token_invalid", detail: "The token is unknown, used or expired."}
-	}
-	if err != nil {
-		return user{}, fmt.Errorf("find password token: %w", err)
-	}
-	return getUser(ctx, q, userID)
+		SELECT ` + userColumns + `
+		FROM password_tokens t
+		JOIN users u ON u.id = t.user_id
+		WHERE t.token_hash = $1
+			AND t.expires_at > now()`
+	missing := &problem{status: http.StatusUnauthorized, code: "password_token_invalid", detail: "The token is unknown, used or expired."}
+	return collectOne[user](ctx, q, missing, "find password token", query, hashPasswordToken(token))
 }
 
-// createPasswordToken makes the one token that may set the user's password, in place of any older.
-// The caller holds lockAccess.
+// createPasswordToken makes the user's one password token, in place of an older. The caller holds lockAccess.
 func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (token string, err error) {
 	const query = `
 		INSERT INTO password_tokens (user_id, token_hash, expires_at)
@@ -235,37 +213,31 @@ func setPassword(ctx context.Context, tx pgx.Tx, userID string, version int64, h
 			updated_at = now()
 		WHERE id = $1
 			AND $2::bigint IN (0, credential_version)`
-	const void = `
-		DELETE FROM password_tokens
-		WHERE user_id = $1`
-	tag, err := tx.Exec(ctx, update, userID, version, hash)
+	n, err := execute(ctx, tx, "set password", update, userID, version, hash)
 	if err != nil {
-		return fmt.Errorf("set password: %w", err)
+		return err
 	}
-	if tag.RowsAffected() == 0 {
+	if n == 0 {
 		return &problem{status: http.StatusConflict, code: "password_changed", detail: "The password was changed in the meantime."}
 	}
-	_, err = execute(ctx, tx, "void password token", void, userID)
+	return voidPasswordToken(ctx, tx, userID)
+}
+
+// voidPasswordToken voids the user's password token.
+func voidPasswordToken(ctx context.Context, tx pgx.Tx, userID string) error {
+	_, err := execute(ctx, tx, "void password token", `DELETE FROM password_tokens WHERE user_id = $1`, userID)
 	return err
 }
 
 // endEverything ends all that a user holds: sessions, API tokens and password tokens.
 func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	const void = `
-		DELETE FROM password_tokens
-		WHERE user_id = $1`
-	ids, err := liveSessions(ctx, tx, u.ID, "")
-	if err != nil {
-		return err
-	}
-	if _, err := endSessions(ctx, tx, by, "session.end", ids, u.ID); err != nil {
+	if _, err := endUserSessions(ctx, tx, by, u.ID, ""); err != nil {
 		return err
 	}
 	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {
 		return err
 	}
-	_, err = execute(ctx, tx, "void password token", void, u.ID)
-	return err
+	return voidPasswordToken(ctx, tx, u.ID)
 }
 
 // firstPasswordTTL is how long the token for a first password is good.
@@ -286,26 +258,24 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 				AND u.password_hash IS NOT NULL
 		)`
 	const existing = `
-		SELECT u.id::text, u.status = 'active' AND u.password_hash IS NULL AND EXISTS (
-			SELECT
-			FROM user_roles ur
-			JOIN roles r ON r.id = ur.role_id
-			WHERE ur.user_id = u.id
-				AND r.name = 'admin'
-		)
+		SELECT
+			u.id::text,
+			u.status = 'active' AND u.password_hash IS NULL AND EXISTS (
+				SELECT
+				FROM user_roles ur
+				JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = u.id
+					AND r.name = 'admin'
+			),
+			EXISTS (
+				SELECT
+				FROM password_tokens t
+				WHERE t.user_id = u.id
+					AND t.expires_at > now()
+			)
 		FROM users u
 		WHERE u.username = 'admin'`
-	const tokenWaits = `
-		SELECT EXISTS (
-			SELECT
-			FROM password_tokens
-			WHERE user_id = $1
-				AND expires_at > now()
-		)`
-	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
+	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		var exists bool
 		if err := tx.QueryRow(ctx, canSignIn).Scan(&exists); err != nil {
 			return fmt.Errorf("look for an administrator: %w", err)
@@ -314,8 +284,8 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 			return withdrawFirstAdminToken(ctx, tx, s.cfg.firstAdminFile())
 		}
 		var id string
-		var ours bool
-		err := tx.QueryRow(ctx, existing).Scan(&id, &ours)
+		var ours, tokenWaits bool
+		err := tx.QueryRow(ctx, existing).Scan(&id, &ours, &tokenWaits)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			u, err := createUser(ctx, tx, newUser{username: "admin", status: statusActive, role: adminRole})
@@ -328,12 +298,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		case !ours:
 			s.log.Warn("no administrator can sign in; make one with: cairn user create NAME --role admin")
 			return nil
-		}
-		var waiting bool
-		if err := tx.QueryRow(ctx, tokenWaits, id).Scan(&waiting); err != nil {
-			return fmt.Errorf("look for the first administrator's token: %w", err)
-		}
-		if waiting {
+		case tokenWaits:
 			// It is in the file that the start which made it has written, here or on another machine.
 			s.log.Info("the password of the user admin is not set yet: use the token in the file, or make another administrator with: cairn user create NAME --role admin", "file", s.cfg.firstAdminFile())
 			return nil
@@ -378,11 +343,8 @@ func (s *server) removeFirstAdminToken(used string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if err != nil || strings.TrimSpace(string(content)) != used {
 		return err
-	}
-	if strings.TrimSpace(string(content)) != used {
-		return nil
 	}
 	return removeIfThere(s.cfg.firstAdminFile())
 }
@@ -394,6 +356,3 @@ func removeIfThere(path string) error {
 	}
 	return nil
 }
-
-// operator is the address under which the command line hashes passwords.
-func operator() netip.Addr { return netip.Addr{} }

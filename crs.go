@@ -1,9 +1,13 @@
 package main
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
 
-// crsDefinition is what is known of a CRS: how to get from its coordinates to degrees, and how far those may be from WGS 84, as no datum
-// shift is applied.
+// crsDefinition is how to get from a CRS to degrees, and how far, without a datum shift, those may be from WGS 84.
 type crsDefinition struct {
 	projection projection
 	accuracyM  float64 // metres; 0 where nothing can be promised
@@ -16,7 +20,7 @@ const (
 	accuracyNAD83  = 4   // EPSG transformation 1188, NAD83 to WGS 84 (1), a null shift, North America: accuracy 4 m
 )
 
-// crsByCode gives the CRS of an EPSG code: all geographic ones, UTM on WGS 84, ETRS89 and NAD83, and Web Mercator.
+// crsByCode gives the CRS of an EPSG code: geographic ones, UTM on WGS 84, ETRS89 and NAD83, Web Mercator.
 func crsByCode(code int) (crsDefinition, bool) {
 	switch {
 	case code > 32600 && code <= 32660:
@@ -30,13 +34,12 @@ func crsByCode(code int) (crsDefinition, bool) {
 	case code == 3857: // WGS 84 / Pseudo-Mercator
 		return crsDefinition{projection{method: methodPseudoMercator, ellipsoid: wgs84(), unit: 1}, accuracyWGS84}, true
 	case isGeographicCode(code):
-		longitude, unit := primeMeridianOf(code)
-		return crsDefinition{geographicProjection(longitude, unit), geographicAccuracy(code)}, true
+		return crsDefinition{geographicProjection(primeMeridianOf(code)), geographicAccuracy(code)}, true
 	}
 	return crsDefinition{}, false
 }
 
-// geographicAccuracy gives the accuracy of a geographic CRS that is taken for WGS 84; 0 where none can be promised.
+// geographicAccuracy gives the accuracy of a geographic CRS taken for WGS 84; 0 where none can be promised.
 func geographicAccuracy(code int) float64 {
 	switch code {
 	case 4326, 4979: // WGS 84
@@ -52,83 +55,62 @@ func geographicAccuracy(code int) float64 {
 // gradDegrees is a grad in degrees: 400 to the circle.
 const gradDegrees = 0.9
 
-// primeMeridianOf gives the longitude of a geographic CRS's prime meridian, in degrees east of Greenwich, and its unit in degrees. All but
-// these count degrees from Greenwich.
+// primeMeridianOf gives the prime meridian of a geographic CRS, in degrees east of Greenwich, and its unit in degrees.
 func primeMeridianOf(code int) (longitude, unit float64) {
-	switch code {
-	case 4801: // Bern
-		return 7 + 26.0/60 + 22.5/3600, 1
-	case 4802: // Bogota
-		return -(74 + 4.0/60 + 51.3/3600), 1
-	case 4803, 4904: // Lisbon
-		return -(9 + 7.0/60 + 54.862/3600), 1
-	case 4804, 4808, 4813, 4820: // Jakarta
-		return 106 + 48.0/60 + 27.79/3600, 1
-	case 4805, 4818, 5229, 8042, 8043: // Ferro
-		return -(17 + 40.0/60), 1
-	case 4806: // Rome
-		return 12 + 27.0/60 + 8.4/3600, 1
-	case 4809: // Brussels
-		return 4 + 22.0/60 + 4.71/3600, 1
-	case 4814: // Stockholm
-		return 18 + 3.0/60 + 29.8/3600, 1
-	case 4815: // Athens
-		return 23 + 42.0/60 + 58.815/3600, 1
-	case 4817: // Oslo
-		return 10 + 43.0/60 + 22.5/3600, 1
-	case 4903: // Madrid
-		return -(3 + 41.0/60 + 14.55/3600), 1
-	case 4807, 4810, 4811, 4816, 4819, 4821, 4902: // Paris, in grads
-		return 2.5969213 * gradDegrees, gradDegrees
-	case 4901: // Paris RGS, in grads
-		return 2 + 20.0/60 + 13.95/3600, gradDegrees
+	for _, meridian := range [...]struct {
+		longitude, unit float64
+		codes           []int
+	}{
+		{7 + 26.0/60 + 22.5/3600, 1, []int{4801}},                                               // Bern
+		{-(74 + 4.0/60 + 51.3/3600), 1, []int{4802}},                                            // Bogota
+		{-(9 + 7.0/60 + 54.862/3600), 1, []int{4803, 4904}},                                     // Lisbon
+		{106 + 48.0/60 + 27.79/3600, 1, []int{4804, 4808, 4813, 4820}},                          // Jakarta
+		{-(17 + 40.0/60), 1, []int{4805, 4818, 5229, 8042, 8043}},                               // Ferro
+		{12 + 27.0/60 + 8.4/3600, 1, []int{4806}},                                               // Rome
+		{4 + 22.0/60 + 4.71/3600, 1, []int{4809}},                                               // Brussels
+		{18 + 3.0/60 + 29.8/3600, 1, []int{4814}},                                               // Stockholm
+		{23 + 42.0/60 + 58.815/3600, 1, []int{4815}},                                            // Athens
+		{10 + 43.0/60 + 22.5/3600, 1, []int{4817}},                                              // Oslo
+		{-(3 + 41.0/60 + 14.55/3600), 1, []int{4903}},                                           // Madrid
+		{2.5969213 * gradDegrees, gradDegrees, []int{4807, 4810, 4811, 4816, 4819, 4821, 4902}}, // Paris, in grads
+		{2 + 20.0/60 + 13.95/3600, gradDegrees, []int{4901}},                                    // Paris RGS, in grads
+	} {
+		if slices.Contains(meridian.codes, code) {
+			return meridian.longitude, meridian.unit
+		}
 	}
 	return 0, 1
 }
 
-// isGeographicCode says whether an EPSG code is that of a geographic CRS, 2D or 3D: the EPSG dataset, version 10.076. A run takes in codes
-// that EPSG has not given out.
+// isGeographicCode says whether an EPSG code is that of a geographic CRS, 2D or 3D: the EPSG dataset, version
+// 10.076. A run takes in codes that EPSG has not given out; of one with /2 it is every other code.
 func isGeographicCode(code int) bool {
-	runs := [...][2]int16{
-		{3819, 3821}, {3823, 3824}, {3888, 3889}, {3906, 3906}, {4001, 4025}, {4027, 4036}, {4040, 4047}, {4052, 4055}, {4074, 4075},
-		{4080, 4081}, {4120, 4216}, {4218, 4327}, {4329, 4329}, {4339, 4339}, {4341, 4341}, {4343, 4343}, {4345, 4345}, {4347, 4347},
-		{4349, 4349}, {4351, 4351}, {4353, 4353}, {4355, 4355}, {4357, 4357}, {4359, 4359}, {4361, 4361}, {4363, 4363}, {4365, 4365},
-		{4367, 4367}, {4369, 4369}, {4371, 4371}, {4373, 4373}, {4375, 4375}, {4377, 4377}, {4379, 4379}, {4381, 4381}, {4383, 4383},
-		{4386, 4386}, {4388, 4388}, {4463, 4463}, {4466, 4466}, {4469, 4470}, {4472, 4472}, {4475, 4475}, {4480, 4480}, {4482, 4483},
-		{4490, 4490}, {4555, 4555}, {4557, 4558}, {4600, 4646}, {4657, 4765}, {4801, 4811}, {4813, 4821}, {4823, 4824}, {4883, 4883},
-		{4885, 4885}, {4887, 4887}, {4889, 4889}, {4891, 4891}, {4893, 4893}, {4895, 4895}, {4898, 4898}, {4900, 4904}, {4907, 4907},
-		{4909, 4909}, {4921, 4921}, {4923, 4923}, {4925, 4925}, {4927, 4927}, {4929, 4929}, {4931, 4931}, {4933, 4933}, {4935, 4935},
-		{4937, 4937}, {4939, 4939}, {4941, 4941}, {4943, 4943}, {4945, 4945}, {4947, 4947}, {4949, 4949}, {4951, 4951}, {4953, 4953},
-		{4955, 4955}, {4957, 4957}, {4959, 4959}, {4961, 4961}, {4963, 4963}, {4965, 4965}, {4967, 4967}, {4969, 4969}, {4971, 4971},
-		{4973, 4973}, {4975, 4975}, {4977, 4977}, {4979, 4979}, {4981, 4981}, {4983, 4983}, {4985, 4985}, {4987, 4987}, {4989, 4989},
-		{4991, 4991}, {4993, 4993}, {4995, 4995}, {4997, 4997}, {4999, 4999}, {5012, 5013}, {5132, 5132}, {5228, 5233}, {5245, 5246},
-		{5251, 5252}, {5263, 5264}, {5323, 5324}, {5340, 5340}, {5342, 5342}, {5353, 5354}, {5359, 5360}, {5364, 5365}, {5370, 5373},
-		{5380, 5381}, {5392, 5393}, {5451, 5451}, {5464, 5464}, {5467, 5467}, {5488, 5489}, {5524, 5527}, {5545, 5546}, {5560, 5561},
-		{5592, 5593}, {5681, 5681}, {5830, 5830}, {5885, 5886}, {6134, 6135}, {6207, 6207}, {6310, 6311}, {6318, 6319}, {6321, 6322},
-		{6324, 6325}, {6364, 6365}, {6667, 6668}, {6705, 6706}, {6782, 6783}, {6881, 6883}, {6892, 6892}, {6894, 6894}, {6979, 6980},
-		{6982, 6983}, {6986, 6987}, {6989, 6990}, {7034, 7042}, {7072, 7073}, {7084, 7088}, {7133, 7133}, {7135, 7136}, {7138, 7139},
-		{7372, 7373}, {7657, 7657}, {7659, 7659}, {7661, 7661}, {7663, 7663}, {7665, 7665}, {7678, 7678}, {7680, 7680}, {7682, 7683},
-		{7685, 7686}, {7797, 7798}, {7816, 7816}, {7843, 7844}, {7880, 7881}, {7885, 7886}, {7900, 7912}, {7915, 7915}, {7917, 7917},
-		{7919, 7919}, {7921, 7921}, {7923, 7923}, {7925, 7925}, {7927, 7927}, {7929, 7929}, {7931, 7931}, {8042, 8043}, {8085, 8086},
-		{8231, 8232}, {8235, 8237}, {8239, 8240}, {8244, 8246}, {8248, 8249}, {8251, 8252}, {8254, 8255}, {8351, 8351}, {8399, 8399},
-		{8403, 8403}, {8426, 8428}, {8430, 8431}, {8449, 8449}, {8542, 8542}, {8544, 8545}, {8684, 8685}, {8694, 8694}, {8698, 8699},
-		{8817, 8818}, {8860, 8860}, {8888, 8888}, {8899, 8902}, {8906, 8907}, {8916, 8916}, {8918, 8918}, {8920, 8920}, {8922, 8922},
-		{8924, 8924}, {8926, 8926}, {8928, 8928}, {8930, 8930}, {8932, 8932}, {8934, 8934}, {8936, 8936}, {8938, 8938}, {8940, 8940},
-		{8942, 8942}, {8944, 8944}, {8946, 8946}, {8948, 8949}, {8972, 9000}, {9002, 9003}, {9005, 9006}, {9008, 9009}, {9011, 9014},
-		{9016, 9019}, {9053, 9069}, {9071, 9072}, {9074, 9075}, {9139, 9140}, {9147, 9148}, {9152, 9153}, {9183, 9184}, {9248, 9248},
-		{9251, 9251}, {9253, 9253}, {9267, 9267}, {9293, 9294}, {9299, 9299}, {9308, 9309}, {9332, 9333}, {9364, 9364}, {9372, 9372},
-		{9379, 9384}, {9403, 9403}, {9453, 9453}, {9469, 9470}, {9474, 9475}, {9546, 9547}, {9695, 9696}, {9701, 9702}, {9739, 9739},
-		{9754, 9758}, {9763, 9763}, {9776, 9779}, {9781, 9784}, {9866, 9866}, {9871, 9871}, {9893, 9893}, {9939, 9939}, {9964, 9964},
-		{9969, 9969}, {9974, 9974}, {9989, 9990}, {20033, 20033}, {20040, 20041},
+	const runs = `
+		3819-3821 3823-3824 3888-3889 3906 4001-4025 4027-4036 4040-4047 4052-4055 4074-4075 4080-4081 4120-4216
+		4218-4327 4329 4339-4383/2 4386 4388 4463 4466 4469-4470 4472 4475 4480 4482-4483 4490 4555 4557-4558
+		4600-4646 4657-4765 4801-4811 4813-4821 4823-4824 4883-4895/2 4898 4900-4904 4907 4909 4921-4999/2 5012-5013
+		5132 5228-5233 5245-5246 5251-5252 5263-5264 5323-5324 5340 5342 5353-5354 5359-5360 5364-5365 5370-5373
+		5380-5381 5392-5393 5451 5464 5467 5488-5489 5524-5527 5545-5546 5560-5561 5592-5593 5681 5830 5885-5886
+		6134-6135 6207 6310-6311 6318-6319 6321-6322 6324-6325 6364-6365 6667-6668 6705-6706 6782-6783 6881-6883 6892
+		6894 6979-6980 6982-6983 6986-6987 6989-6990 7034-7042 7072-7073 7084-7088 7133 7135-7136 7138-7139 7372-7373
+		7657-7665/2 7678 7680 7682-7683 7685-7686 7797-7798 7816 7843-7844 7880-7881 7885-7886 7900-7912 7915-7931/2
+		8042-8043 8085-8086 8231-8232 8235-8237 8239-8240 8244-8246 8248-8249 8251-8252 8254-8255 8351 8399 8403
+		8426-8428 8430-8431 8449 8542 8544-8545 8684-8685 8694 8698-8699 8817-8818 8860 8888 8899-8902 8906-8907
+		8916-8946/2 8948-8949 8972-9000 9002-9003 9005-9006 9008-9009 9011-9014 9016-9019 9053-9069 9071-9072
+		9074-9075 9139-9140 9147-9148 9152-9153 9183-9184 9248 9251 9253 9267 9293-9294 9299 9308-9309 9332-9333 9364
+		9372 9379-9384 9403 9453 9469-9470 9474-9475 9546-9547 9695-9696 9701-9702 9739 9754-9758 9763 9776-9779
+		9781-9784 9866 9871 9893 9939 9964 9969 9974 9989-9990 20033 20040-20041`
+	if code == 0 || geographicAccuracy(code) > 0 { // the usual ones
+		return code != 0
 	}
-	_, found := slices.BinarySearchFunc(runs[:], code, func(run [2]int16, code int) int {
-		switch {
-		case int(run[1]) < code:
-			return -1
-		case int(run[0]) > code:
-			return 1
+	for run := range strings.FieldsSeq(runs) {
+		run, everyOther := strings.CutSuffix(run, "/2")
+		first, last, _ := strings.Cut(run, "-")
+		from, _ := strconv.Atoi(first)
+		to, _ := strconv.Atoi(cmp.Or(last, first))
+		if code >= from && code <= to && !(everyOther && (code-from)%2 != 0) {
+			return true
 		}
-		return 0
-	})
-	return found
+	}
+	return false
 }

@@ -28,12 +28,7 @@ type dataset struct {
 
 // datasetColumns are the columns of a dataset, of the table datasets under the name d.
 const datasetColumns = `
-	d.id,
-	d.name,
-	d.path,
-	d.description,
-	d.created_at,
-	d.updated_at`
+	d.id, d.name, d.path, d.description, d.created_at, d.updated_at`
 
 // datasetDetails is a dataset with what its files add up to.
 type datasetDetails struct {
@@ -46,19 +41,9 @@ type datasetDetails struct {
 
 // listDatasets answers GET /api/v1/datasets, in the order of their names.
 func (s *server) listDatasets(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.readPage(r, 1)
-	if err != nil {
-		return err
-	}
-	after := ""
-	if p.after != nil {
-		after = p.after[0]
-	}
-	items, err := listDatasets(r.Context(), s.db, optional(r.URL.Query(), "name"), after, p.limit+1)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, p, items, func(d dataset) []string { return []string{d.Name} })
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
+		return listDatasets(r.Context(), s.db, optional(r.URL.Query(), "name"), after[0], limit)
+	}, func(d dataset) []string { return []string{d.Name} })
 }
 
 // createDataset answers POST /api/v1/datasets: the directory must be there, below a dataset root.
@@ -139,33 +124,28 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var d dataset
-	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		if d, err = getDataset(r.Context(), tx, id); err != nil {
-			return err
-		}
-		if in.Name != nil {
-			d.Name = *in.Name
-		}
-		if in.Description != nil {
-			d.Description = *in.Description
-		}
-		var v invalid
-		checkDatasetTexts(&v, d.Name, d.Description)
-		if err := v.err(); err != nil {
-			return err
-		}
-		d, err = updateDataset(r.Context(), tx, id, in.Name, in.Description)
-		return err
-	})
+	d, err := getDataset(r.Context(), s.db, id)
 	if err != nil {
+		return err
+	}
+	if in.Name != nil {
+		d.Name = *in.Name
+	}
+	if in.Description != nil {
+		d.Description = *in.Description
+	}
+	var v invalid
+	checkDatasetTexts(&v, d.Name, d.Description)
+	if err := v.err(); err != nil {
+		return err
+	}
+	if d, err = updateDataset(r.Context(), s.db, id, in.Name, in.Description); err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, d)
 }
 
-// deleteDataset answers DELETE /api/v1/datasets/{id}: Cairn forgets the dataset and its rows. The
-// files are not touched.
+// deleteDataset answers DELETE /api/v1/datasets/{id}: the dataset and its rows go, the files stay.
 func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathID(r, "id")
 	if err != nil {
@@ -174,24 +154,18 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
 		return deleteDataset(r.Context(), tx, id)
 	})
-	if err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err)
 }
 
-// place is where a dataset lies: below is its path in the root, and stored is how the database says
-// it.
+// place is where a dataset lies: below is its path in the root, stored how the database says it.
 type place struct {
 	root   string
 	below  string
 	stored string
 }
 
-// placeDataset finds the root that a dataset's path lies below. It looks at the text only: that no
-// symbolic link leads out is seen to by os.Root when the directory is opened. Outside every root it
-// is a problem outside_root.
+// placeDataset finds the root that a dataset's path lies below, or is a problem outside_root. It looks at the
+// text only: os.Root sees to it that no symbolic link leads out.
 func (c config) placeDataset(path string) (place, error) {
 	bad := func(code, detail string) (place, error) {
 		return place{}, &problem{status: http.StatusUnprocessableEntity, code: code, detail: detail}
@@ -254,8 +228,7 @@ func isEmptyDir(root *os.Root) (bool, error) {
 		return false, err
 	}
 	defer dir.Close()
-	_, err = dir.Readdirnames(1)
-	if err == io.EOF {
+	if _, err = dir.Readdirnames(1); err == io.EOF {
 		return true, nil
 	}
 	return false, err
@@ -273,25 +246,16 @@ func listDatasets(ctx context.Context, q querier, name *string, after string, li
 	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
-// oneDataset collects the dataset that a query returns; none is errNotFound, and a name or path that
-// is taken a problem 409.
+// oneDataset collects a query's dataset; none is errNotFound, a name or path that is taken a problem 409.
 func oneDataset(ctx context.Context, q querier, doing, query string, args ...any) (dataset, error) {
-	rows, err := q.Query(ctx, query, args...)
-	if err != nil {
-		return dataset{}, fmt.Errorf("%s: %w", doing, err)
-	}
-	d, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[dataset])
+	d, err := collectOne[dataset](ctx, q, errNotFound, doing, query, args...)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return dataset{}, errNotFound
 	case isUniqueViolation(err, "datasets_name_key"):
 		return dataset{}, &problem{status: http.StatusConflict, code: "name_taken", detail: "There is a dataset of that name."}
 	case isUniqueViolation(err, "datasets_path_key"):
 		return dataset{}, &problem{status: http.StatusConflict, code: "path_taken", detail: "There is a dataset of that directory."}
-	case err != nil:
-		return dataset{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	return d, nil
+	return d, err
 }
 
 // createDataset adds a dataset.
@@ -327,14 +291,11 @@ func updateDataset(ctx context.Context, q querier, id int64, name, description *
 // lockDataset keeps others from deleting the dataset or beginning an analysis of it, to the end of the
 // transaction; errNotFound where there is none.
 func lockDataset(ctx context.Context, tx pgx.Tx, id int64) error {
-	tag, err := tx.Exec(ctx, `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`, id)
-	if err != nil {
-		return fmt.Errorf("lock dataset: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
+	n, err := execute(ctx, tx, "lock dataset", `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`, id)
+	if err == nil && n == 0 {
 		return errNotFound
 	}
-	return nil
+	return err
 }
 
 // deleteDataset removes the dataset and all rows that hang on it, ending a running analysis.
@@ -362,7 +323,7 @@ func deleteDataset(ctx context.Context, tx pgx.Tx, id int64) error {
 // from -180°, one from 0°, so that files on both sides of 180° do not span the globe.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const counts = `
-		SELECT status, count(*), least(sum(size_bytes), 1e18)::bigint
+		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1
 		GROUP BY status`
@@ -370,34 +331,28 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 	for _, status := range fileStatuses() {
 		details.Files[status] = 0
 	}
-	rows, err := q.Query(ctx, counts, d.ID)
+	found, err := collect[struct {
+		Status  string
+		N, Size int64
+	}](ctx, q, "count files", counts, d.ID)
 	if err != nil {
-		return details, fmt.Errorf("count files: %w", err)
+		return details, err
 	}
-	var status string
-	var n, size int64
-	_, err = pgx.ForEachRow(rows, []any{&status, &n, &size}, func() error {
-		details.Files[status] = n
-		details.Files["total"] += n
-		details.TotalBytes += size
-		return nil
-	})
-	if err != nil {
-		return details, fmt.Errorf("count files: %w", err)
+	for _, f := range found {
+		details.Files[f.Status] = f.N
+		details.Files["total"] += f.N
+		details.TotalBytes += f.Size
 	}
 
 	const extent = `
 		SELECT
-			min(b.west), max(b.east), min(b.west0), max(b.east0), min(b.south), max(b.north)
+			min(a.west), max(a.east), min(b.west0), max(b.east0), min(f.bbox[2]), max(f.bbox[4])
 		FROM elevation_dataset_file_meta f
 		CROSS JOIN LATERAL (SELECT
 			f.bbox[1] AS west,
-			f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END AS east,
-			f.bbox[2] AS south,
-			f.bbox[4] AS north
+			f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END AS east
 		) a
 		CROSS JOIN LATERAL (SELECT
-			a.west, a.east, a.south, a.north,
 			a.west + CASE WHEN a.west < 0 THEN 360 ELSE 0 END AS west0,
 			a.east + CASE WHEN a.west < 0 THEN 360 ELSE 0 END AS east0
 		) b
@@ -417,13 +372,11 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		WHERE a.dataset_id = $1
 		ORDER BY a.id DESC
 		LIMIT 1`
-	a, err := oneAnalysis(ctx, q, "get latest analysis", latest, d.ID)
-	if err == nil {
-		details.Analysis = &a
-	} else if !errors.Is(err, errNotFound) {
-		return details, err
+	analyses, err := collect[analysis](ctx, q, "get latest analysis", latest, d.ID)
+	if len(analyses) > 0 {
+		details.Analysis = &analyses[0]
 	}
-	return details, nil
+	return details, err
 }
 
 // overallBox is [west, south, east, north] of the narrower of two spans of longitude, in degrees: one

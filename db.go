@@ -211,6 +211,16 @@ func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	return nil
 }
 
+// changeAccess runs do in a transaction that holds lockAccess.
+func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
 // listener receives change notifications (LISTEN) over a connection of its own.
 type listener struct {
 	channels []string

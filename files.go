@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -19,28 +18,18 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p, err := s.readPage(r, 1)
-	if err != nil {
-		return err
-	}
-	status := optional(r.URL.Query(), "status")
-	var v invalid
-	v.check(status == nil || slices.Contains(fileStatuses(), *status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
-	if err := v.err(); err != nil {
-		return err
-	}
-	if _, err := getDataset(r.Context(), s.db, id); err != nil {
-		return err
-	}
-	after := ""
-	if p.after != nil {
-		after = p.after[0]
-	}
-	files, err := listFiles(r.Context(), s.db, id, status, after, p.limit+1)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, p, files, func(f ElevationDatasetFileMeta) []string { return []string{f.Path} })
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]ElevationDatasetFileMeta, error) {
+		status := optional(r.URL.Query(), "status")
+		var v invalid
+		v.check(status == nil || slices.Contains(fileStatuses(), *status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
+		if err := v.err(); err != nil {
+			return nil, err
+		}
+		if _, err := getDataset(r.Context(), s.db, id); err != nil {
+			return nil, err
+		}
+		return listFiles(r.Context(), s.db, id, status, after[0], limit)
+	}, func(f ElevationDatasetFileMeta) []string { return []string{f.Path} })
 }
 
 // getFile answers GET /api/v1/datasets/{id}/files/{file}.
@@ -62,62 +51,26 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 
 // fileColumns are the columns of a file, of the table elevation_dataset_file_meta under the name f.
 const fileColumns = `
-	f.id,
-	f.path,
-	f.size_bytes,
-	f.modified_ns,
-	f.format,
-	f.status,
-	f.reason,
-	f.width,
-	f.height,
-	f.bands,
-	f.sample_type,
-	f.nodata,
-	f.pixel_is,
-	f.transform,
-	f.native_bbox,
-	f.crs,
-	f.crs_name,
-	f.vertical_crs,
-	f.bbox,
-	f.bbox_accuracy_m,
-	f.resolution_m,
-	f.source,
-	f.warnings,
-	f.analyzed_at`
+	f.id, f.path, f.size_bytes, f.modified_ns, to_timestamp(f.modified_ns / 1e9) AS modified_at,
+	f.format, f.status, f.reason, f.width, f.height, f.bands, f.sample_type, f.nodata, f.pixel_is,
+	f.transform, f.native_bbox, f.crs, f.crs_name, f.vertical_crs, f.bbox, f.bbox_accuracy_m,
+	f.resolution_m, f.source, f.warnings, f.analyzed_at`
 
-// scanFile reads a row of fileColumns.
-func scanFile(row pgx.CollectableRow) (f ElevationDatasetFileMeta, err error) {
-	var modified int64
-	err = row.Scan(
-		&f.ID,
-		&f.Path,
-		&f.SizeBytes,
-		&modified,
-		&f.Format,
-		&f.Status,
-		&f.Reason,
-		&f.Width,
-		&f.Height,
-		&f.Bands,
-		&f.SampleType,
-		&f.Nodata,
-		&f.PixelIs,
-		&f.Transform,
-		&f.NativeBBox,
-		&f.CRS,
-		&f.CRSName,
-		&f.VerticalCRS,
-		&f.BBox,
-		&f.BBoxAccuracyM,
-		&f.ResolutionM,
-		&f.Source,
-		&f.Warnings,
-		&f.AnalyzedAt,
-	)
-	f.ModifiedAt = time.Unix(0, modified).UTC()
-	return f, err
+// storedFile is a file as its row has it: with nanoseconds, finer than the database's own times.
+type storedFile struct {
+	ElevationDatasetFileMeta
+	ModifiedNS int64 `json:"modified_ns"`
+}
+
+// collectFiles returns the files of a query for fileColumns.
+func collectFiles(ctx context.Context, q querier, doing, query string, args ...any) ([]ElevationDatasetFileMeta, error) {
+	stored, err := collect[storedFile](ctx, q, doing, query, args...)
+	files := make([]ElevationDatasetFileMeta, len(stored))
+	for i, f := range stored {
+		files[i] = f.ElevationDatasetFileMeta
+		files[i].ModifiedAt = time.Unix(0, f.ModifiedNS).UTC()
+	}
+	return files, err
 }
 
 // listFiles returns files of a dataset in the order of their paths, all or those with a status.
@@ -130,15 +83,7 @@ func listFiles(ctx context.Context, q querier, datasetID int64, status *string, 
 			AND ($3::text IS NULL OR f.status = $3)
 		ORDER BY f.path
 		LIMIT $4`
-	rows, err := q.Query(ctx, query, datasetID, after, status, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list files: %w", err)
-	}
-	files, err := pgx.CollectRows(rows, scanFile)
-	if err != nil {
-		return nil, fmt.Errorf("list files: %w", err)
-	}
-	return files, nil
+	return collectFiles(ctx, q, "list files", query, datasetID, after, status, limit)
 }
 
 // getFile returns a file of a dataset, or errNotFound.
@@ -148,18 +93,14 @@ func getFile(ctx context.Context, q querier, datasetID, id int64) (ElevationData
 		FROM elevation_dataset_file_meta f
 		WHERE f.dataset_id = $1
 			AND f.id = $2`
-	rows, err := q.Query(ctx, query, datasetID, id)
-	if err != nil {
-		return ElevationDatasetFileMeta{}, fmt.Errorf("get file: %w", err)
-	}
-	f, err := pgx.CollectExactlyOneRow(rows, scanFile)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return f, errNotFound
+	files, err := collectFiles(ctx, q, "get file", query, datasetID, id)
+	if err == nil && len(files) == 0 {
+		err = errNotFound
 	}
 	if err != nil {
-		return f, fmt.Errorf("get file: %w", err)
+		return ElevationDatasetFileMeta{}, err
 	}
-	return f, nil
+	return files[0], nil
 }
 
 // upsertFiles stores rows, and counts those that are new, differ from what was stored, or do not.
@@ -184,40 +125,22 @@ func upsertFiles(ctx context.Context, tx pgx.Tx, datasetID int64, rows []Elevati
 				crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, analyzed_at
 			FROM new
 			ON CONFLICT (dataset_id, path) DO UPDATE
-			SET size_bytes = excluded.size_bytes,
-				modified_ns = excluded.modified_ns,
-				format = excluded.format,
-				status = excluded.status,
-				reason = excluded.reason,
-				width = excluded.width,
-				height = excluded.height,
-				bands = excluded.bands,
-				sample_type = excluded.sample_type,
-				nodata = excluded.nodata,
-				pixel_is = excluded.pixel_is,
-				transform = excluded.transform,
-				native_bbox = excluded.native_bbox,
-				crs = excluded.crs,
-				crs_name = excluded.crs_name,
-				vertical_crs = excluded.vertical_crs,
-				bbox = excluded.bbox,
-				bbox_accuracy_m = excluded.bbox_accuracy_m,
-				resolution_m = excluded.resolution_m,
-				source = excluded.source,
-				warnings = excluded.warnings,
-				analyzed_at = excluded.analyzed_at
+			SET (size_bytes, modified_ns, format, status, reason, width, height, bands, sample_type, nodata,
+				pixel_is, transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m,
+				source, warnings, analyzed_at) = (
+				excluded.size_bytes, excluded.modified_ns, excluded.format, excluded.status, excluded.reason,
+				excluded.width, excluded.height, excluded.bands, excluded.sample_type, excluded.nodata,
+				excluded.pixel_is, excluded.transform, excluded.native_bbox, excluded.crs, excluded.crs_name,
+				excluded.vertical_crs, excluded.bbox, excluded.bbox_accuracy_m, excluded.resolution_m, excluded.source,
+				excluded.warnings, excluded.analyzed_at)
 		)
 		SELECT
 			(SELECT count(*) FROM new) - (SELECT count(*) FROM known),
 			(SELECT count(*) FROM known WHERE NOT same),
 			(SELECT count(*) FROM known WHERE same)`
-	type row struct {
-		ElevationDatasetFileMeta
-		ModifiedNS int64 `json:"modified_ns"`
-	}
-	in := make([]row, len(rows))
+	in := make([]storedFile, len(rows))
 	for i, m := range rows {
-		in[i] = row{m, m.ModifiedAt.UnixNano()}
+		in[i] = storedFile{m, m.ModifiedAt.UnixNano()}
 	}
 	encoded, err := json.Marshal(in)
 	if err != nil {

@@ -1,46 +1,29 @@
 package main
 
 import (
-	"fmt"
+	"cmp"
 	"math"
+	"strconv"
 	"strings"
 )
-
-// geoKeys is what a file's GeoKeys (OGC GeoTIFF 1.1, 19-008r4) say of its CRS. 0 stands for an absent code, NaN for an
-// absent measure.
-type geoKeys struct {
-	present       bool    // there is a directory of keys, and it is sound
-	modelType     int     // 1024 GTModelType: 1 projected, 2 geographic, 3 geocentric
-	rasterType    int     // 1025 GTRasterType: 1 a pixel is an area, 2 a point
-	citation      string  // 1026 GTCitation
-	geographic    int     // 2048 GeodeticCRS
-	geodeticName  string  // 2049 GeodeticCitation
-	meridian      int     // 2051 PrimeMeridian
-	angularUnits  int     // 2054 GeogAngularUnits
-	angularSize   float64 // 2055 GeogAngularUnitSize, radians
-	semiMajor     float64 // 2057 EllipsoidSemiMajorAxis, metres
-	meridianLon   float64 // 2061 PrimeMeridianLongitude, in angular units
-	projected     int     // 3072 ProjectedCRS
-	projectedName string  // 3073 ProjectedCitation
-	linearUnits   int     // 3076 ProjLinearUnits
-	linearSize    float64 // 3077 ProjLinearUnitSize, metres
-	vertical      int     // 4096 Vertical
-	verticalDatum int     // 4098 VerticalDatum
-}
 
 // userDefined is the value of a code key that says "no EPSG code: see the other keys".
 const userDefined = 32767
 
-// readGeoKeys reads the keys. One key that points outside its tag breaks the whole directory, as in libgeotiff: keys would else be paired
-// with values that are not theirs. Where a key is there twice the last counts, also as in libgeotiff.
-func (h *headerReader) readGeoKeys(d tiffDirectory) (geoKeys, error) {
-	nan := math.NaN()
-	k := geoKeys{angularSize: nan, semiMajor: nan, meridianLon: nan, linearSize: nan}
+// geoKeys is a file's GeoKeys (OGC GeoTIFF 1.1, 19-008r4) as they stand.
+type geoKeys struct {
+	entries []float64 // of GeoKeyDirectory: id, tag of the value (0: here), count, value or index of it; nil where absent
+	doubles []float64 // GeoDoubleParams
+	ascii   []byte    // GeoAsciiParams
+}
+
+// readGeoKeys reads the keys. One that points outside its tag breaks them all, as in libgeotiff: they may be mispaired.
+func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	directory, ok := d.field(tagGeoKeyDirectory)
 	if !ok {
 		return k, nil
 	}
-	words, err := h.numbers(directory, make([]float64, min(directory.count, tiffKeep(tagGeoKeyDirectory))))
+	words, err := h.numbers(directory)
 	if err != nil {
 		return k, err
 	}
@@ -50,111 +33,81 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (geoKeys, error) {
 		}
 	}
 	// Header: version, revision, minor revision, number of keys.
-	if len(words) < 4 || words[0] > 1 {
-		return k, problemf(fileStatusCorrupt, "GeoKeyDirectory (tag 34735) has no header of version 1")
+	if len(words) < 4 || words[0] > 1 || words[3] > maxGeoKeys || 4+4*int(words[3]) > len(words) {
+		return k, problemf(fileStatusCorrupt, "GeoKeyDirectory (tag 34735) of %d numbers has no header of version 1 that fits", len(words))
 	}
-	n := int(words[3])
-	if n > maxGeoKeys || 4+4*n > len(words) {
-		return k, problemf(fileStatusCorrupt, "GeoKeyDirectory (tag 34735) claims %d keys in %d numbers", n, len(words))
-	}
-	var doubles []float64
 	doubleField, ok := d.field(tagGeoDoubleParams)
 	if ok {
-		if doubles, err = h.numbers(doubleField, make([]float64, min(doubleField.count, maxGeoDoubles))); err != nil {
-			return k, err
-		}
+		k.doubles, err = h.numbers(doubleField)
 	}
-	var ascii []byte
 	asciiField, ok := d.field(tagGeoASCIIParams)
-	if ok {
-		if ascii, err = h.text(asciiField); err != nil {
-			return k, err
-		}
+	if ok && err == nil {
+		k.ascii, err = h.text(asciiField)
 	}
-	for i := range n {
-		entry := words[4+4*i : 8+4*i]
-		id, location, count, value := int(entry[0]), int(entry[1]), int(entry[2]), int(entry[3])
-		sound := false
-		switch location {
+	if err != nil {
+		return k, err
+	}
+	entries := words[4 : 4+4*int(words[3])]
+	for e := entries; len(e) > 0; e = e[4:] {
+		end, sound := uint64(e[2]+e[3]), false
+		switch e[1] {
 		case 0: // the value is here
-			sound = count == 1
-			k.setCode(id, value)
+			sound = e[2] == 1
 		case tagGeoKeyDirectory:
-			sound = uint64(value+count) <= directory.count
-			if count == 1 && value < len(words) {
-				k.setCode(id, int(words[value]))
-			}
+			sound = end <= directory.count
 		case tagGeoDoubleParams:
-			sound = uint64(value+count) <= doubleField.count
-			if count == 1 && value < len(doubles) {
-				k.setMeasure(id, doubles[value])
-			}
+			sound = end <= doubleField.count
 		case tagGeoASCIIParams:
-			sound = uint64(value+count) <= asciiField.count+1 // writers count a NUL that they did not write
-			if end := min(value+count, len(ascii)); value < end {
-				k.setText(id, ascii[value:end])
-			}
+			sound = end <= asciiField.count+1 // writers count a NUL that they did not write
 		}
 		if !sound {
-			return k, problemf(fileStatusCorrupt, "GeoKey %d points outside the file's GeoKey tags", id)
+			return k, problemf(fileStatusCorrupt, "GeoKey %v points outside the file's GeoKey tags", e[0])
 		}
 	}
-	k.present = true
+	k.entries = entries
 	return k, nil
 }
 
-// setCode stores a key that is a code.
-func (k *geoKeys) setCode(id, code int) {
-	switch id {
-	case 1024:
-		k.modelType = code
-	case 1025:
-		k.rasterType = code
-	case 2048:
-		k.geographic = code
-	case 2051:
-		k.meridian = code
-	case 2054:
-		k.angularUnits = code
-	case 3072:
-		k.projected = code
-	case 3076:
-		k.linearUnits = code
-	case 4096:
-		k.vertical = code
-	case 4098:
-		k.verticalDatum = code
+// find gives count and value of a key that lies in that tag: the last where it is there twice, as in libgeotiff.
+func (k *geoKeys) find(id, tag int) (count, value int, found bool) {
+	for i := len(k.entries) - 4; i >= 0; i -= 4 {
+		if e := k.entries[i : i+4]; e[0] == float64(id) && e[1] == float64(tag) {
+			return int(e[2]), int(e[3]), true
+		}
 	}
+	return 0, 0, false
 }
 
-// setMeasure stores a key that is a length or an angle.
-func (k *geoKeys) setMeasure(id int, v float64) {
-	switch id {
-	case 2055:
-		k.angularSize = v
-	case 2057:
-		k.semiMajor = v
-	case 2061:
-		k.meridianLon = v
-	case 3077:
-		k.linearSize = v
-	}
+// code gives a key that is a code, 0 where it is absent.
+func (k *geoKeys) code(id int) int {
+	_, value, _ := k.find(id, 0)
+	return value
 }
 
-// setText stores a key that is a name.
-func (k *geoKeys) setText(id int, b []byte) {
-	switch id {
-	case 1026:
-		k.citation = crsNameFromCitation(b)
-	case 2049:
-		k.geodeticName = crsNameFromCitation(b)
-	case 3073:
-		k.projectedName = crsNameFromCitation(b)
+// measure gives the first of these keys that is there, a length or an angle, NaN where none is.
+func (k *geoKeys) measure(ids ...int) float64 {
+	for _, id := range ids {
+		if count, i, found := k.find(id, tagGeoDoubleParams); found && count == 1 && i < len(k.doubles) {
+			return k.doubles[i]
+		}
 	}
+	return math.NaN()
 }
 
-// crsNameFromCitation takes the name out of a citation key. Plain citations end with "|". Esri writes "ESRI PE String = PROJCS["name",…",
-// ArcGIS and Erdas Imagine "PCS Name = name|…", "GCS Name = name|…" or "Projection Name = name" among other lines.
+// name gives the name in the first of these citation keys that holds one.
+func (k *geoKeys) name(ids ...int) string {
+	for _, id := range ids {
+		if count, i, found := k.find(id, tagGeoASCIIParams); found && i < len(k.ascii) {
+			if s := crsNameFromCitation(k.ascii[i:min(i+count, len(k.ascii))]); s != "" {
+				return s
+			}
+		}
+	}
+	return ""
+}
+
+// crsNameFromCitation takes the name out of a citation key: what is before "|"; in Esri's "ESRI PE String =
+// PROJCS["name",…", and in the "PCS Name = name|…" and the like of ArcGIS and Erdas Imagine, among other lines.
 func crsNameFromCitation(b []byte) string {
 	s := cleanText(b, maxGeoASCII)
 	if _, wkt, ok := strings.Cut(s, "ESRI PE String ="); ok {
@@ -174,150 +127,202 @@ func crsNameFromCitation(b []byte) string {
 	return cleanText([]byte(s), maxNameText)
 }
 
+// The values of crsParameters.kind, as GeoKey 1024 numbers them.
+const crsProjected, crsGeographic, crsGeocentric = 1, 2, 3
+
+// crsParameters is a CRS as a file describes it, by GeoKeys or in WKT; 0 is an absent code, NaN an absent parameter.
+type crsParameters struct {
+	present        bool // the file says something of its CRS
+	kind           int
+	name           string
+	code           int       // EPSG code of the CRS
+	geographic     int       // EPSG code of the geographic CRS that it is, or that it projects
+	datum          int       // EPSG code: GeoKey 2050
+	ellipsoidCode  int       // EPSG code: GeoKey 2056
+	ellipsoid      ellipsoid // NaN where only its code is known
+	primeMeridian  float64   // degrees east of Greenwich; NaN where it is not known
+	angularUnit    float64   // degrees; 0 where the file does not say, NaN where it is not known
+	linearUnit     float64   // metres; likewise
+	projectionCode int       // EPSG code of the projection with its parameters: GeoKey 3074
+	method         int       // as GeoKey 3075 numbers them; else the EPSG code of the method
+	vertical       int       // EPSG code of the vertical CRS
+
+	latitude, longitude   float64 // of the origin, the centre or the pole: degrees
+	parallel1, parallel2  float64 // standard parallels: degrees
+	azimuth               float64 // of the initial line: degrees
+	scale                 float64
+	falseEast, falseNorth float64 // metres
+}
+
+// newCRSParameters is a CRS of which nothing is known.
+func newCRSParameters() crsParameters {
+	nan := math.NaN()
+	return crsParameters{
+		ellipsoid: ellipsoid{nan, nan}, latitude: nan, longitude: nan, parallel1: nan, parallel2: nan,
+		azimuth: nan, scale: nan, falseEast: nan, falseNorth: nan,
+	}
+}
+
+// geographicCRS is the geographic CRS of that code.
+func geographicCRS(code int) crsParameters {
+	p := newCRSParameters()
+	p.present, p.kind, p.code, p.geographic = true, crsGeographic, code, code
+	return p
+}
+
+// parameters gives the CRS that the keys describe.
+func (k *geoKeys) parameters() crsParameters {
+	p := newCRSParameters()
+	p.present, p.kind = k.entries != nil, k.code(1024)
+	p.code, p.geographic = k.code(3072), k.code(2048)
+	p.name = k.name(3073, 1026)
+	p.angularUnit = unitSize(k.code(2054), k.measure(2055)*180/math.Pi)
+	p.linearUnit = unitSize(k.code(3076), k.measure(3077))
+	p.setVertical(k.code(4096), k.code(4098))
+	if p.kind == crsGeographic {
+		p.code, p.name = p.geographic, k.name(2049, 1026)
+	}
+	if isEPSG(p.code) { // the rest only matters where the CRS has no code
+		return p
+	}
+	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
+	p.datum, p.ellipsoidCode = k.code(2050), k.code(2056)
+	p.ellipsoid = ellipsoid{k.measure(2057), k.measure(2059)}
+	if minor := k.measure(2058); math.IsNaN(p.ellipsoid.inverseFlattening) && p.ellipsoid.a > minor {
+		p.ellipsoid.inverseFlattening = p.ellipsoid.a / (p.ellipsoid.a - minor)
+	}
+	if meridian := k.code(2051); meridian != 0 && meridian != 8901 { // Greenwich
+		p.primeMeridian = k.measure(2061) * degrees
+	}
+	p.projectionCode, p.method = k.code(3074), k.code(3075)
+	p.parallel1, p.parallel2 = k.measure(3078)*degrees, k.measure(3079)*degrees
+	p.longitude = k.measure(3080, 3084, 3088, 3095) * degrees // natural origin, false origin, centre, pole
+	p.latitude = k.measure(3081, 3085, 3089) * degrees
+	p.falseEast, p.falseNorth = k.measure(3082, 3086, 3090)*metres, k.measure(3083, 3087, 3091)*metres
+	p.scale, p.azimuth = k.measure(3092, 3093), k.measure(3094)*degrees
+	return p
+}
+
+// setVertical takes GeoKeys 4096 and 4098, as GDAL reads the datum and ellipsoid codes that GeoTIFF 1.0 listed there:
+// 5101 to 5112 mean the CRS 600 above, 5171 (EGM96) means 5773, and 5001 to 5033 heights above an ellipsoid, which have
+// no EPSG code. GeoTIFF 1.1 names a geographic CRS of three dimensions here; 5030 is how 1.0 said it of WGS 84.
+func (p *crsParameters) setVertical(code, datum int) {
+	switch {
+	case code >= 5101 && code <= 5112 && datum == 0:
+		p.vertical = code + 600
+	case code == 5171:
+		p.vertical = 5773
+	case isGeographicCode(code):
+		p.geographic = code
+	case code == 5030 && p.geographic == 4326:
+		p.geographic = 4979
+	case code < 5001 || code > 5033:
+		p.vertical = code
+	}
+}
+
 // isEPSG says whether a code key holds an EPSG code: 1024 to 32766, the range that GeoTIFF 1.1 gives them.
 func isEPSG(code int) bool { return code >= 1024 && code < userDefined }
 
-// nameCRS sets CRSName and VerticalCRS.
-func (k *geoKeys) nameCRS(m *ElevationDatasetFileMeta) {
-	names := [...]string{k.projectedName, k.citation}
-	if k.modelType == 2 {
-		names = [...]string{k.geodeticName, k.citation}
-	}
-	for _, name := range names {
-		if name != "" {
-			m.CRSName = &name
-			break
-		}
-	}
-	// GeoTIFF 1.0 listed datum and ellipsoid codes as if they were vertical CRS. GDAL's reading of those: the datums 5101 to 5112 mean the
-	// CRS 600 above, 5171 (EGM96) means 5773, and 5001 to 5033 mean heights above an ellipsoid, which have no EPSG code.
-	code := k.vertical
-	switch {
-	case code >= 5101 && code <= 5112 && k.verticalDatum == 0:
-		code += 600
-	case code == 5171:
-		code = 5773
-	case code >= 5001 && code <= 5033, isGeographicCode(code): // the latter: see threeDimensional
-		code = 0
-	}
-	if isEPSG(code) {
-		m.VerticalCRS = new(fmt.Sprintf("EPSG:%d", code))
-	}
-}
+// epsg writes a code as the columns have it.
+func epsg(code int) *string { return new(string(strconv.AppendInt([]byte("EPSG:"), int64(code), 10))) }
 
-// threeDimensional gives the code of a geographic CRS. In GeoTIFF 1.1 a 3D one is named in VerticalGeoKey, and GeodeticCRS names
-// its horizontal part. 5030 is how GeoTIFF 1.0 said heights above the ellipsoid of WGS 84.
-func (k *geoKeys) threeDimensional() int {
+// definition sets CRS, CRSName and VerticalCRS, and gives the way to degrees; the problem is one of status no_bbox.
+func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (crs crsDefinition, err error) {
+	if name := p.name; name != "" {
+		m.CRSName = &name
+	}
+	if isEPSG(p.vertical) {
+		m.VerticalCRS = epsg(p.vertical)
+	}
 	switch {
-	case isGeographicCode(k.vertical):
-		return k.vertical
-	case k.geographic == 4326 && k.vertical == 5030:
-		return 4979
+	case !p.present:
+		return crs, problemf(fileStatusNoBBox, "the file does not say its CRS; give it one, for example with gdal_edit.py -a_srs")
+	case p.kind == crsGeocentric:
+		return crs, problemf(fileStatusNoBBox, "its CRS is geocentric: X and Y are not on the ground")
+	case !isEPSG(p.code):
+		return p.withoutCode()
 	}
-	return k.geographic
-}
-
-// crs gives the file's CRS and sets CRS where it has a code. The problem is one of status no_bbox: the CRS is unknown, or one that cannot be
-// turned into degrees.
-func (k *geoKeys) crs(m *ElevationDatasetFileMeta) (crsDefinition, error) {
-	code := k.projected
-	switch {
-	case !k.present:
-		return crsDefinition{}, problemf(fileStatusNoBBox, "the file does not say its CRS; give it one, for example with gdal_edit.py -a_srs")
-	case k.modelType == 3:
-		return crsDefinition{}, problemf(fileStatusNoBBox, "its CRS is geocentric: X and Y are not on the ground")
-	case k.modelType == 2:
-		code = k.threeDimensional()
-	}
-	if !isEPSG(code) {
-		if k.modelType == 2 && k.geographic != 0 {
-			return k.userGeographic()
-		}
-		return crsDefinition{}, problemf(fileStatusNoBBox, "its CRS has no EPSG code, and CRS that are defined by parameters are not read yet")
-	}
-	m.CRS = new(fmt.Sprintf("EPSG:%d", code))
-	crs, ok := crsByCode(code)
+	m.CRS = epsg(p.code)
+	crs, ok := crsByCode(p.code)
 	if !ok {
-		return crs, problemf(fileStatusNoBBox, "the projection of EPSG:%d is not read yet", code)
+		return crs, problemf(fileStatusNoBBox, "the projection of EPSG:%d is not read yet", p.code)
 	}
-	if crs.projection.method == methodGeographic {
-		// libgeotiff trusts the code and overlooks the unit. Which of the two is wrong cannot be told from the file.
-		if unit, known := k.angularUnit(); k.angularUnits != 0 && (!known || unit != crs.projection.unit) {
-			return crs, problemf(fileStatusNoBBox, "EPSG:%d and the angular unit of GeoKey 2054 (%d) contradict each other", code, k.angularUnits)
-		}
+	geographic, own, unit := crs.projection.method == methodGeographic, crs.projection.unit, p.linearUnit
+	if geographic {
+		unit = p.angularUnit
+	}
+	switch unit = cmp.Or(unit, own); {
+	case sameUnit(unit, own):
 		return crs, nil
+	case geographic: // libgeotiff overlooks the unit; but which of the two is wrong the file cannot tell
+		return crs, problemf(fileStatusNoBBox, "EPSG:%d and the file's angular unit of %v° contradict each other", p.code, unit)
+	case math.IsNaN(unit):
+		return crs, problemf(fileStatusNoBBox, "the linear unit of GeoKey 3076 is not known")
 	}
-	unit, known := k.linearUnit(crs.projection.unit)
-	if !known {
-		return crs, problemf(fileStatusNoBBox, "the linear unit of GeoKey 3076 (%d) is not known", k.linearUnits)
-	}
-	if unit != crs.projection.unit {
-		// As in GDAL: the projection of that code, with coordinates in another unit; so no longer the CRS of that code.
-		m.CRS = nil
-		m.Warnings = append(m.Warnings, fmt.Sprintf("its CRS is EPSG:%d in another unit (GeoKey 3076: %d)", code, k.linearUnits))
-		crs.projection.unit = unit
-	}
+	// As in GDAL: the projection of that code, with coordinates in another unit; so no longer its CRS.
+	m.warnf("its CRS is EPSG:%d in another unit, of %v m", p.code, unit)
+	m.CRS, crs.projection.unit = nil, unit
 	return crs, nil
 }
 
-// userGeographic gives a geographic CRS without a code, which its prime meridian and its unit define; its datum is not known.
-func (k *geoKeys) userGeographic() (crsDefinition, error) {
-	unit, known := k.angularUnit()
-	if !known {
-		return crsDefinition{}, problemf(fileStatusNoBBox, "the angular unit of GeoKey 2054 (%d) is not one that is read", k.angularUnits)
-	}
+// withoutCode gives a CRS that has no code: a geographic one, or a Transverse Mercator whose parameters are all there.
+func (p *crsParameters) withoutCode() (crs crsDefinition, err error) {
 	const earthRadius, margin = 6.371e6, 0.01 // every ellipsoid of the Earth is within 0.2 %
-	if math.Abs(k.semiMajor-earthRadius) > margin*earthRadius {
-		return crsDefinition{}, problemf(fileStatusNoBBox, "its ellipsoid (GeoKey 2057: %v m) is not one of the Earth", k.semiMajor)
-	}
-	longitude := 0.0
+	geographic, unit := p.kind == crsGeographic && p.geographic != 0, cmp.Or(p.angularUnit, 1)
 	switch {
-	case k.meridian == 0, k.meridian == 8901: // Greenwich
-	case k.meridian == userDefined && !math.IsNaN(k.meridianLon):
-		longitude = k.meridianLon * unit
-	default:
-		return crsDefinition{}, problemf(fileStatusNoBBox, "the prime meridian of GeoKey 2051 (%d) is not one that is read", k.meridian)
+	case math.Abs(p.ellipsoid.a-earthRadius) > margin*earthRadius:
+		return crs, problemf(fileStatusNoBBox, "its ellipsoid (semi-major axis %v m) is not one of the Earth", p.ellipsoid.a)
+	case geographic && math.IsNaN(unit):
+		return crs, problemf(fileStatusNoBBox, "its angular unit is not one that is read")
+	case math.IsNaN(p.primeMeridian):
+		return crs, problemf(fileStatusNoBBox, "its prime meridian is not one that is read")
+	case geographic:
+		return crsDefinition{geographicProjection(p.primeMeridian, unit), geographicAccuracy(p.geographic)}, nil
+	case p.method == 1 && p.ellipsoid.inverseFlattening > 1 && p.scale > 0 && cmp.Or(p.linearUnit, 1) > 0 &&
+		isFinite(p.ellipsoid.a+p.latitude+p.longitude+p.scale+p.falseEast+p.falseNorth):
+		crs.projection = transverseMercator(p.ellipsoid, p.latitude, p.primeMeridian+p.longitude, p.scale, p.falseEast, p.falseNorth)
+		crs.projection.unit, crs.accuracyM = cmp.Or(p.linearUnit, 1), geographicAccuracy(p.geographic)
+		return crs, nil
+	case p.method == 1024 && p.longitude == 0 && p.falseEast == 0 && p.falseNorth == 0 && p.linearUnit == 1:
+		crs, _ = crsByCode(3857)
+		return crs, nil
 	}
-	return crsDefinition{projection: geographicProjection(longitude, unit)}, nil
+	return crs, problemf(fileStatusNoBBox, "its CRS has no EPSG code, and its projection is not read yet")
 }
 
-// angularUnit gives the angular unit in degrees, from GeoKey 2054; 9110, packed degrees and minutes, is no unit to scale by.
-func (k *geoKeys) angularUnit() (degrees float64, known bool) {
-	switch k.angularUnits {
-	case 0, 9102, 9107, 9108, 9122: // absent; degree; degrees as DMS, which is how they are shown; degree as supplied
-		return 1, true
-	case 9101: // radian
-		return 180 / math.Pi, true
-	case 9103: // arc-minute
-		return 1.0 / 60, true
-	case 9104: // arc-second
-		return 1.0 / 3600, true
-	case 9105, 9106: // grad, gon
-		return gradDegrees, true
-	case userDefined:
-		return 1, math.Abs(k.angularSize*180/math.Pi-1) < 1e-6
+// sameUnit says whether two sizes of a unit differ by rounding at most; the two kinds of foot are further apart.
+func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
+
+// userUnit is a unit that the file gives the size of: 1 if it comes to a degree or a metre, 0 if it is none.
+func userUnit(size float64) float64 {
+	switch {
+	case sameUnit(size, 1):
+		return 1
+	case size > 0 && isFinite(size):
+		return size
 	}
-	return 0, false
+	return 0
 }
 
-// linearUnit gives the linear unit in metres, from GeoKeys 3076 and 3077; own is the unit of the CRS, which counts where the keys say nothing.
-func (k *geoKeys) linearUnit(own float64) (metres float64, known bool) {
-	switch k.linearUnits {
+// unitSize gives a unit in degrees or metres, from GeoKeys 2054 and 2055 or 3076 and 3077: 0 where they do
+// not say, NaN where it is not known. So is 9110, packed degrees and minutes: no unit to scale by.
+func unitSize(code int, size float64) float64 {
+	switch code {
 	case 0:
-		return own, true
-	case 9001: // metre
-		return 1, true
-	case 9002: // foot
-		return 0.3048, true
-	case 9003: // US survey foot
-		return 1200.0 / 3937, true
-	case 9036: // kilometre
-		return 1000, true
+		return 0
 	case userDefined:
-		if math.IsNaN(k.linearSize) {
-			return own, true
-		}
-		return k.linearSize, k.linearSize > 0 && !math.IsInf(k.linearSize, 0)
+		return userUnit(size)
 	}
-	return 0, false
+	for _, unit := range [...][2]float64{
+		{9001, 1}, {9102, 1}, {9107, 1}, {9108, 1}, {9122, 1}, // metre; degree, also as DMS, which is how it is shown
+		{9002, 0.3048}, {9003, 1200.0 / 3937}, {9036, 1000}, // foot, US survey foot, kilometre
+		{9101, 180 / math.Pi}, {9103, 1.0 / 60}, {9104, 1.0 / 3600}, // radian, arc-minute, arc-second
+		{9105, gradDegrees}, {9106, gradDegrees}, // grad, gon
+	} {
+		if float64(code) == unit[0] {
+			return unit[1]
+		}
+	}
+	return math.NaN()
 }

@@ -48,23 +48,20 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, others, id)
+		living, err := collect[struct {
+			Signer       string
+			Fingerprints []string
+		}](ctx, tx, "read instances", others, id)
 		if err != nil {
-			return fmt.Errorf("read instances: %w", err)
+			return err
 		}
-		var signer string
-		var theirs []string
-		_, err = pgx.ForEachRow(rows, []any{&signer, &theirs}, func() error {
-			if !slices.Contains(theirs, ours[0]) {
-				return fmt.Errorf("the signing key %s is not known to another instance that runs: add it there first (cairn keys add, then promote)", ring.keys[0].id)
+		for _, other := range living {
+			if !slices.Contains(other.Fingerprints, ours[0]) {
+				return fmt.Errorf("compare keys: the signing key %s is not known to another instance that runs: add it there first (cairn keys add, then promote)", ring.keys[0].id)
 			}
-			if !slices.Contains(ours, signer) {
-				return errors.New("another instance that runs signs with a key that is not in our key file")
+			if !slices.Contains(ours, other.Signer) {
+				return errors.New("compare keys: another instance that runs signs with a key that is not in our key file")
 			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("compare keys: %w", err)
 		}
 		_, err = execute(ctx, tx, "note instance", note, id, ours[0], ours, life)
 		return err

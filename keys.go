@@ -15,7 +15,7 @@ import (
 // systemd made it, below credentialsDir. With create, a missing file is made, with one new key.
 func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	if create {
-		if err := createKeyFile(path); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := writeNewFile(path, []byte(newKeyLine())); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("create key file: %w", err)
 		}
 	}
@@ -50,12 +50,6 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	return ring, nil
 }
 
-// createKeyFile writes a key file with one random key. It appears complete and synced or not at all;
-// os.ErrExist where there is one.
-func createKeyFile(path string) error {
-	return writeNewFile(path, []byte(newKeyLine()))
-}
-
 // newKeyLine is a line of the key file with a new random key.
 func newKeyLine() string {
 	secret := make([]byte, 32)
@@ -63,8 +57,7 @@ func newKeyLine() string {
 	return fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
 }
 
-// writeNewFile makes a file of mode 0600 that is complete and on disk once it has its name. It is
-// os.ErrExist where the name is taken.
+// writeNewFile makes a file of mode 0600 that is on disk once it has its name; os.ErrExist where that is taken.
 func writeNewFile(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, ".new-*") // mode 0600

@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -33,29 +34,9 @@ import (
 const version = "0.1.0"
 
 // usage is what "cairn help" prints.
-const usage = `usage: cairn COMMAND [ARGUMENTS]
-
-  serve                            run the service
-  migrate                          bring the database's schema up to date
-  user create NAME [--role ROLE] [--email ADDRESS] [--display-name TEXT]
-                                   make a user; the password is read from the
-                                   terminal, or from the first line of input
-  user revoke NAME                 end all sessions and tokens of a user
-  token create USER NAME --permissions P,... [--days N] [--role ROLE]
-                                   make an API token; a user that is not there is
-                                   made, as a service account without a password
-  token list USER                  list a user's API tokens
-  token revoke USER NAME           end an API token
-  keys list|add|promote KID|prune  the signing keys
-  dataset create NAME PATH         register a directory of elevation files
-  routes                           print every route and who may call it
-  bbox [--root DIR] PATH...        print the extent of elevation files, a JSON
-                                   object a line; needs no database
-  config check                     print the settings in force
-  version                          print the version
-
-Settings are environment variables; the README has the table.
-`
+//
+//go:embed usage.txt
+var usage string
 
 // errUsage is that the command line is not one of those in usage: exit status 2.
 var errUsage = errors.New("see: cairn help")
@@ -65,15 +46,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	stop()
-	switch {
-	case err == nil:
-	case errors.Is(err, errUsage):
-		fmt.Fprintln(os.Stderr, "cairn:", err)
-		os.Exit(2)
-	default:
-		fmt.Fprintln(os.Stderr, "cairn:", err)
-		os.Exit(1)
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "cairn:", err)
+	if errors.Is(err, errUsage) {
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
 
 // run is the program: it carries out one command until that is done or ctx ends.
@@ -220,7 +200,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			defer cancel()
 			err = errors.Join(err, private.stop(stopCtx))
 		}()
-		poolConfig, err = private.poolConfig()
+		poolConfig, err = privateConfig(private.dialDir)
 	}
 	if err != nil {
 		return err
@@ -271,12 +251,8 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	s.stopping = ctx
-	work := make(chan struct{})
-	go func() {
-		defer close(work)
-		s.analyzer.run(working)
-	}()
 	var background sync.WaitGroup
+	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.listen(working) })
 	background.Go(func() { s.keepHouse(working) })
 	served := make(chan error, 1)
@@ -293,6 +269,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		// Shutdown drops a request whose header is still being read, so that has to be over first. Without
 		// keep-alive each answer is the last of its connection.
 		listener.Close()
+		<-served // so that Shutdown does not close the listener again, which would be an error
 		web.SetKeepAlivesEnabled(false)
 		for deadline := time.Now().Add(drainTime); open.busy() && time.Now().Before(deadline); {
 			pause(shutdown, 10*time.Millisecond)
@@ -304,7 +281,6 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		}
 	}
 	stopWork()
-	<-work
 	background.Wait()
 	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -396,8 +372,7 @@ func (s *server) keepHouse(ctx context.Context) {
 	}
 }
 
-// reloadKeys takes up a key file that has changed. One that is wrong, or that other instances could not
-// work with, changes nothing.
+// reloadKeys takes up a changed key file, unless it is wrong or other instances could not work with it.
 func (s *server) reloadKeys(ctx context.Context) {
 	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
 	if err == nil {

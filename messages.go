@@ -28,13 +28,7 @@ type message struct {
 
 // messageColumns are the columns of a message as the user $1 sees it, of the joins of messageReader.
 const messageColumns = `
-	m.id,
-	m.title,
-	m.body,
-	m.severity,
-	m.author,
-	m.publish_at,
-	m.created_at,
+	m.id, m.title, m.body, m.severity, m.author, m.publish_at, m.created_at,
 	CASE WHEN ` + messageAddressed + ` THEN ` + messageIsRead + ` END AS read`
 
 // messageReader joins to the messages m the reading user $1 and his read state.
@@ -44,12 +38,10 @@ const messageReader = `
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id
 	LEFT JOIN system_message_reads mr ON mr.user_id = u.id AND mr.message_id = m.id`
 
-// messageAddressed says whether the message is there for the reader: published, and that after he
-// joined.
+// messageAddressed: the message is there for the reader, as it was published after he joined.
 const messageAddressed = `(m.publish_at <= now() AND m.publish_at > u.created_at)`
 
-// messageIsRead says whether the reader has read the message: it is not above his watermark, or is
-// marked by itself.
+// messageIsRead: the message is not above the reader's watermark, or he has marked it by itself.
 const messageIsRead = `(mr.message_id IS NOT NULL OR coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false))`
 
 // createMessage answers POST /api/v1/system-messages.
@@ -82,7 +74,7 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	created, err := getMessage(r.Context(), s.db, author.ID, id)
+	created, err := getMessage(r.Context(), s.db, author.ID, id) // after the commit, when it is published
 	if err != nil {
 		return err
 	}
@@ -90,8 +82,7 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, created)
 }
 
-// isText says whether the text has 1 to high code points, not all of them blank, and no control
-// characters but tab and newlines.
+// isText says whether the text has 1 to high code points, not all blank, and of control characters tab and newlines at most.
 func isText(text string, high int) bool {
 	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high &&
 		!strings.ContainsFunc(text, func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' })
@@ -109,63 +100,49 @@ func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
 
 // writeMessages answers with a page of messages.
 func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, addressedOnly bool) error {
-	p, err := s.readPage(r, 2)
-	if err != nil {
-		return err
-	}
-	items, err := listMessages(r.Context(), s.db, principalOf(r).User.ID, addressedOnly, p)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, p, items, func(m message) []string {
+	return writeList(s, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
+		return listMessages(r.Context(), s.db, principalOf(r).User.ID, addressedOnly, after, limit)
+	}, func(m message) []string {
 		return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
 	})
 }
 
 // getMessage answers GET /api/v1/system-messages/{id}.
 func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	m, err := getMessage(r.Context(), s.db, principalOf(r).User.ID, id)
+	m, err := s.pathMessage(r)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, m)
 }
 
-// readMessage answers POST …/{id}/read: the caller has read the message. Twice is once.
-func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
+// pathMessage returns the message that the request's path names, as the caller sees it.
+func (s *server) pathMessage(r *http.Request) (message, error) {
 	id, err := pathID(r, "id")
 	if err != nil {
-		return err
+		return message{}, err
 	}
-	m, err := getMessage(r.Context(), s.db, principalOf(r).User.ID, id)
+	return getMessage(r.Context(), s.db, principalOf(r).User.ID, id)
+}
+
+// readMessage answers POST …/{id}/read: the caller has read the message. Twice is once.
+func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.pathMessage(r)
 	if err != nil {
 		return err
 	}
 	if m.Read == nil {
 		return &problem{status: http.StatusNotFound, code: "not_addressed", detail: "This message is not addressed to you."}
 	}
-	if err := markRead(r.Context(), s.db, principalOf(r).User.ID, id); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, markRead(r.Context(), s.db, principalOf(r).User.ID, m.ID))
 }
 
 // readAllMessages answers POST …/read-all: the caller has read all that is addressed to him now.
 func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
-	userID := principalOf(r).User.ID
 	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		return moveWatermark(r.Context(), tx, userID)
+		return moveWatermark(r.Context(), tx, principalOf(r).User.ID)
 	})
-	if err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err)
 }
 
 // countUnread answers GET …/unread-count.
@@ -203,18 +180,14 @@ func getMessage(ctx context.Context, q querier, userID string, id int64) (messag
 }
 
 // listMessages returns messages as the user sees them, the newest first.
-func listMessages(ctx context.Context, q querier, userID string, addressedOnly bool, p page) ([]message, error) {
+func listMessages(ctx context.Context, q querier, userID string, addressedOnly bool, after []string, limit int) ([]message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
 		WHERE (NOT $2 OR ` + messageAddressed + `)
 			AND (m.publish_at, m.id) < ($3::text::timestamptz, $4::text::bigint)
 		ORDER BY m.publish_at DESC, m.id DESC
 		LIMIT $5`
-	after := []string{"infinity", "0"}
-	if p.after != nil {
-		after = p.after
-	}
-	return collect[message](ctx, q, "list messages", query, userID, addressedOnly, after[0], after[1], p.limit+1)
+	return collect[message](ctx, q, "list messages", query, userID, addressedOnly, after[0], after[1], limit)
 }
 
 // markRead notes that the user has read the message, unless his watermark says so already.

@@ -6,57 +6,57 @@ import (
 	"strconv"
 )
 
-// page is which part of a list is asked for: at most limit items, those after the item with the keys
-// in after (nil: from the beginning).
-type page struct {
-	limit int
-	after []string
-	scope string // what a cursor of this list is bound to
-}
-
 // maxPage is the most items a list answers at once.
 const maxPage = 500
 
-// readPage reads limit and cursor; keys is by how many keys the list is ordered.
-func (s *server) readPage(r *http.Request, keys int) (page, error) {
+// readPage reads limit, and from the cursor the keys after which the page begins; first are those of the
+// first page. A cursor is bound to scope, the list with its filters.
+func (s *server) readPage(r *http.Request, first []string) (limit int, after []string, scope string, err error) {
 	query := r.URL.Query()
-	p := page{limit: 50}
+	limit, after = 50, first
 	if text := query.Get("limit"); text != "" {
-		limit, err := strconv.Atoi(text)
-		if err != nil {
-			return page{}, malformed("wrong_type", "limit must be a number.")
+		if limit, err = strconv.Atoi(text); err != nil {
+			return 0, nil, "", malformed("wrong_type", "limit must be a number.")
 		}
 		var v invalid
 		v.check(limit >= 1 && limit <= maxPage, "limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage))
 		if err := v.err(); err != nil {
-			return page{}, err
+			return 0, nil, "", err
 		}
-		p.limit = limit
 	}
 	cursor := query.Get("cursor")
 	query.Del("cursor")
 	query.Del("limit")
-	p.scope = r.URL.Path + "?" + query.Encode()
+	scope = r.URL.Path + "?" + query.Encode()
 	if cursor != "" {
-		after, err := s.keys.Load().verifyCursor(p.scope, cursor)
-		if err != nil || len(after) != keys {
-			return page{}, malformed("invalid_cursor", "The cursor is not one of this list with these filters.")
+		after, err = s.keys.Load().verifyCursor(scope, cursor)
+		if err != nil || len(after) != len(first) {
+			return 0, nil, "", malformed("invalid_cursor", "The cursor is not one of this list with these filters.")
 		}
-		p.after = after
 	}
-	return p, nil
+	return limit, after, scope, nil
 }
 
-// writeList answers one page. items holds up to limit+1 rows: one more than asked for means that
-// there is a next page. key gives the keys that an item is ordered by.
-func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, p page, items []T, key func(T) []string) error {
+// writeList answers with one page of a list. read returns up to limit rows after the one with the keys in
+// after, in text, or from the beginning where these are first. It is asked for one row more than the
+// client: that there is one means a next page. key gives the keys that an item is ordered by.
+func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
+	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
+	limit, after, scope, err := s.readPage(r, first)
+	if err != nil {
+		return err
+	}
+	items, err := read(after, limit+1)
+	if err != nil {
+		return err
+	}
 	answer := struct {
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
 	}{Items: items}
-	if len(items) > p.limit {
-		answer.Items = items[:p.limit]
-		cursor, err := s.keys.Load().signCursor(p.scope, key(items[p.limit-1]))
+	if len(items) > limit {
+		answer.Items = items[:limit]
+		cursor, err := s.keys.Load().signCursor(scope, key(items[limit-1]))
 		if err != nil {
 			return err
 		}

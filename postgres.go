@@ -186,7 +186,7 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := p.poolConfig()
+	config, err := privateConfig(p.dialDir)
 	if err != nil {
 		return err
 	}
@@ -327,11 +327,9 @@ func (p *privatePostgres) stop(ctx context.Context) error {
 	}
 }
 
-// poolConfig returns a new configuration for connections as role cairn to database cairn, good until stop.
-func (p *privatePostgres) poolConfig() (*pgxpool.Config, error) { return privateConfig(p.dialDir) }
-
-// privateConfig connects to the server whose data directory is open as dir, for as long as it is. A socket's
-// path holds 107 bytes at most, so it is dialled through the descriptor.
+// privateConfig returns a new configuration for connections as role cairn to database cairn of the server whose
+// data directory is open as dir, good while it is. A socket's path holds 107 bytes at most, so it is dialled
+// through the descriptor.
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 	// libpq's environment is meant for other servers. pgx reads it unasked, and no keyword undoes PGSERVICE.
 	for _, entry := range os.Environ() {

@@ -32,72 +32,66 @@ const (
 	methodPseudoMercator                      // EPSG 1024, the web's
 )
 
-// projection turns coordinates of a CRS into longitude and latitude on its own datum, and back: a method and its parameters, one shape for
-// all methods. What a method does not use is 0.
+// projection turns coordinates of a CRS into degrees on its own datum, and back. What its method does not use is 0.
 type projection struct {
-	method         projectionMethod
-	ellipsoid      ellipsoid
-	unit           float64 // of coordinates: metres, and degrees where geographic
-	longitude      float64 // of the natural origin or the prime meridian, degrees
-	scale          float64 // at the natural origin
-	falseEast      float64 // metres
-	falseNorth     float64 // metres
-	kruger         krugerSeries
-	originNorthing float64 // of the latitude of origin, from the equator, before scale and false northing, metres
+	method    projectionMethod
+	ellipsoid ellipsoid
+	unit      float64 // of coordinates: metres, and degrees where geographic
+	longitude float64 // of the natural origin or the prime meridian, degrees
+	scale     float64 // at the natural origin
+	kruger    krugerSeries
+
+	falseEast, falseNorth float64 // metres
+	originNorthing        float64 // of the latitude of origin, from the equator, before scale and false northing, metres
 }
 
 // errOutsideProjection is the answer for coordinates that a projection has no place for.
 var errOutsideProjection = errors.New("coordinates outside the projection's domain")
 
-// geographicProjection is a CRS of longitudes and latitudes in a unit (degrees each) from a prime meridian (degrees east of Greenwich).
+// geographicProjection is longitude and latitude in a unit (of degrees) from a prime meridian (degrees east).
 func geographicProjection(longitude, unit float64) projection {
 	return projection{method: methodGeographic, ellipsoid: wgs84(), longitude: longitude, unit: unit}
 }
 
 // utmProjection is a UTM zone.
 func utmProjection(e ellipsoid, zone int, south bool) projection {
-	falseNorth := 0.0
+	p := transverseMercator(e, 0, float64(6*zone-183), 0.9996, 500_000, 0)
 	if south {
-		falseNorth = 10_000_000
-	}
-	return transverseMercator(e, 0, float64(6*zone-183), 0.9996, 500_000, falseNorth)
-}
-
-// transverseMercator is a projection by EPSG method 9807; angles in degrees, lengths in metres.
-func transverseMercator(e ellipsoid, latitude, longitude, scale, falseEast, falseNorth float64) projection {
-	p := projection{
-		method: methodTransverseMercator, ellipsoid: e, unit: 1,
-		longitude: longitude, scale: scale, falseEast: falseEast, falseNorth: falseNorth, kruger: newKrugerSeries(e),
-	}
-	if latitude != 0 {
-		_, p.originNorthing = p.kruger.forward(e, 0, latitude*math.Pi/180)
+		p.falseNorth = 10_000_000
 	}
 	return p
 }
 
-// inverse gives longitude and latitude in degrees of a coordinate. Longitudes are continuous, so may lie outside ±180. The error is
-// errOutsideProjection; the numbers are finite where there is none.
-func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
-	if !isFinite(x) || !isFinite(y) {
-		return 0, 0, errOutsideProjection
+// transverseMercator is a projection by EPSG method 9807; angles in degrees, lengths in metres.
+func transverseMercator(e ellipsoid, latitude, longitude, scale, falseEast, falseNorth float64) projection {
+	k, origin := newKrugerSeries(e), 0.0
+	if latitude != 0 {
+		_, origin = k.forward(e, 0, latitude*math.Pi/180)
 	}
+	return projection{
+		method: methodTransverseMercator, ellipsoid: e, unit: 1, longitude: longitude, scale: scale, kruger: k,
+		falseEast: falseEast, falseNorth: falseNorth, originNorthing: origin,
+	}
+}
+
+// inverse gives longitude, which is continuous and may lie outside ±180, and latitude; the error is errOutsideProjection.
+func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
+	ok := isFinite(x) && isFinite(y)
+	east, north := x*p.unit-p.falseEast, y*p.unit-p.falseNorth
 	switch p.method {
 	case methodGeographic:
 		lon, lat = x*p.unit+p.longitude, y*p.unit
-	case methodPseudoMercator:
-		// EPSG Guidance Note 7-2, method 1024: spherical formulas on the semi-major axis.
-		lon = p.longitude + (x*p.unit-p.falseEast)/p.ellipsoid.a*180/math.Pi
-		lat = math.Atan(math.Sinh((y*p.unit-p.falseNorth)/p.ellipsoid.a)) * 180 / math.Pi
+	case methodPseudoMercator: // EPSG Guidance Note 7-2, method 1024: spherical formulas on the semi-major axis
+		lon = p.longitude + east/p.ellipsoid.a*180/math.Pi
+		lat = math.Atan(math.Sinh(north/p.ellipsoid.a)) * 180 / math.Pi
 	case methodTransverseMercator:
-		dLon, phi, ok := p.kruger.inverse(p.ellipsoid, (x*p.unit-p.falseEast)/p.scale, (y*p.unit-p.falseNorth)/p.scale+p.originNorthing)
-		if !ok {
-			return 0, 0, errOutsideProjection
-		}
-		lon, lat = p.longitude+dLon*180/math.Pi, phi*180/math.Pi
+		var inside bool
+		lon, lat, inside = p.kruger.inverse(p.ellipsoid, east/p.scale, north/p.scale+p.originNorthing)
+		lon, lat, ok = p.longitude+lon*180/math.Pi, lat*180/math.Pi, ok && inside
 	default:
-		return 0, 0, errOutsideProjection
+		ok = false
 	}
-	if !isFinite(lon) || !isFinite(lat) {
+	if !ok || !isFinite(lon) || !isFinite(lat) {
 		return 0, 0, errOutsideProjection
 	}
 	return lon, lat, nil
@@ -105,31 +99,24 @@ func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 
 // forward gives the coordinate of a longitude and latitude in degrees; the error is as that of inverse.
 func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
-	if !isFinite(lon) || !isFinite(lat) {
-		return 0, 0, errOutsideProjection
-	}
-	dLon := lon - p.longitude
+	ok, dLon := isFinite(lon) && isFinite(lat), lon-p.longitude
 	switch p.method {
 	case methodGeographic:
 		x, y = dLon/p.unit, lat/p.unit
 	case methodPseudoMercator:
 		x = (p.falseEast + p.ellipsoid.a*dLon*math.Pi/180) / p.unit
 		y = (p.falseNorth + p.ellipsoid.a*math.Asinh(math.Tan(lat*math.Pi/180))) / p.unit
-		if math.Abs(lat) >= 90 {
-			return 0, 0, errOutsideProjection
-		}
+		ok = ok && math.Abs(lat) < 90
 	case methodTransverseMercator:
 		dLon = math.Remainder(dLon, 360)
-		if math.Abs(lat) > 90 || (math.Abs(dLon) > 90 && lat == 0) {
-			return 0, 0, errOutsideProjection
-		}
 		x, y = p.kruger.forward(p.ellipsoid, dLon*math.Pi/180, lat*math.Pi/180)
 		x = (x*p.scale + p.falseEast) / p.unit
 		y = ((y-p.originNorthing)*p.scale + p.falseNorth) / p.unit
+		ok = ok && math.Abs(lat) <= 90 && !(math.Abs(dLon) > 90 && lat == 0)
 	default:
-		return 0, 0, errOutsideProjection
+		ok = false
 	}
-	if !isFinite(x) || !isFinite(y) {
+	if !ok || !isFinite(x) || !isFinite(y) {
 		return 0, 0, errOutsideProjection
 	}
 	return x, y, nil
@@ -138,8 +125,8 @@ func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
 // isFinite says whether v is a number that is not infinite.
 func isFinite(v float64) bool { return !math.IsNaN(v - v) }
 
-// krugerSeries holds the constants of the Transverse Mercator of one ellipsoid. C. F. F. Karney, "Transverse Mercator with an accuracy of a
-// few nanometers", Journal of Geodesy 85 (2011), 475–485, equations 14, 35 and 36: Krüger's series to the sixth order of the third flattening.
+// krugerSeries holds the constants of an ellipsoid's Transverse Mercator: C. F. F. Karney, "Transverse Mercator with an
+// accuracy of a few nanometers", Journal of Geodesy 85 (2011), 475–485, equations 14, 35, 36: Krüger's series, sixth order.
 type krugerSeries struct {
 	radius      float64    // of the rectifying sphere, metres: equation 14
 	alpha, beta [6]float64 // to project and to go back
@@ -171,12 +158,12 @@ func newKrugerSeries(e ellipsoid) krugerSeries {
 	}
 }
 
-// maxKrugerEta is how far from the central meridian the series is followed, in units of the rectifying radius: 1.5 is some 9,500 km. Projecting
-// and going back closes to nanometres within 4,000 km and to under a millimetre there.
+// maxKrugerEta is how far from the central meridian the series is followed, in rectifying radii: 1.5 is some 9,500 km,
+// where projecting and going back closes to under a millimetre; within 4,000 km to nanometres.
 const maxKrugerEta = 1.5
 
-// sum evaluates Σ c[j] sin 2j(ξ+iη), the complex series of equations 11 and 15, by Clenshaw's recurrence.
-func (k *krugerSeries) sum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
+// krugerSum evaluates Σ c[j] sin 2j(ξ+iη), the complex series of equations 11 and 15, by Clenshaw's recurrence.
+func krugerSum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
 	sin, cos := math.Sincos(2 * xi)
 	sinh := math.Sinh(2 * eta)
 	cosh := math.Sqrt(1 + sinh*sinh)
@@ -189,7 +176,7 @@ func (k *krugerSeries) sum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
 	return sin*cosh*r1 - cos*sinh*i1, sin*cosh*i1 + cos*sinh*r1
 }
 
-// forward projects a longitude from the central meridian and a latitude, radians, to metres east of it and north of the equator at scale 1.
+// forward projects radians from the central meridian and the equator to metres east and north of them at scale 1.
 func (k *krugerSeries) forward(e ellipsoid, lon, lat float64) (east, north float64) {
 	ecc := math.Sqrt(e.eccentricity2())
 	sinLat, cosLat := math.Sincos(lat)
@@ -200,17 +187,17 @@ func (k *krugerSeries) forward(e ellipsoid, lon, lat float64) (east, north float
 	sinLon, cosLon := math.Sincos(lon)
 	xi := math.Atan2(tauC, cosLon)
 	eta := math.Asinh(sinLon / math.Hypot(tauC, cosLon))
-	dXi, dEta := k.sum(&k.alpha, xi, eta)
+	dXi, dEta := krugerSum(&k.alpha, xi, eta)
 	return k.radius * (eta + dEta), k.radius * (xi + dXi)
 }
 
-// inverse is the way back from forward; it fails beyond maxKrugerEta and beyond the whole globe in the other direction.
+// inverse is the way back from forward; it fails beyond maxKrugerEta, and beyond the whole globe northwards.
 func (k *krugerSeries) inverse(e ellipsoid, east, north float64) (lon, lat float64, ok bool) {
 	xi, eta := north/k.radius, east/k.radius
 	if !(math.Abs(eta) <= maxKrugerEta && math.Abs(xi) <= math.Pi) {
 		return 0, 0, false
 	}
-	dXi, dEta := k.sum(&k.beta, xi, eta)
+	dXi, dEta := krugerSum(&k.beta, xi, eta)
 	xi, eta = xi-dXi, eta-dEta
 	sinXi, cosXi := math.Sincos(xi)
 	sinhEta := math.Sinh(eta)
@@ -234,14 +221,15 @@ func applyTransform(t [6]float64, col, row float64) (x, y float64) {
 	return t[0]*col + t[1]*row + t[2], t[3]*col + t[4]*row + t[5]
 }
 
-// edgeSegments is into how many parts each edge of a raster is cut to follow its curve in degrees: 21 points between the corners, as in PROJ's
-// proj_trans_bounds as GDAL calls it, so that the boxes are the same.
+// edgeSegments is into how many parts each edge of a raster is cut to follow its curve in degrees: 21 points between
+// the corners, as GDAL calls PROJ's proj_trans_bounds, so that the boxes are the same.
 const edgeSegments = 22
 
 // degreesBox is a rectangle of degrees around a raster.
 type degreesBox struct {
 	bounds  [4]float64 // west south east north, as in RFC 7946, section 5
 	clamped bool       // the raster reaches over a pole by more than a pixel
+	turned  bool       // its longitudes go beyond ±360 by more than a pixel
 	cutM    float64    // metres by which the raster may bulge out of the box between two points of a curved edge
 }
 
@@ -287,12 +275,13 @@ func boxInDegrees(p projection, t [6]float64, width, height float64) (degreesBox
 	}
 	pixel := max(math.Abs(t[3]), math.Abs(t[4])) * p.unit
 	box.clamped = p.method == methodGeographic && max(north-90, -90-south) > pixel
+	box.turned = max(east, -west) > 360+max(math.Abs(t[0]), math.Abs(t[1]))*p.unit
 	west, east = normaliseLongitudes(west, east)
 	box.bounds = [4]float64{west, max(south, -90), east, min(north, 90)}
 	return box, nil
 }
 
-// normaliseLongitudes brings an interval of longitudes into ±180; it crosses 180° where west > east then. A full turn is -180 to 180.
+// normaliseLongitudes brings an interval of longitudes into ±180, west > east across 180°, a full turn as -180 to 180.
 func normaliseLongitudes(west, east float64) (float64, float64) {
 	const rounding = 1e-9 // of 360 added pixels, degrees
 	if east-west >= 360-rounding {
@@ -318,9 +307,9 @@ func (p *projection) isCylindrical() bool {
 	return p.method == methodGeographic || p.method == methodPseudoMercator
 }
 
-// cornersSuffice says whether longitude and latitude are at their least and greatest at the raster's corners. So they are in a cylindrical
-// projection; and in a Transverse Mercator for a raster with edges along the axes that keeps to one side of the central meridian and of the
-// equator, short of the pole: there both grow or shrink along every edge.
+// cornersSuffice says whether longitude and latitude are at their least and greatest at the raster's corners: in a
+// cylindrical projection; and in a Transverse Mercator for a raster with edges along the axes that keeps to one side of
+// the central meridian and of the equator, short of the pole: there both grow or shrink along every edge.
 func (p *projection) cornersSuffice(t [6]float64, width, height float64) bool {
 	if p.isCylindrical() {
 		return true
@@ -348,8 +337,8 @@ func (p *projection) contains(t [6]float64, width, height, pole float64) bool {
 	return col >= 0 && col <= width && row >= 0 && row <= height
 }
 
-// pixelSizeMetres gives the size on the ground of the pixel around a place: the square root of its area, so that it is one number however
-// the raster is turned and whatever shape a pixel in degrees has at its latitude.
+// pixelSizeMetres gives the size on the ground of the pixel around a place: the square root of its area, one number
+// however the raster is turned and whatever shape a pixel in degrees has.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
 	var lon, lat [3]float64
 	for i, at := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
@@ -358,9 +347,6 @@ func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, err
 		if lon[i], lat[i], err = p.inverse(x, y); err != nil {
 			return 0, err
 		}
-	}
-	if math.Abs(lat[0]) > 90 {
-		return 0, errOutsideProjection
 	}
 	// Metres of a radian east and north, by the radii of curvature in the prime vertical and the meridian.
 	sin, cos := math.Sincos(lat[0] * math.Pi / 180)
@@ -371,8 +357,8 @@ func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, err
 	turn := func(to float64) float64 { return math.Remainder(to-lon[0], 360) * math.Pi / 90 }
 	rise := func(to float64) float64 { return (to - lat[0]) * math.Pi / 90 }
 	area := math.Abs(turn(lon[1])*rise(lat[2])-turn(lon[2])*rise(lat[1])) * east * north
-	if size := math.Sqrt(area); size > 0 && isFinite(size) {
-		return size, nil
+	if !(area > 0 && isFinite(area)) || math.Abs(lat[0]) > 90 {
+		return 0, errOutsideProjection
 	}
-	return 0, errOutsideProjection
+	return math.Sqrt(area), nil
 }

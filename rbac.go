@@ -88,8 +88,7 @@ func unauthorized(w http.ResponseWriter, credentialShown bool) error {
 	return &problem{status: http.StatusUnauthorized, code: "not_signed_in", detail: "This needs an access token: Authorization: Bearer …"}
 }
 
-// authenticate finds out who sent the request, or returns the 401. In the common case the principal is
-// cached, and there is no query.
+// authenticate finds out who sent the request, in the common case without a query, or returns the 401.
 func (s *server) authenticate(w http.ResponseWriter, r *http.Request) (*principal, error) {
 	token, shown := bearerToken(r)
 	method := r.Method
@@ -198,23 +197,16 @@ func getSessionPrincipal(ctx context.Context, q querier, sessionID, userID strin
 
 // onePrincipal collects the principal that a query returns; none is errToken.
 func onePrincipal(ctx context.Context, q querier, kind, query string, args ...any) (*principal, error) {
-	rows, err := q.Query(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("get principal: %w", err)
-	}
-	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[struct {
+	found, err := collectOne[struct {
 		user
 		CredentialID        string
 		Narrowed            []string // nil: no narrower than the user
 		CredentialExpiresAt time.Time
 		SecondsLeft         float64 // by the database's clock
 		Grants              []string
-	}])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, errToken
-	}
+	}](ctx, q, errToken, "get principal", query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("get principal: %w", err)
+		return nil, err
 	}
 	p := &principal{
 		User:         found.user,
@@ -306,6 +298,9 @@ func (c *principalCache) get(token string, load func() (*principal, error)) (*pr
 
 // drop forgets the principals of these users, sessions and API tokens; an empty id means all.
 func (c *principalCache) drop(ids ...string) {
+	if len(ids) == 0 {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.epoch++
@@ -373,7 +368,7 @@ func renderMe(p *principal) ([]byte, error) {
 // its status, must be no more than what the actor's credential may do. The caller holds lockAccess.
 func checkTarget(ctx context.Context, tx pgx.Tx, by *principal, id string) (user, error) {
 	const query = `
-		SELECT DISTINCT rp.permission
+		SELECT array_agg(DISTINCT rp.permission)
 		FROM user_roles ur
 		JOIN role_permissions rp ON rp.role_id = ur.role_id
 		WHERE ur.user_id = $1`
@@ -381,12 +376,8 @@ func checkTarget(ctx context.Context, tx pgx.Tx, by *principal, id string) (user
 	if err != nil {
 		return user{}, err
 	}
-	rows, err := tx.Query(ctx, query, id)
-	if err != nil {
-		return user{}, fmt.Errorf("get grants: %w", err)
-	}
-	grants, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
+	var grants []string
+	if err := tx.QueryRow(ctx, query, id).Scan(&grants); err != nil {
 		return user{}, fmt.Errorf("get grants: %w", err)
 	}
 	for _, permission := range effectivePermissions(target.Roles, grants) {

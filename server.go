@@ -95,8 +95,7 @@ type route struct {
 // verifyPath is what a proxy asks. Its 401 offers HTTP Basic too, for browsers behind the proxy.
 const verifyPath = "/api/v1/auth/verify"
 
-// routes is every endpoint and who may call it. It serves the requests, is printed by "cairn routes"
-// and drives the authorization tests.
+// routes is every endpoint and who may call it: it serves, is printed, and drives the authorization tests.
 func (s *server) routes() []route {
 	return []route{
 		{"GET", "/health", public, s.getHealth, nil},
@@ -185,7 +184,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if caller.principal != nil {
 			user = caller.principal.User.Username
 		}
-		s.log.Info("request", "id", caller.requestID, "user", user, "method", knownMethod(r.Method), "route", answer.route,
+		s.log.Info("request", "id", caller.requestID, "user", user, "method", r.Method, "route", answer.route,
 			"status", answer.status, "ms", float64(s.now().Sub(start).Microseconds())/1000, "address", caller.address)
 	}()
 
@@ -207,14 +206,6 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.writeProblem(answer, r, err)
 		}
 	}
-}
-
-// knownMethod keeps a client's invention out of the log.
-func knownMethod(method string) string {
-	if slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
-		return method
-	}
-	return "other"
 }
 
 // requestLimit is how long a request may take, waiting for the database included.
@@ -247,8 +238,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	return rt.handler(w, r)
 }
 
-// authorize is the one place where it is decided whether the caller may call a route. From here on
-// the request carries its principal.
+// authorize alone decides whether the caller may call a route. From here on the request has its principal.
 func (s *server) authorize(who access, w http.ResponseWriter, r *http.Request) error {
 	if who.kind == accessPublic || who.kind == accessRefreshCookie {
 		return nil
@@ -442,8 +432,7 @@ func (v invalid) err() error {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: v[0].Field + ": " + v[0].Detail, fields: v}
 }
 
-// writeProblem answers with the problem that err is. Any other error is ours to mend: it is logged,
-// and the client learns nothing of it but the request id.
+// writeProblem answers with the problem that err is. Any other error is logged, and the client learns nothing of it.
 func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	c := callerOf(r)
 	p, ok := errors.AsType[*problem](err)
@@ -524,6 +513,16 @@ func writeBytes(w http.ResponseWriter, status int, contentType string, body []by
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	w.Write(body) // an error means that the client left
+	return nil
+}
+
+// writeDone answers 204 to a change, where err is nil, once the principals that it touches are dropped.
+func (s *server) writeDone(w http.ResponseWriter, err error, touched ...string) error {
+	if err != nil {
+		return err
+	}
+	s.principals.drop(touched...)
+	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
@@ -628,8 +627,7 @@ func checkKeys(body []byte) error {
 	return nil
 }
 
-// checkQuery refuses query parameters that the route does not take, that are there twice, or that no
-// text column could hold.
+// checkQuery refuses query parameters that the route does not take, that are there twice, or that are no text.
 func checkQuery(r *http.Request, allowed []string) error {
 	if r.URL.RawQuery == "" {
 		return nil

@@ -16,10 +16,9 @@ import (
 
 // session is one login: an access token and a refresh token at a time.
 type session struct {
-	id            [16]byte
-	generation    int64     // of the refresh token that is good now
-	idleExpiresAt time.Time // moves with each refresh
-	expiresAt     time.Time
+	SessionID  [16]byte
+	Generation int64     // of the refresh token that is good now
+	ExpiresAt  time.Time // moves with each refresh, up to a fixed end
 }
 
 // uuidText is the text form of a UUID (RFC 9562, section 4).
@@ -59,11 +58,7 @@ func (s *server) listOwnSessions(w http.ResponseWriter, r *http.Request) error {
 func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID string) error {
 	const query = `
 		SELECT
-			id::text,
-			device,
-			address,
-			created_at,
-			rotated_at AS last_used_at,
+			id::text, device, address, created_at, rotated_at AS last_used_at,
 			least(idle_expires_at, expires_at) AS expires_at,
 			id::text = $2 AS current
 		FROM sessions
@@ -71,46 +66,22 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 			AND ended_at IS NULL
 			AND idle_expires_at > now()
 			AND expires_at > now()
-			AND ($3::text IS NULL OR (created_at, id) < ($3::text::timestamptz, $4::text::uuid))
+			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
 		ORDER BY created_at DESC, id DESC
 		LIMIT $5`
-	p, err := s.readPage(r, 2)
-	if err != nil {
-		return err
-	}
-	after := [2]*string{}
-	if p.after != nil {
-		after = [2]*string{&p.after[0], &p.after[1]}
-	}
-	items, err := collect[sessionView](r.Context(), s.db, "list sessions", query, userID, principalOf(r).CredentialID, after[0], after[1], p.limit+1)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, p, items, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
+	return writeList(s, w, r, []string{"infinity", uuidText([16]byte{})}, func(after []string, limit int) ([]sessionView, error) {
+		return collect[sessionView](r.Context(), s.db, "list sessions", query, userID, principalOf(r).CredentialID, after[0], after[1], limit)
+	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
 }
 
 // endOtherSessions answers DELETE /api/v1/auth/sessions: all of one's own but this one.
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
-	p := principalOf(r)
-	return s.endUserSessions(w, r, p.User.ID, p.CredentialID)
-}
-
-// endUserSessions ends all sessions of a user but one, and answers 204.
-func (s *server) endUserSessions(w http.ResponseWriter, r *http.Request, userID, but string) error {
 	var ids []string
 	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
-		if ids, err = liveSessions(r.Context(), tx, userID, but); err != nil {
-			return err
-		}
-		_, err = endSessions(r.Context(), tx, actorOf(r), "session.end", ids, userID)
+		ids, err = endUserSessions(r.Context(), tx, actorOf(r), principalOf(r).User.ID, principalOf(r).CredentialID)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	s.principals.drop(ids...)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err, ids...)
 }
 
 // endOwnSession answers DELETE /api/v1/auth/sessions/{id}.
@@ -126,12 +97,7 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	s.principals.drop(id)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err, id)
 }
 
 // createSession opens a session, unless the user's password or status has changed since the
@@ -150,18 +116,11 @@ func createSession(ctx context.Context, q querier, userID string, version int64,
 		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
 		SELECT $1, u.id, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
 		FROM u
-		RETURNING generation, idle_expires_at, expires_at`
-	var sess session
-	rand.Read(sess.id[:]) // never fails (crypto/rand)
-	err := q.QueryRow(ctx, query, sess.id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax).
-		Scan(&sess.generation, &sess.idleExpiresAt, &sess.expiresAt)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return session{}, errToken
-	}
-	if err != nil {
-		return session{}, fmt.Errorf("create session: %w", err)
-	}
-	return sess, nil
+		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS expires_at`
+	var id [16]byte
+	rand.Read(id[:]) // never fails (crypto/rand)
+	return collectOne[session](ctx, q, errToken, "create session", query,
+		id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax)
 }
 
 // rotation is what became of a refresh token.
@@ -192,9 +151,17 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			AND s.expires_at > now()
 			AND u.id = s.user_id
 			AND u.status = 'active'
-		RETURNING s.generation, s.idle_expires_at, s.expires_at, false AS graced,` + userColumns
+		RETURNING
+			s.id AS session_id,
+			s.generation,
+			least(s.idle_expires_at, s.expires_at) AS expires_at,
+			false AS graced,` + userColumns
 	const look = `
-		SELECT s.generation, s.idle_expires_at, s.expires_at, s.rotated_at + $2::interval > now() AS graced,` + userColumns + `
+		SELECT
+			s.id AS session_id,
+			s.generation,
+			least(s.idle_expires_at, s.expires_at) AS expires_at,
+			s.rotated_at + $2::interval > now() AS graced,` + userColumns + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1
@@ -205,32 +172,23 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		FOR UPDATE OF s`
 	type found struct {
 		user
-		Generation    int64
-		IdleExpiresAt time.Time
-		ExpiresAt     time.Time
-		Graced        bool
+		session
+		Graced bool
 	}
-	one := func(q querier, query string, args ...any) (f found, err error) {
-		rows, err := q.Query(ctx, query, args...)
-		if err != nil {
-			return f, err
-		}
-		return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[found])
-	}
-	f, err := one(db, rotate, id, generation, cfg.refreshTTL)
+	f, err := collectOne[found](ctx, db, errToken, "rotate session", rotate, id, generation, cfg.refreshTTL)
 	if err == nil {
-		return f.user, session{id, f.Generation, f.IdleExpiresAt, f.ExpiresAt}, rotated, nil
+		return f.user, f.session, rotated, nil
 	}
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return u, sess, ended, fmt.Errorf("rotate session: %w", err)
+	if !errors.Is(err, errToken) {
+		return u, sess, ended, err
 	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		f, err = one(tx, look, id, cfg.refreshGrace)
-		if errors.Is(err, pgx.ErrNoRows) {
+		f, err = collectOne[found](ctx, tx, errToken, "look at session", look, id, cfg.refreshGrace)
+		if errors.Is(err, errToken) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("look at session: %w", err)
+			return err
 		}
 		action := ""
 		switch {
@@ -248,31 +206,25 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 	if err != nil {
 		return u, sess, ended, err
 	}
-	return f.user, session{id, f.Generation, f.IdleExpiresAt, f.ExpiresAt}, outcome, nil
+	return f.user, f.session, outcome, nil
 }
 
-// liveSessions returns the ids of the user's sessions that have not ended, but for one.
-func liveSessions(ctx context.Context, q querier, userID, but string) ([]string, error) {
+// endUserSessions ends all live sessions of the user but one, and returns their ids.
+func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, but string) (ids []string, err error) {
 	const query = `
-		SELECT id::text
+		SELECT array_agg(id::text ORDER BY id)
 		FROM sessions
 		WHERE user_id = $1
 			AND ended_at IS NULL
-			AND id IS DISTINCT FROM nullif($2, '')::uuid
-		ORDER BY id`
-	rows, err := q.Query(ctx, query, userID, but)
-	if err != nil {
+			AND id IS DISTINCT FROM nullif($2, '')::uuid`
+	if err := tx.QueryRow(ctx, query, userID, but).Scan(&ids); err != nil {
 		return nil, fmt.Errorf("list live sessions: %w", err)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list live sessions: %w", err)
-	}
-	return ids, nil
+	_, err = endSessions(ctx, tx, by, "session.end", ids, userID)
+	return ids, err
 }
 
-// endSessions ends those of the sessions that live, with an audit row for each, and returns how many
-// they were. With a userID only that user's.
+// endSessions ends those of the sessions that live, and returns how many; with a userID only that user's.
 func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (n int, err error) {
 	const end = `
 		UPDATE sessions s
@@ -283,14 +235,9 @@ func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []
 			AND ($2 = '' OR u.id::text = $2)
 			AND s.ended_at IS NULL
 		RETURNING s.id::text, u.username`
-	rows, err := tx.Query(ctx, end, ids, userID, action)
+	done, err := collect[struct{ ID, Username string }](ctx, tx, "end sessions", end, ids, userID, action)
 	if err != nil {
-		return 0, fmt.Errorf("end sessions: %w", err)
-	}
-	type endedSession struct{ ID, Username string }
-	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[endedSession])
-	if err != nil {
-		return 0, fmt.Errorf("end sessions: %w", err)
+		return 0, err
 	}
 	for _, e := range done {
 		if err := audit(ctx, tx, by, action, "user:"+e.Username, map[string]string{"session": e.ID}, nil); err != nil {

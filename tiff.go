@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -11,13 +10,19 @@ import (
 	"slices"
 )
 
-// headerReader reads pieces of a file's header. Every offset and length that a file states goes through at, and only through at.
+// headerReader reads pieces of a file's header: every offset and length that a file states goes through at, and only
+// through at. It serves one file after the other and keeps its memory; the zero value is ready.
 type headerReader struct {
+	name    string // of the file, without directory
 	r       io.ReaderAt
 	size    uint64
+	beside  besideFunc       // nil where there are no sidecars
 	order   binary.ByteOrder // of the TIFF, once known
 	fetched uint64           // bytes read so far
 	windows []headerWindow   // what was read; a handful
+	buffer  []byte           // the memory of windows
+	values  []float64        // the memory of numbers
+	fields  tiffDirectory    // the memory of readDirectory
 }
 
 // headerWindow is a piece of the file in memory.
@@ -37,42 +42,38 @@ func (h *headerReader) within(s span) bool {
 // cached returns the bytes of a range that has been read already, else nil.
 func (h *headerReader) cached(s span) []byte {
 	for _, w := range h.windows {
-		if s.offset >= w.offset && s.offset-w.offset <= uint64(len(w.data)) && s.length <= uint64(len(w.data))-(s.offset-w.offset) {
-			start := s.offset - w.offset
+		if start := s.offset - w.offset; s.offset >= w.offset && start <= uint64(len(w.data)) && s.length <= uint64(len(w.data))-start {
 			return w.data[start : start+s.length : start+s.length]
 		}
 	}
 	return nil
 }
 
-// at returns length bytes at offset, from memory where it can. The error is an *extentProblem where the range does not lie in the file or
-// asks for more than a header may need.
-func (h *headerReader) at(offset, length uint64) ([]byte, error) {
+// at returns length bytes at offset, from memory where it can. The error is an *extentProblem of what is
+// there where the range does not lie in the file or asks for more than a header may need.
+func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	s := span{offset, length}
 	if !h.within(s) {
-		return nil, problemf(fileStatusCorrupt, "points to %d bytes at %d, beyond the end of the file at %d: it may be cut short", length, offset, h.size)
+		return nil, problemf(fileStatusCorrupt, "%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short", what, length, offset, h.size)
 	}
 	if b := h.cached(s); b != nil {
 		return b, nil
 	}
-	if err := h.fetch(s, firstReadBytes); err != nil {
-		return nil, err
-	}
-	return h.cached(s), nil
+	err := h.fetch(s)
+	return h.cached(s), err
 }
 
-// fetch reads a range that lies in the file, and up to want bytes of what follows it, or precedes it where the file ends first.
-func (h *headerReader) fetch(s span, want uint64) error {
-	end := min(h.size, s.offset+max(s.length, want))
-	start := s.offset
-	if end-start < want {
-		start = min(start, end-min(end, want))
-	}
+// fetch reads a range that lies in the file, and firstReadBytes at least: with what follows it, or else precedes it.
+func (h *headerReader) fetch(s span) error {
+	end := min(h.size, s.offset+max(s.length, firstReadBytes))
+	start := min(s.offset, end-min(end, firstReadBytes))
 	if end-start > maxHeaderBytes-h.fetched {
 		return problemf(fileStatusCorrupt, "its header asks for more than %d KiB: no raster needs that", maxHeaderBytes>>10)
 	}
 	h.fetched += end - start
-	data := make([]byte, end-start)
+	used := len(h.buffer)
+	h.buffer = slices.Grow(h.buffer, int(end-start))[:used+int(end-start)]
+	data := h.buffer[used:]
 	n, err := h.r.ReadAt(data, int64(start))
 	switch {
 	case n == len(data): // io.ReaderAt may say io.EOF even so
@@ -85,27 +86,7 @@ func (h *headerReader) fetch(s span, want uint64) error {
 	return nil
 }
 
-// prefetch brings ranges into memory with few reads: those near each other come together. Ranges outside the file are left for at to refuse.
-func (h *headerReader) prefetch(spans []span) error {
-	spans = slices.DeleteFunc(spans, func(s span) bool { return !h.within(s) || h.cached(s) != nil })
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.offset, b.offset) })
-	for len(spans) > 0 {
-		first, end, n := spans[0].offset, spans[0].offset+spans[0].length, 1
-		for _, s := range spans[1:] {
-			if (s.offset > end && s.offset-end > maxGapBytes) || s.offset+s.length-first > maxClusterBytes {
-				break
-			}
-			end, n = max(end, s.offset+s.length), n+1
-		}
-		if err := h.fetch(span{first, end - first}, firstReadBytes); err != nil {
-			return err
-		}
-		spans = spans[n:]
-	}
-	return nil
-}
-
-// The TIFF tags that we read: TIFF 6.0 (Adobe, 1992), sections 8 and 19; OGC GeoTIFF 1.1 (19-008r4); GDAL's own 42113.
+// The TIFF tags that we read: TIFF 6.0 (Adobe, 1992), sections 8 and 19; OGC GeoTIFF 1.1; GDAL's own 42113.
 const (
 	tagImageWidth          = 256
 	tagImageLength         = 257
@@ -121,7 +102,7 @@ const (
 	tagGDALNoData          = 42113
 )
 
-// tiffField is one entry of an image file directory: a tag and where its values lie. Values that fit into the entry lie in the entry.
+// tiffField is one entry of an image file directory: a tag and where its values lie, be it in the entry itself.
 type tiffField struct {
 	tag, kind uint16
 	count     uint64
@@ -143,59 +124,37 @@ func (d tiffDirectory) field(tag uint16) (tiffField, bool) {
 
 // tiffKeep gives the most values of a tag that we use, 0 for a tag that we do not read.
 func tiffKeep(tag uint16) uint64 {
-	switch tag {
-	case tagImageWidth, tagImageLength, tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat:
-		return 1
-	case tagModelPixelScale:
-		return 2
-	case tagModelTiepoint:
-		return 6
-	case tagModelTransformation:
-		return 16
-	case tagGeoKeyDirectory:
-		return 4 + 4*maxGeoKeys
-	case tagGeoDoubleParams:
-		return maxGeoDoubles
-	case tagGeoASCIIParams:
-		return maxGeoASCII
-	case tagGDALNoData:
-		return maxNodataText
-	}
-	return 0
-}
-
-// tiffKindSize gives the bytes of one value of a TIFF field type (TIFF 6.0, section 2; BigTIFF's 16 to 18), 0 for an unknown type.
-func tiffKindSize(kind uint16) uint64 {
-	switch kind {
-	case 1, 2, 6, 7: // BYTE, ASCII, SBYTE, UNDEFINED
-		return 1
-	case 3, 8: // SHORT, SSHORT
-		return 2
-	case 4, 9, 11, 13: // LONG, SLONG, FLOAT, IFD
-		return 4
-	case 5, 10, 12, 16, 17, 18: // RATIONAL, SRATIONAL, DOUBLE, LONG8, SLONG8, IFD8
-		return 8
-	}
-	return 0
-}
-
-// isTIFF says whether a file begins as a classic TIFF (42) or a BigTIFF (43) of either byte order.
-func isTIFF(head []byte) bool {
-	for _, magic := range [...]string{"II*\x00", "MM\x00*", "II+\x00", "MM\x00+"} {
-		if bytes.HasPrefix(head, []byte(magic)) {
-			return true
+	for _, kept := range [...]struct {
+		tag  uint16
+		most uint64
+	}{
+		{tagImageWidth, 1}, {tagImageLength, 1}, {tagBitsPerSample, 1}, {tagSamplesPerPixel, 1}, {tagSampleFormat, 1},
+		{tagModelPixelScale, 16}, {tagModelTiepoint, 16}, {tagModelTransformation, 16}, {tagGDALNoData, maxNodataText},
+		{tagGeoKeyDirectory, 4 + 4*maxGeoKeys}, {tagGeoDoubleParams, maxGeoKeys}, {tagGeoASCIIParams, maxGeoASCII},
+	} {
+		if kept.tag == tag {
+			return kept.most
 		}
 	}
-	return false
+	return 0
 }
 
-// readDirectory reads the first image file directory. Later ones (overviews, masks, pages) say nothing of the extent, so the pointer to the
-// next directory is not even looked at.
+// tiffKindSize gives the size of a value of a TIFF field type (TIFF 6.0, section 2), 0 for an unknown one.
+func tiffKindSize(kind uint16) uint64 {
+	const sizes = "0112481124848400888"
+	if int(kind) < len(sizes) {
+		return uint64(sizes[kind] - '0')
+	}
+	return 0
+}
+
+// readDirectory reads the first image file directory and the values of its fields. Later ones (overviews, masks,
+// pages) say nothing of the extent.
 func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if head[0] == 'M' {
 		h.order = binary.BigEndian
 	}
-	// Classic TIFF: a directory is a SHORT count and entries of 12 bytes; BigTIFF: a LONG8 count and entries of 20.
+	// Classic TIFF: a directory is a SHORT count and entries of 12 bytes; BigTIFF: a LONG8 count, 20 bytes.
 	headerSize, countSize, entrySize, inline := uint64(8), uint64(2), uint64(12), uint64(4)
 	big := h.order.Uint16(head[2:]) == 43
 	if big {
@@ -204,21 +163,19 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if uint64(len(head)) < headerSize {
 		return nil, problemf(fileStatusCorrupt, "the TIFF header is cut short: the file has %d bytes", len(head))
 	}
-	start := uint64(h.order.Uint32(head[4:]))
-	if big {
-		if h.order.Uint16(head[4:]) != 8 || h.order.Uint16(head[6:]) != 0 {
-			return nil, problemf(fileStatusCorrupt, "the BigTIFF header is broken: its offsets are not of 8 bytes")
-		}
-		start = h.order.Uint64(head[8:])
+	if big && (h.order.Uint16(head[4:]) != 8 || h.order.Uint16(head[6:]) != 0) {
+		return nil, problemf(fileStatusCorrupt, "the BigTIFF header is broken: its offsets are not of 8 bytes")
 	}
-	if s := (span{start, countSize}); h.within(s) && h.cached(s) == nil {
-		if err := h.fetch(s, directoryBytes); err != nil {
-			return nil, err
+	word := func(b []byte) uint64 { // a count of values, or an offset
+		if big {
+			return h.order.Uint64(b)
 		}
+		return uint64(h.order.Uint32(b))
 	}
-	b, err := h.at(start, countSize)
+	start := word(head[inline:])
+	b, err := h.at(start, countSize, "the TIFF directory")
 	if err != nil {
-		return nil, inTIFF(err, "the TIFF directory")
+		return nil, err
 	}
 	entries := uint64(h.order.Uint16(b))
 	if big {
@@ -227,43 +184,28 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if entries == 0 || entries > maxIFDEntries {
 		return nil, problemf(fileStatusCorrupt, "the TIFF directory at %d claims %d entries", start, entries)
 	}
-	b, err = h.at(start+countSize, entries*entrySize)
+	b, err = h.at(start+countSize, entries*entrySize, "the TIFF directory")
 	if err != nil {
-		return nil, inTIFF(err, "the TIFF directory")
+		return nil, err
 	}
-	directory := make(tiffDirectory, 0, 12)
+	directory := h.fields[:0]
 	for i := range entries {
 		e := b[i*entrySize:]
-		f := tiffField{tag: h.order.Uint16(e), kind: h.order.Uint16(e[2:])}
-		if tiffKeep(f.tag) == 0 {
-			continue
-		}
-		if _, twice := directory.field(f.tag); twice {
-			continue
-		}
 		valueAt := entrySize - inline
-		if big {
-			f.count, f.offset = h.order.Uint64(e[4:]), h.order.Uint64(e[valueAt:])
-		} else {
-			f.count, f.offset = uint64(h.order.Uint32(e[4:])), uint64(h.order.Uint32(e[valueAt:]))
+		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), word(e[4:]), word(e[valueAt:])}
+		if _, twice := directory.field(f.tag); twice || tiffKeep(f.tag) == 0 {
+			continue
 		}
 		if size := tiffKindSize(f.kind); size > 0 && f.count <= inline/size {
 			f.offset = start + countSize + i*entrySize + valueAt
 		}
 		directory = append(directory, f)
 	}
-	return directory, nil
+	h.fields = directory
+	return directory, h.prefetch(directory)
 }
 
-// inTIFF says in which part of the file a problem is; other errors it passes on.
-func inTIFF(err error, part string) error {
-	if p, ok := errors.AsType[*extentProblem](err); ok {
-		return &extentProblem{p.status, part + " " + p.reason}
-	}
-	return err
-}
-
-// keptSpan is where the values lie that we use of a field. The field must lie in the file as a whole, as libtiff asks, not only that part.
+// keptSpan is where the values lie that we use of a field. The whole field must lie in the file, as libtiff asks.
 func (h *headerReader) keptSpan(f tiffField) (span, error) {
 	size := tiffKindSize(f.kind)
 	switch {
@@ -275,62 +217,80 @@ func (h *headerReader) keptSpan(f tiffField) (span, error) {
 	return span{f.offset, min(f.count, tiffKeep(f.tag)) * size}, nil
 }
 
-// prefetchFields brings the values of all fields into memory.
-func (h *headerReader) prefetchFields(d tiffDirectory) error {
-	spans := make([]span, 0, len(d))
+// prefetch brings the values of all fields into memory with few reads: those near each other come together.
+func (h *headerReader) prefetch(d tiffDirectory) error {
+	var spans []span
 	for _, f := range d {
-		if s, err := h.keptSpan(f); err == nil {
+		if s, err := h.keptSpan(f); err == nil && h.cached(s) == nil {
 			spans = append(spans, s)
 		}
 	}
-	return h.prefetch(spans)
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.offset, b.offset) })
+	for len(spans) > 0 {
+		first, end, n := spans[0].offset, spans[0].offset+spans[0].length, 1
+		for _, s := range spans[1:] {
+			if (s.offset > end && s.offset-end > maxGapBytes) || s.offset+s.length-first > maxClusterBytes {
+				break
+			}
+			end, n = max(end, s.offset+s.length), n+1
+		}
+		if err := h.fetch(span{first, end - first}); err != nil {
+			return err
+		}
+		spans = spans[n:]
+	}
+	return nil
 }
 
-// numbers reads the first values of a field, at most len(dst), into dst and returns the part that it filled. Every numeric type is taken, as
-// in libtiff. float64 holds every value that we use exactly.
-func (h *headerReader) numbers(f tiffField, dst []float64) ([]float64, error) {
+// bytes reads the values of a field that we use.
+func (h *headerReader) bytes(f tiffField) ([]byte, error) {
 	s, err := h.keptSpan(f)
 	if err != nil {
 		return nil, err
 	}
-	b, err := h.at(s.offset, s.length)
+	return h.at(s.offset, s.length, "TIFF tag values")
+}
+
+// numbers reads the values that we keep of a field of any numeric type. A float64 holds each that we use exactly.
+func (h *headerReader) numbers(f tiffField) ([]float64, error) {
+	b, err := h.bytes(f)
 	if err != nil {
-		return nil, inTIFF(err, fmt.Sprintf("TIFF tag %d", f.tag))
+		return nil, err
 	}
-	size := tiffKindSize(f.kind)
-	dst = dst[:min(uint64(len(dst)), s.length/size)]
-	for i := range dst {
-		v := b[uint64(i)*size:]
+	size, used := int(tiffKindSize(f.kind)), len(h.values)
+	for ; len(b) >= size; b = b[size:] {
+		var v float64
 		switch f.kind {
 		case 1: // BYTE
-			dst[i] = float64(v[0])
+			v = float64(b[0])
 		case 3: // SHORT
-			dst[i] = float64(h.order.Uint16(v))
+			v = float64(h.order.Uint16(b))
 		case 4: // LONG
-			dst[i] = float64(h.order.Uint32(v))
+			v = float64(h.order.Uint32(b))
 		case 5: // RATIONAL
-			dst[i] = float64(h.order.Uint32(v)) / float64(h.order.Uint32(v[4:]))
+			v = float64(h.order.Uint32(b)) / float64(h.order.Uint32(b[4:]))
 		case 6: // SBYTE
-			dst[i] = float64(int8(v[0]))
+			v = float64(int8(b[0]))
 		case 8: // SSHORT
-			dst[i] = float64(int16(h.order.Uint16(v)))
+			v = float64(int16(h.order.Uint16(b)))
 		case 9: // SLONG
-			dst[i] = float64(int32(h.order.Uint32(v)))
+			v = float64(int32(h.order.Uint32(b)))
 		case 10: // SRATIONAL
-			dst[i] = float64(int32(h.order.Uint32(v))) / float64(int32(h.order.Uint32(v[4:])))
+			v = float64(int32(h.order.Uint32(b))) / float64(int32(h.order.Uint32(b[4:])))
 		case 11: // FLOAT
-			dst[i] = float64(math.Float32frombits(h.order.Uint32(v)))
+			v = float64(math.Float32frombits(h.order.Uint32(b)))
 		case 12: // DOUBLE
-			dst[i] = math.Float64frombits(h.order.Uint64(v))
+			v = math.Float64frombits(h.order.Uint64(b))
 		case 16: // LONG8
-			dst[i] = float64(h.order.Uint64(v))
+			v = float64(h.order.Uint64(b))
 		case 17: // SLONG8
-			dst[i] = float64(int64(h.order.Uint64(v)))
+			v = float64(int64(h.order.Uint64(b)))
 		default:
 			return nil, problemf(fileStatusCorrupt, "TIFF tag %d is of field type %d, not a number", f.tag, f.kind)
 		}
+		h.values = append(h.values, v)
 	}
-	return dst, nil
+	return h.values[used:], nil
 }
 
 // number reads the first value of a tag, absent where the file does not have the tag.
@@ -339,26 +299,20 @@ func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (floa
 	if !ok {
 		return absent, nil
 	}
-	var one [1]float64
-	v, err := h.numbers(f, one[:])
+	v, err := h.numbers(f)
+	if err == nil && len(v) == 0 {
+		err = problemf(fileStatusCorrupt, "TIFF tag %d has no value", tag)
+	}
 	if err != nil {
 		return 0, err
-	}
-	if len(v) == 0 {
-		return 0, problemf(fileStatusCorrupt, "TIFF tag %d has no value", tag)
 	}
 	return v[0], nil
 }
 
 // text reads a field of characters: as much of it as we keep.
 func (h *headerReader) text(f tiffField) ([]byte, error) {
-	s, err := h.keptSpan(f)
-	if err != nil {
-		return nil, err
-	}
 	if tiffKindSize(f.kind) != 1 {
 		return nil, problemf(fileStatusCorrupt, "TIFF tag %d is of field type %d, not text", f.tag, f.kind)
 	}
-	b, err := h.at(s.offset, s.length)
-	return b, inTIFF(err, fmt.Sprintf("TIFF tag %d", f.tag))
+	return h.bytes(f)
 }

@@ -29,11 +29,7 @@ type user struct {
 
 // userColumns are the columns of a user, of the table users under the name u.
 const userColumns = `
-	u.id::text AS id,
-	u.username,
-	u.email,
-	u.display_name,
-	u.status,
+	u.id::text AS id, u.username, u.email, u.display_name, u.status,
 	ARRAY(
 		SELECT r.name
 		FROM user_roles ur
@@ -41,9 +37,7 @@ const userColumns = `
 		WHERE ur.user_id = u.id
 		ORDER BY r.name
 	) AS roles,
-	u.created_at,
-	u.updated_at,
-	u.last_login_at`
+	u.created_at, u.updated_at, u.last_login_at`
 
 // The values of a user's status.
 const (
@@ -52,64 +46,52 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: by name, optionally those with a status or with q in the
-// name, e-mail or display name.
+// listUsers answers GET /api/v1/users: by name, all or those with a status or with q in a name or e-mail.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.readPage(r, 1)
-	if err != nil {
-		return err
-	}
-	query := r.URL.Query()
-	filter := userFilter{status: optional(query, "status"), q: optional(query, "q"), limit: p.limit + 1}
-	var v invalid
-	v.check(filter.q == nil || utf8.RuneCountInString(*filter.q) >= 3, "q", "too_short", "must have 3 or more characters")
-	v.check(filter.status == nil || slices.Contains([]string{statusActive, statusDisabled, statusPending}, *filter.status),
-		"status", "unknown", "must be active, disabled or pending")
-	if err := v.err(); err != nil {
-		return err
-	}
-	if p.after != nil {
-		filter.after = p.after[0]
-	}
-	users, err := listUsers(r.Context(), s.db, filter)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, p, users, func(u user) []string { return []string{u.Username} })
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]user, error) {
+		status, part := optional(r.URL.Query(), "status"), optional(r.URL.Query(), "q")
+		var v invalid
+		v.check(part == nil || utf8.RuneCountInString(*part) >= 3, "q", "too_short", "must have 3 or more characters")
+		v.check(status == nil || slices.Contains([]string{statusActive, statusDisabled, statusPending}, *status),
+			"status", "unknown", "must be active, disabled or pending")
+		if err := v.err(); err != nil {
+			return nil, err
+		}
+		return listUsers(r.Context(), s.db, status, part, after[0], limit)
+	}, func(u user) []string { return []string{u.Username} })
 }
 
 // listUserSessions answers GET /api/v1/users/{id}/sessions.
 func (s *server) listUserSessions(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathUUID(r, "id")
+	u, err := s.pathUser(r)
 	if err != nil {
 		return err
 	}
-	if _, err := getUser(r.Context(), s.db, id); err != nil {
-		return err
-	}
-	return s.writeSessions(w, r, id)
+	return s.writeSessions(w, r, u.ID)
 }
 
 // listUserTokens answers GET /api/v1/users/{id}/tokens.
 func (s *server) listUserTokens(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathUUID(r, "id")
+	u, err := s.pathUser(r)
 	if err != nil {
 		return err
 	}
-	if _, err := getUser(r.Context(), s.db, id); err != nil {
-		return err
+	return s.writeAPITokens(w, r, u.ID)
+}
+
+// pathUser returns the user that the request's path names.
+func (s *server) pathUser(r *http.Request) (user, error) {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return user{}, err
 	}
-	return s.writeAPITokens(w, r, id)
+	return getUser(r.Context(), s.db, id)
 }
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
 	return s.actOnUser(w, r, func(ctx context.Context, tx pgx.Tx, target user) error {
-		ids, err := liveSessions(ctx, tx, target.ID, "")
-		if err != nil {
-			return err
-		}
-		_, err = endSessions(ctx, tx, actorOf(r), "session.end", ids, target.ID)
+		_, err := endUserSessions(ctx, tx, actorOf(r), target.ID, "")
 		return err
 	})
 }
@@ -128,22 +110,14 @@ func (s *server) actOnUser(w http.ResponseWriter, r *http.Request, do func(conte
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(r.Context(), tx, lockAccess); err != nil {
-			return err
-		}
+	err = changeAccess(r.Context(), s.db, func(tx pgx.Tx) error {
 		target, err := checkTarget(r.Context(), tx, principalOf(r), id)
 		if err != nil {
 			return err
 		}
 		return do(r.Context(), tx, target)
 	})
-	if err != nil {
-		return err
-	}
-	s.principals.drop(id)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.writeDone(w, err, id)
 }
 
 // optional is the value of a query parameter, or nil where it is not given.
@@ -154,16 +128,8 @@ func optional(query map[string][]string, name string) *string {
 	return nil
 }
 
-// userFilter selects users; nil means any.
-type userFilter struct {
-	status *string
-	q      *string // part of the name, e-mail or display name, in any case
-	after  string  // names after this one
-	limit  int
-}
-
-// listUsers returns users in the order of their names.
-func listUsers(ctx context.Context, q querier, filter userFilter) ([]user, error) {
+// listUsers returns users by name, all or those with a status and with part in a name or e-mail, in any case.
+func listUsers(ctx context.Context, q querier, status, part *string, after string, limit int) ([]user, error) {
 	const query = `
 		SELECT ` + userColumns + `
 		FROM users u
@@ -175,7 +141,7 @@ func listUsers(ctx context.Context, q querier, filter userFilter) ([]user, error
 				OR strpos(lower(u.display_name), lower($3)) > 0)
 		ORDER BY u.username
 		LIMIT $4`
-	return collect[user](ctx, q, "list users", query, filter.after, filter.status, filter.q, filter.limit)
+	return collect[user](ctx, q, "list users", query, after, status, part, limit)
 }
 
 // newUser is what a user is made of. The fields have been checked.
@@ -216,8 +182,7 @@ func normalizeEmail(address string) (string, bool) {
 	return strings.ToLower(address), ok
 }
 
-// isLine says whether the text is one line of low to high code points, without control characters or
-// such as turn the direction of writing.
+// isLine: one line of low to high code points, none a control character or one that turns writing around.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -228,8 +193,7 @@ func isLine(text string, low, high int) bool {
 // errEmailTaken is a problem 409.
 var errEmailTaken = &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
 
-// createUser adds a user with one role. A name or e-mail address that is taken is a problem 409. The
-// caller holds lockAccess.
+// createUser adds a user; a name or e-mail address that is taken is a problem 409. The caller holds lockAccess.
 func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		INSERT INTO users (username, email, display_name, status, password_hash)
@@ -251,8 +215,7 @@ func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	return getUser(ctx, tx, id)
 }
 
-// updateNames changes what is not nil of a user's e-mail address and display name. An address that is
-// taken is a problem 409. The caller holds lockAccess.
+// updateNames changes what is not nil; an e-mail address that is taken is a problem 409. The caller holds lockAccess.
 func updateNames(ctx context.Context, tx pgx.Tx, id string, email, displayName *string) (user, error) {
 	const query = `
 		UPDATE users

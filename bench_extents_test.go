@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// BenchmarkExtents reads 20,000 small GeoTIFFs on all cores, and beside it opens them, reads 4 KiB and closes
+// them: the floor. ratio is the one to the other, in one run.
+func BenchmarkExtents(b *testing.B) {
+	const files, perDirectory = 20_000, 1000
+	dir := b.TempDir()
+	paths, size := make([]string, files), int64(0)
+	for i := range paths {
+		paths[i] = fmt.Sprintf("d%02d/tile%05d.tif", i/perDirectory, i)
+		if i%perDirectory == 0 {
+			if err := os.Mkdir(filepath.Join(dir, filepath.Dir(paths[i])), 0o755); err != nil {
+				b.Fatal(err)
+			}
+		}
+		content := append(geographicTIFF(float64(i%300-150), float64(i%100-50)), make([]byte, 4<<10)...)
+		size = int64(len(content))
+		if err := os.WriteFile(filepath.Join(dir, paths[i]), content, 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer root.Close()
+	// all runs work on a share of the files on each core.
+	all := func(work func(paths []string)) time.Duration {
+		start, n := time.Now(), runtime.GOMAXPROCS(0)
+		var group sync.WaitGroup
+		for i := range n {
+			group.Go(func() { work(paths[i*files/n : (i+1)*files/n]) })
+		}
+		group.Wait()
+		return time.Since(start)
+	}
+	var floor, reader time.Duration
+	for b.Loop() {
+		floor += all(func(paths []string) {
+			buffer := make([]byte, firstReadBytes)
+			for _, path := range paths {
+				f, err := os.Open(dir + "/" + path)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				f.Read(buffer)
+				f.Close()
+			}
+		})
+		reader += all(func(paths []string) {
+			fr := &fileReader{root: root, now: time.Now}
+			defer func() { fr.root = nil; fr.close() }()
+			for _, path := range paths {
+				if m, _ := fr.readEntry(entry{Path: path, Size: size}); m.Status != fileStatusOK {
+					b.Error(*m.Reason)
+					return
+				}
+			}
+		})
+	}
+	rounds := float64(b.N) * files
+	b.ReportMetric(rounds/floor.Seconds(), "floor-files/s")
+	b.ReportMetric(rounds/reader.Seconds(), "files/s")
+	b.ReportMetric(floor.Seconds()/reader.Seconds(), "ratio")
+	b.ReportMetric(0, "ns/op")
+}
