@@ -708,3 +708,44 @@ func TestManyLogins(t *testing.T) {
 		}
 	}
 }
+
+// TestSweep: what has expired goes, by one instance at a time, and nothing else does.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ctx := context.Background()
+	c := ts.signIn("ada", datasetRead)
+	for _, column := range []string{"ended_at", "idle_expires_at", "expires_at"} {
+		ts.client().login("ada", testPassword)
+		ts.exec(`UPDATE sessions SET ` + column + ` = now() - interval '2 days' WHERE id = (SELECT id FROM sessions ORDER BY created_at DESC LIMIT 1)`)
+	}
+	ts.addToken("ada", "old", datasetRead)
+	ts.addToken("ada", "new", datasetRead)
+	ts.exec(`UPDATE api_tokens SET expires_at = now() - interval '31 days' WHERE name = 'old'`)
+	ts.exec(`UPDATE throttles SET expires_at = now() WHERE kind = 'address'`)
+	ts.exec(`UPDATE password_tokens SET expires_at = now()`)
+	left := `SELECT (SELECT count(*) FROM sessions) * 1000 + (SELECT count(*) FROM api_tokens) * 100 + (SELECT count(*) FROM throttles) * 10 + (SELECT count(*) FROM password_tokens)`
+	other, err := ts.db.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := advisoryLock(ctx, other, lockSweep); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweep(ctx, ts.db); err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.queryInt(left); n != 4231 {
+		t.Errorf("swept beside another: %d left", n)
+	}
+	if err := other.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweep(ctx, ts.db); err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.queryInt(left); n != 1120 {
+		t.Errorf("after the sweep: %d left", n)
+	}
+	c.must(200, "GET", mePath, nil)
+}

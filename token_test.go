@@ -275,3 +275,14 @@ func FuzzVerifyRefresh(f *testing.F) {
 		}
 	})
 }
+
+func FuzzHashAPIToken(f *testing.F) {
+	good, _ := newAPIToken()
+	f.Add(good)
+	f.Add(apiTokenPrefix + strings.Repeat("0", 72))
+	f.Fuzz(func(t *testing.T, token string) {
+		if _, err := hashAPIToken(token); err == nil && (len(token) != len(good) || !strings.HasPrefix(token, apiTokenPrefix)) {
+			t.Errorf("taken for an API token: %q", token)
+		}
+	})
+}
