@@ -31,9 +31,9 @@ bench: postgres ## measure against floors taken in the same run
 	@$(GO) test -v -tags bench -run '^TestBench' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
 	@$(GO) test -run '^$$' -bench '^BenchmarkExtents$$' -benchtime 3s . | grep '^Bench'
 
-fuzz: ## fuzz each parser for FUZZTIME (60s)
+fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
-		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-60s} . || exit 1; done
+		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
 
 postgres: # PostgreSQL's server programs, where they are missing (Debian)
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/install postgresql
