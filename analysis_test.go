@@ -331,7 +331,6 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 			var once sync.Once
 			ts := startServer(t, func(s *server) {
 				s.analyzer.chunkSize = 10
-				s.analyzer.readers = 1
 				s.analyzer.beforeRead = func(string) {
 					if !armed.Load() {
 						return

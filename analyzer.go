@@ -30,7 +30,6 @@ type analyzer struct {
 	now      func() time.Time
 	instance string
 
-	readers    int
 	chunkSize  int           // files
 	patience   time.Duration // how long the file system may take for one answer
 	beforeRead func(path string)
@@ -60,11 +59,10 @@ const (
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
 	a := &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
-		readers:   max(2, runtime.GOMAXPROCS(0)),
 		chunkSize: 500,
 		patience:  30 * time.Second,
 	}
-	for range a.readers + 1 {
+	for range 1 + max(2, runtime.GOMAXPROCS(0)) { // the walker and the readers
 		a.wake = append(a.wake, make(chan struct{}, 1))
 	}
 	return a

@@ -154,7 +154,7 @@ func (f *sickFiles) fault(op, path string) syscall.Errno {
 			case "hang":
 				hangs = true
 			case "slow":
-				time.Sleep(30 * time.Millisecond)
+				time.Sleep(30 * time.Millisecond) // the slow file system itself, not a test that waits
 			default:
 				errno, _ := strconv.Atoi(part[2])
 				return syscall.Errno(errno)
@@ -591,7 +591,7 @@ func TestHungReadsAreBounded(t *testing.T) {
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 2*maxHung+10)
 	dataset := c.addDataset("tiles")
 	a := c.analyze(dataset, nil)
-	if a.text("failure_code") != failureUnavailable || most.Load() > int64(maxHung+ts.analyzer.readers) {
+	if a.text("failure_code") != failureUnavailable || most.Load() > int64(maxHung+len(ts.analyzer.wake)-1) {
 		t.Errorf("%d reads hung, the bound is %d: %s", most.Load(), maxHung, a.body)
 	}
 	close(hang)

@@ -254,7 +254,7 @@ func (p *privatePostgres) adopt(process *os.Process) {
 	go func() {
 		defer close(ended)
 		for p.isPostmaster(process.Pid) {
-			time.Sleep(serverAdoptedPoll)
+			time.Sleep(serverAdoptedPoll) // no child of ours: nothing tells of its end
 		}
 	}()
 }
