@@ -181,13 +181,21 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 		// Not cleared: it may be good where the right key file is.
 		return &problem{status: http.StatusUnauthorized, code: "refresh_token_invalid", detail: "The refresh cookie is not one of ours."}
 	}
-	u, sess, outcome, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
-	if err != nil {
+	ctx := r.Context()
+	sess, outcome, err := rotateSession(ctx, s.db, id, generation, actorOf(r), s.cfg)
+	var p *principal
+	if err == nil && outcome == rotated {
+		p, err = s.principals.get(uuidText(id), func() (*principal, error) { return getSessionPrincipal(ctx, s.db, uuidText(id), sess.UserID) })
+	}
+	switch {
+	case errors.Is(err, errToken): // since it was rotated
+		outcome = ended
+	case err != nil:
 		return err
 	}
 	switch outcome {
 	case rotated:
-		return s.writeTokens(w, u, sess)
+		return s.writeTokens(w, p.User, sess)
 	case reused:
 		s.principals.drop(uuidText(id))
 		return refused("refresh_token_reused", "This refresh token was used before. The session has been ended; sign in again.")

@@ -17,6 +17,7 @@ import (
 // session is one login: an access token and a refresh token at a time.
 type session struct {
 	SessionID  [16]byte
+	UserID     string
 	Generation int64     // of the refresh token that is good now
 	ExpiresAt  time.Time // moves with each refresh, up to a fixed end
 }
@@ -116,7 +117,7 @@ func createSession(ctx context.Context, q querier, userID string, version int64,
 		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
 		SELECT $1, u.id, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
 		FROM u
-		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS expires_at`
+		RETURNING id AS session_id, user_id::text, generation, least(idle_expires_at, expires_at) AS expires_at`
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
 	return collectOne[session](ctx, q, errToken, "create session", query,
@@ -137,76 +138,55 @@ const (
 // rotateSession exchanges one generation of a session for the next. In the common case that is one
 // statement; of several at once one wins, and the others find the generation raised: within the grace
 // period they get the same successor.
-func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (u user, sess session, outcome rotation, err error) {
+func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (sess session, outcome rotation, err error) {
+	const live = `
+		WHERE s.id = $1
+			AND s.ended_at IS NULL
+			AND s.idle_expires_at > now()
+			AND s.expires_at > now()
+			AND EXISTS (SELECT FROM users u WHERE u.id = s.user_id AND u.status = 'active')`
+	const columns = `
+		s.id AS session_id, s.user_id::text, s.generation, least(s.idle_expires_at, s.expires_at) AS expires_at`
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
-			idle_expires_at = least(now() + $3::interval, s.expires_at)
-		FROM users u
-		WHERE s.id = $1
+			idle_expires_at = least(now() + $3::interval, s.expires_at)` + live + `
 			AND s.generation = $2
-			AND s.ended_at IS NULL
-			AND s.idle_expires_at > now()
-			AND s.expires_at > now()
-			AND u.id = s.user_id
-			AND u.status = 'active'
-		RETURNING
-			s.id AS session_id,
-			s.generation,
-			least(s.idle_expires_at, s.expires_at) AS expires_at,
-			false AS graced,` + userColumns
+		RETURNING ` + columns
 	const look = `
-		SELECT
-			s.id AS session_id,
-			s.generation,
-			least(s.idle_expires_at, s.expires_at) AS expires_at,
-			s.rotated_at + $2::interval > now() AS graced,` + userColumns + `
-		FROM sessions s
-		JOIN users u ON u.id = s.user_id
-		WHERE s.id = $1
-			AND s.ended_at IS NULL
-			AND s.idle_expires_at > now()
-			AND s.expires_at > now()
-			AND u.status = 'active'
-		FOR UPDATE OF s`
-	type found struct {
-		user
-		session
-		Graced bool
-	}
-	f, err := collectOne[found](ctx, db, errToken, "rotate session", rotate, id, generation, cfg.refreshTTL)
-	if err == nil {
-		return f.user, f.session, rotated, nil
-	}
+		SELECT s.rotated_at + $2::interval > now() AS graced, ` + columns + `
+		FROM sessions s` + live + `
+		FOR UPDATE`
+	sess, err = collectOne[session](ctx, db, errToken, "rotate session", rotate, id, generation, cfg.refreshTTL)
 	if !errors.Is(err, errToken) {
-		return u, sess, ended, err
+		return sess, rotated, err
 	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		f, err = collectOne[found](ctx, tx, errToken, "look at session", look, id, cfg.refreshGrace)
-		if errors.Is(err, errToken) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+		found, err := collectOne[struct {
+			session
+			Graced bool
+		}](ctx, tx, errToken, "look at session", look, id, cfg.refreshGrace)
+		sess = found.session
 		action := ""
 		switch {
-		case generation == f.Generation-1 && f.Graced:
+		case errors.Is(err, errToken):
+			outcome = ended
+			return nil
+		case err != nil:
+			return err
+		case generation == sess.Generation-1 && found.Graced:
 			outcome = rotated
 			return nil
-		case generation > f.Generation:
+		case generation > sess.Generation:
 			outcome, action = lost, "session.lost"
 		default:
 			outcome, action = reused, "session.refresh_token_reused"
 		}
-		_, err := endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
+		_, err = endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
 		return err
 	})
-	if err != nil {
-		return u, sess, ended, err
-	}
-	return f.user, f.session, outcome, nil
+	return sess, outcome, err
 }
 
 // endUserSessions ends all live sessions of the user but one, and returns their ids.

@@ -48,7 +48,6 @@ func TestHostileAccessTokens(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	ring := testRing(t, "first", "second")
-	k := ring.keys[0]
 	good, err := ring.signAccess("user", "session", now, now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +59,27 @@ func TestHostileAccessTokens(t *testing.T) {
 	if _, err := (&keyring{keys: []key{ring.keys[1], ring.keys[0]}}).verifyAccess(good, now); err != nil {
 		t.Errorf("a key that signs no more must still verify: %v", err)
 	}
+	hostile := hostileAccessTokens(t, ring, good, now)
+	for i := range len(good) {
+		b := []byte(good)
+		b[i] ^= 1
+		hostile[fmt.Sprintf("one bit of byte %d", i)] = string(b)
+	}
+	for name, token := range hostile {
+		if claims, err := ring.verifyAccess(token, now); !errors.Is(err, errToken) || claims != (accessClaims{}) {
+			t.Errorf("%s: %+v, %v", name, claims, err)
+		}
+	}
+}
+
+// hostileAccessTokens is made of a good one, which the first of the ring's two keys has signed.
+func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time) map[string]string {
+	t.Helper()
+	claims, err := ring.verifyAccess(good, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := ring.keys[0]
 	parts := strings.Split(good, ".")
 	header, payload, mac := parts[0], parts[1], parts[2]
 	encode := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
@@ -84,7 +104,7 @@ func TestHostileAccessTokens(t *testing.T) {
 		}
 		return sign(k, header, encode(string(b)))
 	}
-	other := func(text string) string { return sign(k, encode(text), payload) }
+	other := func(text string) string { return sign(k, encode(strings.ReplaceAll(text, "KID", k.id)), payload) }
 	lastMAC := mac[:len(mac)-1]
 	hostile := map[string]string{
 		"empty":                       "",
@@ -94,24 +114,24 @@ func TestHostileAccessTokens(t *testing.T) {
 		"four parts":                  good + "." + mac,
 		"no signature":                header + "." + payload + ".",
 		"no payload":                  header + ".." + mac,
-		"alg none":                    encode(`{"alg":"none","kid":"first","typ":"at+jwt"}`) + "." + payload + ".",
-		"alg none, signed":            other(`{"alg":"none","kid":"first","typ":"at+jwt"}`),
+		"alg none":                    encode(`{"alg":"none","kid":"`+k.id+`","typ":"at+jwt"}`) + "." + payload + ".",
+		"alg none, signed":            other(`{"alg":"none","kid":"KID","typ":"at+jwt"}`),
 		"alg None":                    encode(`{"alg":"None"}`) + "." + payload + ".",
-		"alg HS384":                   other(`{"alg":"HS384","kid":"first","typ":"at+jwt"}`),
-		"alg HS512":                   other(`{"alg":"HS512","kid":"first","typ":"at+jwt"}`),
-		"alg RS256":                   other(`{"alg":"RS256","kid":"first","typ":"at+jwt"}`),
-		"alg hs256":                   other(`{"alg":"hs256","kid":"first","typ":"at+jwt"}`),
-		"typ JWT":                     other(`{"alg":"HS256","kid":"first","typ":"JWT"}`),
-		"no typ":                      other(`{"alg":"HS256","kid":"first"}`),
+		"alg HS384":                   other(`{"alg":"HS384","kid":"KID","typ":"at+jwt"}`),
+		"alg HS512":                   other(`{"alg":"HS512","kid":"KID","typ":"at+jwt"}`),
+		"alg RS256":                   other(`{"alg":"RS256","kid":"KID","typ":"at+jwt"}`),
+		"alg hs256":                   other(`{"alg":"hs256","kid":"KID","typ":"at+jwt"}`),
+		"typ JWT":                     other(`{"alg":"HS256","kid":"KID","typ":"JWT"}`),
+		"no typ":                      other(`{"alg":"HS256","kid":"KID"}`),
 		"no kid":                      other(`{"alg":"HS256","typ":"at+jwt"}`),
 		"unknown kid":                 other(`{"alg":"HS256","kid":"third","typ":"at+jwt"}`),
 		"kid that is a path":          other(`{"alg":"HS256","kid":"../../dev/null","typ":"at+jwt"}`),
 		"kid of the other key":        sign(k, ring.keys[1].header, payload),
-		"header in another order":     other(`{"typ":"at+jwt","alg":"HS256","kid":"first"}`),
-		"header with a space":         other(`{"alg": "HS256","kid":"first","typ":"at+jwt"}`),
-		"header with more":            other(`{"alg":"HS256","kid":"first","typ":"at+jwt","crit":["b64"],"b64":false}`),
-		"header with jwk":             other(`{"alg":"HS256","kid":"first","typ":"at+jwt","jwk":{"kty":"oct","k":""}}`),
-		"header with alg twice":       other(`{"alg":"HS256","alg":"none","kid":"first","typ":"at+jwt"}`),
+		"header in another order":     other(`{"typ":"at+jwt","alg":"HS256","kid":"KID"}`),
+		"header with a space":         other(`{"alg": "HS256","kid":"KID","typ":"at+jwt"}`),
+		"header with more":            other(`{"alg":"HS256","kid":"KID","typ":"at+jwt","crit":["b64"],"b64":false}`),
+		"header with jwk":             other(`{"alg":"HS256","kid":"KID","typ":"at+jwt","jwk":{"kty":"oct","k":""}}`),
+		"header with alg twice":       other(`{"alg":"HS256","alg":"none","kid":"KID","typ":"at+jwt"}`),
 		"header padded":               sign(k, header+"=", payload),
 		"key as hex":                  header + "." + payload + "." + fmt.Sprintf("%x", decode(mac)),
 		"MAC in standard base64":      header + "." + payload + "." + base64.StdEncoding.EncodeToString([]byte(decode(mac))),
@@ -145,16 +165,7 @@ func TestHostileAccessTokens(t *testing.T) {
 			hostile["MAC spelled with "+string(c)] = header + "." + payload + "." + spelling
 		}
 	}
-	for i := range len(good) {
-		b := []byte(good)
-		b[i] ^= 1
-		hostile[fmt.Sprintf("one bit of byte %d", i)] = string(b)
-	}
-	for name, token := range hostile {
-		if claims, err := ring.verifyAccess(token, now); !errors.Is(err, errToken) || claims != (accessClaims{}) {
-			t.Errorf("%s: %+v, %v", name, claims, err)
-		}
-	}
+	return hostile
 }
 
 // TestRefreshTokens: a refresh token names its session and generation, in one spelling only.
