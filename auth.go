@@ -25,7 +25,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	n := newUser{displayName: in.DisplayName, status: statusActive, role: memberRole}
+	n := newUser{displayName: in.DisplayName, status: statusActive, roles: []string{memberRole}}
 	if s.cfg.registration == registrationApproval {
 		n.status = statusPending
 	}
@@ -253,16 +253,11 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx, me := r.Context(), principalOf(r).User
-	displayName := me.DisplayName
-	if in.DisplayName != nil {
-		displayName = *in.DisplayName
-	}
-	var v invalid
-	_, email := checkIdentity(&v, me.Username, in.Email, displayName)
-	if err := v.err(); err != nil {
+	c := userChange{email: in.Email, displayName: in.DisplayName}
+	if err := c.check(); err != nil {
 		return err
 	}
-	if email != nil {
+	if c.email != nil {
 		if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
 			return err
 		}
@@ -270,13 +265,13 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	var after user
 	err := changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		before, err := getUser(ctx, tx, me.ID)
-		if err != nil {
-			return err
+		if err == nil {
+			err = changeUser(ctx, tx, actorOf(r), before, c)
 		}
-		if after, err = updateNames(ctx, tx, me.ID, email, in.DisplayName); err != nil {
-			return err
+		if err == nil {
+			after, err = getUser(ctx, tx, me.ID)
 		}
-		return audit(ctx, tx, actorOf(r), "user.update", "user:"+me.Username, before, after)
+		return err
 	})
 	if err != nil {
 		return err

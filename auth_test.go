@@ -399,7 +399,8 @@ func TestPasswordReset(t *testing.T) {
 	ctx := context.Background()
 	newToken := func(ttl time.Duration) (token string) {
 		err := pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) (err error) {
-			token, err = createPasswordToken(ctx, tx, id, ttl)
+			t, err := createPasswordToken(ctx, tx, id, ttl)
+			token = t.PasswordToken
 			return err
 		})
 		if err != nil {

@@ -46,84 +46,6 @@ func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
 	return nil
 }
 
-// makeUser adds a user with a role that must be there. The caller holds lockAccess.
-func makeUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
-	u, err := createUser(ctx, tx, n)
-	if err == nil && len(u.Roles) == 0 {
-		err = fmt.Errorf("there is no role %q", n.role)
-	}
-	if err != nil {
-		return user{}, err
-	}
-	return u, audit(ctx, tx, operatorActor(), "user.create", "user:"+u.Username, nil, u)
-}
-
-// createUserCommand is "cairn user create": the operator makes a user with a password and one role.
-func createUserCommand(ctx context.Context, o operation) error {
-	var name string
-	flags := flag.NewFlagSet("user create", flag.ContinueOnError)
-	role := flags.String("role", memberRole, "")
-	email := flags.String("email", "", "")
-	displayName := flags.String("display-name", "", "")
-	if err := o.parse(flags, &name); err != nil {
-		return err
-	}
-	n := newUser{displayName: *displayName, status: statusActive, role: *role}
-	if *email == "" {
-		email = nil
-	}
-	var v invalid
-	n.username, n.email = checkIdentity(&v, name, email, *displayName)
-	if err := v.err(); err != nil {
-		return err
-	}
-	password, err := readPassword(o.stdin, o.stderr)
-	if err != nil {
-		return err
-	}
-	checkPassword(&v, "password", password, o.cfg.passwordMin, n.username, n.email, n.displayName)
-	if err := v.err(); err != nil {
-		return err
-	}
-	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, operator(), password)
-	if err != nil {
-		return err
-	}
-	n.passwordHash = &hash
-	err = changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		_, err := makeUser(ctx, tx, n)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(o.stdout, "made user %s with role %s\n", n.username, *role)
-	return nil
-}
-
-// revokeUserCommand is "cairn user revoke NAME": everything the user holds ends at once.
-func revokeUserCommand(ctx context.Context, o operation) error {
-	var name string
-	if err := o.parse(flag.NewFlagSet("user revoke", flag.ContinueOnError), &name); err != nil {
-		return err
-	}
-	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		u, err := userNamed(ctx, tx, name)
-		if err != nil {
-			return err
-		}
-		if err := endEverything(ctx, tx, operatorActor(), u); err != nil {
-			return err
-		}
-		return audit(ctx, tx, operatorActor(), "user.revoke", "user:"+u.Username, nil, nil)
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(o.stdout, "ended all sessions, API tokens and password tokens of %s\n", name)
-	return nil
-}
-
 // createTokenCommand is "cairn token create": an API token for a script. Its user is made, as a service
 // account without a password, where there is none of that name; it has the role that the operator gives it.
 func createTokenCommand(ctx context.Context, o operation) error {
@@ -139,7 +61,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	expires := now.Add(time.Duration(*days) * 24 * time.Hour)
 	var v invalid
 	username, _ = checkIdentity(&v, username, nil, "")
-	checkAPIToken(&v, name, strings.FieldsFunc(*granted, func(r rune) bool { return r == ',' }), now, expires)
+	checkAPIToken(&v, name, splitList(*granted), now, expires)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -147,12 +69,12 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, username)
 		if errors.Is(err, errNoUser) {
-			u, err = makeUser(ctx, tx, newUser{username: username, status: statusActive, role: *role})
+			u, err = addUser(ctx, tx, operatorActor(), newUser{username: username, status: statusActive, roles: []string{*role}})
 		}
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, strings.Split(*granted, ","), expires)
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, splitList(*granted), expires)
 		return err
 	})
 	if err != nil {

@@ -83,9 +83,6 @@ func (s *server) confirmPassword(r *http.Request, password string) (credentials,
 		return credentials{}, err
 	}
 	if !right {
-		if err := audit(ctx, s.db, actorOf(r), "password.confirm_refused", "user:"+me.Username, nil, nil); err != nil {
-			return credentials{}, err
-		}
 		return credentials{}, &problem{status: http.StatusForbidden, code: "wrong_password", detail: "The current password is wrong."}
 	}
 	return found, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return forgiveAttempt(ctx, tx, counted) })
@@ -186,19 +183,21 @@ func findPasswordToken(ctx context.Context, q querier, token string) (user, erro
 }
 
 // createPasswordToken makes the user's one password token, in place of an older. The caller holds lockAccess.
-func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (token string, err error) {
+func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (t passwordToken, err error) {
 	const query = `
 		INSERT INTO password_tokens (user_id, token_hash, expires_at)
 		VALUES ($1, $2, now() + $3::interval)
 		ON CONFLICT (user_id) DO UPDATE
 		SET token_hash = excluded.token_hash,
 			created_at = now(),
-			expires_at = excluded.expires_at`
-	token, hash := newPasswordToken()
-	if _, err := execute(ctx, tx, "create password token", query, userID, hash, ttl); err != nil {
-		return "", err
+			expires_at = excluded.expires_at
+		RETURNING expires_at`
+	secret, hash := newPasswordToken()
+	if err := tx.QueryRow(ctx, query, userID, hash, ttl).Scan(&t.ExpiresAt); err != nil {
+		return t, fmt.Errorf("create password token: %w", err)
 	}
-	return token, nil
+	t.PasswordToken = secret
+	return t, nil
 }
 
 // setPassword stores a new password hash and voids the user's password token. With a version other than
@@ -247,16 +246,6 @@ const firstPasswordTTL = 72 * time.Hour
 // and has the role admin can sign in, it makes the user "admin" without a password and writes a token
 // to set one into a file that only the operator can read.
 func (s *server) ensureAdministrator(ctx context.Context) error {
-	const canSignIn = `
-		SELECT EXISTS (
-			SELECT
-			FROM users u
-			JOIN user_roles ur ON ur.user_id = u.id
-			JOIN roles r ON r.id = ur.role_id
-			WHERE r.name = 'admin'
-				AND u.status = 'active'
-				AND u.password_hash IS NOT NULL
-		)`
 	const existing = `
 		SELECT
 			u.id::text,
@@ -276,19 +265,19 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		FROM users u
 		WHERE u.username = 'admin'`
 	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		var exists bool
-		if err := tx.QueryRow(ctx, canSignIn).Scan(&exists); err != nil {
-			return fmt.Errorf("look for an administrator: %w", err)
+		exists, err := administratorExists(ctx, tx)
+		if err != nil {
+			return err
 		}
 		if exists {
 			return withdrawFirstAdminToken(ctx, tx, s.cfg.firstAdminFile())
 		}
 		var id string
 		var ours, tokenWaits bool
-		err := tx.QueryRow(ctx, existing).Scan(&id, &ours, &tokenWaits)
+		err = tx.QueryRow(ctx, existing).Scan(&id, &ours, &tokenWaits)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			u, err := createUser(ctx, tx, newUser{username: "admin", status: statusActive, role: adminRole})
+			u, err := createUser(ctx, tx, newUser{username: "admin", status: statusActive, roles: []string{adminRole}})
 			if err != nil {
 				return err
 			}
@@ -311,7 +300,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		if err := removeIfThere(s.cfg.firstAdminFile()); err != nil {
 			return err
 		}
-		if err := writeNewFile(s.cfg.firstAdminFile(), []byte(token+"\n")); err != nil {
+		if err := writeNewFile(s.cfg.firstAdminFile(), []byte(token.PasswordToken+"\n")); err != nil {
 			return fmt.Errorf("write the first administrator's token: %w", err)
 		}
 		s.log.Info("made the first administrator; the token to set the password is in a file", "user", "admin", "file", s.cfg.firstAdminFile())

@@ -32,6 +32,7 @@ const (
 	lockPublish = 0x6361_6972_6e03 // publishing a message, so that publish_at rises in commit order
 	lockSweep   = 0x6361_6972_6e04 // deleting expired rows
 	lockKeys    = 0x6361_6972_6e05 // comparing keys with those of other instances
+	lockSeal    = 0x6361_6972_6e06 // sealing the audit log
 )
 
 // lockAnalyses plus its id is the lock of one analysis.
@@ -108,6 +109,7 @@ func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	for name, value := range map[string]string{
 		"application_name":                    "cairn",
+		"timezone":                            "UTC",            // of the times in an audit row as it is sealed
 		"default_transaction_isolation":       "read committed", // what every lock here counts on
 		"statement_timeout":                   "60s",
 		"lock_timeout":                        "5s",
@@ -209,16 +211,6 @@ func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 		return fmt.Errorf("take advisory lock %x: %w", key, err)
 	}
 	return nil
-}
-
-// changeAccess runs do in a transaction that holds lockAccess.
-func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
-		return do(tx)
-	})
 }
 
 // listener receives change notifications (LISTEN) over a connection of its own.
@@ -323,6 +315,12 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 func isUniqueViolation(err error, constraint string) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
+}
+
+// isForeignKeyViolation says whether err is that something still refers to a row (SQLSTATE 23503).
+func isForeignKeyViolation(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "23503"
 }
 
 // isUnavailable says whether err means that the database could not be reached, is shutting down, does

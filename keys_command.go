@@ -103,10 +103,12 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	return errUsage
 }
 
-// pruneKeys is "cairn keys prune": it removes keys that have signed and whose last tokens have expired.
+// pruneKeys is "cairn keys prune": it removes keys that have signed, whose last tokens have expired and that no
+// seal of the audit log needs.
 func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writer) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
+			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
 		FROM instances
 		WHERE signer = $1`
 	file, err := openKeyFile(cfg)
@@ -116,7 +118,7 @@ func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writ
 	lines := slices.Clone(file.lines)
 	for _, k := range file.ring.keys[1:] {
 		var isSpent bool
-		if err := db.QueryRow(ctx, spent, k.fingerprint, max(cfg.refreshTTL, cfg.accessTTL)).Scan(&isSpent); err != nil {
+		if err := db.QueryRow(ctx, spent, k.fingerprint, max(cfg.refreshTTL, cfg.accessTTL), k.id).Scan(&isSpent); err != nil {
 			return fmt.Errorf("look for the use of a key: %w", err)
 		}
 		if isSpent {

@@ -93,16 +93,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
 	}
-	commands := map[string]func(context.Context, operation) error{
-		"user create":    createUserCommand,
-		"user revoke":    revokeUserCommand,
-		"token create":   createTokenCommand,
-		"token list":     listTokensCommand,
-		"token revoke":   revokeTokenCommand,
-		"keys prune":     pruneKeysCommand,
-		"dataset create": createDatasetCommand,
-	}
-	if do := commands[command]; do != nil {
+	if do := commands()[command]; do != nil {
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
 			return do(ctx, operation{cfg, pool, args[2:], stdin, stdout, stderr})
 		})
@@ -365,14 +356,32 @@ func (s *server) keepHouse(ctx context.Context) {
 		case <-life.C:
 			err = noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
 		case <-heartbeat.C:
-			err = s.principals.beat(ctx, s.db)
+			err = errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx))
 		case <-broom.C:
-			err = sweep(ctx, s.db)
+			err = errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("housekeeping", "error", err)
 		}
 	}
+}
+
+// sealAudit seals the audit log as far as it goes. The log keeps the head, for "cairn audit verify --head".
+func (s *server) sealAudit(ctx context.Context) error {
+	head, err := sealAudit(ctx, s.db, s.keys.Load().keys[0])
+	if head != "" {
+		s.log.Info("sealed the audit log", "head", head)
+	}
+	return err
+}
+
+// auditThrottled notes how many attempts have been turned away since it last did.
+func (s *server) auditThrottled(ctx context.Context) error {
+	n := s.throttled.Swap(0)
+	if n == 0 {
+		return nil
+	}
+	return audit(ctx, s.db, actor{name: "cairn"}, "login.throttled", "", nil, map[string]int64{"attempts": n})
 }
 
 // reloadKeys takes up a changed key file, unless it is wrong or other instances could not work with it.

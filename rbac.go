@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // The permissions. Each guards the routes that name it in the route table.
@@ -49,9 +50,10 @@ type principal struct {
 	Permissions  []string  // that the credential may use: for an API token some of the user's
 	owned        []string  // that the user holds
 
-	until    time.Time    // by our clock: from then on it has to be loaded again
-	me       []byte       // the answer of GET /api/v1/auth/me
-	usedNote atomic.Int64 // when the use of an API token was last written, in Unix seconds
+	reload   func(ctx context.Context, q querier) (*principal, error) // reads it again; errToken where it is no longer good
+	until    time.Time                                                // by our clock: from then on it has to be loaded again
+	me       []byte                                                   // the answer of GET /api/v1/auth/me
+	usedNote atomic.Int64                                             // when the use of an API token was last written, in Unix seconds
 }
 
 // holds says whether the principal may do what needs the permission.
@@ -78,18 +80,15 @@ func effectivePermissions(roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
-// unauthorized is a 401. A client that showed a credential learns that it is no longer good (RFC
-// 6750, section 3.1), and nothing of why.
-func unauthorized(w http.ResponseWriter, credentialShown bool) error {
-	if credentialShown {
-		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
-		return &problem{status: http.StatusUnauthorized, code: "invalid_token", detail: "The token is not good, or no longer: sign in again."}
-	}
-	return &problem{status: http.StatusUnauthorized, code: "not_signed_in", detail: "This needs an access token: Authorization: Bearer …"}
-}
+// The 401 of a client that showed no credential, and of one that did: it learns that it is no longer good, and
+// nothing of why.
+var (
+	errNotSignedIn  = &problem{status: http.StatusUnauthorized, code: "not_signed_in", detail: "This needs an access token: Authorization: Bearer …"}
+	errInvalidToken = &problem{status: http.StatusUnauthorized, code: "invalid_token", detail: "The token is not good, or no longer: sign in again."}
+)
 
 // authenticate finds out who sent the request, in the common case without a query, or returns the 401.
-func (s *server) authenticate(w http.ResponseWriter, r *http.Request) (*principal, error) {
+func (s *server) authenticate(r *http.Request) (*principal, error) {
 	token, shown := bearerToken(r)
 	method := r.Method
 	if original := r.Header.Get("X-Original-Method"); original != "" && r.URL.Path == verifyPath {
@@ -100,12 +99,12 @@ func (s *server) authenticate(w http.ResponseWriter, r *http.Request) (*principa
 		if _, password, ok := r.BasicAuth(); ok {
 			token, shown = password, true
 			if !strings.HasPrefix(token, apiTokenPrefix) {
-				return nil, unauthorized(w, true)
+				return nil, errInvalidToken
 			}
 		}
 	}
 	if !shown {
-		return nil, unauthorized(w, false)
+		return nil, errNotSignedIn
 	}
 	var p *principal
 	var err error
@@ -115,7 +114,7 @@ func (s *server) authenticate(w http.ResponseWriter, r *http.Request) (*principa
 		p, err = s.sessionPrincipal(r.Context(), token)
 	}
 	if errors.Is(err, errToken) {
-		return nil, unauthorized(w, true)
+		return nil, errInvalidToken
 	}
 	return p, err
 }
@@ -216,6 +215,9 @@ func onePrincipal(ctx context.Context, q querier, kind, query string, args ...an
 		owned:        effectivePermissions(found.Roles, found.Grants),
 		until:        time.Time{}.Add(time.Duration(found.SecondsLeft * float64(time.Second))), // from now on: see get
 	}
+	p.reload = func(ctx context.Context, q querier) (*principal, error) {
+		return onePrincipal(ctx, q, kind, query, args...)
+	}
 	p.Permissions = p.owned
 	if found.Narrowed != nil {
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), func(held string) bool { return !slices.Contains(found.Narrowed, held) })
@@ -223,15 +225,16 @@ func onePrincipal(ctx context.Context, q querier, kind, query string, args ...an
 	return p, nil
 }
 
-// grantRole gives the user the role of that name. The caller holds lockAccess.
-func grantRole(ctx context.Context, tx pgx.Tx, userID, role string) error {
+// grantRoles gives the user the roles of those names, which are there: see rolePermissions. The caller holds
+// lockAccess.
+func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) error {
 	const query = `
 		INSERT INTO user_roles (user_id, role_id)
 		SELECT $1, id
 		FROM roles
-		WHERE name = $2
+		WHERE name = ANY ($2)
 		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "grant role", query, userID, role)
+	_, err := execute(ctx, tx, "grant roles", query, userID, names)
 	return err
 }
 
@@ -364,26 +367,104 @@ func renderMe(p *principal) ([]byte, error) {
 	}{p.User, p.Permissions, credential{p.Kind, p.CredentialID, p.ExpiresAt}})
 }
 
+// changeAccess runs do in a transaction that holds lockAccess, as every write to users, roles, grants and
+// password tokens does. It keeps the last administrator: what leaves nobody who is active, holds the role
+// admin and can sign in, where there was one, is a problem 409.
+func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
+			return err
+		}
+		before, err := administratorExists(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := do(tx); err != nil || !before {
+			return err
+		}
+		after, err := administratorExists(ctx, tx)
+		if err == nil && !after {
+			err = &problem{status: http.StatusConflict, code: "last_administrator", detail: "Nobody else is an administrator and can sign in."}
+		}
+		return err
+	})
+}
+
+// administratorExists says whether somebody who is active and holds the role admin can sign in.
+func administratorExists(ctx context.Context, q querier) (exists bool, err error) {
+	const query = `
+		SELECT EXISTS (
+			SELECT
+			FROM user_roles ur
+			JOIN users u ON u.id = ur.user_id
+			WHERE ur.role_id = 1 -- the role admin: its number lets the planner know that few hold it
+				AND u.status = 'active'
+				AND u.password_hash IS NOT NULL
+		)`
+	if err := q.QueryRow(ctx, query).Scan(&exists); err != nil {
+		return false, fmt.Errorf("look for an administrator: %w", err)
+	}
+	return exists, nil
+}
+
+// administer is changeAccess for a request that needs the permission. Who sent it is read again under the lock,
+// so that nobody acts by what was taken from him a moment ago.
+func (s *server) administer(r *http.Request, permission string, do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
+	ctx, by := r.Context(), actorOf(r)
+	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
+		p, err := principalOf(r).reload(ctx, tx)
+		switch {
+		case errors.Is(err, errToken):
+			return errInvalidToken
+		case err != nil:
+			return err
+		case !p.holds(permission):
+			return p.lacks(permission)
+		}
+		by.permissions = p.Permissions
+		return do(ctx, tx, by)
+	})
+}
+
+// covers is the subset rule: nil if the actor may do all that is held, else the 403.
+func (a actor) covers(held []string) error {
+	for _, permission := range held {
+		if !slices.Contains(a.permissions, permission) {
+			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", detail: "This takes the permission " + permission + ", which you do not hold.", permission: permission}
+		}
+	}
+	return nil
+}
+
+// rolePermissions is what the roles of those names allow together. One that is not there is a problem 422.
+func rolePermissions(ctx context.Context, q querier, names []string) ([]string, error) {
+	const query = `
+		SELECT coalesce(array_agg(DISTINCT r.name), '{}') AS known,
+			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants
+		FROM roles r
+		LEFT JOIN role_permissions rp ON rp.role_id = r.id
+		WHERE r.name = ANY ($1)`
+	var known, grants []string
+	if err := q.QueryRow(ctx, query, names).Scan(&known, &grants); err != nil {
+		return nil, fmt.Errorf("get permissions of roles: %w", err)
+	}
+	var v invalid
+	for _, name := range names {
+		v.check(slices.Contains(known, name), "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
+	}
+	return effectivePermissions(known, grants), v.err()
+}
+
 // checkTarget returns the user with that id, if the actor may act on him: what a target holds, whatever
 // its status, must be no more than what the actor's credential may do. The caller holds lockAccess.
-func checkTarget(ctx context.Context, tx pgx.Tx, by *principal, id string) (user, error) {
-	const query = `
-		SELECT array_agg(DISTINCT rp.permission)
-		FROM user_roles ur
-		JOIN role_permissions rp ON rp.role_id = ur.role_id
-		WHERE ur.user_id = $1`
+func checkTarget(ctx context.Context, tx pgx.Tx, by actor, id string) (user, error) {
 	target, err := getUser(ctx, tx, id)
 	if err != nil {
 		return user{}, err
 	}
-	var grants []string
-	if err := tx.QueryRow(ctx, query, id).Scan(&grants); err != nil {
-		return user{}, fmt.Errorf("get grants: %w", err)
+	held, err := rolePermissions(ctx, tx, target.Roles)
+	if err != nil {
+		return user{}, err
 	}
-	for _, permission := range effectivePermissions(target.Roles, grants) {
-		if !by.holds(permission) {
-			return user{}, &problem{status: http.StatusForbidden, code: "grant_exceeds_own", detail: "That user holds " + permission + ", which you do not.", permission: permission}
-		}
-	}
-	return target, nil
+	return target, by.covers(held)
 }

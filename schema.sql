@@ -322,3 +322,78 @@ CREATE TRIGGER roles_tell AFTER UPDATE OR DELETE ON roles
   FOR EACH STATEMENT EXECUTE FUNCTION tell_all_principals();
 CREATE TRIGGER role_permissions_tell AFTER INSERT OR UPDATE OR DELETE ON role_permissions
   FOR EACH STATEMENT EXECUTE FUNCTION tell_all_principals();
+
+-- migration 3: administration
+
+-- A user name is never given out again, neither after its user was deleted nor after he was renamed.
+CREATE TABLE retired_usernames (
+  username text COLLATE "C" PRIMARY KEY
+);
+CREATE FUNCTION retire_username() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO retired_usernames VALUES (OLD.username) ON CONFLICT DO NOTHING;
+  RETURN NULL;
+END $$;
+CREATE FUNCTION refuse_retired_username() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT FROM retired_usernames r WHERE r.username = NEW.username) THEN
+    RAISE unique_violation USING CONSTRAINT = 'users_username_key';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER users_retire_delete AFTER DELETE ON users
+  FOR EACH ROW EXECUTE FUNCTION retire_username();
+CREATE TRIGGER users_retire_rename AFTER UPDATE OF username ON users
+  FOR EACH ROW WHEN (OLD.username <> NEW.username) EXECUTE FUNCTION retire_username();
+CREATE TRIGGER users_refuse_retired BEFORE INSERT ON users
+  FOR EACH ROW EXECUTE FUNCTION refuse_retired_username();
+CREATE TRIGGER users_refuse_retired_rename BEFORE UPDATE OF username ON users
+  FOR EACH ROW WHEN (OLD.username <> NEW.username) EXECUTE FUNCTION refuse_retired_username();
+
+-- For the list of users: an index for each order, and one for parts of names (q).
+CREATE EXTENSION IF NOT EXISTS pg_trgm;
+CREATE INDEX users_created_at_id_idx ON users (created_at, id);
+CREATE INDEX users_last_login_at_id_idx ON users ((coalesce(last_login_at, '-infinity')), id);
+CREATE INDEX users_trgm_idx ON users USING gin
+  (username gin_trgm_ops, email gin_trgm_ops, lower(display_name) gin_trgm_ops);
+
+-- What is looked for in the audit log.
+CREATE INDEX audit_log_actor_idx ON audit_log (actor, id);
+CREATE INDEX audit_log_target_idx ON audit_log (target, id);
+CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
+
+-- The seals of the audit log's rows, in a sequence without a gap: mac is an HMAC of the seal before and of the
+-- row, by the key named kid. Rows older than a checkpoint may be gone, with their seals; its own mac says so.
+CREATE TABLE audit_seals (
+  seq        bigint PRIMARY KEY,
+  audit_id   bigint NOT NULL,
+  kid        text   NOT NULL,
+  mac        bytea  NOT NULL,
+  checkpoint bytea,
+  CONSTRAINT audit_seals_audit_id_key UNIQUE (audit_id)
+);
+
+-- The rows that wait for their seal, put here by each insert: a row that is neither here nor sealed was not
+-- added by Cairn.
+CREATE TABLE audit_unsealed (
+  audit_id bigint PRIMARY KEY
+);
+CREATE FUNCTION queue_for_seal() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO audit_unsealed VALUES (NEW.id);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
+  FOR EACH ROW EXECUTE FUNCTION queue_for_seal();
+
+-- Only retention takes rows away: those before a checkpoint.
+CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
+    RETURN NULL;
+  END IF;
+  RAISE EXCEPTION 'rows of % can only be added', TG_TABLE_NAME;
+END $$;
+CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_seals
+  FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+INSERT INTO audit_unsealed SELECT id FROM audit_log;

@@ -1,20 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"maps"
-	"mime"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"path"
 	"regexp"
 	"runtime/debug"
@@ -24,7 +18,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -44,7 +37,8 @@ type server struct {
 	mux        *http.ServeMux
 	origins    *http.CrossOriginProtection
 
-	warnedForwarded atomic.Bool // that X-Forwarded-For came from an untrusted loopback was logged
+	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
+	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
 }
 
 // access is who may call a route.
@@ -118,12 +112,24 @@ func (s *server) routes() []route {
 		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnToken, nil},
 		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission", "role"}},
 
-		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status"}},
-
+		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status", "role", "sort"}},
+		{"POST", "/api/v1/users", holds(userManage), s.createUser, nil},
+		{"GET", "/api/v1/users/{id}", holds(userManage), s.getUser, nil},
+		{"PATCH", "/api/v1/users/{id}", holds(userManage), s.updateUser, nil},
+		{"DELETE", "/api/v1/users/{id}", holds(userManage), s.deleteUser, nil},
+		{"PUT", "/api/v1/users/{id}/roles", holds(userManage), s.replaceUserRoles, nil},
+		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil},
 		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions, []string{"limit", "cursor"}},
 		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil},
 		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}},
 		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil},
+		{"GET", "/api/v1/permissions", holds(userManage), s.listPermissions, nil},
+		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, []string{"limit", "cursor"}},
+		{"POST", "/api/v1/roles", holds(roleManage), s.createRole, nil},
+		{"GET", "/api/v1/roles/{id}", holds(userManage), s.getRole, nil},
+		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil},
+		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}},
+		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit, []string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil},
 		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor"}},
@@ -232,18 +238,25 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		ctx.Context = context.WithoutCancel(ctx.Context) // a change is not given up because its caller left: a logout must not be
 	}
-	if err := s.authorize(rt.who, w, r); err != nil {
-		return err
+	err = s.authorize(rt.who, r)
+	if err == nil {
+		err = rt.handler(w, r)
 	}
-	return rt.handler(w, r)
+	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusForbidden && principalOf(r) != nil && rt.path != verifyPath {
+		what := map[string]string{"code": p.code, "permission": p.permission}
+		if err := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+r.URL.Path, nil, what); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // authorize alone decides whether the caller may call a route. From here on the request has its principal.
-func (s *server) authorize(who access, w http.ResponseWriter, r *http.Request) error {
+func (s *server) authorize(who access, r *http.Request) error {
 	if who.kind == accessPublic || who.kind == accessRefreshCookie {
 		return nil
 	}
-	p, err := s.authenticate(w, r)
+	p, err := s.authenticate(r)
 	if err != nil {
 		return err
 	}
@@ -446,6 +459,9 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	default:
 		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
 	}
+	if p.status == http.StatusTooManyRequests {
+		s.throttled.Add(1)
+	}
 	if p.err != nil {
 		s.log.Error("request failed", "id", c.requestID, "route", w.route, "error", p.err)
 	}
@@ -470,8 +486,11 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	if p.location != "" {
 		h.Set("Location", p.location)
 	}
-	if p.status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
+	if p.status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
+	}
+	if p.code == errInvalidToken.code {
+		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
 	}
 	if p.status == http.StatusUnauthorized && w.route == verifyPath {
 		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
@@ -479,175 +498,6 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	if err := writeBody(w, p.status, "application/problem+json", body); err != nil {
 		s.log.Error("write problem", "id", c.requestID, "error", err)
 	}
-}
-
-// writeJSON answers with v in JSON.
-func writeJSON(w http.ResponseWriter, status int, v any) error {
-	return writeBody(w, status, "application/json", v)
-}
-
-// writeBody answers with v in JSON of some media type.
-func writeBody(w http.ResponseWriter, status int, contentType string, v any) error {
-	body, err := encodeJSON(v)
-	if err != nil {
-		return err
-	}
-	return writeBytes(w, status, contentType, body)
-}
-
-// encodeJSON is v in JSON, with a newline at the end.
-func encodeJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, fmt.Errorf("encode the answer: %w", err)
-	}
-	return b.Bytes(), nil
-}
-
-// writeBytes answers with a body that is complete.
-func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) error {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	w.Write(body) // an error means that the client left
-	return nil
-}
-
-// writeDone answers 204 to a change, where err is nil, once the principals that it touches are dropped.
-func (s *server) writeDone(w http.ResponseWriter, err error, touched ...string) error {
-	if err != nil {
-		return err
-	}
-	s.principals.drop(touched...)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
-// maxBody bounds what is read of a request.
-const maxBody = 1 << 20
-
-// decodeJSON reads the request's JSON object into v. encoding/json alone would take keys in any case,
-// the last of several, and ignore unknown ones and what trails: all that is refused here.
-func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
-	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	charset := strings.ToLower(params["charset"])
-	if err != nil || mediaType != "application/json" || (charset != "" && charset != "utf-8") {
-		return &problem{status: http.StatusUnsupportedMediaType, code: "unsupported_media_type", detail: "The body must be application/json in UTF-8."}
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: fmt.Sprintf("The body has more than %d bytes.", maxBody)}
-		}
-		return malformed("body_unreadable", "The body could not be read to its end.")
-	}
-	if !utf8.Valid(body) {
-		return malformed("malformed_json", "The body is not UTF-8.")
-	}
-	if err := checkKeys(body); err != nil {
-		return err
-	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return malformed("wrong_type", "%s cannot be a JSON %s.", e.Field, e.Value)
-		}
-		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return malformed("unknown_field", "There is no field %.64s.", field)
-		}
-		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
-	}
-	return nil
-}
-
-// checkKeys walks the tokens of a JSON text: it must be one object with nothing after it, no object
-// in it may name a key twice, and keys are lower case as all of ours are.
-func checkKeys(body []byte) error {
-	ours := regexp.MustCompile(`^[a-z0-9_]+$`)
-	type level struct {
-		seen    map[string]bool // nil in an array
-		wantKey bool
-	}
-	const maxDepth, maxTokens = 16, 2000 // far more than any body of ours needs, and cheap to look at
-	var open []level
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	replaced := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
-	for n := 0; n == 0 || len(open) > 0; n++ {
-		token, err := dec.Token()
-		if err != nil {
-			return malformed("malformed_json", "The body is not JSON: it breaks off or goes wrong at byte %d.", dec.InputOffset())
-		}
-		if n == maxTokens {
-			return malformed("malformed_json", "The body has more than %d parts.", maxTokens)
-		}
-		if text, ok := token.(string); ok && !replaced && strings.ContainsRune(text, utf8.RuneError) {
-			return malformed("malformed_json", "The body has half of a surrogate pair.")
-		}
-		if n == 0 && token != json.Delim('{') {
-			return malformed("malformed_json", "The body must be a JSON object.")
-		}
-		if n := len(open); n > 0 && open[n-1].wantKey {
-			if key, isKey := token.(string); isKey {
-				if !ours.MatchString(key) {
-					return malformed("unknown_field", "There is no field %.64q.", key)
-				}
-				if open[n-1].seen[key] {
-					return malformed("duplicate_field", "The field %.64q is there twice.", key)
-				}
-				open[n-1].seen[key] = true
-				open[n-1].wantKey = false
-				continue
-			}
-		}
-		if len(open) == maxDepth {
-			return malformed("malformed_json", "The body is nested more than %d levels deep.", maxDepth-1)
-		}
-		switch token {
-		case json.Delim('{'):
-			open = append(open, level{map[string]bool{}, true})
-			continue
-		case json.Delim('['):
-			open = append(open, level{})
-			continue
-		case json.Delim('}'), json.Delim(']'):
-			open = open[:len(open)-1]
-		}
-		if n := len(open); n > 0 && open[n-1].seen != nil {
-			open[n-1].wantKey = true // a value has ended
-		}
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return malformed("trailing_data", "There is something after the JSON object.")
-	}
-	return nil
-}
-
-// checkQuery refuses query parameters that the route does not take, that are there twice, or that are no text.
-func checkQuery(r *http.Request, allowed []string) error {
-	if r.URL.RawQuery == "" {
-		return nil
-	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return malformed("malformed_query", "The query string is malformed.")
-	}
-	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if !slices.Contains(allowed, name) {
-			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
-		}
-		if len(query[name]) > 1 {
-			return malformed("duplicate_parameter", "The query parameter %.64q is there twice.", name)
-		}
-		if value := query.Get(name); !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-			return malformed("malformed_query", "The query parameter %.64q is not UTF-8 text.", name)
-		}
-	}
-	return nil
 }
 
 // pathID reads a numeric id of the path. What is no number names nothing: 404.

@@ -168,6 +168,10 @@ func TestAuthorizationMatrix(t *testing.T) {
 					file := each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
 					path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file)).Replace(path)
 				}
+				if strings.HasPrefix(path, "/api/v1/roles/{id}") {
+					role := each[roleManage].must(201, "POST", "/api/v1/roles", map[string]string{"name": "role-" + name}).number("id")
+					path = strings.Replace(path, "{id}", fmt.Sprint(role), 1)
+				}
 				message := author.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
 				path = strings.Replace(path, "{id}", fmt.Sprint(message), 1)
 				body := map[string]any{
@@ -178,6 +182,11 @@ func TestAuthorizationMatrix(t *testing.T) {
 					"PATCH /api/v1/auth/me":               map[string]string{"display_name": "new"},
 					"PUT /api/v1/auth/password":           map[string]string{"current_password": testPassword, "new_password": testPassword},
 					"POST /api/v1/auth/tokens":            map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
+					"POST /api/v1/users":                  map[string]any{"username": "new" + name, "roles": []string{}},
+					"PATCH /api/v1/users/{id}":            map[string]string{"display_name": "new"},
+					"PUT /api/v1/users/{id}/roles":        map[string]any{"roles": []string{}},
+					"POST /api/v1/roles":                  map[string]string{"name": "new" + name},
+					"PATCH /api/v1/roles/{id}":            map[string]string{"description": "new"},
 					"PATCH /api/v1/datasets/{id}":         map[string]string{"description": "d"},
 					"POST /api/v1/datasets/{id}/analyses": map[string]bool{"force": true},
 				}[rt.method+" "+rt.path]

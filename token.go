@@ -37,6 +37,7 @@ type key struct {
 	refresh []byte
 	cursor  []byte
 	names   []byte // for login names that are counted without being stored
+	audit   []byte // for the seals of the audit log
 
 	fingerprint string // tells the key in the database; it gives nothing away
 }
@@ -67,6 +68,7 @@ func newKey(id string, secret []byte) (key, error) {
 		{"cairn refresh token v1", &k.refresh},
 		{"cairn cursor v1", &k.cursor},
 		{"cairn names v1", &k.names},
+		{"cairn audit v1", &k.audit},
 		{"cairn fingerprint v1", &fingerprint},
 	} {
 		if *use.to, err = hkdf.Key(sha256.New, secret, nil, use.name, sha256.Size); err != nil {

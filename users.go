@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -46,19 +47,178 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: by name, all or those with a status or with q in a name or e-mail.
+// listUsers answers GET /api/v1/users: all, or those with a status, with a role, and with q in a name or e-mail,
+// in the order of sort, which a minus before it turns round.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]user, error) {
-		status, part := optional(r.URL.Query(), "status"), optional(r.URL.Query(), "q")
-		var v invalid
-		v.check(part == nil || utf8.RuneCountInString(*part) >= 3, "q", "too_short", "must have 3 or more characters")
-		v.check(status == nil || slices.Contains([]string{statusActive, statusDisabled, statusPending}, *status),
-			"status", "unknown", "must be active, disabled or pending")
-		if err := v.err(); err != nil {
-			return nil, err
+	query := r.URL.Query()
+	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
+	none := uuidText([16]byte{})
+	first := map[string][]string{
+		"username":       {"", none},
+		"-username":      {"~", none}, // after every name
+		"created_at":     {"-infinity", none},
+		"-created_at":    {"infinity", none},
+		"last_login_at":  {"-infinity", none},
+		"-last_login_at": {"infinity", none},
+	}
+	var v invalid
+	v.check(first[f.sort] != nil, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
+	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3, "q", "too_short", "must have 3 or more characters")
+	v.check(f.status == nil || isStatus(*f.status), "status", "unknown", "must be active, disabled or pending")
+	if err := v.err(); err != nil {
+		return err
+	}
+	return writeList(s, w, r, first[f.sort], func(after []string, limit int) ([]user, error) {
+		return listUsers(r.Context(), s.db, f, after, limit)
+	}, func(u user) []string {
+		key := u.Username
+		switch strings.TrimPrefix(f.sort, "-") {
+		case "created_at":
+			key = u.CreatedAt.Format(time.RFC3339Nano)
+		case "last_login_at":
+			key = "-infinity" // who never has
+			if u.LastLoginAt != nil {
+				key = u.LastLoginAt.Format(time.RFC3339Nano)
+			}
 		}
-		return listUsers(r.Context(), s.db, status, part, after[0], limit)
-	}, func(u user) []string { return []string{u.Username} })
+		return []string{key, u.ID}
+	})
+}
+
+// isStatus says whether a user's status can be that.
+func isStatus(text string) bool {
+	return slices.Contains([]string{statusActive, statusDisabled, statusPending}, text)
+}
+
+// passwordToken is what lets a user set his password, once. It is shown to who made it, and nowhere else.
+type passwordToken struct {
+	PasswordToken string    `json:"password_token"`
+	ExpiresAt     time.Time `json:"expires_at"`
+}
+
+// createUser answers POST /api/v1/users: a user without a password, and the token to set one.
+func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
+	in := struct {
+		Username    string   `json:"username"`
+		Email       *string  `json:"email"`
+		DisplayName string   `json:"display_name"`
+		Roles       []string `json:"roles"`
+	}{Roles: []string{memberRole}}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	n := newUser{displayName: in.DisplayName, status: statusActive, roles: in.Roles}
+	var v invalid
+	n.username, n.email = checkIdentity(&v, in.Username, in.Email, in.DisplayName)
+	if err := v.err(); err != nil {
+		return err
+	}
+	var created struct {
+		user
+		passwordToken
+	}
+	err := s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+		if created.user, err = addUser(ctx, tx, by, n); err != nil {
+			return err
+		}
+		created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/api/v1/users/"+created.ID)
+	return writeJSON(w, http.StatusCreated, created)
+}
+
+// getUser answers GET /api/v1/users/{id}.
+func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
+	u, err := s.pathUser(r)
+	if err != nil {
+		return err
+	}
+	return writeTagged(w, r, u)
+}
+
+// updateUser answers PATCH /api/v1/users/{id}: what is not there stays as it is.
+func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Username    *string `json:"username"`
+		Email       *string `json:"email"`
+		DisplayName *string `json:"display_name"`
+		Status      *string `json:"status"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	c := userChange{in.Username, in.Email, in.DisplayName, in.Status}
+	if err := c.check(); err != nil {
+		return err
+	}
+	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		if tags := r.Header.Get("If-Match"); tags != "" {
+			body, err := encodeJSON(target)
+			if err != nil {
+				return err
+			}
+			if !matchesTag(tags, entityTag(body)) {
+				return &problem{status: http.StatusPreconditionFailed, code: "stale", detail: "The user has changed since you read it."}
+			}
+		}
+		return changeUser(ctx, tx, by, target, c)
+	})
+}
+
+// replaceUserRoles answers PUT /api/v1/users/{id}/roles.
+func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Roles []string `json:"roles"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	var v invalid
+	v.check(in.Roles != nil, "roles", "missing", "must be there; an empty list takes all roles away")
+	if err := v.err(); err != nil {
+		return err
+	}
+	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		return replaceRoles(ctx, tx, by, target, in.Roles)
+	})
+}
+
+// changeUser does something to the user of the path, and answers with the user as it is then.
+func (s *server) changeUser(w http.ResponseWriter, r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
+	var after user
+	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		err := do(ctx, tx, by, target)
+		if err == nil {
+			after, err = getUser(ctx, tx, target.ID)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return writeTagged(w, r, after)
+}
+
+// deleteUser answers DELETE /api/v1/users/{id}.
+func (s *server) deleteUser(w http.ResponseWriter, r *http.Request) error {
+	return s.writeDone(w, s.actOnUser(r, deleteUser))
+}
+
+// createPasswordReset answers POST /api/v1/users/{id}/password-reset: a token to hand over.
+func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) error {
+	var token passwordToken
+	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
+		token, err = startPasswordReset(ctx, tx, by, target)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusCreated, token)
 }
 
 // listUserSessions answers GET /api/v1/users/{id}/sessions.
@@ -90,34 +250,37 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.actOnUser(w, r, func(ctx context.Context, tx pgx.Tx, target user) error {
-		_, err := endUserSessions(ctx, tx, actorOf(r), target.ID, "")
+	return s.writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		_, err := endUserSessions(ctx, tx, by, target.ID, "")
 		return err
-	})
+	}))
 }
 
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens.
 func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.actOnUser(w, r, func(ctx context.Context, tx pgx.Tx, target user) error {
-		_, err := deleteAPITokens(ctx, tx, actorOf(r), target, nil)
+	return s.writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		_, err := deleteAPITokens(ctx, tx, by, target, nil)
 		return err
-	})
+	}))
 }
 
-// actOnUser does something to the user of the path, if the caller may act on him, and answers 204.
-func (s *server) actOnUser(w http.ResponseWriter, r *http.Request, do func(context.Context, pgx.Tx, user) error) error {
+// actOnUser does something to the user of the path, if the caller may act on him.
+func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
 	id, err := pathUUID(r, "id")
 	if err != nil {
 		return err
 	}
-	err = changeAccess(r.Context(), s.db, func(tx pgx.Tx) error {
-		target, err := checkTarget(r.Context(), tx, principalOf(r), id)
+	err = s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		target, err := checkTarget(ctx, tx, by, id)
 		if err != nil {
 			return err
 		}
-		return do(r.Context(), tx, target)
+		return do(ctx, tx, by, target)
 	})
-	return s.writeDone(w, err, id)
+	if err == nil {
+		s.principals.drop(id)
+	}
+	return err
 }
 
 // optional is the value of a query parameter, or nil where it is not given.
@@ -128,20 +291,63 @@ func optional(query map[string][]string, name string) *string {
 	return nil
 }
 
-// listUsers returns users by name, all or those with a status and with part in a name or e-mail, in any case.
-func listUsers(ctx context.Context, q querier, status, part *string, after string, limit int) ([]user, error) {
-	const query = `
+// userFilter says which users are listed, and in which order.
+type userFilter struct {
+	sort               string
+	status, part, role *string // nil: any
+}
+
+// listUsers returns users. All by name, the common case, is a statement that is planned once; any other is
+// planned for its very filters and order, of which the planner then keeps one index and no more.
+func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
+	const byName = `
 		SELECT ` + userColumns + `
 		FROM users u
 		WHERE u.username > $1
-			AND ($2::text IS NULL OR u.status = $2)
-			AND ($3::text IS NULL
-				OR strpos(u.username, lower($3)) > 0
-				OR strpos(u.email, lower($3)) > 0
-				OR strpos(lower(u.display_name), lower($3)) > 0)
 		ORDER BY u.username
-		LIMIT $4`
-	return collect[user](ctx, q, "list users", query, after, status, part, limit)
+		LIMIT $2`
+	const found = `
+		WHERE CASE $1
+				WHEN 'username' THEN u.username > $2
+				WHEN '-username' THEN u.username < $2
+				WHEN 'created_at' THEN (u.created_at, u.id) > ($2::timestamptz, $3::uuid)
+				WHEN '-created_at' THEN (u.created_at, u.id) < ($2::timestamptz, $3::uuid)
+				WHEN 'last_login_at' THEN (coalesce(u.last_login_at, '-infinity'), u.id) > ($2::timestamptz, $3::uuid)
+				ELSE (coalesce(u.last_login_at, '-infinity'), u.id) < ($2::timestamptz, $3::uuid)
+			END
+			AND ($4::text IS NULL OR u.status = $4)
+			AND ($5::text IS NULL OR u.username LIKE $5 OR u.email LIKE $5 OR lower(u.display_name) LIKE $5)
+		ORDER BY
+			CASE $1 WHEN 'username' THEN u.username END,
+			CASE $1 WHEN '-username' THEN u.username END DESC,
+			CASE $1 WHEN 'created_at' THEN u.created_at WHEN 'last_login_at' THEN coalesce(u.last_login_at, '-infinity') END,
+			CASE $1 WHEN '-created_at' THEN u.created_at WHEN '-last_login_at' THEN coalesce(u.last_login_at, '-infinity') END DESC,
+			CASE WHEN $1 IN ('created_at', 'last_login_at') THEN u.id END,
+			CASE WHEN $1 IN ('-created_at', '-last_login_at') THEN u.id END DESC
+		LIMIT $6`
+	const ofAnyRole = `
+		SELECT ` + userColumns + `
+		FROM users u` + found
+	const ofRole = `
+		SELECT ` + userColumns + `
+		FROM users u
+		JOIN user_roles f ON f.user_id = u.id AND f.role_id = $7::bigint` + found
+	if f.sort == "username" && f.status == nil && f.part == nil && f.role == nil {
+		return collect[user](ctx, q, "list users", byName, after[0], limit)
+	}
+	var pattern *string
+	if f.part != nil {
+		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(strings.ToLower(*f.part)) + "%")
+	}
+	args := []any{pgx.QueryExecModeExec, f.sort, after[0], after[1], f.status, pattern, limit}
+	if f.role == nil {
+		return collect[user](ctx, q, "list users", ofAnyRole, args...)
+	}
+	role, err := roleNamed(ctx, q, *f.role)
+	if err != nil {
+		return nil, err
+	}
+	return collect[user](ctx, q, "list users", ofRole, append(args, role.ID)...)
 }
 
 // newUser is what a user is made of. The fields have been checked.
@@ -151,7 +357,7 @@ type newUser struct {
 	displayName  string
 	status       string
 	passwordHash *string // nil: cannot sign in with a password yet
-	role         string
+	roles        []string
 }
 
 // checkIdentity notes what is wrong with a name, e-mail address and display name, and puts the first
@@ -159,7 +365,7 @@ type newUser struct {
 func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
 	name, ok := normalizeUsername(username)
 	v.check(ok, "username", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
-	if email != nil {
+	if email != nil && *email != "" { // an empty one is none
 		address, ok := normalizeEmail(*email)
 		v.check(ok, "email", "malformed", "is no e-mail address")
 		email = &address
@@ -193,44 +399,152 @@ func isLine(text string, low, high int) bool {
 // errEmailTaken is a problem 409.
 var errEmailTaken = &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
 
+// addUser makes a user for the actor, if he may do all that the roles allow.
+func addUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
+	granted, err := rolePermissions(ctx, tx, n.roles)
+	if err == nil {
+		err = by.covers(granted)
+	}
+	if err != nil {
+		return user{}, err
+	}
+	u, err := createUser(ctx, tx, n)
+	if err != nil {
+		return user{}, err
+	}
+	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
+}
+
 // createUser adds a user; a name or e-mail address that is taken is a problem 409. The caller holds lockAccess.
 func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		INSERT INTO users (username, email, display_name, status, password_hash)
-		VALUES ($1, $2, $3, $4, $5)
+		VALUES ($1, nullif($2, ''), $3, $4, $5)
 		RETURNING id::text`
 	var id string
 	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash).Scan(&id)
-	switch {
-	case isUniqueViolation(err, "users_username_key"):
-		return user{}, &problem{status: http.StatusConflict, code: "username_taken", detail: "There is, or was, a user of that name."}
-	case isUniqueViolation(err, "users_email_key"):
-		return user{}, errEmailTaken
-	case err != nil:
-		return user{}, fmt.Errorf("create user: %w", err)
+	if err != nil {
+		return user{}, nameTaken("create user", err)
 	}
-	if err := grantRole(ctx, tx, id, n.role); err != nil {
+	if err := grantRoles(ctx, tx, id, n.roles); err != nil {
 		return user{}, err
 	}
 	return getUser(ctx, tx, id)
 }
 
-// updateNames changes what is not nil; an e-mail address that is taken is a problem 409. The caller holds lockAccess.
-func updateNames(ctx context.Context, tx pgx.Tx, id string, email, displayName *string) (user, error) {
+// nameTaken makes the violation of a unique name or e-mail address a problem 409.
+func nameTaken(doing string, err error) error {
+	switch {
+	case isUniqueViolation(err, "users_username_key"):
+		return &problem{status: http.StatusConflict, code: "username_taken", detail: "There is, or was, a user of that name."}
+	case isUniqueViolation(err, "users_email_key"):
+		return &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// userChange is what is to change of a user; nil leaves it as it is, and an empty e-mail address takes it away.
+type userChange struct {
+	username, email, displayName, status *string
+}
+
+// check says as a problem what is wrong with a change, and puts names into the form in which they are stored.
+func (c *userChange) check() error {
+	username, displayName := "any", ""
+	if c.username != nil {
+		username = *c.username
+	}
+	if c.displayName != nil {
+		displayName = *c.displayName
+	}
+	var v invalid
+	username, c.email = checkIdentity(&v, username, c.email, displayName)
+	if c.username != nil {
+		c.username = &username
+	}
+	v.check(c.status == nil || isStatus(*c.status), "status", "unknown", "must be active, disabled or pending")
+	return v.err()
+}
+
+// changeUser changes a user. Another status voids his password token and what was begun with the old one; one
+// that is not active ends all that he holds. The caller holds lockAccess and has checked the target.
+func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userChange) error {
 	const query = `
 		UPDATE users
-		SET email = coalesce($2, email),
-			display_name = coalesce($3, display_name),
+		SET username = coalesce($2, username),
+			email = CASE WHEN $3::text IS NULL THEN email ELSE nullif($3, '') END,
+			display_name = coalesce($4, display_name),
+			status = coalesce($5, status),
+			credential_version = credential_version + (status <> coalesce($5, status))::int,
 			updated_at = now()
 		WHERE id = $1`
-	_, err := tx.Exec(ctx, query, id, email, displayName)
-	if isUniqueViolation(err, "users_email_key") {
-		return user{}, errEmailTaken
+	if _, err := tx.Exec(ctx, query, target.ID, c.username, c.email, c.displayName, c.status); err != nil {
+		return nameTaken("change user", err)
+	}
+	after, err := getUser(ctx, tx, target.ID)
+	if err != nil {
+		return err
+	}
+	if after.Status != target.Status {
+		err = voidPasswordToken(ctx, tx, target.ID)
+		if err == nil && after.Status != statusActive {
+			err = endEverything(ctx, tx, by, after)
+		}
 	}
 	if err != nil {
-		return user{}, fmt.Errorf("update names: %w", err)
+		return err
 	}
-	return getUser(ctx, tx, id)
+	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
+}
+
+// replaceRoles gives the user other roles, whose permissions the actor must hold, as he must those of the old
+// ones. It voids the user's password token. The caller holds lockAccess and has checked the target.
+func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
+	granted, err := rolePermissions(ctx, tx, names)
+	if err == nil {
+		err = by.covers(granted)
+	}
+	if err == nil {
+		_, err = execute(ctx, tx, "take roles away", `DELETE FROM user_roles WHERE user_id = $1`, target.ID)
+	}
+	if err == nil {
+		err = grantRoles(ctx, tx, target.ID, names)
+	}
+	if err == nil {
+		_, err = execute(ctx, tx, "note the change", `UPDATE users SET updated_at = now() WHERE id = $1`, target.ID)
+	}
+	if err == nil {
+		err = voidPasswordToken(ctx, tx, target.ID)
+	}
+	if err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
+}
+
+// deleteUser removes a user and all that he holds; his name is never given out again. What he wrote stays. The
+// caller holds lockAccess and has checked the target.
+func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	if err := endEverything(ctx, tx, by, target); err != nil {
+		return err
+	}
+	if _, err := execute(ctx, tx, "delete user", `DELETE FROM users WHERE id = $1`, target.ID); err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
+}
+
+// resetTTL is how long the token for another password is good.
+const resetTTL = 15 * time.Minute
+
+// startPasswordReset makes the token with which the user can set another password. The caller holds lockAccess
+// and has checked the target.
+func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
+	token, err := createPasswordToken(ctx, tx, target.ID, resetTTL)
+	if err != nil {
+		return token, err
+	}
+	return token, audit(ctx, tx, by, "user.password_reset", "user:"+target.Username, nil, nil)
 }
 
 // getUser returns the user with that id, or errNotFound.

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// commands are the commands that work on the database, as the operator, who may do everything and is named so
+// in the audit log. Each works beside a running service.
+func commands() map[string]func(context.Context, operation) error {
+	status := func(status string) func(context.Context, pgx.Tx, user) error {
+		return func(ctx context.Context, tx pgx.Tx, u user) error {
+			return changeUser(ctx, tx, operatorActor(), u, userChange{status: &status})
+		}
+	}
+	return map[string]func(context.Context, operation) error{
+		"user create":  createUserCommand,
+		"user list":    listUsersCommand,
+		"user show":    userCommand("user show", func(context.Context, pgx.Tx, user) error { return nil }),
+		"user disable": userCommand("user disable", status(statusDisabled)),
+		"user enable":  userCommand("user enable", status(statusActive)),
+		"user end-sessions": userCommand("user end-sessions", func(ctx context.Context, tx pgx.Tx, u user) error {
+			_, err := endUserSessions(ctx, tx, operatorActor(), u.ID, "")
+			return err
+		}),
+		"user revoke": userCommand("user revoke", func(ctx context.Context, tx pgx.Tx, u user) error {
+			if err := endEverything(ctx, tx, operatorActor(), u); err != nil {
+				return err
+			}
+			return audit(ctx, tx, operatorActor(), "user.revoke", "user:"+u.Username, nil, nil)
+		}),
+		"user delete": userCommand("user delete", func(ctx context.Context, tx pgx.Tx, u user) error {
+			return deleteUser(ctx, tx, operatorActor(), u)
+		}),
+		"user set-roles":      setRolesCommand,
+		"user reset-password": resetPasswordCommand,
+		"role create":         roleCommand("role create", addRole),
+		"role edit":           editRoleCommand,
+		"role list":           listRolesCommand,
+		"role delete":         deleteRoleCommand,
+		"audit verify":        verifyAuditCommand,
+		"audit prune":         pruneAuditCommand,
+		"token create":        createTokenCommand,
+		"token list":          listTokensCommand,
+		"token revoke":        revokeTokenCommand,
+		"keys prune":          pruneKeysCommand,
+		"dataset create":      createDatasetCommand,
+	}
+}
+
+// print shows v as JSON where --json is given, else as the line of text.
+func (o operation) print(asJSON bool, v any, format string, args ...any) error {
+	if !asJSON {
+		_, err := fmt.Fprintf(o.stdout, format+"\n", args...)
+		return err
+	}
+	body, err := encodeJSON(v)
+	if err == nil {
+		_, err = o.stdout.Write(body)
+	}
+	return err
+}
+
+// printUser shows a user.
+func (o operation) printUser(asJSON bool, u user) error {
+	return o.print(asJSON, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
+}
+
+// userCommand is a command that takes a user's name, does something to him, and shows him as he was found.
+func userCommand(name string, do func(context.Context, pgx.Tx, user) error) func(context.Context, operation) error {
+	return func(ctx context.Context, o operation) error {
+		var username string
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		asJSON := flags.Bool("json", false, "")
+		if err := o.parse(flags, &username); err != nil {
+			return err
+		}
+		var u user
+		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
+			if u, err = userNamed(ctx, tx, username); err != nil {
+				return err
+			}
+			if err = do(ctx, tx, u); err != nil {
+				return err
+			}
+			if after, err := getUser(ctx, tx, u.ID); err == nil { // not deleted
+				u = after
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return o.printUser(*asJSON, u)
+	}
+}
+
+// createUserCommand is "cairn user create": the operator makes a user with a password and one role.
+func createUserCommand(ctx context.Context, o operation) error {
+	var name string
+	flags := flag.NewFlagSet("user create", flag.ContinueOnError)
+	asJSON := flags.Bool("json", false, "")
+	role := flags.String("role", memberRole, "")
+	email := flags.String("email", "", "")
+	displayName := flags.String("display-name", "", "")
+	if err := o.parse(flags, &name); err != nil {
+		return err
+	}
+	n := newUser{displayName: *displayName, status: statusActive, roles: []string{*role}}
+	var v invalid
+	n.username, n.email = checkIdentity(&v, name, email, *displayName)
+	if err := v.err(); err != nil {
+		return err
+	}
+	password, err := readPassword(o.stdin, o.stderr)
+	if err != nil {
+		return err
+	}
+	checkPassword(&v, "password", password, o.cfg.passwordMin, n.username, n.email, n.displayName)
+	if err := v.err(); err != nil {
+		return err
+	}
+	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, operator(), password)
+	if err != nil {
+		return err
+	}
+	n.passwordHash = &hash
+	var u user
+	err = changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
+		u, err = addUser(ctx, tx, operatorActor(), n)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return o.print(*asJSON, u, "made user %s with role %s", u.Username, *role)
+}
+
+// listUsersCommand is "cairn user list".
+func listUsersCommand(ctx context.Context, o operation) error {
+	flags := flag.NewFlagSet("user list", flag.ContinueOnError)
+	asJSON := flags.Bool("json", false, "")
+	if err := o.parse(flags); err != nil {
+		return err
+	}
+	for after := []string{""}; ; {
+		users, err := listUsers(ctx, o.db, userFilter{sort: "username"}, after, maxPage)
+		for _, u := range users {
+			err = errors.Join(err, o.printUser(*asJSON, u))
+		}
+		if err != nil || len(users) == 0 {
+			return err
+		}
+		after[0] = users[len(users)-1].Username
+	}
+}
+
+// setRolesCommand is "cairn user set-roles NAME ROLE,...": no role is "".
+func setRolesCommand(ctx context.Context, o operation) error {
+	var roles string
+	if len(o.args) > 1 {
+		roles = o.args[1]
+		o.args = append(o.args[:1:1], o.args[2:]...)
+	}
+	return userCommand("user set-roles", func(ctx context.Context, tx pgx.Tx, u user) error {
+		return replaceRoles(ctx, tx, operatorActor(), u, splitList(roles))
+	})(ctx, o)
+}
+
+// splitList is the parts of a list with commas between them.
+func splitList(text string) []string {
+	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' })
+}
+
+// resetPasswordCommand is "cairn user reset-password NAME": it prints a token with which the user sets another.
+func resetPasswordCommand(ctx context.Context, o operation) error {
+	var t passwordToken
+	stdout := o.stdout
+	o.stdout = io.Discard // what userCommand shows
+	err := userCommand("user reset-password", func(ctx context.Context, tx pgx.Tx, u user) (err error) {
+		t, err = startPasswordReset(ctx, tx, operatorActor(), u)
+		return err
+	})(ctx, o)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, t.PasswordToken)
+	return err
+}
+
+// printRole shows a role.
+func (o operation) printRole(asJSON bool, r role) error {
+	return o.print(asJSON, r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
+}
+
+// roleCommand is a command that takes a role's name, description and permissions, and shows the role.
+func roleCommand(name string, do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, operation) error {
+	return func(ctx context.Context, o operation) error {
+		var roleName string
+		flags := flag.NewFlagSet(name, flag.ContinueOnError)
+		asJSON := flags.Bool("json", false, "")
+		c := roleChange{name: &roleName}
+		flags.Func("description", "", func(text string) error { c.description = &text; return nil })
+		flags.Func("permissions", "", func(text string) error { c.permissions = append([]string{}, splitList(text)...); return nil })
+		if err := o.parse(flags, &roleName); err != nil {
+			return err
+		}
+		var r role
+		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
+			r, err = do(ctx, tx, operatorActor(), c)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return o.printRole(*asJSON, r)
+	}
+}
+
+// editRoleCommand is "cairn role edit".
+func editRoleCommand(ctx context.Context, o operation) error {
+	return roleCommand("role edit", func(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
+		before, err := roleNamed(ctx, tx, *c.name)
+		if err != nil {
+			return role{}, err
+		}
+		return changeRole(ctx, tx, by, before, c)
+	})(ctx, o)
+}
+
+// listRolesCommand is "cairn role list".
+func listRolesCommand(ctx context.Context, o operation) error {
+	flags := flag.NewFlagSet("role list", flag.ContinueOnError)
+	asJSON := flags.Bool("json", false, "")
+	if err := o.parse(flags); err != nil {
+		return err
+	}
+	roles, err := listRoles(ctx, o.db, "", math.MaxInt32)
+	for _, r := range roles {
+		err = errors.Join(err, o.printRole(*asJSON, r))
+	}
+	return err
+}
+
+// deleteRoleCommand is "cairn role delete NAME [--reassign ROLE]".
+func deleteRoleCommand(ctx context.Context, o operation) error {
+	var name string
+	var reassign *string
+	flags := flag.NewFlagSet("role delete", flag.ContinueOnError)
+	flags.Func("reassign", "", func(text string) error { reassign = &text; return nil })
+	if err := o.parse(flags, &name); err != nil {
+		return err
+	}
+	return changeAccess(ctx, o.db, func(tx pgx.Tx) error {
+		r, err := roleNamed(ctx, tx, name)
+		if err != nil {
+			return err
+		}
+		return deleteRole(ctx, tx, operatorActor(), r, reassign)
+	})
+}
+
+// verifyAuditCommand is "cairn audit verify [--head H]".
+func verifyAuditCommand(ctx context.Context, o operation) error {
+	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
+	head := flags.String("head", "", "")
+	if err := o.parse(flags); err != nil {
+		return err
+	}
+	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+	if err != nil {
+		return err
+	}
+	last, waiting, err := verifyAudit(ctx, o.db, ring, *head)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(o.stdout, "the audit log is whole; head %s, %d rows wait for their seal\n", last, waiting)
+	return err
+}
+
+// pruneAuditCommand is "cairn audit prune --before DATE".
+func pruneAuditCommand(ctx context.Context, o operation) error {
+	flags := flag.NewFlagSet("audit prune", flag.ContinueOnError)
+	before := flags.String("before", "", "")
+	if err := o.parse(flags); err != nil {
+		return err
+	}
+	date, err := time.Parse(time.DateOnly, *before)
+	if err != nil {
+		return fmt.Errorf("--before takes a date, as 2026-01-31: %w", errUsage)
+	}
+	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+	if err != nil {
+		return err
+	}
+	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(o.stdout, "removed %d rows from the audit log\n", removed)
+	return err
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// writeJSON answers with v in JSON.
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	return writeBody(w, status, "application/json", v)
+}
+
+// writeBody answers with v in JSON of some media type.
+func writeBody(w http.ResponseWriter, status int, contentType string, v any) error {
+	body, err := encodeJSON(v)
+	if err != nil {
+		return err
+	}
+	return writeBytes(w, status, contentType, body)
+}
+
+// encodeJSON is v in JSON, with a newline at the end.
+func encodeJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// writeBytes answers with a body that is complete.
+func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) error {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	w.Write(body) // an error means that the client left
+	return nil
+}
+
+// entityTag is the strong entity tag of a body (RFC 9110, section 8.8.3).
+func entityTag(body []byte) string {
+	sum := sha256.Sum256(body)
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
+}
+
+// matchesTag says whether a list of entity tags, If-Match's or If-None-Match's, names this one.
+func matchesTag(list, tag string) bool {
+	for one := range strings.SplitSeq(list, ",") {
+		if one = strings.TrimSpace(one); one == tag || one == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+// writeTagged answers with v in JSON and its entity tag; 304 where a GET shows that the client has it.
+func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
+	body, err := encodeJSON(v)
+	if err != nil {
+		return err
+	}
+	tag := entityTag(body)
+	w.Header().Set("ETag", tag)
+	if r.Method != http.MethodPatch && r.Method != http.MethodPut && matchesTag(r.Header.Get("If-None-Match"), tag) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return writeBytes(w, http.StatusOK, "application/json", body)
+}
+
+// writeDone answers 204 to a change, where err is nil, once the principals that it touches are dropped.
+func (s *server) writeDone(w http.ResponseWriter, err error, touched ...string) error {
+	if err != nil {
+		return err
+	}
+	s.principals.drop(touched...)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// maxBody bounds what is read of a request.
+const maxBody = 1 << 20
+
+// decodeJSON reads the request's JSON object into v. encoding/json alone would take keys in any case,
+// the last of several, and ignore unknown ones and what trails: all that is refused here.
+func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
+	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := strings.ToLower(params["charset"])
+	if err != nil || mediaType != "application/json" || (charset != "" && charset != "utf-8") {
+		return &problem{status: http.StatusUnsupportedMediaType, code: "unsupported_media_type", detail: "The body must be application/json in UTF-8."}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: fmt.Sprintf("The body has more than %d bytes.", maxBody)}
+		}
+		return malformed("body_unreadable", "The body could not be read to its end.")
+	}
+	if !utf8.Valid(body) {
+		return malformed("malformed_json", "The body is not UTF-8.")
+	}
+	if err := checkKeys(body); err != nil {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return malformed("wrong_type", "%s cannot be a JSON %s.", e.Field, e.Value)
+		}
+		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return malformed("unknown_field", "There is no field %.64s.", field)
+		}
+		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
+	}
+	return nil
+}
+
+// checkKeys walks the tokens of a JSON text: it must be one object with nothing after it, no object
+// in it may name a key twice, and keys are lower case as all of ours are.
+func checkKeys(body []byte) error {
+	ours := regexp.MustCompile(`^[a-z0-9_]+$`)
+	type level struct {
+		seen    map[string]bool // nil in an array
+		wantKey bool
+	}
+	const maxDepth, maxTokens = 16, 2000 // far more than any body of ours needs, and cheap to look at
+	var open []level
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	replaced := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
+	for n := 0; n == 0 || len(open) > 0; n++ {
+		token, err := dec.Token()
+		if err != nil {
+			return malformed("malformed_json", "The body is not JSON: it breaks off or goes wrong at byte %d.", dec.InputOffset())
+		}
+		if n == maxTokens {
+			return malformed("malformed_json", "The body has more than %d parts.", maxTokens)
+		}
+		if text, ok := token.(string); ok && !replaced && strings.ContainsRune(text, utf8.RuneError) {
+			return malformed("malformed_json", "The body has half of a surrogate pair.")
+		}
+		if n == 0 && token != json.Delim('{') {
+			return malformed("malformed_json", "The body must be a JSON object.")
+		}
+		if n := len(open); n > 0 && open[n-1].wantKey {
+			if key, isKey := token.(string); isKey {
+				if !ours.MatchString(key) {
+					return malformed("unknown_field", "There is no field %.64q.", key)
+				}
+				if open[n-1].seen[key] {
+					return malformed("duplicate_field", "The field %.64q is there twice.", key)
+				}
+				open[n-1].seen[key] = true
+				open[n-1].wantKey = false
+				continue
+			}
+		}
+		if len(open) == maxDepth {
+			return malformed("malformed_json", "The body is nested more than %d levels deep.", maxDepth-1)
+		}
+		switch token {
+		case json.Delim('{'):
+			open = append(open, level{map[string]bool{}, true})
+			continue
+		case json.Delim('['):
+			open = append(open, level{})
+			continue
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
+		}
+		if n := len(open); n > 0 && open[n-1].seen != nil {
+			open[n-1].wantKey = true // a value has ended
+		}
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return malformed("trailing_data", "There is something after the JSON object.")
+	}
+	return nil
+}
+
+// checkQuery refuses query parameters that the route does not take, that are there twice, or that are no text.
+func checkQuery(r *http.Request, allowed []string) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return malformed("malformed_query", "The query string is malformed.")
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if !slices.Contains(allowed, name) {
+			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
+		}
+		if len(query[name]) > 1 {
+			return malformed("duplicate_parameter", "The query parameter %.64q is there twice.", name)
+		}
+		if value := query.Get(name); !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+			return malformed("malformed_query", "The query parameter %.64q is not UTF-8 text.", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,345 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// role is a named set of permissions.
+type role struct {
+	ID          int64     `json:"id"`
+	Name        string    `json:"name"`
+	Description string    `json:"description"`
+	Permissions []string  `json:"permissions"`
+	CreatedAt   time.Time `json:"created_at"`
+}
+
+// roleColumns are the columns of a role, of the table roles under the name r.
+const roleColumns = `
+	r.id, r.name, r.description, r.created_at,
+	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions`
+
+// listPermissions answers GET /api/v1/permissions: every permission and what it allows.
+func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
+	meanings := map[string]string{
+		userManage:         "Manage users who hold no more than oneself: make, change, disable and remove them, and see all users and roles.",
+		roleManage:         "Manage roles that hold no more than oneself.",
+		adminSystemMessage: "Publish, change and retract system messages.",
+		datasetRead:        "See datasets, their files and what is known of these.",
+		datasetAnalyze:     "Start and cancel analyses.",
+		datasetManage:      "Register, change and forget datasets.",
+		auditRead:          "Read the audit log.",
+		metricsRead:        "Read the metrics.",
+	}
+	type item struct {
+		Name    string `json:"name"`
+		Meaning string `json:"meaning"`
+	}
+	items := []item{}
+	for _, name := range permissions() {
+		items = append(items, item{name, meanings[name]})
+	}
+	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
+}
+
+// listRoles answers GET /api/v1/roles, in the order of their names.
+func (s *server) listRoles(w http.ResponseWriter, r *http.Request) error {
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
+		return listRoles(r.Context(), s.db, after[0], limit)
+	}, func(r role) []string { return []string{r.Name} })
+}
+
+// getRole answers GET /api/v1/roles/{id}.
+func (s *server) getRole(w http.ResponseWriter, r *http.Request) error {
+	found, err := s.pathRole(r, s.db)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, found)
+}
+
+// createRole answers POST /api/v1/roles.
+func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Name        string   `json:"name"`
+		Description string   `json:"description"`
+		Permissions []string `json:"permissions"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	var created role
+	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+		created, err = addRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/api/v1/roles/"+strconv.FormatInt(created.ID, 10))
+	return writeJSON(w, http.StatusCreated, created)
+}
+
+// updateRole answers PATCH /api/v1/roles/{id}: what is not there stays as it is.
+func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Name        *string  `json:"name"`
+		Description *string  `json:"description"`
+		Permissions []string `json:"permissions"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	var after role
+	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		before, err := s.pathRole(r, tx)
+		if err == nil {
+			after, err = changeRole(ctx, tx, by, before, roleChange{in.Name, in.Description, in.Permissions})
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.principals.drop("")
+	return writeJSON(w, http.StatusOK, after)
+}
+
+// deleteRole answers DELETE /api/v1/roles/{id}. Who holds the role gets the one that reassign names.
+func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
+	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		old, err := s.pathRole(r, tx)
+		if err != nil {
+			return err
+		}
+		return deleteRole(ctx, tx, by, old, optional(r.URL.Query(), "reassign"))
+	})
+	return s.writeDone(w, err, "")
+}
+
+// pathRole returns the role that the request's path names.
+func (s *server) pathRole(r *http.Request, q querier) (role, error) {
+	id, err := pathID(r, "id")
+	if err != nil {
+		return role{}, err
+	}
+	return getRole(r.Context(), q, id)
+}
+
+// collectRoles collects the roles of a query, with what each allows now.
+func collectRoles(ctx context.Context, q querier, query string, args ...any) ([]role, error) {
+	roles, err := collect[role](ctx, q, "get roles", query, args...)
+	for i, r := range roles {
+		roles[i].Permissions = effectivePermissions([]string{r.Name}, r.Permissions)
+	}
+	return roles, err
+}
+
+// listRoles returns roles in the order of their names.
+func listRoles(ctx context.Context, q querier, after string, limit int) ([]role, error) {
+	const query = `
+		SELECT ` + roleColumns + `
+		FROM roles r
+		WHERE r.name > $1
+		ORDER BY r.name
+		LIMIT $2`
+	return collectRoles(ctx, q, query, after, limit)
+}
+
+// getRole returns the role with that id, or errNotFound.
+func getRole(ctx context.Context, q querier, id int64) (role, error) {
+	const query = `
+		SELECT ` + roleColumns + `
+		FROM roles r
+		WHERE r.id = $1`
+	roles, err := collectRoles(ctx, q, query, id)
+	if err == nil && len(roles) == 0 {
+		err = errNotFound
+	}
+	if err != nil {
+		return role{}, err
+	}
+	return roles[0], nil
+}
+
+// roleNamed returns the role of that name; none is a problem 422.
+func roleNamed(ctx context.Context, q querier, name string) (role, error) {
+	const query = `
+		SELECT ` + roleColumns + `
+		FROM roles r
+		WHERE r.name = $1`
+	roles, err := collectRoles(ctx, q, query, name)
+	if err == nil && len(roles) == 0 {
+		err = invalid{{"role", "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
+	}
+	if err != nil {
+		return role{}, err
+	}
+	return roles[0], nil
+}
+
+// roleChange is what a role is to be; nil leaves it as it is.
+type roleChange struct {
+	name, description *string
+	permissions       []string
+}
+
+// check says as a problem what is wrong with a change, and puts the name into the form in which it is stored.
+func (c *roleChange) check() error {
+	var v invalid
+	if c.name != nil {
+		name, ok := normalizeUsername(*c.name)
+		v.check(ok, "name", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
+		c.name = &name
+	}
+	v.check(c.description == nil || isLine(*c.description, 0, 200), "description", "malformed", "must be at most 200 characters without control characters")
+	for _, permission := range c.permissions {
+		v.check(slices.Contains(permissions(), permission), "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+	}
+	return v.err()
+}
+
+// errBuiltIn is the 409 of a change to what the code itself relies on.
+var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in", detail: "The role admin cannot be changed or removed, nor member renamed or removed."}
+
+// addRole makes a role, whose permissions the actor must hold. The caller holds lockAccess.
+func addRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
+	const query = `
+		INSERT INTO roles (name, description)
+		VALUES ($1, coalesce($2, ''))
+		RETURNING id`
+	if err := c.check(); err != nil {
+		return role{}, err
+	}
+	if err := by.covers(c.permissions); err != nil {
+		return role{}, err
+	}
+	var id int64
+	if err := tx.QueryRow(ctx, query, c.name, c.description).Scan(&id); err != nil {
+		return role{}, roleTaken("create role", err)
+	}
+	if err := grantPermissions(ctx, tx, id, c.permissions); err != nil {
+		return role{}, err
+	}
+	created, err := getRole(ctx, tx, id)
+	if err != nil {
+		return role{}, err
+	}
+	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
+}
+
+// roleTaken makes the violation of a role's unique name a problem 409.
+func roleTaken(doing string, err error) error {
+	if isUniqueViolation(err, "roles_name_key") {
+		return &problem{status: http.StatusConflict, code: "name_taken", detail: "There is a role of that name."}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// grantPermissions gives the role these permissions and no other.
+func grantPermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string) error {
+	const query = `
+		INSERT INTO role_permissions (role_id, permission)
+		SELECT DISTINCT $1::bigint, unnest($2::text[])`
+	_, err := execute(ctx, tx, "take permissions away", `DELETE FROM role_permissions WHERE role_id = $1`, id)
+	if err == nil {
+		_, err = execute(ctx, tx, "grant permissions", query, id, granted)
+	}
+	return err
+}
+
+// changeRole changes a role, of which the actor must hold the old permissions and the new. The password tokens
+// of those who hold it are void: they were made when it allowed something else. The caller holds lockAccess.
+func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
+	const update = `
+		UPDATE roles
+		SET name = coalesce($2, name),
+			description = coalesce($3, description)
+		WHERE id = $1`
+	if err := c.check(); err != nil {
+		return role{}, err
+	}
+	if before.Name == adminRole || before.Name == memberRole && c.name != nil && *c.name != memberRole {
+		return role{}, errBuiltIn
+	}
+	if err := by.covers(slices.Concat(before.Permissions, c.permissions)); err != nil {
+		return role{}, err
+	}
+	if _, err := tx.Exec(ctx, update, before.ID, c.name, c.description); err != nil {
+		return role{}, roleTaken("change role", err)
+	}
+	if c.permissions != nil {
+		if err := grantPermissions(ctx, tx, before.ID, c.permissions); err != nil {
+			return role{}, err
+		}
+		if err := voidTokensOfRole(ctx, tx, before.ID); err != nil {
+			return role{}, err
+		}
+	}
+	after, err := getRole(ctx, tx, before.ID)
+	if err != nil {
+		return role{}, err
+	}
+	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
+}
+
+// voidTokensOfRole voids the password tokens of all who hold the role.
+func voidTokensOfRole(ctx context.Context, tx pgx.Tx, id int64) error {
+	const query = `
+		DELETE FROM password_tokens t
+		USING user_roles ur
+		WHERE ur.user_id = t.user_id AND ur.role_id = $1`
+	_, err := execute(ctx, tx, "void password tokens of a role", query, id)
+	return err
+}
+
+// deleteRole removes a role. Who holds it gets the one named by reassign; without that it is a problem 409. The
+// actor must hold the permissions of both. The caller holds lockAccess.
+func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
+	const move = `
+		INSERT INTO user_roles (user_id, role_id)
+		SELECT user_id, $2
+		FROM user_roles
+		WHERE role_id = $1
+		ON CONFLICT DO NOTHING`
+	if old.Name == adminRole || old.Name == memberRole {
+		return errBuiltIn
+	}
+	if err := by.covers(old.Permissions); err != nil {
+		return err
+	}
+	var after any
+	if reassign != nil {
+		next, err := roleNamed(ctx, tx, *reassign)
+		if err == nil {
+			err = by.covers(next.Permissions)
+		}
+		if err == nil {
+			err = voidTokensOfRole(ctx, tx, old.ID)
+		}
+		if err == nil {
+			_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
+		}
+		if err == nil && next.ID != old.ID {
+			_, err = execute(ctx, tx, "take role away", `DELETE FROM user_roles WHERE role_id = $1`, old.ID)
+		}
+		if err != nil {
+			return err
+		}
+		after = map[string]string{"reassigned": next.Name}
+	}
+	_, err := tx.Exec(ctx, `DELETE FROM roles WHERE id = $1`, old.ID)
+	if isForeignKeyViolation(err) {
+		return &problem{status: http.StatusConflict, code: "role_in_use", detail: "Users hold this role: ?reassign= names the one that they get instead."}
+	}
+	if err != nil {
+		return fmt.Errorf("delete role: %w", err)
+	}
+	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
+}
