@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -100,15 +99,12 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 
 // listAnalyses answers GET /api/v1/datasets/{id}/analyses, the newest first.
 func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
-	datasetID, err := pathID(r, "id")
+	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	return writeList(s, w, r, []string{strconv.Itoa(math.MaxInt)}, func(before []string, limit int) ([]analysis, error) {
-		if _, err := getDataset(r.Context(), s.db, datasetID); err != nil {
-			return nil, err
-		}
-		return listAnalyses(r.Context(), s.db, datasetID, before[0], limit)
+	return writeList(s, w, r, []string{newestAnalysis}, func(before []string, limit int) ([]analysis, error) {
+		return listAnalyses(r.Context(), s.db, d.ID, before[0], limit)
 	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
@@ -151,11 +147,11 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		if err := lockAnalysis(r.Context(), tx, a.ID, true); err != nil {
-			return err
-		}
-		return endAnalysis(r.Context(), tx, a.ID, stateCanceled, "", "")
+		return endAnalysis(r.Context(), tx, a.ID, "", stateCanceled, failure{})
 	})
+	if errors.Is(err, errNotOurs) {
+		err = nil // it has ended
+	}
 	return s.writeDone(w, err)
 }
 
@@ -164,8 +160,7 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM analyses a
-		WHERE a.dataset_id = $1
-			AND a.id = $2`
+		WHERE a.dataset_id = $1 AND a.id = $2`
 	datasetID, err := pathID(r, "id")
 	if err != nil {
 		return analysis{}, err
@@ -191,59 +186,53 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 // runningAnalysis is the id of the dataset's analysis that has not ended, or 0.
 func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64, err error) {
 	const query = `
-		SELECT id
+		SELECT coalesce(max(id), 0)
 		FROM analyses
-		WHERE dataset_id = $1
-			AND finished_at IS NULL`
-	err = q.QueryRow(ctx, query, datasetID).Scan(&id)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		WHERE dataset_id = $1 AND finished_at IS NULL`
+	if err := q.QueryRow(ctx, query, datasetID).Scan(&id); err != nil {
 		return 0, fmt.Errorf("get running analysis: %w", err)
 	}
 	return id, nil
 }
+
+// newestAnalysis is above the id of every analysis.
+const newestAnalysis = "9223372036854775807"
 
 // listAnalyses returns a dataset's analyses, the newest first, of those before an id.
 func listAnalyses(ctx context.Context, q querier, datasetID int64, before string, limit int) ([]analysis, error) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM analyses a
-		WHERE a.dataset_id = $1
-			AND a.id < $2::text::bigint
+		WHERE a.dataset_id = $1 AND a.id < $2::text::bigint
 		ORDER BY a.id DESC
 		LIMIT $3`
 	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
 }
 
-// lockAnalysis takes the lock of one analysis to the end of the transaction: shared for all that work on
-// it, alone for who ends it. It comes before every row of the analysis and its chunks.
-func lockAnalysis(ctx context.Context, tx pgx.Tx, id int64, alone bool) error {
-	const shared = `SELECT pg_advisory_xact_lock_shared($1::bigint + $2)`
-	const exclusive = `SELECT pg_advisory_xact_lock($1::bigint + $2)`
-	query := shared
-	if alone {
-		query = exclusive
-	}
-	_, err := execute(ctx, tx, "lock analysis", query, int64(lockAnalyses), id)
+// lockAnalysis takes the lock of one analysis, shared with all that work on it, to the end of the transaction; who
+// ends the analysis takes it alone. It comes before every row of the analysis and its chunks.
+func lockAnalysis(ctx context.Context, tx pgx.Tx, id int64) error {
+	_, err := execute(ctx, tx, "lock analysis", `SELECT pg_advisory_xact_lock_shared($1)`, lockAnalyses+id)
 	return err
 }
 
-// endAnalysis ends a running analysis before its time, as failed or canceled; one that has ended
-// stays as it is. The caller holds lockAnalysis alone.
-func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, state, failureCode, failure string) error {
-	const dropChunks = `
-		DELETE FROM analysis_chunks
-		WHERE analysis_id = $1`
+// endAnalysis ends an analysis before its time, as failed or canceled, on behalf of the task with that token if there
+// is one. It returns errNotOurs where the analysis has ended, or the task is another's.
+func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const end = `
 		UPDATE analyses
 		SET state = $2,
 			failure_code = nullif($3, ''),
 			failure = nullif($4, ''),
 			finished_at = now()
-		WHERE id = $1
-			AND finished_at IS NULL`
-	if _, err := execute(ctx, tx, "drop chunks", dropChunks, id); err != nil {
+		WHERE id = $1 AND finished_at IS NULL AND ($5 IN ('', walker_token::text)
+			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $5))`
+	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {
 		return err
 	}
-	_, err := execute(ctx, tx, "end analysis", end, id, state, failureCode, failure)
+	if err := oneRow(ctx, tx, "end analysis", end, id, state, why.code, why.reason, token); err != nil {
+		return err
+	}
+	_, err := execute(ctx, tx, "drop chunks", `DELETE FROM analysis_chunks WHERE analysis_id = $1`, id)
 	return err
 }

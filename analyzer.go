@@ -16,13 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// analyzer does the work of analyses in this instance: one goroutine walks, one a core reads. All its
-// state that matters is in the database, so that it may be killed at any moment, and so that any
-// number of instances share the work. A task that is claimed is its instance's for as long as that
-// lives (instances.go); its token keeps out whoever has been given up on and comes back.
-//
-// Everything that asks the file system runs in a goroutine that can be left behind: a dead network file
-// system answers never, and must hold up neither other work nor the end of the service.
+// analyzer does the work of analyses in this instance: one goroutine walks, one a core reads. All its state that
+// matters is in the database, so that it may be killed at any moment, and so that any number of instances share
+// the work. A task that is claimed is its instance's for as long as that lives (instances.go); its token keeps out
+// whoever has been given up on and comes back.
 type analyzer struct {
 	db       *pgxpool.Pool
 	cfg      config
@@ -47,12 +44,6 @@ const (
 	maxHung     = 16  // goroutines left behind, each with a thread; then this instance takes no more work
 	maxWarnings = 100 // kept of an analysis
 	idlePoll    = time.Second
-)
-
-// Why an analysis failed, for scripts.
-const (
-	failureUnavailable = "dataset_unavailable" // the directory is not there, empty, or does not answer
-	failureInternal    = "internal"            // a mistake of ours: the log has it
 )
 
 // newAnalyzer makes an analyzer with as many readers as cores. Nothing runs yet.
@@ -109,301 +100,247 @@ func (a *analyzer) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// errNotOurs is that a task is another's now, or that its analysis has ended: what was done is void.
-var errNotOurs = errors.New("the task is not ours any more")
+// handOver passes a step on to the caller of ask, which takes it unless it has left us behind.
+type handOver func(step func() error) error
 
-// leaveBehind lets a goroutine that hangs go its own way; done is closed when it comes back.
-func (a *analyzer) leaveBehind(done <-chan struct{}) {
+// ask runs f, which asks the file system, in a goroutine of its own: a dead network file system answers never, and
+// must hold up neither other work nor the end of the service. What f finds it hands over as steps, which run here,
+// one by one. Where progress stands still and no step comes for as long as our patience lasts (errHangs), a step
+// fails or ctx ends, f is left behind: whatever else it sets must not be looked at then.
+func (a *analyzer) ask(ctx context.Context, progress *atomic.Int64, f func(ctx context.Context, hand handOver) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	steps, done := make(chan func() error), make(chan error, 1)
+	go func() {
+		done <- f(ctx, func(step func() error) error {
+			select {
+			case steps <- step:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	timer := time.NewTimer(a.patience)
+	defer timer.Stop()
+	var err error
+	for seen := progress.Load(); err == nil; timer.Reset(a.patience) {
+		select {
+		case err := <-done:
+			return err
+		case step := <-steps:
+			err = step()
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-timer.C:
+			now := progress.Load()
+			if now == seen {
+				err = errHangs
+			}
+			seen = now
+		}
+	}
 	a.hung.Add(1)
 	go func() {
 		<-done
 		a.hung.Add(-1)
 	}()
-}
-
-// inTime runs f, which asks the file system. Where it takes longer than our patience lasts, or we stop, it
-// is left behind, and ok is false: whatever f sets must not be looked at then.
-func (a *analyzer) inTime(stopping context.Context, f func()) (ok bool) {
-	if a.hung.Load() >= maxHung {
-		return false
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-		return true
-	case <-stopping.Done():
-	case <-time.After(a.patience):
-	}
-	a.leaveBehind(done)
-	return false
-}
-
-// unavailable is why an analysis has to fail with failureUnavailable.
-type unavailable struct{ reason string }
-
-func (e *unavailable) Error() string { return e.reason }
-
-// settle decides what becomes of a task that ended with err: done or another's, to be given back since
-// we stop or the database is away, or the end of its analysis. stillOurs checks the token and locks the
-// row; release gives the task back, failed or not.
-func (a *analyzer) settle(ctx context.Context, analysisID int64, err error, stillOurs func(pgx.Tx) error, release func(ctx context.Context, failed bool) error) error {
-	if err == nil || errors.Is(err, errNotOurs) {
-		return nil
-	}
-	gone, isGone := errors.AsType[*unavailable](err)
-	if isGone {
-		endErr := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-			if err := errors.Join(lockAnalysis(ctx, tx, analysisID, true), stillOurs(tx)); err != nil {
-				return err
-			}
-			return endAnalysis(ctx, tx, analysisID, stateFailed, failureUnavailable, gone.reason)
-		})
-		if endErr == nil {
-			a.log.Warn("analysis failed", "analysis", analysisID, "reason", gone.reason)
-			return nil
-		}
-		if errors.Is(endErr, errNotOurs) {
-			return nil
-		}
-		err = endErr
-	}
-	// We live, so the files are not to blame. It may take until the database is back to say so.
-	_, refused := errors.AsType[*pgconn.PgError](err)
-	failed := refused && !isUnavailable(err)
-	for {
-		giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		releaseErr := release(giveBack, failed)
-		cancel()
-		if releaseErr == nil || ctx.Err() != nil {
-			break
-		}
-		pause(ctx, idlePoll)
-	}
-	if ctx.Err() != nil {
-		return nil
-	}
 	return err
 }
 
-// walkTask is a walk that this instance holds.
-type walkTask struct {
-	analysisID int64
-	datasetID  int64
-	path       string // of the dataset
-	force      bool
-	walkedTo   string
-	token      string
+// failure is that an analysis has to fail: a code for scripts, and why.
+type failure struct{ code, reason string }
+
+func (e *failure) Error() string { return e.reason }
+
+// The codes of a failure.
+const (
+	failureUnavailable = "dataset_unavailable" // the directory is not there, empty, or does not answer
+	failureInternal    = "internal"            // a mistake of ours: the log has it
+)
+
+// unavailable is a failure with failureUnavailable.
+func unavailable(format string, args ...any) error {
+	return &failure{failureUnavailable, fmt.Sprintf(format, args...)}
 }
 
-// walkStep claims a walk and walks it. It reports whether there was one.
-func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
-	const ours = `
-		SELECT
-		FROM analyses
-		WHERE id = $1
-			AND walker_token = $2
-			AND state = 'walking'
-		FOR UPDATE`
-	const release = `
-		UPDATE analyses
-		SET walker = NULL,
-			walker_token = NULL
-		WHERE id = $1
-			AND walker_token = $2`
-	task, err := claimWalk(ctx, a.db, a.instance)
-	if err != nil || task == nil {
-		return false, err
-	}
-	err = a.settle(ctx, task.analysisID, a.walk(ctx, task),
-		func(tx pgx.Tx) error { return oneRow(ctx, tx, ours, task.analysisID, task.token) },
-		func(ctx context.Context, _ bool) error {
-			_, err := a.db.Exec(ctx, release, task.analysisID, task.token)
-			return err
-		})
-	return true, err
-}
+// errHangs is that the file system does not answer.
+var errHangs = unavailable("The dataset's directory does not answer.")
+
+// errNotOurs is that a task is another's now, or that its analysis has ended: what was done is void.
+var errNotOurs = errors.New("the task is not ours any more")
 
 // oneRow runs a statement that touches the row of a task, or returns errNotOurs.
-func oneRow(ctx context.Context, tx pgx.Tx, query string, args ...any) error {
-	tag, err := tx.Exec(ctx, query, args...)
-	if err == nil && tag.RowsAffected() == 0 {
+func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) error {
+	n, err := execute(ctx, tx, doing, query, args...)
+	if err == nil && n == 0 {
 		return errNotOurs
 	}
 	return err
 }
 
-// claimWalk takes the oldest walk that nobody holds who lives, or nil.
-func claimWalk(ctx context.Context, q querier, instance string) (*walkTask, error) {
-	const query = `
+// task is what this instance holds of an analysis, its walk or one of its chunks, for as long as the token is
+// that of the row.
+type task struct {
+	AnalysisID int64
+	DatasetID  int64
+	Path       string // of the dataset
+	Force      bool
+	Token      string
+}
+
+// settle decides what becomes of a task that ended with err: it is done or another's, its analysis has to fail, or
+// it is given back, since we stop or the database is away or refuses it.
+func (a *analyzer) settle(ctx context.Context, t task, err error) error {
+	const giveBack = `
+		WITH walk AS (
+			UPDATE analyses
+			SET walker = NULL, walker_token = NULL
+			WHERE id = $1 AND walker_token = $2
+		)
+		UPDATE analysis_chunks
+		SET reader = NULL, token = NULL, failures = failures + $3::boolean::int
+		WHERE analysis_id = $1 AND token = $2`
+	if f, ok := errors.AsType[*failure](err); ok {
+		err = pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
+			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *f)
+		})
+		if err == nil {
+			a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", f.reason)
+		}
+	}
+	if err == nil || errors.Is(err, errNotOurs) {
+		return nil
+	}
+	// We live, so the files are not to blame. It may take until the database is back to say so.
+	_, refused := errors.AsType[*pgconn.PgError](err)
+	for {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		_, giveErr := a.db.Exec(limited, giveBack, t.AnalysisID, t.Token, refused && !isUnavailable(err))
+		cancel()
+		if giveErr == nil || ctx.Err() != nil {
+			return err
+		}
+		pause(ctx, idlePoll)
+	}
+}
+
+// walkTask is a walk that this instance holds.
+type walkTask struct {
+	task
+	WalkedTo string
+}
+
+// walkStep claims the oldest walk that nobody holds who lives, and walks it. It reports whether there was one.
+func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
+	const claim = `
 		UPDATE analyses a
 		SET state = 'walking',
 			started_at = coalesce(a.started_at, now()),
 			walker = $1,
 			walker_token = gen_random_uuid()
 		FROM datasets d
-		WHERE d.id = a.dataset_id
-			AND a.id = (
-				SELECT id
-				FROM analyses
-				WHERE finished_at IS NULL
-					AND state IN ('queued', 'walking')
-					AND (walker IS NULL OR walker = ANY (` + deadInstances + `))
-				ORDER BY id
-				LIMIT 1
-				FOR UPDATE SKIP LOCKED
-			)
-		RETURNING a.id, a.dataset_id, d.path, a.force, a.walked_to, a.walker_token::text`
-	var t walkTask
-	err := q.QueryRow(ctx, query, instance).Scan(&t.analysisID, &t.datasetID, &t.path, &t.force, &t.walkedTo, &t.token)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
+		WHERE d.id = a.dataset_id AND a.id = (
+			SELECT id
+			FROM analyses
+			WHERE finished_at IS NULL AND state IN ('queued', 'walking')
+				AND (walker IS NULL OR walker = ANY (` + deadInstances + `))
+			ORDER BY id
+			LIMIT 1
+			FOR UPDATE SKIP LOCKED
+		)
+		RETURNING a.id AS analysis_id, a.dataset_id, d.path, a.force, a.walker_token::text AS token, a.walked_to`
+	tasks, err := collect[walkTask](ctx, a.db, "claim walk", claim, a.instance)
+	if err != nil || len(tasks) == 0 {
+		return false, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("claim walk: %w", err)
-	}
-	return &t, nil
+	return true, a.settle(ctx, tasks[0].task, a.walk(ctx, tasks[0]))
 }
 
-// chunk is an interval (from, to] of a dataset's paths with the files found in it; to is nil at the
-// end.
+// chunk is an interval (from, to] of a dataset's paths with the files found in it; to is nil at the end.
 type chunk struct {
-	from     string
-	to       *string
-	files    []entry
-	warnings []string // of the walk since the chunk before
+	FromPath string
+	ToPath   *string
+	Files    []entry
+	Warnings []string `db:"-"` // of the walk since the chunk before
 }
 
-// walk lists the dataset's directory, from where an earlier walk of the same analysis left off, and
-// writes its chunks. The listing runs by itself and hands chunks over; where it makes no progress for
-// as long as our patience lasts, it is left behind.
-func (a *analyzer) walk(ctx context.Context, task *walkTask) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	known, err := hasFiles(ctx, a.db, task.datasetID)
-	if err != nil {
-		return err
+// walk lists the dataset's directory, from where an earlier walk of the same analysis left off, and writes its
+// chunks. The last one has no end.
+func (a *analyzer) walk(ctx context.Context, t walkTask) error {
+	const query = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1)`
+	var known bool
+	if err := a.db.QueryRow(ctx, query, t.DatasetID).Scan(&known); err != nil {
+		return fmt.Errorf("look for known files: %w", err)
 	}
-	w := &walker{after: task.walkedTo}
-	chunks := make(chan chunk)
-	done := make(chan struct{})
-	var listErr error
-	go func() {
-		defer close(done)
-		listErr = a.list(ctx, task, w, known, chunks)
-	}()
-	for progress := int64(-1); ; {
-		select {
-		case c := <-chunks:
-			if err := appendChunk(ctx, a.db, task, c); err != nil {
-				return err
-			}
-			a.wakeAll()
-		case <-done:
-			return listErr
-		case <-ctx.Done():
-			a.leaveBehind(done)
-			return ctx.Err()
-		case <-time.After(a.patience):
-			now := w.progress.Load()
-			if now == progress {
-				a.leaveBehind(done)
-				return &unavailable{"The dataset's directory does not answer."}
-			}
-			progress = now
-		}
-	}
-}
-
-// list is the part of a walk that asks the file system. The last chunk has no end.
-func (a *analyzer) list(ctx context.Context, task *walkTask, w *walker, known bool, chunks chan<- chunk) error {
-	next := chunk{from: task.walkedTo, files: []entry{}}
-	flush := func(to *string) error {
-		next.to = to
-		select {
-		case chunks <- next:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if to != nil {
-			next = chunk{from: *to, files: []entry{}}
-		}
-		return nil
-	}
-	w.file = func(e entry) error {
-		next.files = append(next.files, e)
-		if len(next.files) < a.chunkSize {
-			return nil
-		}
-		return flush(&e.Path)
-	}
-	w.warn = func(dir string, err error) error {
-		if len(next.warnings) < maxWarnings {
-			next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
-		}
-		return nil
-	}
-	root, err := a.openDataset(task.path, known, task.force)
-	if err != nil {
-		return err
-	}
-	if root != nil {
-		defer root.Close()
-		if err := w.walk(ctx, root, ""); err != nil {
-			if e, ok := errors.AsType[*listError](err); ok {
-				return &unavailable{"The dataset's directory cannot be listed: " + reasonOf(e.err) + "."}
+	w := &walker{after: t.WalkedTo}
+	return a.ask(ctx, &w.progress, func(ctx context.Context, hand handOver) error {
+		next := chunk{FromPath: t.WalkedTo, Files: []entry{}}
+		flush := func(to *string) error {
+			full := next
+			full.ToPath = to
+			err := hand(func() error { return a.appendChunk(ctx, t, full) })
+			if err == nil && to != nil {
+				next = chunk{FromPath: *to, Files: []entry{}}
 			}
 			return err
 		}
-	}
-	if next.from == "" && len(next.files) == 0 && known && !task.force {
-		return &unavailable{"No file is left in the dataset's directory. If that is so, analyse it with force."}
-	}
-	return flush(nil)
+		w.file = func(e entry) error {
+			next.Files = append(next.Files, e)
+			if len(next.Files) < a.chunkSize {
+				return nil
+			}
+			return flush(&e.Path)
+		}
+		w.warn = func(dir string, err error) error {
+			if len(next.Warnings) < maxWarnings {
+				next.Warnings = append(next.Warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
+			}
+			return nil
+		}
+		root, err := a.openDataset(t.task, known)
+		if err != nil {
+			return err
+		}
+		if root != nil {
+			defer root.Close()
+			if err := w.walk(ctx, root, ""); err != nil {
+				if e, ok := errors.AsType[*listError](err); ok {
+					return unavailable("The dataset's directory cannot be read: %s.", reasonOf(e.err))
+				}
+				return err
+			}
+		}
+		if next.FromPath == "" && len(next.Files) == 0 && known && !t.Force {
+			return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
+		}
+		return flush(nil)
+	})
 }
 
-// openDataset opens a dataset's directory. Where it is missing, or empty though files are known, the
-// analysis has to fail and keeps every row: a share that is not mounted must not empty the catalogue.
-// Only force says that it is meant; a missing directory is then nil.
-func (a *analyzer) openDataset(path string, known, force bool) (*os.Root, error) {
-	place, err := a.cfg.placeDataset(path)
-	if err != nil {
-		return nil, &unavailable{"The dataset lies outside the dataset roots."}
+// openDataset opens a dataset's directory. Where it is missing, or empty though files are known, the analysis has
+// to fail and keeps every row: a share that is not mounted must not empty the catalogue. Only force says that it is
+// meant; a missing directory is then nil.
+func (a *analyzer) openDataset(t task, known bool) (*os.Root, error) {
+	place, wrong := a.cfg.placeDataset(t.Path)
+	if wrong != nil {
+		return nil, unavailable("The dataset lies outside the dataset roots.")
 	}
-	root, err := place.open()
-	if errors.Is(err, os.ErrNotExist) && force {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, &unavailable{"The dataset's directory cannot be opened: " + reasonOf(err) + "."}
-	}
-	empty, err := isEmptyDir(root)
+	root, empty, err := place.open()
 	switch {
+	case errors.Is(err, os.ErrNotExist) && t.Force:
+		return nil, nil
 	case err != nil:
+		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
+	case empty && known && !t.Force:
 		root.Close()
-		return nil, &unavailable{"The dataset's directory cannot be listed: " + reasonOf(err) + "."}
-	case empty && known && !force:
-		root.Close()
-		return nil, &unavailable{"The dataset's directory is empty, though files are known. If that is so, analyse it with force."}
+		return nil, unavailable("The dataset's directory is empty, though files are known. If that is so, analyse it with force.")
 	}
 	return root, nil
 }
 
-// hasFiles says whether the dataset has a row.
-func hasFiles(ctx context.Context, q querier, datasetID int64) (known bool, err error) {
-	const query = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1)`
-	if err := q.QueryRow(ctx, query, datasetID).Scan(&known); err != nil {
-		return false, fmt.Errorf("look for known files: %w", err)
-	}
-	return known, nil
-}
-
-// appendChunk writes a chunk and moves the walk on, if the walk is still ours; the last chunk, with no
-// to, ends it.
-func appendChunk(ctx context.Context, db *pgxpool.Pool, task *walkTask, c chunk) error {
+// appendChunk writes a chunk and moves the walk on, if the walk is still ours; the last chunk ends it.
+func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 	const advance = `
 		UPDATE analyses
 		SET walked_to = coalesce($3, walked_to),
@@ -411,22 +348,22 @@ func appendChunk(ctx context.Context, db *pgxpool.Pool, task *walkTask, c chunk)
 			chunks_left = chunks_left + 1,
 			total = total + $4,
 			warnings = (warnings || $5::text[])[1:$6]
-		WHERE id = $1
-			AND walker_token = $2
-			AND state = 'walking'`
+		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
 		WITH told AS (SELECT pg_notify('` + workChannel + `', ''))
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, files)
 		SELECT $1, $2, $3, $4
 		FROM told`
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := lockAnalysis(ctx, tx, task.analysisID, false); err != nil {
+	defer a.wakeAll()
+	return pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
+		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}
-		if err := oneRow(ctx, tx, advance, task.analysisID, task.token, c.to, len(c.files), c.warnings, maxWarnings); err != nil {
-			return fmt.Errorf("advance walk: %w", err)
+		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.ToPath, len(c.Files), c.Warnings, maxWarnings)
+		if err != nil {
+			return err
 		}
-		_, err := execute(ctx, tx, "add chunk", insert, task.analysisID, c.from, c.to, c.files)
+		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.FromPath, c.ToPath, c.Files)
 		return err
 	})
 }

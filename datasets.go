@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -57,8 +58,14 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var place place
-	var err error
-	if !s.analyzer.inTime(s.stopping, func() { place, err = s.cfg.checkDataset(in.Name, in.Path, in.Description) }) {
+	err := errHangs
+	if s.analyzer.hung.Load() < maxHung {
+		err = s.analyzer.ask(s.stopping, new(atomic.Int64), func(context.Context, handOver) (err error) {
+			place, err = s.cfg.checkDataset(in.Name, in.Path, in.Description)
+			return err
+		})
+	}
+	if errors.Is(err, errHangs) || errors.Is(err, context.Canceled) { // or we stop
 		return invalid{{"path", "not_a_directory", "cannot be opened as a directory: it does not answer"}}.err()
 	}
 	if err != nil {
@@ -75,32 +82,23 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 // checkDataset checks what a new dataset is to be made of, and that its directory is there.
 func (c config) checkDataset(name, path, description string) (place, error) {
 	var v invalid
-	checkDatasetTexts(&v, name, description)
-	place, err := c.placeDataset(path)
-	if err == nil {
-		err = place.check()
+	checkDatasetTexts(&v, &name, &description)
+	place, wrong := c.placeDataset(path)
+	if wrong == nil {
+		wrong = place.check()
 	}
-	if p, ok := errors.AsType[*problem](err); ok {
-		v = append(v, fieldError{"path", p.code, p.detail})
-	} else if err != nil {
-		return place, err
-	}
-	return place, v.err()
+	return place, append(v, wrong...).err()
 }
 
-// checkDatasetTexts notes what is wrong with a dataset's name or description.
-func checkDatasetTexts(v *invalid, name, description string) {
-	v.check(isLine(name, 1, 100) && strings.TrimSpace(name) == name, "name", "malformed", "must be one line of 1 to 100 characters, not beginning or ending with a blank")
-	v.check(description == "" || isText(description, 4000), "description", "malformed", "must be text of at most 4,000 characters, without control characters other than tab and newline")
+// checkDatasetTexts notes what is wrong with a dataset's name or description, where they are given.
+func checkDatasetTexts(v *invalid, name, description *string) {
+	v.check(name == nil || isLine(*name, 1, 100) && strings.TrimSpace(*name) == *name, "name", "malformed", "must be one line of 1 to 100 characters, not beginning or ending with a blank")
+	v.check(description == nil || *description == "" || isText(*description, 4000), "description", "malformed", "must be text of at most 4,000 characters, without control characters other than tab and newline")
 }
 
 // getDataset answers GET /api/v1/datasets/{id}.
 func (s *server) getDataset(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	d, err := getDataset(r.Context(), s.db, id)
+	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
@@ -124,22 +122,13 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	d, err := getDataset(r.Context(), s.db, id)
-	if err != nil {
-		return err
-	}
-	if in.Name != nil {
-		d.Name = *in.Name
-	}
-	if in.Description != nil {
-		d.Description = *in.Description
-	}
 	var v invalid
-	checkDatasetTexts(&v, d.Name, d.Description)
+	checkDatasetTexts(&v, in.Name, in.Description)
 	if err := v.err(); err != nil {
 		return err
 	}
-	if d, err = updateDataset(r.Context(), s.db, id, in.Name, in.Description); err != nil {
+	d, err := updateDataset(r.Context(), s.db, id, in.Name, in.Description)
+	if err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, d)
@@ -152,9 +141,33 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		return deleteDataset(r.Context(), tx, id)
+		if err := lockDataset(r.Context(), tx, id); err != nil {
+			return err
+		}
+		running, err := runningAnalysis(r.Context(), tx, id)
+		if err == nil && running != 0 {
+			err = advisoryLock(r.Context(), tx, lockAnalyses+running) // none of its chunks is being stored
+		}
+		if err != nil {
+			return err
+		}
+		_, err = execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
+		return err
 	})
 	return s.writeDone(w, err)
+}
+
+// pathDataset returns the dataset that the request's path names.
+func (s *server) pathDataset(r *http.Request) (dataset, error) {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets d
+		WHERE d.id = $1`
+	id, err := pathID(r, "id")
+	if err != nil {
+		return dataset{}, err
+	}
+	return oneDataset(r.Context(), s.db, "get dataset", query, id)
 }
 
 // place is where a dataset lies: below is its path in the root, stored how the database says it.
@@ -164,18 +177,16 @@ type place struct {
 	stored string
 }
 
-// placeDataset finds the root that a dataset's path lies below, or is a problem outside_root. It looks at the
-// text only: os.Root sees to it that no symbolic link leads out.
-func (c config) placeDataset(path string) (place, error) {
-	bad := func(code, detail string) (place, error) {
-		return place{}, &problem{status: http.StatusUnprocessableEntity, code: code, detail: detail}
-	}
+// placeDataset finds the root that a dataset's path lies below, or says what is wrong with it. It looks at the text
+// only: os.Root sees to it that no symbolic link leads out.
+func (c config) placeDataset(path string) (place, invalid) {
+	outside := invalid{{"path", "outside_root", "lies outside the dataset roots"}}
 	if path == "" || len(path) > 1024 || !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
-		return bad("malformed", "must be the path of a directory, of at most 1,024 bytes")
+		return place{}, invalid{{"path", "malformed", "must be the path of a directory, of at most 1,024 bytes"}}
 	}
 	if !filepath.IsAbs(path) {
 		if !filepath.IsLocal(path) {
-			return bad("outside_root", "lies outside the dataset roots")
+			return place{}, outside
 		}
 		path = filepath.Join(c.datasetRoots[0], path)
 	}
@@ -189,49 +200,45 @@ func (c config) placeDataset(path string) (place, error) {
 		}
 		return place{root, below, filepath.Join(root, below)}, nil
 	}
-	return bad("outside_root", "lies outside the dataset roots")
+	return place{}, outside
 }
 
-// open opens the dataset's directory. Nothing outside the dataset root can be reached through it.
-func (p place) open() (*os.Root, error) {
+// open opens the dataset's directory, if it can be listed, and says whether it has no entry. Nothing outside the
+// dataset root can be reached through it.
+func (p place) open() (dir *os.Root, empty bool, err error) {
 	root, err := os.OpenRoot(p.root)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer root.Close()
-	return root.OpenRoot(p.below)
+	if dir, err = root.OpenRoot(p.below); err != nil {
+		return nil, false, err
+	}
+	list, err := dir.Open(".")
+	if err == nil {
+		_, err = list.Readdirnames(1)
+		list.Close()
+	}
+	if err != nil && err != io.EOF {
+		dir.Close()
+		return nil, false, err
+	}
+	return dir, err == io.EOF, nil
 }
 
-// check says as a problem why the dataset's directory cannot be listed.
-func (p place) check() error {
-	root, err := p.open()
-	if err == nil {
-		defer root.Close()
-		_, err = isEmptyDir(root)
-	}
+// check says why the dataset's directory cannot be listed, if so.
+func (p place) check() invalid {
+	dir, _, err := p.open()
 	switch {
 	case err == nil:
+		dir.Close()
 		return nil
 	case errors.Is(err, os.ErrNotExist):
-		return &problem{status: http.StatusUnprocessableEntity, code: "not_found", detail: "there is no such directory"}
+		return invalid{{"path", "not_found", "there is no such directory"}}
 	case isEscape(err):
-		return &problem{status: http.StatusUnprocessableEntity, code: "outside_root", detail: "a symbolic link leads out of the dataset root"}
-	default:
-		return &problem{status: http.StatusUnprocessableEntity, code: "not_a_directory", detail: "cannot be opened as a directory: " + reasonOf(err)}
+		return invalid{{"path", "outside_root", "a symbolic link leads out of the dataset root"}}
 	}
-}
-
-// isEmptyDir says whether the directory itself has no entry.
-func isEmptyDir(root *os.Root) (bool, error) {
-	dir, err := root.Open(".")
-	if err != nil {
-		return false, err
-	}
-	defer dir.Close()
-	if _, err = dir.Readdirnames(1); err == io.EOF {
-		return true, nil
-	}
-	return false, err
+	return invalid{{"path", "not_a_directory", "cannot be opened as a directory: " + reasonOf(err)}}
 }
 
 // listDatasets returns datasets in the order of their names, all or the one with that name.
@@ -239,8 +246,7 @@ func listDatasets(ctx context.Context, q querier, name *string, after string, li
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets d
-		WHERE d.name > $1
-			AND ($2::text IS NULL OR d.name = $2)
+		WHERE d.name > $1 AND ($2::text IS NULL OR d.name = $2)
 		ORDER BY d.name
 		LIMIT $3`
 	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
@@ -267,15 +273,6 @@ func createDataset(ctx context.Context, q querier, name, path, description strin
 	return oneDataset(ctx, q, "create dataset", query, name, path, description)
 }
 
-// getDataset returns the dataset with that id.
-func getDataset(ctx context.Context, q querier, id int64) (dataset, error) {
-	const query = `
-		SELECT ` + datasetColumns + `
-		FROM datasets d
-		WHERE d.id = $1`
-	return oneDataset(ctx, q, "get dataset", query, id)
-}
-
 // updateDataset changes what is not nil.
 func updateDataset(ctx context.Context, q querier, id int64, name, description *string) (dataset, error) {
 	const query = `
@@ -295,27 +292,6 @@ func lockDataset(ctx context.Context, tx pgx.Tx, id int64) error {
 	if err == nil && n == 0 {
 		return errNotFound
 	}
-	return err
-}
-
-// deleteDataset removes the dataset and all rows that hang on it, ending a running analysis.
-func deleteDataset(ctx context.Context, tx pgx.Tx, id int64) error {
-	if err := lockDataset(ctx, tx, id); err != nil {
-		return err
-	}
-	running, err := runningAnalysis(ctx, tx, id)
-	if err != nil {
-		return err
-	}
-	if running != 0 {
-		if err := lockAnalysis(ctx, tx, running, true); err != nil {
-			return err
-		}
-		if err := endAnalysis(ctx, tx, running, stateCanceled, "", ""); err != nil {
-			return err
-		}
-	}
-	_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
 	return err
 }
 
@@ -345,19 +321,14 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 	}
 
 	const extent = `
-		SELECT
-			min(a.west), max(a.east), min(b.west0), max(b.east0), min(f.bbox[2]), max(f.bbox[4])
-		FROM elevation_dataset_file_meta f
-		CROSS JOIN LATERAL (SELECT
-			f.bbox[1] AS west,
-			f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END AS east
-		) a
-		CROSS JOIN LATERAL (SELECT
-			a.west + CASE WHEN a.west < 0 THEN 360 ELSE 0 END AS west0,
-			a.east + CASE WHEN a.west < 0 THEN 360 ELSE 0 END AS east0
-		) b
-		WHERE f.dataset_id = $1
-			AND f.bbox IS NOT NULL`
+		SELECT min(west), max(east), min(west + turn), max(east + turn), min(south), max(north)
+		FROM (
+			SELECT bbox[1] AS west, bbox[2] AS south, bbox[4] AS north,
+				bbox[3] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS east,
+				CASE WHEN bbox[1] < 0 THEN 360 ELSE 0 END AS turn
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id = $1 AND bbox IS NOT NULL
+		) f`
 	var west, east, west0, east0, south, north *float64
 	if err := q.QueryRow(ctx, extent, d.ID).Scan(&west, &east, &west0, &east0, &south, &north); err != nil {
 		return details, fmt.Errorf("read extent of dataset: %w", err)
@@ -366,13 +337,7 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		details.BBox = overallBox(*west, *east, *west0, *east0, *south, *north)
 	}
 
-	const latest = `
-		SELECT ` + analysisColumns + `
-		FROM analyses a
-		WHERE a.dataset_id = $1
-		ORDER BY a.id DESC
-		LIMIT 1`
-	analyses, err := collect[analysis](ctx, q, "get latest analysis", latest, d.ID)
+	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
 	if len(analyses) > 0 {
 		details.Analysis = &analyses[0]
 	}

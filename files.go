@@ -14,7 +14,7 @@ import (
 
 // listFiles answers GET /api/v1/datasets/{id}/files, in the order of their paths.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
+	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
@@ -25,10 +25,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 		if err := v.err(); err != nil {
 			return nil, err
 		}
-		if _, err := getDataset(r.Context(), s.db, id); err != nil {
-			return nil, err
-		}
-		return listFiles(r.Context(), s.db, id, status, after[0], limit)
+		return listFiles(r.Context(), s.db, d.ID, status, after[0], limit)
 	}, func(f ElevationDatasetFileMeta) []string { return []string{f.Path} })
 }
 
@@ -49,12 +46,15 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, f)
 }
 
-// fileColumns are the columns of a file, of the table elevation_dataset_file_meta under the name f.
+// storedColumns are the columns of a file that are read from it: all but its id and its dataset's.
+const storedColumns = `
+	path, size_bytes, modified_ns, format, status, reason, width, height, bands, sample_type, nodata, pixel_is,
+	transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings,
+	analyzed_at`
+
+// fileColumns are the columns of a file, of the table elevation_dataset_file_meta.
 const fileColumns = `
-	f.id, f.path, f.size_bytes, f.modified_ns, to_timestamp(f.modified_ns / 1e9) AS modified_at,
-	f.format, f.status, f.reason, f.width, f.height, f.bands, f.sample_type, f.nodata, f.pixel_is,
-	f.transform, f.native_bbox, f.crs, f.crs_name, f.vertical_crs, f.bbox, f.bbox_accuracy_m,
-	f.resolution_m, f.source, f.warnings, f.analyzed_at`
+	id, to_timestamp(modified_ns / 1e9) AS modified_at,` + storedColumns
 
 // storedFile is a file as its row has it: with nanoseconds, finer than the database's own times.
 type storedFile struct {
@@ -77,11 +77,9 @@ func collectFiles(ctx context.Context, q querier, doing, query string, args ...a
 func listFiles(ctx context.Context, q querier, datasetID int64, status *string, after string, limit int) ([]ElevationDatasetFileMeta, error) {
 	const query = `
 		SELECT ` + fileColumns + `
-		FROM elevation_dataset_file_meta f
-		WHERE f.dataset_id = $1
-			AND f.path > $2
-			AND ($3::text IS NULL OR f.status = $3)
-		ORDER BY f.path
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path > $2 AND ($3::text IS NULL OR status = $3)
+		ORDER BY path
 		LIMIT $4`
 	return collectFiles(ctx, q, "list files", query, datasetID, after, status, limit)
 }
@@ -90,9 +88,8 @@ func listFiles(ctx context.Context, q querier, datasetID int64, status *string, 
 func getFile(ctx context.Context, q querier, datasetID, id int64) (ElevationDatasetFileMeta, error) {
 	const query = `
 		SELECT ` + fileColumns + `
-		FROM elevation_dataset_file_meta f
-		WHERE f.dataset_id = $1
-			AND f.id = $2`
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND id = $2`
 	files, err := collectFiles(ctx, q, "get file", query, datasetID, id)
 	if err == nil && len(files) == 0 {
 		err = errNotFound
@@ -117,27 +114,17 @@ func upsertFiles(ctx context.Context, tx pgx.Tx, datasetID int64, rows []Elevati
 			JOIN elevation_dataset_file_meta f ON f.dataset_id = $1 AND f.path = new.path
 		),
 		put AS (
-			INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, format, status,
-				reason, width, height, bands, sample_type, nodata, pixel_is, transform, native_bbox, crs,
-				crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, analyzed_at)
-			SELECT $1, path, size_bytes, modified_ns, format, status,
-				reason, width, height, bands, sample_type, nodata, pixel_is, transform, native_bbox, crs,
-				crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, analyzed_at
+			INSERT INTO elevation_dataset_file_meta (dataset_id,` + storedColumns + `)
+			SELECT $1,` + storedColumns + `
 			FROM new
 			ON CONFLICT (dataset_id, path) DO UPDATE
-			SET (size_bytes, modified_ns, format, status, reason, width, height, bands, sample_type, nodata,
-				pixel_is, transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m,
-				source, warnings, analyzed_at) = (
-				excluded.size_bytes, excluded.modified_ns, excluded.format, excluded.status, excluded.reason,
-				excluded.width, excluded.height, excluded.bands, excluded.sample_type, excluded.nodata,
-				excluded.pixel_is, excluded.transform, excluded.native_bbox, excluded.crs, excluded.crs_name,
-				excluded.vertical_crs, excluded.bbox, excluded.bbox_accuracy_m, excluded.resolution_m, excluded.source,
-				excluded.warnings, excluded.analyzed_at)
+			SET (` + storedColumns + `) = (SELECT ` + storedColumns + ` FROM (SELECT excluded.*) e)
 		)
 		SELECT
 			(SELECT count(*) FROM new) - (SELECT count(*) FROM known),
 			(SELECT count(*) FROM known WHERE NOT same),
-			(SELECT count(*) FROM known WHERE same)`
+			(SELECT count(*) FROM known WHERE same),
+			(SELECT count(*) FROM new WHERE status IN ('corrupt', 'unreadable'))`
 	in := make([]storedFile, len(rows))
 	for i, m := range rows {
 		in[i] = storedFile{m, m.ModifiedAt.UnixNano()}
@@ -146,7 +133,7 @@ func upsertFiles(ctx context.Context, tx pgx.Tx, datasetID int64, rows []Elevati
 	if err != nil {
 		return n, fmt.Errorf("encode rows: %w", err)
 	}
-	if err := tx.QueryRow(ctx, query, datasetID, encoded).Scan(&n.Added, &n.Changed, &n.Unchanged); err != nil {
+	if err := tx.QueryRow(ctx, query, datasetID, encoded).Scan(&n.Added, &n.Changed, &n.Unchanged, &n.Failed); err != nil {
 		return n, fmt.Errorf("store rows: %w", err)
 	}
 	return n, nil

@@ -31,21 +31,30 @@ type entry struct {
 	Modified int64  `json:"modified"` // nanoseconds since 1970
 }
 
+// row is the row of a file that is not read yet: it has no status.
+func (e entry) row(now time.Time) ElevationDatasetFileMeta {
+	return ElevationDatasetFileMeta{
+		Path:       e.Path,
+		SizeBytes:  e.Size,
+		ModifiedAt: time.Unix(0, e.Modified).UTC(),
+		Warnings:   []string{},
+		AnalyzedAt: now.UTC(),
+	}
+}
+
 // encodeName writes a file name as UTF-8: a backslash as \\, a byte that is not part of UTF-8 as \xNN. decodePath is
 // its inverse. Neither touches a slash, so both work on whole paths as well.
 func encodeName(name string) string {
-	if utf8.ValidString(name) && !strings.Contains(name, `\`) {
+	name = strings.ReplaceAll(name, `\`, `\\`)
+	if utf8.ValidString(name) {
 		return name
 	}
 	var b strings.Builder
 	for len(name) > 0 {
 		r, size := utf8.DecodeRuneInString(name)
-		switch {
-		case r == utf8.RuneError && size == 1:
+		if r == utf8.RuneError && size == 1 {
 			fmt.Fprintf(&b, `\x%02x`, name[0])
-		case r == '\\':
-			b.WriteString(`\\`)
-		default:
+		} else {
 			b.WriteString(name[:size])
 		}
 		name = name[size:]
@@ -103,8 +112,7 @@ type walker struct {
 // cannot be listed is an error (*listError); so is one that file or warn returns, and the end of ctx.
 func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 	type child struct {
-		entry       // Path is the name, with a slash if it is a directory
-		isDir bool  // not a symbolic link to one
+		entry       // Path is the name, with a slash if it is a directory, not a symbolic link to one
 		err   error // why a directory cannot be listed
 	}
 	w.progress.Add(1)
@@ -121,10 +129,10 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			// Nobody knows what it is. As a file it gets a row that says why; as a directory, a warning.
-			children = append(children, child{entry{Path: c.Path + "/"}, true, err})
+			// Nobody knows what it is. As a file it gets a row that says why; as a directory too, a warning.
+			children = append(children, child{entry{Path: c.Path + "/"}, err})
 		case info.IsDir():
-			c.isDir, c.Path = true, c.Path+"/"
+			c.Path += "/"
 		default:
 			c.Size, c.Modified = info.Size(), unixNano(info.ModTime())
 		}
@@ -140,16 +148,15 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		name := c.Path
+		name, isDir := c.Path, strings.HasSuffix(c.Path, "/")
 		c.Path = prefix + name
 		switch {
-		case c.isDir && w.after >= c.Path && !strings.HasPrefix(w.after, c.Path):
-		case !c.isDir && w.after >= c.Path:
+		case w.after >= c.Path && !(isDir && strings.HasPrefix(w.after, c.Path)):
 		case len(c.Path) > maxPath:
 			err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
 		case c.err != nil:
 			err = w.warn(c.Path, c.err)
-		case c.isDir:
+		case isDir:
 			err = w.descend(ctx, dir, name, c.Path)
 		default:
 			err = w.file(c.entry)
@@ -176,17 +183,14 @@ func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix stri
 	}
 	defer dir.Close()
 	err = w.walk(ctx, dir, prefix)
-	if e, ok := errors.AsType[*listError](err); ok && e.dir == dir {
+	if e, ok := errors.AsType[*listError](err); ok { // of this directory: one below it is warned of there
 		return w.warn(prefix, e.err)
 	}
 	return err
 }
 
 // listError is that a directory could not be listed.
-type listError struct {
-	dir *os.Root
-	err error
-}
+type listError struct{ err error }
 
 func (e *listError) Error() string { return "list directory: " + reasonOf(e.err) }
 func (e *listError) Unwrap() error { return e.err }
@@ -195,12 +199,12 @@ func (e *listError) Unwrap() error { return e.err }
 func readNames(dir *os.Root) ([]string, error) {
 	f, err := dir.Open(".")
 	if err != nil {
-		return nil, &listError{dir, err}
+		return nil, &listError{err}
 	}
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
 	if err != nil {
-		err = &listError{dir, err}
+		err = &listError{err}
 	}
 	return names, err
 }
@@ -222,9 +226,7 @@ type fileReader struct {
 // close gives the open directories back.
 func (fr *fileReader) close() {
 	fr.closeDirectory()
-	if fr.root != nil {
-		fr.root.Close()
-	}
+	fr.root.Close()
 }
 
 // closeDirectory gives the directory of the last file back.
@@ -241,10 +243,10 @@ func (fr *fileReader) closeDirectory() {
 // readEntry makes the row of a file; found is false where nothing has that name any more. What had a size when a walk
 // found it is opened without looking first. A panic of a parser, a mistake of ours, spoils only this row.
 func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool) {
-	m = ElevationDatasetFileMeta{Path: e.Path, Warnings: []string{}, AnalyzedAt: fr.now().UTC()}
+	is := e
 	defer func() {
 		if v := recover(); v != nil {
-			m = ElevationDatasetFileMeta{Path: e.Path, SizeBytes: m.SizeBytes, ModifiedAt: m.ModifiedAt, Warnings: []string{}, AnalyzedAt: m.AnalyzedAt}
+			m = is.row(fr.now())
 			m.fail(fileStatusCorrupt, "the reader failed on this file: %v", v)
 			found = true
 		}
@@ -256,7 +258,8 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, false
 	}
-	m.SizeBytes, m.ModifiedAt = is.Size, time.Unix(0, is.Modified).UTC()
+	is.Path = e.Path
+	m = is.row(fr.now())
 	if err != nil {
 		status := fileStatusUnreadable
 		if _, ok := errors.AsType[*notAFile](err); ok {
