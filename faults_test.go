@@ -574,6 +574,26 @@ func TestOutageWhileReading(t *testing.T) {
 	}
 }
 
+// TestRefusedRows: where the database refuses rows again and again, the analysis fails, and the rest is stored.
+func TestRefusedRows(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 1 })
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
+	dataset := c.addDataset("tiles")
+	ts.exec(`ALTER TABLE elevation_dataset_file_meta ADD CONSTRAINT refused CHECK (path <> 'd0/t1.tif')`)
+	if a := c.analyze(dataset, nil); a.text("failure_code") != failureInternal || counts(a)[1] != 2 || len(c.files(dataset)) != 2 {
+		t.Errorf("%s", a.body)
+	}
+	if n := strings.Count(ts.log.String(), "store rows"); n != maxFailures || ts.queryInt(`SELECT count(*) FROM analysis_chunks`) != 0 {
+		t.Errorf("%d attempts", n)
+	}
+	ts.exec(`ALTER TABLE elevation_dataset_file_meta DROP CONSTRAINT refused`)
+	if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded || counts(a)[1] != 1 {
+		t.Errorf("after it: %s", a.body)
+	}
+}
+
 // TestHungReadsAreBounded: reads that hang are left behind up to a bound, then the dataset counts as
 // unavailable; when they come back, work goes on.
 func TestHungReadsAreBounded(t *testing.T) {

@@ -17,9 +17,7 @@ import (
 const deadInstances = `
 	SELECT dead.id
 	FROM instances dead, instances own
-	WHERE own.id = $1
-		AND own.live_until >= now()
-		AND dead.live_until < now()
+	WHERE own.id = $1 AND own.live_until >= now() AND dead.live_until < now()
 		AND (dead.live_until > own.alive_since OR now() - own.alive_since > own.live_until - own.seen_at)`
 
 // noteInstance says that this instance lives, for the time of life, and with which keys. It is an error
@@ -29,8 +27,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 	const others = `
 		SELECT DISTINCT ON (id) signer, fingerprints
 		FROM instances
-		WHERE id <> $1
-			AND live_until > now()
+		WHERE id <> $1 AND live_until > now()
 		ORDER BY id, seen_at DESC`
 	const note = `
 		INSERT INTO instances AS i (id, signer, fingerprints, seen_at, alive_since, live_until)

@@ -64,27 +64,19 @@ func encodeName(name string) string {
 
 // decodePath returns the path that encodeName wrote.
 func decodePath(path string) (string, error) {
-	if !strings.Contains(path, `\`) {
-		return path, nil
-	}
 	var b strings.Builder
 	for {
-		before, after, found := strings.Cut(path, `\`)
-		b.WriteString(before)
-		switch {
-		case !found:
-			return b.String(), nil
-		case strings.HasPrefix(after, `\`):
-			b.WriteByte('\\')
-			path = after[1:]
-		default:
-			n, err := strconv.ParseUint(after[min(1, len(after)):min(3, len(after))], 16, 8)
-			if err != nil || len(after) < 3 || after[0] != 'x' {
-				return "", fmt.Errorf("path %q: bad escape", path)
-			}
-			b.WriteByte(byte(n))
-			path = after[3:]
+		i := strings.IndexByte(path, '\\')
+		if i < 0 {
+			return b.String() + path, nil
 		}
+		c, _, rest, err := strconv.UnquoteChar(path[i:], 0)
+		if err != nil || path[i+1] != '\\' && path[i+1] != 'x' {
+			return "", fmt.Errorf("path %q: bad escape", path)
+		}
+		b.WriteString(path[:i])
+		b.WriteByte(byte(c))
+		path = rest
 	}
 }
 
@@ -218,7 +210,6 @@ type fileReader struct {
 	dirName string   // "" or "a/b/"
 	name    string   // of the last file in it
 	header  headerReader
-	beside  besideFunc // readBeside
 	now     func() time.Time
 	before  func(path string) // called before each file is read, if set: tests use it
 }
@@ -269,10 +260,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		return m, true
 	}
 	defer f.Close()
-	if fr.beside == nil {
-		fr.beside = fr.readBeside
-	}
-	fr.header.readExtent(fr.name, f, is.Size, fr.beside, &m)
+	fr.header.readExtent(fr.name, f, is.Size, fr.readBeside, &m)
 	return m, true
 }
 
@@ -341,12 +329,11 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 		if err != nil {
 			return nil, entry{}, err
 		}
-		fr.dir = dir
+		fr.dir, fr.dirName = dir, dirName
 		if fr.dirFile, err = dir.Open("."); err != nil {
 			fr.closeDirectory()
 			return nil, entry{}, err
 		}
-		fr.dirName = dirName
 	}
 	fr.name = name
 	return fr.openNamed(name, e.Size > 0)
