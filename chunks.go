@@ -85,9 +85,8 @@ func (a *analyzer) readChunk(ctx context.Context, t readTask) (err error) {
 	return nil
 }
 
-// readFiles returns the rows of the chunk's files, less those that have vanished since the walk, and which rows of
-// its interval are of files that are really gone. A file that hangs is left behind, and another reader goes on
-// after it.
+// readFiles returns the rows of the chunk's files, less those that have vanished since the walk, and which rows of its
+// interval are of files that are really gone. A file that hangs is left behind, and another reader goes on after it.
 func (a *analyzer) readFiles(ctx context.Context, t readTask) (rows []ElevationDatasetFileMeta, gone []string, err error) {
 	known, unlisted, err := storedRows(ctx, a.db, t)
 	if err != nil {

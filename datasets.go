@@ -405,7 +405,7 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, files[0])
 }
 
-// storedColumns are the columns of a file that are read from it: all but its id and its dataset's.
+// storedColumns are the columns of a file that an analysis writes: all but its id and its dataset's.
 const storedColumns = `
 	path, size_bytes, modified_ns, format, status, reason, width, height, bands, sample_type, nodata, pixel_is,
 	transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings,

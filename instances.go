@@ -20,9 +20,8 @@ const deadInstances = `
 	WHERE own.id = $1 AND own.live_until >= now() AND dead.live_until < now()
 		AND (dead.live_until > own.alive_since OR now() - own.alive_since > own.live_until - own.seen_at)`
 
-// noteInstance says that this instance lives, for the time of life, and with which keys. It is an error
-// where another that lives does not know our signer, or we not its: tokens of the one would be refused
-// by the other.
+// noteInstance says that this instance lives, for the time of life, and with which keys. It is an error where another
+// that lives does not know our signer, or we not its: tokens of the one would be refused by the other.
 func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyring, life time.Duration) error {
 	const others = `
 		SELECT DISTINCT ON (id) signer, fingerprints
