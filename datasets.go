@@ -366,17 +366,17 @@ func overallBox(west, east, west0, east0, south, north float64) []float64 {
 
 // listFiles answers GET /api/v1/datasets/{id}/files, in the order of their paths.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
+	status := optional(r.URL.Query(), "status")
+	var v invalid
+	v.check(status == nil || slices.Contains(fileStatuses(), *status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
+	if err := v.err(); err != nil {
+		return err
+	}
 	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]ElevationDatasetFileMeta, error) {
-		status := optional(r.URL.Query(), "status")
-		var v invalid
-		v.check(status == nil || slices.Contains(fileStatuses(), *status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
-		if err := v.err(); err != nil {
-			return nil, err
-		}
 		return listFiles(r.Context(), s.db, d.ID, status, after[0], limit)
 	}, func(f ElevationDatasetFileMeta) []string { return []string{f.Path} })
 }
