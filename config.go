@@ -45,75 +45,80 @@ const (
 // setting is one environment variable.
 type setting struct {
 	name  string
-	value string // the default
-	parse func(c *config, value string) error
+	value string // in force; in the table below the default
+	parse func(value string) error
 }
 
-// settings is every variable with its default. Those with an empty default are optional.
-func settings() []setting {
-	return []setting{
-		{"CAIRN_LISTEN", "127.0.0.1:8080", func(c *config, v string) error { c.listen = v; return nil }},
-		{"CAIRN_STATE_DIR", "var", func(c *config, v string) (err error) { c.stateDir, err = filepath.Abs(v); return err }},
-		{"CAIRN_DATABASE_URL", "", func(c *config, v string) error { c.databaseURL = v; return nil }},
-		{"CAIRN_DATASETS_DIR", "", parseRoots},
-		{"CAIRN_KEYS_FILE", "", func(c *config, v string) (err error) {
-			if v != "" {
-				c.keysFile, err = filepath.Abs(v)
-			}
-			return err
-		}},
-		{"CAIRN_ACCESS_TTL", "8h", func(c *config, v string) error { return parseDuration(&c.accessTTL, v) }},
-		{"CAIRN_REFRESH_TTL", "720h", func(c *config, v string) error { return parseDuration(&c.refreshTTL, v) }},
-		{"CAIRN_SESSION_MAX", "2160h", func(c *config, v string) error { return parseDuration(&c.sessionMax, v) }},
-		{"CAIRN_REFRESH_GRACE", "10s", func(c *config, v string) error {
-			if err := parseDuration(&c.refreshGrace, v); err != nil || c.refreshGrace > 5*time.Minute {
+// settings is every variable as it is in an environment ("NAME=value"), parsed into c. An empty value is as good as
+// none; those with an empty default are optional.
+func settings(c *config, env []string) []setting {
+	all := []setting{
+		{"CAIRN_LISTEN", "127.0.0.1:8080", text(&c.listen)},
+		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
+		{"CAIRN_DATABASE_URL", "", text(&c.databaseURL)},
+		{"CAIRN_DATASETS_DIR", "", c.parseRoots},
+		{"CAIRN_KEYS_FILE", "", absolute(&c.keysFile)},
+		{"CAIRN_ACCESS_TTL", "8h", duration(&c.accessTTL)},
+		{"CAIRN_REFRESH_TTL", "720h", duration(&c.refreshTTL)},
+		{"CAIRN_SESSION_MAX", "2160h", duration(&c.sessionMax)},
+		{"CAIRN_REFRESH_GRACE", "10s", func(v string) error {
+			if err := duration(&c.refreshGrace)(v); err != nil || c.refreshGrace > 5*time.Minute {
 				return errors.New("must be a duration of at most 5m: while it lasts, theft is not seen")
 			}
 			return nil
 		}},
-		{"CAIRN_PASSWORD_MIN", "8", parsePasswordMin},
-		{"CAIRN_ARGON2", "m=19456,t=2,p=1", parseArgonSetting},
-		{"CAIRN_REGISTRATION", registrationOpen, func(c *config, v string) error {
-			return oneOf(&c.registration, v, registrationOpen, registrationApproval, registrationClosed)
+		{"CAIRN_PASSWORD_MIN", "8", func(v string) (err error) {
+			if c.passwordMin, err = strconv.Atoi(v); err != nil || c.passwordMin < 8 || c.passwordMin > 64 {
+				return errors.New("must be a number from 8 to 64")
+			}
+			return nil
 		}},
-		{"CAIRN_COOKIE_INSECURE", "0", func(c *config, v string) (err error) { c.cookieInsecure, err = strconv.ParseBool(v); return err }},
-		{"CAIRN_TRUSTED_PROXIES", "", parseProxies},
-		{"CAIRN_LOG_FORMAT", "", func(c *config, v string) error { return oneOf(&c.logFormat, v, "", "text", "json") }},
-		{"CAIRN_LOG_LEVEL", "info", func(c *config, v string) error { return c.logLevel.UnmarshalText([]byte(v)) }},
+		{"CAIRN_ARGON2", "m=19456,t=2,p=1", c.parseArgon},
+		{"CAIRN_REGISTRATION", registrationOpen, text(&c.registration, registrationOpen, registrationApproval, registrationClosed)},
+		{"CAIRN_COOKIE_INSECURE", "0", func(v string) (err error) { c.cookieInsecure, err = strconv.ParseBool(v); return err }},
+		{"CAIRN_TRUSTED_PROXIES", "", c.parseProxies},
+		{"CAIRN_LOG_FORMAT", "", text(&c.logFormat, "", "text", "json")},
+		{"CAIRN_LOG_LEVEL", "info", func(v string) error { return c.logLevel.UnmarshalText([]byte(v)) }},
+	}
+	for i := range all {
+		all[i].value = cmp.Or(lookup(env, all[i].name), all[i].value)
+	}
+	return all
+}
+
+// text sets a value, which must be one of those allowed where there are any.
+func text(to *string, allowed ...string) func(string) error {
+	return func(value string) error {
+		if allowed != nil && !slices.Contains(allowed, value) {
+			return fmt.Errorf("must be one of %s", strings.TrimSpace(strings.Join(allowed, " ")))
+		}
+		*to = value
+		return nil
 	}
 }
 
-// oneOf sets a value that must be one of those allowed.
-func oneOf(to *string, value string, allowed ...string) error {
-	if !slices.Contains(allowed, value) {
-		return fmt.Errorf("must be one of %s", strings.TrimSpace(strings.Join(allowed, " ")))
+// absolute sets a path, made absolute, unless it is empty.
+func absolute(to *string) func(string) error {
+	return func(value string) (err error) {
+		if value != "" {
+			*to, err = filepath.Abs(value)
+		}
+		return err
 	}
-	*to = value
-	return nil
 }
 
-// parseDuration sets a duration of more than 0.
-func parseDuration(to *time.Duration, value string) error {
-	d, err := time.ParseDuration(value)
-	if err != nil || d <= 0 {
-		return errors.New("must be a duration like 8h or 30s, more than 0")
+// duration sets a duration of more than 0.
+func duration(to *time.Duration) func(string) error {
+	return func(value string) (err error) {
+		if *to, err = time.ParseDuration(value); err != nil || *to <= 0 {
+			return errors.New("must be a duration like 8h or 30s, more than 0")
+		}
+		return nil
 	}
-	*to = d
-	return nil
 }
 
-// parsePasswordMin sets the shortest password that is taken.
-func parsePasswordMin(c *config, value string) error {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 8 || n > 64 {
-		return errors.New("must be a number from 8 to 64")
-	}
-	c.passwordMin = n
-	return nil
-}
-
-// parseArgonSetting sets how passwords are hashed, which may be stronger than the default but not weaker.
-func parseArgonSetting(c *config, value string) (err error) {
+// parseArgon sets how passwords are hashed, which may be stronger than the default but not weaker.
+func (c *config) parseArgon(value string) (err error) {
 	if c.argon, err = parseArgon(value); err != nil {
 		return err
 	}
@@ -125,11 +130,8 @@ func parseArgonSetting(c *config, value string) (err error) {
 
 // parseRoots reads the colon-separated dataset roots; without any it is "datasets" beside the state
 // directory, which comes before it in the table.
-func parseRoots(c *config, value string) error {
-	if value == "" {
-		value = filepath.Join(filepath.Dir(c.stateDir), "datasets")
-	}
-	for _, root := range filepath.SplitList(value) {
+func (c *config) parseRoots(value string) error {
+	for _, root := range filepath.SplitList(cmp.Or(value, filepath.Join(filepath.Dir(c.stateDir), "datasets"))) {
 		abs, err := filepath.Abs(root)
 		if err != nil || root == "" {
 			return errors.New("must be directories, separated by colons")
@@ -140,7 +142,7 @@ func parseRoots(c *config, value string) error {
 }
 
 // parseProxies reads the networks of trusted proxies.
-func parseProxies(c *config, value string) error {
+func (c *config) parseProxies(value string) error {
 	for text := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' || r == ' ' }) {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -151,16 +153,11 @@ func parseProxies(c *config, value string) error {
 	return nil
 }
 
-// loadConfig reads the settings from an environment ("NAME=value"). An empty value is as good as
-// none. The error names the variable, never its value.
+// loadConfig reads the settings from an environment. The error names the variable, never its value.
 func loadConfig(env []string) (config, error) {
 	c := config{credentialsDir: lookup(env, "CREDENTIALS_DIRECTORY")}
-	for _, s := range settings() {
-		value := cmp.Or(lookup(env, s.name), s.value)
-		if s.name == "CAIRN_STATE_DIR" && lookup(env, s.name) == "" {
-			value = cmp.Or(lookup(env, "STATE_DIRECTORY"), value) // set by systemd
-		}
-		if err := s.parse(&c, value); err != nil {
+	for _, s := range settings(&c, env) {
+		if err := s.parse(s.value); err != nil {
 			return config{}, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
@@ -178,12 +175,11 @@ func lookup(env []string, name string) string {
 }
 
 // unknownSettings are the variables that look like ours and are not.
-func unknownSettings(env []string) []string {
-	var unknown []string
+func unknownSettings(env []string) (unknown []string) {
 	for _, pair := range env {
 		name, _, _ := strings.Cut(pair, "=")
-		isOurs := func(s setting) bool { return s.name == name }
-		if strings.HasPrefix(name, "CAIRN_") && !slices.ContainsFunc(settings(), isOurs) {
+		isIt := func(s setting) bool { return s.name == name }
+		if strings.HasPrefix(name, "CAIRN_") && !slices.ContainsFunc(settings(new(config), nil), isIt) {
 			unknown = append(unknown, name)
 		}
 	}
@@ -193,12 +189,11 @@ func unknownSettings(env []string) []string {
 // checkConfig is "cairn config check": it prints each setting as it is in force, the database URL
 // only as set or not, since a password may be in it.
 func checkConfig(env []string, stdout io.Writer) error {
-	for _, s := range settings() {
-		value := cmp.Or(lookup(env, s.name), s.value)
-		if s.name == "CAIRN_DATABASE_URL" && value != "" {
-			value = "(set)"
+	for _, s := range settings(new(config), env) {
+		if s.name == "CAIRN_DATABASE_URL" && s.value != "" {
+			s.value = "(set)"
 		}
-		fmt.Fprintf(stdout, "%s=%s\n", s.name, value)
+		fmt.Fprintf(stdout, "%s=%s\n", s.name, s.value)
 	}
 	if unknown := unknownSettings(env); len(unknown) > 0 {
 		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))

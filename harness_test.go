@@ -63,11 +63,7 @@ func runSuite(m *testing.M) (code int, err error) {
 	data := filepath.Join(suite.dir, "data")
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	if os.Getuid() == 0 { // PostgreSQL does not run as root
-		postgres, err := osuser.Lookup("postgres")
-		if err != nil {
-			return 1, err
-		}
-		account, err := accountOf(postgres)
+		account, err := accountOf(osuser.Lookup("postgres"))
 		if err != nil {
 			return 1, err
 		}

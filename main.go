@@ -21,7 +21,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -138,12 +137,11 @@ func newLogger(cfg config, w io.Writer) (log *slog.Logger, flush func()) {
 
 // isTerminal says whether the reader or writer is a terminal (or another character device).
 func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	if !ok {
-		return false
+	if f, ok := stream.(*os.File); ok {
+		info, err := f.Stat()
+		return err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return false
 }
 
 // newServer puts the service together. Nothing runs yet.
@@ -170,23 +168,15 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	if err := cfg.checkPlaces(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cfg.stateDir, 0o755); err != nil {
-		return fmt.Errorf("make the state directory: %w", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(cfg.stateDir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("lock the state directory: %w", err)
-	}
-	defer lock.Close() // and with it the lock
-	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		return fmt.Errorf("another cairn uses the state directory %s", cfg.stateDir)
-	}
-	var poolConfig *pgxpool.Config
 	if cfg.databaseURL != "" {
-		poolConfig, err = databaseConfig(cfg.databaseURL)
+		lock, err := lockStateDir(cfg.stateDir)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
 	} else {
 		var private *privatePostgres
-		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil {
+		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
 			return err
 		}
 		defer func() {
@@ -194,39 +184,32 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			defer cancel()
 			err = errors.Join(err, private.stop(stopCtx))
 		}()
-		poolConfig, err = privateConfig(private.dialDir)
 	}
-	if err != nil {
-		return err
-	}
-	pool, err := openPool(ctx, poolConfig)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	if err := migrate(ctx, pool, log); err != nil {
-		return err
-	}
-	keys, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, cfg.keysFile == "")
-	if err != nil {
-		return err
-	}
-	s := newServer(cfg, log, pool, keys)
-	adjust(s)
-	if err := noteInstance(ctx, pool, s.principals.instance, keys, s.life); err != nil {
-		return err
-	}
-	if err := s.ensureAdministrator(ctx); err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", cfg.listen)
-	if err != nil {
-		return err
-	}
-	if address := listener.Addr().(*net.TCPAddr); cfg.registration == registrationOpen && !address.IP.IsLoopback() {
-		log.Warn("anyone who reaches this address may register; CAIRN_REGISTRATION=approval or closed changes that", "address", address.String())
-	}
-	return s.run(ctx, listener, stdout)
+	return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
+		if err := migrate(ctx, pool, log); err != nil {
+			return err
+		}
+		keys, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, cfg.keysFile == "")
+		if err != nil {
+			return err
+		}
+		s := newServer(cfg, log, pool, keys)
+		adjust(s)
+		if err := noteInstance(ctx, pool, s.principals.instance, keys, s.life); err != nil {
+			return err
+		}
+		if err := s.ensureAdministrator(ctx); err != nil {
+			return err
+		}
+		listener, err := net.Listen("tcp", cfg.listen)
+		if err != nil {
+			return err
+		}
+		if address := listener.Addr().(*net.TCPAddr); cfg.registration == registrationOpen && !address.IP.IsLoopback() {
+			log.Warn("anyone who reaches this address may register; CAIRN_REGISTRATION=approval or closed changes that", "address", address.String())
+		}
+		return s.run(ctx, listener, stdout)
+	})
 }
 
 // run serves on the listener and works on analyses until ctx ends.
@@ -240,8 +223,14 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // what clients do to their connections
 	}
-	var open connections
-	web.ConnState = open.note
+	var open sync.Map // connections that are new or have a request under way
+	web.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateNew || state == http.StateActive {
+			open.Store(conn, nil)
+		} else {
+			open.Delete(conn)
+		}
+	}
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	s.stopping = ctx
@@ -265,8 +254,12 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		listener.Close()
 		<-served // so that Shutdown does not close the listener again, which would be an error
 		web.SetKeepAlivesEnabled(false)
-		for deadline := time.Now().Add(drainTime); open.busy() && time.Now().Before(deadline); {
-			pause(shutdown, 10*time.Millisecond)
+		drain, cancelDrain := context.WithTimeout(shutdown, drainTime)
+		defer cancelDrain()
+		for conn := range open.Range { // each until it is open no more
+			for _, is := open.Load(conn); is && drain.Err() == nil; _, is = open.Load(conn) {
+				pause(drain, 10*time.Millisecond)
+			}
 		}
 		if err = web.Shutdown(shutdown); errors.Is(err, net.ErrClosed) {
 			err = nil // the listener, which we have closed
@@ -286,33 +279,6 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 
 // drainTime is how long a client that has connected may take to send its request, once we are to stop.
 const drainTime = 2 * time.Second
-
-// connections knows which connections are new or have a request under way.
-type connections struct {
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-}
-
-// note is an http.Server's ConnState.
-func (c *connections) note(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if state == http.StateNew || state == http.StateActive {
-		if c.conns == nil {
-			c.conns = map[net.Conn]bool{}
-		}
-		c.conns[conn] = true
-	} else {
-		delete(c.conns, conn)
-	}
-}
-
-// busy says whether there is one.
-func (c *connections) busy() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.conns) > 0
-}
 
 // listen takes in what the database tells of changes.
 func (s *server) listen(ctx context.Context) {
@@ -342,10 +308,7 @@ func (s *server) keepHouse(ctx context.Context) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	life, heartbeat, broom := time.NewTicker(s.life/3), time.NewTicker(heartbeatPause), time.NewTicker(time.Minute)
-	defer life.Stop()
-	defer heartbeat.Stop()
-	defer broom.Stop()
+	life, heartbeat, broom := time.Tick(s.life/3), time.Tick(heartbeatPause), time.Tick(time.Minute)
 	for {
 		var err error
 		select {
@@ -353,11 +316,11 @@ func (s *server) keepHouse(ctx context.Context) {
 			return
 		case <-hangup:
 			s.reloadKeys(ctx)
-		case <-life.C:
+		case <-life:
 			err = noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
-		case <-heartbeat.C:
+		case <-heartbeat:
 			err = errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx))
-		case <-broom.C:
+		case <-broom:
 			err = errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx))
 		}
 		if err != nil && ctx.Err() == nil {

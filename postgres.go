@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,11 +29,10 @@ import (
 const (
 	serverTries        = 10 // at start
 	serverPause        = time.Second
-	serverMayRefuse    = 5 * time.Second        // an adopted one, until it has reloaded pg_ident.conf
-	serverAdoptedPoll  = 200 * time.Millisecond // only a parent can wait for a process
-	serverKillPatience = 10 * time.Second       // it ends within 5 s of SIGQUIT
-	serverLogLimit     = 4 << 20                // bytes, looked at when a server is launched
-	cannotConnectNow   = "57P03"                // SQLSTATE: starting, recovering or shutting down
+	serverMayRefuse    = 5 * time.Second  // an adopted one, until it has reloaded pg_ident.conf
+	serverKillPatience = 10 * time.Second // it ends within 5 s of SIGQUIT
+	serverLogLimit     = 4 << 20          // bytes, looked at when a server is launched
+	cannotConnectNow   = "57P03"          // SQLSTATE: starting, recovering or shutting down
 	serverSocketName   = ".s.PGSQL.5432"
 	dataDirName        = "postgres"
 	unfinishedPrefix   = "postgres.new-"  // data directories that are being made
@@ -60,37 +60,55 @@ cairn  "%[1]s"  postgres
 // OS user that runs it, and root as the owner of the database, who is no superuser.
 type privatePostgres struct {
 	cluster
-	log        *slog.Logger
-	data       *os.Root // the data directory
-	dialDir    *os.File // the same, for privateConfig
-	lock       *os.File
-	serverLog  *os.File
-	process    *os.Process   // the server; a pidfd: no signal ever reaches a later process of the same id
-	ended      chan struct{} // closed when process has ended; supervise may replace both
-	cancel     context.CancelFunc
-	supervised chan struct{} // closed when supervise has returned
+	log         *slog.Logger
+	lock        *os.File
+	data        *os.Root // the data directory
+	dialDir     *os.File // the same, for privateConfig
+	serverLog   *os.File
+	process     *os.Process // the server; a pidfd: no signal ever reaches a later process of the same id
+	cancel      context.CancelFunc
+	supervision sync.WaitGroup
 }
 
 // errNotUp says that the server ended before it answered, or that what answers is not, or no longer, known for
 // it. An earlier server that is just ending looks like either.
 var errNotUp = errors.New("the server is not up")
 
-// startPrivatePostgres makes the state directory and in it the data directory where they are missing, takes
-// the lock, starts the server or adopts the one that still runs, and waits until it answers or ctx ends. From
-// then on the server is kept running until stop.
-func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
+// lockStateDir makes the state directory where it is missing, and keeps a second service away from it until the
+// file is closed. Child processes do not inherit the lock.
+func lockStateDir(stateDir string) (*os.File, error) {
 	err := os.MkdirAll(stateDir, 0o755)
-	if err == nil {
-		stateDir, err = filepath.EvalSymlinks(stateDir)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
+		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
-	c, err := findCluster(stateDir, privateFallbackDir)
+	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state directory: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("another cairn uses the state directory %s, or it cannot be locked: %w", stateDir, err)
+	}
+	return lock, nil
+}
+
+// startPrivatePostgres locks the state directory, makes the data directory in it where that is missing, starts the
+// server or adopts the one that still runs, and waits until it answers or ctx ends. From then on the server is
+// kept running until stop.
+func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
+	lock, err := lockStateDir(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	var c cluster
+	if stateDir, err = filepath.EvalSymlinks(stateDir); err == nil {
+		c, err = findCluster(stateDir, privateFallbackDir)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		c, err = createCluster(ctx, stateDir, privateFallbackDir)
 	}
 	if err != nil {
+		lock.Close()
 		return nil, fmt.Errorf("find or make a private PostgreSQL: %w", err)
 	}
 	if c.folder != stateDir {
@@ -98,7 +116,7 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 			"directory", c.folder, "state_dir", stateDir, "os_user", c.account.name)
 	}
 	supervision, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p := &privatePostgres{cluster: c, log: log, cancel: cancel, supervised: make(chan struct{})}
+	p := &privatePostgres{cluster: c, log: log, lock: lock, cancel: cancel}
 	if err = p.prepare(); err == nil {
 		err = p.bringUp(ctx)
 	}
@@ -107,18 +125,17 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 		err = p.bringUp(ctx)
 	}
 	if err != nil {
-		close(p.supervised)
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverKillPatience)
 		defer cancel()
 		return nil, errors.Join(fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err), p.stop(stopping))
 	}
-	go p.supervise(supervision)
+	p.supervision.Go(func() { p.supervise(supervision) })
 	return p, nil
 }
 
-// prepare opens and locks the data directory, removes what interrupted attempts at one left, and writes the
-// access files. The folder may be in the hands of the server's user: os.Root keeps a symbolic link planted
-// there from leading root elsewhere.
+// prepare opens the data directory, removes what interrupted attempts at one left, and writes the access files. The
+// folder may be in the hands of the server's user: os.Root keeps a symbolic link planted there from leading root
+// elsewhere.
 func (p *privatePostgres) prepare() error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
@@ -131,45 +148,40 @@ func (p *privatePostgres) prepare() error {
 	if p.dialDir, err = p.data.Open("."); err != nil {
 		return err
 	}
-	// Any file that stays, and that no other OS user can open. Child processes do not inherit the lock.
-	if p.lock, err = p.data.OpenFile("PG_VERSION", os.O_RDWR, 0); err != nil {
-		return err
-	}
-	if err := syscall.Flock(int(p.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("another Cairn service uses the state directory, or it cannot be locked: %w", err)
-	}
 	left, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
 	for _, name := range left {
 		folder.RemoveAll(name) // where an orphaned initdb is still at work this is left to the next start
 	}
 	// A pipe to us would end with us, so the server writes its messages to a file.
-	p.serverLog, err = folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
-	if err == nil && p.account.credential != nil {
-		err = p.serverLog.Chown(int(p.account.uid), int(p.account.gid))
-	}
-	if err != nil {
+	if p.serverLog, err = folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
 		return err
 	}
-	// These exist since initdb, and being written in place stay the property of the server's user.
-	err = p.data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600)
-	return errors.Join(err, p.data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600))
+	// The access files exist since initdb, and being written in place stay the property of the server's user.
+	return errors.Join(p.serverLog.Chown(int(p.account.uid), -1),
+		p.data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
+		p.data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600))
 }
 
 // supervise starts the server again whenever it ends, until ctx is done.
 func (p *privatePostgres) supervise(ctx context.Context) {
-	defer close(p.supervised)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.ended:
+	for ; ctx.Err() == nil; pause(ctx, serverPause) {
+		if p.runs() {
+			continue
 		}
 		p.log.Error("the private PostgreSQL has ended and is started again", "server_log", p.serverLog.Name())
-		pause(ctx, serverPause)
 		if err := p.bringUp(ctx); err != nil && ctx.Err() == nil {
 			p.log.Error("the private PostgreSQL could not be started", "error", err)
 		}
 	}
+}
+
+// runs reports whether the server still runs: it is polled for, since only its parent could wait for it.
+func (p *privatePostgres) runs() bool {
+	if p.isPostmaster(p.process.Pid) {
+		return true
+	}
+	p.process.Wait() // so that a child of ours does not stay a zombie; its log says how it ended
+	return false
 }
 
 // bringUp adopts or launches a server and waits until it accepts a connection as role cairn.
@@ -179,49 +191,49 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	}
 	process, err := p.findPostmaster()
 	if process != nil {
-		p.adopt(process)
+		p.log.Info("a private PostgreSQL still runs and is adopted", "directory", p.dataDir(), "pid", process.Pid)
+		process.Signal(syscall.SIGHUP) // it may have to read new access files
 	} else if err == nil {
-		err = p.launch()
+		process, err = p.launch()
 	}
 	if err != nil {
 		return err
 	}
+	p.process = process
 	config, err := privateConfig(p.dialDir)
 	if err != nil {
 		return err
 	}
 	for began, wait := time.Now(), 5*time.Millisecond; ; wait = min(2*wait, time.Second) {
 		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-		if err == nil {
-			conn.Close(ctx)
-			p.log.Info("the private PostgreSQL answers", "directory", p.dataDir(), "os_user", p.account.name, "pid", p.process.Pid)
-			return nil
-		}
 		refusal, refused := errors.AsType[*pgconn.PgError](err)
-		if refused && refusal.Code != cannotConnectNow && time.Since(began) > serverMayRefuse {
+		switch {
+		case err == nil:
+			conn.Close(ctx)
+			p.log.Info("the private PostgreSQL answers", "directory", p.dataDir(), "os_user", p.account.name, "pid", process.Pid)
+			return nil
+		case refused && refusal.Code != cannotConnectNow && time.Since(began) > serverMayRefuse:
 			return fmt.Errorf("connect: %w", err)
-		}
-		select {
-		case <-p.ended:
+		case !p.runs():
 			size, _ := p.serverLog.Seek(0, io.SeekEnd)
 			tail, _ := io.ReadAll(io.NewSectionReader(p.serverLog, max(0, size-800), 800))
 			return fmt.Errorf("%w: it ended before it answered: %s", errNotUp, oneLine(tail))
-		case <-ctx.Done():
+		case ctx.Err() != nil:
 			return fmt.Errorf("%w (%w)", ctx.Err(), err)
-		case <-time.After(wait):
 		}
+		pause(ctx, wait)
 	}
 }
 
 // launch starts a server of the data directory's version, which outlives a Cairn that is killed.
-func (p *privatePostgres) launch() error {
+func (p *privatePostgres) launch() (*os.Process, error) {
 	version, err := p.data.ReadFile("PG_VERSION")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	programs, err := findServerPrograms(strings.TrimSpace(string(version)))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if size, err := p.serverLog.Seek(0, io.SeekEnd); err == nil && size > serverLogLimit {
 		p.serverLog.Truncate(0)
@@ -234,29 +246,9 @@ func (p *privatePostgres) launch() error {
 		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // errors are the client's to log
 	cmd.Stdout, cmd.Stderr = p.serverLog, p.serverLog
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("as user %s: %w", p.account.name, err)
+		return nil, fmt.Errorf("as user %s: %w", p.account.name, err)
 	}
-	ended := make(chan struct{})
-	p.process, p.ended = cmd.Process, ended
-	go func() {
-		defer close(ended)
-		cmd.Wait() // its log says how it ended
-	}()
-	return nil
-}
-
-// adopt takes over a server that another Cairn launched. It may have to read new access files.
-func (p *privatePostgres) adopt(process *os.Process) {
-	p.log.Info("a private PostgreSQL still runs and is adopted", "directory", p.dataDir(), "pid", process.Pid)
-	ended := make(chan struct{})
-	p.process, p.ended = process, ended
-	process.Signal(syscall.SIGHUP)
-	go func() {
-		defer close(ended)
-		for p.isPostmaster(process.Pid) {
-			time.Sleep(serverAdoptedPoll) // no child of ours: nothing tells of its end
-		}
-	}()
+	return cmd.Process, nil
 }
 
 // findPostmaster returns the running server of this data directory, or nil. Lock files that a crash left may be
@@ -302,7 +294,7 @@ func oneLine(output []byte) string { return strings.Join(strings.Fields(string(o
 // once ctx has ended an immediate one, after which the next start recovers. Then it gives up the lock.
 func (p *privatePostgres) stop(ctx context.Context) error {
 	p.cancel()
-	<-p.supervised
+	p.supervision.Wait()
 	defer p.lock.Close() // last
 	defer p.dialDir.Close()
 	defer p.serverLog.Close()
@@ -312,19 +304,19 @@ func (p *privatePostgres) stop(ctx context.Context) error {
 	if p.process == nil {
 		return nil
 	}
-	p.process.Signal(syscall.SIGINT)
-	select {
-	case <-p.ended:
-		return nil
-	case <-ctx.Done():
+	for _, shutdown := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
+		p.process.Signal(shutdown)
+		for p.runs() && ctx.Err() == nil {
+			pause(ctx, 10*time.Millisecond)
+		}
+		if !p.runs() {
+			return nil
+		}
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverKillPatience)
+		defer cancel()
+		ctx = patience
 	}
-	p.process.Signal(syscall.SIGQUIT)
-	select {
-	case <-p.ended:
-		return nil
-	case <-time.After(serverKillPatience):
-		return fmt.Errorf("the private PostgreSQL, process %d, does not end", p.process.Pid)
-	}
+	return fmt.Errorf("the private PostgreSQL, process %d, does not end", p.process.Pid)
 }
 
 // privateConfig returns a new configuration for connections as role cairn to database cairn of the server whose
@@ -343,17 +335,17 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 // findPrivatePostgres returns how to connect to the running server of a state directory, and what closes the
 // directory that it is dialled through once no connection is made any more. It starts nothing.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
-	resolved, err := filepath.EvalSymlinks(stateDir)
 	var c cluster
+	resolved, err := filepath.EvalSymlinks(stateDir)
 	if err == nil {
 		c, err = findCluster(resolved, privateFallbackDir)
 	}
+	var dir *os.File
+	if err == nil {
+		dir, err = os.Open(c.dataDir())
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("find the private PostgreSQL of %s, which `cairn serve` makes and runs: %w", stateDir, err)
-	}
-	dir, err := os.Open(c.dataDir())
-	if err != nil {
-		return nil, nil, fmt.Errorf("open data directory: %w", err)
 	}
 	config, err := privateConfig(dir)
 	if err == nil && !mayListen(dir) {
@@ -404,7 +396,7 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	if !info.IsDir() { // a link could lead root into the cluster of somebody else
 		return cluster{}, fmt.Errorf("%s is not a directory", c.dataDir())
 	}
-	if c.account, err = lookupAccount(ownerOf(info)); err != nil {
+	if c.account, err = accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info)))); err != nil {
 		return cluster{}, err
 	}
 	if self := uint32(os.Geteuid()); c.account.uid == 0 || self != 0 && self != c.account.uid {
@@ -431,11 +423,7 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 	defer folder.Close()
 	unfinished := unfinishedPrefix + rand.Text()
 	defer folder.RemoveAll(unfinished)
-	err = folder.Mkdir(unfinished, 0o700)
-	if err == nil && c.account.credential != nil {
-		err = folder.Lchown(unfinished, int(c.account.uid), int(c.account.gid))
-	}
-	if err != nil {
+	if err := errors.Join(folder.Mkdir(unfinished, 0o700), folder.Lchown(unfinished, int(c.account.uid), -1)); err != nil {
 		return cluster{}, err
 	}
 	path := filepath.Join(c.folder, unfinished)
@@ -467,12 +455,9 @@ func placeCluster(ctx context.Context, stateDir, fallback, programs string) (clu
 		}
 		uid = ownerOf(info)
 	}
-	account, err := lookupAccount(uid)
+	account, err := accountOf(osuser.LookupId(fmt.Sprint(uid)))
 	if uid == 0 {
-		var postgres *osuser.User
-		if postgres, err = osuser.Lookup("postgres"); err == nil {
-			account, err = accountOf(postgres)
-		}
+		account, err = accountOf(osuser.Lookup("postgres"))
 	}
 	if err != nil {
 		return cluster{}, fmt.Errorf("find an OS user for PostgreSQL, which does not run as root (apt-get install postgresql): %w", err)
@@ -509,29 +494,18 @@ type serverAccount struct {
 	credential *syscall.Credential // what root switches to; nil for any other user
 }
 
-// lookupAccount returns the account with a user id.
-func lookupAccount(uid uint32) (serverAccount, error) {
-	u, err := osuser.LookupId(strconv.FormatUint(uint64(uid), 10))
-	if err != nil {
-		return serverAccount{}, fmt.Errorf("look up an OS user's name, which peer authentication needs: %w", err)
-	}
-	return accountOf(u)
-}
-
-// accountOf returns an OS user's account.
-func accountOf(u *osuser.User) (serverAccount, error) {
-	groups, err := u.GroupIds()
-	var ids []uint32 // user, group, further groups
-	for _, text := range append([]string{u.Uid, u.Gid}, groups...) {
-		id, parseErr := strconv.ParseUint(text, 10, 32)
-		ids, err = append(ids, uint32(id)), errors.Join(err, parseErr)
+// accountOf returns the account of an OS user that was looked up. It leaves out further groups: a server needs no more
+// than its data directory.
+func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
+	if err == nil {
+		account.name = u.Username
+		_, err = fmt.Sscan(u.Uid+" "+u.Gid, &account.uid, &account.gid)
 	}
 	if err != nil {
-		return serverAccount{}, fmt.Errorf("look up the groups of %s: %w", u.Username, err)
+		return serverAccount{}, fmt.Errorf("look up an OS user, whose name peer authentication needs: %w", err)
 	}
-	account := serverAccount{name: u.Username, uid: ids[0], gid: ids[1]}
 	if os.Geteuid() == 0 {
-		account.credential = &syscall.Credential{Uid: ids[0], Gid: ids[1], Groups: ids[1:]}
+		account.credential = &syscall.Credential{Uid: account.uid, Gid: account.gid}
 	}
 	return account, nil
 }
@@ -550,15 +524,13 @@ func (a serverAccount) command(ctx context.Context, dir, program string, argumen
 // ownerOf is the id of the user that a file or process belongs to.
 func ownerOf(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// findServerPrograms returns the folder with initdb and postgres of a major version, or for "" of the newest,
-// which has to be at least 15.
-func findServerPrograms(version string) (dir string, err error) {
-	return findServerProgramsIn(version, append(filepath.SplitList(os.Getenv("PATH")), // then Debian, Red Hat, SUSE, Alpine
-		"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/lib/postgresql*/bin", "/usr/libexec/postgresql*"))
-}
-
-// findServerProgramsIn is findServerPrograms with the patterns of the folders to look in.
-func findServerProgramsIn(version string, patterns []string) (dir string, err error) {
+// findServerPrograms returns the folder with initdb and postgres of a major version, or for "" of the newest, which
+// has to be at least 15. It looks in folders of these patterns; without any, in PATH and where distributions have them.
+func findServerPrograms(version string, patterns ...string) (dir string, err error) {
+	if patterns == nil { // Debian, Red Hat, SUSE, Alpine
+		patterns = append(filepath.SplitList(os.Getenv("PATH")),
+			"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/lib/postgresql*/bin", "/usr/libexec/postgresql*")
+	}
 	newest, found := 0, "none"
 	for _, pattern := range patterns {
 		folders, _ := filepath.Glob(pattern) // a folder in PATH may look like a malformed pattern

@@ -238,7 +238,7 @@ func TestPrivatePostgres(t *testing.T) {
 		t.Errorf("data directory: %v, %v", info.Mode(), err)
 	}
 
-	if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another Cairn service uses the state directory") {
+	if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another cairn uses the state directory") {
 		t.Errorf("second start: %v", err)
 	}
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere) // which did the first one no harm
@@ -687,11 +687,7 @@ func TestPrivatePostgresKeepsOtherUsersOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody, err := osuser.Lookup("nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger, err := accountOf(nobody)
+	stranger, err := accountOf(osuser.Lookup("nobody"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -705,7 +701,7 @@ func TestPrivatePostgresKeepsOtherUsersOut(t *testing.T) {
 	if err := os.Chmod(p.dataDir(), 0o755); err != nil { // now only peer authentication is between them
 		t.Fatal(err)
 	}
-	root, err := lookupAccount(0)
+	root, err := accountOf(osuser.LookupId("0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -796,7 +792,7 @@ func TestFindServerPrograms(t *testing.T) {
 		{"", "/nonexistent", nil, "", "(found: none): apt-get install postgresql"},
 		{"17", fifteen, nil, "", "needs the server programs of PostgreSQL 17 (found: 15 in " + fifteen + "): apt-get install postgresql-17"},
 	} {
-		got, err := findServerProgramsIn(check.version, append(filepath.SplitList(check.path), check.folders...))
+		got, err := findServerPrograms(check.version, append(filepath.SplitList(check.path), check.folders...)...)
 		if got != check.want || (err == nil) != (check.wantErr == "") || err != nil && (!strings.HasSuffix(err.Error(), check.wantErr) || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("version %q in %s and %v: %s, %v; want %s, %s", check.version, check.path, check.folders, got, err, check.want, check.wantErr)
 		}

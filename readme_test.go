@@ -73,7 +73,7 @@ func TestSettingsInReadme(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| `(CAIRN_[A-Z0-9_]+)` \\|").FindAllStringSubmatch(string(readme), -1) {
 		got = append(got, row[1])
 	}
-	for _, s := range settings() {
+	for _, s := range settings(new(config), nil) {
 		want = append(want, s.name)
 	}
 	if strings.Join(got, " ") != strings.Join(want, " ") {
