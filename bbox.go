@@ -62,9 +62,8 @@ const (
 
 // Limits of what the reader takes from one file, whatever the file says of itself.
 const (
-	firstReadBytes   = 4 << 10   // the first read, and each later one at least: serves most files alone
-	maxGapBytes      = 8 << 10   // tag values at most this far apart are fetched by one read
-	maxClusterBytes  = 48 << 10  // one such read at most
+	firstReadBytes   = 4 << 10   // the first read: serves most files alone
+	laterReadBytes   = 16 << 10  // each later one at least: tag values mostly lie near each other
 	maxHeaderBytes   = 256 << 10 // all reads of one file together
 	maxSidecarBytes  = 16 << 10  // of a world file, .hdr or .prj
 	maxIFDEntries    = 4096      // far above any real directory; 80 KiB in BigTIFF

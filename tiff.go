@@ -31,19 +31,16 @@ type headerWindow struct {
 	data   []byte
 }
 
-// span is a range of bytes of the file.
-type span struct{ offset, length uint64 }
-
-// within says whether the range lies inside the file; it cannot overflow.
-func (h *headerReader) within(s span) bool {
-	return s.offset <= h.size && s.length <= h.size-s.offset
+// within says whether a range of bytes lies inside the file; it cannot overflow.
+func (h *headerReader) within(offset, length uint64) bool {
+	return offset <= h.size && length <= h.size-offset
 }
 
 // cached returns the bytes of a range that has been read already, else nil.
-func (h *headerReader) cached(s span) []byte {
+func (h *headerReader) cached(offset, length uint64) []byte {
 	for _, w := range h.windows {
-		if start := s.offset - w.offset; s.offset >= w.offset && start <= uint64(len(w.data)) && s.length <= uint64(len(w.data))-start {
-			return w.data[start : start+s.length : start+s.length]
+		if start, n := offset-w.offset, uint64(len(w.data)); offset >= w.offset && start <= n && length <= n-start {
+			return w.data[start : start+length : start+length]
 		}
 	}
 	return nil
@@ -52,21 +49,24 @@ func (h *headerReader) cached(s span) []byte {
 // at returns length bytes at offset, from memory where it can. The error is an *extentProblem of what is
 // there where the range does not lie in the file or asks for more than a header may need.
 func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
-	s := span{offset, length}
-	if !h.within(s) {
+	if !h.within(offset, length) {
 		return nil, problemf(fileStatusCorrupt, "%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short", what, length, offset, h.size)
 	}
-	if b := h.cached(s); b != nil {
+	if b := h.cached(offset, length); b != nil {
 		return b, nil
 	}
-	err := h.fetch(s)
-	return h.cached(s), err
+	err := h.fetch(offset, length)
+	return h.cached(offset, length), err
 }
 
-// fetch reads a range that lies in the file, and firstReadBytes at least: with what follows it, or else precedes it.
-func (h *headerReader) fetch(s span) error {
-	end := min(h.size, s.offset+max(s.length, firstReadBytes))
-	start := min(s.offset, end-min(end, firstReadBytes))
+// fetch reads a range that lies in the file, and a page or some at least: with what follows it, or else precedes it.
+func (h *headerReader) fetch(offset, length uint64) error {
+	least := uint64(firstReadBytes)
+	if h.fetched > 0 {
+		least = laterReadBytes
+	}
+	end := min(h.size, offset+max(length, least))
+	start := min(offset, end-min(end, least))
 	if end-start > maxHeaderBytes-h.fetched {
 		return problemf(fileStatusCorrupt, "its header asks for more than %d KiB: no raster needs that", maxHeaderBytes>>10)
 	}
@@ -84,6 +84,25 @@ func (h *headerReader) fetch(s span) error {
 	}
 	h.windows = append(h.windows, headerWindow{start, data})
 	return nil
+}
+
+// whole gives the unsigned integer of 1, 2, 4 or 8 bytes.
+func (h *headerReader) whole(b []byte) uint64 {
+	switch len(b) {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(h.order.Uint16(b))
+	case 4:
+		return uint64(h.order.Uint32(b))
+	}
+	return h.order.Uint64(b)
+}
+
+// signed gives the integer in two's complement of 1, 2, 4 or 8 bytes.
+func (h *headerReader) signed(b []byte) int64 {
+	unused := 64 - 8*len(b)
+	return int64(h.whole(b)<<unused) >> unused
 }
 
 // The TIFF tags that we read: TIFF 6.0 (Adobe, 1992), sections 8 and 19; OGC GeoTIFF 1.1; GDAL's own 42113.
@@ -124,17 +143,19 @@ func (d tiffDirectory) field(tag uint16) (tiffField, bool) {
 
 // tiffKeep gives the most values of a tag that we use, 0 for a tag that we do not read.
 func tiffKeep(tag uint16) uint64 {
-	for _, kept := range [...]struct {
-		tag  uint16
-		most uint64
-	}{
-		{tagImageWidth, 1}, {tagImageLength, 1}, {tagBitsPerSample, 1}, {tagSamplesPerPixel, 1}, {tagSampleFormat, 1},
-		{tagModelPixelScale, 16}, {tagModelTiepoint, 16}, {tagModelTransformation, 16}, {tagGDALNoData, maxNodataText},
-		{tagGeoKeyDirectory, 4 + 4*maxGeoKeys}, {tagGeoDoubleParams, maxGeoKeys}, {tagGeoASCIIParams, maxGeoASCII},
-	} {
-		if kept.tag == tag {
-			return kept.most
-		}
+	switch tag {
+	case tagImageWidth, tagImageLength, tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat:
+		return 1
+	case tagModelPixelScale, tagModelTiepoint, tagModelTransformation:
+		return 16
+	case tagGeoKeyDirectory:
+		return 4 + 4*maxGeoKeys
+	case tagGeoDoubleParams:
+		return maxGeoKeys
+	case tagGeoASCIIParams:
+		return maxGeoASCII
+	case tagGDALNoData:
+		return maxNodataText
 	}
 	return 0
 }
@@ -166,21 +187,12 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if big && (h.order.Uint16(head[4:]) != 8 || h.order.Uint16(head[6:]) != 0) {
 		return nil, problemf(fileStatusCorrupt, "the BigTIFF header is broken: its offsets are not of 8 bytes")
 	}
-	word := func(b []byte) uint64 { // a count of values, or an offset
-		if big {
-			return h.order.Uint64(b)
-		}
-		return uint64(h.order.Uint32(b))
-	}
-	start := word(head[inline:])
+	start := h.whole(head[inline : 2*inline])
 	b, err := h.at(start, countSize, "the TIFF directory")
 	if err != nil {
 		return nil, err
 	}
-	entries := uint64(h.order.Uint16(b))
-	if big {
-		entries = h.order.Uint64(b)
-	}
+	entries := h.whole(b)
 	if entries == 0 || entries > maxIFDEntries {
 		return nil, problemf(fileStatusCorrupt, "the TIFF directory at %d claims %d entries", start, entries)
 	}
@@ -190,9 +202,8 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	}
 	directory := h.fields[:0]
 	for i := range entries {
-		e := b[i*entrySize:]
-		valueAt := entrySize - inline
-		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), word(e[4:]), word(e[valueAt:])}
+		e, valueAt := b[i*entrySize:][:entrySize], entrySize-inline
+		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), h.whole(e[4:valueAt]), h.whole(e[valueAt:])}
 		if _, twice := directory.field(f.tag); twice || tiffKeep(f.tag) == 0 {
 			continue
 		}
@@ -202,53 +213,26 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 		directory = append(directory, f)
 	}
 	h.fields = directory
-	return directory, h.prefetch(directory)
+	// From front to back, so that few reads bring all values into memory.
+	slices.SortFunc(directory, func(a, b tiffField) int { return cmp.Compare(a.offset, b.offset) })
+	for _, f := range directory {
+		if _, err := h.bytes(f); err != nil && !isProblem(err) {
+			return nil, err
+		}
+	}
+	return directory, nil
 }
 
-// keptSpan is where the values lie that we use of a field. The whole field must lie in the file, as libtiff asks.
-func (h *headerReader) keptSpan(f tiffField) (span, error) {
+// bytes reads the values of a field that we use. The whole field must lie in the file, as libtiff asks.
+func (h *headerReader) bytes(f tiffField) ([]byte, error) {
 	size := tiffKindSize(f.kind)
 	switch {
 	case size == 0:
-		return span{}, problemf(fileStatusCorrupt, "TIFF tag %d has the unknown field type %d", f.tag, f.kind)
-	case f.count > h.size/size, !h.within(span{f.offset, f.count * size}):
-		return span{}, problemf(fileStatusCorrupt, "TIFF tag %d points to %d values at %d, beyond the end of the file at %d: it may be cut short", f.tag, f.count, f.offset, h.size)
+		return nil, problemf(fileStatusCorrupt, "TIFF tag %d has the unknown field type %d", f.tag, f.kind)
+	case f.count > h.size/size, !h.within(f.offset, f.count*size):
+		return nil, problemf(fileStatusCorrupt, "TIFF tag %d points to %d values at %d, beyond the end of the file at %d: it may be cut short", f.tag, f.count, f.offset, h.size)
 	}
-	return span{f.offset, min(f.count, tiffKeep(f.tag)) * size}, nil
-}
-
-// prefetch brings the values of all fields into memory with few reads: those near each other come together.
-func (h *headerReader) prefetch(d tiffDirectory) error {
-	var spans []span
-	for _, f := range d {
-		if s, err := h.keptSpan(f); err == nil && h.cached(s) == nil {
-			spans = append(spans, s)
-		}
-	}
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.offset, b.offset) })
-	for len(spans) > 0 {
-		first, end, n := spans[0].offset, spans[0].offset+spans[0].length, 1
-		for _, s := range spans[1:] {
-			if (s.offset > end && s.offset-end > maxGapBytes) || s.offset+s.length-first > maxClusterBytes {
-				break
-			}
-			end, n = max(end, s.offset+s.length), n+1
-		}
-		if err := h.fetch(span{first, end - first}); err != nil {
-			return err
-		}
-		spans = spans[n:]
-	}
-	return nil
-}
-
-// bytes reads the values of a field that we use.
-func (h *headerReader) bytes(f tiffField) ([]byte, error) {
-	s, err := h.keptSpan(f)
-	if err != nil {
-		return nil, err
-	}
-	return h.at(s.offset, s.length, "TIFF tag values")
+	return h.at(f.offset, min(f.count, tiffKeep(f.tag))*size, "TIFF tag values")
 }
 
 // numbers reads the values that we keep of a field of any numeric type. A float64 holds each that we use exactly.
@@ -261,30 +245,18 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 	for ; len(b) >= size; b = b[size:] {
 		var v float64
 		switch f.kind {
-		case 1: // BYTE
-			v = float64(b[0])
-		case 3: // SHORT
-			v = float64(h.order.Uint16(b))
-		case 4: // LONG
-			v = float64(h.order.Uint32(b))
+		case 1, 3, 4, 16: // BYTE, SHORT, LONG, LONG8
+			v = float64(h.whole(b[:size]))
+		case 6, 8, 9, 17: // SBYTE, SSHORT, SLONG, SLONG8
+			v = float64(h.signed(b[:size]))
 		case 5: // RATIONAL
-			v = float64(h.order.Uint32(b)) / float64(h.order.Uint32(b[4:]))
-		case 6: // SBYTE
-			v = float64(int8(b[0]))
-		case 8: // SSHORT
-			v = float64(int16(h.order.Uint16(b)))
-		case 9: // SLONG
-			v = float64(int32(h.order.Uint32(b)))
+			v = float64(h.whole(b[:4])) / float64(h.whole(b[4:8]))
 		case 10: // SRATIONAL
-			v = float64(int32(h.order.Uint32(b))) / float64(int32(h.order.Uint32(b[4:])))
+			v = float64(h.signed(b[:4])) / float64(h.signed(b[4:8]))
 		case 11: // FLOAT
 			v = float64(math.Float32frombits(h.order.Uint32(b)))
 		case 12: // DOUBLE
 			v = math.Float64frombits(h.order.Uint64(b))
-		case 16: // LONG8
-			v = float64(h.order.Uint64(b))
-		case 17: // SLONG8
-			v = float64(int64(h.order.Uint64(b)))
 		default:
 			return nil, problemf(fileStatusCorrupt, "TIFF tag %d is of field type %d, not a number", f.tag, f.kind)
 		}
