@@ -109,15 +109,13 @@ func (m *ElevationDatasetFileMeta) survive(err error) error {
 type besideFunc func(name string, limit int) (content []byte, found bool, err error)
 
 // readExtent fills m from Format to Warnings from the header of one open file of size bytes. name is the file's base
-// name, beside reads its sidecars (nil where there are none). Every outcome is a status.
+// name, beside reads its sidecars. Every outcome is a status.
 func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside besideFunc, m *ElevationDatasetFileMeta) {
 	*h = headerReader{
 		name: name, r: r, size: uint64(max(size, 0)), beside: beside, order: binary.LittleEndian,
-		buffer: h.buffer[:0], windows: h.windows[:0], values: h.values[:0], fields: h.fields,
+		buffer: h.buffer[:0], windows: h.windows[:0], values: h.values[:0], fields: h.fields[:0],
 	}
-	if m.Warnings == nil {
-		m.Warnings = []string{}
-	}
+	m.Warnings = []string{}
 	err := h.readFormat(m)
 	if m.BBox != nil {
 		m.checkName(name)
@@ -203,14 +201,12 @@ func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) err
 	}
 	numbers := [...]float64{0, 0, 1, 1, 1} // the defaults of TIFF 6.0; without width and height there is no raster
 	for i, tag := range [...]uint16{tagImageWidth, tagImageLength, tagSamplesPerPixel, tagBitsPerSample, tagSampleFormat} {
-		v, err := h.number(d, tag, numbers[i])
-		if i >= 2 {
+		if numbers[i], err = h.number(d, tag, numbers[i]); i >= 2 {
 			err = m.survive(err)
 		}
 		if err != nil {
 			return err
 		}
-		numbers[i] = v
 	}
 	if err := m.setSize(numbers[0], numbers[1]); err != nil {
 		return err

@@ -27,7 +27,7 @@ func isRaster(name string) bool {
 
 // sidecarOf gives the name of the raster beside this file that it belongs to, "" where there is none.
 func (h *headerReader) sidecarOf(extension string) (string, error) {
-	if h.beside == nil || extension == ".tif" || isRaster(extension) {
+	if extension == ".tif" || isRaster(extension) {
 		return "", nil
 	}
 	base := h.name
@@ -51,9 +51,6 @@ func (h *headerReader) sidecarOf(extension string) (string, error) {
 // sidecar finds a file that is named as this one with one of the extensions, in any case. It probes for the
 // names, since a directory may hold a million; name is "" where there is none.
 func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte, name string, err error) {
-	if h.beside == nil {
-		return nil, "", nil
-	}
 	stem := strings.TrimSuffix(h.name, path.Ext(h.name)) + "."
 	for _, extension := range extensions {
 		for upper := range 1 << len(extension) { // a bit for each letter
@@ -107,7 +104,7 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *ElevationDatasetFile
 		world, ok = strings.CutSuffix(h.name, ".TIF")
 		world += ".TFW"
 	}
-	if !ok || h.beside == nil {
+	if !ok {
 		return
 	}
 	content, found, err := h.beside(world, maxSidecarBytes)

@@ -261,9 +261,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 				pause(drain, 10*time.Millisecond)
 			}
 		}
-		if err = web.Shutdown(shutdown); errors.Is(err, net.ErrClosed) {
-			err = nil // the listener, which we have closed
-		} else if err != nil {
+		if err = web.Shutdown(shutdown); err != nil {
 			err = fmt.Errorf("requests were cut off: %w", errors.Join(err, web.Close()))
 		}
 	}

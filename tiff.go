@@ -16,7 +16,7 @@ type headerReader struct {
 	name    string // of the file, without directory
 	r       io.ReaderAt
 	size    uint64
-	beside  besideFunc       // nil where there are no sidecars
+	beside  besideFunc
 	order   binary.ByteOrder // of the TIFF, once known
 	fetched uint64           // bytes read so far
 	windows []headerWindow   // what was read; a handful
@@ -200,7 +200,7 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if err != nil {
 		return nil, err
 	}
-	directory := h.fields[:0]
+	directory := h.fields
 	for i := range entries {
 		e, valueAt := b[i*entrySize:][:entrySize], entrySize-inline
 		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), h.whole(e[4:valueAt]), h.whole(e[valueAt:])}
