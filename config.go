@@ -128,8 +128,7 @@ func (c *config) parseArgon(value string) (err error) {
 	return nil
 }
 
-// parseRoots reads the colon-separated dataset roots; without any it is "datasets" beside the state
-// directory, which comes before it in the table.
+// parseRoots reads the dataset roots; by default "datasets" beside the state directory, which comes first in the table.
 func (c *config) parseRoots(value string) error {
 	for _, root := range filepath.SplitList(cmp.Or(value, filepath.Join(filepath.Dir(c.stateDir), "datasets"))) {
 		abs, err := filepath.Abs(root)

@@ -100,8 +100,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	return fmt.Errorf("%q is no command: %w", strings.Join(args, " "), errUsage)
 }
 
-// logBuffer collects what is logged and writes it on in one piece, at the latest after a tenth of a
-// second: a line a request would else be a system call a request.
+// logBuffer collects what is logged and writes it on at least every tenth of a second: else each request costs a write.
 type logBuffer struct {
 	mu sync.Mutex
 	to io.Writer
@@ -179,11 +178,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
 			return err
 		}
-		defer func() {
-			stopCtx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			defer cancel()
-			err = errors.Join(err, private.stop(stopCtx))
-		}()
+		defer func() { err = errors.Join(err, private.stop()) }()
 	}
 	return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
 		if err := migrate(ctx, pool, log); err != nil {
@@ -254,7 +249,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		listener.Close()
 		<-served // so that Shutdown does not close the listener again, which would be an error
 		web.SetKeepAlivesEnabled(false)
-		drain, cancelDrain := context.WithTimeout(shutdown, drainTime)
+		drain, cancelDrain := context.WithTimeout(shutdown, 2*time.Second) // to send a request in
 		defer cancelDrain()
 		for conn := range open.Range { // each until it is open no more
 			for _, is := open.Load(conn); is && drain.Err() == nil; _, is = open.Load(conn) {
@@ -274,9 +269,6 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	}
 	return err
 }
-
-// drainTime is how long a client that has connected may take to send its request, once we are to stop.
-const drainTime = 2 * time.Second
 
 // listen takes in what the database tells of changes.
 func (s *server) listen(ctx context.Context) {
@@ -300,8 +292,7 @@ func (s *server) listen(ctx context.Context) {
 	l.run(ctx, s.db.Config().ConnConfig, s.log)
 }
 
-// keepHouse says three times in its life that this instance lives, sends a heartbeat every second, sweeps
-// every minute, and reads the key file again on SIGHUP.
+// keepHouse says that this instance lives, sends heartbeats, sweeps, and reads the key file again on SIGHUP.
 func (s *server) keepHouse(ctx context.Context) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -363,17 +354,16 @@ func (s *server) reloadKeys(ctx context.Context) {
 func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error) error {
 	var poolConfig *pgxpool.Config
 	var err error
+	done := func() {}
 	if cfg.databaseURL != "" {
 		poolConfig, err = databaseConfig(cfg.databaseURL)
 	} else {
-		var done func()
-		if poolConfig, done, err = findPrivatePostgres(cfg.stateDir); err == nil {
-			defer done()
-		}
+		poolConfig, done, err = findPrivatePostgres(cfg.stateDir)
 	}
 	if err != nil {
 		return err
 	}
+	defer done()
 	pool, err := openPool(ctx, poolConfig)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ const (
 	serverTries        = 10 // at start
 	serverPause        = time.Second
 	serverMayRefuse    = 5 * time.Second  // an adopted one, until it has reloaded pg_ident.conf
-	serverKillPatience = 10 * time.Second // it ends within 5 s of SIGQUIT
+	serverStopPatience = 30 * time.Second // with SIGINT, then with SIGQUIT, of which it ends within 5 s
 	serverLogLimit     = 4 << 20          // bytes, looked at when a server is launched
 	cannotConnectNow   = "57P03"          // SQLSTATE: starting, recovering or shutting down
 	serverSocketName   = ".s.PGSQL.5432"
@@ -39,8 +39,7 @@ const (
 	privateFallbackDir = "/var/lib/cairn" // for root's clusters whose server may not reach the state directory
 )
 
-// accessRules is pg_hba.conf: the service's role may use its own database, the superuser is there for
-// maintenance, and what no line names is refused.
+// accessRules is pg_hba.conf: the service's role has its own database, the superuser is for maintenance, no one else.
 const accessRules = `# Written by Cairn at every start: changes here are lost.
 local  cairn  cairn     peer  map=cairn
 local  all    postgres  peer  map=cairn
@@ -70,15 +69,12 @@ type privatePostgres struct {
 	supervision sync.WaitGroup
 }
 
-// errNotUp says that the server ended before it answered, or that what answers is not, or no longer, known for
-// it. An earlier server that is just ending looks like either.
+// errNotUp: the server ended before it answered, or another answers in its place. One just ending looks like either.
 var errNotUp = errors.New("the server is not up")
 
-// lockStateDir makes the state directory where it is missing, and keeps a second service away from it until the
-// file is closed. Child processes do not inherit the lock.
+// lockStateDir makes the state directory where it is missing and keeps a second service away until the file is closed.
 func lockStateDir(stateDir string) (*os.File, error) {
-	err := os.MkdirAll(stateDir, 0o755)
-	if err != nil {
+	if err := os.MkdirAll(stateDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -100,10 +96,8 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	var c cluster
-	if stateDir, err = filepath.EvalSymlinks(stateDir); err == nil {
-		c, err = findCluster(stateDir, privateFallbackDir)
-	}
+	stateDir = resolve(stateDir)
+	c, err := findCluster(stateDir, privateFallbackDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		c, err = createCluster(ctx, stateDir, privateFallbackDir)
 	}
@@ -125,17 +119,14 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 		err = p.bringUp(ctx)
 	}
 	if err != nil {
-		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverKillPatience)
-		defer cancel()
-		return nil, errors.Join(fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err), p.stop(stopping))
+		return nil, errors.Join(fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err), p.stop())
 	}
 	p.supervision.Go(func() { p.supervise(supervision) })
 	return p, nil
 }
 
-// prepare opens the data directory, removes what interrupted attempts at one left, and writes the access files. The
-// folder may be in the hands of the server's user: os.Root keeps a symbolic link planted there from leading root
-// elsewhere.
+// prepare opens the data directory, removes what interrupted attempts at one left, and writes the access files.
+// The server's user may own the folder: os.Root keeps a symbolic link planted there from leading root elsewhere.
 func (p *privatePostgres) prepare() error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
@@ -251,10 +242,9 @@ func (p *privatePostgres) launch() (*os.Process, error) {
 	return cmd.Process, nil
 }
 
-// findPostmaster returns the running server of this data directory, or nil. Lock files that a crash left may be
-// empty, or name what is now another process or a dead one that nobody has waited for, and PostgreSQL would
-// refuse to start: they are removed. What survived of the old server still keeps a new one away, by the shared
-// memory whose key comes from the data directory's inode.
+// findPostmaster returns the running server of this data directory, or nil. Lock files that a crash left may be empty,
+// or name another process by now or a dead one that nobody has waited for; PostgreSQL would not start: they are removed.
+// What survives of the old server keeps a new one away, by shared memory whose key is the data directory's inode.
 func (p *privatePostgres) findPostmaster() (*os.Process, error) {
 	for _, name := range []string{"postmaster.pid", serverSocketName + ".lock"} {
 		text, err := p.data.ReadFile(name)
@@ -277,8 +267,7 @@ func (p *privatePostgres) findPostmaster() (*os.Process, error) {
 	return nil, nil
 }
 
-// mayListen is false when certainly no process, of whatever container, listens on the socket in the data
-// directory. One too busy to accept a connection does.
+// mayListen is false when certainly no process, of whatever container and however busy, listens on a directory's socket.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
@@ -290,9 +279,9 @@ func mayListen(dir *os.File) bool {
 // oneLine turns a program's output into a part of an error message.
 func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
 
-// stop ends the server with the service: a fast shutdown, which closes connections and writes a checkpoint;
-// once ctx has ended an immediate one, after which the next start recovers. Then it gives up the lock.
-func (p *privatePostgres) stop(ctx context.Context) error {
+// stop ends the server with the service: a fast shutdown, which closes connections and writes a checkpoint; if that
+// takes too long an immediate one, after which the next start recovers. Then it gives up the lock.
+func (p *privatePostgres) stop() error {
 	p.cancel()
 	p.supervision.Wait()
 	defer p.lock.Close() // last
@@ -306,22 +295,17 @@ func (p *privatePostgres) stop(ctx context.Context) error {
 	}
 	for _, shutdown := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
 		p.process.Signal(shutdown)
-		for p.runs() && ctx.Err() == nil {
-			pause(ctx, 10*time.Millisecond)
+		for began := time.Now(); time.Since(began) < serverStopPatience; time.Sleep(10 * time.Millisecond) {
+			if !p.runs() {
+				return nil
+			}
 		}
-		if !p.runs() {
-			return nil
-		}
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverKillPatience)
-		defer cancel()
-		ctx = patience
 	}
 	return fmt.Errorf("the private PostgreSQL, process %d, does not end", p.process.Pid)
 }
 
-// privateConfig returns a new configuration for connections as role cairn to database cairn of the server whose
-// data directory is open as dir, good while it is. A socket's path holds 107 bytes at most, so it is dialled
-// through the descriptor.
+// privateConfig returns how to connect as role cairn to database cairn of the server whose data directory is open as
+// dir, good while it is: a socket's path holds 107 bytes at most, so it is dialled through the descriptor.
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 	// libpq's environment is meant for other servers. pgx reads it unasked, and no keyword undoes PGSERVICE.
 	for _, entry := range os.Environ() {
@@ -335,11 +319,7 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 // findPrivatePostgres returns how to connect to the running server of a state directory, and what closes the
 // directory that it is dialled through once no connection is made any more. It starts nothing.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
-	var c cluster
-	resolved, err := filepath.EvalSymlinks(stateDir)
-	if err == nil {
-		c, err = findCluster(resolved, privateFallbackDir)
-	}
+	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	var dir *os.File
 	if err == nil {
 		dir, err = os.Open(c.dataDir())
@@ -380,9 +360,8 @@ func (c cluster) isPostmaster(pid int) bool {
 	return err == nil && filepath.Base(program) == "postgres" && strings.Contains("\x00"+arguments, "\x00-D\x00"+c.dataDir()+"\x00")
 }
 
-// findCluster looks for the cluster of a state directory, there and, as root, below fallback; fs.ErrNotExist
-// says that there is none. One that exists is the one, also where the choice would now be another: a new and
-// empty one would look like lost data.
+// findCluster looks for the cluster of a state directory, there and, as root, below fallback; fs.ErrNotExist: none. What
+// exists is the one, also where the choice would now be another: a new and empty one would look like lost data.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -406,7 +385,7 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 }
 
 // createCluster makes a data directory with role and database. Until all is done it has another name, so that
-// what an interruption leaves is never mistaken for it. Of two that race for the name one fails.
+// what an interruption leaves is never mistaken for it.
 func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
 	programs, err := findServerPrograms("")
 	if err != nil {
@@ -436,11 +415,7 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 			return cluster{}, fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
 		}
 	}
-	dir, err := folder.Open(".")
-	if err != nil {
-		return cluster{}, err
-	}
-	return c, errors.Join(folder.Rename(unfinished, dataDirName), dir.Sync(), dir.Close())
+	return c, errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
 }
 
 // placeCluster says where a new cluster goes and who its server runs as: in the state directory, as whoever
@@ -553,8 +528,8 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 	return dir, nil
 }
 
-// serverPrograms returns where the initdb and postgres of a folder really lie, and their major version, or 0
-// when they are not both there. Root runs programs of root's only.
+// serverPrograms returns where initdb and postgres of a folder really lie, and their major version, or 0 where they are
+// not both there. Root runs programs of root's only.
 func serverPrograms(folder string) (dir string, major int) {
 	postgres, _ := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
 	dir = filepath.Dir(postgres)

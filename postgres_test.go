@@ -40,7 +40,7 @@ func TestPrivatePostgresHelper(t *testing.T) {
 	}
 	fmt.Println("private server runs")
 	io.Copy(io.Discard, os.Stdin)
-	if err := p.stop(context.Background()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,7 +115,7 @@ func mustStartPrivatePostgres(t *testing.T, stateDir string) *privatePostgres {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.stop(context.Background()) })
+	t.Cleanup(func() { _ = p.stop() })
 	return p
 }
 
@@ -243,7 +243,7 @@ func TestPrivatePostgres(t *testing.T) {
 	}
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere) // which did the first one no harm
 
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", first)); !errors.Is(err, fs.ErrNotExist) {
@@ -272,7 +272,7 @@ func TestPrivatePostgres(t *testing.T) {
 		}
 		return execPrivatePostgres(t, stateDir, onlySixIsThere)
 	})
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -319,7 +319,7 @@ func TestPrivatePostgresOutlivesCairn(t *testing.T) {
 		}
 		return execPrivatePostgres(t, stateDir, onlySixIsThere)
 	})
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -337,7 +337,7 @@ func TestPrivatePostgresOutlivesCairn(t *testing.T) {
 	}
 	p = mustStartPrivatePostgres(t, stateDir)
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -377,7 +377,7 @@ func TestPrivatePostgresOutlivesCairn(t *testing.T) {
 		t.Error("the server that was shutting down is still there")
 	}
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -403,7 +403,7 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 	stateDir := newStateDir(t)
 	p := mustStartPrivatePostgres(t, stateDir)
 	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept AS SELECT 6 AS n")
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 	// The id that a crash left in the files now belongs to another process of the
@@ -439,7 +439,7 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 
 	p = mustStartPrivatePostgres(t, stateDir)
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -458,7 +458,7 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 	}
 	p = mustStartPrivatePostgres(t, stateDir)
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -555,7 +555,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 		t.Fatal(first.err)
 	}
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
-	if err := first.p.stop(t.Context()); err != nil {
+	if err := first.p.stop(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -593,7 +593,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 		t.Fatal(second.err)
 	}
 	mustExecPrivatePostgres(t, stateDir, onlySixIsThere)
-	if err := second.p.stop(t.Context()); err != nil {
+	if err := second.p.stop(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -635,14 +635,14 @@ func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 
 	p := mustStartPrivatePostgres(t, stateDir)
 	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept AS SELECT 6 AS n")
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 	p = mustStartPrivatePostgres(t, stateDir) // by now the orphaned initdb has ended
 	if left, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*")); err != nil || left != nil {
 		t.Errorf("unfinished data directories are left: %v, %v", left, err)
 	}
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -669,7 +669,7 @@ func TestPrivatePostgresTwoFirstStarts(t *testing.T) {
 			continue
 		}
 		mustExecPrivatePostgres(t, stateDir, "SELECT 1")
-		if err := p.stop(t.Context()); err != nil {
+		if err := p.stop(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -724,7 +724,7 @@ func TestPrivatePostgresKeepsOtherUsersOut(t *testing.T) {
 	if err := os.Chmod(p.dataDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.stop(t.Context()); err != nil {
+	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 }

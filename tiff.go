@@ -18,9 +18,8 @@ type headerReader struct {
 	size    uint64
 	beside  besideFunc
 	order   binary.ByteOrder // of the TIFF, once known
-	fetched uint64           // bytes read so far
 	windows []headerWindow   // what was read; a handful
-	buffer  []byte           // the memory of windows
+	buffer  []byte           // the memory of windows: all that was read so far
 	values  []float64        // the memory of numbers
 	fields  tiffDirectory    // the memory of readDirectory
 }
@@ -62,16 +61,15 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 // fetch reads a range that lies in the file, and a page or some at least: with what follows it, or else precedes it.
 func (h *headerReader) fetch(offset, length uint64) error {
 	least := uint64(firstReadBytes)
-	if h.fetched > 0 {
+	if len(h.windows) > 0 {
 		least = laterReadBytes
 	}
 	end := min(h.size, offset+max(length, least))
 	start := min(offset, end-min(end, least))
-	if end-start > maxHeaderBytes-h.fetched {
+	used := len(h.buffer)
+	if end-start > uint64(maxHeaderBytes-used) {
 		return problemf(fileStatusCorrupt, "its header asks for more than %d KiB: no raster needs that", maxHeaderBytes>>10)
 	}
-	h.fetched += end - start
-	used := len(h.buffer)
 	h.buffer = slices.Grow(h.buffer, int(end-start))[:used+int(end-start)]
 	data := h.buffer[used:]
 	n, err := h.r.ReadAt(data, int64(start))
