@@ -201,10 +201,17 @@ func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) err
 	}
 	numbers := [...]float64{0, 0, 1, 1, 1} // the defaults of TIFF 6.0; without width and height there is no raster
 	for i, tag := range [...]uint16{tagImageWidth, tagImageLength, tagSamplesPerPixel, tagBitsPerSample, tagSampleFormat} {
-		if numbers[i], err = h.number(d, tag, numbers[i]); i >= 2 {
-			err = m.survive(err)
+		f, ok := d.field(tag)
+		if !ok {
+			continue
 		}
-		if err != nil {
+		v, err := h.numbers(f)
+		if err == nil && len(v) == 0 {
+			err = problemf(fileStatusCorrupt, "TIFF tag %d has no value", tag)
+		}
+		if numbers[i] = 0; err == nil {
+			numbers[i] = v[0]
+		} else if i < 2 || m.survive(err) != nil {
 			return err
 		}
 	}

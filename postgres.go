@@ -384,44 +384,10 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	return c, nil
 }
 
-// createCluster makes a data directory with role and database. Until all is done it has another name, so that
-// what an interruption leaves is never mistaken for it.
+// createCluster makes a cluster in the state directory, whose server runs as whoever runs Cairn, or for root as the
+// directory's owner or where that is root too as user postgres. Where that user may not reach the directory it goes
+// into a folder below fallback.
 func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
-	programs, err := findServerPrograms("")
-	if err != nil {
-		return cluster{}, err
-	}
-	c, err := placeCluster(ctx, stateDir, fallback, programs)
-	if err != nil {
-		return cluster{}, err
-	}
-	folder, err := os.OpenRoot(c.folder)
-	if err != nil {
-		return cluster{}, err
-	}
-	defer folder.Close()
-	unfinished := unfinishedPrefix + rand.Text()
-	defer folder.RemoveAll(unfinished)
-	if err := errors.Join(folder.Mkdir(unfinished, 0o700), folder.Lchown(unfinished, int(c.account.uid), -1)); err != nil {
-		return cluster{}, err
-	}
-	path := filepath.Join(c.folder, unfinished)
-	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
-		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
-	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path, "-c", "exit_on_error=on", "postgres")
-	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n") // one a line
-	for _, cmd := range []*exec.Cmd{initdb, setup} {
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return cluster{}, fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
-		}
-	}
-	return c, errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
-}
-
-// placeCluster says where a new cluster goes and who its server runs as: in the state directory, as whoever
-// runs Cairn, or for root as the directory's owner or where that is root too as user postgres. Where that user
-// may not reach the state directory it goes into a folder below fallback.
-func placeCluster(ctx context.Context, stateDir, fallback, programs string) (cluster, error) {
 	uid := uint32(os.Geteuid())
 	if uid == 0 {
 		info, err := os.Stat(stateDir)
@@ -437,22 +403,50 @@ func placeCluster(ctx context.Context, stateDir, fallback, programs string) (clu
 	if err != nil {
 		return cluster{}, fmt.Errorf("find an OS user for PostgreSQL, which does not run as root (apt-get install postgresql): %w", err)
 	}
-	reach := func(dir string) error { // asks the kernel
-		return account.command(ctx, dir, filepath.Join(programs, "initdb"), "--version").Run()
+	c := cluster{stateDir, account}
+	if err = c.create(ctx); !errors.Is(err, fs.ErrPermission) {
+		return c, err
 	}
-	if err := reach(stateDir); !errors.Is(err, fs.ErrPermission) {
-		return cluster{stateDir, account}, err
-	}
-	folder := fallbackFolder(fallback, stateDir)
-	for _, dir := range []string{fallback, folder} {
+	c.folder = fallbackFolder(fallback, stateDir)
+	for _, dir := range []string{fallback, c.folder} {
 		if os.Mkdir(dir, 0o755) == nil {
 			os.Chmod(dir, 0o755) // whatever the umask
 		}
 	}
-	if err := reach(folder); err != nil {
-		return cluster{}, fmt.Errorf("user %s may reach neither %s nor %s: %w", account.name, stateDir, folder, err)
+	if err = c.create(ctx); err != nil {
+		err = fmt.Errorf("in %s, since user %s may not reach %s: %w", c.folder, account.name, stateDir, err)
 	}
-	return cluster{folder, account}, nil
+	return c, err
+}
+
+// create makes the data directory with role and database. Until all is done it has another name, so that what an
+// interruption leaves is never mistaken for it. fs.ErrPermission says that the server's user may not reach it.
+func (c cluster) create(ctx context.Context) error {
+	programs, err := findServerPrograms("")
+	if err != nil {
+		return err
+	}
+	folder, err := os.OpenRoot(c.folder)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	unfinished := unfinishedPrefix + rand.Text()
+	defer folder.RemoveAll(unfinished)
+	if err := errors.Join(folder.Mkdir(unfinished, 0o700), folder.Lchown(unfinished, int(c.account.uid), -1)); err != nil {
+		return err
+	}
+	path := filepath.Join(c.folder, unfinished)
+	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
+		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
+	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path, "-c", "exit_on_error=on", "postgres")
+	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n") // one a line
+	for _, cmd := range []*exec.Cmd{initdb, setup} {
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
+		}
+	}
+	return errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
 }
 
 // fallbackFolder names the folder below fallback for the cluster of a state directory.

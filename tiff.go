@@ -35,31 +35,22 @@ func (h *headerReader) within(offset, length uint64) bool {
 	return offset <= h.size && length <= h.size-offset
 }
 
-// cached returns the bytes of a range that has been read already, else nil.
-func (h *headerReader) cached(offset, length uint64) []byte {
-	for _, w := range h.windows {
-		if start, n := offset-w.offset, uint64(len(w.data)); offset >= w.offset && start <= n && length <= n-start {
-			return w.data[start : start+length : start+length]
-		}
-	}
-	return nil
-}
-
 // at returns length bytes at offset, from memory where it can. The error is an *extentProblem of what is
 // there where the range does not lie in the file or asks for more than a header may need.
 func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	if !h.within(offset, length) {
 		return nil, problemf(fileStatusCorrupt, "%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short", what, length, offset, h.size)
 	}
-	if b := h.cached(offset, length); b != nil {
-		return b, nil
+	for _, w := range h.windows {
+		if start, n := offset-w.offset, uint64(len(w.data)); offset >= w.offset && start <= n && length <= n-start {
+			return w.data[start : start+length : start+length], nil
+		}
 	}
-	err := h.fetch(offset, length)
-	return h.cached(offset, length), err
+	return h.fetch(offset, length)
 }
 
 // fetch reads a range that lies in the file, and a page or some at least: with what follows it, or else precedes it.
-func (h *headerReader) fetch(offset, length uint64) error {
+func (h *headerReader) fetch(offset, length uint64) ([]byte, error) {
 	least := uint64(firstReadBytes)
 	if len(h.windows) > 0 {
 		least = laterReadBytes
@@ -68,7 +59,7 @@ func (h *headerReader) fetch(offset, length uint64) error {
 	start := min(offset, end-min(end, least))
 	used := len(h.buffer)
 	if end-start > uint64(maxHeaderBytes-used) {
-		return problemf(fileStatusCorrupt, "its header asks for more than %d KiB: no raster needs that", maxHeaderBytes>>10)
+		return nil, problemf(fileStatusCorrupt, "its header asks for more than %d KiB: no raster needs that", maxHeaderBytes>>10)
 	}
 	h.buffer = slices.Grow(h.buffer, int(end-start))[:used+int(end-start)]
 	data := h.buffer[used:]
@@ -76,12 +67,12 @@ func (h *headerReader) fetch(offset, length uint64) error {
 	switch {
 	case n == len(data): // io.ReaderAt may say io.EOF even so
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return problemf(fileStatusCorrupt, "ends at %d, short of its size of %d: it may still be written", start+uint64(max(n, 0)), h.size)
+		return nil, problemf(fileStatusCorrupt, "ends at %d, short of its size of %d: it may still be written", start+uint64(max(n, 0)), h.size)
 	default:
-		return fmt.Errorf("read at %d: %w", start, err)
+		return nil, fmt.Errorf("read at %d: %w", start, err)
 	}
 	h.windows = append(h.windows, headerWindow{start, data})
-	return nil
+	return data[offset-start:][:length:length], nil
 }
 
 // whole gives the unsigned integer of 1, 2, 4 or 8 bytes.
@@ -261,22 +252,6 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 		h.values = append(h.values, v)
 	}
 	return h.values[used:], nil
-}
-
-// number reads the first value of a tag, absent where the file does not have the tag.
-func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (float64, error) {
-	f, ok := d.field(tag)
-	if !ok {
-		return absent, nil
-	}
-	v, err := h.numbers(f)
-	if err == nil && len(v) == 0 {
-		err = problemf(fileStatusCorrupt, "TIFF tag %d has no value", tag)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return v[0], nil
 }
 
 // text reads a field of characters: as much of it as we keep.
