@@ -96,13 +96,11 @@ func (m *ElevationDatasetFileMeta) warnf(format string, args ...any) {
 	m.Warnings = append(m.Warnings, fmt.Sprintf(format, args...))
 }
 
-// survive makes a fault of the content a warning; other errors it passes on.
-func (m *ElevationDatasetFileMeta) survive(err error) error {
-	if isProblem(err) {
+// survive makes a fault a warning. Of a TIFF no other errors come once its directory is read.
+func (m *ElevationDatasetFileMeta) survive(err error) {
+	if err != nil {
 		m.warnf("%v", err)
-		return nil
 	}
-	return err
 }
 
 // besideFunc reads at most limit bytes of a regular file in the same directory; limit 0 only asks whether it is there.
@@ -211,9 +209,10 @@ func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) err
 		}
 		if numbers[i] = 0; err == nil {
 			numbers[i] = v[0]
-		} else if i < 2 || m.survive(err) != nil {
+		} else if i < 2 {
 			return err
 		}
+		m.survive(err)
 	}
 	if err := m.setSize(numbers[0], numbers[1]); err != nil {
 		return err
@@ -222,14 +221,10 @@ func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) err
 	if f, ok := d.field(tagGDALNoData); ok {
 		b, err := h.text(f)
 		m.setNodata(b)
-		if err = m.survive(err); err != nil {
-			return err
-		}
+		m.survive(err)
 	}
 	keys, err := h.readGeoKeys(d)
-	if err = m.survive(err); err != nil {
-		return err
-	}
+	m.survive(err)
 	switch keys.code(1025) { // GTRasterType
 	case 1:
 		m.PixelIs = new("area")
@@ -237,12 +232,9 @@ func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) err
 		m.PixelIs = new("point")
 	}
 	t, source, err := h.readTransform(d, keys.code(1025) == 2, m)
-	if isProblem(err) {
-		t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld")
-	} else if err == nil {
+	if err == nil {
 		h.compareWorldFile(t, m)
-	}
-	if err != nil {
+	} else if t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld"); err != nil {
 		return err
 	}
 	crs := keys.parameters()
@@ -264,9 +256,7 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *Elev
 	for i, tag := range [...]uint16{tagModelPixelScale, tagModelTiepoint, tagModelTransformation} {
 		if f, ok := d.field(tag); ok {
 			counts[i] = f.count
-			if values[i], err = h.numbers(f); err != nil && !isProblem(err) {
-				return t, "", err
-			}
+			values[i], err = h.numbers(f)
 			broken = cmp.Or(broken, err)
 		}
 	}
@@ -296,7 +286,8 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *Elev
 	if pixelIsPoint {
 		t = shiftHalfPixel(t)
 	}
-	return t, source, m.survive(broken)
+	m.survive(broken)
+	return t, source, nil
 }
 
 // shiftHalfPixel turns a transform from the centre of the first pixel into one from its outer corner.

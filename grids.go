@@ -135,7 +135,8 @@ func (h *headerReader) projectionFile(m *ElevationDatasetFileMeta) (crsParameter
 		return newCRSParameters(), err
 	}
 	p, err := crsFromWKT(string(content))
-	return p, m.survive(err)
+	m.survive(err)
+	return p, nil
 }
 
 // parseNumber reads a decimal number, whose decimal sign may be a comma.
