@@ -30,7 +30,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// version is set by the linker (make build).
+// version is what "cairn version" prints.
 const version = "0.1.0"
 
 // usage is what "cairn help" prints.

@@ -49,7 +49,7 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	return h.fetch(offset, length)
 }
 
-// fetch reads a range that lies in the file, and a page or some at least: with what follows it, or else precedes it.
+// fetch reads a range that lies in the file, and firstReadBytes or laterReadBytes at least: what follows, else precedes.
 func (h *headerReader) fetch(offset, length uint64) ([]byte, error) {
 	least := uint64(firstReadBytes)
 	if len(h.windows) > 0 {
