@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -266,46 +265,4 @@ func deleteRoleCommand(ctx context.Context, o operation) error {
 		}
 		return deleteRole(ctx, tx, operatorActor(), r, reassign)
 	})
-}
-
-// verifyAuditCommand is "cairn audit verify [--head H]".
-func verifyAuditCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
-	head := flags.String("head", "", "")
-	if err := o.parse(flags); err != nil {
-		return err
-	}
-	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
-	if err != nil {
-		return err
-	}
-	last, waiting, err := verifyAudit(ctx, o.db, ring, *head)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(o.stdout, "the audit log is whole; head %s, %d rows wait for their seal\n", last, waiting)
-	return err
-}
-
-// pruneAuditCommand is "cairn audit prune --before DATE".
-func pruneAuditCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("audit prune", flag.ContinueOnError)
-	before := flags.String("before", "", "")
-	if err := o.parse(flags); err != nil {
-		return err
-	}
-	date, err := time.Parse(time.DateOnly, *before)
-	if err != nil {
-		return fmt.Errorf("--before takes a date, as 2026-01-31: %w", errUsage)
-	}
-	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
-	if err != nil {
-		return err
-	}
-	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(o.stdout, "removed %d rows from the audit log\n", removed)
-	return err
 }

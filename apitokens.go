@@ -147,9 +147,7 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 	const query = `
 		SELECT ` + apiTokenColumns + `
 		FROM api_tokens
-		WHERE user_id = $1
-			AND name > $2
-			AND expires_at > now()
+		WHERE user_id = $1 AND name > $2 AND expires_at > now()
 		ORDER BY name
 		LIMIT $3`
 	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
@@ -159,8 +157,7 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) ([]string, error) {
 	const query = `
 		DELETE FROM api_tokens
-		WHERE user_id = $1
-			AND ($2::uuid IS NULL OR id = $2)
+		WHERE user_id = $1 AND ($2::uuid IS NULL OR id = $2)
 		RETURNING ` + apiTokenColumns
 	ended, err := collect[apiToken](ctx, tx, "end API tokens", query, owner.ID, id)
 	if err != nil {
@@ -186,8 +183,7 @@ func getTokenPrincipal(ctx context.Context, q querier, hash []byte) (*principal,
 			extract(epoch FROM t.expires_at - now())::float8 AS seconds_left,` + principalColumns + `
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
-		WHERE t.token_hash = $1
-			AND t.expires_at > now()
+		WHERE t.token_hash = $1 AND t.expires_at > now()
 			AND u.status = 'active'`
 	return onePrincipal(ctx, q, "token", query, hash)
 }

@@ -253,14 +253,12 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 				SELECT
 				FROM user_roles ur
 				JOIN roles r ON r.id = ur.role_id
-				WHERE ur.user_id = u.id
-					AND r.name = 'admin'
+				WHERE ur.user_id = u.id AND r.name = 'admin'
 			),
 			EXISTS (
 				SELECT
 				FROM password_tokens t
-				WHERE t.user_id = u.id
-					AND t.expires_at > now()
+				WHERE t.user_id = u.id AND t.expires_at > now()
 			)
 		FROM users u
 		WHERE u.username = 'admin'`

@@ -224,9 +224,7 @@ func moveWatermark(ctx context.Context, tx pgx.Tx, userID string) error {
 	const tidy = `
 		DELETE FROM system_message_reads mr
 		USING system_messages m, system_message_watermarks w
-		WHERE mr.user_id = $1
-			AND w.user_id = mr.user_id
-			AND m.id = mr.message_id
+		WHERE mr.user_id = $1 AND w.user_id = mr.user_id AND m.id = mr.message_id
 			AND (m.publish_at, m.id) <= (w.publish_at, w.message_id)`
 	_, err := execute(ctx, tx, "remove marks below the watermark", tidy, userID)
 	return err

@@ -185,10 +185,7 @@ func getSessionPrincipal(ctx context.Context, q querier, sessionID, userID strin
 			extract(epoch FROM least(s.idle_expires_at, s.expires_at) - now())::float8 AS seconds_left,` + principalColumns + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
-		WHERE s.id = $1
-			AND s.user_id = $2
-			AND s.ended_at IS NULL
-			AND s.idle_expires_at > now()
+		WHERE s.id = $1 AND s.user_id = $2 AND s.ended_at IS NULL AND s.idle_expires_at > now()
 			AND s.expires_at > now()
 			AND u.status = 'active'`
 	return onePrincipal(ctx, q, "session", query, sessionID, userID)
@@ -398,8 +395,7 @@ func administratorExists(ctx context.Context, q querier) (exists bool, err error
 			FROM user_roles ur
 			JOIN users u ON u.id = ur.user_id
 			WHERE ur.role_id = 1 -- the role admin: its number lets the planner know that few hold it
-				AND u.status = 'active'
-				AND u.password_hash IS NOT NULL
+				AND u.status = 'active' AND u.password_hash IS NOT NULL
 		)`
 	if err := q.QueryRow(ctx, query).Scan(&exists); err != nil {
 		return false, fmt.Errorf("look for an administrator: %w", err)

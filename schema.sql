@@ -373,6 +373,11 @@ CREATE TABLE audit_seals (
   CONSTRAINT audit_seals_audit_id_key UNIQUE (audit_id)
 );
 
+-- What is sealed of a row: JSON alone would not tell its null from no value.
+CREATE FUNCTION audit_content(l audit_log) RETURNS text LANGUAGE sql STABLE STRICT AS $$
+  SELECT concat(to_jsonb(l), l.before IS NULL, l.after IS NULL)
+$$;
+
 -- The rows that wait for their seal, put here by each insert: a row that is neither here nor sealed was not
 -- added by Cairn.
 CREATE TABLE audit_unsealed (

@@ -63,10 +63,7 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 			least(idle_expires_at, expires_at) AS expires_at,
 			id::text = $2 AS current
 		FROM sessions
-		WHERE user_id = $1
-			AND ended_at IS NULL
-			AND idle_expires_at > now()
-			AND expires_at > now()
+		WHERE user_id = $1 AND ended_at IS NULL AND idle_expires_at > now() AND expires_at > now()
 			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
 		ORDER BY created_at DESC, id DESC
 		LIMIT $5`
@@ -109,9 +106,7 @@ func createSession(ctx context.Context, q querier, userID string, version int64,
 		WITH u AS (
 			UPDATE users
 			SET last_login_at = now()
-			WHERE id = $2
-				AND status = 'active'
-				AND credential_version = $3
+			WHERE id = $2 AND status = 'active' AND credential_version = $3
 			RETURNING id
 		)
 		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
@@ -140,10 +135,7 @@ const (
 // period they get the same successor.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (sess session, outcome rotation, err error) {
 	const live = `
-		WHERE s.id = $1
-			AND s.ended_at IS NULL
-			AND s.idle_expires_at > now()
-			AND s.expires_at > now()
+		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
 			AND EXISTS (SELECT FROM users u WHERE u.id = s.user_id AND u.status = 'active')`
 	const columns = `
 		s.id AS session_id, s.user_id::text, s.generation, least(s.idle_expires_at, s.expires_at) AS expires_at`
@@ -194,8 +186,7 @@ func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, but strin
 	const query = `
 		SELECT array_agg(id::text ORDER BY id)
 		FROM sessions
-		WHERE user_id = $1
-			AND ended_at IS NULL
+		WHERE user_id = $1 AND ended_at IS NULL
 			AND id IS DISTINCT FROM nullif($2, '')::uuid`
 	if err := tx.QueryRow(ctx, query, userID, but).Scan(&ids); err != nil {
 		return nil, fmt.Errorf("list live sessions: %w", err)
@@ -210,9 +201,7 @@ func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []
 		UPDATE sessions s
 		SET ended_at = now(), end_reason = $3
 		FROM users u
-		WHERE s.id = ANY ($1::uuid[])
-			AND u.id = s.user_id
-			AND ($2 = '' OR u.id::text = $2)
+		WHERE s.id = ANY ($1::uuid[]) AND u.id = s.user_id AND ($2 = '' OR u.id::text = $2)
 			AND s.ended_at IS NULL
 		RETURNING s.id::text, u.username`
 	done, err := collect[struct{ ID, Username string }](ctx, tx, "end sessions", end, ids, userID, action)

@@ -1,0 +1,640 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// soaking says whether the long runs were asked for (make soak).
+func soaking() bool { return os.Getenv("CAIRN_SOAK") != "" }
+
+// agent is somebody in TestNobodyGains: what he can sign in with, and what he can take over.
+type agent struct {
+	name      string
+	sessions  map[string]client // by user id: those whose password he knows
+	scripts   []client          // API tokens
+	takeovers map[string]string // password tokens, the user's id to each
+}
+
+// reach is all that the agent can do now, himself or through an account that he controls.
+func (a *agent) reach(ts *testServer) map[string]bool {
+	ts.t.Helper()
+	can := map[string]bool{}
+	add := func(c client, alive bool) {
+		answer := c.do("GET", "/api/v1/auth/me", nil)
+		if answer.status != 200 {
+			if alive {
+				ts.t.Fatalf("%s: %d %s", a.name, answer.status, answer.body)
+			}
+			return
+		}
+		for _, permission := range answer.json["permissions"].([]any) {
+			can[permission.(string)] = true
+		}
+	}
+	for id, c := range a.sessions {
+		add(c, false)
+		_ = id
+	}
+	for _, c := range a.scripts {
+		add(c, false)
+	}
+	for token := range a.takeovers {
+		u, err := findPasswordToken(context.Background(), ts.db, token)
+		if err != nil {
+			continue // void
+		}
+		held, err := rolePermissions(context.Background(), ts.db, u.Roles)
+		if err != nil {
+			ts.t.Fatal(err)
+		}
+		for _, permission := range held {
+			can[permission] = can[permission] || u.Status == statusActive
+		}
+	}
+	return can
+}
+
+// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change
+// users and roles as they please. By his own step nobody may come to be able to do, himself or through an
+// account he controls, what he could not before; and there is always an administrator who can sign in.
+func TestNobodyGains(t *testing.T) {
+	t.Parallel()
+	steps := 1000
+	if soaking() {
+		steps = 20_000
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	ts := startServer(t, nil)
+	pick := func(list []string) string { return list[random.IntN(len(list))] }
+	some := func(list []string) []string {
+		return slices.DeleteFunc(slices.Clone(list), func(string) bool { return random.IntN(3) > 0 })
+	}
+	// A password is made once: hashing a new one for each takeover would be most of the work.
+	const password = testPassword
+
+	var agents []*agent
+	var everyone []string // ids, of users who may be gone
+	start := func(name string, granted ...string) *agent {
+		id := ts.addUser(name, granted...)
+		c, _ := ts.client().login(name, password)
+		a := &agent{name: name, sessions: map[string]client{id: c}, takeovers: map[string]string{}}
+		agents, everyone = append(agents, a), append(everyone, id)
+		return a
+	}
+	start("root", "all")
+	start("second", "all")
+	start("manager", userManage)
+	start("helper", userManage, datasetRead)
+	start("curator", userManage, roleManage, datasetRead, datasetManage)
+	start("roles", roleManage, adminSystemMessage)
+	start("reader", datasetRead)
+	for i, granted := range [][]string{{userManage}, {userManage, roleManage}, {roleManage, datasetRead}} {
+		c := ts.addToken("root", fmt.Sprint("narrow", i), granted...)
+		agents = append(agents, &agent{name: fmt.Sprint("script", i), scripts: []client{c}, takeovers: map[string]string{}})
+	}
+	outcomes := map[string]int{}
+	for step := range steps {
+		a := agents[random.IntN(len(agents))]
+		credentials := append(slices.Collect(maps.Values(a.sessions)), a.scripts...)
+		if len(credentials) == 0 {
+			continue
+		}
+		c := credentials[random.IntN(len(credentials))]
+		before := a.reach(ts)
+		var roleIDs, roleNames []string
+		for _, r := range must(listRoles(context.Background(), ts.db, "", 1000)) {
+			roleIDs, roleNames = append(roleIDs, fmt.Sprint(r.ID)), append(roleNames, r.Name)
+		}
+		target := pick(everyone)
+		var did string
+		var got answer
+		do := func(method, path string, body any) {
+			did, got = method+" "+path+" "+fmt.Sprint(body), c.do(method, path, body)
+		}
+		switch random.IntN(14) {
+		case 0:
+			do("POST", "/api/v1/users", map[string]any{"username": fmt.Sprint("user", step), "roles": some(roleNames)})
+			if got.status == 201 {
+				everyone = append(everyone, got.text("id"))
+				a.takeovers[got.text("password_token")] = got.text("id")
+			}
+		case 1:
+			do("PATCH", "/api/v1/users/"+target, map[string]any{"status": pick([]string{statusActive, statusActive, statusDisabled, statusPending})})
+		case 2:
+			do("PATCH", "/api/v1/users/"+target, map[string]any{"display_name": fmt.Sprint(step), "email": fmt.Sprintf("m%d@example.org", step)})
+		case 3, 4:
+			do("PUT", "/api/v1/users/"+target+"/roles", map[string]any{"roles": some(roleNames)})
+		case 5, 6:
+			do("POST", "/api/v1/users/"+target+"/password-reset", nil)
+			if got.status == 201 {
+				a.takeovers[got.text("password_token")] = target
+			}
+		case 7:
+			if random.IntN(4) == 0 {
+				do("DELETE", "/api/v1/users/"+target, nil)
+			} else {
+				do("DELETE", "/api/v1/users/"+target+"/"+pick([]string{"sessions", "tokens"}), nil)
+			}
+		case 8:
+			if len(roleNames) < 14 {
+				do("POST", "/api/v1/roles", map[string]any{"name": fmt.Sprint("role", step), "permissions": some(permissions())})
+			}
+		case 9, 10:
+			do("PATCH", "/api/v1/roles/"+pick(roleIDs), map[string]any{"permissions": some(permissions())})
+		case 11:
+			do("DELETE", "/api/v1/roles/"+pick(roleIDs)+pick([]string{"", "?reassign=" + pick(roleNames)}), nil)
+		case 12: // somebody else comes by one of his API tokens
+			if len(agents) < 16 {
+				do("POST", "/api/v1/auth/tokens", map[string]any{"name": fmt.Sprint(step), "permissions": some(permissions()), "current_password": password})
+				if got.status == 201 {
+					thief := &agent{name: fmt.Sprint("thief", step), scripts: []client{c.as(got.text("token"))}, takeovers: map[string]string{}}
+					agents = append(agents, thief)
+				}
+			}
+		case 13: // he takes an account over
+			for token, id := range a.takeovers {
+				did, got = "takeover", ts.client().do("POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": password})
+				delete(a.takeovers, token)
+				if got.status == 204 {
+					for _, other := range agents { // who knew the old password does not know this one
+						delete(other.sessions, id)
+					}
+					name := must(getUser(context.Background(), ts.db, id)).Username
+					if in := ts.client().do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": password}); in.status == 200 {
+						a.sessions[id] = c.as(in.text("access_token"))
+					}
+				}
+				break
+			}
+		}
+		if got.status >= 500 {
+			t.Fatalf("step %d: %s: %d %s", step, did, got.status, got.body)
+		}
+		outcomes[fmt.Sprint(got.status)]++
+		for permission, can := range a.reach(ts) {
+			if can && !before[permission] {
+				t.Fatalf("step %d: %s has gained %s by %s: %d %s", step, a.name, permission, did, got.status, got.body)
+			}
+		}
+		if ok := must(administratorExists(context.Background(), ts.db)); !ok {
+			t.Fatalf("step %d: %s has left no administrator by %s", step, a.name, did)
+		}
+	}
+	t.Logf("answers: %v", outcomes)
+	if outcomes["403"] < steps/50 || outcomes["200"]+outcomes["201"]+outcomes["204"] < steps/50 {
+		t.Errorf("a walk that shows little: %v", outcomes)
+	}
+}
+
+// must is for what cannot fail unless the test itself is wrong.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// TestAdministratorsAtOnce: two administrators remove, disable or demote each other at the same moment, 200
+// times. Exactly one succeeds.
+func TestAdministratorsAtOnce(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	for round := range 200 {
+		ts.exec(`DELETE FROM user_roles WHERE role_id = 1`)
+		var ids [2]string
+		var clients [2]client
+		for i := range ids {
+			name := fmt.Sprintf("admin-%d-%d", round, i)
+			ids[i] = ts.addUser(name, "all")
+			session := [16]byte{byte(round), byte(i), 1}
+			ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at) VALUES ($1, $2, now() + interval '1 hour', now() + interval '1 hour')`, session, ids[i])
+			clients[i] = ts.client().as(must(ts.keys.Load().signAccess(ids[i], uuidText(session), time.Now(), time.Now().Add(time.Hour))))
+		}
+		var statuses [2]int
+		var wg sync.WaitGroup
+		for i, c := range clients {
+			path := "/api/v1/users/" + ids[1-i]
+			wg.Go(func() {
+				switch (round + i) % 3 {
+				case 0:
+					statuses[i] = c.do("PUT", path+"/roles", map[string]any{"roles": []string{}}).status
+				case 1:
+					statuses[i] = c.do("PATCH", path, map[string]string{"status": statusDisabled}).status
+				case 2:
+					statuses[i] = c.do("DELETE", path, nil).status
+				}
+			})
+		}
+		wg.Wait()
+		won := 0
+		for _, status := range statuses {
+			switch status {
+			case 200, 204:
+				won++
+			case 401, 403, 404: // signed out, demoted or gone
+			default:
+				t.Errorf("round %d: statuses %v", round, statuses)
+			}
+		}
+		if won != 1 || !must(administratorExists(context.Background(), ts.db)) {
+			t.Fatalf("round %d: %v", round, statuses)
+		}
+	}
+}
+
+// TestAdministration is the way of a user and a role through an administrator's hands, with what is refused.
+func TestAdministration(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	rootID := root.must(200, "GET", "/api/v1/auth/me", nil).text("id")
+
+	// Bad input, each with its status and code.
+	for _, bad := range []struct {
+		status       int
+		code         string
+		method, path string
+		body         string
+	}{
+		{422, "invalid", "POST", "/users", `{"username":"a b"}`},
+		{422, "invalid", "POST", "/users", `{"username":"é-mile"}`},
+		{422, "invalid", "POST", "/users", `{"username":"ada","email":"none"}`},
+		{422, "invalid", "POST", "/users", `{"username":"ada","roles":["none"]}`},
+		{409, "username_taken", "POST", "/users", `{"username":"ROOT"}`},
+		{400, "unknown_field", "POST", "/users", `{"username":"ada","password":"chosen by me"}`},
+		{422, "invalid", "PUT", "/users/" + rootID + "/roles", `{"roles":["none"]}`},
+		{422, "invalid", "PUT", "/users/" + rootID + "/roles", `{}`},
+		{409, "last_administrator", "PUT", "/users/" + rootID + "/roles", `{"roles":["member"]}`},
+		{409, "last_administrator", "PATCH", "/users/" + rootID, `{"status":"disabled"}`},
+		{409, "last_administrator", "PATCH", "/users/" + rootID, `{"status":"pending"}`},
+		{409, "last_administrator", "DELETE", "/users/" + rootID, ``},
+		{422, "invalid", "PATCH", "/users/" + rootID, `{"status":"gone"}`},
+		{404, "not_found", "PATCH", "/users/" + uuidText([16]byte{1}), `{"status":"active"}`},
+		{422, "invalid", "POST", "/roles", `{"name":"x y"}`},
+		{422, "invalid", "POST", "/roles", `{"name":"keeper","permissions":["all"]}`},
+		{409, "name_taken", "POST", "/roles", `{"name":"Member"}`},
+		{409, "role_built_in", "PATCH", "/roles/1", `{"permissions":[]}`},
+		{409, "role_built_in", "PATCH", "/roles/2", `{"name":"people"}`},
+		{409, "role_built_in", "DELETE", "/roles/2", ``},
+		{409, "role_built_in", "DELETE", "/roles/1?reassign=member", ``},
+		{422, "invalid", "GET", "/users?role=none", ``},
+		{422, "invalid", "GET", "/users?sort=password_hash", ``},
+		{422, "invalid", "GET", "/users?q=ab", ``},
+		{422, "invalid", "GET", "/audit?since=yesterday", ``},
+	} {
+		var body any
+		if bad.body != "" {
+			body = bad.body
+		}
+		state := ts.queryInt(`SELECT (SELECT count(*) FROM users) * 1000000 + (SELECT count(*) FROM roles) * 1000 + (SELECT count(*) FROM user_roles)`)
+		root.refused(bad.status, bad.code, bad.method, "/api/v1"+bad.path, body)
+		if now := ts.queryInt(`SELECT (SELECT count(*) FROM users) * 1000000 + (SELECT count(*) FROM roles) * 1000 + (SELECT count(*) FROM user_roles)`); now != state {
+			t.Errorf("%s %s %s changed something", bad.method, bad.path, bad.body)
+		}
+	}
+
+	// A user is made, sets his password, and signs in.
+	keeper := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "Keeper", "permissions": []string{datasetManage, datasetRead}})
+	created := root.must(201, "POST", "/api/v1/users", map[string]any{"username": "Ada", "email": "ada@example.org", "roles": []string{"keeper"}})
+	path := created.header.Get("Location")
+	if left := time.Until(must(time.Parse(time.RFC3339, created.text("expires_at")))); left < 71*time.Hour || left > 73*time.Hour {
+		t.Errorf("the first password's token is good for %v", left)
+	}
+	ts.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": created.text("password_token"), "new_password": testPassword})
+	ada, _ := ts.client().login("ada@example.org", testPassword)
+
+	// If-Match: a stale one changes nothing.
+	seen := root.must(200, "GET", path, nil)
+	tag := seen.header.Get("ETag")
+	if root.do("GET", path, nil, "If-None-Match: "+tag).status != 304 {
+		t.Error("If-None-Match")
+	}
+	changed := root.do("PATCH", path, map[string]string{"display_name": "Ada L."}, "If-Match: "+tag)
+	if changed.status != 200 || changed.header.Get("ETag") != root.must(200, "GET", path, nil).header.Get("ETag") {
+		t.Errorf("%d %s", changed.status, changed.body)
+	}
+	if a := root.do("PATCH", path, map[string]string{"display_name": "lost"}, "If-Match: "+tag); a.status != 412 || a.text("code") != "stale" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if name := root.must(200, "GET", path, nil).text("display_name"); name != "Ada L." {
+		t.Error(name)
+	}
+	root.must(200, "PATCH", path, map[string]string{"email": ""})
+	if root.must(200, "GET", path, nil).json["email"] != nil {
+		t.Error("the e-mail address is still there")
+	}
+
+	// A password token is void once another is made, and once roles or status change.
+	reset := func() string {
+		return root.must(201, "POST", path+"/password-reset", nil).text("password_token")
+	}
+	void := func(token string) {
+		t.Helper()
+		ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
+	}
+	older := reset()
+	token := reset()
+	void(older)
+	root.must(200, "PUT", path+"/roles", map[string]any{"roles": []string{"keeper", "member"}})
+	void(token)
+	token = reset()
+	root.must(200, "PATCH", "/api/v1/roles/"+fmt.Sprint(keeper.number("id")), map[string]any{"permissions": []string{datasetRead}})
+	void(token)
+	ada.refused(403, "permission_missing", "POST", "/api/v1/datasets", map[string]string{"name": "n", "path": "p"})
+	token = reset()
+	root.must(200, "PATCH", path, map[string]string{"status": "disabled"})
+	void(token)
+	ada.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+	root.must(200, "PATCH", path, map[string]string{"status": "active"})
+	ada.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil) // enabling revives none
+
+	// A role in use goes only if another takes its place.
+	role := "/api/v1/roles/" + fmt.Sprint(keeper.number("id"))
+	root.refused(409, "role_in_use", "DELETE", role, nil)
+	root.must(204, "DELETE", role+"?reassign=member", nil)
+	if roles := root.must(200, "GET", path, nil).json["roles"]; fmt.Sprint(roles) != "[member]" {
+		t.Error(roles)
+	}
+
+	// A name is never given out again, neither a removed user's nor one that was changed.
+	root.must(200, "PATCH", path, map[string]string{"username": "countess"})
+	root.must(204, "DELETE", path, nil)
+	for _, name := range []string{"ada", "Countess"} {
+		root.refused(409, "username_taken", "POST", "/api/v1/users", map[string]string{"username": name})
+		ts.client().refused(409, "username_taken", "POST", "/api/v1/auth/register", map[string]string{"username": name, "password": testPassword})
+	}
+
+	// Every one of these changes is in the audit log, and so are the refusals.
+	for _, action := range []string{"role.create", "user.create", "password.reset", "user.update", "user.password_reset", "user.roles", "role.update", "role.delete", "user.delete", "request.refused"} {
+		if items := root.must(200, "GET", "/api/v1/audit?action="+action, nil).items(); len(items) == 0 {
+			t.Errorf("no %s in the audit log", action)
+		}
+	}
+	found := root.must(200, "GET", "/api/v1/audit?actor=root&target=user:countess", nil).items()
+	if len(found) != 1 || found[0]["action"] != "user.delete" || found[0]["before"].(map[string]any)["username"] != "countess" {
+		t.Error(found)
+	}
+	if items := root.must(200, "GET", "/api/v1/audit?until=2020-01-01T00:00:00Z", nil).items(); len(items) != 0 {
+		t.Error(items)
+	}
+}
+
+// TestApproval: a registered user waits until somebody with user.manage lets him in.
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_REGISTRATION=approval")
+	manager := ts.signIn("manager", userManage, datasetRead)
+	id := ts.client().must(201, "POST", "/api/v1/auth/register", map[string]string{"username": "ada", "password": testPassword}).text("id")
+	credentials := map[string]string{"username": "ada", "password": testPassword}
+	ts.client().refused(403, "account_pending", "POST", "/api/v1/auth/login", credentials)
+	if items := manager.must(200, "GET", "/api/v1/users?status=pending", nil).items(); len(items) != 1 || items[0]["id"] != id {
+		t.Error(items)
+	}
+	manager.must(200, "PATCH", "/api/v1/users/"+id, map[string]string{"status": "active"})
+	ts.client().must(200, "POST", "/api/v1/auth/login", credentials)
+}
+
+// TestListUsersOrders: each order and filter lists every user it should once, page by page.
+func TestListUsersOrders(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ts.exec(`INSERT INTO users (username, email, display_name, status, created_at, last_login_at)
+		SELECT 'u' || i, 'mail' || i || '@example.org', 'Per%son_' || i, 'active', now() - (i % 7) * interval '1 day', CASE WHEN i % 3 = 0 THEN now() - (i % 5) * interval '1 hour' END
+		FROM generate_series(1, 40) i`)
+	ts.exec(`INSERT INTO user_roles SELECT id, 2 FROM users WHERE username IN ('u1', 'u22', 'u33')`)
+	for query, want := range map[string]int{
+		"sort=username": 42, "sort=-username": 42, "sort=created_at": 42, "sort=-created_at": 42, "sort=last_login_at": 42, "sort=-last_login_at": 42,
+		"q=U22": 1, "q=mail3": 11, "q=PER%25SON_1": 11, "q=r%25s": 40, "q=%25%25%25": 0, "q=per_son": 0, "q=mail&sort=-created_at": 40,
+		"role=member": 3, "role=admin": 2, "role=member&sort=-last_login_at": 3, "role=member&q=u22": 1, "status=disabled": 0, "status=active&sort=-username": 42,
+	} {
+		var names []string
+		keys := []string{}
+		for cursor := ""; ; {
+			a := root.must(200, "GET", "/api/v1/users?limit=7&"+query+cursor, nil)
+			for _, item := range a.items() {
+				names = append(names, item["username"].(string))
+				for _, column := range []string{"username", "created_at", "last_login_at"} {
+					if strings.Contains(query+"&", "sort="+column+"&") || strings.Contains(query+"&", "sort=-"+column+"&") {
+						key, _ := item[column].(string)
+						keys = append(keys, key)
+					}
+				}
+			}
+			if a.json["next_cursor"] == nil {
+				break
+			}
+			cursor = "&cursor=" + a.text("next_cursor")
+		}
+		if strings.Contains(query, "sort=-") {
+			slices.Reverse(keys)
+		}
+		if !slices.IsSorted(keys) {
+			t.Errorf("%s: not in order: %v", query, keys)
+		}
+		slices.Sort(names)
+		if n := len(slices.Compact(names)); n != want || n != len(names) {
+			t.Errorf("%s: %d different of %d users, want %d", query, n, len(names), want)
+		}
+	}
+}
+
+// TestAuditSeals: whatever is done to the audit log or its seals behind the program's back is found, and named.
+func TestAuditSeals(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ harm, found string }{
+		"nothing":                  {`SELECT`, ""},
+		"a row changed":            {`UPDATE audit_log SET actor = 'nobody' WHERE id = 5`, "row 5 or its seal 5 was changed"},
+		"a row's detail changed":   {`UPDATE audit_log SET after = '{"roles":[]}' WHERE id = 6`, "row 6 or its seal 6 was changed"},
+		"a row's time changed":     {`UPDATE audit_log SET at = at + interval '1 microsecond' WHERE id = 7`, "row 7 or its seal 7 was changed"},
+		"null made empty":          {`UPDATE audit_log SET before = 'null' WHERE id = 4`, "row 4 or its seal 4 was changed"},
+		"a row deleted":            {`DELETE FROM audit_log WHERE id = 5`, "row 5 (seal 5) is missing"},
+		"the first rows deleted":   {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq <= 3`, "the seals from 1 to 3 are missing"},
+		"a row and its seal gone":  {`DELETE FROM audit_log WHERE id = 5; DELETE FROM audit_seals WHERE seq = 5`, "the seals from 5 to 5 are missing"},
+		"the gap closed":           {`DELETE FROM audit_log WHERE id = 5; DELETE FROM audit_seals WHERE seq = 5; UPDATE audit_seals SET seq = seq - 1 WHERE seq > 5`, "row 6 or its seal 5 was changed"},
+		"a row inserted":           {`INSERT INTO audit_log (actor, credential, address, request_id, action, target) VALUES ('root', '', '', '', 'user.create', '')`, "row 11 has no seal"},
+		"rows truncated":           {`TRUNCATE audit_log`, "row 1 (seal 1) is missing"},
+		"seals truncated":          {`TRUNCATE audit_seals`, "row 1 has no seal"},
+		"a seal deleted":           {`DELETE FROM audit_seals WHERE seq = 5`, "the seals from 5 to 5 are missing"},
+		"a seal changed":           {`UPDATE audit_seals SET mac = decode(repeat('00', 32), 'hex') WHERE seq = 5`, "row 5 or its seal 5 was changed"},
+		"a seal inserted":          {`INSERT INTO audit_seals SELECT 11, 99, kid, mac FROM audit_seals WHERE seq = 5`, "row 99 (seal 11) is missing"},
+		"two rows exchanged":       {`UPDATE audit_seals SET audit_id = CASE audit_id WHEN 4 THEN -5 WHEN 5 THEN -4 END WHERE audit_id IN (4, 5); UPDATE audit_seals SET audit_id = -audit_id WHERE audit_id < 0`, "row 5 or its seal 4 was changed"},
+		"a key that is not ours":   {`UPDATE audit_seals SET kid = 'other' WHERE seq = 2`, "the key file has no key other"},
+		"a checkpoint made up":     {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq < 3; UPDATE audit_seals SET checkpoint = mac WHERE seq = 3`, "seal 3 is no checkpoint of ours"},
+		"the tail cut":             {`DELETE FROM audit_log WHERE id > 8; DELETE FROM audit_seals WHERE seq > 8`, "the log does not hold the seal 10:"},
+		"all of it cut":            {`TRUNCATE audit_log; TRUNCATE audit_seals`, "the log does not hold the seal 10:"},
+		"a waiting row deleted":    {`INSERT INTO audit_unsealed VALUES (77)`, "row 77, which waited for its seal, is missing"},
+		"a row and its seal again": {`UPDATE audit_seals SET seq = 11 WHERE seq = 10`, "the seals from 10 to 10 are missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ts := startServer(t, nil)
+			ctx := context.Background()
+			for i := range 10 {
+				if err := audit(ctx, ts.db, operatorActor(), "test", fmt.Sprint("target:", i), nil, map[string]int{"i": i}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			waitFor(t, "the seals", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_seals`) == 10 })
+			head, waiting, err := verifyAudit(ctx, ts.db, ts.keys.Load(), "")
+			if err != nil || waiting != 0 || !strings.HasPrefix(head, "10:") {
+				t.Fatal(head, waiting, err)
+			}
+			for _, statement := range []string{`UPDATE audit_log SET actor = ''`, `DELETE FROM audit_log`, `TRUNCATE audit_log`, `UPDATE audit_seals SET kid = ''`, `DELETE FROM audit_seals`, `TRUNCATE audit_seals`} {
+				if _, err := ts.db.Exec(ctx, statement); err == nil || !strings.Contains(err.Error(), "can only be added") {
+					t.Errorf("%s: %v", statement, err)
+				}
+			}
+			ts.stop() // so that nothing is sealed meanwhile
+			err = withDatabase(ctx, ts.cfg, func(pool *pgxpool.Pool) error {
+				const off = `ALTER TABLE audit_log DISABLE TRIGGER USER; ALTER TABLE audit_seals DISABLE TRIGGER USER; `
+				if _, err := pool.Exec(ctx, off+test.harm, pgx.QueryExecModeSimpleProtocol); err != nil {
+					t.Fatal(err)
+				}
+				_, _, err := verifyAudit(ctx, pool, ts.keys.Load(), head)
+				return err
+			})
+			if test.found == "" && err != nil || test.found != "" && (err == nil || !strings.Contains(err.Error(), test.found)) {
+				t.Errorf("got %v, want %q", err, test.found)
+			}
+		})
+	}
+}
+
+// TestAuditRetention: what is old goes, and what is left is still held by a checkpoint; the commands say so.
+func TestAuditRetention(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ctx := context.Background()
+	for i := range 10 {
+		if err := audit(ctx, ts.db, operatorActor(), "test", fmt.Sprint("target:", i), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sealed := func(n int) {
+		t.Helper()
+		waitFor(t, "the seals", func() bool {
+			return ts.queryInt(`SELECT count(*) FROM audit_unsealed`) == 0 && ts.queryInt(`SELECT max(seq) FROM audit_seals`) == n
+		})
+	}
+	sealed(10)
+	said, err := ts.command("audit", "verify")
+	if err != nil || !strings.Contains(said, "whole; head 10:") {
+		t.Fatal(said, err)
+	}
+	var middle time.Time
+	if err := ts.db.QueryRow(ctx, `SELECT at FROM audit_log WHERE id = 6`).Scan(&middle); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int64{5, 0} {
+		removed, err := pruneAudit(ctx, ts.db, ts.keys.Load().keys[0], middle)
+		if err != nil || removed != want {
+			t.Fatal(removed, err)
+		}
+		sealed(11 + i)
+		if _, err := ts.command("audit", "verify"); err != nil {
+			t.Error(err)
+		}
+	}
+	if said, err = ts.command("audit", "prune", "--before", "2999-01-01"); err != nil || said != "removed 7 rows from the audit log\n" {
+		t.Error(said, err)
+	}
+	sealed(13)
+	if said, err = ts.command("audit", "verify"); err != nil {
+		t.Error(said, err)
+	}
+	if _, err := ts.command("audit", "verify", "--head", "10:00"); err == nil {
+		t.Error("a head that never was is accepted")
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log`); n != 1 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// TestAccountCommands: what the operator can do beside the running service, with the same rules and an audit row.
+func TestAccountCommands(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ada := ts.signIn("ada", datasetRead)
+	path := "/api/v1/users/" + ada.must(200, "GET", "/api/v1/auth/me", nil).text("id")
+	good := func(args ...string) string {
+		t.Helper()
+		said, err := ts.command(args...)
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return said
+	}
+	bad := func(want string, args ...string) {
+		t.Helper()
+		if said, err := ts.command(args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %s %v, want %q", args, said, err, want)
+		}
+	}
+	if said := good("role", "create", "keeper", "--permissions", datasetManage+","+datasetRead, "--description", "Keeps files"); said != "keeper\tdataset.read,dataset.manage\tKeeps files\n" {
+		t.Error(said)
+	}
+	bad("there is no permission", "role", "edit", "keeper", "--permissions", "all")
+	good("role", "edit", "keeper", "--permissions", datasetManage)
+	bad("role_built_in", "role", "edit", "admin", "--permissions", "")
+	if said := good("user", "set-roles", "ada", "keeper,member"); said != "ada\tactive\tkeeper,member\n" {
+		t.Error(said)
+	}
+	ada.must(200, "GET", "/api/v1/auth/me", nil)
+	waitFor(t, "the service to hear of it", func() bool {
+		return fmt.Sprint(ada.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"]) == "[dataset.read dataset.manage]"
+	})
+	bad("role_in_use", "role", "delete", "keeper")
+	good("role", "delete", "keeper", "--reassign", "member")
+	good("user", "end-sessions", "ada")
+	waitFor(t, "the service to hear of it", func() bool { return ada.do("GET", "/api/v1/auth/me", nil).status == 401 })
+	token := strings.TrimSpace(good("user", "reset-password", "ada"))
+	ts.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": "another password"})
+	good("user", "disable", "ada")
+	ts.client().refused(403, "account_disabled", "POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": "another password"})
+	good("user", "enable", "ada")
+	ts.client().login("ada", "another password")
+	bad("last_administrator", "user", "disable", "root")
+	bad("last_administrator", "user", "delete", "root")
+	bad("last_administrator", "user", "set-roles", "root", "member")
+	bad("there is no user", "user", "show", "nobody")
+	var shown user
+	if err := json.Unmarshal([]byte(good("user", "show", "ada", "--json")), &shown); err != nil || shown.Username != "ada" || fmt.Sprint(shown.Roles) != "[member]" {
+		t.Error(shown, err)
+	}
+	if said := good("user", "list"); said != "ada\tactive\tmember\nadmin\tactive\tadmin\nroot\tactive\tadmin\n" {
+		t.Errorf("%q", said)
+	}
+	if said := good("role", "list"); !strings.HasPrefix(said, "admin\t"+strings.Join(permissions(), ",")) {
+		t.Error(said)
+	}
+	good("user", "delete", "ada")
+	root.refused(404, "not_found", "GET", path, nil)
+	if items := root.must(200, "GET", "/api/v1/audit?actor=operator&credential=command+line", nil).items(); len(items) < 10 {
+		t.Errorf("%d rows", len(items))
+	}
+}
+
+// command runs a command of the program on the database of a service.
+func (ts *testServer) command(args ...string) (string, error) {
+	var out bytes.Buffer
+	err := run(context.Background(), args, ts.env, strings.NewReader(""), &out, &out)
+	return out.String(), err
+}

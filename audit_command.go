@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"crypto/hmac"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// verifyAuditCommand is "cairn audit verify [--head H]".
+func verifyAuditCommand(ctx context.Context, o operation) error {
+	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
+	head := flags.String("head", "", "")
+	if err := o.parse(flags); err != nil {
+		return err
+	}
+	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+	if err != nil {
+		return err
+	}
+	last, waiting, err := verifyAudit(ctx, o.db, ring, *head)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(o.stdout, "the audit log is whole; head %s, %d rows wait for their seal\n", last, waiting)
+	return err
+}
+
+// pruneAuditCommand is "cairn audit prune --before DATE".
+func pruneAuditCommand(ctx context.Context, o operation) error {
+	flags := flag.NewFlagSet("audit prune", flag.ContinueOnError)
+	before := flags.String("before", "", "")
+	if err := o.parse(flags); err != nil {
+		return err
+	}
+	date, err := time.Parse(time.DateOnly, *before)
+	if err != nil {
+		return fmt.Errorf("--before takes a date, as 2026-01-31: %w", errUsage)
+	}
+	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+	if err != nil {
+		return err
+	}
+	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(o.stdout, "removed %d rows from the audit log\n", removed)
+	return err
+}
+
+// verifyAudit goes through the audit log and its seals: the error names the first row that is not as it was
+// sealed, is missing, or was not added by Cairn. With a head the log must also reach up to it. The last seal's
+// head comes back, and how many rows still wait for theirs.
+func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (last string, waiting int64, err error) {
+	const sealed = `
+		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, audit_content(l)
+		FROM audit_seals s
+		LEFT JOIN audit_log l ON l.id = s.audit_id
+		ORDER BY s.seq`
+	const foreign = `
+		SELECT min(l.id)
+		FROM audit_log l
+		WHERE NOT EXISTS (SELECT FROM audit_seals s WHERE s.audit_id = l.id)
+			AND NOT EXISTS (SELECT FROM audit_unsealed q WHERE q.audit_id = l.id)`
+	const lost = `
+		SELECT count(*), min(q.audit_id) FILTER (WHERE l.id IS NULL)
+		FROM audit_unsealed q
+		LEFT JOIN audit_log l ON l.id = q.audit_id`
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sealed)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		var seq, auditID, before int64
+		var kid string
+		var mac, checkpoint, chain []byte
+		var content *string
+		found := head == ""
+		for rows.Next() {
+			if err := rows.Scan(&seq, &auditID, &kid, &mac, &checkpoint, &content); err != nil {
+				return err
+			}
+			at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid })
+			switch {
+			case seq != before+1 && (before != 0 || checkpoint == nil):
+				return fmt.Errorf("the seals from %d to %d are missing", before+1, seq-1)
+			case at < 0:
+				return fmt.Errorf("row %d (seal %d): the key file has no key %s", auditID, seq, kid)
+			case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))):
+				return fmt.Errorf("seal %d is no checkpoint of ours: what was before it is missing", seq)
+			case checkpoint != nil && before == 0: // its own row is among those that retention took
+			case content == nil:
+				return fmt.Errorf("row %d (seal %d) is missing", auditID, seq)
+			case !hmac.Equal(mac, ring.keys[at].sealMAC("row", chain, *content)):
+				return fmt.Errorf("row %d or its seal %d was changed", auditID, seq)
+			}
+			before, chain, last = seq, mac, auditHead(seq, mac)
+			found = found || last == strings.ToLower(head)
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		var id *int64
+		if err := tx.QueryRow(ctx, foreign).Scan(&id); err != nil {
+			return err
+		}
+		if id != nil {
+			return fmt.Errorf("row %d has no seal: Cairn did not add it, or its seal is gone", *id)
+		}
+		if err := tx.QueryRow(ctx, lost).Scan(&waiting, &id); err != nil {
+			return err
+		}
+		if id != nil {
+			return fmt.Errorf("row %d, which waited for its seal, is missing", *id)
+		}
+		if !found {
+			return fmt.Errorf("the log does not hold the seal %s: it was cut off or made anew", head)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", 0, fmt.Errorf("audit log: %w", err)
+	}
+	return last, waiting, nil
+}
+
+// pruneAudit takes away the rows added before a time, with their seals, and leaves the newest of these as a
+// checkpoint, from which verifyAudit can go on. It returns how many rows went.
+func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) (removed int64, err error) {
+	const choose = `
+		SELECT seq, mac
+		FROM audit_seals
+		WHERE seq < (
+			SELECT coalesce(min(s.seq), 9223372036854775807)
+			FROM audit_seals s
+			JOIN audit_log l ON l.id = s.audit_id
+			WHERE l.at >= $1
+		)
+		ORDER BY seq DESC
+		LIMIT 1`
+	const rows = `
+		DELETE FROM audit_log l
+		USING audit_seals s
+		WHERE s.audit_id = l.id
+			AND s.seq <= $1`
+	err = changeAccess(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
+			return err
+		}
+		var seq int64
+		var mac []byte
+		err := tx.QueryRow(ctx, choose, before).Scan(&seq, &mac)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("choose a checkpoint: %w", err)
+		}
+		if _, err := tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`); err != nil {
+			return err
+		}
+		if removed, err = execute(ctx, tx, "remove audit rows", rows, seq); err != nil {
+			return err
+		}
+		if _, err := execute(ctx, tx, "remove seals", `DELETE FROM audit_seals WHERE seq < $1`, seq); err != nil {
+			return err
+		}
+		const mark = `
+			UPDATE audit_seals
+			SET kid = $2, checkpoint = $3
+			WHERE seq = $1`
+		if _, err := execute(ctx, tx, "mark checkpoint", mark, seq, k.id, k.sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))); err != nil {
+			return err
+		}
+		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+strconv.FormatInt(seq, 10), nil, map[string]any{"removed": removed, "head": hex.EncodeToString(mac)})
+	})
+	return removed, err
+}
