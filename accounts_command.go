@@ -52,6 +52,9 @@ func commands() map[string]func(context.Context, operation) error {
 		"token revoke":        revokeTokenCommand,
 		"keys prune":          pruneKeysCommand,
 		"dataset create":      createDatasetCommand,
+		"message send":        sendMessageCommand,
+		"message list":        listMessagesCommand,
+		"message retract":     retractMessageCommand,
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -89,15 +88,7 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 			args = append(args, optional(values, name))
 		}
 		var v invalid
-		for _, name := range []string{"since", "until"} {
-			at, err := time.Parse(time.RFC3339, cmp.Or(values.Get(name), "2000-01-01T00:00:00Z"))
-			v.check(err == nil, name, "malformed", "must be a time with its zone, as in RFC 3339")
-			if values.Has(name) {
-				args = append(args, &at)
-			} else {
-				args = append(args, nil)
-			}
-		}
+		args = append(args, v.time("since", optional(values, "since")), v.time("until", optional(values, "until")))
 		if err := v.err(); err != nil {
 			return nil, err
 		}

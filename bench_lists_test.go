@@ -166,3 +166,40 @@ func TestBenchUsers(t *testing.T) {
 	written.add(t, many.db, "whether there is an administrator, asked at each change", func(q querier) error { _, err := administratorExists(ctx, q); return err })
 	written.write(t, "users.txt")
 }
+
+// TestBenchMessages prints what the unread count and the first page of the inbox cost inside the database, with
+// 100,000 messages and 10,000 users, of whom each has 500 unread messages and 500 read ones above his watermark.
+func TestBenchMessages(t *testing.T) {
+	ctx := context.Background()
+	ts := startServer(t, nil)
+	conn := must(ts.db.Acquire(ctx))
+	for _, statement := range []string{
+		`SET statement_timeout = 0`,
+		`INSERT INTO roles (name) SELECT 'role' || i FROM generate_series(1, 9) i`,
+		`INSERT INTO users (username, status, created_at) SELECT 'user' || i, 'active', now() - interval '3 years' FROM generate_series(1, 10000) i`,
+		`INSERT INTO user_roles SELECT id, 3 + substr(username, 5)::int % 9 FROM users WHERE username LIKE 'user%'`,
+		`INSERT INTO system_messages (title, body, severity, author, publish_at, role_ids)
+			SELECT 'Message ' || i, repeat('text ', 40), CASE WHEN i % 10 = 0 THEN 'warning' ELSE 'info' END, 'author', now() - (100001 - i) * interval '10 minutes',
+				CASE WHEN i % 10 = 9 THEN ARRAY[3 + i % 9, 3 + (i + 1) % 9] END
+			FROM generate_series(1, 100000) i`,
+		// Some 920 of the newest 1,000 are there for each; every second of them is read.
+		`INSERT INTO system_message_watermarks SELECT u.id, m.publish_at, m.id FROM users u JOIN system_messages m ON m.id = 99000`,
+		`INSERT INTO system_message_reads SELECT u.id, m.id FROM users u JOIN system_messages m ON m.id > 99000 AND m.id % 2 = 0 WHERE u.username LIKE 'user%'`,
+		`VACUUM (ANALYZE)`,
+	} {
+		must(conn.Exec(ctx, statement))
+	}
+	conn.Hijack().Close(ctx)
+	id := must(userNamed(ctx, ts.db, "user4711")).ID
+	var written plans
+	count := func(q querier) error { _, err := countUnread(ctx, q, id); return err }
+	page := func(q querier) error {
+		_, err := listMessages(ctx, q, &id, messageFilter{addressed: true}, []string{"infinity", "0"}, 51)
+		return err
+	}
+	took := medians(t, func() error { return count(ts.db) }, func() error { return page(ts.db) })
+	fmt.Printf("unread count %v (%d unread; under 1 ms is wanted), first page of the inbox %v (under 2 ms)\n", took[0], must(countUnread(ctx, ts.db, id)).Unread, took[1])
+	written.add(t, ts.db, "unread count", count)
+	written.add(t, ts.db, "first page of the inbox", page)
+	written.write(t, "messages.txt")
+}

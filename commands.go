@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -156,6 +157,58 @@ func createDatasetCommand(ctx context.Context, o operation) error {
 	}
 	fmt.Fprintf(o.stdout, "made dataset %d, %s, of %s\n", d.ID, d.Name, filepath.Join(place.root, place.below))
 	return nil
+}
+
+// sendMessageCommand is "cairn message send TITLE": the body is read from standard input.
+func sendMessageCommand(ctx context.Context, o operation) error {
+	var c messageChange
+	var title string
+	flags := flag.NewFlagSet("message send", flag.ContinueOnError)
+	severity := flags.String("severity", "info", "")
+	newUsers := flags.Bool("include-new-users", false, "")
+	flags.Func("roles", "", func(text string) error { c.Roles.value = new(splitList(text)); return nil })
+	flags.Func("publish-at", "", func(text string) error { c.PublishAt.value = &text; return nil })
+	flags.Func("expires-at", "", func(text string) error { c.ExpiresAt.value = &text; return nil })
+	if err := o.parse(flags, &title); err != nil {
+		return err
+	}
+	body, err := io.ReadAll(io.LimitReader(o.stdin, maxBody))
+	if err != nil {
+		return fmt.Errorf("read the message: %w", err)
+	}
+	c.Title, c.Body, c.Severity, c.IncludeNewUsers = &title, new(strings.TrimSpace(string(body))), severity, newUsers
+	id, err := createMessage(ctx, o.db, operatorActor(), c)
+	if err != nil {
+		return err
+	}
+	return o.print(false, nil, "%d", id)
+}
+
+// listMessagesCommand is "cairn message list": the newest 500.
+func listMessagesCommand(ctx context.Context, o operation) error {
+	flags := flag.NewFlagSet("message list", flag.ContinueOnError)
+	asJSON := flags.Bool("json", false, "")
+	if err := o.parse(flags); err != nil {
+		return err
+	}
+	messages, err := listMessages(ctx, o.db, nil, messageFilter{}, []string{"infinity", "0"}, maxPage)
+	for _, m := range messages {
+		err = errors.Join(err, o.print(*asJSON, m, "%d\t%s\t%s\t%s\t%s", m.ID, m.PublishAt.Format(time.RFC3339), m.State, m.Severity, m.Title))
+	}
+	return err
+}
+
+// retractMessageCommand is "cairn message retract ID".
+func retractMessageCommand(ctx context.Context, o operation) error {
+	var text string
+	if err := o.parse(flag.NewFlagSet("message retract", flag.ContinueOnError), &text); err != nil {
+		return err
+	}
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%q is no message's number: %w", text, errUsage)
+	}
+	return retractMessage(ctx, o.db, operatorActor(), id)
 }
 
 // errNoUser is that the operator named a user who is not there.

@@ -27,12 +27,12 @@ var schemaSQL string
 
 // Keys of the advisory transaction locks. Each serialises one kind of change in the whole database.
 const (
-	lockMigrate = 0x6361_6972_6e01 // applying migrations
-	lockAccess  = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
-	lockPublish = 0x6361_6972_6e03 // publishing a message, so that publish_at rises in commit order
-	lockSweep   = 0x6361_6972_6e04 // deleting expired rows
-	lockKeys    = 0x6361_6972_6e05 // comparing keys with those of other instances
-	lockSeal    = 0x6361_6972_6e06 // sealing the audit log
+	lockMigrate  = 0x6361_6972_6e01 // applying migrations
+	lockAccess   = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
+	lockMessages = 0x6361_6972_6e03 // changing a message that is there
+	lockSweep    = 0x6361_6972_6e04 // deleting expired rows
+	lockKeys     = 0x6361_6972_6e05 // comparing keys with those of other instances
+	lockSeal     = 0x6361_6972_6e06 // sealing the audit log
 )
 
 // lockAnalyses plus its id is the lock of one analysis.

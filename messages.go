@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,74 +13,104 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // message is a system message as one reader sees it.
 type message struct {
-	ID        int64     `json:"id"`
-	Title     string    `json:"title"`
-	Body      string    `json:"body"`
-	Severity  string    `json:"severity"` // info, warning or critical
-	Author    string    `json:"author"`
-	PublishAt time.Time `json:"publish_at"`
-	CreatedAt time.Time `json:"created_at"`
-	Read      *bool     `json:"read"` // null where the message is not addressed to the reader
+	ID              int64      `json:"id"`
+	Title           string     `json:"title"`
+	Body            string     `json:"body"`
+	Severity        string     `json:"severity"` // info, warning or critical
+	Author          string     `json:"author"`
+	Roles           []string   `json:"roles"` // whom it is for; null: everybody
+	IncludeNewUsers bool       `json:"include_new_users"`
+	PublishAt       time.Time  `json:"publish_at"`
+	ExpiresAt       *time.Time `json:"expires_at"`
+	State           string     `json:"state"` // scheduled, published, expired or retracted
+	CreatedAt       time.Time  `json:"created_at"`
+	UpdatedAt       time.Time  `json:"updated_at"`
+	Read            *bool      `json:"read"` // null where the message is not there for the reader
 }
 
 // messageColumns are the columns of a message as the user $1 sees it, of the joins of messageReader.
 const messageColumns = `
-	m.id, m.title, m.body, m.severity, m.author, m.publish_at, m.created_at,
+	m.id, m.title, m.body, m.severity, m.author, m.include_new_users, m.publish_at, m.expires_at, m.created_at, m.updated_at,
+	CASE WHEN m.role_ids IS NOT NULL THEN ARRAY(SELECT r.name FROM roles r WHERE r.id = ANY (m.role_ids) ORDER BY r.name) END AS roles,
+	` + messageState + ` AS state,
 	CASE WHEN ` + messageAddressed + ` THEN ` + messageIsRead + ` END AS read`
 
-// messageReader joins to the messages m the reading user $1 and his read state.
+// messageState is the state of a message by the database's clock.
+const messageState = `
+	CASE
+		WHEN m.retracted_at IS NOT NULL THEN 'retracted'
+		WHEN m.publish_at > now() THEN 'scheduled'
+		WHEN m.expires_at <= now() THEN 'expired'
+		ELSE 'published'
+	END`
+
+// messageReader joins to the messages m the reading user $1, his roles and his read state.
 const messageReader = `
 	FROM system_messages m
-	JOIN users u ON u.id = $1
+	LEFT JOIN (
+		SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids
+		FROM users u
+	) u ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id
 	LEFT JOIN system_message_reads mr ON mr.user_id = u.id AND mr.message_id = m.id`
 
-// messageAddressed: the message is there for the reader, as it was published after he joined.
-const messageAddressed = `(m.publish_at <= now() AND m.publish_at > u.created_at)`
+// messageAddressed: the message is there for the user u: published, not expired, not retracted, for one of his
+// roles, and not from before he joined.
+const messageAddressed = `
+	(m.publish_at <= now()
+		AND (m.expires_at IS NULL OR m.expires_at > now())
+		AND m.retracted_at IS NULL
+		AND (m.include_new_users OR m.publish_at > u.created_at)
+		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
 // messageIsRead: the message is not above the reader's watermark, or he has marked it by itself.
 const messageIsRead = `(mr.message_id IS NOT NULL OR coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false))`
 
-// createMessage answers POST /api/v1/system-messages.
-func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Title    string  `json:"title"`
-		Body     string  `json:"body"`
-		Severity *string `json:"severity"`
-	}
-	if err := decodeJSON(w, r, &in); err != nil {
-		return err
-	}
-	severity := "info"
-	if in.Severity != nil {
-		severity = *in.Severity
-	}
+// changed is a field of a request that may be absent, null or a value.
+type changed[T any] struct {
+	set   bool
+	value *T
+}
+
+// UnmarshalJSON notes that the field is there.
+func (c *changed[T]) UnmarshalJSON(text []byte) error {
+	c.set = true
+	return json.Unmarshal(text, &c.value)
+}
+
+// messageChange is what a message is to be. What is absent stays as it is, or gets its default.
+type messageChange struct {
+	Title           *string           `json:"title"`
+	Body            *string           `json:"body"`
+	Severity        *string           `json:"severity"`
+	Roles           changed[[]string] `json:"roles"` // null: everybody
+	IncludeNewUsers *bool             `json:"include_new_users"`
+	PublishAt       changed[string]   `json:"publish_at"` // null: now
+	ExpiresAt       changed[string]   `json:"expires_at"` // null: never
+
+	publishAt, expiresAt *time.Time
+}
+
+// check says as a problem what is wrong with a change, and reads its times.
+func (c *messageChange) check() error {
 	var v invalid
-	v.check(isLine(in.Title, 1, 200) && strings.TrimSpace(in.Title) != "", "title", "malformed", "must be one line of 1 to 200 characters")
-	v.check(isText(in.Body, 20000), "body", "malformed", "must be text of 1 to 20,000 characters, without control characters other than tab and newline")
-	v.check(slices.Contains([]string{"info", "warning", "critical"}, severity), "severity", "unknown", "must be info, warning or critical")
-	if err := v.err(); err != nil {
-		return err
-	}
-	author := principalOf(r).User
-	var id int64
-	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
-		id, err = createMessage(r.Context(), tx, author, in.Title, in.Body, severity)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	created, err := getMessage(r.Context(), s.db, author.ID, id) // after the commit, when it is published
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/system-messages/"+strconv.FormatInt(created.ID, 10))
-	return writeJSON(w, http.StatusCreated, created)
+	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "", "title", "malformed", "must be one line of 1 to 200 characters")
+	v.check(c.Body == nil || isText(*c.Body, 20000), "body", "malformed", "must be text of 1 to 20,000 characters, without control characters other than tab and newline")
+	v.check(c.Severity == nil || isSeverity(*c.Severity), "severity", "unknown", "must be info, warning or critical")
+	v.check(c.Roles.value == nil || len(*c.Roles.value) > 0, "roles", "missing", "must name a role, or be null for everybody")
+	c.publishAt = v.time("publish_at", c.PublishAt.value)
+	c.expiresAt = v.time("expires_at", c.ExpiresAt.value)
+	return v.err()
+}
+
+// isSeverity says whether a message's severity can be that.
+func isSeverity(text string) bool {
+	return slices.Contains([]string{"info", "warning", "critical"}, text)
 }
 
 // isText says whether the text has 1 to high code points, not all blank, and of control characters tab and newlines at most.
@@ -88,32 +119,117 @@ func isText(text string, high int) bool {
 		!strings.ContainsFunc(text, func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' })
 }
 
-// listMessages answers GET /api/v1/system-messages: all messages, the newest first.
-func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
-	return s.writeMessages(w, r, false)
+// createMessage answers POST /api/v1/system-messages.
+func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
+	c := messageChange{Title: new(string), Body: new(string)} // which have to be there
+	if err := decodeJSON(w, r, &c); err != nil {
+		return err
+	}
+	id, err := createMessage(r.Context(), s.db, actorOf(r), c)
+	if err != nil {
+		return err
+	}
+	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id) // after the commit, when it is published
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", "/api/v1/system-messages/"+strconv.FormatInt(id, 10))
+	return writeJSON(w, http.StatusCreated, created)
 }
 
-// listInbox answers GET /api/v1/inbox: the messages addressed to the caller, the newest first.
+// updateMessage answers PATCH /api/v1/system-messages/{id}.
+func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
+	var c messageChange
+	if err := decodeJSON(w, r, &c); err != nil {
+		return err
+	}
+	m, err := s.pathMessage(r)
+	if err != nil {
+		return err
+	}
+	if err := changeMessage(r.Context(), s.db, actorOf(r), m.ID, c); err != nil {
+		return err
+	}
+	return s.getMessage(w, r)
+}
+
+// deleteMessage answers DELETE /api/v1/system-messages/{id}: nobody is shown the message any more.
+func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.pathMessage(r)
+	if err != nil {
+		return err
+	}
+	return s.writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), m.ID))
+}
+
+// messageFilter says which messages are listed; nil: any.
+type messageFilter struct {
+	addressed, unread     bool
+	part, severity, state *string
+	since, until          *time.Time
+}
+
+// listMessages answers GET /api/v1/system-messages: all messages, or those that fit, the newest first.
+func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	f := messageFilter{part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state")}
+	var v invalid
+	v.check(f.severity == nil || isSeverity(*f.severity), "severity", "unknown", "must be info, warning or critical")
+	v.check(f.state == nil || slices.Contains([]string{"scheduled", "published", "expired", "retracted"}, *f.state),
+		"state", "unknown", "must be scheduled, published, expired or retracted")
+	f.since, f.until = v.time("since", optional(query, "since")), v.time("until", optional(query, "until"))
+	if err := v.err(); err != nil {
+		return err
+	}
+	return s.writeMessages(w, r, f)
+}
+
+// listInbox answers GET /api/v1/inbox: the messages that are there for the caller, the newest first.
 func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
-	return s.writeMessages(w, r, true)
+	unread := optional(r.URL.Query(), "unread")
+	var v invalid
+	v.check(unread == nil || *unread == "true" || *unread == "false", "unread", "malformed", "must be true or false")
+	if err := v.err(); err != nil {
+		return err
+	}
+	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread != nil && *unread == "true"})
 }
 
 // writeMessages answers with a page of messages.
-func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, addressedOnly bool) error {
+func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f messageFilter) error {
 	return writeList(s, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
-		return listMessages(r.Context(), s.db, principalOf(r).User.ID, addressedOnly, after, limit)
+		return listMessages(r.Context(), s.db, &principalOf(r).User.ID, f, after, limit)
 	}, func(m message) []string {
 		return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
 	})
 }
 
-// getMessage answers GET /api/v1/system-messages/{id}.
+// getMessage answers GET /api/v1/system-messages/{id}, with how many it is there for and how many have read it.
 func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	m, err := s.pathMessage(r)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, m)
+	const count = `
+		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers
+		FROM system_messages m
+		CROSS JOIN (
+			SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids
+			FROM users u
+			WHERE u.status = 'active'
+		) u
+		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
+		LEFT JOIN system_message_reads mr ON mr.user_id = u.id AND mr.message_id = m.id
+		WHERE m.id = $1 AND ` + messageAddressed
+	answer := struct {
+		message
+		Recipients int64 `json:"recipients"`
+		Readers    int64 `json:"readers"`
+	}{message: m}
+	if err := s.db.QueryRow(r.Context(), count, m.ID).Scan(&answer.Recipients, &answer.Readers); err != nil {
+		return fmt.Errorf("count readers: %w", err)
+	}
+	return writeJSON(w, http.StatusOK, answer)
 }
 
 // pathMessage returns the message that the request's path names, as the caller sees it.
@@ -122,7 +238,7 @@ func (s *server) pathMessage(r *http.Request) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
-	return getMessage(r.Context(), s.db, principalOf(r).User.ID, id)
+	return getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
 }
 
 // readMessage answers POST …/{id}/read: the caller has read the message. Twice is once.
@@ -131,94 +247,275 @@ func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if m.Read == nil {
-		return &problem{status: http.StatusNotFound, code: "not_addressed", detail: "This message is not addressed to you."}
-	}
-	return s.writeDone(w, markRead(r.Context(), s.db, principalOf(r).User.ID, m.ID))
+	return s.writeDone(w, s.markRead(r, []int64{m.ID}))
 }
 
-// readAllMessages answers POST …/read-all: the caller has read all that is addressed to him now.
-func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
-	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		return moveWatermark(r.Context(), tx, principalOf(r).User.ID)
+// readMessages answers POST /api/v1/inbox/read: the caller has read these messages, all of them or none.
+func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		IDs []int64 `json:"ids"`
+	}
+	if err := decodeJSON(w, r, &in); err != nil {
+		return err
+	}
+	var v invalid
+	v.check(len(in.IDs) > 0 && len(in.IDs) <= maxPage, "ids", "malformed", "must name 1 to 500 messages")
+	if err := v.err(); err != nil {
+		return err
+	}
+	return s.writeDone(w, s.markRead(r, in.IDs))
+}
+
+// markRead marks messages as read by the caller. One that is not there for him is a problem 404.
+func (s *server) markRead(r *http.Request, ids []int64) error {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	return pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		n, err := markRead(r.Context(), tx, principalOf(r).User.ID, ids)
+		if err == nil && n < len(ids) {
+			err = &problem{status: http.StatusNotFound, code: "not_addressed", detail: "There is no such message for you."}
+		}
+		return err
 	})
-	return s.writeDone(w, err)
+}
+
+// readAllMessages answers POST …/read-all: the caller has read all that is there for him now; or with up_to, the
+// newest message that he was shown, that and all older ones.
+func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		UpTo *int64 `json:"up_to"`
+	}
+	if r.ContentLength != 0 {
+		if err := decodeJSON(w, r, &in); err != nil {
+			return err
+		}
+	}
+	return s.writeDone(w, pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		return markAllRead(r.Context(), tx, principalOf(r).User.ID, in.UpTo)
+	}))
 }
 
 // countUnread answers GET …/unread-count.
 func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
-	n, err := countUnread(r.Context(), s.db, principalOf(r).User.ID)
+	counts, err := countUnread(r.Context(), s.db, principalOf(r).User.ID)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, map[string]int64{"unread": n})
+	return writeTagged(w, r, counts)
 }
 
-// createMessage publishes a message now. The lock makes publish_at rise in the order of the commits,
-// even where the clock steps back: what appears after a reader's read-all lies above his watermark.
-func createMessage(ctx context.Context, tx pgx.Tx, author user, title, body, severity string) (id int64, err error) {
+// audienceIDs returns the ids of the roles that a message is for; nil for everybody.
+func audienceIDs(ctx context.Context, q querier, names *[]string) ([]int64, error) {
+	if names == nil {
+		return nil, nil
+	}
+	if _, err := rolePermissions(ctx, q, *names); err != nil { // a role that is not there
+		return nil, err
+	}
+	ids, err := collect[struct{ ID int64 }](ctx, q, "get audience", `SELECT id FROM roles WHERE name = ANY ($1) ORDER BY id`, *names)
+	list := make([]int64, len(ids))
+	for i := range ids {
+		list[i] = ids[i].ID
+	}
+	return list, err
+}
+
+// placeMessage returns the time from which a message is shown: the one wished for, but no earlier than now, and
+// above every reader's watermark, even where the clock has stepped back. So what appears after a reader's
+// read-all is not taken for read.
+func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
-		INSERT INTO system_messages (title, body, severity, author_id, author, publish_at)
-		SELECT $1, $2, $3, $4, $5, greatest(clock_timestamp(), max(publish_at) + interval '1 microsecond')
-		FROM system_messages
+		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
+		FROM system_message_watermarks`
+	if err := tx.QueryRow(ctx, query, wish).Scan(&at); err != nil {
+		return at, fmt.Errorf("place message: %w", err)
+	}
+	return at, nil
+}
+
+// errExpiresEarly is the 422 of a message that would never be shown.
+var errExpiresEarly = invalid{{"expires_at", "out_of_range", "must be after publish_at"}}.err()
+
+// createMessage adds a message and returns its id.
+func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageChange) (id int64, err error) {
+	const query = `
+		INSERT INTO system_messages (title, body, severity, role_ids, include_new_users, publish_at, expires_at, author_id, author)
+		VALUES ($1, $2, coalesce($3, 'info'), $4, coalesce($5, false), $6, $7, $8, $9)
 		RETURNING id`
-	if err := advisoryLock(ctx, tx, lockPublish); err != nil {
+	if err := c.check(); err != nil {
 		return 0, err
 	}
-	if err := tx.QueryRow(ctx, query, title, body, severity, author.ID, author.Username).Scan(&id); err != nil {
-		return 0, fmt.Errorf("create message: %w", err)
-	}
-	return id, nil
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		audience, err := audienceIDs(ctx, tx, c.Roles.value)
+		if err != nil {
+			return err
+		}
+		at, err := placeMessage(ctx, tx, c.publishAt)
+		if err != nil {
+			return err
+		}
+		if c.expiresAt != nil && !c.expiresAt.After(at) {
+			return errExpiresEarly
+		}
+		err = tx.QueryRow(ctx, query, c.Title, c.Body, c.Severity, audience, c.IncludeNewUsers, at, c.expiresAt, by.id, by.name).Scan(&id)
+		if err != nil {
+			return fmt.Errorf("create message: %w", err)
+		}
+		return auditMessage(ctx, tx, by, "message.create", id, nil)
+	})
+	return id, err
 }
 
-// getMessage returns a message as the user sees it, or errNotFound.
-func getMessage(ctx context.Context, q querier, userID string, id int64) (message, error) {
+// auditMessage adds the row of a change to a message, of which before is what it was, or nil.
+func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id int64, before any) error {
+	after, err := getMessage(ctx, tx, nil, id)
+	if err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
+}
+
+// changeMessage changes a message. When it is shown can only be changed as long as it is not; one that was
+// retracted stays as it is.
+func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange) error {
+	const query = `
+		UPDATE system_messages
+		SET title = coalesce($2, title),
+			body = coalesce($3, body),
+			severity = coalesce($4, severity),
+			role_ids = CASE WHEN $5 THEN $6::bigint[] ELSE role_ids END,
+			include_new_users = coalesce($7, include_new_users),
+			publish_at = $8,
+			expires_at = $9,
+			updated_at = now()
+		WHERE id = $1`
+	if err := c.check(); err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
+			return err
+		}
+		before, err := getMessage(ctx, tx, nil, id)
+		if err != nil {
+			return err
+		}
+		audience, err := audienceIDs(ctx, tx, c.Roles.value)
+		if err != nil {
+			return err
+		}
+		publishAt, expiresAt := before.PublishAt, before.ExpiresAt
+		if c.ExpiresAt.set {
+			expiresAt = c.expiresAt
+		}
+		switch {
+		case before.State == "retracted":
+			return &problem{status: http.StatusConflict, code: "retracted", detail: "The message has been retracted."}
+		case c.PublishAt.set && before.State != "scheduled":
+			return &problem{status: http.StatusConflict, code: "already_published", detail: "The message has been published: publish_at cannot be changed."}
+		case c.PublishAt.set:
+			if publishAt, err = placeMessage(ctx, tx, c.publishAt); err != nil {
+				return err
+			}
+		}
+		if expiresAt != nil && !expiresAt.After(publishAt) {
+			return errExpiresEarly
+		}
+		_, err = execute(ctx, tx, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set, audience, c.IncludeNewUsers, publishAt, expiresAt)
+		if err != nil {
+			return err
+		}
+		return auditMessage(ctx, tx, by, "message.update", id, before)
+	})
+}
+
+// retractMessage takes a message back. Twice is once.
+func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
+	const query = `
+		UPDATE system_messages
+		SET retracted_at = now(), updated_at = now()
+		WHERE id = $1 AND retracted_at IS NULL`
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
+			return err
+		}
+		before, err := getMessage(ctx, tx, nil, id)
+		if err != nil {
+			return err
+		}
+		n, err := execute(ctx, tx, "retract message", query, id)
+		if err != nil || n == 0 {
+			return err
+		}
+		return auditMessage(ctx, tx, by, "message.retract", id, before)
+	})
+}
+
+// getMessage returns a message as the user sees it, or nobody where that is nil; else errNotFound.
+func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
 		WHERE m.id = $2`
 	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
 }
 
-// listMessages returns messages as the user sees them, the newest first.
-func listMessages(ctx context.Context, q querier, userID string, addressedOnly bool, after []string, limit int) ([]message, error) {
+// listMessages returns messages as the user sees them, or nobody, the newest first.
+func listMessages(ctx context.Context, q querier, userID *string, f messageFilter, after []string, limit int) ([]message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
-		WHERE (NOT $2 OR ` + messageAddressed + `)
-			AND (m.publish_at, m.id) < ($3::text::timestamptz, $4::text::bigint)
+		WHERE (m.publish_at, m.id) < ($2::text::timestamptz, $3::text::bigint)
+			AND (NOT $4::boolean OR ` + messageAddressed + `)
+			AND (NOT $5::boolean OR NOT ` + messageIsRead + `)
+			AND ($6::text IS NULL OR strpos(lower(m.title), lower($6)) > 0 OR strpos(lower(m.body), lower($6)) > 0)
+			AND ($7::text IS NULL OR m.severity = $7)
+			AND ($8::text IS NULL OR ` + messageState + ` = $8)
+			AND ($9::timestamptz IS NULL OR m.publish_at >= $9)
+			AND ($10::timestamptz IS NULL OR m.publish_at < $10)
 		ORDER BY m.publish_at DESC, m.id DESC
-		LIMIT $5`
-	return collect[message](ctx, q, "list messages", query, userID, addressedOnly, after[0], after[1], limit)
+		LIMIT $11`
+	return collect[message](ctx, q, "list messages", query,
+		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
-// markRead notes that the user has read the message, unless his watermark says so already.
-func markRead(ctx context.Context, q querier, userID string, id int64) error {
+// markRead notes that the user has read the messages, those above his watermark in a row each, and returns how
+// many of them are there for him.
+func markRead(ctx context.Context, tx pgx.Tx, userID string, ids []int64) (n int, err error) {
 	const query = `
-		INSERT INTO system_message_reads (user_id, message_id)
-		SELECT u.id, m.id` + messageReader + `
-		WHERE m.id = $2
-			AND ` + messageAddressed + `
-			AND NOT ` + messageIsRead + `
-		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, q, "mark message read", query, userID, id)
-	return err
+		WITH there AS (
+			SELECT m.id, ` + messageIsRead + ` AS read` + messageReader + `
+			WHERE m.id = ANY ($2) AND ` + messageAddressed + `
+		), marked AS (
+			INSERT INTO system_message_reads (user_id, message_id)
+			SELECT $1, id
+			FROM there
+			WHERE NOT read
+			ON CONFLICT DO NOTHING
+		)
+		SELECT count(*)
+		FROM there`
+	if err := tx.QueryRow(ctx, query, userID, ids).Scan(&n); err != nil {
+		return 0, fmt.Errorf("mark messages read: %w", err)
+	}
+	return n, nil
 }
 
-// moveWatermark raises the user's watermark to the newest message there is for him and removes his
-// single marks below it. It never goes down.
-func moveWatermark(ctx context.Context, tx pgx.Tx, userID string) error {
+// markAllRead marks all messages that are there for the user, up to one of them if that is given. His watermark is
+// raised to the newest that is more than a minute old, and his marks below it go; newer ones are marked each by
+// itself: among them one may still be on its way, which the watermark would cover though he was not shown it. The
+// watermark never goes down.
+func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
+	const there = `
+		WHERE ` + messageAddressed + `
+			AND ($2::bigint IS NULL OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2))`
 	const raise = `
-		INSERT INTO system_message_watermarks AS w (user_id, publish_at, message_id)
-		SELECT u.id, m.publish_at, m.id
-		FROM users u
-		JOIN system_messages m ON ` + messageAddressed + `
-		WHERE u.id = $1
+		INSERT INTO system_message_watermarks AS old (user_id, publish_at, message_id)
+		SELECT u.id, m.publish_at, m.id` + messageReader + there + `
+			AND m.publish_at < now() - interval '1 minute'
 		ORDER BY m.publish_at DESC, m.id DESC
 		LIMIT 1
 		ON CONFLICT (user_id) DO UPDATE
-		SET publish_at = excluded.publish_at,
-			message_id = excluded.message_id
-		WHERE (w.publish_at, w.message_id) < (excluded.publish_at, excluded.message_id)`
-	if _, err := execute(ctx, tx, "move watermark", raise, userID); err != nil {
+		SET publish_at = excluded.publish_at, message_id = excluded.message_id
+		WHERE (old.publish_at, old.message_id) < (excluded.publish_at, excluded.message_id)`
+	if _, err := execute(ctx, tx, "raise watermark", raise, userID, upTo); err != nil {
 		return err
 	}
 	const tidy = `
@@ -226,21 +523,42 @@ func moveWatermark(ctx context.Context, tx pgx.Tx, userID string) error {
 		USING system_messages m, system_message_watermarks w
 		WHERE mr.user_id = $1 AND w.user_id = mr.user_id AND m.id = mr.message_id
 			AND (m.publish_at, m.id) <= (w.publish_at, w.message_id)`
-	_, err := execute(ctx, tx, "remove marks below the watermark", tidy, userID)
+	if _, err := execute(ctx, tx, "remove marks below the watermark", tidy, userID); err != nil {
+		return err
+	}
+	const mark = `
+		INSERT INTO system_message_reads (user_id, message_id)
+		SELECT u.id, m.id` + messageReader + there + `
+			AND NOT ` + messageIsRead + `
+			AND m.publish_at >= now() - interval '1 minute'
+		ON CONFLICT DO NOTHING`
+	_, err := execute(ctx, tx, "mark the newest messages", mark, userID, upTo)
 	return err
 }
 
-// countUnread counts the messages addressed to the user that he has not read. The bound on publish_at
+// unread is how many messages a user has not read, in all and by severity.
+type unread struct {
+	Unread     int64            `json:"unread"`
+	BySeverity map[string]int64 `json:"by_severity"`
+}
+
+// countUnread counts the messages that are there for the user and that he has not read. The bound on publish_at
 // by itself lets the index skip all that the watermark covers.
-func countUnread(ctx context.Context, q querier, userID string) (n int64, err error) {
+func countUnread(ctx context.Context, q querier, userID string) (counts unread, err error) {
 	const query = `
-		SELECT count(*)` + messageReader + `
+		SELECT
+			count(*),
+			count(*) FILTER (WHERE m.severity = 'info'),
+			count(*) FILTER (WHERE m.severity = 'warning'),
+			count(*) FILTER (WHERE m.severity = 'critical')` + messageReader + `
 		WHERE ` + messageAddressed + `
 			AND m.publish_at >= coalesce(
 				(SELECT publish_at FROM system_message_watermarks WHERE user_id = $1), '-infinity')
 			AND NOT ` + messageIsRead
-	if err := q.QueryRow(ctx, query, userID).Scan(&n); err != nil {
-		return 0, fmt.Errorf("count unread messages: %w", err)
+	var info, warning, critical int64
+	if err := q.QueryRow(ctx, query, userID).Scan(&counts.Unread, &info, &warning, &critical); err != nil {
+		return counts, fmt.Errorf("count unread messages: %w", err)
 	}
-	return n, nil
+	counts.BySeverity = map[string]int64{"info": info, "warning": warning, "critical": critical}
+	return counts, nil
 }

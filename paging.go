@@ -68,5 +68,5 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	if answer.Items == nil {
 		answer.Items = []T{}
 	}
-	return writeJSON(w, http.StatusOK, answer)
+	return writeTagged(w, r, answer)
 }

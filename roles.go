@@ -299,7 +299,7 @@ func voidTokensOfRole(ctx context.Context, tx pgx.Tx, id int64) error {
 	return err
 }
 
-// deleteRole removes a role. Who holds it gets the one named by reassign; without that it is a problem 409. The
+// deleteRole removes a role. Who holds it, or is sent messages as its holder, gets the one named by reassign; without that it is a problem 409. The
 // actor must hold the permissions of both. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const move = `
@@ -308,6 +308,10 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		FROM user_roles
 		WHERE role_id = $1
 		ON CONFLICT DO NOTHING`
+	const readdress = `
+		UPDATE system_messages
+		SET role_ids = array_remove(array_replace(role_ids, $1, $2), NULL)
+		WHERE $1 = ANY (role_ids)`
 	if old.Name == adminRole || old.Name == memberRole {
 		return errBuiltIn
 	}
@@ -315,6 +319,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		return err
 	}
 	var after any
+	var nextID *int64
 	if reassign != nil {
 		next, err := roleNamed(ctx, tx, *reassign)
 		if err == nil {
@@ -332,7 +337,10 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		if err != nil {
 			return err
 		}
-		after = map[string]string{"reassigned": next.Name}
+		after, nextID = map[string]string{"reassigned": next.Name}, &next.ID
+	}
+	if _, err := execute(ctx, tx, "readdress messages", readdress, old.ID, nextID); err != nil {
+		return err
 	}
 	_, err := tx.Exec(ctx, `DELETE FROM roles WHERE id = $1`, old.ID)
 	if isForeignKeyViolation(err) {

@@ -357,6 +357,16 @@ CREATE INDEX users_last_login_at_id_idx ON users ((coalesce(last_login_at, '-inf
 CREATE INDEX users_trgm_idx ON users USING gin
   (username gin_trgm_ops, email gin_trgm_ops, lower(display_name) gin_trgm_ops);
 
+-- Whom a message is for: everybody, or who holds one of the roles now; of a role that is removed nobody. One is
+-- shown from publish_at to expires_at, unless it is retracted, to who had joined by then or to new users too.
+ALTER TABLE system_messages
+  ADD COLUMN role_ids          bigint[],
+  ADD COLUMN include_new_users boolean     NOT NULL DEFAULT false,
+  ADD COLUMN expires_at        timestamptz,
+  ADD COLUMN retracted_at      timestamptz,
+  ADD COLUMN updated_at        timestamptz NOT NULL DEFAULT now();
+CREATE INDEX system_message_watermarks_publish_at_idx ON system_message_watermarks (publish_at);
+
 -- What is looked for in the audit log.
 CREATE INDEX audit_log_actor_idx ON audit_log (actor, id);
 CREATE INDEX audit_log_target_idx ON audit_log (target, id);

@@ -132,13 +132,16 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit, []string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil},
-		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor"}},
+		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor", "q", "severity", "state", "since", "until"}},
 		{"GET", "/api/v1/system-messages/unread-count", holds(adminSystemMessage), s.countUnread, nil},
 		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil},
 		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil},
+		{"PATCH", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.updateMessage, nil},
+		{"DELETE", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.deleteMessage, nil},
 		{"POST", "/api/v1/system-messages/{id}/read", holds(adminSystemMessage), s.readMessage, nil},
-		{"GET", "/api/v1/inbox", signedIn, s.listInbox, []string{"limit", "cursor"}},
+		{"GET", "/api/v1/inbox", signedIn, s.listInbox, []string{"limit", "cursor", "unread"}},
 		{"GET", "/api/v1/inbox/unread-count", signedIn, s.countUnread, nil},
+		{"POST", "/api/v1/inbox/read", signedIn, s.readMessages, nil},
 		{"POST", "/api/v1/inbox/read-all", signedIn, s.readAllMessages, nil},
 		{"POST", "/api/v1/inbox/{id}/read", signedIn, s.readMessage, nil},
 
@@ -435,6 +438,16 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 	if !ok {
 		*v = append(*v, fieldError{field, code, detail})
 	}
+}
+
+// time reads a time that may be nil; one that is none, or without its zone, is noted.
+func (v *invalid) time(field string, text *string) *time.Time {
+	if text == nil {
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, *text)
+	v.check(err == nil, field, "malformed", "must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
+	return &at
 }
 
 // err is the 422 of what was noted, or nil.

@@ -179,6 +179,8 @@ func TestAuthorizationMatrix(t *testing.T) {
 					"POST /api/v1/auth/login":             map[string]string{"username": "none", "password": testPassword},
 					"POST /api/v1/auth/password-reset":    map[string]string{"token": "x", "new_password": testPassword},
 					"POST /api/v1/system-messages":        map[string]string{"title": "t", "body": "b"},
+					"PATCH /api/v1/system-messages/{id}":  map[string]string{"title": "u"},
+					"POST /api/v1/inbox/read":             map[string]any{"ids": []int{message}},
 					"PATCH /api/v1/auth/me":               map[string]string{"display_name": "new"},
 					"PUT /api/v1/auth/password":           map[string]string{"current_password": testPassword, "new_password": testPassword},
 					"POST /api/v1/auth/tokens":            map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
