@@ -93,7 +93,7 @@ func normaliseLongitudes(west, east float64) (float64, float64) {
 
 // isCylindrical says whether longitude depends on x alone and latitude on y alone, both continuously.
 func (p *projection) isCylindrical() bool {
-	return p.method == methodGeographic || p.method == methodPseudoMercator
+	return p.method >= methodGeographic && p.method <= methodEquidistantCylinder
 }
 
 // cornersSuffice says whether longitude and latitude are at their least and greatest at the raster's corners: in a

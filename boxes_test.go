@@ -96,6 +96,7 @@ func TestCornersSuffice(t *testing.T) {
 
 // TestPixelSize: a pixel's size on the ground, whatever the unit and the turn.
 func TestPixelSize(t *testing.T) {
+	webMercator, _ := crsByCode(3857)
 	metre := 1.0 / 111319.49079327358 // degrees of longitude at the equator of WGS 84
 	sin, cos := math.Sincos(0.5)
 	for _, c := range []struct {
@@ -106,7 +107,7 @@ func TestPixelSize(t *testing.T) {
 	}{
 		{"UTM at the central meridian", utmProjection(wgs84(), 33, false), northUp(500000, 5000000, 30), 30 / 0.9996},
 		{"UTM turned", utmProjection(wgs84(), 33, false), [6]float64{30 * cos, 30 * sin, 500000, 30 * sin, -30 * cos, 5000000}, 30 / 0.9996},
-		{"Web Mercator at 60 degrees", projection{method: methodPseudoMercator, ellipsoid: wgs84(), unit: 1}, northUp(0, 8399737.89, 100), 50},
+		{"Web Mercator at 60 degrees", webMercator.projection, northUp(0, 8399737.89, 100), 50},
 		{"degrees at the equator", geographicProjection(0, 1), northUp(0, 0, 10*metre), 10},
 	} {
 		got, err := pixelSizeMetres(c.p, c.t, 0, 0)

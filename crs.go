@@ -32,7 +32,8 @@ func crsByCode(code int) (crsDefinition, bool) {
 	case code >= 26901 && code <= 26923:
 		return crsDefinition{utmProjection(grs80(), code-26900, false), accuracyNAD83}, true
 	case code == 3857: // WGS 84 / Pseudo-Mercator
-		return crsDefinition{projection{method: methodPseudoMercator, ellipsoid: wgs84(), unit: 1}, accuracyWGS84}, true
+		p, _ := newProjection(1024, wgs84(), map[int]float64{8802: 0, 8806: 0, 8807: 0})
+		return crsDefinition{p, accuracyWGS84}, true
 	case isGeographicCode(code):
 		return crsDefinition{geographicProjection(primeMeridianOf(code)), geographicAccuracy(code)}, true
 	}

@@ -2,10 +2,11 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"math"
 )
 
-// ellipsoid is a figure of the Earth: semi-major axis in metres and inverse flattening.
+// ellipsoid is a figure of the Earth: semi-major axis in metres and inverse flattening, which is 0 or infinite for a sphere.
 type ellipsoid struct{ a, inverseFlattening float64 }
 
 // wgs84 is the ellipsoid EPSG 7030.
@@ -14,35 +15,81 @@ func wgs84() ellipsoid { return ellipsoid{6378137, 298.257223563} }
 // grs80 is the ellipsoid EPSG 7019, of ETRS89 and NAD83.
 func grs80() ellipsoid { return ellipsoid{6378137, 298.257222101} }
 
-// eccentricity2 is the square of the first eccentricity.
-func (e ellipsoid) eccentricity2() float64 {
-	f := 1 / e.inverseFlattening
-	return f * (2 - f)
+// flattening is 0 for a sphere.
+func (e ellipsoid) flattening() float64 {
+	if e.inverseFlattening == 0 {
+		return 0
+	}
+	return 1 / e.inverseFlattening
 }
 
-// projectionMethod says by which formulas a projection goes.
+// eccentricity2 is the square of the first eccentricity.
+func (e ellipsoid) eccentricity2() float64 { return e.flattening() * (2 - e.flattening()) }
+
+// projectionMethod says by which formulas a projection goes. Many methods of the EPSG dataset share theirs.
 type projectionMethod int
 
-// The methods that are known, with their codes in the EPSG dataset.
+// The formulas, in "cylinder" and "cone" with an axis that may be oblique.
 const (
-	methodNone               projectionMethod = iota
-	methodGeographic                          // no projection: longitude and latitude in some unit from some meridian
-	methodTransverseMercator                  // EPSG 9807
-	methodPseudoMercator                      // EPSG 1024, the web's
+	methodNone                projectionMethod = iota
+	methodGeographic                           // no projection: longitude and latitude in some unit from some meridian
+	methodMercator                             // conformal cylinder: x depends on longitude alone, y on latitude alone,
+	methodEqualAreaCylinder                    // as here
+	methodEquidistantCylinder                  // and here
+	methodObliqueMercator                      // conformal cylinder about an oblique axis
+	methodConformalCone                        // Lambert's, and as its limits the stereographic ones
+	methodEqualAreaCone                        // Albers', and as its limits the azimuthal ones
+	methodTransverseMercator
+	methodSinusoidal
+	methodCassini
+	methodHyperbolicCassini
+	methodPolyconic
+	methodColombiaUrban
 )
 
+// sinusoidalCode stands for the sinusoidal projection, which the EPSG dataset has no method code for; its parameters are 8802,
+// 8806 and 8807.
+const sinusoidalCode = -24 // as GeoTIFF's CT_Sinusoidal
+
 // projection turns coordinates of a CRS into degrees on its own datum, and back. What its method does not use is 0.
+//
+// The formulas of EPSG Guidance Note 7-2 ("GN" below) are taken apart into steps that methods share:
+//   - the ellipsoid onto a sphere of equal angles or equal areas, perhaps onto Gauss's, which fits best at one latitude;
+//   - the sphere turned, so that its pole comes to lie in the centre of the map or beside its centre line;
+//   - the sphere onto a cone or a cylinder, in metres from the origin;
+//   - then the scale, the axes, the false origin and the unit.
 type projection struct {
 	method    projectionMethod
 	ellipsoid ellipsoid
 	unit      float64 // of coordinates: metres, and degrees where geographic
 	longitude float64 // of the natural origin or the prime meridian, degrees
-	scale     float64 // at the natural origin
-	kruger    krugerSeries
 
-	falseEast, falseNorth float64 // metres
-	originNorthing        float64 // of the latitude of origin, from the equator, before scale and false northing, metres
+	scale                 float64    // at the natural origin; negative where axes point south and west
+	axes                  [4]float64 // the matrix, row by row, from metres east and north to the two axes, before scale
+	falseEast, falseNorth float64    // metres, of the first axis and the second
+	originNorthing        float64    // of the natural origin, from the formulas' own, before scale and false northing, metres
+
+	e2, e  float64 // square of the eccentricity, and it, in the formulas: 0 where they are spherical
+	kruger krugerSeries
+	qPole  float64 // q of the pole, GN 9820
+
+	gauss, gaussShift          float64 // factor of longitude and isometric latitude, and what is added to the latter
+	turned                     bool    // the sphere, by the next three
+	sinPole, cosPole, poleLong float64 // the place on the sphere that becomes its pole, radians
+	cone                       float64 // the cone's constant n: 1 and -1 are planes at the poles
+	radius                     float64 // conformal: of the cone where the isometric latitude is 0; or of the sphere, metres
+	inner                      float64 // equal area: square of the radius of the cone's pole, in semi-major axes, times n²
+	along                      float64 // longitude on the turned sphere where the oblique Mercator's u is 0, radians
+	latitude, height           float64 // of the origin, radians and metres
 }
+
+// Bounds of what is taken for a place on the map.
+const (
+	radian   = math.Pi / 180 // a degree in radians
+	searched = 1.0           // radians from the central meridian: as far as search goes
+	farthest = 1e8           // metres from the origin: beyond are only the poles of conformal projections, at infinity
+	rounding = 1e-12         // relative, by which a coordinate on the edge of its domain may be over it
+)
 
 // errOutsideProjection is the answer for coordinates that a projection has no place for.
 var errOutsideProjection = errors.New("coordinates outside the projection's domain")
@@ -63,66 +110,493 @@ func utmProjection(e ellipsoid, zone int, south bool) projection {
 
 // transverseMercator is a projection by EPSG method 9807; angles in degrees, lengths in metres.
 func transverseMercator(e ellipsoid, latitude, longitude, scale, falseEast, falseNorth float64) projection {
-	k, origin := newKrugerSeries(e), 0.0
-	if latitude != 0 {
-		_, origin = k.forward(e, 0, latitude*math.Pi/180)
-	}
-	return projection{
-		method: methodTransverseMercator, ellipsoid: e, unit: 1, longitude: longitude, scale: scale, kruger: k,
-		falseEast: falseEast, falseNorth: falseNorth, originNorthing: origin,
-	}
+	p, _ := newProjection(9807, e, map[int]float64{8801: latitude, 8802: longitude, 8805: scale, 8806: falseEast, 8807: falseNorth})
+	return p
 }
 
-// inverse gives longitude, which is continuous and may lie outside ±180, and latitude; the error is errOutsideProjection.
-func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
-	ok := isFinite(x) && isFinite(y)
-	east, north := x*p.unit-p.falseEast, y*p.unit-p.falseNorth
-	switch p.method {
-	case methodGeographic:
-		lon, lat = x*p.unit+p.longitude, y*p.unit
-	case methodPseudoMercator: // EPSG Guidance Note 7-2, method 1024: spherical formulas on the semi-major axis
-		lon = p.longitude + east/p.ellipsoid.a*180/math.Pi
-		lat = math.Atan(math.Sinh(north/p.ellipsoid.a)) * 180 / math.Pi
-	case methodTransverseMercator:
-		var inside bool
-		lon, lat, inside = p.kruger.inverse(p.ellipsoid, east/p.scale, north/p.scale+p.originNorthing)
-		lon, lat, ok = p.longitude+lon*180/math.Pi, lat*180/math.Pi, ok && inside
+// newProjection gives the projection of an EPSG method and its parameters, by their EPSG codes: angles in degrees, lengths in
+// metres, scales as ratios. Each method's own parameters must be there. Coordinates have the order that GIS software
+// gives them: east, north; in method 9808 west, south; in 9819 south, west; in 9826 west, north.
+func newProjection(code int, e ellipsoid, parameters map[int]float64) (projection, error) {
+	var missing error
+	get := func(codes ...int) float64 {
+		for _, c := range codes {
+			if v, ok := parameters[c]; ok && isFinite(v) {
+				return v
+			}
+		}
+		missing = fmt.Errorf("projection method %d lacks parameter %d", code, codes[0])
+		return 0
+	}
+	angle := func(codes ...int) float64 { return get(codes...) * radian }
+	p := projection{
+		ellipsoid: e, unit: 1, scale: 1, axes: [4]float64{1, 0, 0, 1}, e2: e.eccentricity2(), kruger: newKrugerSeries(e), gauss: 1,
+		longitude: get(8802, 8812, 8822, 8833), falseEast: get(8806, 8816, 8826), falseNorth: get(8807, 8817, 8827),
+	}
+	if code == 1024 || code == 9841 { // spherical formulas on the semi-major axis
+		p.e2 = 0
+	}
+	p.e = math.Sqrt(p.e2)
+	p.e = math.Sqrt(p.e2)
+	p.qPole = p.authalicQ(1)
+	switch code {
+	case 9807, 9808: // Transverse Mercator, and the south-orientated one
+		p.method, p.scale, p.latitude = methodTransverseMercator, get(8805), angle(8801)
+		if code == 9808 {
+			p.scale = -p.scale
+		}
+	case 1024: // pseudo-Mercator
+		p.method = methodMercator
+	case 9804, 9841: // Mercator variant A, and the spherical one
+		p.method, p.scale = methodMercator, get(8805)
+	case 9805: // Mercator variant B
+		p.method, p.scale = methodMercator, p.parallelRadius(angle(8823))
+	case 1044: // Mercator variant C
+		p.method, p.scale, p.latitude = methodMercator, p.parallelRadius(angle(8823)), angle(8821)
+	case 1028, 1029, 9823: // equidistant cylindrical
+		p.method, p.axes[0] = methodEquidistantCylinder, p.parallelRadius(angle(8823))
+	case 9834, 9835: // Lambert cylindrical equal area
+		p.method, p.axes[0] = methodEqualAreaCylinder, p.parallelRadius(angle(8823))
+		p.axes[3] = 1 / p.axes[0]
+	case 9801, 9826, 1102: // Lambert conic conformal with one parallel, the west-orientated one, and variant B
+		p.scale, p.latitude = get(8805), angle(8801)
+		p.conformalCone(math.Sin(p.latitude), p.latitude)
+		if code == 9826 {
+			p.axes[0] = -1
+		} else if code == 1102 {
+			p.latitude = angle(8821)
+		}
+	case 9802, 9803, 1051: // Lambert conic conformal with two parallels, Belgium, Michigan
+		p.latitude = angle(8821)
+		phi1, phi2 := angle(8823), angle(8824)
+		n := math.Sin(phi1)
+		if phi1 != phi2 {
+			n = math.Log(p.parallelRadius(phi1)/p.parallelRadius(phi2)) / (p.isometric(phi2) - p.isometric(phi1))
+		}
+		p.conformalCone(n, phi1)
+		if code == 9803 { // GN: θ is less by 29.2985"
+			p.longitude += 29.2985 / 3600 / n
+		} else if code == 1051 {
+			p.scale = get(1038)
+		}
+	case 9810: // polar stereographic variant A
+		p.scale, p.latitude = get(8805), angle(8801)
+		p.conformalCone(math.Copysign(1, p.latitude), p.latitude)
+		if math.Abs(p.latitude) != math.Pi/2 {
+			p.method = methodNone
+		}
+	case 9829, 9830: // polar stereographic variants B and C
+		p.latitude = angle(8832)
+		p.conformalCone(math.Copysign(1, p.latitude), p.latitude)
+		if code == 9829 {
+			p.latitude = math.Copysign(math.Pi/2, p.latitude)
+		}
+	case 9822: // Albers: Snyder, equations 14-12 to 14-14
+		p.latitude = angle(8821)
+		phi1, phi2 := angle(8823), angle(8824)
+		m1, m2 := p.parallelRadius(phi1), p.parallelRadius(phi2)
+		q1, q2 := p.authalicQ(math.Sin(phi1)), p.authalicQ(math.Sin(phi2))
+		p.method, p.cone = methodEqualAreaCone, math.Sin(phi1)
+		if phi1 != phi2 {
+			p.cone = (m1*m1 - m2*m2) / (q2 - q1)
+		}
+		p.inner = m1*m1 + p.cone*q1 - math.Abs(p.cone)*p.qPole
+	case 9820, 1027: // Lambert azimuthal equal area
+		p.method, p.cone, p.latitude = methodEqualAreaCone, 1, angle(8801)
+		if math.Abs(p.latitude) == math.Pi/2 {
+			p.cone = math.Copysign(1, p.latitude)
+			break
+		}
+		sin := p.authalicQ(math.Sin(p.latitude)) / p.qPole
+		p.turn(sin, math.Sqrt(1-sin*sin), 0)
+		p.axes[0] = p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
+		p.axes[3] = 1 / p.axes[0]
+	case 9809: // oblique stereographic
+		p.scale = get(8805)
+		sin, cos := p.gaussSphere(angle(8801))
+		p.turn(sin, cos, 0)
+		p.method, p.cone, p.radius = methodConformalCone, 1, 2*p.radius
+	case 9819, 1041: // Krovak, and the north-orientated one
+		p.scale = get(8819)
+		p.gaussSphere(angle(8811))
+		colatitude, parallel := angle(1036), angle(8818)
+		p.turn(math.Cos(colatitude), math.Sin(colatitude), 0)
+		p.method, p.cone = methodConformalCone, math.Sin(parallel)
+		p.radius *= math.Exp(p.cone*math.Asinh(math.Tan(parallel))) / math.Tan(parallel)
+		if code == 9819 {
+			p.axes = [4]float64{0, -1, -1, 0}
+		}
+	case 9812, 9815: // Hotine oblique Mercator, variants A and B
+		p.method, p.scale = methodObliqueMercator, get(8815)
+		sin, cos := p.gaussSphere(angle(8811))
+		sinAzimuth, cosAzimuth := math.Sincos(angle(8813))
+		sinPole := sinAzimuth * cos // the pole that lies 90° to the left of the initial line
+		p.turn(sinPole, math.Sqrt(1-sinPole*sinPole), math.Atan2(-cosAzimuth, -sin*sinAzimuth))
+		p.along = math.Pi / 2 // where the initial line crosses the sphere's equator
+		if code == 9815 {
+			p.along, _ = turnSphere(-p.poleLong, sin/cos, p.sinPole, p.cosPole)
+		}
+		sinSkew, cosSkew := math.Sincos(angle(8814))
+		p.axes = [4]float64{cosSkew, sinSkew, -sinSkew, cosSkew}
+	case 9806: // Cassini-Soldner
+		p.method, p.latitude = methodCassini, angle(8801)
+	case 9833: // hyperbolic Cassini-Soldner
+		p.method, p.latitude = methodHyperbolicCassini, angle(8801)
+	case 9818: // American polyconic
+		p.method, p.latitude = methodPolyconic, angle(8801)
+	case 1052: // Colombia urban
+		p.method, p.latitude, p.height = methodColombiaUrban, angle(8801), get(1039)
+	case sinusoidalCode:
+		p.method = methodSinusoidal
 	default:
-		ok = false
+		return projection{}, fmt.Errorf("projection method %d is not known", code)
 	}
-	if !ok || !isFinite(lon) || !isFinite(lat) {
-		return 0, 0, errOutsideProjection
+	if !p.turned {
+		_, p.originNorthing = p.project(0, p.latitude)
 	}
-	return lon, lat, nil
+	sum := p.longitude + p.falseEast + p.falseNorth + p.originNorthing + p.axes[0] + p.axes[3] + p.radius + p.inner + p.gaussShift
+	switch {
+	case missing != nil:
+		return projection{}, missing
+	case !(e.a > 0 && p.e2 >= 0 && p.e2 < 1 && p.scale != 0 && math.Abs(p.latitude) <= math.Pi/2 && isFinite(sum)):
+		return projection{}, fmt.Errorf("the parameters of projection method %d make no projection", code)
+	}
+	return p, nil
 }
 
-// forward gives the coordinate of a longitude and latitude in degrees; the error is as that of inverse.
+// conformalCone makes the projection a conformal cone of constant n that is true to scale at a latitude, before p.scale: Snyder,
+// equations 15-7 and 15-10 with t as exp(-ψ). At 90° rounding in math.Pi/2 gives the limit, GN 9810's 2a/√((1+e)^(1+e)(1-e)^(1-e)).
+func (p *projection) conformalCone(n, phi float64) {
+	p.method, p.cone = methodConformalCone, n
+	p.radius = p.ellipsoid.a * p.parallelRadius(phi) / n * math.Exp(n*p.isometric(phi))
+}
+
+// gaussSphere has longitudes and isometric latitudes taken to Gauss's conformal sphere, which fits best at a latitude; it gives
+// that on the sphere. GN 9809, n, c and R; GN 9812's B, A / kc and H, and 9819's B, t0 and A are the same.
+func (p *projection) gaussSphere(phi float64) (sin, cos float64) {
+	sinPhi, cosPhi := math.Sincos(phi)
+	p.gauss = math.Sqrt(1 + p.e2*math.Pow(cosPhi, 4)/(1-p.e2))
+	sin = sinPhi / p.gauss
+	p.gaussShift = math.Atanh(sin) - p.gauss*p.isometric(phi)
+	p.radius = p.ellipsoid.a * math.Sqrt(1-p.e2) / (1 - p.e2*sinPhi*sinPhi)
+	return sin, math.Sqrt(1 - sin*sin)
+}
+
+// turn has the sphere turned to a new pole.
+func (p *projection) turn(sinPole, cosPole, poleLong float64) {
+	p.turned, p.sinPole, p.cosPole, p.poleLong = true, sinPole, cosPole, poleLong
+}
+
+// turnSphere gives longitude and tangent of latitude from those on a sphere whose pole was at longitude 0 and a latitude, of
+// which sine and cosine are given; new longitudes begin at the far meridian. Minus the cosine is the way back.
+func turnSphere(lam, tan, sinPole, cosPole float64) (newLam, newTan float64) {
+	cos := 1 / math.Hypot(1, tan)
+	sinLam, cosLam := math.Sincos(lam)
+	x, y, z := cos*cosLam, cos*sinLam, tan*cos
+	x, z = x*sinPole-z*cosPole, x*cosPole+z*sinPole
+	return math.Atan2(y, x), z / max(math.Hypot(x, y), 1e-17)
+}
+
+// forward gives the coordinate of a longitude and latitude in degrees; the error is errOutsideProjection.
 func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
-	ok, dLon := isFinite(lon) && isFinite(lat), lon-p.longitude
-	switch p.method {
-	case methodGeographic:
-		x, y = dLon/p.unit, lat/p.unit
-	case methodPseudoMercator:
-		x = (p.falseEast + p.ellipsoid.a*dLon*math.Pi/180) / p.unit
-		y = (p.falseNorth + p.ellipsoid.a*math.Asinh(math.Tan(lat*math.Pi/180))) / p.unit
-		ok = ok && math.Abs(lat) < 90
-	case methodTransverseMercator:
-		dLon = math.Remainder(dLon, 360)
-		x, y = p.kruger.forward(p.ellipsoid, dLon*math.Pi/180, lat*math.Pi/180)
-		x = (x*p.scale + p.falseEast) / p.unit
-		y = ((y-p.originNorthing)*p.scale + p.falseNorth) / p.unit
-		ok = ok && math.Abs(lat) <= 90 && !(math.Abs(dLon) > 90 && lat == 0)
-	default:
-		ok = false
+	if p.method == methodGeographic {
+		x, y = (lon-p.longitude)/p.unit, lat/p.unit
+	} else {
+		east, north := math.NaN(), math.NaN()
+		if math.Abs(lat) <= 90 {
+			east, north = p.project(math.Remainder(lon-p.longitude, 360)*radian, lat*radian)
+		}
+		if north -= p.originNorthing; !(math.Abs(east) <= farthest && math.Abs(north) <= farthest) {
+			return 0, 0, errOutsideProjection
+		}
+		x = (p.falseEast + p.scale*(p.axes[0]*east+p.axes[1]*north)) / p.unit
+		y = (p.falseNorth + p.scale*(p.axes[2]*east+p.axes[3]*north)) / p.unit
 	}
-	if !ok || !isFinite(x) || !isFinite(y) {
+	if !isFinite(x) || !isFinite(y) {
 		return 0, 0, errOutsideProjection
 	}
 	return x, y, nil
 }
 
+// inverse gives longitude, which may lie outside ±180 and in a cylindrical projection is continuous, and latitude; the
+// error is errOutsideProjection.
+func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
+	if p.method == methodGeographic {
+		lon, lat = x*p.unit+p.longitude, y*p.unit
+	} else {
+		first, second := (x*p.unit-p.falseEast)/p.scale, (y*p.unit-p.falseNorth)/p.scale
+		determinant := p.axes[0]*p.axes[3] - p.axes[1]*p.axes[2]
+		east := (p.axes[3]*first - p.axes[1]*second) / determinant
+		north := (p.axes[0]*second - p.axes[2]*first) / determinant
+		if !(math.Abs(east) <= 1.01*farthest && math.Abs(north) <= 1.01*farthest) {
+			return 0, 0, errOutsideProjection
+		}
+		lam, phi := p.unproject(east, north+p.originNorthing)
+		lon, lat = p.longitude+lam/radian, phi/radian
+	}
+	if !isFinite(lon) || !isFinite(lat) {
+		return 0, 0, errOutsideProjection
+	}
+	return lon, lat, nil
+}
+
 // isFinite says whether v is a number that is not infinite.
 func isFinite(v float64) bool { return !math.IsNaN(v - v) }
+
+// project goes from radians, longitude from p.longitude, to metres at scale 1; NaN where there are none.
+func (p *projection) project(lam, phi float64) (x, y float64) {
+	switch p.method {
+	case methodTransverseMercator:
+		return p.kruger.forward(lam, p.conformalTan(math.Tan(phi)))
+	case methodEquidistantCylinder: // GN 1028
+		return p.ellipsoid.a * lam, p.meridianArc(phi)
+	case methodSinusoidal: // Snyder, equation 30-8
+		return p.ellipsoid.a * lam * p.parallelRadius(phi), p.meridianArc(phi)
+	case methodCassini, methodHyperbolicCassini, methodPolyconic, methodColombiaUrban:
+		if math.Abs(lam) > searched {
+			return math.NaN(), math.NaN()
+		}
+		return p.projectLocal(lam, phi)
+	}
+	lam, tan := p.toSphere(lam, phi)
+	h := math.Hypot(1, tan)
+	switch p.method {
+	case methodMercator: // GN 9804 with ψ
+		return p.ellipsoid.a * lam, p.ellipsoid.a * math.Asinh(tan)
+	case methodEqualAreaCylinder: // GN 9835
+		return p.ellipsoid.a * lam, p.ellipsoid.a * p.qPole / 2 * tan / h
+	case methodObliqueMercator: // GN 9812, v and u
+		return -p.radius * math.Asinh(tan), p.radius * math.Remainder(lam-p.along, 2*math.Pi)
+	}
+	var rho float64
+	switch p.method {
+	case methodConformalCone: // GN 9801 with t = exp(-ψ)
+		rho = p.radius * math.Exp(-p.cone*math.Asinh(tan))
+	case methodEqualAreaCone: // GN 9822 with α = n²ρ² / a², of 1 - sin β as it is exact near the pole
+		versine := 1 / (h * (h + math.Abs(tan)))
+		if tan*p.cone < 0 {
+			versine = 2 - versine
+		}
+		if p.inner == 0 && versine > 2-1e-9 {
+			return math.NaN(), math.NaN()
+		}
+		rho = p.ellipsoid.a * math.Sqrt(p.inner+math.Abs(p.cone)*p.qPole*versine) / p.cone
+	}
+	sin, cos := math.Sincos(p.cone * lam)
+	return rho * sin, -rho * cos
+}
+
+// unproject is the way back from project.
+func (p *projection) unproject(x, y float64) (lam, phi float64) {
+	a := p.ellipsoid.a
+	var tan float64
+	switch p.method {
+	case methodTransverseMercator:
+		lam, tan = p.kruger.inverse(x, y)
+		return lam, math.Atan(p.geodeticTan(tan))
+	case methodEquidistantCylinder:
+		return x / a, p.footpoint(y)
+	case methodSinusoidal:
+		phi = p.footpoint(y)
+		return onGlobe(x/a/p.parallelRadius(phi), x), phi
+	case methodCassini, methodHyperbolicCassini, methodPolyconic, methodColombiaUrban:
+		return p.search(x, y)
+	case methodMercator:
+		lam, tan = x/a, math.Sinh(y/a)
+	case methodEqualAreaCylinder:
+		lam, tan = x/a, tanOfVersine(1-2*y/a/p.qPole)
+	case methodObliqueMercator:
+		lam, tan = onGlobe(y/p.radius, y)+p.along, math.Sinh(-x/p.radius)
+	case methodConformalCone, methodEqualAreaCone:
+		rho := math.Copysign(math.Hypot(x, y), p.cone)
+		if math.Abs(rho) > 1e-6 { // otherwise it is the pole, and the direction is rounding
+			lam = onGlobe(math.Atan2(x/p.cone, -y/p.cone)/p.cone, rho)
+		}
+		if p.method == methodConformalCone {
+			tan = math.Sinh(max(-40, min(math.Log(p.radius/rho)/p.cone, 40))) // 40 is 90° in all digits
+			break
+		}
+		r := rho * p.cone / a
+		tan = math.Copysign(1, p.cone) * tanOfVersine((r*r-p.inner)/(math.Abs(p.cone)*p.qPole))
+	}
+	return p.fromSphere(lam, tan)
+}
+
+// toSphere gives longitude and tangent of latitude on the sphere, conformal or authalic, of radians on the ellipsoid.
+func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
+	if p.method == methodEqualAreaCylinder || p.method == methodEqualAreaCone { // GN 9820, β
+		sin := p.authalicQ(math.Sin(phi)) / p.qPole
+		tan = sin / math.Sqrt(max(1-sin*sin, 1e-34))
+	} else {
+		tan = p.conformalTan(math.Tan(phi))
+	}
+	if p.gauss != 1 {
+		lam, tan = lam*p.gauss, math.Sinh(p.gauss*math.Asinh(tan)+p.gaussShift)
+		if math.Abs(lam) > math.Pi { // Gauss's sphere is covered by less than all longitudes
+			return math.NaN(), math.NaN()
+		}
+	}
+	if p.turned {
+		return turnSphere(lam-p.poleLong, tan, p.sinPole, p.cosPole)
+	}
+	return lam, tan
+}
+
+// fromSphere is the way back from toSphere.
+func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
+	if p.turned {
+		lam, tan = turnSphere(lam, tan, p.sinPole, -p.cosPole)
+		lam = math.Remainder(lam+p.poleLong, 2*math.Pi)
+	}
+	if p.method == methodEqualAreaCylinder || p.method == methodEqualAreaCone {
+		return lam, math.Asin(p.authalicSine(tan / math.Hypot(1, tan)))
+	}
+	if p.gauss != 1 {
+		lam, tan = lam/p.gauss, math.Sinh((math.Asinh(tan)-p.gaussShift)/p.gauss)
+	}
+	return lam, math.Atan(p.geodeticTan(tan))
+}
+
+// onGlobe gives a longitude that is within ±π or, at the end of a lever in metres, over it by rounding; otherwise NaN.
+func onGlobe(lam, lever float64) float64 {
+	over := math.Abs(lam) - math.Pi
+	if over*math.Abs(lever) > 1e-6 {
+		return math.NaN()
+	}
+	return math.Copysign(math.Abs(lam)-max(over, 0), lam)
+}
+
+// tanOfVersine gives the tangent of a latitude from 1 less its sine; NaN where there is none.
+func tanOfVersine(versine float64) float64 {
+	if !(versine >= -rounding && versine <= 2+rounding) {
+		return math.NaN()
+	}
+	return (1 - versine) / math.Sqrt(max(versine*(2-versine), 1e-34))
+}
+
+// parallelRadius is the radius of a parallel in semi-major axes: Snyder's m, equation 14-15.
+func (p *projection) parallelRadius(phi float64) float64 {
+	sin, cos := math.Sincos(phi)
+	return cos / math.Sqrt(1-p.e2*sin*sin)
+}
+
+// authalicQ is q of the sine of a latitude: Snyder, equation 3-12.
+func (p *projection) authalicQ(sin float64) float64 {
+	if p.e == 0 {
+		return 2 * sin
+	}
+	return (1 - p.e2) * (sin/(1-p.e2*sin*sin) + math.Atanh(p.e*sin)/p.e)
+}
+
+// authalicSine gives the sine of the latitude whose q, in that of the pole, is given: Newton's method as in Snyder, equation
+// 3-16, but for the sine, so that it does not slow down near the pole.
+func (p *projection) authalicSine(part float64) float64 {
+	sin := part
+	for range 8 {
+		w := 1 - p.e2*sin*sin
+		step := (part*p.qPole - p.authalicQ(sin)) * w * w / (2 * (1 - p.e2))
+		if sin += step; math.Abs(step) < 1e-15 {
+			break
+		}
+	}
+	return max(-1, min(sin, 1))
+}
+
+// conformalTan gives the tangent of the conformal latitude from that of the latitude: Karney 2011, equations 7 to 9.
+func (p *projection) conformalTan(tau float64) float64 {
+	secant := math.Sqrt(1 + tau*tau)
+	sigma := math.Sinh(p.e * math.Atanh(p.e*tau/secant))
+	return tau*math.Sqrt(1+sigma*sigma) - sigma*secant
+}
+
+// geodeticTan is the way back from conformalTan: Karney 2011, equations 19 to 21, Newton's method; two steps mostly do.
+func (p *projection) geodeticTan(tauC float64) float64 {
+	tau := tauC / (1 - p.e2)
+	for range 6 {
+		secant, guess := math.Sqrt(1+tau*tau), p.conformalTan(tau)
+		step := (tauC - guess) / math.Sqrt(1+guess*guess) * (1 + (1-p.e2)*tau*tau) / ((1 - p.e2) * secant)
+		if tau += step; !(math.Abs(step) > 1e-9*max(1, math.Abs(tau))) { // then the next would be rounding
+			break
+		}
+	}
+	return tau
+}
+
+// isometric is the isometric latitude ψ, radians.
+func (p *projection) isometric(phi float64) float64 { return math.Asinh(p.conformalTan(math.Tan(phi))) }
+
+// meridianArc is the length of the meridian from the equator, metres: the Transverse Mercator's northing at its centre.
+func (p *projection) meridianArc(phi float64) float64 {
+	_, north := p.kruger.forward(0, p.conformalTan(math.Tan(phi)))
+	return north
+}
+
+// footpoint is the latitude at an end of that length, radians; NaN beyond the poles.
+func (p *projection) footpoint(arc float64) float64 {
+	if mu := math.Abs(arc) / p.kruger.radius; mu >= math.Pi/2 {
+		if mu > math.Pi/2+rounding {
+			return math.NaN()
+		}
+		return math.Copysign(math.Pi/2, arc)
+	}
+	_, tan := p.kruger.inverse(0, arc)
+	return math.Atan(p.geodeticTan(tan))
+}
+
+// projectLocal has the formulas that search inverts. GN gives inverse series for them that are less exact.
+func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
+	radii := func(phi float64) (rho, nu float64) { // of curvature in the meridian and in the prime vertical
+		sin := math.Sin(phi)
+		nu = p.ellipsoid.a / math.Sqrt(1-p.e2*sin*sin)
+		return nu * (1 - p.e2) / (1 - p.e2*sin*sin), nu
+	}
+	rho, nu := radii(phi)
+	sin, cos := math.Sincos(phi)
+	east := nu * cos * lam // along the parallel
+	switch p.method {
+	case methodPolyconic: // GN 9818, with the cotangent cancelled so that the equator is no exception
+		l, arc := lam*sin, p.meridianArc(phi)-p.meridianArc(p.latitude)
+		if l == 0 {
+			return east, arc
+		}
+		half := math.Sin(l / 2)
+		return east * math.Sin(l) / l, arc + east*half*half*2/l
+	case methodColombiaUrban: // GN 1052
+		rho0, nu0 := radii(p.latitude)
+		middle, _ := radii((phi + p.latitude) / 2)
+		curve := math.Tan(p.latitude) / (2 * rho0 * nu0) * east * east
+		return east * (1 + p.height/nu0), (1 + p.height/middle) * rho0 * (phi - p.latitude + curve)
+	}
+	// GN 9806
+	a, t, c := lam*cos, math.Tan(phi)*math.Tan(phi), p.e2/(1-p.e2)*cos*cos
+	a2 := a * a
+	x = nu * (a - t*a2*a/6 - (8-t+8*c)*t*a2*a2*a/120)
+	y = p.meridianArc(phi) - p.meridianArc(p.latitude) + nu*math.Tan(phi)*(a2/2+(5-t+6*c)*a2*a2/24)
+	if p.method == methodHyperbolicCassini { // GN 9833
+		y -= y * y * y / (6 * rho * nu)
+	}
+	return x, y
+}
+
+// search inverts projectLocal by Newton's method, with differences for derivatives.
+func (p *projection) search(x, y float64) (lam, phi float64) {
+	const step = 1e-6
+	phi = max(-1.57, min(p.latitude+y/p.ellipsoid.a, 1.57))
+	lam = max(-searched, min(x/p.ellipsoid.a/math.Cos(phi), searched))
+	for range 20 {
+		x0, y0 := p.projectLocal(lam, phi)
+		dx, dy := x-x0, y-y0
+		if math.Abs(lam) <= searched+rounding && math.Abs(phi) <= math.Pi/2+rounding && math.Hypot(dx, dy) < 1e-8 {
+			return lam, phi
+		}
+		xl, yl := p.projectLocal(lam+step, phi)
+		xp, yp := p.projectLocal(lam, phi+step)
+		xl, yl, xp, yp = xl-x0, yl-y0, xp-x0, yp-y0
+		determinant := (xl*yp - xp*yl) / step
+		lam, phi = lam+(dx*yp-dy*xp)/determinant, phi+(xl*dy-yl*dx)/determinant
+	}
+	return math.NaN(), math.NaN()
+}
 
 // krugerSeries holds the constants of an ellipsoid's Transverse Mercator: C. F. F. Karney, "Transverse Mercator with an
 // accuracy of a few nanometers", Journal of Geodesy 85 (2011), 475–485, equations 14, 35, 36: Krüger's series, sixth order.
@@ -133,7 +607,7 @@ type krugerSeries struct {
 
 // newKrugerSeries computes the constants.
 func newKrugerSeries(e ellipsoid) krugerSeries {
-	n := 1 / (2*e.inverseFlattening - 1)
+	n := e.flattening() / (2 - e.flattening())
 	n2 := n * n
 	n3, n4, n5, n6 := n2*n, n2*n2, n2*n2*n, n2*n2*n2
 	return krugerSeries{
@@ -175,42 +649,25 @@ func krugerSum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
 	return sin*cosh*r1 - cos*sinh*i1, sin*cosh*i1 + cos*sinh*r1
 }
 
-// forward projects radians from the central meridian and the equator to metres east and north of them at scale 1.
-func (k *krugerSeries) forward(e ellipsoid, lon, lat float64) (east, north float64) {
-	ecc := math.Sqrt(e.eccentricity2())
-	sinLat, cosLat := math.Sincos(lat)
-	// Equations 7 to 9: tau is the tangent of the latitude, tauC that of the conformal latitude.
-	tau := sinLat / cosLat
-	sigma := math.Sinh(ecc * math.Atanh(ecc*sinLat))
-	tauC := tau*math.Sqrt(1+sigma*sigma) - sigma*math.Sqrt(1+tau*tau)
-	sinLon, cosLon := math.Sincos(lon)
-	xi := math.Atan2(tauC, cosLon)
-	eta := math.Asinh(sinLon / math.Hypot(tauC, cosLon))
+// forward projects radians from the central meridian and the tangent of the conformal latitude to metres east and north.
+func (k *krugerSeries) forward(lam, tauC float64) (east, north float64) {
+	sin, cos := math.Sincos(lam)
+	xi, eta := math.Atan2(tauC, cos), math.Asinh(sin/math.Hypot(tauC, cos))
 	dXi, dEta := krugerSum(&k.alpha, xi, eta)
+	if !(math.Abs(eta+dEta) <= maxKrugerEta) {
+		return math.NaN(), math.NaN()
+	}
 	return k.radius * (eta + dEta), k.radius * (xi + dXi)
 }
 
-// inverse is the way back from forward; it fails beyond maxKrugerEta, and beyond the whole globe northwards.
-func (k *krugerSeries) inverse(e ellipsoid, east, north float64) (lon, lat float64, ok bool) {
+// inverse is the way back from forward; NaN beyond maxKrugerEta, and beyond the whole globe northwards.
+func (k *krugerSeries) inverse(east, north float64) (lam, tauC float64) {
 	xi, eta := north/k.radius, east/k.radius
-	if !(math.Abs(eta) <= maxKrugerEta && math.Abs(xi) <= math.Pi) {
-		return 0, 0, false
+	if !(math.Abs(eta) <= maxKrugerEta+rounding && math.Abs(xi) <= math.Pi+rounding) {
+		return math.NaN(), math.NaN()
 	}
 	dXi, dEta := krugerSum(&k.beta, xi, eta)
-	xi, eta = xi-dXi, eta-dEta
-	sinXi, cosXi := math.Sincos(xi)
-	sinhEta := math.Sinh(eta)
-	lon = math.Atan2(sinhEta, cosXi)
-	tauC := sinXi / math.Hypot(sinhEta, cosXi)
-	// Equations 19 to 21: Newton's method from the conformal latitude back; two steps are exact to rounding.
-	e2 := e.eccentricity2()
-	ecc := math.Sqrt(e2)
-	tau := tauC / (1 - e2)
-	for range 2 {
-		secant := math.Sqrt(1 + tau*tau)
-		sigma := math.Sinh(ecc * math.Atanh(ecc*tau/secant))
-		guess := tau*math.Sqrt(1+sigma*sigma) - sigma*secant
-		tau += (tauC - guess) / math.Sqrt(1+guess*guess) * (1 + (1-e2)*tau*tau) / ((1 - e2) * secant)
-	}
-	return lon, math.Atan(tau), true
+	sin, cos := math.Sincos(xi - dXi)
+	sinh := math.Sinh(eta - dEta)
+	return math.Atan2(sinh, cos), sin / math.Hypot(sinh, cos)
 }

@@ -114,7 +114,7 @@ func TestCRSByCode(t *testing.T) {
 		32700: methodNone, 32701: methodTransverseMercator, 32760: methodTransverseMercator, 32761: methodNone,
 		25827: methodNone, 25828: methodTransverseMercator, 25838: methodTransverseMercator, 25839: methodNone,
 		26900: methodNone, 26901: methodTransverseMercator, 26923: methodTransverseMercator, 26924: methodNone,
-		3857: methodPseudoMercator, 4326: methodGeographic, 4979: methodGeographic, 4978: methodNone, 4269: methodGeographic,
+		3857: methodMercator, 4326: methodGeographic, 4979: methodGeographic, 4978: methodNone, 4269: methodGeographic,
 		6318: methodGeographic, 5488: methodGeographic, 7844: methodGeographic, 5773: methodNone, 0: methodNone, -1: methodNone, 1 << 40: methodNone,
 	} {
 		crs, ok := crsByCode(code)
