@@ -316,7 +316,7 @@ func (m *ElevationDatasetFileMeta) place(t [6]float64, source string, p crsParam
 	if err != nil {
 		return err
 	}
-	box, err := boxInDegrees(crs.projection, t, w, h)
+	box, err := boxInDegrees(&crs, t, w, h)
 	if err != nil {
 		return problemf(fileStatusNoBBox, "the extent cannot be turned into degrees: %v", err)
 	}
@@ -327,9 +327,7 @@ func (m *ElevationDatasetFileMeta) place(t [6]float64, source string, p crsParam
 	if box.turned {
 		m.warnf("its longitudes go beyond ±360°; bbox gives them within ±180°")
 	}
-	if crs.accuracyM > 0 {
-		m.BBoxAccuracyM = new(max(crs.accuracyM, box.cutM))
-	}
+	m.BBoxAccuracyM = &box.accuracyM
 	if r, err := pixelSizeMetres(crs.projection, t, w/2, h/2); err == nil {
 		m.ResolutionM = &r
 	}

@@ -16,31 +16,37 @@ const edgeSegments = 22
 
 // degreesBox is a rectangle of degrees around a raster.
 type degreesBox struct {
-	bounds  [4]float64 // west south east north, as in RFC 7946, section 5
-	clamped bool       // the raster reaches over a pole by more than a pixel
-	turned  bool       // its longitudes go beyond ±360 by more than a pixel
-	cutM    float64    // metres by which the raster may bulge out of the box between two points of a curved edge
+	bounds    [4]float64 // west south east north on WGS 84, as in RFC 7946, section 5
+	accuracyM float64    // by how many metres it may be off
+	clamped   bool       // the raster reaches over a pole by more than a pixel
+	turned    bool       // its longitudes go beyond ±360 by more than a pixel
 }
 
 // boxInDegrees gives the box of a raster of that transform, width and height. The error says why there is none.
-func boxInDegrees(p projection, t [6]float64, width, height float64) (degreesBox, error) {
+func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degreesBox, error) {
+	p := &c.projection
+	lon0, lat0, err := p.inverse(applyTransform(t, width/2, height/2))
+	if err != nil {
+		return degreesBox{}, err
+	}
+	shift := c.shiftAt(lon0, lat0)
 	segments := edgeSegments
-	if p.cornersSuffice(t, width, height) {
+	if p.isCylindrical() && len(shift.values) == 0 { // longitude and latitude are at their least and greatest at the corners
 		segments = 1
 	}
 	corners := [5][2]float64{{0, 0}, {width, 0}, {width, height}, {0, height}, {0, 0}}
 	west, east, south, north := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
-	var box degreesBox
+	box := degreesBox{accuracyM: shift.accuracyM}
 	var lon, lat [3]float64 // of the point at hand and the two before it
 	for edge := range 4 {
 		from, to := corners[edge], corners[edge+1]
 		for i := range segments {
 			f := float64(i) / float64(segments)
-			x, y := applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1]))
-			l, phi, err := p.inverse(x, y)
+			l, phi, err := p.inverse(applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1])))
 			if err != nil {
 				return box, err
 			}
+			l, phi = shift.toWGS84(p.ellipsoid, l, phi)
 			if !p.isCylindrical() && edge+i > 0 {
 				l = lon[0] + math.Remainder(l-lon[0], 360) // keep the ring in one piece across 180°
 			}
@@ -49,12 +55,12 @@ func boxInDegrees(p projection, t [6]float64, width, height float64) (degreesBox
 			south, north = min(south, phi), max(north, phi)
 			if i >= 2 { // a parabola through three points rises by an eighth of their second difference above its chords
 				bulge := math.Hypot((lon[0]-2*lon[1]+lon[2])*math.Cos(phi*math.Pi/180), lat[0]-2*lat[1]+lat[2]) / 8
-				box.cutM = max(box.cutM, bulge*math.Pi/180*p.ellipsoid.a)
+				box.accuracyM = max(box.accuracyM, bulge*math.Pi/180*p.ellipsoid.a)
 			}
 		}
 	}
 	for _, pole := range [...]float64{-90, 90} {
-		if segments > 1 && p.contains(t, width, height, pole) {
+		if !p.isCylindrical() && p.contains(t, width, height, pole) {
 			west, east = -180, 180
 			south, north = min(south, pole), max(north, pole)
 		}
@@ -94,24 +100,6 @@ func normaliseLongitudes(west, east float64) (float64, float64) {
 // isCylindrical says whether longitude depends on x alone and latitude on y alone, both continuously.
 func (p *projection) isCylindrical() bool {
 	return p.method >= methodGeographic && p.method <= methodEquidistantCylinder
-}
-
-// cornersSuffice says whether longitude and latitude are at their least and greatest at the raster's corners: in a
-// cylindrical projection; and in a Transverse Mercator for a raster with edges along the axes that keeps to one side of
-// the central meridian and of the equator, short of the pole: there both grow or shrink along every edge.
-func (p *projection) cornersSuffice(t [6]float64, width, height float64) bool {
-	if p.isCylindrical() {
-		return true
-	}
-	if p.method != methodTransverseMercator || t[1] != 0 || t[3] != 0 {
-		return false
-	}
-	x0, y0 := applyTransform(t, 0, 0)
-	x1, y1 := applyTransform(t, width, height)
-	centre, equator := p.falseEast/p.unit, (p.falseNorth-p.originNorthing*p.scale)/p.unit
-	oneSide := (x0 >= centre) == (x1 >= centre) && (y0 >= equator) == (y1 >= equator)
-	pole := p.kruger.radius * p.scale * math.Pi / 2 / p.unit
-	return oneSide && max(math.Abs(y0-equator), math.Abs(y1-equator)) < pole
 }
 
 // contains says whether a pole lies in the raster.

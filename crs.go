@@ -2,116 +2,305 @@ package main
 
 import (
 	"cmp"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// crsDefinition is how to get from a CRS to degrees, and how far, without a datum shift, those may be from WGS 84.
+// epsgCSV is the registry of coordinate reference systems, EPSG's; its head says how its lines read.
+//
+//go:embed epsg.csv
+var epsgCSV string
+
+// registryAt gives the registry from the line of that key on, "" where there is none: by halving, as lines are sorted.
+func registryAt(key string) string {
+	key += ";"
+	from, to := 0, len(epsgCSV)
+	for from < to {
+		middle := (from + to) / 2
+		start := from + strings.LastIndexByte(epsgCSV[from:middle], '\n') + 1
+		end := middle + strings.IndexByte(epsgCSV[middle:], '\n') + 1
+		switch line := epsgCSV[start:end]; {
+		case strings.HasPrefix(line, key):
+			return epsgCSV[start:]
+		case line < key:
+			from = end
+		default:
+			to = start
+		}
+	}
+	return ""
+}
+
+// registryLine gives the fields of the line of a kind (and a code or name), nil where there is none.
+func registryLine(kind string, code int) []string {
+	line, _, found := strings.Cut(registryAt(kind+strconv.Itoa(code)), "\n")
+	if !found {
+		return nil
+	}
+	return strings.Split(line, ";")
+}
+
+// registryName gives the code of a name in one of the lists ND, NM and NP, 0 where it is not there.
+func registryName(list, name string) int {
+	line, _, _ := strings.Cut(registryAt(list+wktName(name)), "\n")
+	_, code, _ := strings.Cut(line, ";")
+	return registryCode(code)
+}
+
+// registryCode reads a code of the registry.
+func registryCode(s string) int {
+	code, _ := strconv.Atoi(s)
+	return code
+}
+
+// registryNumbers reads the numbers of a field of the registry.
+func registryNumbers(s string) []float64 {
+	fields := strings.Fields(s)
+	numbers := make([]float64, len(fields))
+	for i, field := range fields {
+		numbers[i], _ = strconv.ParseFloat(field, 64) // a test reads every line
+	}
+	return numbers
+}
+
+// crsDefinition is how to get from the coordinates of a CRS to degrees, and back.
 type crsDefinition struct {
-	projection projection
-	accuracyM  float64 // metres; 0 where nothing can be promised
+	name       string
+	method     int             // EPSG code of the projection's method; 0 where the CRS is geographic
+	parameters map[int]float64 // of the method, by EPSG codes; degrees, metres, ratios
+	projection projection      // to degrees from Greenwich on its own datum
+	datum      int             // EPSG code, 0 where it is not known
+	shift      *datumShift     // to WGS 84, where the file gives it and not the registry
+	vertical   int             // EPSG code of the vertical part of a compound CRS
+
+	ellipsoid     ellipsoid
+	primeMeridian float64 // degrees east of Greenwich
+	unit          float64 // metres; degrees where geographic
 }
 
-// Accuracy of coordinates that are taken for WGS 84 as they are, in metres.
-const (
-	accuracyWGS84  = 0.1 // the same datum: what rounding and the formulas may add
-	accuracyETRS89 = 1   // EPSG transformation 1149, ETRS89 to WGS 84 (1), a null shift: accuracy 1 m
-	accuracyNAD83  = 4   // EPSG transformation 1188, NAD83 to WGS 84 (1), a null shift, North America: accuracy 4 m
-)
+// crsByCode gives the CRS of an EPSG code; the error says what it is instead of one with a way to degrees.
+func crsByCode(code int) (c crsDefinition, err error) {
+	fields := registryLine("C", code)
+	if fields == nil {
+		return c, fmt.Errorf("EPSG:%d is no CRS of the registry here", code)
+	}
+	name := fields[len(fields)-1]
+	switch fields[1] {
+	case "C":
+		c, err = crsByCode(registryCode(fields[2]))
+		c.vertical = registryCode(fields[3])
+	case "G":
+		c.setDatum(registryCode(fields[2]))
+		c.unit = registryNumbers(fields[3])[0]
+		err = c.setProjection()
+	case "P":
+		c.setDatum(registryCode(registryLine("C", registryCode(fields[2]))[2]))
+		c.method, c.unit, c.parameters = registryCode(fields[3]), registryNumbers(fields[5])[0], map[int]float64{}
+		values := registryNumbers(fields[4])
+		for i, parameter := range c.methodParameters() {
+			c.parameters[parameter] = values[i]
+		}
+		err = c.setProjection()
+		switch fields[6] {
+		case "sw": // x is south and y west, though the method's are east and north
+			c.projection.axes = [4]float64{0, -1, -1, 0}
+		case "nw": // x is north and y west, though the method's are west and north; its false coordinates are the same
+			c.projection.axes = [4]float64{0, 1, -1, 0}
+		}
+	case "V":
+		err = fmt.Errorf("EPSG:%d, %s, is a vertical CRS", code, name)
+	case "X":
+		err = fmt.Errorf("EPSG:%d, %s, is geocentric: X and Y are not on the ground", code, name)
+	}
+	c.name = name
+	return c, err
+}
 
-// crsByCode gives the CRS of an EPSG code: geographic ones, UTM on WGS 84, ETRS89 and NAD83, Web Mercator.
-func crsByCode(code int) (crsDefinition, bool) {
+// setDatum takes ellipsoid and prime meridian of a datum. It does nothing where the code is none.
+func (c *crsDefinition) setDatum(code int) {
+	if fields := registryLine("D", code); fields != nil {
+		c.datum, c.primeMeridian = code, registryNumbers(fields[2])[0]
+		c.ellipsoid = ellipsoidByCode(registryCode(fields[1]))
+	}
+}
+
+// ellipsoidByCode gives the ellipsoid of an EPSG code, NaN where there is none.
+func ellipsoidByCode(code int) ellipsoid {
+	if fields := registryLine("E", code); fields != nil {
+		return ellipsoid{registryNumbers(fields[1])[0], registryNumbers(fields[2])[0]}
+	}
+	return ellipsoid{math.NaN(), math.NaN()}
+}
+
+// methodParameters gives the EPSG codes of the method's parameters, in their order; none where it is not known.
+func (c *crsDefinition) methodParameters() (codes []int) {
+	if fields := registryLine("M", c.method); fields != nil {
+		for _, code := range strings.Fields(fields[1]) {
+			codes = append(codes, registryCode(code))
+		}
+	}
+	return codes
+}
+
+// setProjection makes the projection of all the rest.
+func (c *crsDefinition) setProjection() (err error) {
+	if c.method == 0 {
+		c.projection = geographicProjection(c.primeMeridian, c.unit)
+		c.projection.ellipsoid = c.ellipsoid
+		return nil
+	}
+	if c.projection, err = newProjection(c.method, c.ellipsoid, c.parameters); err != nil {
+		return fmt.Errorf("its projection is not read: %w", err)
+	}
+	c.projection.longitude += c.primeMeridian
+	c.projection.unit = c.unit
+	return nil
+}
+
+// withoutCode gives a CRS that has no code, by its datum and its parameters.
+func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
+	c.setDatum(p.datum)
+	if isGeographicCode(p.geographic) {
+		c.setDatum(registryCode(registryLine("C", p.geographic)[2]))
+	}
+	if isFinite(p.ellipsoid.a) {
+		c.ellipsoid = p.ellipsoid
+	}
+	if !math.IsNaN(p.primeMeridian) {
+		c.primeMeridian = p.primeMeridian
+	}
+	if p.toWGS84 != nil && (c.datum == 0 || slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0) {
+		c.shift = &datumShift{operations: "TOWGS84", accuracyM: accuracyTOWGS84, values: p.toWGS84}
+	}
+	c.unit = cmp.Or(p.linearUnit, 1)
+	if p.kind == crsGeographic {
+		c.unit = cmp.Or(p.angularUnit, 1)
+	}
+	const earthRadius, margin = 6.371e6, 0.01 // every ellipsoid of the Earth is within 0.2 %
+	switch e := &c.ellipsoid; {
+	case p.kind == crsGeographic && p.geographic != 0 && e.a == 0: // degrees, on whatever
+		e.a = earthRadius
+	case !(math.Abs(e.a-earthRadius) <= margin*earthRadius) || !(e.inverseFlattening == 0 || e.inverseFlattening > 100):
+		return c, fmt.Errorf("its CRS has no EPSG code, and its ellipsoid (%v m, 1/%v) is not one of the Earth", e.a, e.inverseFlattening)
+	}
 	switch {
-	case code > 32600 && code <= 32660:
-		return crsDefinition{utmProjection(wgs84(), code-32600, false), accuracyWGS84}, true
-	case code > 32700 && code <= 32760:
-		return crsDefinition{utmProjection(wgs84(), code-32700, true), accuracyWGS84}, true
-	case code >= 25828 && code <= 25838:
-		return crsDefinition{utmProjection(grs80(), code-25800, false), accuracyETRS89}, true
-	case code >= 26901 && code <= 26923:
-		return crsDefinition{utmProjection(grs80(), code-26900, false), accuracyNAD83}, true
-	case code == 3857: // WGS 84 / Pseudo-Mercator
-		p, _ := newProjection(1024, wgs84(), map[int]float64{8802: 0, 8806: 0, 8807: 0})
-		return crsDefinition{p, accuracyWGS84}, true
-	case isGeographicCode(code):
-		return crsDefinition{geographicProjection(primeMeridianOf(code)), geographicAccuracy(code)}, true
+	case math.IsInf(c.primeMeridian, 0):
+		return c, errors.New("its prime meridian is not one that is known")
+	case !(c.unit > 0):
+		return c, errors.New("its unit is not one that is known")
+	case p.kind == crsGeographic:
+		return c, c.setProjection()
 	}
-	return crsDefinition{}, false
+	return c, p.project(&c)
 }
 
-// geographicAccuracy gives the accuracy of a geographic CRS taken for WGS 84; 0 where none can be promised.
-func geographicAccuracy(code int) float64 {
-	switch code {
-	case 4326, 4979: // WGS 84
-		return accuracyWGS84
-	case 4258, 4937: // ETRS89
-		return accuracyETRS89
-	case 4269: // NAD83
-		return accuracyNAD83
+// project sets the projection of a CRS that has no code. As in GDAL what is missing is 0, and 1 where it is a scale.
+func (p *crsParameters) project(c *crsDefinition) error {
+	c.method = p.method
+	if zone := p.projectionCode % 100; p.projectionCode/200 == 80 && zone >= 1 && zone <= 60 { // UTM: 16001 to 16060, 16101 to 16160
+		c.method = 9807
+		p.values = map[int]float64{8802: float64(6*zone - 183), 8805: 0.9996, 8806: 500_000, 8807: float64(p.projectionCode/100-160) * 1e7}
 	}
-	return 0
+	_, first := p.values[8823]
+	_, second := p.values[8824]
+	switch {
+	case c.method == 0:
+		return errors.New("its CRS has no EPSG code, and its projection is none of those that are read")
+	case c.method == 9829 && sameUnit(math.Abs(p.values[8801]), 90): // the scale at the pole
+		c.method = 9810
+	case c.method == 9802 && !second:
+		c.method = 9801
+	case c.method == 9804 && first:
+		c.method = 9805
+	}
+	c.parameters = map[int]float64{}
+	for _, code := range c.methodParameters() {
+		like := registryCode(registryLine("P", code)[1])
+		v, given := p.values[like]
+		switch {
+		case given:
+		case like == 8801: // of the one standard parallel
+			v = p.values[8823]
+		case like == 8814: // by default the grid is turned to north
+			v = p.values[8813]
+		case like == 8805, like == 1038:
+			v = 1
+		}
+		c.parameters[code] = v
+	}
+	return c.setProjection()
 }
 
-// gradDegrees is a grad in degrees: 400 to the circle.
-const gradDegrees = 0.9
-
-// primeMeridianOf gives the prime meridian of a geographic CRS, in degrees east of Greenwich, and its unit in degrees.
-func primeMeridianOf(code int) (longitude, unit float64) {
-	for _, meridian := range [...]struct {
-		longitude, unit float64
-		codes           []int
-	}{
-		{7 + 26.0/60 + 22.5/3600, 1, []int{4801}},                                               // Bern
-		{-(74 + 4.0/60 + 51.3/3600), 1, []int{4802}},                                            // Bogota
-		{-(9 + 7.0/60 + 54.862/3600), 1, []int{4803, 4904}},                                     // Lisbon
-		{106 + 48.0/60 + 27.79/3600, 1, []int{4804, 4808, 4813, 4820}},                          // Jakarta
-		{-(17 + 40.0/60), 1, []int{4805, 4818, 5229, 8042, 8043}},                               // Ferro
-		{12 + 27.0/60 + 8.4/3600, 1, []int{4806}},                                               // Rome
-		{4 + 22.0/60 + 4.71/3600, 1, []int{4809}},                                               // Brussels
-		{18 + 3.0/60 + 29.8/3600, 1, []int{4814}},                                               // Stockholm
-		{23 + 42.0/60 + 58.815/3600, 1, []int{4815}},                                            // Athens
-		{10 + 43.0/60 + 22.5/3600, 1, []int{4817}},                                              // Oslo
-		{-(3 + 41.0/60 + 14.55/3600), 1, []int{4903}},                                           // Madrid
-		{2.5969213 * gradDegrees, gradDegrees, []int{4807, 4810, 4811, 4816, 4819, 4821, 4902}}, // Paris, in grads
-		{2 + 20.0/60 + 13.95/3600, gradDegrees, []int{4901}},                                    // Paris RGS, in grads
-	} {
-		if slices.Contains(meridian.codes, code) {
-			return meridian.longitude, meridian.unit
+// printCRS is "cairn crs": what is known of a CRS, the coordinates in it of a longitude and latitude on WGS 84, or back.
+func printCRS(args []string, stdout io.Writer) error {
+	inverse := len(args) == 4 && args[1] == "--inverse"
+	if inverse {
+		args = []string{args[0], args[2], args[3]}
+	}
+	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(strings.Join(args[:min(1, len(args))], "")), "EPSG:"))
+	if err != nil || len(args) != 1 && len(args) != 3 {
+		return fmt.Errorf("crs takes an EPSG code, and a longitude and latitude, or --inverse, x and y: %w", errUsage)
+	}
+	c, err := crsByCode(code)
+	if len(args) == 1 && c.datum != 0 {
+		c.describe(code, stdout)
+	}
+	if err != nil || len(args) == 1 {
+		return err
+	}
+	x, errX := strconv.ParseFloat(args[1], 64)
+	y, errY := strconv.ParseFloat(args[2], 64)
+	decimals := 9
+	if err = errors.Join(errX, errY); err != nil {
+		return err
+	}
+	if inverse {
+		if x, y, err = c.projection.inverse(x, y); err == nil {
+			s := c.shiftAt(x, y)
+			x, y = s.toWGS84(c.ellipsoid, x, y)
+		}
+	} else {
+		s := c.shiftAt(x, y)
+		x, y, err = c.projection.forward(s.fromWGS84(c.ellipsoid, x, y))
+		if c.method != 0 {
+			decimals = 4
 		}
 	}
-	return 0, 1
+	if err == nil {
+		_, err = fmt.Fprintf(stdout, "%.*f %.*f\n", decimals, x, decimals, y)
+	}
+	return err
 }
 
-// isGeographicCode says whether an EPSG code is that of a geographic CRS, 2D or 3D: the EPSG dataset, version
-// 10.076. A run takes in codes that EPSG has not given out; of one with /2 it is every other code.
-func isGeographicCode(code int) bool {
-	const runs = `
-		3819-3821 3823-3824 3888-3889 3906 4001-4025 4027-4036 4040-4047 4052-4055 4074-4075 4080-4081 4120-4216
-		4218-4327 4329 4339-4383/2 4386 4388 4463 4466 4469-4470 4472 4475 4480 4482-4483 4490 4555 4557-4558
-		4600-4646 4657-4765 4801-4811 4813-4821 4823-4824 4883-4895/2 4898 4900-4904 4907 4909 4921-4999/2 5012-5013
-		5132 5228-5233 5245-5246 5251-5252 5263-5264 5323-5324 5340 5342 5353-5354 5359-5360 5364-5365 5370-5373
-		5380-5381 5392-5393 5451 5464 5467 5488-5489 5524-5527 5545-5546 5560-5561 5592-5593 5681 5830 5885-5886
-		6134-6135 6207 6310-6311 6318-6319 6321-6322 6324-6325 6364-6365 6667-6668 6705-6706 6782-6783 6881-6883 6892
-		6894 6979-6980 6982-6983 6986-6987 6989-6990 7034-7042 7072-7073 7084-7088 7133 7135-7136 7138-7139 7372-7373
-		7657-7665/2 7678 7680 7682-7683 7685-7686 7797-7798 7816 7843-7844 7880-7881 7885-7886 7900-7912 7915-7931/2
-		8042-8043 8085-8086 8231-8232 8235-8237 8239-8240 8244-8246 8248-8249 8251-8252 8254-8255 8351 8399 8403
-		8426-8428 8430-8431 8449 8542 8544-8545 8684-8685 8694 8698-8699 8817-8818 8860 8888 8899-8902 8906-8907
-		8916-8946/2 8948-8949 8972-9000 9002-9003 9005-9006 9008-9009 9011-9014 9016-9019 9053-9069 9071-9072
-		9074-9075 9139-9140 9147-9148 9152-9153 9183-9184 9248 9251 9253 9267 9293-9294 9299 9308-9309 9332-9333 9364
-		9372 9379-9384 9403 9453 9469-9470 9474-9475 9546-9547 9695-9696 9701-9702 9739 9754-9758 9763 9776-9779
-		9781-9784 9866 9871 9893 9939 9964 9969 9974 9989-9990 20033 20040-20041`
-	if code == 0 || geographicAccuracy(code) > 0 { // the usual ones
-		return code != 0
+// describe prints what is known of the CRS.
+func (c *crsDefinition) describe(code int, w io.Writer) {
+	last := func(kind string, code int) string {
+		fields := registryLine(kind, code)
+		return fmt.Sprintf("%s (EPSG:%d)", fields[len(fields)-1], code)
 	}
-	for run := range strings.FieldsSeq(runs) {
-		run, everyOther := strings.CutSuffix(run, "/2")
-		first, last, _ := strings.Cut(run, "-")
-		from, _ := strconv.Atoi(first)
-		to, _ := strconv.Atoi(cmp.Or(last, first))
-		if code >= from && code <= to && !(everyOther && (code-from)%2 != 0) {
-			return true
+	fmt.Fprintf(w, "%-16s%s\n", "EPSG:"+strconv.Itoa(code), c.name)
+	datum := registryLine("D", c.datum)
+	if c.method != 0 {
+		fmt.Fprintf(w, "%-16s%s\n", "method", last("M", c.method))
+		for _, parameter := range c.methodParameters() {
+			fmt.Fprintf(w, "%-16s%-44s%v\n", "", last("P", parameter), c.parameters[parameter])
 		}
 	}
-	return false
+	fmt.Fprintf(w, "%-16s%v\n%-16s%s\n", "unit", c.unit, "datum", last("D", c.datum))
+	fmt.Fprintf(w, "%-16s%s, a %v, 1/f %v\n", "ellipsoid", last("E", registryCode(datum[1])), c.ellipsoid.a, c.ellipsoid.inverseFlattening)
+	fmt.Fprintf(w, "%-16s%v\n", "prime meridian", c.primeMeridian)
+	for i := 0; ; i++ {
+		line, _, found := strings.Cut(registryAt(fmt.Sprintf("S%d.%02d", c.datum, i)), "\n")
+		if !found {
+			return
+		}
+		fields := strings.Split(line, ";")
+		fmt.Fprintf(w, "%-16sby EPSG:%s to %s m in %s: %s\n", "to WGS 84", fields[1], fields[2], fields[3], fields[4])
+	}
 }

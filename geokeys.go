@@ -130,37 +130,30 @@ func crsNameFromCitation(b []byte) string {
 // The values of crsParameters.kind, as GeoKey 1024 numbers them.
 const crsProjected, crsGeographic, crsGeocentric = 1, 2, 3
 
-// crsParameters is a CRS as a file describes it, by GeoKeys or in WKT; 0 is an absent code, NaN an absent parameter.
+// crsParameters is a CRS as a file describes it, by GeoKeys or in WKT; 0 is an absent code.
 type crsParameters struct {
 	present        bool // the file says something of its CRS
 	kind           int
 	name           string
 	code           int       // EPSG code of the CRS
 	geographic     int       // EPSG code of the geographic CRS that it is, or that it projects
-	datum          int       // EPSG code: GeoKey 2050
-	ellipsoidCode  int       // EPSG code: GeoKey 2056
-	ellipsoid      ellipsoid // NaN where only its code is known
-	primeMeridian  float64   // degrees east of Greenwich; NaN where it is not known
+	datum          int       // EPSG code
+	ellipsoid      ellipsoid // NaN where the file does not say
+	primeMeridian  float64   // degrees east of Greenwich; NaN where the file does not say, infinite where it is not known
 	angularUnit    float64   // degrees; 0 where the file does not say, NaN where it is not known
 	linearUnit     float64   // metres; likewise
 	projectionCode int       // EPSG code of the projection with its parameters: GeoKey 3074
-	method         int       // as GeoKey 3075 numbers them; else the EPSG code of the method
+	method         int       // EPSG code
 	vertical       int       // EPSG code of the vertical CRS
-
-	latitude, longitude   float64 // of the origin, the centre or the pole: degrees
-	parallel1, parallel2  float64 // standard parallels: degrees
-	azimuth               float64 // of the initial line: degrees
-	scale                 float64
-	falseEast, falseNorth float64 // metres
+	verticalName   string
+	toWGS84        []float64       // as datumShift has them; nil where the file does not say
+	values         map[int]float64 // of the method's parameters, by the EPSG code of their like; degrees, metres, ratios
 }
 
 // newCRSParameters is a CRS of which nothing is known.
 func newCRSParameters() crsParameters {
 	nan := math.NaN()
-	return crsParameters{
-		ellipsoid: ellipsoid{nan, nan}, latitude: nan, longitude: nan, parallel1: nan, parallel2: nan,
-		azimuth: nan, scale: nan, falseEast: nan, falseNorth: nan,
-	}
+	return crsParameters{ellipsoid: ellipsoid{nan, nan}, primeMeridian: nan, values: map[int]float64{}}
 }
 
 // geographicCRS is the geographic CRS of that code.
@@ -179,6 +172,7 @@ func (k *geoKeys) parameters() crsParameters {
 	p.angularUnit = unitSize(k.code(2054), k.measure(2055)*180/math.Pi)
 	p.linearUnit = unitSize(k.code(3076), k.measure(3077))
 	p.setVertical(k.code(4096), k.code(4098))
+	p.verticalName = k.name(4097)
 	if p.kind == crsGeographic {
 		p.code, p.name = p.geographic, k.name(2049, 1026)
 	}
@@ -186,20 +180,46 @@ func (k *geoKeys) parameters() crsParameters {
 		return p
 	}
 	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
-	p.datum, p.ellipsoidCode = k.code(2050), k.code(2056)
-	p.ellipsoid = ellipsoid{k.measure(2057), k.measure(2059)}
-	if minor := k.measure(2058); math.IsNaN(p.ellipsoid.inverseFlattening) && p.ellipsoid.a > minor {
-		p.ellipsoid.inverseFlattening = p.ellipsoid.a / (p.ellipsoid.a - minor)
+	p.datum = k.code(2050)
+	p.ellipsoid = ellipsoidByCode(k.code(2056))
+	if a := k.measure(2057); isFinite(a) {
+		p.ellipsoid = ellipsoid{a, 0}
+		if minor := k.measure(2058); a > minor {
+			p.ellipsoid.inverseFlattening = a / (a - minor)
+		}
 	}
-	if meridian := k.code(2051); meridian != 0 && meridian != 8901 { // Greenwich
-		p.primeMeridian = k.measure(2061) * degrees
+	if inverse := k.measure(2059); isFinite(inverse) {
+		p.ellipsoid.inverseFlattening = inverse
+	}
+	if meridian := k.code(2051); meridian != 0 {
+		p.primeMeridian = math.Inf(1)
+		if longitude := k.measure(2061); isFinite(longitude) {
+			p.primeMeridian = longitude * degrees
+		} else if fields := registryLine("L", meridian); fields != nil {
+			p.primeMeridian = registryNumbers(fields[1])[0]
+		}
+	}
+	if count, i, found := k.find(2062, tagGeoDoubleParams); found && (count == 3 || count == 7) && i+count <= len(k.doubles) {
+		p.toWGS84 = k.doubles[i : i+count]
 	}
 	p.projectionCode, p.method = k.code(3074), k.code(3075)
-	p.parallel1, p.parallel2 = k.measure(3078)*degrees, k.measure(3079)*degrees
-	p.longitude = k.measure(3080, 3084, 3088, 3095) * degrees // natural origin, false origin, centre, pole
-	p.latitude = k.measure(3081, 3085, 3089) * degrees
-	p.falseEast, p.falseNorth = k.measure(3082, 3086, 3090)*metres, k.measure(3083, 3087, 3091)*metres
-	p.scale, p.azimuth = k.measure(3092, 3093), k.measure(3094)*degrees
+	methods := [...]int{ // of the numbers that GeoTIFF gives them; where it has none they go by EPSG's
+		1: 9807, 3: 9812, 4: 9813, 5: 9815, 7: 9804, 8: 9802, 9: 9801, 10: 9820, 11: 9822, 15: 9829, 16: 9809, 17: 1028,
+		18: 9806, 22: 9818, 24: sinusoidalCode, 26: 9811, 27: 9808, 28: 9835,
+	}
+	if p.method < len(methods) {
+		p.method = methods[p.method]
+	}
+	for code, v := range map[int]float64{ // natural origin, false origin, centre, pole
+		8801: k.measure(3081, 3085, 3089) * degrees, 8802: k.measure(3080, 3084, 3088, 3095) * degrees,
+		8823: k.measure(3078) * degrees, 8824: k.measure(3079) * degrees,
+		8813: k.measure(3094) * degrees, 8814: k.measure(3096) * degrees, 8805: k.measure(3092, 3093),
+		8806: k.measure(3082, 3086, 3090) * metres, 8807: k.measure(3083, 3087, 3091) * metres,
+	} {
+		if isFinite(v) {
+			p.values[code] = v
+		}
+	}
 	return p
 }
 
@@ -221,6 +241,12 @@ func (p *crsParameters) setVertical(code, datum int) {
 	}
 }
 
+// isGeographicCode says whether a code is that of a geographic CRS.
+func isGeographicCode(code int) bool {
+	fields := registryLine("C", code)
+	return fields != nil && fields[1] == "G"
+}
+
 // isEPSG says whether a code key holds an EPSG code: 1024 to 32766, the range that GeoTIFF 1.1 gives them.
 func isEPSG(code int) bool { return code >= 1024 && code < userDefined }
 
@@ -228,67 +254,47 @@ func isEPSG(code int) bool { return code >= 1024 && code < userDefined }
 func epsg(code int) *string { return new(string(strconv.AppendInt([]byte("EPSG:"), int64(code), 10))) }
 
 // definition sets CRS, CRSName and VerticalCRS, and gives the way to degrees; the problem is one of status no_bbox.
-func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (crs crsDefinition, err error) {
+func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (c crsDefinition, err error) {
 	if name := p.name; name != "" {
 		m.CRSName = &name
+	}
+	if name := p.verticalName; name != "" {
+		m.VerticalCRS = &name
 	}
 	if isEPSG(p.vertical) {
 		m.VerticalCRS = epsg(p.vertical)
 	}
 	switch {
 	case !p.present:
-		return crs, problemf(fileStatusNoBBox, "the file does not say its CRS; give it one, for example with gdal_edit.py -a_srs")
+		return c, problemf(fileStatusNoBBox, "the file does not say its CRS; give it one, for example with gdal_edit.py -a_srs")
 	case p.kind == crsGeocentric:
-		return crs, problemf(fileStatusNoBBox, "its CRS is geocentric: X and Y are not on the ground")
+		return c, problemf(fileStatusNoBBox, "its CRS is geocentric: X and Y are not on the ground")
 	case !isEPSG(p.code):
-		return p.withoutCode()
+		if c, err = p.withoutCode(); err != nil {
+			err = problemf(fileStatusNoBBox, "%v", err)
+		}
+		return c, err
 	}
 	m.CRS = epsg(p.code)
-	crs, ok := crsByCode(p.code)
-	if !ok {
-		return crs, problemf(fileStatusNoBBox, "the projection of EPSG:%d is not read yet", p.code)
+	if c, err = crsByCode(p.code); err != nil {
+		return c, problemf(fileStatusNoBBox, "%v", err)
 	}
-	geographic, own, unit := crs.projection.method == methodGeographic, crs.projection.unit, p.linearUnit
-	if geographic {
+	unit := p.linearUnit
+	if c.method == 0 {
 		unit = p.angularUnit
 	}
-	switch unit = cmp.Or(unit, own); {
-	case sameUnit(unit, own):
-		return crs, nil
-	case geographic: // libgeotiff overlooks the unit; but which of the two is wrong the file cannot tell
-		return crs, problemf(fileStatusNoBBox, "EPSG:%d and the file's angular unit of %v° contradict each other", p.code, unit)
+	switch unit = cmp.Or(unit, c.unit); {
+	case sameUnit(unit, c.unit):
+		return c, nil
+	case c.method == 0: // libgeotiff overlooks the unit; but which of the two is wrong the file cannot tell
+		return c, problemf(fileStatusNoBBox, "EPSG:%d and the file's angular unit of %v° contradict each other", p.code, unit)
 	case math.IsNaN(unit):
-		return crs, problemf(fileStatusNoBBox, "the linear unit of GeoKey 3076 is not known")
+		return c, problemf(fileStatusNoBBox, "the linear unit of GeoKey 3076 is not known")
 	}
 	// As in GDAL: the projection of that code, with coordinates in another unit; so no longer its CRS.
 	m.warnf("its CRS is EPSG:%d in another unit, of %v m", p.code, unit)
-	m.CRS, crs.projection.unit = nil, unit
-	return crs, nil
-}
-
-// withoutCode gives a CRS that has no code: a geographic one, or a Transverse Mercator whose parameters are all there.
-func (p *crsParameters) withoutCode() (crs crsDefinition, err error) {
-	const earthRadius, margin = 6.371e6, 0.01 // every ellipsoid of the Earth is within 0.2 %
-	geographic, unit := p.kind == crsGeographic && p.geographic != 0, cmp.Or(p.angularUnit, 1)
-	switch {
-	case math.Abs(p.ellipsoid.a-earthRadius) > margin*earthRadius:
-		return crs, problemf(fileStatusNoBBox, "its ellipsoid (semi-major axis %v m) is not one of the Earth", p.ellipsoid.a)
-	case geographic && math.IsNaN(unit):
-		return crs, problemf(fileStatusNoBBox, "its angular unit is not one that is read")
-	case math.IsNaN(p.primeMeridian):
-		return crs, problemf(fileStatusNoBBox, "its prime meridian is not one that is read")
-	case geographic:
-		return crsDefinition{geographicProjection(p.primeMeridian, unit), geographicAccuracy(p.geographic)}, nil
-	case p.method == 1 && p.ellipsoid.inverseFlattening > 1 && p.scale > 0 && cmp.Or(p.linearUnit, 1) > 0 &&
-		isFinite(p.ellipsoid.a+p.latitude+p.longitude+p.scale+p.falseEast+p.falseNorth):
-		crs.projection = transverseMercator(p.ellipsoid, p.latitude, p.primeMeridian+p.longitude, p.scale, p.falseEast, p.falseNorth)
-		crs.projection.unit, crs.accuracyM = cmp.Or(p.linearUnit, 1), geographicAccuracy(p.geographic)
-		return crs, nil
-	case p.method == 1024 && p.longitude == 0 && p.falseEast == 0 && p.falseNorth == 0 && p.linearUnit == 1:
-		crs, _ = crsByCode(3857)
-		return crs, nil
-	}
-	return crs, problemf(fileStatusNoBBox, "its CRS has no EPSG code, and its projection is not read yet")
+	m.CRS, c.unit, c.projection.unit = nil, unit, unit
+	return c, nil
 }
 
 // sameUnit says whether two sizes of a unit differ by rounding at most; the two kinds of foot are further apart.
@@ -318,7 +324,7 @@ func unitSize(code int, size float64) float64 {
 		{9001, 1}, {9102, 1}, {9107, 1}, {9108, 1}, {9122, 1}, // metre; degree, also as DMS, which is how it is shown
 		{9002, 0.3048}, {9003, 1200.0 / 3937}, {9036, 1000}, // foot, US survey foot, kilometre
 		{9101, 180 / math.Pi}, {9103, 1.0 / 60}, {9104, 1.0 / 3600}, // radian, arc-minute, arc-second
-		{9105, gradDegrees}, {9106, gradDegrees}, // grad, gon
+		{9105, 0.9}, {9106, 0.9}, // grad, gon
 	} {
 		if float64(code) == unit[0] {
 			return unit[1]

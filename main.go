@@ -72,6 +72,8 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return printRoutes(stdout)
 	case args[0] == "bbox":
 		return printExtents(ctx, args[1:], stdout, stderr)
+	case args[0] == "crs":
+		return printCRS(args[1:], stdout)
 	}
 	cfg, err := loadConfig(env)
 	if err != nil {

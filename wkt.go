@@ -120,7 +120,8 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	}
 	p.name = cleanText([]byte(n.text(0)), maxNameText)
 	if n.keyword == "COMPD_CS" || n.keyword == "COMPOUNDCRS" {
-		p.vertical = n.child("VERT_CS", "VERTCRS", "VERTICALCRS").epsg()
+		vertical := n.child("VERT_CS", "VERTCRS", "VERTICALCRS")
+		p.vertical, p.verticalName = vertical.epsg(), cleanText([]byte(vertical.text(0)), maxNameText)
 		n = n.child("PROJCS", "GEOGCS", "GEOCCS", "PROJCRS", "PROJECTEDCRS", "GEOGCRS", "GEOGRAPHICCRS", "GEODCRS", "GEODETICCRS")
 	}
 	if n == nil {
@@ -148,32 +149,29 @@ func (p *crsParameters) setDatum(n *wktNode) {
 	if datum == nil {
 		return
 	}
+	p.geographic = cmp.Or(n.epsg(), userDefined)
+	// By its code, or by Esri's name D_WGS_1984, GDAL's WGS_1984, EPSG's World Geodetic System 1984.
+	name := strings.TrimSuffix(wktName(strings.TrimPrefix(datum.text(0), "D_")), "ensemble")
+	p.datum = cmp.Or(datum.epsg(), registryName("ND", name))
 	spheroid := datum.child("SPHEROID", "ELLIPSOID")
 	p.ellipsoid = ellipsoid{spheroid.number(1, math.NaN()) * spheroid.unit(1), spheroid.number(2, math.NaN())}
-	// By the name of its datum: Esri's D_WGS_1984, GDAL's WGS_1984, EPSG's World Geodetic System 1984.
-	p.geographic = userDefined
-	switch strings.TrimSuffix(wktName(strings.TrimPrefix(datum.text(0), "D_")), "ensemble") {
-	case "wgs1984", "worldgeodeticsystem1984":
-		p.geographic = 4326
-	case "etrs1989", "europeanterrestrialreferencesystem1989":
-		p.geographic = 4258
-	case "northamerican1983", "northamericandatum1983":
-		p.geographic = 4269
+	if shift := datum.child("TOWGS84"); shift != nil && (len(shift.values) == 3 || len(shift.values) == 7) {
+		for i := range shift.values {
+			p.toWGS84 = append(p.toWGS84, shift.number(i, 0))
+		}
 	}
-	p.geographic = cmp.Or(n.epsg(), p.geographic)
 	radians := n.unit(math.Pi / 180)
 	p.angularUnit = userUnit(radians * 180 / math.Pi)
 	if meridian := n.child("PRIMEM", "PRIMEMERIDIAN"); meridian != nil {
-		p.primeMeridian = meridian.number(1, math.NaN()) * meridian.unit(radians) * 180 / math.Pi
+		p.primeMeridian = meridian.number(1, math.Inf(1)) * meridian.unit(radians) * 180 / math.Pi
 		if paris := 2.33722917; meridian.number(1, 0) == paris { // GDAL writes degrees beside grads
 			p.primeMeridian = paris
 		}
 	}
 }
 
-// setProjection takes the projection of a projected CRS, with the parameters of a Transverse Mercator. In WKT 1
-// they are beside PROJECTION, in the units of the CRS; in WKT 2 they are in CONVERSION, each with its unit. The
-// number of the method is that of GeoKey 3075, else its EPSG code, by what GDAL, Esri or EPSG call it.
+// setProjection takes the projection of a projected CRS. In WKT 1 the parameters are beside PROJECTION, in the units of
+// the CRS; in WKT 2 they are in CONVERSION, each with its unit.
 func (p *crsParameters) setProjection(n *wktNode) {
 	metres := n.unit(1)
 	p.linearUnit = userUnit(metres)
@@ -181,29 +179,25 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	if c := n.child("CONVERSION"); c != nil {
 		conversion, metres, degrees = c, 1, math.Pi/180
 	}
-	switch wktName(conversion.child("PROJECTION", "METHOD").text(0)) {
-	case "transversemercator", "gausskruger":
-		p.method = 1
-	case "lambertconformalconic", "lambertconformalconic2sp", "lambertconicconformal2sp":
-		p.method = 8
-	case "popularvisualisationpseudomercator", "mercatorauxiliarysphere":
-		p.method = 1024
+	method := conversion.child("PROJECTION", "METHOD")
+	p.method = cmp.Or(method.epsg(), registryName("NM", method.text(0)))
+	if extension := n.child("EXTENSION"); strings.Contains(extension.text(1), "+proj=merc") && strings.Contains(extension.text(1), "@null") {
+		p.method = 1024 // as GDAL writes the pseudo-Mercator in WKT 1
 	}
 	for _, c := range conversion.nodes {
-		v := c.number(1, math.NaN())
-		angle, length := v*c.unit(degrees)*180/math.Pi, v*c.unit(metres)
-		switch name := wktName(c.text(0)); {
-		case c.keyword != "PARAMETER":
-		case strings.HasPrefix(name, "falseeasting"):
-			p.falseEast = length
-		case strings.HasPrefix(name, "falsenorthing"):
-			p.falseNorth = length
-		case strings.HasPrefix(name, "scalefactor"):
-			p.scale = v * c.unit(1)
-		case strings.HasPrefix(name, "latitude"):
-			p.latitude = angle
-		case strings.HasPrefix(name, "longitude"), name == "centralmeridian":
-			p.longitude = angle
+		code := registryName("NP", c.text(0))
+		if c.keyword != "PARAMETER" || code == 0 {
+			continue
 		}
+		v := c.number(1, math.NaN())
+		switch code {
+		case 8805, 1038: // scales
+			v *= c.unit(1)
+		case 8806, 8807, 1039: // lengths
+			v *= c.unit(metres)
+		default:
+			v *= c.unit(degrees) * 180 / math.Pi
+		}
+		p.values[code] = v
 	}
 }

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Accuracy of degrees that are taken for WGS 84, in metres.
+const (
+	accuracyWGS84 = 0.1 // at best: what rounding and the formulas may add
+	// Where no shift is known, the largest that EPSG knows: that of Kusaie 1951 moves places by 2,203 m over the ground;
+	// where the datum has the ellipsoid of WGS 84 or GRS 1980 at least, that of the Greek GGRS87, 325 m.
+	accuracyUnknown, accuracyGeocentric = 2210, 330
+	// Of TOWGS84 in a file, which does not say: as the least accurate of the shifts that EPSG gives an accuracy for.
+	accuracyTOWGS84 = 50
+)
+
+// datumShift is a transformation to WGS 84, EPSG methods 9603 and 9606 (position vector).
+type datumShift struct {
+	operations string // their EPSG codes
+	accuracyM  float64
+	area       []float64 // where it holds: west, south, east, north
+	values     []float64 // metres X Y Z, arc-seconds X Y Z, parts per million; the first three; none where there is no shift
+}
+
+// shiftAt gives the transformation to WGS 84 that is the most accurate at a place; where none is made for the place,
+// the one of the largest area, of unknown accuracy.
+func (c *crsDefinition) shiftAt(lon, lat float64) (s datumShift) {
+	if c.shift != nil {
+		return *c.shift
+	}
+	key := "S" + strconv.Itoa(c.datum) + "."
+	for rest := registryAt(key + "00"); strings.HasPrefix(rest, key); {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		fields := strings.Split(line, ";")
+		s = datumShift{operations: fields[1], area: registryNumbers(fields[3]), values: registryNumbers(fields[4])}
+		s.accuracyM = max(accuracyWGS84, registryNumbers(fields[2])[0])
+		width := math.Mod(s.area[2]-s.area[0]+360, 360)
+		if width == 0 {
+			width = 360
+		}
+		if math.Abs(math.Remainder(lon-s.area[0]-width/2, 360)) <= width/2 && lat >= s.area[1] && lat <= s.area[3] {
+			return s
+		}
+	}
+	s.accuracyM = accuracyUnknown
+	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
+		s.accuracyM = accuracyGeocentric
+	}
+	return s
+}
+
+// toWGS84 moves degrees from an ellipsoid at height 0 to WGS 84: EPSG Guidance Note 7-2, sections 4.1.1 (geocentric
+// coordinates; back by Bowring's formula) and 4.3.3 (position vector). The longitude stays within half a turn.
+func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
+	if len(s.values) == 0 {
+		return lon, lat
+	}
+	e2 := e.eccentricity2()
+	sinLat, cosLat := math.Sincos(lat * math.Pi / 180)
+	sinLon, cosLon := math.Sincos(lon * math.Pi / 180)
+	n := e.a / math.Sqrt(1-e2*sinLat*sinLat)
+	x, y, z := n*cosLat*cosLon, n*cosLat*sinLon, n*(1-e2)*sinLat
+	if v := s.values; len(v) == 7 {
+		const second = math.Pi / 180 / 3600
+		m, rx, ry, rz := 1+v[6]*1e-6, v[3]*second, v[4]*second, v[5]*second
+		x, y, z = m*(x-rz*y+ry*z), m*(rz*x+y-rx*z), m*(-ry*x+rx*y+z)
+	}
+	x, y, z = x+s.values[0], y+s.values[1], z+s.values[2]
+	w, p := wgs84(), math.Hypot(x, y)
+	e2 = w.eccentricity2()
+	b := w.a * math.Sqrt(1-e2)
+	sinU, cosU := math.Sincos(math.Atan2(z*w.a, p*b))
+	lat = math.Atan2(z+e2/(1-e2)*b*sinU*sinU*sinU, p-e2*w.a*cosU*cosU*cosU) * 180 / math.Pi
+	return lon + math.Remainder(math.Atan2(y, x)*180/math.Pi-lon, 360), lat
+}
+
+// fromWGS84 is the way back from toWGS84, by fixed-point iteration: each step gains three digits or more.
+func (s *datumShift) fromWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
+	atLon, atLat := lon, lat
+	for range 5 {
+		toLon, toLat := s.toWGS84(e, atLon, atLat)
+		atLon, atLat = atLon+lon-toLon, min(max(atLat+lat-toLat, -90), 90)
+	}
+	return atLon, atLat
+}
