@@ -29,7 +29,11 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	if err != nil {
 		return degreesBox{}, err
 	}
-	shift := c.shiftAt(lon0, lat0)
+	cornerLon, cornerLat, err := p.inverse(applyTransform(t, 0, 0))
+	if err != nil {
+		cornerLon, cornerLat = lon0+180, lat0
+	}
+	shift := c.shiftAt(lon0, lat0, max(math.Abs(math.Remainder(cornerLon-lon0, 360)), math.Abs(cornerLat-lat0)))
 	segments := edgeSegments
 	if p.isCylindrical() && len(shift.values) == 0 { // longitude and latitude are at their least and greatest at the corners
 		segments = 1
@@ -37,6 +41,7 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	corners := [5][2]float64{{0, 0}, {width, 0}, {width, height}, {0, height}, {0, 0}}
 	west, east, south, north := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
 	box := degreesBox{accuracyM: shift.accuracyM}
+	outside := false        // of the projection's domain is a part of the raster
 	var lon, lat [3]float64 // of the point at hand and the two before it
 	for edge := range 4 {
 		from, to := corners[edge], corners[edge+1]
@@ -44,7 +49,8 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 			f := float64(i) / float64(segments)
 			l, phi, err := p.inverse(applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1])))
 			if err != nil {
-				return box, err
+				outside = true
+				continue
 			}
 			l, phi = shift.toWGS84(p.ellipsoid, l, phi)
 			if !p.isCylindrical() && edge+i > 0 {
@@ -58,6 +64,21 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 				box.accuracyM = max(box.accuracyM, bulge*math.Pi/180*p.ellipsoid.a)
 			}
 		}
+	}
+	if outside { // a map of the world, perhaps: what there is of it, by a grid of points, as exact as that is narrow
+		west, east, south, north = math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
+		for i := range edgeSegments + 1 {
+			for j := range edgeSegments + 1 {
+				x, y := applyTransform(t, width*float64(i)/edgeSegments, height*float64(j)/edgeSegments)
+				if l, phi, err := p.inverse(x, y); err == nil {
+					l, phi = shift.toWGS84(p.ellipsoid, l, phi)
+					west, east = min(west, l), max(east, l)
+					south, north = min(south, phi), max(north, phi)
+				}
+			}
+		}
+		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
+		box.accuracyM = max(shift.accuracyM, cell*p.unit)
 	}
 	for _, pole := range [...]float64{-90, 90} {
 		if !p.isCylindrical() && p.contains(t, width, height, pole) {
@@ -111,7 +132,7 @@ func (p *projection) contains(t [6]float64, width, height, pole float64) bool {
 	}
 	x, y = x-t[2], y-t[5]
 	col, row := (t[4]*x-t[1]*y)/determinant, (t[0]*y-t[3]*x)/determinant
-	return col >= 0 && col <= width && row >= 0 && row <= height
+	return col > 0 && col < width && row > 0 && row < height
 }
 
 // pixelSizeMetres gives the size on the ground of the pixel around a place: the square root of its area, one number

@@ -101,13 +101,10 @@ func crsByCode(code int) (c crsDefinition, err error) {
 		err = c.setProjection()
 	case "P":
 		c.setDatum(registryCode(registryLine("C", registryCode(fields[2]))[2]))
-		c.method, c.unit, c.parameters = registryCode(fields[3]), registryNumbers(fields[5])[0], map[int]float64{}
-		values := registryNumbers(fields[4])
-		for i, parameter := range c.methodParameters() {
-			c.parameters[parameter] = values[i]
-		}
+		c.setParameters(registryCode(fields[3]))
+		c.unit = registryNumbers(fields[4])[0]
 		err = c.setProjection()
-		switch fields[6] {
+		switch fields[5] {
 		case "sw": // x is south and y west, though the method's are east and north
 			c.projection.axes = [4]float64{0, -1, -1, 0}
 		case "nw": // x is north and y west, though the method's are west and north; its false coordinates are the same
@@ -136,6 +133,17 @@ func ellipsoidByCode(code int) ellipsoid {
 		return ellipsoid{registryNumbers(fields[1])[0], registryNumbers(fields[2])[0]}
 	}
 	return ellipsoid{math.NaN(), math.NaN()}
+}
+
+// setParameters takes method and parameters of a projection. It does nothing where the code is none.
+func (c *crsDefinition) setParameters(code int) {
+	if fields := registryLine("O", code); fields != nil {
+		c.method, c.parameters = registryCode(fields[1]), map[int]float64{}
+		values := registryNumbers(fields[2])
+		for i, parameter := range c.methodParameters() {
+			c.parameters[parameter] = values[i]
+		}
+	}
 }
 
 // methodParameters gives the EPSG codes of the method's parameters, in their order; none where it is not known.
@@ -186,6 +194,8 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	switch e := &c.ellipsoid; {
 	case p.kind == crsGeographic && p.geographic != 0 && e.a == 0: // degrees, on whatever
 		e.a = earthRadius
+	case e.a == 0:
+		return c, errors.New("its CRS has no EPSG code, and neither its datum nor its ellipsoid is known")
 	case !(math.Abs(e.a-earthRadius) <= margin*earthRadius) || !(e.inverseFlattening == 0 || e.inverseFlattening > 100):
 		return c, fmt.Errorf("its CRS has no EPSG code, and its ellipsoid (%v m, 1/%v) is not one of the Earth", e.a, e.inverseFlattening)
 	}
@@ -202,11 +212,10 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 
 // project sets the projection of a CRS that has no code. As in GDAL what is missing is 0, and 1 where it is a scale.
 func (p *crsParameters) project(c *crsDefinition) error {
-	c.method = p.method
-	if zone := p.projectionCode % 100; p.projectionCode/200 == 80 && zone >= 1 && zone <= 60 { // UTM: 16001 to 16060, 16101 to 16160
-		c.method = 9807
-		p.values = map[int]float64{8802: float64(6*zone - 183), 8805: 0.9996, 8806: 500_000, 8807: float64(p.projectionCode/100-160) * 1e7}
+	if c.setParameters(p.projectionCode); c.method != 0 {
+		return c.setProjection()
 	}
+	c.method = p.method
 	_, first := p.values[8823]
 	_, second := p.values[8824]
 	switch {
@@ -214,6 +223,8 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		return errors.New("its CRS has no EPSG code, and its projection is none of those that are read")
 	case c.method == 9829 && sameUnit(math.Abs(p.values[8801]), 90): // the scale at the pole
 		c.method = 9810
+	case c.method == 9829 && p.values[8801] == 0 && p.values[8823] == 0:
+		return errors.New("its polar stereographic projection does not say the latitude, nor which pole")
 	case c.method == 9802 && !second:
 		c.method = 9801
 	case c.method == 9804 && first:
@@ -262,11 +273,11 @@ func printCRS(args []string, stdout io.Writer) error {
 	}
 	if inverse {
 		if x, y, err = c.projection.inverse(x, y); err == nil {
-			s := c.shiftAt(x, y)
+			s := c.shiftAt(x, y, 0)
 			x, y = s.toWGS84(c.ellipsoid, x, y)
 		}
 	} else {
-		s := c.shiftAt(x, y)
+		s := c.shiftAt(x, y, 0)
 		x, y, err = c.projection.forward(s.fromWGS84(c.ellipsoid, x, y))
 		if c.method != 0 {
 			decimals = 4

@@ -20,36 +20,41 @@ const (
 type datumShift struct {
 	operations string // their EPSG codes
 	accuracyM  float64
-	area       []float64 // where it holds: west, south, east, north
 	values     []float64 // metres X Y Z, arc-seconds X Y Z, parts per million; the first three; none where there is no shift
 }
 
-// shiftAt gives the transformation to WGS 84 that is the most accurate at a place; where none is made for the place,
-// the one of the largest area, of unknown accuracy.
-func (c *crsDefinition) shiftAt(lon, lat float64) (s datumShift) {
+// shiftAt gives the transformation to WGS 84 that is the most accurate at the middle of a raster that reaches so many
+// degrees around. Where none is made for the place it is the one of the largest area, if the raster comes near that, or
+// none; its accuracy is then unknown.
+func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	if c.shift != nil {
 		return *c.shift
+	}
+	const near = 10 // degrees
+	unknown := datumShift{accuracyM: accuracyUnknown}
+	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
+		unknown.accuracyM = accuracyGeocentric
 	}
 	key := "S" + strconv.Itoa(c.datum) + "."
 	for rest := registryAt(key + "00"); strings.HasPrefix(rest, key); {
 		var line string
 		line, rest, _ = strings.Cut(rest, "\n")
 		fields := strings.Split(line, ";")
-		s = datumShift{operations: fields[1], area: registryNumbers(fields[3]), values: registryNumbers(fields[4])}
-		s.accuracyM = max(accuracyWGS84, registryNumbers(fields[2])[0])
-		width := math.Mod(s.area[2]-s.area[0]+360, 360)
-		if width == 0 {
-			width = 360
+		s := datumShift{operations: fields[1], accuracyM: max(accuracyWGS84, registryNumbers(fields[2])[0]), values: registryNumbers(fields[4])}
+		area := registryNumbers(fields[3]) // west, south, east, north
+		half := math.Mod(area[2]-area[0]+360, 360) / 2
+		if half == 0 {
+			half = 180
 		}
-		if math.Abs(math.Remainder(lon-s.area[0]-width/2, 360)) <= width/2 && lat >= s.area[1] && lat <= s.area[3] {
+		away := max(math.Abs(math.Remainder(lon-area[0]-half, 360))-half, area[1]-lat, lat-area[3])
+		if away <= 0 {
 			return s
 		}
+		if away <= near+reach && !strings.HasPrefix(rest, key) {
+			unknown.values = s.values
+		}
 	}
-	s.accuracyM = accuracyUnknown
-	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
-		s.accuracyM = accuracyGeocentric
-	}
-	return s
+	return unknown
 }
 
 // toWGS84 moves degrees from an ellipsoid at height 0 to WGS 84: EPSG Guidance Note 7-2, sections 4.1.1 (geocentric

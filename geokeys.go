@@ -210,6 +210,7 @@ func (k *geoKeys) parameters() crsParameters {
 	if p.method < len(methods) {
 		p.method = methods[p.method]
 	}
+	p.values[8814] = 90 // as in GDAL where the file does not say
 	for code, v := range map[int]float64{ // natural origin, false origin, centre, pole
 		8801: k.measure(3081, 3085, 3089) * degrees, 8802: k.measure(3080, 3084, 3088, 3095) * degrees,
 		8823: k.measure(3078) * degrees, 8824: k.measure(3079) * degrees,
