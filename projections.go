@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// ellipsoid is a figure of the Earth: semi-major axis in metres and inverse flattening, which is 0 or infinite for a sphere.
+// ellipsoid is a figure of the Earth: semi-major axis in metres and inverse flattening, infinite for a sphere.
 type ellipsoid struct{ a, inverseFlattening float64 }
 
 // wgs84 is the ellipsoid EPSG 7030.
@@ -15,16 +15,11 @@ func wgs84() ellipsoid { return ellipsoid{6378137, 298.257223563} }
 // grs80 is the ellipsoid EPSG 7019, of ETRS89 and NAD83.
 func grs80() ellipsoid { return ellipsoid{6378137, 298.257222101} }
 
-// flattening is 0 for a sphere.
-func (e ellipsoid) flattening() float64 {
-	if e.inverseFlattening == 0 {
-		return 0
-	}
-	return 1 / e.inverseFlattening
-}
-
 // eccentricity2 is the square of the first eccentricity.
-func (e ellipsoid) eccentricity2() float64 { return e.flattening() * (2 - e.flattening()) }
+func (e ellipsoid) eccentricity2() float64 {
+	f := 1 / e.inverseFlattening
+	return f * (2 - f)
+}
 
 // projectionMethod says by which formulas a projection goes. Many methods of the EPSG dataset share theirs.
 type projectionMethod int
@@ -42,7 +37,6 @@ const (
 	methodTransverseMercator
 	methodSinusoidal
 	methodCassini
-	methodHyperbolicCassini
 	methodPolyconic
 	methodColombiaUrban
 )
@@ -74,8 +68,7 @@ type projection struct {
 	qPole  float64 // q of the pole, GN 9820
 
 	gauss, gaussShift          float64 // factor of longitude and isometric latitude, and what is added to the latter
-	turned                     bool    // the sphere, by the next three
-	sinPole, cosPole, poleLong float64 // the place on the sphere that becomes its pole, radians
+	sinPole, cosPole, poleLong float64 // the place on the sphere that becomes its pole; both 0 if it is not turned
 	cone                       float64 // the cone's constant n: 1 and -1 are planes at the poles
 	radius                     float64 // conformal: of the cone where the isometric latitude is 0; or of the sphere, metres
 	inner                      float64 // equal area: square of the radius of the cone's pole, in semi-major axes, times n²
@@ -86,7 +79,6 @@ type projection struct {
 // Bounds of what is taken for a place on the map.
 const (
 	radian   = math.Pi / 180 // a degree in radians
-	searched = 1.0           // radians from the central meridian: as far as search goes
 	farthest = 1e8           // metres from the origin: beyond are only the poles of conformal projections, at infinity
 	rounding = 1e-12         // relative, by which a coordinate on the edge of its domain may be over it
 )
@@ -115,151 +107,122 @@ func transverseMercator(e ellipsoid, latitude, longitude, scale, falseEast, fals
 }
 
 // newProjection gives the projection of an EPSG method and its parameters, by their EPSG codes: angles in degrees, lengths in
-// metres, scales as ratios. Each method's own parameters must be there. Coordinates have the order that GIS software
-// gives them: east, north; in method 9808 west, south; in 9819 south, west; in 9826 west, north.
+// metres, scales as ratios. Of those that are absent, scale is 1, latitude of origin, false easting and northing are 0, and the
+// others an error. An inverse flattening of 0 is a sphere's. Coordinates come in the order of GIS software: east, north; but
+// west, south in method 9808, south, west in 9819, west, north in 9826.
 func newProjection(code int, e ellipsoid, parameters map[int]float64) (projection, error) {
-	var missing error
-	get := func(codes ...int) float64 {
+	get := func(absent float64, codes ...int) float64 {
 		for _, c := range codes {
-			if v, ok := parameters[c]; ok && isFinite(v) {
+			if v, ok := parameters[c]; ok {
 				return v
 			}
 		}
-		missing = fmt.Errorf("projection method %d lacks parameter %d", code, codes[0])
-		return 0
+		return absent
 	}
-	angle := func(codes ...int) float64 { return get(codes...) * radian }
+	angle := func(code int) float64 { return get(math.NaN(), code) * radian }
+	if e.inverseFlattening == 0 {
+		e.inverseFlattening = math.Inf(1)
+	}
 	p := projection{
-		ellipsoid: e, unit: 1, scale: 1, axes: [4]float64{1, 0, 0, 1}, e2: e.eccentricity2(), kruger: newKrugerSeries(e), gauss: 1,
-		longitude: get(8802, 8812, 8822, 8833), falseEast: get(8806, 8816, 8826), falseNorth: get(8807, 8817, 8827),
+		ellipsoid: e, unit: 1, axes: [4]float64{1, 0, 0, 1}, e2: e.eccentricity2(), kruger: newKrugerSeries(e), gauss: 1,
+		longitude: get(math.NaN(), 8802, 8812, 8822, 8833), latitude: get(0, 8821, 8801, 8811, 8832) * radian,
+		scale: get(1, 8805, 8815, 8819, 1038), falseEast: get(0, 8806, 8816, 8826), falseNorth: get(0, 8807, 8817, 8827),
 	}
 	if code == 1024 || code == 9841 { // spherical formulas on the semi-major axis
 		p.e2 = 0
 	}
 	p.e = math.Sqrt(p.e2)
-	p.e = math.Sqrt(p.e2)
 	p.qPole = p.authalicQ(1)
+	sinLatitude, hemisphere := math.Sin(p.latitude), math.Copysign(1, p.latitude)
 	switch code {
-	case 9807, 9808: // Transverse Mercator, and the south-orientated one
-		p.method, p.scale, p.latitude = methodTransverseMercator, get(8805), angle(8801)
-		if code == 9808 {
-			p.scale = -p.scale
-		}
-	case 1024: // pseudo-Mercator
+	case 9807: // Transverse Mercator
+		p.method = methodTransverseMercator
+	case 9808: // the same, south-orientated
+		p.method, p.scale = methodTransverseMercator, -p.scale
+	case 9804, 9841, 1024: // Mercator variant A, the spherical one, and pseudo-Mercator
 		p.method = methodMercator
-	case 9804, 9841: // Mercator variant A, and the spherical one
-		p.method, p.scale = methodMercator, get(8805)
-	case 9805: // Mercator variant B
+	case 9805, 1044: // Mercator variants B and C
 		p.method, p.scale = methodMercator, p.parallelRadius(angle(8823))
-	case 1044: // Mercator variant C
-		p.method, p.scale, p.latitude = methodMercator, p.parallelRadius(angle(8823)), angle(8821)
-	case 1028, 1029, 9823: // equidistant cylindrical
+	case 1028, 1029, 9823: // equidistant cylindrical, and the spherical ones
 		p.method, p.axes[0] = methodEquidistantCylinder, p.parallelRadius(angle(8823))
-	case 9834, 9835: // Lambert cylindrical equal area
-		p.method, p.axes[0] = methodEqualAreaCylinder, p.parallelRadius(angle(8823))
-		p.axes[3] = 1 / p.axes[0]
-	case 9801, 9826, 1102: // Lambert conic conformal with one parallel, the west-orientated one, and variant B
-		p.scale, p.latitude = get(8805), angle(8801)
-		p.conformalCone(math.Sin(p.latitude), p.latitude)
-		if code == 9826 {
-			p.axes[0] = -1
-		} else if code == 1102 {
-			p.latitude = angle(8821)
-		}
-	case 9802, 9803, 1051: // Lambert conic conformal with two parallels, Belgium, Michigan
-		p.latitude = angle(8821)
-		phi1, phi2 := angle(8823), angle(8824)
-		n := math.Sin(phi1)
+	case 9835, 9834: // Lambert cylindrical equal area, and the spherical one
+		k := p.parallelRadius(angle(8823))
+		p.method, p.axes = methodEqualAreaCylinder, [4]float64{k, 0, 0, 1 / k}
+	case 9801, 1102: // Lambert conic conformal with one parallel, variants A and B
+		p.conformalCone(math.Sin(angle(8801)), angle(8801))
+	case 9826: // the same, west-orientated
+		p.conformalCone(sinLatitude, p.latitude)
+		p.axes[0] = -1
+	case 9802, 9803, 1051: // Lambert conic conformal with two parallels, Belgium, Michigan: Snyder, equation 15-8
+		phi1, phi2, n := angle(8823), angle(8824), math.Sin(angle(8823))
 		if phi1 != phi2 {
 			n = math.Log(p.parallelRadius(phi1)/p.parallelRadius(phi2)) / (p.isometric(phi2) - p.isometric(phi1))
 		}
 		p.conformalCone(n, phi1)
-		if code == 9803 { // GN: θ is less by 29.2985"
+		if code == 9803 { // GN: the angle of the cone less 29.2985"
 			p.longitude += 29.2985 / 3600 / n
-		} else if code == 1051 {
-			p.scale = get(1038)
 		}
-	case 9810: // polar stereographic variant A
-		p.scale, p.latitude = get(8805), angle(8801)
-		p.conformalCone(math.Copysign(1, p.latitude), p.latitude)
-		if math.Abs(p.latitude) != math.Pi/2 {
-			p.method = methodNone
-		}
-	case 9829, 9830: // polar stereographic variants B and C
-		p.latitude = angle(8832)
-		p.conformalCone(math.Copysign(1, p.latitude), p.latitude)
-		if code == 9829 {
-			p.latitude = math.Copysign(math.Pi/2, p.latitude)
-		}
-	case 9822: // Albers: Snyder, equations 14-12 to 14-14
-		p.latitude = angle(8821)
-		phi1, phi2 := angle(8823), angle(8824)
-		m1, m2 := p.parallelRadius(phi1), p.parallelRadius(phi2)
-		q1, q2 := p.authalicQ(math.Sin(phi1)), p.authalicQ(math.Sin(phi2))
-		p.method, p.cone = methodEqualAreaCone, math.Sin(phi1)
+	case 9810: // polar stereographic variant A, at 90° or -90°
+		p.conformalCone(math.Trunc(p.latitude/(math.Pi/2)), p.latitude)
+	case 9829: // polar stereographic variant B
+		p.conformalCone(hemisphere, p.latitude)
+		p.latitude = hemisphere * math.Pi / 2
+	case 9830: // polar stereographic variant C
+		p.conformalCone(hemisphere, p.latitude)
+	case 9822: // Albers: Snyder, equations 14-13 and 14-14
+		phi1, phi2, n := angle(8823), angle(8824), math.Sin(angle(8823))
+		m1, q1 := p.parallelRadius(phi1), p.authalicQ(n)
 		if phi1 != phi2 {
-			p.cone = (m1*m1 - m2*m2) / (q2 - q1)
+			n = (m1*m1 - math.Pow(p.parallelRadius(phi2), 2)) / (p.authalicQ(math.Sin(phi2)) - q1)
 		}
-		p.inner = m1*m1 + p.cone*q1 - math.Abs(p.cone)*p.qPole
-	case 9820, 1027: // Lambert azimuthal equal area
-		p.method, p.cone, p.latitude = methodEqualAreaCone, 1, angle(8801)
-		if math.Abs(p.latitude) == math.Pi/2 {
-			p.cone = math.Copysign(1, p.latitude)
-			break
+		p.method, p.cone, p.inner = methodEqualAreaCone, n, m1*m1+n*q1-math.Abs(n)*p.qPole
+	case 9820, 1027: // Lambert azimuthal equal area, and the spherical one
+		p.method, p.cone = methodEqualAreaCone, hemisphere
+		if math.Abs(p.latitude) != math.Pi/2 {
+			p.cone, p.sinPole = 1, p.authalicQ(sinLatitude)/p.qPole
+			p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
+			d := p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
+			p.axes = [4]float64{d, 0, 0, 1 / d}
 		}
-		sin := p.authalicQ(math.Sin(p.latitude)) / p.qPole
-		p.turn(sin, math.Sqrt(1-sin*sin), 0)
-		p.axes[0] = p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
-		p.axes[3] = 1 / p.axes[0]
 	case 9809: // oblique stereographic
-		p.scale = get(8805)
-		sin, cos := p.gaussSphere(angle(8801))
-		p.turn(sin, cos, 0)
+		p.sinPole, p.cosPole = p.gaussSphere()
 		p.method, p.cone, p.radius = methodConformalCone, 1, 2*p.radius
 	case 9819, 1041: // Krovak, and the north-orientated one
-		p.scale = get(8819)
-		p.gaussSphere(angle(8811))
-		colatitude, parallel := angle(1036), angle(8818)
-		p.turn(math.Cos(colatitude), math.Sin(colatitude), 0)
-		p.method, p.cone = methodConformalCone, math.Sin(parallel)
-		p.radius *= math.Exp(p.cone*math.Asinh(math.Tan(parallel))) / math.Tan(parallel)
+		p.gaussSphere()
+		p.cosPole, p.sinPole = math.Sincos(angle(1036))
+		sin, cos := math.Sincos(angle(8818))
+		p.method, p.cone, p.radius = methodConformalCone, sin, p.radius*cos/sin*math.Exp(sin*math.Atanh(sin))
 		if code == 9819 {
 			p.axes = [4]float64{0, -1, -1, 0}
 		}
 	case 9812, 9815: // Hotine oblique Mercator, variants A and B
-		p.method, p.scale = methodObliqueMercator, get(8815)
-		sin, cos := p.gaussSphere(angle(8811))
+		sin, cos := p.gaussSphere()
 		sinAzimuth, cosAzimuth := math.Sincos(angle(8813))
-		sinPole := sinAzimuth * cos // the pole that lies 90° to the left of the initial line
-		p.turn(sinPole, math.Sqrt(1-sinPole*sinPole), math.Atan2(-cosAzimuth, -sin*sinAzimuth))
+		p.method, p.sinPole = methodObliqueMercator, sinAzimuth*cos // the pole is 90° to the left of the initial line
+		p.cosPole, p.poleLong = math.Sqrt(1-p.sinPole*p.sinPole), math.Atan2(-cosAzimuth, -sin*sinAzimuth)
 		p.along = math.Pi / 2 // where the initial line crosses the sphere's equator
 		if code == 9815 {
 			p.along, _ = turnSphere(-p.poleLong, sin/cos, p.sinPole, p.cosPole)
 		}
-		sinSkew, cosSkew := math.Sincos(angle(8814))
-		p.axes = [4]float64{cosSkew, sinSkew, -sinSkew, cosSkew}
+		sin, cos = math.Sincos(angle(8814))
+		p.axes = [4]float64{cos, sin, -sin, cos}
 	case 9806: // Cassini-Soldner
-		p.method, p.latitude = methodCassini, angle(8801)
-	case 9833: // hyperbolic Cassini-Soldner
-		p.method, p.latitude = methodHyperbolicCassini, angle(8801)
+		p.method = methodCassini
 	case 9818: // American polyconic
-		p.method, p.latitude = methodPolyconic, angle(8801)
+		p.method = methodPolyconic
 	case 1052: // Colombia urban
-		p.method, p.latitude, p.height = methodColombiaUrban, angle(8801), get(1039)
+		p.method, p.height = methodColombiaUrban, get(math.NaN(), 1039)
 	case sinusoidalCode:
 		p.method = methodSinusoidal
 	default:
 		return projection{}, fmt.Errorf("projection method %d is not known", code)
 	}
-	if !p.turned {
+	if p.cosPole == 0 {
 		_, p.originNorthing = p.project(0, p.latitude)
 	}
-	sum := p.longitude + p.falseEast + p.falseNorth + p.originNorthing + p.axes[0] + p.axes[3] + p.radius + p.inner + p.gaussShift
-	switch {
-	case missing != nil:
-		return projection{}, missing
-	case !(e.a > 0 && p.e2 >= 0 && p.e2 < 1 && p.scale != 0 && math.Abs(p.latitude) <= math.Pi/2 && isFinite(sum)):
-		return projection{}, fmt.Errorf("the parameters of projection method %d make no projection", code)
+	sum := p.longitude + p.falseEast + p.falseNorth + p.originNorthing + p.axes[0] + p.axes[3] + p.radius + p.inner + p.height
+	if !(e.a > 0 && p.e2 >= 0 && p.e2 < 1 && p.scale != 0 && isFinite(sum+p.scale+p.cosPole+p.gaussShift)) {
+		return projection{}, fmt.Errorf("parameters of projection method %d are missing or make no projection", code)
 	}
 	return p, nil
 }
@@ -271,20 +234,15 @@ func (p *projection) conformalCone(n, phi float64) {
 	p.radius = p.ellipsoid.a * p.parallelRadius(phi) / n * math.Exp(n*p.isometric(phi))
 }
 
-// gaussSphere has longitudes and isometric latitudes taken to Gauss's conformal sphere, which fits best at a latitude; it gives
+// gaussSphere has longitudes and isometric latitudes taken to Gauss's conformal sphere that fits best at p.latitude; it gives
 // that on the sphere. GN 9809, n, c and R; GN 9812's B, A / kc and H, and 9819's B, t0 and A are the same.
-func (p *projection) gaussSphere(phi float64) (sin, cos float64) {
-	sinPhi, cosPhi := math.Sincos(phi)
+func (p *projection) gaussSphere() (sin, cos float64) {
+	sinPhi, cosPhi := math.Sincos(p.latitude)
 	p.gauss = math.Sqrt(1 + p.e2*math.Pow(cosPhi, 4)/(1-p.e2))
 	sin = sinPhi / p.gauss
-	p.gaussShift = math.Atanh(sin) - p.gauss*p.isometric(phi)
+	p.gaussShift = math.Atanh(sin) - p.gauss*p.isometric(p.latitude)
 	p.radius = p.ellipsoid.a * math.Sqrt(1-p.e2) / (1 - p.e2*sinPhi*sinPhi)
 	return sin, math.Sqrt(1 - sin*sin)
-}
-
-// turn has the sphere turned to a new pole.
-func (p *projection) turn(sinPole, cosPole, poleLong float64) {
-	p.turned, p.sinPole, p.cosPole, p.poleLong = true, sinPole, cosPole, poleLong
 }
 
 // turnSphere gives longitude and tangent of latitude from those on a sphere whose pole was at longitude 0 and a latitude, of
@@ -300,48 +258,44 @@ func turnSphere(lam, tan, sinPole, cosPole float64) (newLam, newTan float64) {
 // forward gives the coordinate of a longitude and latitude in degrees; the error is errOutsideProjection.
 func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
 	if p.method == methodGeographic {
-		x, y = (lon-p.longitude)/p.unit, lat/p.unit
-	} else {
-		east, north := math.NaN(), math.NaN()
-		if math.Abs(lat) <= 90 {
-			east, north = p.project(math.Remainder(lon-p.longitude, 360)*radian, lat*radian)
-		}
-		if north -= p.originNorthing; !(math.Abs(east) <= farthest && math.Abs(north) <= farthest) {
-			return 0, 0, errOutsideProjection
-		}
-		x = (p.falseEast + p.scale*(p.axes[0]*east+p.axes[1]*north)) / p.unit
-		y = (p.falseNorth + p.scale*(p.axes[2]*east+p.axes[3]*north)) / p.unit
+		return finite((lon-p.longitude)/p.unit, lat/p.unit)
 	}
-	if !isFinite(x) || !isFinite(y) {
+	east, north := p.project(math.Remainder(lon-p.longitude, 360)*radian, lat*radian)
+	north -= p.originNorthing
+	if !(math.Abs(lat) <= 90 && math.Abs(east) <= farthest && math.Abs(north) <= farthest) {
 		return 0, 0, errOutsideProjection
 	}
-	return x, y, nil
+	x = p.falseEast + p.scale*(p.axes[0]*east+p.axes[1]*north)
+	y = p.falseNorth + p.scale*(p.axes[2]*east+p.axes[3]*north)
+	return finite(x/p.unit, y/p.unit)
 }
 
 // inverse gives longitude, which may lie outside ±180 and in a cylindrical projection is continuous, and latitude; the
 // error is errOutsideProjection.
 func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 	if p.method == methodGeographic {
-		lon, lat = x*p.unit+p.longitude, y*p.unit
-	} else {
-		first, second := (x*p.unit-p.falseEast)/p.scale, (y*p.unit-p.falseNorth)/p.scale
-		determinant := p.axes[0]*p.axes[3] - p.axes[1]*p.axes[2]
-		east := (p.axes[3]*first - p.axes[1]*second) / determinant
-		north := (p.axes[0]*second - p.axes[2]*first) / determinant
-		if !(math.Abs(east) <= 1.01*farthest && math.Abs(north) <= 1.01*farthest) {
-			return 0, 0, errOutsideProjection
-		}
-		lam, phi := p.unproject(east, north+p.originNorthing)
-		lon, lat = p.longitude+lam/radian, phi/radian
+		return finite(x*p.unit+p.longitude, y*p.unit)
 	}
-	if !isFinite(lon) || !isFinite(lat) {
+	x, y = (x*p.unit-p.falseEast)/p.scale, (y*p.unit-p.falseNorth)/p.scale
+	determinant := p.axes[0]*p.axes[3] - p.axes[1]*p.axes[2]
+	east, north := (p.axes[3]*x-p.axes[1]*y)/determinant, (p.axes[0]*y-p.axes[2]*x)/determinant
+	if !(math.Abs(east) <= 1.01*farthest && math.Abs(north) <= 1.01*farthest) {
 		return 0, 0, errOutsideProjection
 	}
-	return lon, lat, nil
+	lam, phi := p.unproject(east, north+p.originNorthing)
+	return finite(p.longitude+lam/radian, phi/radian)
 }
 
 // isFinite says whether v is a number that is not infinite.
 func isFinite(v float64) bool { return !math.IsNaN(v - v) }
+
+// finite hands on two coordinates, or the error if either is none.
+func finite(a, b float64) (float64, float64, error) {
+	if !isFinite(a) || !isFinite(b) {
+		return 0, 0, errOutsideProjection
+	}
+	return a, b, nil
+}
 
 // project goes from radians, longitude from p.longitude, to metres at scale 1; NaN where there are none.
 func (p *projection) project(lam, phi float64) (x, y float64) {
@@ -352,11 +306,11 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		return p.ellipsoid.a * lam, p.meridianArc(phi)
 	case methodSinusoidal: // Snyder, equation 30-8
 		return p.ellipsoid.a * lam * p.parallelRadius(phi), p.meridianArc(phi)
-	case methodCassini, methodHyperbolicCassini, methodPolyconic, methodColombiaUrban:
-		if math.Abs(lam) > searched {
-			return math.NaN(), math.NaN()
+	case methodCassini, methodPolyconic, methodColombiaUrban:
+		if math.Abs(lam) <= searchedLong && math.Abs(phi) <= searchedLat {
+			return p.projectLocal(lam, phi)
 		}
-		return p.projectLocal(lam, phi)
+		return math.NaN(), math.NaN()
 	}
 	lam, tan := p.toSphere(lam, phi)
 	h := math.Hypot(1, tan)
@@ -399,7 +353,7 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 	case methodSinusoidal:
 		phi = p.footpoint(y)
 		return onGlobe(x/a/p.parallelRadius(phi), x), phi
-	case methodCassini, methodHyperbolicCassini, methodPolyconic, methodColombiaUrban:
+	case methodCassini, methodPolyconic, methodColombiaUrban:
 		return p.search(x, y)
 	case methodMercator:
 		lam, tan = x/a, math.Sinh(y/a)
@@ -436,7 +390,7 @@ func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
 			return math.NaN(), math.NaN()
 		}
 	}
-	if p.turned {
+	if p.cosPole != 0 {
 		return turnSphere(lam-p.poleLong, tan, p.sinPole, p.cosPole)
 	}
 	return lam, tan
@@ -444,7 +398,7 @@ func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
 
 // fromSphere is the way back from toSphere.
 func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
-	if p.turned {
+	if p.cosPole != 0 {
 		lam, tan = turnSphere(lam, tan, p.sinPole, -p.cosPole)
 		lam = math.Remainder(lam+p.poleLong, 2*math.Pi)
 	}
@@ -478,6 +432,11 @@ func tanOfVersine(versine float64) float64 {
 func (p *projection) parallelRadius(phi float64) float64 {
 	sin, cos := math.Sincos(phi)
 	return cos / math.Sqrt(1-p.e2*sin*sin)
+}
+
+// meridianRadius is the radius of curvature in the meridian: Snyder, equation 4-18.
+func (p *projection) meridianRadius(phi float64) float64 {
+	return p.ellipsoid.a * (1 - p.e2) / math.Pow(1-p.e2*math.Pow(math.Sin(phi), 2), 1.5)
 }
 
 // authalicQ is q of the sine of a latitude: Snyder, equation 3-12.
@@ -533,11 +492,8 @@ func (p *projection) meridianArc(phi float64) float64 {
 
 // footpoint is the latitude at an end of that length, radians; NaN beyond the poles.
 func (p *projection) footpoint(arc float64) float64 {
-	if mu := math.Abs(arc) / p.kruger.radius; mu >= math.Pi/2 {
-		if mu > math.Pi/2+rounding {
-			return math.NaN()
-		}
-		return math.Copysign(math.Pi/2, arc)
+	if math.Abs(arc) > (math.Pi/2+rounding)*p.kruger.radius {
+		return math.NaN()
 	}
 	_, tan := p.kruger.inverse(0, arc)
 	return math.Atan(p.geodeticTan(tan))
@@ -545,14 +501,9 @@ func (p *projection) footpoint(arc float64) float64 {
 
 // projectLocal has the formulas that search inverts. GN gives inverse series for them that are less exact.
 func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
-	radii := func(phi float64) (rho, nu float64) { // of curvature in the meridian and in the prime vertical
-		sin := math.Sin(phi)
-		nu = p.ellipsoid.a / math.Sqrt(1-p.e2*sin*sin)
-		return nu * (1 - p.e2) / (1 - p.e2*sin*sin), nu
-	}
-	rho, nu := radii(phi)
 	sin, cos := math.Sincos(phi)
-	east := nu * cos * lam // along the parallel
+	nu := p.ellipsoid.a * p.parallelRadius(phi) / cos // radius of curvature in the prime vertical
+	east := nu * cos * lam                            // along the parallel
 	switch p.method {
 	case methodPolyconic: // GN 9818, with the cotangent cancelled so that the equator is no exception
 		l, arc := lam*sin, p.meridianArc(phi)-p.meridianArc(p.latitude)
@@ -562,31 +513,33 @@ func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 		half := math.Sin(l / 2)
 		return east * math.Sin(l) / l, arc + east*half*half*2/l
 	case methodColombiaUrban: // GN 1052
-		rho0, nu0 := radii(p.latitude)
-		middle, _ := radii((phi + p.latitude) / 2)
+		nu0, rho0 := p.ellipsoid.a*p.parallelRadius(p.latitude)/math.Cos(p.latitude), p.meridianRadius(p.latitude)
 		curve := math.Tan(p.latitude) / (2 * rho0 * nu0) * east * east
-		return east * (1 + p.height/nu0), (1 + p.height/middle) * rho0 * (phi - p.latitude + curve)
+		return east * (1 + p.height/nu0), (1 + p.height/p.meridianRadius((phi+p.latitude)/2)) * rho0 * (phi - p.latitude + curve)
 	}
 	// GN 9806
 	a, t, c := lam*cos, math.Tan(phi)*math.Tan(phi), p.e2/(1-p.e2)*cos*cos
 	a2 := a * a
 	x = nu * (a - t*a2*a/6 - (8-t+8*c)*t*a2*a2*a/120)
 	y = p.meridianArc(phi) - p.meridianArc(p.latitude) + nu*math.Tan(phi)*(a2/2+(5-t+6*c)*a2*a2/24)
-	if p.method == methodHyperbolicCassini { // GN 9833
-		y -= y * y * y / (6 * rho * nu)
-	}
 	return x, y
 }
+
+// How far from the central meridian and the equator search goes, radians.
+const (
+	searchedLong = 1.0
+	searchedLat  = 1.5
+)
 
 // search inverts projectLocal by Newton's method, with differences for derivatives.
 func (p *projection) search(x, y float64) (lam, phi float64) {
 	const step = 1e-6
-	phi = max(-1.57, min(p.latitude+y/p.ellipsoid.a, 1.57))
-	lam = max(-searched, min(x/p.ellipsoid.a/math.Cos(phi), searched))
+	phi = max(-searchedLat, min(p.latitude+y/p.ellipsoid.a, searchedLat))
+	lam = max(-searchedLong, min(x/p.ellipsoid.a/math.Cos(phi), searchedLong))
 	for range 20 {
 		x0, y0 := p.projectLocal(lam, phi)
 		dx, dy := x-x0, y-y0
-		if math.Abs(lam) <= searched+rounding && math.Abs(phi) <= math.Pi/2+rounding && math.Hypot(dx, dy) < 1e-8 {
+		if math.Hypot(dx, dy) < 1e-8 && math.Abs(lam) <= searchedLong+rounding && math.Abs(phi) <= searchedLat+rounding {
 			return lam, phi
 		}
 		xl, yl := p.projectLocal(lam+step, phi)
@@ -607,7 +560,7 @@ type krugerSeries struct {
 
 // newKrugerSeries computes the constants.
 func newKrugerSeries(e ellipsoid) krugerSeries {
-	n := e.flattening() / (2 - e.flattening())
+	n := 1 / (2*e.inverseFlattening - 1)
 	n2 := n * n
 	n3, n4, n5, n6 := n2*n, n2*n2, n2*n2*n, n2*n2*n2
 	return krugerSeries{
@@ -654,7 +607,7 @@ func (k *krugerSeries) forward(lam, tauC float64) (east, north float64) {
 	sin, cos := math.Sincos(lam)
 	xi, eta := math.Atan2(tauC, cos), math.Asinh(sin/math.Hypot(tauC, cos))
 	dXi, dEta := krugerSum(&k.alpha, xi, eta)
-	if !(math.Abs(eta+dEta) <= maxKrugerEta) {
+	if !(max(math.Abs(eta), math.Abs(eta+dEta)) <= maxKrugerEta) {
 		return math.NaN(), math.NaN()
 	}
 	return k.radius * (eta + dEta), k.radius * (xi + dXi)
