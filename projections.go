@@ -527,7 +527,7 @@ func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 
 // How far from the central meridian and the equator search goes, radians.
 const (
-	searchedLong = 1.0
+	searchedLong = 1.1
 	searchedLat  = 1.5
 )
 
