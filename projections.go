@@ -81,6 +81,8 @@ const (
 	radian   = math.Pi / 180 // a degree in radians
 	farthest = 1e8           // metres from the origin: beyond are only the poles of conformal projections, at infinity
 	rounding = 1e-12         // relative, by which a coordinate on the edge of its domain may be over it
+
+	searchedLong, searchedLat = 1.0, 1.5 // radians from the central meridian and the equator: as far as search goes
 )
 
 // errOutsideProjection is the answer for coordinates that a projection has no place for.
@@ -385,10 +387,8 @@ func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
 		tan = p.conformalTan(math.Tan(phi))
 	}
 	if p.gauss != 1 {
-		lam, tan = lam*p.gauss, math.Sinh(p.gauss*math.Asinh(tan)+p.gaussShift)
-		if math.Abs(lam) > math.Pi { // Gauss's sphere is covered by less than all longitudes
-			return math.NaN(), math.NaN()
-		}
+		lam = onGlobe(lam*p.gauss, p.radius) // less than all longitudes cover Gauss's sphere
+		tan = math.Sinh(p.gauss*math.Asinh(tan) + p.gaussShift)
 	}
 	if p.cosPole != 0 {
 		return turnSphere(lam-p.poleLong, tan, p.sinPole, p.cosPole)
@@ -504,12 +504,10 @@ func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 	sin, cos := math.Sincos(phi)
 	nu := p.ellipsoid.a * p.parallelRadius(phi) / cos // radius of curvature in the prime vertical
 	east := nu * cos * lam                            // along the parallel
+	arc := p.meridianArc(phi) - p.meridianArc(p.latitude)
 	switch p.method {
 	case methodPolyconic: // GN 9818, with the cotangent cancelled so that the equator is no exception
-		l, arc := lam*sin, p.meridianArc(phi)-p.meridianArc(p.latitude)
-		if l == 0 {
-			return east, arc
-		}
+		l := lam*sin + 1e-300 // never 0
 		half := math.Sin(l / 2)
 		return east * math.Sin(l) / l, arc + east*half*half*2/l
 	case methodColombiaUrban: // GN 1052
@@ -521,15 +519,8 @@ func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 	a, t, c := lam*cos, math.Tan(phi)*math.Tan(phi), p.e2/(1-p.e2)*cos*cos
 	a2 := a * a
 	x = nu * (a - t*a2*a/6 - (8-t+8*c)*t*a2*a2*a/120)
-	y = p.meridianArc(phi) - p.meridianArc(p.latitude) + nu*math.Tan(phi)*(a2/2+(5-t+6*c)*a2*a2/24)
-	return x, y
+	return x, arc + nu*math.Tan(phi)*(a2/2+(5-t+6*c)*a2*a2/24)
 }
-
-// How far from the central meridian and the equator search goes, radians.
-const (
-	searchedLong = 1.1
-	searchedLat  = 1.5
-)
 
 // search inverts projectLocal by Newton's method, with differences for derivatives.
 func (p *projection) search(x, y float64) (lam, phi float64) {
