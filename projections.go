@@ -82,7 +82,7 @@ const (
 	farthest = 1e8           // metres from the origin: beyond are only the poles of conformal projections, at infinity
 	rounding = 1e-12         // relative, by which a coordinate on the edge of its domain may be over it
 
-	searchedLong, searchedLat = 1.0, 1.5 // radians from the central meridian and the equator: as far as search goes
+	searchedLong, searchedLat = 1.1, 1.5 // radians from the central meridian and the equator: as far as search goes
 )
 
 // errOutsideProjection is the answer for coordinates that a projection has no place for.
