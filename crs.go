@@ -77,7 +77,8 @@ type crsDefinition struct {
 	projection projection      // to degrees from Greenwich on its own datum
 	datum      int             // EPSG code, 0 where it is not known
 	shift      *datumShift     // to WGS 84, where the file gives it and not the registry
-	vertical   int             // EPSG code of the vertical part of a compound CRS
+
+	horizontal, vertical int // EPSG codes of the parts of a compound CRS
 
 	ellipsoid     ellipsoid
 	primeMeridian float64 // degrees east of Greenwich
@@ -94,7 +95,7 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	switch fields[1] {
 	case "C":
 		c, err = crsByCode(registryCode(fields[2]))
-		c.vertical = registryCode(fields[3])
+		c.horizontal, c.vertical = registryCode(fields[2]), registryCode(fields[3])
 	case "G":
 		c.setDatum(registryCode(fields[2]))
 		c.unit = registryNumbers(fields[3])[0]

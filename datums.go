@@ -84,6 +84,9 @@ func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 
 // fromWGS84 is the way back from toWGS84, by fixed-point iteration: each step gains three digits or more.
 func (s *datumShift) fromWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
+	if len(s.values) == 0 || math.Abs(lat) > 90 {
+		return lon, lat
+	}
 	atLon, atLat := lon, lat
 	for range 5 {
 		toLon, toLat := s.toWGS84(e, atLon, atLat)

@@ -210,7 +210,7 @@ func (k *geoKeys) parameters() crsParameters {
 	if p.method < len(methods) {
 		p.method = methods[p.method]
 	}
-	p.values[8814] = 90 // as in GDAL where the file does not say
+	p.values[8814] = 90                   // as in GDAL where the file does not say
 	for code, v := range map[int]float64{ // natural origin, false origin, centre, pole
 		8801: k.measure(3081, 3085, 3089) * degrees, 8802: k.measure(3080, 3084, 3088, 3095) * degrees,
 		8823: k.measure(3078) * degrees, 8824: k.measure(3079) * degrees,
@@ -280,6 +280,9 @@ func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (c crsDefinition
 	if c, err = crsByCode(p.code); err != nil {
 		return c, problemf(fileStatusNoBBox, "%v", err)
 	}
+	if c.vertical != 0 {
+		m.CRS, m.VerticalCRS = epsg(c.horizontal), epsg(c.vertical)
+	}
 	unit := p.linearUnit
 	if c.method == 0 {
 		unit = p.angularUnit
@@ -321,15 +324,8 @@ func unitSize(code int, size float64) float64 {
 	case userDefined:
 		return userUnit(size)
 	}
-	for _, unit := range [...][2]float64{
-		{9001, 1}, {9102, 1}, {9107, 1}, {9108, 1}, {9122, 1}, // metre; degree, also as DMS, which is how it is shown
-		{9002, 0.3048}, {9003, 1200.0 / 3937}, {9036, 1000}, // foot, US survey foot, kilometre
-		{9101, 180 / math.Pi}, {9103, 1.0 / 60}, {9104, 1.0 / 3600}, // radian, arc-minute, arc-second
-		{9105, 0.9}, {9106, 0.9}, // grad, gon
-	} {
-		if float64(code) == unit[0] {
-			return unit[1]
-		}
+	if fields := registryLine("U", code); fields != nil {
+		return registryNumbers(fields[1])[0]
 	}
 	return math.NaN()
 }

@@ -475,13 +475,13 @@ func TestUserDefinedParameters(t *testing.T) {
 	at := func(id, i float64) [4]float64 { return [4]float64{id, 34736, 1, i} }
 	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }
 	tags := with(testSize(), testPlace(), doubles(34736, 6378206.4, 294.9786982, 29.5, 45.5, -96, 23, 1000, 2000, 0.9, 30, 0),
-		geoKeyTag(key(1024, 1), key(2048, 4267), key(2050, 6267), key(2054, 9102), key(2056, 7008), at(2057, 0), at(2059, 1), key(3072, 32767), key(3074, 32767), key(3075, 11),
+		geoKeyTag(key(1024, 1), key(2048, 4267), key(2050, 6267), key(2051, 32767), [4]float64{2062, 34736, 3, 2}, key(2054, 9102), key(2056, 7008), at(2057, 0), at(2059, 1), key(3072, 32767), key(3074, 32767), key(3075, 11),
 			key(3076, 9003), at(3078, 2), at(3079, 3), at(3084, 4), at(3085, 5), at(3086, 6), at(3087, 7), at(3093, 8), at(3094, 9), at(3096, 10)))
-	foot := 1200.0 / 3937
+	foot := 0.30480060960121924
 	want := crsParameters{
-		present: true, kind: crsProjected, code: userDefined, geographic: 4267, datum: 6267, ellipsoidCode: 7008, ellipsoid: ellipsoid{6378206.4, 294.9786982},
-		angularUnit: 1, linearUnit: foot, projectionCode: userDefined, method: 11, latitude: 23, longitude: -96, parallel1: 29.5, parallel2: 45.5,
-		azimuth: 30, scale: 0.9, falseEast: 1000 * foot, falseNorth: 2000 * foot,
+		present: true, kind: crsProjected, code: userDefined, geographic: 4267, datum: 6267, ellipsoid: ellipsoid{6378206.4, 294.9786982},
+		primeMeridian: math.Inf(1), angularUnit: 1, linearUnit: foot, projectionCode: userDefined, method: 9822, toWGS84: []float64{29.5, 45.5, -96},
+		values: map[int]float64{8801: 23, 8802: -96, 8823: 29.5, 8824: 45.5, 8813: 30, 8814: 0, 8805: 0.9, 8806: 1000 * foot, 8807: 2000 * foot},
 	}
 	for _, kind := range testTIFFKinds(tags) {
 		content := kind.build()

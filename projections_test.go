@@ -217,11 +217,7 @@ func TestProjectionsHostile(t *testing.T) {
 // TestProjectionRoundTrip goes to the ground and back: to a millionth of a metre, and to a millimetre as far as the series is followed.
 func TestProjectionRoundTrip(t *testing.T) {
 	for _, code := range []int{4326, 4807, 4805, 3857, 32601, 32633, 32660, 32733, 25832, 26917} {
-		crs, ok := crsByCode(code)
-		if !ok {
-			t.Fatalf("EPSG:%d is unknown", code)
-		}
-		p := crs.projection
+		p := crsOf(t, code).projection
 		for lat := -84.0; lat <= 84; lat += 7 {
 			for dLon := -60.0; dLon <= 60; dLon += 5 {
 				x, y, err := p.forward(p.longitude+dLon, lat)
@@ -246,7 +242,7 @@ func TestProjectionRoundTrip(t *testing.T) {
 func TestProjectionRefuses(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, code := range []int{4326, 3857, 32633} {
-		crs, _ := crsByCode(code)
+		crs := crsOf(t, code)
 		for _, at := range [][2]float64{{nan, 0}, {0, nan}, {inf, 0}, {0, -inf}, {nan, nan}, {1e308, 1e308}, {math.MaxFloat64, 5}} {
 			lon, lat, err := crs.projection.inverse(at[0], at[1])
 			if code != 32633 && at[0] > 1e300 && !math.IsInf(at[0], 0) {
@@ -266,25 +262,7 @@ func TestProjectionRefuses(t *testing.T) {
 	if _, _, err := none.inverse(1, 1); err == nil {
 		t.Error("no projection gives a number")
 	}
-	mercator, _ := crsByCode(3857)
-	if _, _, err := mercator.projection.forward(0, 90); err == nil {
+	if _, _, err := crsOf(t, 3857).projection.forward(0, 90); err == nil {
 		t.Error("Mercator has a pole")
-	}
-}
-
-// TestCRSByCode names codes at the borders of what is known.
-func TestCRSByCode(t *testing.T) {
-	for code, want := range map[int]projectionMethod{
-		32600: methodNone, 32601: methodTransverseMercator, 32660: methodTransverseMercator, 32661: methodNone,
-		32700: methodNone, 32701: methodTransverseMercator, 32760: methodTransverseMercator, 32761: methodNone,
-		25827: methodNone, 25828: methodTransverseMercator, 25838: methodTransverseMercator, 25839: methodNone,
-		26900: methodNone, 26901: methodTransverseMercator, 26923: methodTransverseMercator, 26924: methodNone,
-		3857: methodMercator, 4326: methodGeographic, 4979: methodGeographic, 4978: methodNone, 4269: methodGeographic,
-		6318: methodGeographic, 5488: methodGeographic, 7844: methodGeographic, 5773: methodNone, 0: methodNone, -1: methodNone, 1 << 40: methodNone,
-	} {
-		crs, ok := crsByCode(code)
-		if crs.projection.method != want || ok != (want != methodNone) {
-			t.Errorf("EPSG:%d is of method %v, %v; want %v", code, crs.projection.method, ok, want)
-		}
 	}
 }

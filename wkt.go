@@ -98,10 +98,10 @@ func (n *wktNode) unit(absent float64) float64 {
 	return u.number(1, absent)
 }
 
-// wktName makes a name comparable: its letters and digits in lower case.
+// wktName makes a name comparable: its letters and digits in lower case, and +, which tells CH1903+ from CH1903.
 func wktName(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || r == '+' {
 			return unicode.ToLower(r)
 		}
 		return -1
