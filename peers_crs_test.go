@@ -138,11 +138,15 @@ func TestPeerProjections(t *testing.T) {
 	compared, unknown := 0, 0
 	onTwoCores(codes, func(code [2]int) {
 		area, base := areas[code[0]], crsOf(t, code[1])
+		if area.east == area.west { // some deprecated ones have lost theirs
+			swapped := area.swapped
+			area = areas[code[1]]
+			area.swapped = swapped
+		}
 		points := area.points()
-		degrees := make([][2]float64, len(points)) // as the geographic CRS has them
+		degrees := make([][2]float64, len(points)) // from the prime meridian
 		for i, p := range points {
-			x, y, _ := base.projection.forward(p[0], p[1])
-			degrees[i] = [2]float64{x, y}
+			degrees[i] = [2]float64{p[0] - base.primeMeridian, p[1]} // cs2cs takes grads in degrees
 		}
 		theirs := cs2cs(code[1], code[0], degrees, areas[code[1]].swapped, area.swapped)
 		fault, worst := "", 0.0
@@ -171,8 +175,7 @@ func TestPeerProjections(t *testing.T) {
 		}
 		if theirs != nil && fault == "" {
 			for i, q := range cs2cs(code[0], code[1], ours, area.swapped, areas[code[1]].swapped) {
-				lon, lat, _ := base.projection.inverse(q[0], q[1])
-				worst = max(worst, apart(points[i], [2]float64{lon, lat}))
+				worst = max(worst, apart(points[i], [2]float64{q[0] + base.primeMeridian, q[1]}))
 			}
 		}
 		if fault == "" && !(worst <= 1e-7) {
@@ -226,8 +229,7 @@ func TestPeerDatums(t *testing.T) {
 		for _, code := range byBase[base] {
 			for _, p := range areas[code].points() {
 				p[0] = math.Remainder(p[0], 360)
-				x, y, _ := c.projection.forward(p[0], p[1])
-				points, degrees = append(points, p), append(degrees, [2]float64{x, y})
+				points, degrees = append(points, p), append(degrees, [2]float64{p[0] - c.primeMeridian, p[1]})
 			}
 		}
 		theirs := cs2cs(base, 4326, degrees, areas[base].swapped, true, "--no-ballpark")
