@@ -18,9 +18,10 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres ## run the test suite on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run the tests against other programs, which it installs: nginx
+test-peers: postgres ## run the tests against other programs, which it installs: nginx, PROJ
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
-	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 5m .
+	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
+	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 10m .
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
@@ -29,7 +30,7 @@ lint: ## gofmt, go vet, staticcheck
 
 bench: postgres ## measure against floors taken in the same run
 	@$(GO) test -v -tags bench -run '^TestBench' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
-	@$(GO) test -run '^$$' -bench '^BenchmarkExtents$$' -benchtime 3s . | grep '^Bench'
+	@$(GO) test -run '^$$' -bench '^Benchmark(Extents|Boxes|Registry)$$' -benchtime 3s . | grep '^Bench'
 
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \

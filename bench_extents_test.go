@@ -75,3 +75,37 @@ func BenchmarkExtents(b *testing.B) {
 	b.ReportMetric(floor.Seconds()/reader.Seconds(), "ratio")
 	b.ReportMetric(0, "ns/op")
 }
+
+// BenchmarkBoxes turns boxes into degrees on one core, with 21 points between the corners of each edge: of a UTM zone on
+// WGS 84 and on a datum with seven parameters, and of other projections.
+func BenchmarkBoxes(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		code int
+		x, y float64
+	}{
+		{"TransverseMercator", 32633, 600000, 5000000}, {"TransverseMercatorShifted", 27700, 500000, 200000}, {"LambertCone", 2154, 700000, 6600000},
+		{"LambertEqualArea", 3035, 4000000, 3000000}, {"ObliqueMercator", 2056, 2700000, 1250000}, {"Krovak", 5514, -700000, -1000000},
+		{"Polyconic", 5880, 5100000, 8000000},
+	} {
+		crs := crsOf(b, c.code)
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := boxInDegrees(crs, northUp(c.x, c.y, 10), 1000, 1000); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "boxes/s")
+		})
+	}
+}
+
+// BenchmarkRegistry makes a CRS of its code: there is no other cost at first use.
+func BenchmarkRegistry(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := crsByCode(27700); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

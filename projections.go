@@ -12,9 +12,6 @@ type ellipsoid struct{ a, inverseFlattening float64 }
 // wgs84 is the ellipsoid EPSG 7030.
 func wgs84() ellipsoid { return ellipsoid{6378137, 298.257223563} }
 
-// grs80 is the ellipsoid EPSG 7019, of ETRS89 and NAD83.
-func grs80() ellipsoid { return ellipsoid{6378137, 298.257222101} }
-
 // eccentricity2 is the square of the first eccentricity.
 func (e ellipsoid) eccentricity2() float64 {
 	f := 1 / e.inverseFlattening
@@ -91,21 +88,6 @@ var errOutsideProjection = errors.New("coordinates outside the projection's doma
 // geographicProjection is longitude and latitude in a unit (of degrees) from a prime meridian (degrees east).
 func geographicProjection(longitude, unit float64) projection {
 	return projection{method: methodGeographic, ellipsoid: wgs84(), longitude: longitude, unit: unit}
-}
-
-// utmProjection is a UTM zone.
-func utmProjection(e ellipsoid, zone int, south bool) projection {
-	p := transverseMercator(e, 0, float64(6*zone-183), 0.9996, 500_000, 0)
-	if south {
-		p.falseNorth = 10_000_000
-	}
-	return p
-}
-
-// transverseMercator is a projection by EPSG method 9807; angles in degrees, lengths in metres.
-func transverseMercator(e ellipsoid, latitude, longitude, scale, falseEast, falseNorth float64) projection {
-	p, _ := newProjection(9807, e, map[int]float64{8801: latitude, 8802: longitude, 8805: scale, 8806: falseEast, 8807: falseNorth})
-	return p
 }
 
 // newProjection gives the projection of an EPSG method and its parameters, by their EPSG codes: angles in degrees, lengths in

@@ -6,6 +6,9 @@ import (
 	"testing"
 )
 
+// grs80 is the ellipsoid EPSG 7019, of ETRS89 and NAD83.
+func grs80() ellipsoid { return ellipsoid{6378137, 298.257222101} }
+
 // dms is an angle in degrees, minutes and seconds.
 func dms(degrees, minutes, seconds float64) float64 {
 	return math.Copysign(math.Abs(degrees)+minutes/60+seconds/3600, degrees)
