@@ -78,7 +78,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestDatumShift is the example of EPSG Guidance Note 7-2, section 4.3.3, WGS 72 to WGS 84, and what is known of each kind of datum.
+// TestDatumShift is the example of EPSG Guidance Note 7-2, method 9606, WGS 72 to WGS 84, and what is known of each kind of datum.
 func TestDatumShift(t *testing.T) {
 	wgs72 := crsOf(t, 4322)
 	s := datumShift{values: []float64{0, 0, 4.5, 0, 0, 0.554, 0.219}}

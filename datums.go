@@ -35,6 +35,7 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
 		unknown.accuracyM = accuracyGeocentric
 	}
+	largest := 0.0 // area near the place, in degrees
 	key := "S" + strconv.Itoa(c.datum) + "."
 	for rest := registryAt(key + "00"); strings.HasPrefix(rest, key); {
 		var line string
@@ -50,15 +51,15 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 		if away <= 0 {
 			return s
 		}
-		if away <= near+reach && !strings.HasPrefix(rest, key) {
-			unknown.values = s.values
+		if size := half * (area[3] - area[1]); away <= near+reach && size > largest {
+			largest, unknown.values = size, s.values
 		}
 	}
 	return unknown
 }
 
-// toWGS84 moves degrees from an ellipsoid at height 0 to WGS 84: EPSG Guidance Note 7-2, sections 4.1.1 (geocentric
-// coordinates; back by Bowring's formula) and 4.3.3 (position vector). The longitude stays within half a turn.
+// toWGS84 moves degrees from an ellipsoid at height 0 to WGS 84: EPSG Guidance Note 7-2, methods 9602 (geocentric
+// coordinates; back by Bowring's formula) and 9606 (position vector). The longitude stays within half a turn.
 func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	if len(s.values) == 0 {
 		return lon, lat
