@@ -111,6 +111,9 @@ func TestTagRules(t *testing.T) {
 				if m.Status != c.status || !near(m.NativeBBox, c.native) || !strings.Contains(said, c.says) {
 					t.Errorf("%v big %v: %s %v %q; want %s %v %q", f.order, f.big, m.Status, m.NativeBBox, said, c.status, c.native, c.says)
 				}
+				if (m.BBox == nil) != (m.ResolutionM == nil) || (m.BBox == nil) != (m.BBoxAccuracyM == nil) {
+					t.Errorf("bbox %v with resolution %v and accuracy %v", m.BBox, m.ResolutionM, m.BBoxAccuracyM)
+				}
 				checkRow(t, m)
 			}
 		})
@@ -173,7 +176,7 @@ func TestCRSRules(t *testing.T) {
 		{"user-defined projected", [][4]float64{key(1024, 1), key(2048, 4326), key(3072, 32767)}, nil, "", "", "no EPSG code", 0},
 		{"private code", [][4]float64{key(1024, 1), key(3072, 54009)}, nil, "", "", "no EPSG code", 0},
 		{"a projection that is not read", [][4]float64{key(1024, 1), key(3072, 27200)}, nil, "EPSG:27200", "", "is not read: projection method 9811", 0},
-		{"a code that is not given out", [][4]float64{key(1024, 1), key(3072, 32799)}, nil, "EPSG:32799", "", "no CRS of the registry", 0},
+		{"a code that is not given out", [][4]float64{key(1024, 1), key(3072, 1999)}, nil, "EPSG:1999", "", "no CRS of the registry", 0},
 		{"a vertical code", [][4]float64{key(1024, 1), key(3072, 5773)}, nil, "EPSG:5773", "", "vertical CRS", 0},
 		{"a compound code", [][4]float64{key(1024, 1), key(3072, 9518)}, nil, "EPSG:4326", "EPSG:3855", "", 10},
 		{"a projection by its code", [][4]float64{key(1024, 1), key(2048, 4326), key(3072, 32767), key(3074, 3856)}, nil, "", "", "", 10 / 111319.49079327358},
@@ -193,6 +196,7 @@ func TestCRSRules(t *testing.T) {
 		{"user-defined from Paris", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8903)}, nil, "", "", "", 12.33722917},
 		{"user-defined from nowhere", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8999)}, nil, "", "", "prime meridian", 0},
 		{"of the Moon", [][4]float64{key(1024, 2), key(2048, 32767), double(2057, 0)}, []float64{1737400}, "", "", "of the Earth", 0},
+		{"on a sphere", [][4]float64{key(1024, 2), key(2048, 32767), double(2057, 0), double(2059, 1)}, []float64{6371000, 0}, "", "", "", 10},
 		{"vertical", [][4]float64{key(1024, 2), key(2048, 4326), key(4096, 5773)}, nil, "EPSG:4326", "EPSG:5773", "", 10},
 		{"vertical by a datum's code", [][4]float64{key(1024, 2), key(2048, 4326), key(4096, 5103)}, nil, "EPSG:4326", "EPSG:5703", "", 10},
 		{"vertical by EGM96's datum", [][4]float64{key(1024, 2), key(2048, 4326), key(4096, 5171)}, nil, "EPSG:4326", "EPSG:5773", "", 10},
@@ -243,6 +247,16 @@ func TestCRSName(t *testing.T) {
 	m := readBytes("x.tif", testTIFF{binary.LittleEndian, false, with(testSize(), testPlace(), geoKeyTag([4]float64{1024, 0, 1, 1}, key), asciiTag(34737, "My Map|"))}.build())
 	if value(m.CRSName) != "My Map" || m.CRS != nil || m.Status != fileStatusNoBBox {
 		t.Errorf("user-defined CRS gives %q, %v, %s", value(m.CRSName), m.CRS, m.Status)
+	}
+}
+
+// TestESRIString: a CRS in WKT in a citation, as ArcGIS writes it.
+func TestESRIString(t *testing.T) {
+	text := "ESRI PE String = " + utmPRJ + "|"
+	tags := with(testSize(), testPlace(), geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{3072, 0, 1, 32767}, [4]float64{3073, 34737, float64(len(text)), 0}), asciiTag(34737, text))
+	m := readBytes("x.tif", testTIFF{binary.LittleEndian, false, tags}.build())
+	if value(m.CRSName) != "WGS_1984_UTM_Zone_33N" || m.Status != fileStatusOK || math.Abs(m.BBox[0]-10.51136) > 1e-4 {
+		t.Errorf("%s %q %v %q", m.Status, value(m.CRSName), m.BBox, value(m.Reason))
 	}
 }
 

@@ -120,6 +120,12 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	return c, err
 }
 
+// isGeographicCode says whether a code is that of a geographic CRS.
+func isGeographicCode(code int) bool {
+	fields := registryLine("C", code)
+	return fields != nil && fields[1] == "G"
+}
+
 // setDatum takes ellipsoid and prime meridian of a datum. It does nothing where the code is none.
 func (c *crsDefinition) setDatum(code int) {
 	if fields := registryLine("D", code); fields != nil {
@@ -159,6 +165,9 @@ func (c *crsDefinition) methodParameters() (codes []int) {
 
 // setProjection makes the projection of all the rest.
 func (c *crsDefinition) setProjection() (err error) {
+	if c.ellipsoid.inverseFlattening == 0 {
+		c.ellipsoid.inverseFlattening = math.Inf(1)
+	}
 	if c.method == 0 {
 		c.projection = geographicProjection(c.primeMeridian, c.unit)
 		c.projection.ellipsoid = c.ellipsoid
@@ -309,10 +318,11 @@ func (c *crsDefinition) describe(code int, w io.Writer) {
 	fmt.Fprintf(w, "%-16s%v\n", "prime meridian", c.primeMeridian)
 	for i := 0; ; i++ {
 		line, _, found := strings.Cut(registryAt(fmt.Sprintf("S%d.%02d", c.datum, i)), "\n")
-		if !found {
-			return
+		if fields := strings.Split(line, ";"); found {
+			fmt.Fprintf(w, "%-16sby EPSG:%s to %s m in %s: %s\n", "to WGS 84", fields[1], fields[2], fields[3], fields[4])
+			continue
 		}
-		fields := strings.Split(line, ";")
-		fmt.Fprintf(w, "%-16sby EPSG:%s to %s m in %s: %s\n", "to WGS 84", fields[1], fields[2], fields[3], fields[4])
+		fmt.Fprintf(w, "%-16sno shift is known elsewhere: up to %v m off\n", "", c.shiftAt(math.NaN(), 0, 0).accuracyM)
+		return
 	}
 }

@@ -97,13 +97,20 @@ func (k *geoKeys) measure(ids ...int) float64 {
 // name gives the name in the first of these citation keys that holds one.
 func (k *geoKeys) name(ids ...int) string {
 	for _, id := range ids {
-		if count, i, found := k.find(id, tagGeoASCIIParams); found && i < len(k.ascii) {
-			if s := crsNameFromCitation(k.ascii[i:min(i+count, len(k.ascii))]); s != "" {
-				return s
-			}
+		if s := crsNameFromCitation(k.citation(id)); s != "" {
+			return s
 		}
 	}
 	return ""
+}
+
+// citation gives the text of a key, nil where it is absent.
+func (k *geoKeys) citation(id int) []byte {
+	count, i, found := k.find(id, tagGeoASCIIParams)
+	if !found || i >= len(k.ascii) {
+		return nil
+	}
+	return k.ascii[i:min(i+count, len(k.ascii))]
 }
 
 // crsNameFromCitation takes the name out of a citation key: what is before "|"; in Esri's "ESRI PE String =
@@ -179,6 +186,12 @@ func (k *geoKeys) parameters() crsParameters {
 	if isEPSG(p.code) { // the rest only matters where the CRS has no code
 		return p
 	}
+	if _, wkt, found := strings.Cut(string(k.citation(3073)), "ESRI PE String ="); found { // says all that the keys may say
+		if esri, err := crsFromWKT(wkt); err == nil {
+			esri.vertical, esri.verticalName = p.vertical, p.verticalName
+			return esri
+		}
+	}
 	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
 	p.datum = k.code(2050)
 	p.ellipsoid = ellipsoidByCode(k.code(2056))
@@ -240,12 +253,6 @@ func (p *crsParameters) setVertical(code, datum int) {
 	case code < 5001 || code > 5033:
 		p.vertical = code
 	}
-}
-
-// isGeographicCode says whether a code is that of a geographic CRS.
-func isGeographicCode(code int) bool {
-	fields := registryLine("C", code)
-	return fields != nil && fields[1] == "G"
 }
 
 // isEPSG says whether a code key holds an EPSG code: 1024 to 32766, the range that GeoTIFF 1.1 gives them.

@@ -113,7 +113,7 @@ func newProjection(code int, e ellipsoid, parameters map[int]float64) (projectio
 		scale: get(1, 8805, 8815, 8819, 1038), falseEast: get(0, 8806, 8816, 8826), falseNorth: get(0, 8807, 8817, 8827),
 	}
 	if code == 1024 || code == 1029 || code == 9841 { // spherical formulas on the semi-major axis
-		p.e2 = 0
+		p.e2, p.kruger = 0, newKrugerSeries(ellipsoid{e.a, math.Inf(1)})
 	}
 	p.e = math.Sqrt(p.e2)
 	p.qPole = p.authalicQ(1)

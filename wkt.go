@@ -127,6 +127,10 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	if n == nil {
 		return p, problemf(fileStatusNoBBox, "the .prj beside it has no horizontal CRS")
 	}
+	if i := strings.Index(s, ",VERTCS["); i >= 0 { // Esri's, behind the horizontal one
+		vertical := parseWKT(s[i+1:])
+		p.vertical, p.verticalName = vertical.epsg(), cleanText([]byte(vertical.text(0)), maxNameText)
+	}
 	p.present, p.code = true, n.epsg()
 	switch n.keyword {
 	case "PROJCS", "PROJCRS", "PROJECTEDCRS":

@@ -36,7 +36,9 @@ func TestWKT(t *testing.T) {
 		{"WKT 2, geocentric", `GEODCRS["x",DATUM["d",ELLIPSOID["e",6378137,298]],CS[Cartesian,3],LENGTHUNIT["metre",1]]`,
 			crsParameters{kind: crsGeocentric, name: "x"}},
 		{"compound", `COMPD_CS["both",GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433],AUTHORITY["EPSG","4326"]],VERT_CS["EGM96",VERT_DATUM["g",2005],UNIT["metre",1],AUTHORITY["EPSG","5773"]]]`,
-			crsParameters{kind: crsGeographic, name: "both", code: 4326, geographic: 4326, datum: 6326, vertical: 5773, angularUnit: 1}},
+			crsParameters{kind: crsGeographic, name: "both", code: 4326, geographic: 4326, datum: 6326, vertical: 5773, verticalName: "EGM96", angularUnit: 1}},
+		{"Esri, with heights", utmPRJ + `,VERTCS["NAVD_1988",VDATUM["North_American_Vertical_Datum_1988"],PARAMETER["Vertical_Shift",0.0],UNIT["Meter",1.0]]`,
+			crsParameters{kind: crsProjected, name: "WGS_1984_UTM_Zone_33N", geographic: userDefined, verticalName: "NAVD_1988", angularUnit: 1, linearUnit: 1, datum: 6326, method: 9807, values: utm33}},
 		{"bound", `BOUNDCRS[SOURCECRS[GEOGCRS["a",DATUM["b",ELLIPSOID["e",6377397.155,299.1528128]],CS[ellipsoidal,2],ANGLEUNIT["degree",0.0174532925199433]]],TARGETCRS[GEOGCRS["WGS 84"]]]`,
 			crsParameters{kind: crsGeographic, name: "a", geographic: userDefined, angularUnit: 1}},
 		{"round brackets, quotes in a name, white space", "\n GEOGCS (\"a \"\"b\"\"\" ,\r\n DATUM(\"WGS_1984\" , SPHEROID(\"x\",6378137,298.257223563)), UNIT(\"grad\",0.015707963267948967))",
@@ -53,7 +55,7 @@ func TestWKT(t *testing.T) {
 		for code, v := range w.values {
 			values = values && same(p.values[code], v)
 		}
-		if p.kind != w.kind || p.name != w.name || p.code != w.code || p.geographic != w.geographic || p.datum != w.datum || p.vertical != w.vertical || p.method != w.method ||
+		if p.kind != w.kind || p.name != w.name || p.code != w.code || p.geographic != w.geographic || p.datum != w.datum || p.vertical != w.vertical || p.verticalName != w.verticalName || p.method != w.method ||
 			!p.present || !values || !same(p.angularUnit, w.angularUnit) || !same(p.linearUnit, w.linearUnit) {
 			t.Errorf("%s:\n%+v, want\n%+v", c.name, p, w)
 		}
