@@ -71,18 +71,16 @@ func registryNumbers(s string) []float64 {
 
 // crsDefinition is how to get from the coordinates of a CRS to degrees, and back.
 type crsDefinition struct {
-	name       string
-	method     int             // EPSG code of the projection's method; 0 where the CRS is geographic
-	parameters map[int]float64 // of the method, by EPSG codes; degrees, metres, ratios
-	projection projection      // to degrees from Greenwich on its own datum
-	datum      int             // EPSG code, 0 where it is not known
-	shift      *datumShift     // to WGS 84, where the file gives it and not the registry
-
-	horizontal, vertical int // EPSG codes of the parts of a compound CRS
-
-	ellipsoid     ellipsoid
-	primeMeridian float64 // degrees east of Greenwich
-	unit          float64 // metres; degrees where geographic
+	name                 string
+	method               int             // EPSG code of the projection's method; 0 where the CRS is geographic
+	parameters           map[int]float64 // of the method, by EPSG codes; degrees, metres, ratios
+	projection           projection      // to degrees from Greenwich on its own datum
+	datum                int             // EPSG code, 0 where it is not known
+	shift                *datumShift     // to WGS 84, where the file gives it and not the registry
+	horizontal, vertical int             // EPSG codes of the parts of a compound CRS
+	ellipsoid            ellipsoid
+	primeMeridian        float64 // degrees east of Greenwich
+	unit                 float64 // metres; degrees where geographic
 }
 
 // crsByCode gives the CRS of an EPSG code; the error says what it is instead of one with a way to degrees.
@@ -187,8 +185,11 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	if isGeographicCode(p.geographic) {
 		c.setDatum(registryCode(registryLine("C", p.geographic)[2]))
 	}
-	if isFinite(p.ellipsoid.a) {
+	if own := c.ellipsoid; isFinite(p.ellipsoid.a) {
 		c.ellipsoid = p.ellipsoid
+		if !sameUnit(own.a, p.ellipsoid.a) || !(math.Abs(own.inverseFlattening-p.ellipsoid.inverseFlattening) < 1e-3) {
+			c.datum = 0 // on another ellipsoid it is another datum
+		}
 	}
 	if !math.IsNaN(p.primeMeridian) {
 		c.primeMeridian = p.primeMeridian
@@ -207,7 +208,7 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	case e.a == 0:
 		return c, errors.New("its CRS has no EPSG code, and neither its datum nor its ellipsoid is known")
 	case !(math.Abs(e.a-earthRadius) <= margin*earthRadius) || !(e.inverseFlattening == 0 || e.inverseFlattening > 100):
-		return c, fmt.Errorf("its CRS has no EPSG code, and its ellipsoid (%v m, 1/%v) is not one of the Earth", e.a, e.inverseFlattening)
+		return c, fmt.Errorf("its ellipsoid (semi-major axis %v m, 1/%v) is not one of the Earth", e.a, e.inverseFlattening)
 	}
 	switch {
 	case math.IsInf(c.primeMeridian, 0):
@@ -314,7 +315,8 @@ func (c *crsDefinition) describe(code int, w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "%-16s%v\n%-16s%s\n", "unit", c.unit, "datum", last("D", c.datum))
-	fmt.Fprintf(w, "%-16s%s, a %v, 1/f %v\n", "ellipsoid", last("E", registryCode(datum[1])), c.ellipsoid.a, c.ellipsoid.inverseFlattening)
+	e := c.ellipsoid
+	fmt.Fprintf(w, "%-16s%s, %.10g m, 1/%.12g\n", "ellipsoid", last("E", registryCode(datum[1])), e.a, e.inverseFlattening)
 	fmt.Fprintf(w, "%-16s%v\n", "prime meridian", c.primeMeridian)
 	for i := 0; ; i++ {
 		line, _, found := strings.Cut(registryAt(fmt.Sprintf("S%d.%02d", c.datum, i)), "\n")

@@ -180,6 +180,7 @@ func TestWithoutCode(t *testing.T) {
 		{"a shift of its own", project(`GEOGCS["c",DATUM["of its own",SPHEROID["x",6377397.155,299.1528128],TOWGS84[674.374,15.056,405.346]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]`, "Hotine_Oblique_Mercator_Azimuth_Center",
 			at("latitude_of_center", 46.952405555555565)+at("longitude_of_center", 7.439583333333333)+at("azimuth", 90)+at("rectified_grid_angle", 90)+at("scale_factor", 1)+at("false_easting", 600000)+at("false_northing", 200000)), 21781, accuracyTOWGS84, 700000, 250000},
 		{"an unknown datum", project(strings.Replace(wgs84Base, "D_WGS_1984", "mine", 1), "Transverse_Mercator", at("central_meridian", 9)+at("scale_factor", 0.9996)+at("false_easting", 500000)), 32632, accuracyGeocentric, 600000, 5000000},
+		{"a datum on another's ellipsoid", project(strings.Replace(wgs84Base, "298.257223563", "297", 1), "Sinusoidal", ""), 0, accuracyUnknown, 0, 0},
 		{"an unknown datum on another ellipsoid", project(`GEOGCS["w",DATUM["mine",SPHEROID["x",6370000,0]],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""), 0, accuracyUnknown, 0, 0},
 	} {
 		p, err := crsFromWKT(c.wkt)

@@ -41,7 +41,8 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 		var line string
 		line, rest, _ = strings.Cut(rest, "\n")
 		fields := strings.Split(line, ";")
-		s := datumShift{operations: fields[1], accuracyM: max(accuracyWGS84, registryNumbers(fields[2])[0]), values: registryNumbers(fields[4])}
+		s := datumShift{operations: fields[1], values: registryNumbers(fields[4])}
+		s.accuracyM = max(accuracyWGS84, registryNumbers(fields[2])[0])
 		area := registryNumbers(fields[3]) // west, south, east, north
 		half := math.Mod(area[2]-area[0]+360, 360) / 2
 		if half == 0 {

@@ -185,7 +185,7 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	}
 	method := conversion.child("PROJECTION", "METHOD")
 	p.method = cmp.Or(method.epsg(), registryName("NM", method.text(0)))
-	if extension := n.child("EXTENSION"); strings.Contains(extension.text(1), "+proj=merc") && strings.Contains(extension.text(1), "@null") {
+	if s := n.child("EXTENSION").text(1); strings.Contains(s, "+proj=merc") && strings.Contains(s, "@null") {
 		p.method = 1024 // as GDAL writes the pseudo-Mercator in WKT 1
 	}
 	for _, c := range conversion.nodes {
