@@ -15,11 +15,10 @@ import (
 	"testing"
 )
 
-// How much there may be to read: of one file, of code in all (lines that are neither blank nor comment), and of
-// what an auditor has to read to trust the program with accounts.
+// How much there may be to read: in one file, in all, and by an auditor who wants to trust the program with accounts.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 10_000
+	maxGoLines    = 13_000
 	maxAuditLines = 3_500
 )
 
@@ -53,16 +52,10 @@ func TestSize(t *testing.T) {
 		return bytes.Count(content, []byte("\n"))
 	}
 	_, files := sources(t)
-	comment := regexp.MustCompile(`(?m)^\s*(//.*)?\n`)
-	total, code, audit := 0, 0, 0
+	total, audit := 0, 0
 	for name := range files {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
 		n := lines(name)
 		total += n
-		code += bytes.Count(comment.ReplaceAll(content, nil), []byte("\n"))
 		if n > maxFileLines {
 			t.Errorf("%s has %d lines, at most %d", name, n, maxFileLines)
 		}
@@ -71,9 +64,9 @@ func TestSize(t *testing.T) {
 		"apitokens.go", "throttle.go", "rbac.go", "audit.go", "db.go"} {
 		audit += lines(name)
 	}
-	t.Logf("%d lines of Go, %d of them code, %d lines for an auditor", total, code, audit)
-	if code > maxGoLines || audit > maxAuditLines {
-		t.Errorf("%d lines of code (at most %d), %d lines for an auditor (at most %d)", code, maxGoLines, audit, maxAuditLines)
+	t.Logf("%d lines of Go, %d for an auditor", total, audit)
+	if total > maxGoLines || audit > maxAuditLines {
+		t.Errorf("%d lines of Go (at most %d), %d for an auditor (at most %d)", total, maxGoLines, audit, maxAuditLines)
 	}
 }
 

@@ -50,7 +50,7 @@ func TestReadmeTour(t *testing.T) {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	for _, want := range []string{
-		`{"status":"ok"}`, `"username":"ada"`, `{"unread":1}`, `"state":"succeeded"`, `"name":"sample"`, `"path":"elevation/n46e007.tif"`,
+		`{"status":"ok"}`, `"username":"ada"`, `{"unread":1,`, `"state":"succeeded"`, `"name":"sample"`, `"path":"elevation/n46e007.tif"`,
 		`"bbox":[7,46,8,47]`, `"code":"invalid_token"`,
 	} {
 		if want = strings.Replace(want, "elevation/", "", 1); !strings.Contains(string(output), want) {
