@@ -5,8 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -167,13 +167,13 @@ func listUsersCommand(ctx context.Context, o operation) error {
 
 // setRolesCommand is "cairn user set-roles NAME ROLE,...": no role is "".
 func setRolesCommand(ctx context.Context, o operation) error {
-	var roles string
-	if len(o.args) > 1 {
-		roles = o.args[1]
-		o.args = append(o.args[:1:1], o.args[2:]...)
+	if len(o.args) < 2 {
+		return fmt.Errorf("user set-roles: a name or the roles are missing: %w", errUsage)
 	}
+	roles := splitList(o.args[1])
+	o.args = slices.Delete(slices.Clone(o.args), 1, 2)
 	return userCommand("user set-roles", func(ctx context.Context, tx pgx.Tx, u user) error {
-		return replaceRoles(ctx, tx, operatorActor(), u, splitList(roles))
+		return replaceRoles(ctx, tx, operatorActor(), u, roles)
 	})(ctx, o)
 }
 
@@ -184,18 +184,24 @@ func splitList(text string) []string {
 
 // resetPasswordCommand is "cairn user reset-password NAME": it prints a token with which the user sets another.
 func resetPasswordCommand(ctx context.Context, o operation) error {
-	var t passwordToken
-	stdout := o.stdout
-	o.stdout = io.Discard // what userCommand shows
-	err := userCommand("user reset-password", func(ctx context.Context, tx pgx.Tx, u user) (err error) {
-		t, err = startPasswordReset(ctx, tx, operatorActor(), u)
+	var username string
+	flags := flag.NewFlagSet("user reset-password", flag.ContinueOnError)
+	asJSON := flags.Bool("json", false, "")
+	if err := o.parse(flags, &username); err != nil {
 		return err
-	})(ctx, o)
+	}
+	var t passwordToken
+	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
+		u, err := userNamed(ctx, tx, username)
+		if err == nil {
+			t, err = startPasswordReset(ctx, tx, operatorActor(), u)
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(stdout, t.PasswordToken)
-	return err
+	return o.print(*asJSON, t, "%s", t.PasswordToken)
 }
 
 // printRole shows a role.
@@ -230,7 +236,7 @@ func roleCommand(name string, do func(context.Context, pgx.Tx, actor, roleChange
 // editRoleCommand is "cairn role edit".
 func editRoleCommand(ctx context.Context, o operation) error {
 	return roleCommand("role edit", func(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
-		before, err := roleNamed(ctx, tx, *c.name)
+		before, err := roleNamed(ctx, tx, "role", *c.name)
 		if err != nil {
 			return role{}, err
 		}
@@ -262,7 +268,7 @@ func deleteRoleCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	return changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		r, err := roleNamed(ctx, tx, name)
+		r, err := roleNamed(ctx, tx, "role", name)
 		if err != nil {
 			return err
 		}

@@ -96,6 +96,12 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	}, func(a auditRow) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
+// auditContent is what is sealed of a row l: JSON of its columns, and whether before and after hold a value, which
+// JSON alone would not tell from null. It is here, not in the database, whose word it is to prove.
+const auditContent = `
+	jsonb_build_array(l.id, l.at, l.actor_id, l.actor, l.credential, l.address, l.request_id, l.action, l.target,
+		l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
+
 // sealMAC is the MAC of a seal: over the MAC of the one before and what is sealed, each with its length. kind
 // keeps what a row is sealed with from passing for a checkpoint.
 func (k key) sealMAC(kind string, before []byte, what string) []byte {
@@ -111,20 +117,29 @@ func (k key) sealMAC(kind string, before []byte, what string) []byte {
 // sealed up to it has been changed or cut off.
 func auditHead(seq int64, mac []byte) string { return fmt.Sprintf("%d:%x", seq, mac) }
 
+// seal is a seal that this instance has seen: its number and its MAC.
+type seal struct {
+	seq int64
+	mac []byte
+}
+
 // sealAudit seals what was added to the audit log and is committed, at most a thousand rows, unless another
-// instance is at it. head is that of the last seal, or empty where nothing was sealed.
-func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key) (head string, err error) {
+// instance is at it, and returns the last seal. Where the one that this instance knows is not there any more, the
+// log has been tampered with, and nothing is sealed: a forgery would look like ours.
+func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last seal, err error) {
 	const waiting = `
-		SELECT l.id, audit_content(l) AS content
+		SELECT l.id, ` + auditContent + ` AS content
 		FROM audit_unsealed q
 		JOIN audit_log l ON l.id = q.audit_id
 		ORDER BY l.id
 		LIMIT 1000`
-	const last = `
+	const newest = `
 		SELECT seq, mac
 		FROM audit_seals
 		ORDER BY seq DESC
 		LIMIT 1`
+	const isThere = `
+		SELECT EXISTS (SELECT FROM audit_seals WHERE seq = $1 AND mac = $2 OR seq > $1 AND checkpoint IS NOT NULL)`
 	const add = `
 		WITH sealed AS (
 			INSERT INTO audit_seals (seq, audit_id, kid, mac)
@@ -133,8 +148,9 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key) (head string, err
 		)
 		DELETE FROM audit_unsealed
 		WHERE audit_id = ANY ($2)`
+	last = known
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		var ours bool
+		var ours, there bool
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&ours); err != nil || !ours {
 			return err
 		}
@@ -145,20 +161,31 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key) (head string, err
 		if err != nil || len(rows) == 0 {
 			return err
 		}
-		var seq int64
-		var mac []byte
-		if err := tx.QueryRow(ctx, last).Scan(&seq, &mac); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if known.seq > 0 {
+			if err := tx.QueryRow(ctx, isThere, known.seq, known.mac).Scan(&there); err != nil {
+				return fmt.Errorf("look for the last seal: %w", err)
+			}
+			if !there {
+				return fmt.Errorf("the audit log was tampered with: the seal %s is gone", auditHead(known.seq, known.mac))
+			}
+		}
+		var next seal
+		if err := tx.QueryRow(ctx, newest).Scan(&next.seq, &next.mac); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read the last seal: %w", err)
 		}
 		var seqs, ids []int64
 		var macs [][]byte
 		for _, row := range rows {
-			seq, mac = seq+1, k.sealMAC("row", mac, row.Content)
-			seqs, ids, macs = append(seqs, seq), append(ids, row.ID), append(macs, mac)
+			next = seal{next.seq + 1, k.sealMAC("row", next.mac, row.Content)}
+			seqs, ids, macs = append(seqs, next.seq), append(ids, row.ID), append(macs, next.mac)
 		}
-		head = auditHead(seq, mac)
-		_, err = execute(ctx, tx, "add seals", add, seqs, ids, macs, k.id)
+		if _, err = execute(ctx, tx, "add seals", add, seqs, ids, macs, k.id); err == nil {
+			last = next
+		}
 		return err
 	})
-	return head, err
+	if err != nil {
+		return known, err
+	}
+	return last, nil
 }

@@ -19,7 +19,13 @@ import (
 // verifyAuditCommand is "cairn audit verify [--head H]".
 func verifyAuditCommand(ctx context.Context, o operation) error {
 	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
-	head := flags.String("head", "", "")
+	head := ""
+	flags.Func("head", "", func(text string) error {
+		if head = text; head == "" {
+			return errors.New("is empty")
+		}
+		return nil
+	})
 	if err := o.parse(flags); err != nil {
 		return err
 	}
@@ -27,7 +33,7 @@ func verifyAuditCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	last, waiting, err := verifyAudit(ctx, o.db, ring, *head)
+	last, waiting, err := verifyAudit(ctx, o.db, ring, head)
 	if err != nil {
 		return err
 	}
@@ -63,7 +69,7 @@ func pruneAuditCommand(ctx context.Context, o operation) error {
 // head comes back, and how many rows still wait for theirs.
 func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (last string, waiting int64, err error) {
 	const sealed = `
-		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, audit_content(l)
+		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END
 		FROM audit_seals s
 		LEFT JOIN audit_log l ON l.id = s.audit_id
 		ORDER BY s.seq`
@@ -102,7 +108,9 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 				return fmt.Errorf("row %d (seal %d): the key file has no key %s", auditID, seq, kid)
 			case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))):
 				return fmt.Errorf("seal %d is no checkpoint of ours: what was before it is missing", seq)
-			case checkpoint != nil && before == 0: // its own row is among those that retention took
+			case checkpoint != nil && before == 0 && content == nil: // its own row is among those that retention took
+			case checkpoint != nil:
+				return fmt.Errorf("row %d was put in place of one that retention took", auditID)
 			case content == nil:
 				return fmt.Errorf("row %d (seal %d) is missing", auditID, seq)
 			case !hmac.Equal(mac, ring.keys[at].sealMAC("row", chain, *content)):
@@ -157,7 +165,7 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		USING audit_seals s
 		WHERE s.audit_id = l.id
 			AND s.seq <= $1`
-	err = changeAccess(ctx, db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
 		}

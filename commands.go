@@ -58,6 +58,9 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	if err := o.parse(flags, &username, &name); err != nil {
 		return err
 	}
+	if *days < 1 || *days > 366 {
+		return fmt.Errorf("--days is from 1 to 366: %w", errUsage)
+	}
 	now := time.Now()
 	expires := now.Add(time.Duration(*days) * 24 * time.Hour)
 	var v invalid
@@ -214,16 +217,14 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 // errNoUser is that the operator named a user who is not there.
 var errNoUser = errors.New("there is no user of that name")
 
-// userNamed returns the user of that name, or errNoUser.
+// userNamed returns the user of that name, or errNoUser. An e-mail address, which nobody has verified, names none.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
-	found, err := getCredentials(ctx, q, name)
-	if err == nil && found.userID == "" {
-		err = fmt.Errorf("%q: %w", name, errNoUser)
-	}
-	if err != nil {
-		return user{}, err
-	}
-	return getUser(ctx, q, found.userID)
+	const query = `
+		SELECT ` + userColumns + `
+		FROM users u
+		WHERE u.username = $1`
+	username, _ := normalizeUsername(name)
+	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
 }
 
 // operator is the address under which the command line hashes passwords.

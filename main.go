@@ -320,13 +320,16 @@ func (s *server) keepHouse(ctx context.Context) {
 	}
 }
 
-// sealAudit seals the audit log as far as it goes. The log keeps the head, for "cairn audit verify --head".
+// sealAudit seals the audit log. The log keeps the head, for "cairn audit verify --head".
 func (s *server) sealAudit(ctx context.Context) error {
-	head, err := sealAudit(ctx, s.db, s.keys.Load().keys[0])
-	if head != "" {
-		s.log.Info("sealed the audit log", "head", head)
+	for {
+		last, err := sealAudit(ctx, s.db, s.keys.Load().keys[0], s.sealed)
+		if err != nil || last.seq == s.sealed.seq {
+			return err
+		}
+		s.sealed = last
+		s.log.Info("sealed the audit log", "head", auditHead(last.seq, last.mac))
 	}
-	return err
 }
 
 // auditThrottled notes how many attempts have been turned away since it last did.

@@ -74,6 +74,11 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
+	var v invalid
+	v.check(in.Permissions != nil, "permissions", "missing", "must be there; an empty list allows nothing")
+	if err := v.err(); err != nil {
+		return err
+	}
 	var created role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		created, err = addRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
@@ -168,15 +173,15 @@ func getRole(ctx context.Context, q querier, id int64) (role, error) {
 	return roles[0], nil
 }
 
-// roleNamed returns the role of that name; none is a problem 422.
-func roleNamed(ctx context.Context, q querier, name string) (role, error) {
+// roleNamed returns the role of that name; none is a problem 422 of the field.
+func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
 	const query = `
 		SELECT ` + roleColumns + `
 		FROM roles r
 		WHERE r.name = $1`
 	roles, err := collectRoles(ctx, q, query, name)
 	if err == nil && len(roles) == 0 {
-		err = invalid{{"role", "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
+		err = invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
 	}
 	if err != nil {
 		return role{}, err
@@ -321,7 +326,10 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	var after any
 	var nextID *int64
 	if reassign != nil {
-		next, err := roleNamed(ctx, tx, *reassign)
+		next, err := roleNamed(ctx, tx, "reassign", *reassign)
+		if err == nil && next.ID == old.ID {
+			err = invalid{{"reassign", "unknown", "must be another role"}}.err()
+		}
 		if err == nil {
 			err = by.covers(next.Permissions)
 		}
@@ -331,7 +339,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		if err == nil {
 			_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 		}
-		if err == nil && next.ID != old.ID {
+		if err == nil {
 			_, err = execute(ctx, tx, "take role away", `DELETE FROM user_roles WHERE role_id = $1`, old.ID)
 		}
 		if err != nil {

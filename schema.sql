@@ -308,8 +308,19 @@ CREATE TRIGGER users_tell AFTER UPDATE OF username, email, display_name, status,
   FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
 CREATE TRIGGER users_tell_delete AFTER DELETE ON users
   FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
-CREATE TRIGGER user_roles_tell AFTER INSERT OR UPDATE OR DELETE ON user_roles
-  FOR EACH ROW EXECUTE FUNCTION tell_principals('user_id');
+CREATE FUNCTION tell_role_holders() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF (SELECT count(*) FROM touched) > 100 THEN
+    PERFORM pg_notify('cairn_principals', '');
+  ELSE
+    PERFORM pg_notify('cairn_principals', user_id::text) FROM touched;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER user_roles_tell_insert AFTER INSERT ON user_roles
+  REFERENCING NEW TABLE AS touched FOR EACH STATEMENT EXECUTE FUNCTION tell_role_holders();
+CREATE TRIGGER user_roles_tell_delete AFTER DELETE ON user_roles
+  REFERENCING OLD TABLE AS touched FOR EACH STATEMENT EXECUTE FUNCTION tell_role_holders();
 CREATE TRIGGER sessions_tell AFTER UPDATE OF ended_at ON sessions
   FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
 CREATE TRIGGER sessions_tell_delete AFTER DELETE ON sessions
@@ -382,11 +393,6 @@ CREATE TABLE audit_seals (
   checkpoint bytea,
   CONSTRAINT audit_seals_audit_id_key UNIQUE (audit_id)
 );
-
--- What is sealed of a row: JSON alone would not tell its null from no value.
-CREATE FUNCTION audit_content(l audit_log) RETURNS text LANGUAGE sql STABLE STRICT AS $$
-  SELECT concat(to_jsonb(l), l.before IS NULL, l.after IS NULL)
-$$;
 
 -- The rows that wait for their seal, put here by each insert: a row that is neither here nor sealed was not
 -- added by Cairn.

@@ -37,6 +37,7 @@ type server struct {
 	mux        *http.ServeMux
 	origins    *http.CrossOriginProtection
 
+	sealed          seal         // the last of the audit log's that this instance has made
 	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
 	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
 }

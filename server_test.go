@@ -169,7 +169,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 					path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file)).Replace(path)
 				}
 				if strings.HasPrefix(path, "/api/v1/roles/{id}") {
-					role := each[roleManage].must(201, "POST", "/api/v1/roles", map[string]string{"name": "role-" + name}).number("id")
+					role := each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}}).number("id")
 					path = strings.Replace(path, "{id}", fmt.Sprint(role), 1)
 				}
 				message := author.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
@@ -187,7 +187,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 					"POST /api/v1/users":                  map[string]any{"username": "new" + name, "roles": []string{}},
 					"PATCH /api/v1/users/{id}":            map[string]string{"display_name": "new"},
 					"PUT /api/v1/users/{id}/roles":        map[string]any{"roles": []string{}},
-					"POST /api/v1/roles":                  map[string]string{"name": "new" + name},
+					"POST /api/v1/roles":                  map[string]any{"name": "new" + name, "permissions": []string{}},
 					"PATCH /api/v1/roles/{id}":            map[string]string{"description": "new"},
 					"PATCH /api/v1/datasets/{id}":         map[string]string{"description": "d"},
 					"POST /api/v1/datasets/{id}/analyses": map[string]bool{"force": true},

@@ -28,6 +28,19 @@ type user struct {
 	LastLoginAt *time.Time `json:"last_login_at"`
 }
 
+// tag is the user's entity tag, for If-Match. That he logs in does not change it: nobody's change is lost by that.
+func (u user) tag() string {
+	u.LastLoginAt = nil
+	body, _ := encodeJSON(u) // never fails: it is text, times and lists
+	return entityTag(body)
+}
+
+// writeUser answers with a user and his entity tag.
+func writeUser(w http.ResponseWriter, u user) error {
+	w.Header().Set("ETag", u.tag())
+	return writeJSON(w, http.StatusOK, u)
+}
+
 // userColumns are the columns of a user, of the table users under the name u.
 const userColumns = `
 	u.id::text AS id, u.username, u.email, u.display_name, u.status,
@@ -63,7 +76,7 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	}
 	var v invalid
 	v.check(first[f.sort] != nil, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
-	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3, "q", "too_short", "must have 3 or more characters")
+	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254, "q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
 	v.check(f.status == nil || isStatus(*f.status), "status", "unknown", "must be active, disabled or pending")
 	if err := v.err(); err != nil {
 		return err
@@ -137,7 +150,7 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeTagged(w, r, u)
+	return writeUser(w, u)
 }
 
 // updateUser answers PATCH /api/v1/users/{id}: what is not there stays as it is.
@@ -156,15 +169,6 @@ func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		if tags := r.Header.Get("If-Match"); tags != "" {
-			body, err := encodeJSON(target)
-			if err != nil {
-				return err
-			}
-			if !matchesTag(tags, entityTag(body)) {
-				return &problem{status: http.StatusPreconditionFailed, code: "stale", detail: "The user has changed since you read it."}
-			}
-		}
 		return changeUser(ctx, tx, by, target, c)
 	})
 }
@@ -200,7 +204,7 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request, do func(cont
 	if err != nil {
 		return err
 	}
-	return writeTagged(w, r, after)
+	return writeUser(w, after)
 }
 
 // deleteUser answers DELETE /api/v1/users/{id}.
@@ -275,6 +279,9 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 		if err != nil {
 			return err
 		}
+		if tags := r.Header.Get("If-Match"); tags != "" && !matchesTag(tags, target.tag()) {
+			return &problem{status: http.StatusPreconditionFailed, code: "stale", detail: "The user has changed since you read it."}
+		}
 		return do(ctx, tx, by, target)
 	})
 	if err == nil {
@@ -316,7 +323,7 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 				ELSE (coalesce(u.last_login_at, '-infinity'), u.id) < ($2::timestamptz, $3::uuid)
 			END
 			AND ($4::text IS NULL OR u.status = $4)
-			AND ($5::text IS NULL OR u.username LIKE $5 OR u.email LIKE $5 OR lower(u.display_name) LIKE $5)
+			AND ($5::text IS NULL OR u.username LIKE lower($5) OR u.email LIKE lower($5) OR lower(u.display_name) LIKE lower($5))
 		ORDER BY
 			CASE $1 WHEN 'username' THEN u.username END,
 			CASE $1 WHEN '-username' THEN u.username END DESC,
@@ -337,13 +344,13 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 	}
 	var pattern *string
 	if f.part != nil {
-		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(strings.ToLower(*f.part)) + "%")
+		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%")
 	}
 	args := []any{pgx.QueryExecModeExec, f.sort, after[0], after[1], f.status, pattern, limit}
 	if f.role == nil {
 		return collect[user](ctx, q, "list users", ofAnyRole, args...)
 	}
-	role, err := roleNamed(ctx, q, *f.role)
+	role, err := roleNamed(ctx, q, "role", *f.role)
 	if err != nil {
 		return nil, err
 	}
@@ -364,6 +371,7 @@ type newUser struct {
 // two into the form in which they are stored.
 func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
 	name, ok := normalizeUsername(username)
+	v.check(!slices.Contains([]string{"operator", "cairn"}, name), "username", "reserved", "is how the audit log calls the command line or the service")
 	v.check(ok, "username", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
 	if email != nil && *email != "" { // an empty one is none
 		address, ok := normalizeEmail(*email)
@@ -478,6 +486,9 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 			credential_version = credential_version + (status <> coalesce($5, status))::int,
 			updated_at = now()
 		WHERE id = $1`
+	if c == (userChange{}) {
+		return nil
+	}
 	if _, err := tx.Exec(ctx, query, target.ID, c.username, c.email, c.displayName, c.status); err != nil {
 		return nameTaken("change user", err)
 	}
@@ -519,7 +530,11 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 	if err != nil {
 		return err
 	}
-	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
+	after, err := getUser(ctx, tx, target.ID)
+	if err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, after.Roles)
 }
 
 // deleteUser removes a user and all that he holds; his name is never given out again. What he wrote stays. The
