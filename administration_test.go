@@ -104,8 +104,17 @@ func TestNobodyGains(t *testing.T) {
 	outcomes := map[string]int{}
 	for step := range steps {
 		a := agents[random.IntN(len(agents))]
+		dead := func(c client) bool { return c.do("GET", "/api/v1/auth/me", nil).status != 200 }
+		maps.DeleteFunc(a.sessions, func(_ string, c client) bool { return dead(c) })
+		a.scripts = slices.DeleteFunc(a.scripts, dead)
 		credentials := append(slices.Collect(maps.Values(a.sessions)), a.scripts...)
-		if len(credentials) == 0 {
+		if len(credentials) == 0 { // somebody new comes in his place
+			agents = slices.DeleteFunc(agents, func(other *agent) bool { return other == a })
+			granted := some(permissions())
+			if random.IntN(3) == 0 {
+				granted = []string{"all"}
+			}
+			start(fmt.Sprint("newcomer", step), granted...)
 			continue
 		}
 		c := credentials[random.IntN(len(credentials))]
