@@ -42,38 +42,19 @@ type server struct {
 	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
 }
 
-// access is who may call a route.
-type access struct {
-	kind       accessKind
-	permission string // with accessPermission
-}
+// access is who may call a route: one of these, or who holds the permission that it names.
+type access string
 
-// accessKind is the kind of an access.
-type accessKind int
-
-// The values of accessKind.
+// The values of access that are no permission.
 const (
-	accessPublic        accessKind = iota // anyone
-	accessRefreshCookie                   // anyone; the handler itself asks for a good refresh cookie
-	accessSignedIn                        // a session or an API token
-	accessSession                         // a signed-in person's own session
-	accessPermission                      // a session or API token that holds the permission
+	public        access = "public"         // anyone
+	refreshCookie access = "refresh cookie" // anyone; the handler itself asks for a good refresh cookie
+	signedIn      access = "signed in"      // a session or an API token
+	ownSession    access = "session"        // a signed-in person's own session
 )
 
-// The values of a route's who.
-var (
-	public        = access{kind: accessPublic}
-	refreshCookie = access{kind: accessRefreshCookie}
-	signedIn      = access{kind: accessSignedIn}
-	ownSession    = access{kind: accessSession}
-)
-
-// holds is the access of those whose credential holds the permission.
-func holds(permission string) access { return access{accessPermission, permission} }
-
-func (a access) String() string {
-	return [...]string{"public", "refresh cookie", "signed in", "session", a.permission}[a.kind]
-}
+// holds is the access of those whose session or API token holds the permission.
+func holds(permission string) access { return access(permission) }
 
 // handler answers a request or returns why it did not. After an error it has written nothing.
 type handler func(w http.ResponseWriter, r *http.Request) error
@@ -257,7 +238,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 
 // authorize alone decides whether the caller may call a route. From here on the request has its principal.
 func (s *server) authorize(who access, r *http.Request) error {
-	if who.kind == accessPublic || who.kind == accessRefreshCookie {
+	if who == public || who == refreshCookie {
 		return nil
 	}
 	p, err := s.authenticate(r)
@@ -266,12 +247,13 @@ func (s *server) authorize(who access, r *http.Request) error {
 	}
 	callerOf(r).principal = p
 	switch {
-	case who.kind == accessPermission && !p.holds(who.permission):
-		return p.lacks(who.permission)
-	case who.kind == accessSession && p.Kind != "session":
+	case who == signedIn, who == ownSession && p.Kind == "session", p.holds(string(who)):
+		return nil
+	case who == ownSession:
 		return &problem{status: http.StatusForbidden, code: "session_required", detail: "An API token cannot do this: sign in."}
+	default:
+		return p.lacks(string(who))
 	}
-	return nil
 }
 
 // caller is what is known of who sent a request.

@@ -221,29 +221,29 @@ func TestAuthorizationMatrix(t *testing.T) {
 					t.Errorf("WWW-Authenticate is %q", a.header.Get("WWW-Authenticate"))
 				}
 			}
-			switch rt.who.kind {
-			case accessPublic:
+			switch rt.who {
+			case public:
 				if rt.path == "/api/v1/auth/password-reset" {
 					check(anonymous, 401, "password_token_invalid") // reached, and the token is none
 				} else {
 					check(anonymous, 200, "")
 				}
 				return
-			case accessRefreshCookie:
+			case refreshCookie:
 				check(anonymous, 401, "refresh_token_missing")
 				check(each[""], 401, "refresh_token_missing")
 				return
-			case accessPermission:
-				check(each[""], 403, "permission_missing")
-				check(allBut[rt.who.permission], 403, "permission_missing")
-				check(each[rt.who.permission], 200, "")
-				check(narrow, 403, "token_scope")
-			case accessSession:
+			case ownSession:
 				check(reader, 200, "")
 				check(narrow, 403, "session_required")
-			default:
+			case signedIn:
 				check(reader, 200, "")
 				check(narrow, 200, "")
+			default:
+				check(each[""], 403, "permission_missing")
+				check(allBut[string(rt.who)], 403, "permission_missing")
+				check(each[string(rt.who)], 200, "")
+				check(narrow, 403, "token_scope")
 			}
 			check(anonymous, 401, "not_signed_in")
 			check(typo, 401, "invalid_token")
