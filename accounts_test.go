@@ -440,7 +440,7 @@ func TestNoQueries(t *testing.T) {
 	c := ts.signIn("ada", datasetRead)
 	ts.roundTrip()
 	c.must(200, "GET", mePath, nil)
-	forged := testRing(t, "foreign").signRefresh([16]byte{1}, 1)
+	forged := testRing(t, "foreign").keys[0].signRefresh([16]byte{1}, 1)
 	secret, _ := newAPIToken()
 	typo := secret[:20] + "0" + secret[21:]
 	if typo == secret {

@@ -132,7 +132,7 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	if err != nil {
 		return err
 	}
-	http.SetCookie(w, s.cookie(keys.signRefresh(sess.SessionID, sess.Generation), max(1, int(sess.ExpiresAt.Sub(now).Round(time.Second)/time.Second))))
+	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), max(1, int(sess.ExpiresAt.Sub(now).Round(time.Second)/time.Second))))
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
@@ -172,39 +172,30 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return &problem{status: http.StatusUnauthorized, code: "refresh_token_missing", detail: "There is no refresh cookie."}
 	}
-	refused := func(code, detail string) error {
-		http.SetCookie(w, s.cookie("", -1))
-		return &problem{status: http.StatusUnauthorized, code: code, detail: detail}
-	}
 	id, generation, err := s.keys.Load().verifyRefresh(cookie.Value)
 	if err != nil {
 		// Not cleared: it may be good where the right key file is.
 		return &problem{status: http.StatusUnauthorized, code: "refresh_token_invalid", detail: "The refresh cookie is not one of ours."}
 	}
 	ctx := r.Context()
-	sess, outcome, err := rotateSession(ctx, s.db, id, generation, actorOf(r), s.cfg)
+	sess, err := rotateSession(ctx, s.db, id, generation, actorOf(r), s.cfg)
 	var p *principal
-	if err == nil && outcome == rotated {
+	if err == nil {
 		p, err = s.principals.get(uuidText(id), func() (*principal, error) { return getSessionPrincipal(ctx, s.db, uuidText(id), sess.UserID) })
 	}
-	switch {
-	case errors.Is(err, errToken): // since it was rotated
-		outcome = ended
-	case err != nil:
-		return err
+	if errors.Is(err, errToken) { // since it was rotated
+		err = errSessionEnded
 	}
-	switch outcome {
-	case rotated:
+	switch err {
+	case nil:
 		return s.writeTokens(w, p.User, sess)
-	case reused:
+	case errTokenReused, errSessionLost:
 		s.principals.drop(uuidText(id))
-		return refused("refresh_token_reused", "This refresh token was used before. The session has been ended; sign in again.")
-	case lost:
-		s.principals.drop(uuidText(id))
-		return refused("session_lost", "The server has lost the state of this session. Sign in again.")
-	default:
-		return refused("session_ended", "The session has ended. Sign in again.")
+		http.SetCookie(w, s.cookie("", -1))
+	case errSessionEnded:
+		http.SetCookie(w, s.cookie("", -1))
 	}
+	return err
 }
 
 // logout answers POST /api/v1/auth/logout: it ends the sessions that the cookie and the access token

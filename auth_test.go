@@ -142,11 +142,11 @@ func TestRefreshRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := c.refresh(ts.keys.Load().signRefresh(id, 5)); a.status != 401 || a.text("code") != "session_lost" {
+	if a := c.refresh(ts.keys.Load().keys[0].signRefresh(id, 5)); a.status != 401 || a.text("code") != "session_lost" {
 		t.Errorf("a generation that has not been: %s", a.body)
 	}
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
-	if a := c.refresh(ts.keys.Load().signRefresh([16]byte{9}, 1)); a.status != 401 || a.text("code") != "session_ended" {
+	if a := c.refresh(ts.keys.Load().keys[0].signRefresh([16]byte{9}, 1)); a.status != 401 || a.text("code") != "session_ended" {
 		t.Errorf("a session that never was: %s", a.body)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -179,7 +180,7 @@ func findPasswordToken(ctx context.Context, q querier, token string) (user, erro
 		WHERE t.token_hash = $1
 			AND t.expires_at > now()`
 	missing := &problem{status: http.StatusUnauthorized, code: "password_token_invalid", detail: "The token is unknown, used or expired."}
-	return collectOne[user](ctx, q, missing, "find password token", query, hashPasswordToken(token))
+	return collectOne[user](ctx, q, missing, "find password token", query, hashToken(token))
 }
 
 // createPasswordToken makes the user's one password token, in place of an older. The caller holds lockAccess.
@@ -192,11 +193,10 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 			created_at = now(),
 			expires_at = excluded.expires_at
 		RETURNING expires_at`
-	secret, hash := newPasswordToken()
-	if err := tx.QueryRow(ctx, query, userID, hash, ttl).Scan(&t.ExpiresAt); err != nil {
+	t.PasswordToken = "cairn_pw_" + rand.Text() // 130 random bits
+	if err := tx.QueryRow(ctx, query, userID, hashToken(t.PasswordToken), ttl).Scan(&t.ExpiresAt); err != nil {
 		return t, fmt.Errorf("create password token: %w", err)
 	}
-	t.PasswordToken = secret
 	return t, nil
 }
 
@@ -318,7 +318,7 @@ func withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx, file string) error 
 	if err != nil {
 		return fmt.Errorf("read the first administrator's token: %w", err)
 	}
-	if _, err := execute(ctx, tx, "void the first administrator's token", void, hashPasswordToken(strings.TrimSpace(string(content)))); err != nil {
+	if _, err := execute(ctx, tx, "void the first administrator's token", void, hashToken(strings.TrimSpace(string(content)))); err != nil {
 		return err
 	}
 	return removeIfThere(file)

@@ -21,16 +21,11 @@ import (
 
 // writeJSON answers with v in JSON.
 func writeJSON(w http.ResponseWriter, status int, v any) error {
-	return writeBody(w, status, "application/json", v)
-}
-
-// writeBody answers with v in JSON of some media type.
-func writeBody(w http.ResponseWriter, status int, contentType string, v any) error {
 	body, err := encodeJSON(v)
 	if err != nil {
 		return err
 	}
-	return writeBytes(w, status, contentType, body)
+	return writeBytes(w, status, "application/json", body)
 }
 
 // encodeJSON is v in JSON, with a newline at the end.

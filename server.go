@@ -482,18 +482,16 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	if p.location != "" {
 		h.Set("Location", p.location)
 	}
-	if p.status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", "Bearer")
-	}
 	if p.code == errInvalidToken.code {
 		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
+	} else if p.status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
 	}
 	if p.status == http.StatusUnauthorized && w.route == verifyPath {
 		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
 	}
-	if err := writeBody(w, p.status, "application/problem+json", body); err != nil {
-		s.log.Error("write problem", "id", c.requestID, "error", err)
-	}
+	encoded, _ := encodeJSON(body) // text and numbers: there is no error
+	writeBytes(w, p.status, "application/problem+json", encoded)
 }
 
 // pathID reads a numeric id of the path. What is no number names nothing: 404.

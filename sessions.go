@@ -1,13 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,13 +31,11 @@ func uuidText(id [16]byte) string {
 
 // pathUUID reads a UUID of the path. What is none names nothing: 404.
 func pathUUID(r *http.Request, name string) (string, error) {
-	var id [16]byte
-	text := r.PathValue(name)
-	decoded, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
-	if err != nil || copy(id[:], decoded) != len(id) || uuidText(id) != text {
+	id := r.PathValue(name)
+	if !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(id) {
 		return "", errNotFound
 	}
-	return text, nil
+	return id, nil
 }
 
 // sessionView is a session as its owner sees it.
@@ -119,21 +118,18 @@ func createSession(ctx context.Context, q querier, userID string, version int64,
 		id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax)
 }
 
-// rotation is what became of a refresh token.
-type rotation int
-
-// The values of rotation.
-const (
-	ended   rotation = iota // the session is over, or was never there
-	rotated                 // the session's next generation is good now
-	reused                  // an old generation: the session has been ended
-	lost                    // a generation that has not been yet: the session has been ended
+// The 401 of a session that is over or was never there, and of one that is ended now: an old generation was
+// shown, or one that has not been yet.
+var (
+	errSessionEnded = &problem{status: http.StatusUnauthorized, code: "session_ended", detail: "The session has ended. Sign in again."}
+	errTokenReused  = &problem{status: http.StatusUnauthorized, code: "refresh_token_reused", detail: "This refresh token was used before. The session has been ended; sign in again."}
+	errSessionLost  = &problem{status: http.StatusUnauthorized, code: "session_lost", detail: "The server has lost the state of this session. Sign in again."}
 )
 
-// rotateSession exchanges one generation of a session for the next. In the common case that is one
-// statement; of several at once one wins, and the others find the generation raised: within the grace
+// rotateSession exchanges one generation of a session for the next, or returns the 401. In the common case that
+// is one statement; of several at once one wins, and the others find the generation raised: within the grace
 // period they get the same successor.
-func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (sess session, outcome rotation, err error) {
+func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (sess session, err error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
 			AND EXISTS (SELECT FROM users u WHERE u.id = s.user_id AND u.status = 'active')`
@@ -152,33 +148,32 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		FOR UPDATE`
 	sess, err = collectOne[session](ctx, db, errToken, "rotate session", rotate, id, generation, cfg.refreshTTL)
 	if !errors.Is(err, errToken) {
-		return sess, rotated, err
+		return sess, err
 	}
+	var refused error // told once what it says is committed
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		found, err := collectOne[struct {
 			session
 			Graced bool
 		}](ctx, tx, errToken, "look at session", look, id, cfg.refreshGrace)
 		sess = found.session
-		action := ""
+		action := "session.refresh_token_reused"
+		refused = errTokenReused
 		switch {
 		case errors.Is(err, errToken):
-			outcome = ended
-			return nil
+			return errSessionEnded
 		case err != nil:
 			return err
 		case generation == sess.Generation-1 && found.Graced:
-			outcome = rotated
+			refused = nil
 			return nil
 		case generation > sess.Generation:
-			outcome, action = lost, "session.lost"
-		default:
-			outcome, action = reused, "session.refresh_token_reused"
+			action, refused = "session.lost", errSessionLost
 		}
 		_, err = endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
 		return err
 	})
-	return sess, outcome, err
+	return sess, cmp.Or(err, refused)
 }
 
 // endUserSessions ends all live sessions of the user but one, and returns their ids.

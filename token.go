@@ -47,19 +47,12 @@ type keyring struct {
 	keys []key
 }
 
-// newKey derives the keys of one line. The secret has at least 32 bytes.
+// newKey derives the keys of one line. The id is as parseKeys wants it, the secret has at least 32 bytes.
 func newKey(id string, secret []byte) (key, error) {
-	k := key{id: id}
-	header, err := json.Marshal(struct {
-		Alg string `json:"alg"`
-		Kid string `json:"kid"`
-		Typ string `json:"typ"`
-	}{"HS256", id, "at+jwt"})
-	if err != nil {
-		return key{}, fmt.Errorf("encode token header: %w", err)
-	}
-	k.header = base64.RawURLEncoding.EncodeToString(header)
+	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
+	k := key{id: id, header: base64.RawURLEncoding.EncodeToString([]byte(header))}
 	var fingerprint []byte
+	var err error
 	for _, use := range []struct {
 		name string
 		to   *[]byte
@@ -213,15 +206,8 @@ const refreshTokenSize = 1 + 16 + 8 + sha256.Size
 
 // signRefresh makes the refresh token of one generation of a session. The same input gives the same
 // token, so a lost answer can be given again.
-func (ring *keyring) signRefresh(session [16]byte, generation int64) string {
-	return ring.keys[0].refreshToken(session, generation)
-}
-
-// refreshToken makes the token with this key.
-func (k key) refreshToken(session [16]byte, generation int64) string {
-	b := make([]byte, 0, refreshTokenSize)
-	b = append(b, refreshVersion)
-	b = append(b, session[:]...)
+func (k key) signRefresh(session [16]byte, generation int64) string {
+	b := append([]byte{refreshVersion}, session[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(generation))
 	mac := hmac.New(sha256.New, k.refresh)
 	mac.Write(b)
@@ -231,17 +217,15 @@ func (k key) refreshToken(session [16]byte, generation int64) string {
 // verifyRefresh returns the session and generation that a refresh token names, or errToken. Whether
 // that generation is still good is the database's to say; a forged token never gets there.
 func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation int64, err error) {
-	if len(token) != base64.RawURLEncoding.EncodedLen(refreshTokenSize) {
-		return session, 0, errToken
-	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(b) != refreshTokenSize { // shorter where it has newlines, which Go passes over
+	if err != nil || len(b) != refreshTokenSize {
 		return session, 0, errToken
 	}
 	copy(session[:], b[1:17])
 	generation = int64(binary.BigEndian.Uint64(b[17:25]))
+	// Compared encoded, as access tokens are: Go passes over newlines in what it decodes.
 	for _, k := range ring.keys {
-		if hmac.Equal([]byte(token), []byte(k.refreshToken(session, generation))) {
+		if hmac.Equal([]byte(token), []byte(k.signRefresh(session, generation))) {
 			return session, generation, nil
 		}
 	}
@@ -289,15 +273,14 @@ func encodedMAC(secret []byte, text string) string {
 // apiTokenPrefix begins every API token, so that scanners for leaked secrets know it.
 const apiTokenPrefix = "cairn_pat_"
 
-// newAPIToken makes an API token: the prefix, 256 random bits and a CRC-32 of both, in hexadecimal. It
-// is stored as hash, a SHA-256: with so many random bits that is enough.
+// newAPIToken makes an API token, of which hash is stored: the prefix, 256 random bits and a CRC-32 of both, in
+// hexadecimal.
 func newAPIToken() (token string, hash []byte) {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails (crypto/rand)
 	text := apiTokenPrefix + hex.EncodeToString(secret)
 	token = fmt.Sprintf("%s%08x", text, crc32.ChecksumIEEE([]byte(text)))
-	sum := sha256.Sum256([]byte(token))
-	return token, sum[:]
+	return token, hashToken(token)
 }
 
 // hashAPIToken returns what is stored of an API token, or errToken for what can be none: a typo costs
@@ -307,19 +290,11 @@ func hashAPIToken(token string) ([]byte, error) {
 	if len(token) != len(apiTokenPrefix)+64+8 || token[end:] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(token[:end]))) {
 		return nil, errToken
 	}
-	sum := sha256.Sum256([]byte(token))
-	return sum[:], nil
+	return hashToken(token), nil
 }
 
-// newPasswordToken makes a one-use token and the hash under which it is stored. It has 130 random
-// bits, so a plain SHA-256 is enough.
-func newPasswordToken() (token string, hash []byte) {
-	token = "cairn_pw_" + rand.Text()
-	return token, hashPasswordToken(token)
-}
-
-// hashPasswordToken is what is stored of a password token.
-func hashPasswordToken(token string) []byte {
+// hashToken is what is stored of an API token or a password token: of so many random bits a plain SHA-256 is enough.
+func hashToken(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return sum[:]
 }

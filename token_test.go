@@ -148,7 +148,7 @@ func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time
 		"signed by the cursor key":    header + "." + payload + "." + encodedMAC(k.cursor, header+"."+payload),
 		"signed by a foreign key":     sign(testRing(t, "foreign").keys[0], header, payload),
 		"signed by an empty key":      header + "." + payload + "." + encodedMAC(nil, header+"."+payload),
-		"refresh token":               ring.signRefresh([16]byte{1}, 1),
+		"refresh token":               ring.keys[0].signRefresh([16]byte{1}, 1),
 		"another issuer":              with(func(c *accessClaims) { c.Issuer = "other" }),
 		"no issuer":                   with(func(c *accessClaims) { c.Issuer = "" }),
 		"another audience":            with(func(c *accessClaims) { c.Audience = "other" }),
@@ -173,8 +173,8 @@ func TestRefreshTokens(t *testing.T) {
 	t.Parallel()
 	ring := testRing(t, "first", "second")
 	session := [16]byte{1, 2, 3}
-	good := ring.signRefresh(session, 7)
-	if again := ring.signRefresh(session, 7); again != good {
+	good := ring.keys[0].signRefresh(session, 7)
+	if again := ring.keys[0].signRefresh(session, 7); again != good {
 		t.Error("the same generation must give the same token")
 	}
 	if s, g, err := ring.verifyRefresh(good); err != nil || s != session || g != 7 {
@@ -184,7 +184,7 @@ func TestRefreshTokens(t *testing.T) {
 		t.Errorf("a key that signs no more must still verify: %v", err)
 	}
 	hostile := []string{"", good[:75], good + "A", good + "=", good[:72] + "\n\n" + good[74:], good[:75] + "\n", "\n" + good[:75],
-		testRing(t, "foreign").signRefresh(session, 7), strings.Repeat("A", 76), strings.ToLower(good)}
+		testRing(t, "foreign").keys[0].signRefresh(session, 7), strings.Repeat("A", 76), strings.ToLower(good)}
 	raw, err := base64.RawURLEncoding.DecodeString(good)
 	if err != nil {
 		t.Fatal(err)
@@ -281,7 +281,7 @@ func FuzzVerifyAccess(f *testing.F) {
 
 func FuzzVerifyRefresh(f *testing.F) {
 	ring := testRing(f, "first")
-	good := ring.signRefresh([16]byte{1}, 1)
+	good := ring.keys[0].signRefresh([16]byte{1}, 1)
 	f.Add(good)
 	f.Fuzz(func(t *testing.T, token string) {
 		if _, _, err := ring.verifyRefresh(token); err == nil && token != good {
