@@ -278,7 +278,9 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error { return setPassword(ctx, tx, id, 0, testPasswordHash()) })
+	err = pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error {
+		return setPassword(ctx, tx, operatorActor(), "password.change", user{ID: id}, 0, testPasswordHash())
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +297,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := setPassword(ctx, tx, id, 0, testPasswordHash()); err != nil {
+	if err := setPassword(ctx, tx, operatorActor(), "password.change", user{ID: id}, 0, testPasswordHash()); err != nil {
 		t.Fatal(err)
 	}
 	outcome := make(chan error)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,10 +114,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		if err := setPassword(ctx, tx, p.User.ID, found.version, hash); err != nil {
-			return err
-		}
-		if err := audit(ctx, tx, actorOf(r), "password.change", "user:"+p.User.Username, nil, nil); err != nil {
+		if err := setPassword(ctx, tx, actorOf(r), "password.change", p.User, found.version, hash); err != nil {
 			return err
 		}
 		_, err := endUserSessions(ctx, tx, actorOf(r), p.User.ID, p.CredentialID)
@@ -154,10 +152,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		if u, err = findPasswordToken(ctx, tx, in.Token); err != nil {
 			return err
 		}
-		if err := setPassword(ctx, tx, u.ID, 0, hash); err != nil {
-			return err
-		}
-		if err := audit(ctx, tx, actorOf(r), "password.reset", "user:"+u.Username, nil, nil); err != nil {
+		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
 			return err
 		}
 		return endEverything(ctx, tx, actorOf(r), u)
@@ -165,7 +160,11 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.removeFirstAdminToken(in.Token); err != nil {
+	waiting, err := s.firstAdminToken()
+	if err == nil && waiting == in.Token {
+		err = removeIfThere(s.cfg.firstAdminFile())
+	}
+	if err != nil {
 		s.log.Warn("the used token file could not be removed", "error", err)
 	}
 	return s.writeDone(w, nil, u.ID)
@@ -200,11 +199,11 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 	return t, nil
 }
 
-// setPassword stores a new password hash and voids the user's password token. With a version other than
-// 0 it is a problem 409 where the password or status has changed since. The user's row comes before his
-// sessions, which the caller ends next: a login under way waits for it, and then finds that its
-// credentials are old. The caller holds lockAccess.
-func setPassword(ctx context.Context, tx pgx.Tx, userID string, version int64, hash string) error {
+// setPassword stores a new password hash, audited as action, and voids the user's password token. With a version
+// other than 0 it is a problem 409 where the password or status has changed since. The user's row comes before
+// his sessions, which the caller ends next: a login under way waits for it, and then finds that its credentials
+// are old. The caller holds lockAccess.
+func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user, version int64, hash string) error {
 	const update = `
 		UPDATE users
 		SET password_hash = $3,
@@ -212,14 +211,17 @@ func setPassword(ctx context.Context, tx pgx.Tx, userID string, version int64, h
 			updated_at = now()
 		WHERE id = $1
 			AND $2::bigint IN (0, credential_version)`
-	n, err := execute(ctx, tx, "set password", update, userID, version, hash)
+	n, err := execute(ctx, tx, "set password", update, u.ID, version, hash)
 	if err != nil {
 		return err
 	}
 	if n == 0 {
 		return &problem{status: http.StatusConflict, code: "password_changed", detail: "The password was changed in the meantime."}
 	}
-	return voidPasswordToken(ctx, tx, userID)
+	if err := audit(ctx, tx, by, action, "user:"+u.Username, nil, nil); err != nil {
+		return err
+	}
+	return voidPasswordToken(ctx, tx, u.ID)
 }
 
 // voidPasswordToken voids the user's password token.
@@ -246,20 +248,9 @@ const firstPasswordTTL = 72 * time.Hour
 // and has the role admin can sign in, it makes the user "admin" without a password and writes a token
 // to set one into a file that only the operator can read.
 func (s *server) ensureAdministrator(ctx context.Context) error {
-	const existing = `
-		SELECT
-			u.id::text,
-			u.status = 'active' AND u.password_hash IS NULL AND EXISTS (
-				SELECT
-				FROM user_roles ur
-				JOIN roles r ON r.id = ur.role_id
-				WHERE ur.user_id = u.id AND r.name = 'admin'
-			),
-			EXISTS (
-				SELECT
-				FROM password_tokens t
-				WHERE t.user_id = u.id AND t.expires_at > now()
-			)
+	const query = `
+		SELECT ` + userColumns + `,
+			EXISTS (SELECT FROM password_tokens t WHERE t.user_id = u.id AND t.expires_at > now()) AS token_waits
 		FROM users u
 		WHERE u.username = 'admin'`
 	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
@@ -268,29 +259,29 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 			return err
 		}
 		if exists {
-			return withdrawFirstAdminToken(ctx, tx, s.cfg.firstAdminFile())
+			return s.withdrawFirstAdminToken(ctx, tx)
 		}
-		var id string
-		var ours, tokenWaits bool
-		err = tx.QueryRow(ctx, existing).Scan(&id, &ours, &tokenWaits)
+		found, err := collectOne[struct {
+			user
+			TokenWaits bool
+		}](ctx, tx, errNotFound, "look for the user admin", query)
+		u := found.user
 		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			u, err := createUser(ctx, tx, newUser{username: "admin", status: statusActive, roles: []string{adminRole}})
-			if err != nil {
+		case err == errNotFound:
+			if u, err = createUser(ctx, tx, newUser{username: "admin", status: statusActive, roles: []string{adminRole}}); err != nil {
 				return err
 			}
-			id = u.ID
 		case err != nil:
-			return fmt.Errorf("look for the user admin: %w", err)
-		case !ours:
+			return err
+		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole): // if he had a password too, he could sign in
 			s.log.Warn("no administrator can sign in; make one with: cairn user create NAME --role admin")
 			return nil
-		case tokenWaits:
+		case found.TokenWaits:
 			// It is in the file that the start which made it has written, here or on another machine.
 			s.log.Info("the password of the user admin is not set yet: use the token in the file, or make another administrator with: cairn user create NAME --role admin", "file", s.cfg.firstAdminFile())
 			return nil
 		}
-		token, err := createPasswordToken(ctx, tx, id, firstPasswordTTL)
+		token, err := createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
 		if err != nil {
 			return err
 		}
@@ -306,31 +297,25 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 	})
 }
 
+// firstAdminToken is what the file of the first administrator's token holds; nothing where there is no such file.
+func (s *server) firstAdminToken() (string, error) {
+	content, err := os.ReadFile(s.cfg.firstAdminFile())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read the first administrator's token: %w", err)
+	}
+	return strings.TrimSpace(string(content)), nil
+}
+
 // withdrawFirstAdminToken voids the token in the file, which nobody needs any more, and removes the file.
-func withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx, file string) error {
+func (s *server) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	const void = `
 		DELETE FROM password_tokens
 		WHERE token_hash = $1`
-	content, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	token, err := s.firstAdminToken()
+	if err == nil {
+		_, err = execute(ctx, tx, "void the first administrator's token", void, hashToken(token))
 	}
 	if err != nil {
-		return fmt.Errorf("read the first administrator's token: %w", err)
-	}
-	if _, err := execute(ctx, tx, "void the first administrator's token", void, hashToken(strings.TrimSpace(string(content)))); err != nil {
-		return err
-	}
-	return removeIfThere(file)
-}
-
-// removeFirstAdminToken removes the file of the first administrator's token if that token was used.
-func (s *server) removeFirstAdminToken(used string) error {
-	content, err := os.ReadFile(s.cfg.firstAdminFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil || strings.TrimSpace(string(content)) != used {
 		return err
 	}
 	return removeIfThere(s.cfg.firstAdminFile())

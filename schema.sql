@@ -64,7 +64,9 @@ CREATE TABLE sessions (
   idle_expires_at timestamptz NOT NULL,
   expires_at      timestamptz NOT NULL,
   ended_at        timestamptz,
-  end_reason      text
+  end_reason      text,
+  device          text        NOT NULL DEFAULT '', -- where it was opened, for its owner to recognise it
+  address         text        NOT NULL DEFAULT ''
 );
 CREATE INDEX sessions_user_id_idx ON sessions (user_id);
 
@@ -219,10 +221,6 @@ CREATE INDEX analysis_chunks_analysis_id_idx ON analysis_chunks (analysis_id);
 
 -- migration 2: API tokens, throttling, audit, notifications
 
--- Where a session was opened, for its owner to recognise it.
-ALTER TABLE sessions ADD COLUMN device text NOT NULL DEFAULT '';
-ALTER TABLE sessions ADD COLUMN address text NOT NULL DEFAULT '';
-
 -- What a script signs in with. The token itself is not stored, only its SHA-256. It may do at most what
 -- its owner may at the time of use.
 CREATE TABLE api_tokens (
@@ -239,14 +237,13 @@ CREATE TABLE api_tokens (
 );
 
 -- Attempts to guess a password, by an HMAC of what they are counted for: an account from an address
--- (pair), an address, or an account. last_at is when the last counted one began, allowed whether the last
--- one might go on, known that the pair has signed in before.
+-- (pair), an address, or an account. last_at is when the last counted one began, known that the pair has
+-- signed in before.
 CREATE TABLE throttles (
   key        bytea       PRIMARY KEY,
   kind       text        NOT NULL,
-  attempts   bigint      NOT NULL DEFAULT 1,
+  attempts   bigint      NOT NULL DEFAULT 0,
   last_at    timestamptz NOT NULL DEFAULT now(),
-  allowed    boolean     NOT NULL DEFAULT true,
   known      boolean     NOT NULL DEFAULT false,
   expires_at timestamptz NOT NULL,
   CONSTRAINT throttles_kind_check CHECK (kind IN ('pair', 'address', 'account'))
@@ -263,13 +260,32 @@ CREATE FUNCTION throttle_delay(kind text, attempts bigint) RETURNS interval LANG
   END)
 $$;
 
--- Whether the next attempt may begin. Without delay it may, though another that began later was counted
--- first.
-CREATE FUNCTION throttle_ready(kind text, attempts bigint, last_at timestamptz) RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT throttle_delay(kind, attempts) = interval '0' OR last_at + throttle_delay(kind, attempts) <= now()
-$$;
+-- Counts an attempt and returns null, or how long it has to wait: then it is not counted. Without delay it need
+-- not wait, though another that began later was counted first. After 100 failures on an account only addresses
+-- it has signed in from are heard, until a day has passed since the last that was.
+CREATE FUNCTION throttle(of_key bytea, of_kind text, life interval, from_known boolean) RETURNS interval LANGUAGE plpgsql AS $$
+DECLARE
+  t throttles;
+  wait interval;
+BEGIN
+  INSERT INTO throttles (key, kind, expires_at) VALUES (of_key, of_kind, now() + life)
+    ON CONFLICT (key) DO UPDATE SET kind = of_kind -- changes nothing, but locks it
+    RETURNING * INTO t;
+  wait := t.last_at + nullif(throttle_delay(of_kind, t.attempts), '0') - now();
+  IF of_kind = 'account' AND t.attempts >= 100 AND NOT from_known THEN
+    wait := greatest(t.expires_at - now(), '1 second');
+  END IF;
+  IF wait > '0' THEN
+    RETURN wait;
+  END IF;
+  UPDATE throttles
+    SET attempts = attempts + 1, last_at = now(), expires_at = greatest(expires_at, now() + life)
+    WHERE key = of_key;
+  RETURN NULL;
+END $$;
 
--- What happened to accounts, by whom. Rows can only be added.
+-- What happened to accounts, by whom. Rows can only be added; only retention takes some away, those before a
+-- checkpoint.
 CREATE TABLE audit_log (
   id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at         timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -286,6 +302,9 @@ CREATE TABLE audit_log (
 
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
+    RETURN NULL;
+  END IF;
   RAISE EXCEPTION 'rows of % can only be added', TG_TABLE_NAME;
 END $$;
 CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
@@ -293,20 +312,13 @@ CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audi
 
 -- Every instance caches who a credential belongs to and what it may do. What takes something away or
 -- changes what is shown is told to all of them, on cairn_principals: the id of a user, session or token,
--- or nothing, for all of them. A refresh or a use tells nothing: NOTIFY serialises commits.
+-- or, without an argument, nothing, for all of them. A refresh or a use tells nothing: NOTIFY serialises commits.
 CREATE FUNCTION tell_principals() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_notify('cairn_principals', coalesce(to_jsonb(OLD), to_jsonb(NEW)) ->> TG_ARGV[0]);
   RETURN NULL;
 END $$;
-CREATE FUNCTION tell_all_principals() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  PERFORM pg_notify('cairn_principals', '');
-  RETURN NULL;
-END $$;
-CREATE TRIGGER users_tell AFTER UPDATE OF username, email, display_name, status, credential_version, last_login_at ON users
-  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
-CREATE TRIGGER users_tell_delete AFTER DELETE ON users
+CREATE TRIGGER users_tell AFTER DELETE OR UPDATE OF username, email, display_name, status, credential_version, last_login_at ON users
   FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
 CREATE FUNCTION tell_role_holders() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -321,18 +333,14 @@ CREATE TRIGGER user_roles_tell_insert AFTER INSERT ON user_roles
   REFERENCING NEW TABLE AS touched FOR EACH STATEMENT EXECUTE FUNCTION tell_role_holders();
 CREATE TRIGGER user_roles_tell_delete AFTER DELETE ON user_roles
   REFERENCING OLD TABLE AS touched FOR EACH STATEMENT EXECUTE FUNCTION tell_role_holders();
-CREATE TRIGGER sessions_tell AFTER UPDATE OF ended_at ON sessions
-  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
-CREATE TRIGGER sessions_tell_delete AFTER DELETE ON sessions
+CREATE TRIGGER sessions_tell AFTER DELETE OR UPDATE OF ended_at ON sessions
   FOR EACH ROW WHEN (OLD.ended_at IS NULL) EXECUTE FUNCTION tell_principals('id');
-CREATE TRIGGER api_tokens_tell AFTER UPDATE OF permissions, name, expires_at ON api_tokens
-  FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
-CREATE TRIGGER api_tokens_tell_delete AFTER DELETE ON api_tokens
+CREATE TRIGGER api_tokens_tell AFTER DELETE OR UPDATE OF permissions, name, expires_at ON api_tokens
   FOR EACH ROW EXECUTE FUNCTION tell_principals('id');
 CREATE TRIGGER roles_tell AFTER UPDATE OR DELETE ON roles
-  FOR EACH STATEMENT EXECUTE FUNCTION tell_all_principals();
+  FOR EACH STATEMENT EXECUTE FUNCTION tell_principals();
 CREATE TRIGGER role_permissions_tell AFTER INSERT OR UPDATE OR DELETE ON role_permissions
-  FOR EACH STATEMENT EXECUTE FUNCTION tell_all_principals();
+  FOR EACH STATEMENT EXECUTE FUNCTION tell_principals();
 
 -- migration 3: administration
 
@@ -342,24 +350,16 @@ CREATE TABLE retired_usernames (
 );
 CREATE FUNCTION retire_username() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO retired_usernames VALUES (OLD.username) ON CONFLICT DO NOTHING;
-  RETURN NULL;
-END $$;
-CREATE FUNCTION refuse_retired_username() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF EXISTS (SELECT FROM retired_usernames r WHERE r.username = NEW.username) THEN
-    RAISE unique_violation USING CONSTRAINT = 'users_username_key';
+  IF NEW.username IS DISTINCT FROM OLD.username THEN
+    INSERT INTO retired_usernames SELECT OLD.username WHERE OLD.username IS NOT NULL ON CONFLICT DO NOTHING;
+    IF EXISTS (SELECT FROM retired_usernames r WHERE r.username = NEW.username) THEN
+      RAISE unique_violation USING CONSTRAINT = 'users_username_key';
+    END IF;
   END IF;
-  RETURN NEW;
+  RETURN coalesce(NEW, OLD); -- OLD is null at an INSERT, NEW at a DELETE
 END $$;
-CREATE TRIGGER users_retire_delete AFTER DELETE ON users
+CREATE TRIGGER users_retire BEFORE INSERT OR DELETE OR UPDATE OF username ON users
   FOR EACH ROW EXECUTE FUNCTION retire_username();
-CREATE TRIGGER users_retire_rename AFTER UPDATE OF username ON users
-  FOR EACH ROW WHEN (OLD.username <> NEW.username) EXECUTE FUNCTION retire_username();
-CREATE TRIGGER users_refuse_retired BEFORE INSERT ON users
-  FOR EACH ROW EXECUTE FUNCTION refuse_retired_username();
-CREATE TRIGGER users_refuse_retired_rename BEFORE UPDATE OF username ON users
-  FOR EACH ROW WHEN (OLD.username <> NEW.username) EXECUTE FUNCTION refuse_retired_username();
 
 -- For the list of users: an index for each order, and one for parts of names (q).
 CREATE EXTENSION IF NOT EXISTS pg_trgm;
@@ -407,14 +407,6 @@ END $$;
 CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
   FOR EACH ROW EXECUTE FUNCTION queue_for_seal();
 
--- Only retention takes rows away: those before a checkpoint.
-CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
-    RETURN NULL;
-  END IF;
-  RAISE EXCEPTION 'rows of % can only be added', TG_TABLE_NAME;
-END $$;
 CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_seals
   FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 INSERT INTO audit_unsealed SELECT id FROM audit_log;

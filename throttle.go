@@ -13,10 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// siegeAttempts is after how many failures on an account only addresses it has signed in from are
-// heard, until a day has passed since the last that was.
-const siegeAttempts = 100
-
 // attempt is one guess at a password, counted under three keys. The keys are HMACs: the database holds
 // neither an address nor a login name that is no account's.
 type attempt struct {
@@ -53,59 +49,19 @@ func customer(address netip.Addr) netip.Addr {
 // countAttempt counts the attempt before anything is done for it or known of the account, in one
 // statement: any number at once, on any number of instances, are all counted. One that comes too early
 // is a problem 429, and is not counted again: hammering from one place does not put an account under
-// siege. How long the delays are is in schema.sql, with throttle_delay.
+// siege. How long the delays are, and what a siege is, is in schema.sql, with throttle.
 func countAttempt(ctx context.Context, q querier, a attempt) error {
 	const query = `
-		WITH pair AS (
-			INSERT INTO throttles AS t (key, kind, expires_at)
-			VALUES ($1, 'pair', now() + interval '1 day')
-			ON CONFLICT (key) DO UPDATE
-			SET allowed = throttle_ready(t.kind, t.attempts, t.last_at),
-				attempts = t.attempts + (throttle_ready(t.kind, t.attempts, t.last_at))::int,
-				last_at = CASE WHEN throttle_ready(t.kind, t.attempts, t.last_at) THEN now() ELSE t.last_at END,
-				expires_at = greatest(t.expires_at, excluded.expires_at)
-			RETURNING allowed, known, last_at + throttle_delay(kind, attempts) - now() AS wait
-		),
-		address AS (
-			INSERT INTO throttles AS t (key, kind, expires_at)
-			SELECT $2, 'address', now() + interval '1 hour'
-			FROM pair
-			WHERE allowed
-			ON CONFLICT (key) DO UPDATE
-			SET allowed = throttle_ready(t.kind, t.attempts, t.last_at),
-				attempts = t.attempts + (throttle_ready(t.kind, t.attempts, t.last_at))::int,
-				last_at = CASE WHEN throttle_ready(t.kind, t.attempts, t.last_at) THEN now() ELSE t.last_at END,
-				expires_at = greatest(t.expires_at, excluded.expires_at)
-			RETURNING allowed, last_at + throttle_delay(kind, attempts) - now() AS wait
-		),
-		account AS (
-			INSERT INTO throttles AS t (key, kind, expires_at)
-			SELECT $3, 'account', now() + interval '1 day'
-			FROM pair, address
-			WHERE pair.allowed AND address.allowed
-			ON CONFLICT (key) DO UPDATE
-			SET allowed = t.attempts < $4 OR (SELECT known FROM pair),
-				attempts = t.attempts + (t.attempts < $4 OR (SELECT known FROM pair))::int,
-				expires_at = CASE WHEN t.attempts < $4 OR (SELECT known FROM pair) THEN excluded.expires_at ELSE t.expires_at END
-			RETURNING allowed, expires_at - now() AS wait
-		)
-		SELECT
-			pair.allowed AND coalesce(address.allowed, false) AND coalesce(account.allowed, false),
-			CASE
-				WHEN NOT pair.allowed THEN pair.wait
-				WHEN NOT address.allowed THEN address.wait
-				ELSE account.wait
-			END
-		FROM pair
-		LEFT JOIN address ON true
-		LEFT JOIN account ON true`
-	var allowed bool
-	var wait time.Duration
-	if err := q.QueryRow(ctx, query, a.pair, a.address, a.account, siegeAttempts).Scan(&allowed, &wait); err != nil {
+		SELECT coalesce( -- which goes no further than to the first that has to wait
+			throttle($1, 'pair', '1 day', false),
+			throttle($2, 'address', '1 hour', false),
+			throttle($3, 'account', '1 day', EXISTS (SELECT FROM throttles WHERE key = $1 AND known)))`
+	var wait *time.Duration
+	if err := q.QueryRow(ctx, query, a.pair, a.address, a.account).Scan(&wait); err != nil {
 		return fmt.Errorf("count attempt: %w", err)
 	}
-	if !allowed {
-		return &problem{status: http.StatusTooManyRequests, code: "too_many_attempts", detail: "Too many attempts. Wait before the next.", retryAfter: max(wait, time.Second) + time.Second - 1}
+	if wait != nil {
+		return &problem{status: http.StatusTooManyRequests, code: "too_many_attempts", detail: "Too many attempts. Wait before the next.", retryAfter: max(*wait, time.Second) + time.Second - 1}
 	}
 	return nil
 }
