@@ -53,7 +53,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	p, now := principalOf(r), s.now()
+	now := s.now()
 	expires := now.Add(defaultTokenTTL)
 	if in.ExpiresAt != nil {
 		expires = *in.ExpiresAt
@@ -63,10 +63,8 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	for _, permission := range in.Permissions {
-		if !p.holds(permission) {
-			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", detail: "You do not hold " + permission + " yourself.", permission: permission}
-		}
+	if err := actorOf(r).covers(in.Permissions); err != nil {
+		return err
 	}
 	if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
 		return err
@@ -74,7 +72,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	var created apiToken
 	var secret string
 	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
-		created, secret, err = createAPIToken(r.Context(), tx, actorOf(r), p.User, in.Name, in.Permissions, expires)
+		created, secret, err = createAPIToken(r.Context(), tx, actorOf(r), principalOf(r).User, in.Name, in.Permissions, expires)
 		return err
 	})
 	if err != nil {
@@ -87,26 +85,20 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	}{created, secret})
 }
 
-// endOwnToken answers DELETE /api/v1/auth/tokens/{id}.
-func (s *server) endOwnToken(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathUUID(r, "id")
-	if err != nil {
-		return err
-	}
-	return s.endTokens(w, r, principalOf(r).User, &id)
-}
-
-// endOwnTokens answers DELETE /api/v1/auth/tokens.
+// endOwnTokens answers DELETE /api/v1/auth/tokens, and with an id in the path only that one's.
 func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	return s.endTokens(w, r, principalOf(r).User, nil)
-}
-
-// endTokens ends one API token of a user, or all, and answers 204.
-func (s *server) endTokens(w http.ResponseWriter, r *http.Request, owner user, id *string) error {
+	var only *string
+	if r.PathValue("id") != "" {
+		id, err := pathUUID(r, "id")
+		if err != nil {
+			return err
+		}
+		only = &id
+	}
 	var ended []string
 	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
-		ended, err = deleteAPITokens(r.Context(), tx, actorOf(r), owner, id)
-		if err == nil && id != nil && len(ended) == 0 {
+		ended, err = deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
+		if err == nil && only != nil && len(ended) == 0 {
 			return errNotFound
 		}
 		return err

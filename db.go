@@ -193,10 +193,8 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 
 // advisoryLock waits for one of the locks above and holds it to the end of the transaction.
 func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, key); err != nil {
-		return fmt.Errorf("take advisory lock %x: %w", key, err)
-	}
-	return nil
+	_, err := execute(ctx, tx, fmt.Sprintf("take advisory lock %x", key), `SELECT pg_advisory_xact_lock($1)`, key)
+	return err
 }
 
 // listener receives change notifications (LISTEN) over a connection of its own.
@@ -252,21 +250,14 @@ func pause(ctx context.Context, d time.Duration) {
 // sweep deletes what has expired, in batches what anyone can make many of, unless another instance is at it. A
 // session is kept for a day after its end.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
-	const sessions = `
+	const expired = `
 		DELETE FROM sessions
 		WHERE id IN (
 			SELECT id
 			FROM sessions
 			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
 			LIMIT 1000
-		)`
-	const tokens = `
-		DELETE FROM api_tokens
-		WHERE expires_at < now() - interval '30 days'`
-	const passwordTokens = `
-		DELETE FROM password_tokens
-		WHERE expires_at < now()`
-	const throttles = `
+		);
 		DELETE FROM throttles
 		WHERE key IN (
 			SELECT key
@@ -274,8 +265,11 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 			WHERE expires_at < now()
 			LIMIT 1000
 			FOR UPDATE SKIP LOCKED
-		)`
-	const instances = `
+		);
+		DELETE FROM api_tokens
+		WHERE expires_at < now() - interval '30 days';
+		DELETE FROM password_tokens
+		WHERE expires_at < now();
 		DELETE FROM instances
 		WHERE seen_at < now() - interval '100 days'`
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -283,12 +277,8 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&ours); err != nil || !ours {
 			return err
 		}
-		for _, query := range []string{sessions, tokens, passwordTokens, throttles, instances} {
-			if _, err := tx.Exec(ctx, query); err != nil {
-				return fmt.Errorf("sweep: %w", err)
-			}
-		}
-		return nil
+		_, err := execute(ctx, tx, "sweep", expired)
+		return err
 	})
 }
 

@@ -57,12 +57,10 @@ func entityTag(body []byte) string {
 
 // matchesTag says whether a list of entity tags, If-Match's or If-None-Match's, names this one.
 func matchesTag(list, tag string) bool {
-	for one := range strings.SplitSeq(list, ",") {
-		if one = strings.TrimSpace(one); one == tag || one == "*" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(strings.Split(list, ","), func(one string) bool {
+		one = strings.TrimSpace(one)
+		return one == tag || one == "*"
+	})
 }
 
 // writeTagged answers with v in JSON and its entity tag; 304 where a GET shows that the client has it.

@@ -318,10 +318,9 @@ func (c *principalCache) drop(ids ...string) {
 // mute is that nothing will be heard: the cache is off until a heartbeat comes back.
 func (c *principalCache) mute() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.epoch++
 	c.heard = time.Time{}
-	clear(c.entries)
+	c.mu.Unlock()
+	c.drop("")
 }
 
 // beat sends a heartbeat. It says when it was sent, since our start.
@@ -352,16 +351,11 @@ func (c *principalCache) received(payload string) {
 
 // renderMe makes the answer of GET /api/v1/auth/me.
 func renderMe(p *principal) ([]byte, error) {
-	type credential struct {
-		Kind      string    `json:"kind"`
-		ID        string    `json:"id"`
-		ExpiresAt time.Time `json:"expires_at"`
-	}
 	return encodeJSON(struct {
 		user
-		Permissions []string   `json:"permissions"`
-		Credential  credential `json:"credential"`
-	}{p.User, p.Permissions, credential{p.Kind, p.CredentialID, p.ExpiresAt}})
+		Permissions []string       `json:"permissions"`
+		Credential  map[string]any `json:"credential"`
+	}{p.User, p.Permissions, map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
 }
 
 // changeAccess runs do in a transaction that holds lockAccess, as every write to users, roles, grants and

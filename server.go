@@ -91,7 +91,7 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, []string{"limit", "cursor"}},
 		{"POST", "/api/v1/auth/tokens", ownSession, s.createOwnToken, nil},
 		{"DELETE", "/api/v1/auth/tokens", ownSession, s.endOwnTokens, nil},
-		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnToken, nil},
+		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnTokens, nil},
 		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission", "role"}},
 
 		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status", "role", "sort"}},
@@ -341,10 +341,7 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 
 // remoteAddress is the other end of the connection; the zero Addr where it is none (a Unix socket).
 func remoteAddress(r *http.Request) netip.Addr {
-	ap, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
+	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return ap.Addr().Unmap().WithZone("")
 }
 

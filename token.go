@@ -53,19 +53,16 @@ func newKey(id string, secret []byte) (key, error) {
 	k := key{id: id, header: base64.RawURLEncoding.EncodeToString([]byte(header))}
 	var fingerprint []byte
 	var err error
-	for _, use := range []struct {
-		name string
-		to   *[]byte
-	}{
-		{"cairn access token v1", &k.access},
-		{"cairn refresh token v1", &k.refresh},
-		{"cairn cursor v1", &k.cursor},
-		{"cairn names v1", &k.names},
-		{"cairn audit v1", &k.audit},
-		{"cairn fingerprint v1", &fingerprint},
+	for use, to := range map[string]*[]byte{
+		"cairn access token v1":  &k.access,
+		"cairn refresh token v1": &k.refresh,
+		"cairn cursor v1":        &k.cursor,
+		"cairn names v1":         &k.names,
+		"cairn audit v1":         &k.audit,
+		"cairn fingerprint v1":   &fingerprint,
 	} {
-		if *use.to, err = hkdf.Key(sha256.New, secret, nil, use.name, sha256.Size); err != nil {
-			return key{}, fmt.Errorf("derive %s key: %w", use.name, err)
+		if *to, err = hkdf.Key(sha256.New, secret, nil, use, sha256.Size); err != nil {
+			return key{}, fmt.Errorf("derive %s key: %w", use, err)
 		}
 	}
 	k.fingerprint = hex.EncodeToString(fingerprint[:8])
@@ -150,11 +147,8 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 // interpreted at all: it is one that we write, byte for byte, or it is refused, which leaves no room
 // for "alg":"none" and its kin (RFC 8725, section 3.1).
 func (ring *keyring) openAccess(token string) (payload string, err error) {
-	if len(token) > maxTokenLength {
-		return "", errToken
-	}
 	end := strings.LastIndexByte(token, '.')
-	if end < 0 {
+	if end < 0 || len(token) > maxTokenLength {
 		return "", errToken
 	}
 	signed, mac := token[:end], token[end+1:]
