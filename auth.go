@@ -55,9 +55,8 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, created)
 }
 
-// login answers POST /api/v1/auth/login. An unknown user, one without a password and a wrong
-// password take the same time and get the same answer; that an account is disabled or pending is told
-// only to who knows its password.
+// login answers POST /api/v1/auth/login. An unknown user, one without a password and a wrong password take the same
+// time and get the same answer; that an account is disabled or pending is told only to who knows its password.
 func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username string `json:"username"`
@@ -141,9 +140,8 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	}{token, "Bearer", expires.Unix() - now.Unix(), u})
 }
 
-// cookie is the refresh cookie. The prefix __Host- makes browsers insist on Secure, Path=/ and no
-// Domain (RFC 6265bis, section 4.1.3.2), so no neighbouring host can plant one. maxAge is in seconds;
-// negative clears it.
+// cookie is the refresh cookie. The prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC
+// 6265bis, section 4.1.3.2), so no neighbouring host can plant one. maxAge is in seconds; negative clears it.
 func (s *server) cookie(value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
 		Name:     s.cookieName(),

@@ -61,10 +61,7 @@ func execute(ctx context.Context, q querier, doing, query string, args ...any) (
 
 // collect returns the rows of a query as structs whose fields are named as its columns.
 func collect[T any](ctx context.Context, q querier, doing, query string, args ...any) ([]T, error) {
-	rows, err := q.Query(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
+	rows, _ := q.Query(ctx, query, args...) // its error comes back from CollectRows
 	items, err := pgx.CollectRows(rows, pgx.RowToStructByName[T])
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)

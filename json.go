@@ -171,16 +171,14 @@ func checkKeys(body []byte) error {
 		}
 		switch token {
 		case json.Delim('{'):
-			open = append(open, level{map[string]bool{}, true})
-			continue
+			open = append(open, level{seen: map[string]bool{}})
 		case json.Delim('['):
 			open = append(open, level{})
-			continue
 		case json.Delim('}'), json.Delim(']'):
 			open = open[:len(open)-1]
 		}
 		if n := len(open); n > 0 && open[n-1].seen != nil {
-			open[n-1].wantKey = true // a value has ended
+			open[n-1].wantKey = true // an object has begun, or a value in it has ended
 		}
 	}
 	if _, err := dec.Token(); err != io.EOF {

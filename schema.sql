@@ -109,8 +109,7 @@ CREATE TABLE system_message_reads (
 );
 CREATE INDEX system_message_reads_message_id_idx ON system_message_reads (message_id);
 
--- A directory of elevation files. path is relative to the first dataset root, or absolute below
--- another one.
+-- A directory of elevation files. path is relative to the first dataset root, or absolute below another one.
 CREATE TABLE datasets (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name        text        COLLATE "C" NOT NULL,
@@ -236,9 +235,8 @@ CREATE TABLE api_tokens (
   CONSTRAINT api_tokens_name_key UNIQUE (user_id, name)
 );
 
--- Attempts to guess a password, by an HMAC of what they are counted for: an account from an address
--- (pair), an address, or an account. last_at is when the last counted one began, known that the pair has
--- signed in before.
+-- Attempts to guess a password, by an HMAC of what they are counted for: an account from an address (pair), an
+-- address, or an account. last_at is when the last counted one began, known that the pair has signed in before.
 CREATE TABLE throttles (
   key        bytea       PRIMARY KEY,
   kind       text        NOT NULL,

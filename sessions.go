@@ -155,13 +155,11 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		found, err := collectOne[struct {
 			session
 			Graced bool
-		}](ctx, tx, errToken, "look at session", look, id, cfg.refreshGrace)
+		}](ctx, tx, errSessionEnded, "look at session", look, id, cfg.refreshGrace)
 		sess = found.session
 		action := "session.refresh_token_reused"
 		refused = errTokenReused
 		switch {
-		case errors.Is(err, errToken):
-			return errSessionEnded
 		case err != nil:
 			return err
 		case generation == sess.Generation-1 && found.Graced:

@@ -37,8 +37,7 @@ func (k key) newAttempt(account string, address netip.Addr) attempt {
 	}
 }
 
-// customer is the address by which one client is counted: of IPv6 the /64, which is what one customer
-// gets.
+// customer is the address by which one client is counted: of IPv6 the /64, which is what one customer gets.
 func customer(address netip.Addr) netip.Addr {
 	if address.Is6() {
 		return netip.PrefixFrom(address, 64).Masked().Addr()
@@ -46,10 +45,10 @@ func customer(address netip.Addr) netip.Addr {
 	return address
 }
 
-// countAttempt counts the attempt before anything is done for it or known of the account, in one
-// statement: any number at once, on any number of instances, are all counted. One that comes too early
-// is a problem 429, and is not counted again: hammering from one place does not put an account under
-// siege. How long the delays are, and what a siege is, is in schema.sql, with throttle.
+// countAttempt counts the attempt before anything is done for it or known of the account, in one statement: any
+// number at once, on any number of instances, are all counted. One that comes too early is a problem 429, and is
+// not counted again: hammering from one place does not put an account under siege. When that is, and how long the
+// delays are, is in schema.sql, with throttle.
 func countAttempt(ctx context.Context, q querier, a attempt) error {
 	const query = `
 		SELECT coalesce( -- which goes no further than to the first that has to wait

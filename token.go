@@ -69,9 +69,8 @@ func newKey(id string, secret []byte) (key, error) {
 	return k, nil
 }
 
-// parseKeys reads a key file: a line a key, "kid base64", the secret of at least 32 bytes in standard
-// base64. Empty lines and lines that begin with # are passed over. Errors name the line, never what
-// is on it.
+// parseKeys reads a key file: a line a key, "kid base64", the secret of at least 32 bytes in standard base64. Empty
+// lines and lines that begin with # are passed over. Errors name the line, never what is on it.
 func parseKeys(file []byte) (*keyring, error) {
 	kid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
 	var ring keyring
@@ -141,11 +140,10 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 	return signed + "." + encodedMAC(k.access, signed), nil
 }
 
-// openAccess returns the payload of an access token that one of our keys has signed, still encoded,
-// else errToken. Nothing of a token is decoded before its signature has been compared, and that in its
-// encoded form: base64url as Go reads it has several spellings of one MAC. The header is not
-// interpreted at all: it is one that we write, byte for byte, or it is refused, which leaves no room
-// for "alg":"none" and its kin (RFC 8725, section 3.1).
+// openAccess returns the payload of an access token that one of our keys has signed, still encoded, else errToken.
+// Nothing of a token is decoded before its signature has been compared, and that in its encoded form: base64url as Go
+// reads it has several spellings of one MAC. The header is not interpreted at all: it is one that we write, byte for
+// byte, or it is refused, which leaves no room for "alg":"none" and its kin (RFC 8725, section 3.1).
 func (ring *keyring) openAccess(token string) (payload string, err error) {
 	end := strings.LastIndexByte(token, '.')
 	if end < 0 || len(token) > maxTokenLength {
@@ -177,8 +175,7 @@ func readClaims(payload string, now time.Time) (accessClaims, error) {
 	return claims, nil
 }
 
-// verifyAccess returns the claims of an access token of ours that is good at the time now, else
-// errToken.
+// verifyAccess returns the claims of an access token of ours that is good at the time now, else errToken.
 func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
 	payload, err := ring.openAccess(token)
 	if err != nil {
@@ -277,8 +274,7 @@ func newAPIToken() (token string, hash []byte) {
 	return token, hashToken(token)
 }
 
-// hashAPIToken returns what is stored of an API token, or errToken for what can be none: a typo costs
-// no query.
+// hashAPIToken returns what is stored of an API token, or errToken for what can be none: a typo costs no query.
 func hashAPIToken(token string) ([]byte, error) {
 	end := len(token) - 8
 	if len(token) != len(apiTokenPrefix)+64+8 || token[end:] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(token[:end]))) {
