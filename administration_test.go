@@ -493,7 +493,7 @@ func TestAuditSeals(t *testing.T) {
 			t.Parallel()
 			ts := startServer(t, nil)
 			ctx := context.Background()
-			for i := range 10 {
+			for i := range 9 { // after the row of the first administrator
 				if err := audit(ctx, ts.db, operatorActor(), "test", fmt.Sprint("target:", i), nil, map[string]int{"i": i}); err != nil {
 					t.Fatal(err)
 				}
@@ -529,7 +529,7 @@ func TestAuditRetention(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	ctx := context.Background()
-	for i := range 10 {
+	for i := range 9 { // after the row of the first administrator
 		if err := audit(ctx, ts.db, operatorActor(), "test", fmt.Sprint("target:", i), nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -589,7 +589,7 @@ func TestSealerIsNoOracle(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	ctx := context.Background()
-	for i := range 5 {
+	for i := range 4 { // after the row of the first administrator
 		if err := audit(ctx, ts.db, operatorActor(), "test", fmt.Sprint("target:", i), nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -680,4 +680,77 @@ func (ts *testServer) command(args ...string) (string, error) {
 	var out bytes.Buffer
 	err := run(context.Background(), args, ts.env, strings.NewReader(""), &out, &out)
 	return out.String(), err
+}
+
+// TestRefusalsAreBounded: who is refused on and on has twenty rows a minute in the audit log, and the rest as a count;
+// a path that is no text spoils none of them.
+func TestRefusalsAreBounded(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	reader := ts.signIn("reader", datasetRead)
+	for _, id := range []string{"%00", "%ff", strings.Repeat("a", 8000)} {
+		reader.refused(403, "permission_missing", "GET", "/api/v1/users/"+id, nil)
+	}
+	for range 40 {
+		reader.refused(403, "permission_missing", "GET", "/api/v1/users", nil)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused'`); n != 20 {
+		t.Errorf("%d rows", n)
+	}
+	if err := ts.refused.audit(context.Background(), ts.db); err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.queryInt(`SELECT (after ->> 'more')::int FROM audit_log WHERE action = 'request.refused' AND actor = 'cairn'`); n != 23 {
+		t.Errorf("%d more", n)
+	}
+}
+
+// TestTokenRacesDisable: an API token that is asked for while its owner is disabled is not made; so with the names.
+func TestTokenRacesDisable(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ctx := context.Background()
+	race := func(name, method, path string, body any) {
+		c := ts.signIn(name, datasetRead)
+		tx := must(ts.db.Begin(ctx))
+		defer tx.Rollback(ctx)
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil { // holds back what comes after the password was hashed
+			t.Fatal(err)
+		}
+		late := make(chan answer)
+		go func() { late <- c.do(method, path, body) }()
+		waitFor(t, "the request to wait", func() bool {
+			return ts.queryInt(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
+		})
+		if _, err := tx.Exec(ctx, `UPDATE users SET status = 'disabled', credential_version = credential_version + 1 WHERE username = $1`, name); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if a := <-late; a.status != 401 {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+	race("ada", "POST", "/api/v1/auth/tokens", map[string]any{"name": "late", "permissions": []string{datasetRead}, "current_password": testPassword})
+	race("bob", "PATCH", "/api/v1/auth/me", map[string]any{"email": "late@example.org", "current_password": testPassword})
+	if n := ts.queryInt(`SELECT count(*) FROM api_tokens`) + ts.queryInt(`SELECT count(*) FROM users WHERE email = 'late@example.org'`); n != 0 {
+		t.Error("something was made for a disabled user")
+	}
+}
+
+// TestAdminNameRetired: where the first administrator was removed before he ever signed in, the service starts all
+// the same, and the operator makes another.
+func TestAdminNameRetired(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	if said, err := ts.command("user", "delete", "admin"); err != nil {
+		t.Fatal(said, err)
+	}
+	ts.stop()
+	ts = startServer(t, nil, ts.env...)
+	if !strings.Contains(ts.log.String(), "no administrator can sign in") {
+		t.Error("the log does not say so")
+	}
+	ts.client().must(200, "GET", "/health", nil)
 }

@@ -63,16 +63,16 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	if err := actorOf(r).covers(in.Permissions); err != nil {
-		return err
-	}
 	if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
 		return err
 	}
 	var created apiToken
 	var secret string
-	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
-		created, secret, err = createAPIToken(r.Context(), tx, actorOf(r), principalOf(r).User, in.Name, in.Permissions, expires)
+	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+		if err := by.covers(in.Permissions); err != nil {
+			return err
+		}
+		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, in.Name, in.Permissions, expires)
 		return err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"regexp"
@@ -241,7 +242,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	ctx, me := r.Context(), principalOf(r).User
+	me := principalOf(r).User
 	c := userChange{email: in.Email, displayName: in.DisplayName}
 	if err := c.check(); err != nil {
 		return err
@@ -252,10 +253,10 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	var after user
-	err := changeAccess(ctx, s.db, func(tx pgx.Tx) error {
+	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := getUser(ctx, tx, me.ID)
 		if err == nil {
-			err = changeUser(ctx, tx, actorOf(r), before, c)
+			err = changeUser(ctx, tx, by, before, c)
 		}
 		if err == nil {
 			after, err = getUser(ctx, tx, me.ID)

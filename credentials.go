@@ -244,6 +244,9 @@ func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 // firstPasswordTTL is how long the token for a first password is good.
 const firstPasswordTTL = 72 * time.Hour
 
+// nobodyCanSignIn is what the log says where only the operator can help.
+const nobodyCanSignIn = "no administrator can sign in; make one with: cairn user create NAME --role admin"
+
 // ensureAdministrator gives a new installation its first administrator: where nobody who is active
 // and has the role admin can sign in, it makes the user "admin" without a password and writes a token
 // to set one into a file that only the operator can read.
@@ -268,13 +271,20 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		u := found.user
 		switch {
 		case err == errNotFound:
-			if u, err = createUser(ctx, tx, newUser{username: "admin", status: statusActive, roles: []string{adminRole}}); err != nil {
+			err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
+				u, err = addUser(ctx, tx, serviceActor(), newUser{username: "admin", status: statusActive, roles: []string{adminRole}})
+				return err
+			})
+			if p, ok := errors.AsType[*problem](err); ok { // there was an admin, and the name is retired
+				s.log.Warn(nobodyCanSignIn, "error", p.code)
+				return nil
+			} else if err != nil {
 				return err
 			}
 		case err != nil:
 			return err
 		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole): // if he had a password too, he could sign in
-			s.log.Warn("no administrator can sign in; make one with: cairn user create NAME --role admin")
+			s.log.Warn(nobodyCanSignIn)
 			return nil
 		case found.TokenWaits:
 			// It is in the file that the start which made it has written, here or on another machine.

@@ -130,5 +130,8 @@ func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writ
 		fmt.Fprintln(stdout, "every key is needed")
 		return nil
 	}
-	return file.replace(lines)
+	if err := file.replace(lines); err != nil {
+		return err
+	}
+	return audit(ctx, db, operatorActor(), "keys.prune", "", nil, map[string]int{"removed": len(file.lines) - len(lines)})
 }

@@ -148,12 +148,13 @@ func isTerminal(stream any) bool {
 // newServer puts the service together. Nothing runs yet.
 func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) *server {
 	s := &server{
-		cfg:    cfg,
-		log:    log,
-		db:     pool,
-		hasher: newPasswordHasher(cfg.argon),
-		now:    time.Now,
-		life:   10 * time.Second,
+		cfg:     cfg,
+		log:     log,
+		db:      pool,
+		hasher:  newPasswordHasher(cfg.argon),
+		refused: refusals{counts: map[string]int64{}},
+		now:     time.Now,
+		life:    10 * time.Second,
 	}
 	s.keys.Store(keys)
 	s.principals = newPrincipalCache(func() time.Time { return s.now() })
@@ -312,7 +313,7 @@ func (s *server) keepHouse(ctx context.Context) {
 		case <-heartbeat:
 			err = errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx))
 		case <-broom:
-			err = errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx))
+			err = errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db))
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("housekeeping", "error", err)
@@ -338,7 +339,7 @@ func (s *server) auditThrottled(ctx context.Context) error {
 	if n == 0 {
 		return nil
 	}
-	return audit(ctx, s.db, actor{name: "cairn"}, "login.throttled", "", nil, map[string]int64{"attempts": n})
+	return audit(ctx, s.db, serviceActor(), "login.throttled", "", nil, map[string]int64{"attempts": n})
 }
 
 // reloadKeys takes up a changed key file, unless it is wrong or other instances could not work with it.

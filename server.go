@@ -37,7 +37,8 @@ type server struct {
 	mux        *http.ServeMux
 	origins    *http.CrossOriginProtection
 
-	sealed          seal         // the last of the audit log's that this instance has made
+	sealed          seal // the last of the audit log's that this instance has made
+	refused         refusals
 	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
 	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
 }
@@ -227,9 +228,12 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if err == nil {
 		err = rt.handler(w, r)
 	}
-	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusForbidden && principalOf(r) != nil && rt.path != verifyPath {
-		what := map[string]string{"code": p.code, "permission": p.permission}
-		if err := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+r.URL.Path, nil, what); err != nil {
+	p, ok := errors.AsType[*problem](err)
+	refused := ok && (p.status == http.StatusForbidden || p.code == "last_administrator")
+	if refused && principalOf(r) != nil && rt.path != verifyPath && s.refused.note(principalOf(r).CredentialID) {
+		ctx.Context = context.WithoutCancel(ctx.Context) // a row is not given up because the caller left
+		what := map[string]string{"code": p.code, "permission": p.permission, "path": cleanText([]byte(r.URL.Path), maxNameText)}
+		if err := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); err != nil {
 			return err
 		}
 	}

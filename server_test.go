@@ -265,7 +265,7 @@ func TestPanic(t *testing.T) {
 		s.mux.HandleFunc("GET /panic", func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter)
 			answer.routed = true
-			if err := s.call(route{handler: func(http.ResponseWriter, *http.Request) error { panic("secret detail") }}, answer, r); err != nil {
+			if err := s.call(route{who: public, handler: func(http.ResponseWriter, *http.Request) error { panic("secret detail") }}, answer, r); err != nil {
 				s.writeProblem(answer, r, err)
 			}
 		})

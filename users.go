@@ -446,7 +446,7 @@ func nameTaken(doing string, err error) error {
 	case isUniqueViolation(err, "users_username_key"):
 		return &problem{status: http.StatusConflict, code: "username_taken", detail: "There is, or was, a user of that name."}
 	case isUniqueViolation(err, "users_email_key"):
-		return &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
+		return errEmailTaken
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
