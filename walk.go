@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
+	"math/rand/v2"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,9 +31,10 @@ const (
 
 // entry is a file that a walk found: anything but a directory.
 type entry struct {
-	Path     string `json:"path"` // as stored: see encodeName
-	Size     int64  `json:"size"`
-	Modified int64  `json:"modified"` // nanoseconds since 1970
+	Path     string // as stored: see encodeName
+	Size     int64
+	Modified int64 // nanoseconds since 1970
+	Sidecars int64 // changes with what lies beside the file: see neighbours
 }
 
 // row is the row of a file that is not read yet: it has no status.
@@ -103,62 +109,193 @@ type walker struct {
 // walk walks the tree below a directory; prefix ("" or "a/b/") comes before every path. That the directory itself
 // cannot be listed is an error (*listError); so is one that file or warn returns, and the end of ctx.
 func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
-	type child struct {
-		entry       // Path is the name, with a slash if it is a directory, not a symbolic link to one
-		err   error // why a directory cannot be listed
-	}
-	w.progress.Add(1)
-	names, err := readNames(dir)
-	if err != nil {
-		return err
-	}
-	children := make([]child, 0, len(names))
-	for _, name := range names {
-		w.progress.Add(1)
-		c := child{entry: entry{Path: encodeName(name)}}
-		info, err := dir.Lstat(name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case err != nil:
-			// Nobody knows what it is. As a file it gets a row that says why; as a directory too, a warning.
-			children = append(children, child{entry{Path: c.Path + "/"}, err})
-		case info.IsDir():
-			c.Path += "/"
-		default:
-			c.Size, c.Modified = info.Size(), unixNano(info.ModTime())
-		}
-		children = append(children, c)
-		if err := ctx.Err(); err != nil {
+	var beside neighbours
+	for last, more := "", true; more; {
+		var names []string
+		var err error
+		if names, more, err = w.list(ctx, dir, prefix, last, &beside); err != nil {
 			return err
 		}
-	}
-	slices.SortFunc(children, func(a, b child) int { return strings.Compare(a.Path, b.Path) })
-	// A name that is renamed over while the directory is read may be listed twice.
-	children = slices.CompactFunc(children, func(a, b child) bool { return a.Path == b.Path })
-	for _, c := range children {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		name, isDir := c.Path, strings.HasSuffix(c.Path, "/")
-		c.Path = prefix + name
-		switch {
-		case w.after >= c.Path && !(isDir && strings.HasPrefix(w.after, c.Path)):
-		case len(c.Path) > maxPath:
-			err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
-		case c.err != nil:
-			err = w.warn(c.Path, c.err)
-		case isDir:
-			err = w.descend(ctx, dir, name, c.Path)
-		default:
-			err = w.file(c.entry)
-		}
-		if err != nil {
-			return err
+		for batch := range slices.Chunk(names, 256) {
+			files, errs := w.look(dir, batch)
+			for i, name := range batch {
+				isDir := strings.HasSuffix(name, "/")
+				e := entry{prefix + name, 0, 0, 0}
+				switch {
+				case ctx.Err() != nil:
+					err = ctx.Err()
+				case errors.Is(errs[i], fs.ErrNotExist):
+				case len(e.Path) > maxPath:
+					err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
+				case isDir:
+					err = w.descend(ctx, dir, name, e.Path)
+				case errs[i] != nil: // the reader will say why
+					err = w.file(e)
+				case !files[i].IsDir(): // it is no directory since it was listed
+					err = w.file(entry{e.Path, files[i].Size(), unixNano(files[i].ModTime()), beside.of(name)})
+				}
+				if err != nil {
+					return err
+				}
+			}
+			last = batch[len(batch)-1]
 		}
 	}
 	return nil
 }
+
+// maxListed is how many names of a directory are kept at once: a larger directory is listed again for each so many.
+const maxListed = 1 << 17
+
+// list returns the least names in a directory that come after last, in order, and whether there are more. A
+// directory's has a slash behind it. The first time it notes what lies beside what. It reads the entries as the
+// system gives them, with their types: os.File would look at each entry or keep six times the memory.
+func (w *walker) list(ctx context.Context, dir *os.Root, prefix, last string, beside *neighbours) (names []string, more bool, err error) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return nil, false, &listError{err}
+	}
+	defer f.Close()
+	resume, below := strings.CutPrefix(w.after, prefix)
+	if !below {
+		resume = ""
+	}
+	first := beside.sidecars == nil
+	if first {
+		*beside = neighbours{map[uint16]int64{}, map[uint16]int64{}}
+	}
+	bound, buffer := "", make([]byte, 64<<10)
+	shorten := func() {
+		slices.Sort(names)
+		names = slices.Compact(names) // what is renamed over meanwhile may be listed twice
+		if len(names) > maxListed {
+			names, more, bound = names[:maxListed], true, names[maxListed-1]
+		}
+	}
+	for {
+		w.progress.Add(1)
+		n, err := syscall.ReadDirent(int(f.Fd()), buffer)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, false, &listError{err}
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, false, err
+		}
+		if n <= 0 {
+			shorten()
+			return names, more, nil
+		}
+		for entries := buffer[:n]; len(entries) > 0; {
+			// struct linux_dirent64: number, offset, length, type, and the name to a NUL.
+			length, kind := binary.NativeEndian.Uint16(entries[16:]), entries[18]
+			text, _, _ := bytes.Cut(entries[19:length], []byte{0})
+			entries = entries[length:]
+			raw := string(text)
+			if raw == "." || raw == ".." {
+				continue
+			}
+			if kind == syscall.DT_UNKNOWN {
+				w.progress.Add(1)
+				info, err := dir.Lstat(raw)
+				if errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				if err != nil || info.IsDir() { // nobody knows what it is: to open it as a directory says why
+					kind = syscall.DT_DIR
+				}
+			}
+			name, isDir := encodeName(raw), kind == syscall.DT_DIR
+			if first {
+				beside.add(dir, raw, name)
+			}
+			if isDir {
+				name += "/"
+			}
+			if name > last && (name > resume || isDir && strings.HasPrefix(resume, name)) && (bound == "" || name < bound) {
+				names = append(names, name)
+			}
+			if len(names) == 2*maxListed {
+				shorten()
+			}
+		}
+	}
+}
+
+// look looks at the files among names, several at a time: a network file system takes its time for each.
+func (w *walker) look(dir *os.Root, names []string) ([]fs.FileInfo, []error) {
+	const atOnce = 16
+	infos, errs := make([]fs.FileInfo, len(names)), make([]error, len(names))
+	var all sync.WaitGroup
+	for first := range min(atOnce, len(names)) {
+		all.Go(func() {
+			for i := first; i < len(names); i += atOnce {
+				if strings.HasSuffix(names[i], "/") {
+					continue
+				}
+				raw, err := decodePath(names[i])
+				if err == nil {
+					infos[i], err = dir.Lstat(raw)
+				}
+				errs[i] = err
+				w.progress.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return infos, errs
+}
+
+// neighbours says what lies beside the files of a directory that is called as they are but for the extension: a sum
+// of all sidecars with their sizes and times, and one of the names of all rasters. Names share their sums with
+// others, so that these take little memory: then a file is read once more than it had to be.
+type neighbours struct{ sidecars, rasters map[uint16]int64 }
+
+// add notes a name of the directory. What changes at this moment, or what a symbolic link leads to, might be changed
+// again unseen: such a sidecar is never the same.
+func (n *neighbours) add(dir *os.Root, raw, name string) {
+	switch extension := " " + strings.ToLower(strings.TrimPrefix(path.Ext(name), ".")) + " "; {
+	case strings.Contains(" "+rasterExtensions+" ", extension):
+		n.rasters[stemSum(name)] += int64(nameSum(name))
+	case strings.Contains(" "+sidecarExtensions+" ", extension):
+		sum := int64(rand.Uint64())
+		if info, err := dir.Lstat(raw); err == nil && info.Mode().Type() != fs.ModeSymlink && isSettled(info.ModTime(), time.Now()) {
+			sum = int64(nameSum(fmt.Sprint(name, info.Size(), info.ModTime().UnixNano())))
+		}
+		n.sidecars[stemSum(name)] += sum
+	}
+}
+
+// of is what changes with what a reader of that file may look at beside it: see sidecarOf.
+func (n *neighbours) of(name string) int64 {
+	sum := n.sidecars[stemSum(name)]
+	for {
+		extension := path.Ext(name)
+		if !strings.Contains(" "+sidecarExtensions+" "+sidecarSuffixes+" ", " "+strings.ToLower(strings.TrimPrefix(extension, "."))+" ") {
+			return sum
+		}
+		name = strings.TrimSuffix(name, extension)
+		sum += n.rasters[uint16(nameSum(name))] + n.rasters[stemSum(name)]
+	}
+}
+
+// isSettled says whether a file's time of change is old enough at a moment that any later change shows in it: file
+// systems tell times by up to two seconds apart.
+func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
+
+// nameSum is the FNV-1a hash of a text.
+func nameSum(text string) uint64 {
+	sum := uint64(14695981039346656037)
+	for i := range len(text) {
+		sum = (sum ^ uint64(text[i])) * 1099511628211
+	}
+	return sum
+}
+
+// stemSum is the part of nameSum by which names are told apart that differ in more than the extension.
+func stemSum(name string) uint16 { return uint16(nameSum(strings.TrimSuffix(name, path.Ext(name)))) }
 
 // descend walks the directory of that name, or warns that it cannot be listed.
 func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix string) error {
@@ -186,20 +323,6 @@ type listError struct{ err error }
 
 func (e *listError) Error() string { return "list directory: " + reasonOf(e.err) }
 func (e *listError) Unwrap() error { return e.err }
-
-// readNames returns the names in a directory in no order. They take a sixth of the memory of directory entries.
-func readNames(dir *os.Root) ([]string, error) {
-	f, err := dir.Open(".")
-	if err != nil {
-		return nil, &listError{err}
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
-		err = &listError{err}
-	}
-	return names, err
-}
 
 // fileReader makes the rows of a dataset's files. It keeps the directory of the last file open, since
 // opening a long path from the top for each file costs half the speed. It is used by one goroutine.
