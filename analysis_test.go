@@ -439,6 +439,7 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	}
 	c.must(204, "DELETE", location, nil)
 	c.must(204, "DELETE", location, nil)
+	waitFor(t, "the read to be left behind", func() bool { return ts.analyzer.hung.Load() == 1 })
 	close(proceed)
 	if a := c.finished(location); a.text("state") != "canceled" || len(c.files(dataset)) != 0 {
 		t.Errorf("%s", a.body)

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// analyzer does the work of analyses in this instance: one goroutine walks, one a core reads. All its state that
+// analyzer does the work of analyses in this instance: one goroutine walks, others read. All its state that
 // matters is in the database, so that it may be killed at any moment, and so that any number of instances share
 // the work. A task that is claimed is its instance's for as long as that lives (instances.go); its token keeps out
 // whoever has been given up on and comes back.
@@ -33,6 +33,7 @@ type analyzer struct {
 	beforeRead func(path string)
 
 	wake   []chan struct{} // one for each goroutine
+	busy   chan struct{}   // holds those that use the database for chunks: as many as cores
 	away   atomic.Bool     // the database is, and the log has it
 	alone  sync.RWMutex    // held for reading with every chunk, for writing with a suspect one
 	hung   atomic.Int64    // goroutines left behind that have not come back
@@ -48,14 +49,15 @@ const (
 	idlePoll    = time.Second
 )
 
-// newAnalyzer makes an analyzer with as many readers as cores. Nothing runs yet.
+// newAnalyzer makes an analyzer with four readers a core. Nothing runs yet.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
 	a := &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
-		chunkSize: 500,
+		chunkSize: 1000,
 		patience:  30 * time.Second,
+		busy:      make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
 	}
-	for range 1 + max(2, runtime.GOMAXPROCS(0)) { // the walker and the readers
+	for range 1 + 4*cap(a.busy) { // the walker and the readers, most of whom wait where the file system is slow
 		a.wake = append(a.wake, make(chan struct{}, 1))
 	}
 	return a

@@ -69,6 +69,8 @@ func (a *analyzer) readNext(ctx context.Context, suspect bool) (worked bool, err
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
 			coalesce(c.to_path, $4) AS to_path, cardinality(c.paths) AS files, c.deaths`
+	a.busy <- struct{}{}
+	defer func() { <-a.busy }()
 	tasks, err := collect[readTask](ctx, a.db, "claim chunk", claim, a.instance, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
@@ -92,7 +94,10 @@ func (a *analyzer) readChunk(ctx context.Context, t readTask) error {
 		found.rows, found.read = append(found.rows, fileRow{row, found.read[0]}), nil
 	}
 	if len(found.read)+len(found.unlisted) > 0 {
-		if err := a.readFiles(ctx, t, &found); err != nil {
+		<-a.busy
+		err := a.readFiles(ctx, t, &found)
+		a.busy <- struct{}{}
+		if err != nil {
 			return err
 		}
 	}

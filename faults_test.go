@@ -499,7 +499,7 @@ func TestCancelAndDeleteWhileStoring(t *testing.T) {
 	dataset := c.addDataset("tiles")
 	for round := range 30 {
 		reads.Store(0)
-		location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true}).header.Get("Location")
 		waitFor(t, "reads", func() bool { return reads.Load() >= int64(round*7%300) })
 		paths := []string{location, location}
 		if round%3 == 0 {
