@@ -116,7 +116,7 @@ func benchFloor(t *testing.T, url, dir string, paths []string, values [][2]float
 	for i := range n {
 		all.Go(func() {
 			share, buffer := paths[i*len(paths)/n:(i+1)*len(paths)/n], make([]byte, firstReadBytes)
-			_, err := pool.CopyFrom(ctx, pgx.Identifier{"floor"}, fileColumnNames()[:len(fileColumnNames())-1],
+			_, err := pool.CopyFrom(ctx, pgx.Identifier{"floor"}, fileColumnNames(),
 				pgx.CopyFromSlice(len(share), func(k int) ([]any, error) {
 					f, err := os.Open(dir + "/" + share[k])
 					if err != nil {
@@ -128,8 +128,7 @@ func benchFloor(t *testing.T, url, dir string, paths []string, values [][2]float
 					row.Path = share[k]
 					row.NativeBBox = []float64{place[0], place[1], place[0] + 1, place[1] + 1}
 					row.BBox = row.NativeBBox
-					values := fileValues(1, fileRow{ElevationDatasetFileMeta: row})
-					return values[:len(values)-1], nil
+					return fileValues(1, fileRow{row, knownEntry{ID: int64(i*len(paths)/n + k + 1)}}), nil
 				}))
 			if err != nil {
 				t.Error(err)

@@ -108,10 +108,11 @@ func (a *analyzer) readChunk(ctx context.Context, t readTask) error {
 	return nil
 }
 
-// knownEntry is a file that the walk found, and the id of the row it has, or 0.
+// knownEntry is a file that the walk found, with the id of the row that it has or will have.
 type knownEntry struct {
 	entry
-	ID int64
+	ID    int64
+	Known bool // it has a row
 }
 
 // fileRow is a file that was read.
@@ -149,7 +150,8 @@ func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err e
 			) f ON f.path = e.path
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
-			coalesce(sidecars, 0) AS sidecars, coalesce(id, 0) AS id, found IS NOT NULL AS listed, same
+			coalesce(sidecars, 0) AS sidecars,
+			coalesce(id, nextval(pg_get_serial_sequence('elevation_dataset_file_meta', 'id'))) AS id, id IS NOT NULL AS known, found IS NOT NULL AS listed, same
 		FROM pairs
 		WHERE NOT same OR status = 'corrupt'
 		ORDER BY 1`
@@ -291,7 +293,7 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found finding
 		}
 		replaced := slices.Clone(found.gone)
 		for _, row := range found.rows {
-			if row.of.ID != 0 {
+			if row.of.Known {
 				replaced = append(replaced, row.Path)
 			}
 		}
@@ -305,8 +307,12 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found finding
 				before[row.Path] = row
 			}
 		}
-		if err := copyFiles(ctx, tx, t.DatasetID, found.rows); err != nil {
-			return err
+		if len(found.rows) > 0 {
+			values := func(i int) ([]any, error) { return fileValues(t.DatasetID, found.rows[i]), nil }
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"elevation_dataset_file_meta"}, fileColumnNames(), pgx.CopyFromSlice(len(found.rows), values))
+			if err != nil {
+				return fmt.Errorf("store rows: %w", err)
+			}
 		}
 		var added, changed []string
 		unchanged, failed := found.unchanged, found.failed
@@ -344,7 +350,7 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	return errA == nil && errB == nil && bytes.Equal(x, y)
 }
 
-// fileColumnNames are the columns of a file's row that fileValues gives, the id last.
+// fileColumnNames are the columns of a file's row that fileValues gives.
 func fileColumnNames() []string {
 	return append(strings.Fields(strings.ReplaceAll(storedColumns, ",", " ")), "dataset_id", "sidecars", "reader_version", "id")
 }
@@ -362,28 +368,4 @@ func fileValues(datasetID int64, row fileRow) []any {
 		m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings, m.AnalyzedAt,
 		datasetID, row.of.Sidecars, version, row.of.ID,
 	}
-}
-
-// copyFiles adds rows, with the ids of those that were there before.
-func copyFiles(ctx context.Context, tx pgx.Tx, datasetID int64, rows []fileRow) error {
-	for _, known := range []bool{false, true} {
-		names, part := fileColumnNames(), []fileRow{}
-		for _, row := range rows {
-			if (row.of.ID != 0) == known {
-				part = append(part, row)
-			}
-		}
-		if len(part) == 0 {
-			continue
-		}
-		if !known {
-			names = names[:len(names)-1] // the database gives the id
-		}
-		values := func(i int) ([]any, error) { return fileValues(datasetID, part[i])[:len(names)], nil }
-		_, err := tx.CopyFrom(ctx, pgx.Identifier{"elevation_dataset_file_meta"}, names, pgx.CopyFromSlice(len(part), values))
-		if err != nil {
-			return fmt.Errorf("store rows: %w", err)
-		}
-	}
-	return nil
 }

@@ -109,61 +109,59 @@ type walker struct {
 // walk walks the tree below a directory; prefix ("" or "a/b/") comes before every path. That the directory itself
 // cannot be listed is an error (*listError); so is one that file or warn returns, and the end of ctx.
 func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
-	var beside neighbours
-	for last, more := "", true; more; {
+	beside := neighbours{}
+	from, below := strings.CutPrefix(w.after, prefix)
+	switch name, _, isDir := strings.Cut(from, "/"); {
+	case !below:
+		from = ""
+	case isDir:
+		from = name + "/"
+	default:
+		from += "\x00" // what comes next
+	}
+	for more, first := true, true; more; first = false {
 		var names []string
 		var err error
-		if names, more, err = w.list(ctx, dir, prefix, last, &beside); err != nil {
+		if names, more, err = w.list(ctx, dir, from, beside, first); err != nil {
 			return err
 		}
 		for batch := range slices.Chunk(names, 256) {
-			files, errs := w.look(dir, batch)
+			files := w.look(dir, batch)
 			for i, name := range batch {
-				isDir := strings.HasSuffix(name, "/")
-				e := entry{prefix + name, 0, 0, 0}
+				e := entry{Path: prefix + name, Sidecars: beside.of(name)}
+				if files[i] != nil { // else the reader will see why
+					e.Size, e.Modified = files[i].Size(), unixNano(files[i].ModTime())
+				}
 				switch {
-				case ctx.Err() != nil:
-					err = ctx.Err()
-				case errors.Is(errs[i], fs.ErrNotExist):
 				case len(e.Path) > maxPath:
 					err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
-				case isDir:
+				case strings.HasSuffix(name, "/"):
 					err = w.descend(ctx, dir, name, e.Path)
-				case errs[i] != nil: // the reader will say why
+				default:
 					err = w.file(e)
-				case !files[i].IsDir(): // it is no directory since it was listed
-					err = w.file(entry{e.Path, files[i].Size(), unixNano(files[i].ModTime()), beside.of(name)})
 				}
-				if err != nil {
+				if err = cmp.Or(err, ctx.Err()); err != nil {
 					return err
 				}
 			}
-			last = batch[len(batch)-1]
+			from = batch[len(batch)-1] + "\x00"
 		}
 	}
 	return nil
 }
 
 // maxListed is how many names of a directory are kept at once: a larger directory is listed again for each so many.
-const maxListed = 1 << 17
+const maxListed = 1 << 16
 
-// list returns the least names in a directory that come after last, in order, and whether there are more. A
-// directory's has a slash behind it. The first time it notes what lies beside what. It reads the entries as the
-// system gives them, with their types: os.File would look at each entry or keep six times the memory.
-func (w *walker) list(ctx context.Context, dir *os.Root, prefix, last string, beside *neighbours) (names []string, more bool, err error) {
+// list returns the least names in a directory, from one on, in order, and whether there are more. A directory's has a
+// slash behind it. The first time it notes what lies beside what. It reads the entries as the system gives them, with
+// their types: os.File would look at each entry or keep six times the memory.
+func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside neighbours, first bool) (names []string, more bool, err error) {
 	f, err := dir.Open(".")
 	if err != nil {
 		return nil, false, &listError{err}
 	}
 	defer f.Close()
-	resume, below := strings.CutPrefix(w.after, prefix)
-	if !below {
-		resume = ""
-	}
-	first := beside.sidecars == nil
-	if first {
-		*beside = neighbours{map[uint16]int64{}, map[uint16]int64{}}
-	}
 	bound, buffer := "", make([]byte, 64<<10)
 	shorten := func() {
 		slices.Sort(names)
@@ -207,14 +205,14 @@ func (w *walker) list(ctx context.Context, dir *os.Root, prefix, last string, be
 					kind = syscall.DT_DIR
 				}
 			}
-			name, isDir := encodeName(raw), kind == syscall.DT_DIR
+			name := encodeName(raw)
 			if first {
 				beside.add(dir, raw, name)
 			}
-			if isDir {
+			if kind == syscall.DT_DIR {
 				name += "/"
 			}
-			if name > last && (name > resume || isDir && strings.HasPrefix(resume, name)) && (bound == "" || name < bound) {
+			if name >= from && (bound == "" || name < bound) {
 				names = append(names, name)
 			}
 			if len(names) == 2*maxListed {
@@ -224,61 +222,68 @@ func (w *walker) list(ctx context.Context, dir *os.Root, prefix, last string, be
 	}
 }
 
-// look looks at the files among names, several at a time: a network file system takes its time for each.
-func (w *walker) look(dir *os.Root, names []string) ([]fs.FileInfo, []error) {
+// look looks at the files among names, several at a time: a network file system takes its time for each. What it
+// knows nothing of is nil.
+func (w *walker) look(dir *os.Root, names []string) []fs.FileInfo {
 	const atOnce = 16
-	infos, errs := make([]fs.FileInfo, len(names)), make([]error, len(names))
+	infos := make([]fs.FileInfo, len(names))
 	var all sync.WaitGroup
 	for first := range min(atOnce, len(names)) {
 		all.Go(func() {
 			for i := first; i < len(names); i += atOnce {
-				if strings.HasSuffix(names[i], "/") {
-					continue
-				}
 				raw, err := decodePath(names[i])
-				if err == nil {
-					infos[i], err = dir.Lstat(raw)
+				if err == nil && !strings.HasSuffix(raw, "/") {
+					if info, err := dir.Lstat(raw); err == nil {
+						infos[i] = info
+					}
 				}
-				errs[i] = err
 				w.progress.Add(1)
 			}
 		})
 	}
 	all.Wait()
-	return infos, errs
+	return infos
 }
 
-// neighbours says what lies beside the files of a directory that is called as they are but for the extension: a sum
-// of all sidecars with their sizes and times, and one of the names of all rasters. Names share their sums with
-// others, so that these take little memory: then a file is read once more than it had to be.
-type neighbours struct{ sidecars, rasters map[uint16]int64 }
+// neighbours says what lies beside the files of a directory that is called as they are but for the extension: for each
+// stem, a sum of all sidecars with their sizes and times, and one of the names of all rasters. Stems share their sums
+// with others, so that these take little memory: then a file is read once more than it had to be.
+type neighbours map[neighbour]int64
+
+// neighbour is the key of a sum.
+type neighbour struct {
+	raster bool
+	stem   uint16
+}
 
 // add notes a name of the directory. What changes at this moment, or what a symbolic link leads to, might be changed
 // again unseen: such a sidecar is never the same.
-func (n *neighbours) add(dir *os.Root, raw, name string) {
-	switch extension := " " + strings.ToLower(strings.TrimPrefix(path.Ext(name), ".")) + " "; {
-	case strings.Contains(" "+rasterExtensions+" ", extension):
-		n.rasters[stemSum(name)] += int64(nameSum(name))
-	case strings.Contains(" "+sidecarExtensions+" ", extension):
+func (n neighbours) add(dir *os.Root, raw, name string) {
+	switch extension := path.Ext(name); {
+	case isListed(extension, rasterExtensions):
+		n[neighbour{true, stemSum(name)}] += int64(nameSum(name))
+	case isListed(extension, sidecarExtensions):
 		sum := int64(rand.Uint64())
 		if info, err := dir.Lstat(raw); err == nil && info.Mode().Type() != fs.ModeSymlink && isSettled(info.ModTime(), time.Now()) {
 			sum = int64(nameSum(fmt.Sprint(name, info.Size(), info.ModTime().UnixNano())))
 		}
-		n.sidecars[stemSum(name)] += sum
+		n[neighbour{false, stemSum(name)}] += sum
 	}
 }
 
 // of is what changes with what a reader of that file may look at beside it: see sidecarOf.
-func (n *neighbours) of(name string) int64 {
-	sum := n.sidecars[stemSum(name)]
-	for {
-		extension := path.Ext(name)
-		if !strings.Contains(" "+sidecarExtensions+" "+sidecarSuffixes+" ", " "+strings.ToLower(strings.TrimPrefix(extension, "."))+" ") {
-			return sum
-		}
-		name = strings.TrimSuffix(name, extension)
-		sum += n.rasters[uint16(nameSum(name))] + n.rasters[stemSum(name)]
+func (n neighbours) of(name string) int64 {
+	sum := n[neighbour{false, stemSum(name)}]
+	for isListed(path.Ext(name), sidecarExtensions+" "+sidecarSuffixes) {
+		name = strings.TrimSuffix(name, path.Ext(name))
+		sum += n[neighbour{true, uint16(nameSum(name))}] + n[neighbour{true, stemSum(name)}]
 	}
+	return sum
+}
+
+// isListed says whether an extension, with its dot and in any case, is in a list of extensions.
+func isListed(extension, list string) bool {
+	return extension != "" && strings.Contains(" "+list+" ", " "+strings.ToLower(extension[1:])+" ")
 }
 
 // isSettled says whether a file's time of change is old enough at a moment that any later change shows in it: file
