@@ -168,7 +168,8 @@ const changesKept = 10
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	change := optional(r.URL.Query(), "change")
 	var v invalid
-	v.check(change == nil || slices.Contains([]string{"added", "changed", "removed"}, *change), "change", "unknown", "must be added, changed or removed")
+	known := change == nil || slices.Contains([]string{"added", "changed", "removed"}, *change)
+	v.check(known, "change", "unknown", "must be added, changed or removed")
 	if err := v.err(); err != nil {
 		return err
 	}

@@ -150,8 +150,8 @@ func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err e
 			) f ON f.path = e.path
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
-			coalesce(sidecars, 0) AS sidecars,
-			coalesce(id, nextval(pg_get_serial_sequence('elevation_dataset_file_meta', 'id'))) AS id, id IS NOT NULL AS known, found IS NOT NULL AS listed, same
+			coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AS listed, same,
+			coalesce(id, nextval(pg_get_serial_sequence('elevation_dataset_file_meta', 'id'))) AS id
 		FROM pairs
 		WHERE NOT same OR status = 'corrupt'
 		ORDER BY 1`
@@ -308,9 +308,8 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found finding
 			}
 		}
 		if len(found.rows) > 0 {
-			values := func(i int) ([]any, error) { return fileValues(t.DatasetID, found.rows[i]), nil }
-			_, err := tx.CopyFrom(ctx, pgx.Identifier{"elevation_dataset_file_meta"}, fileColumnNames(), pgx.CopyFromSlice(len(found.rows), values))
-			if err != nil {
+			rows := pgx.CopyFromSlice(len(found.rows), func(i int) ([]any, error) { return fileValues(t.DatasetID, found.rows[i]), nil })
+			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"elevation_dataset_file_meta"}, fileColumnNames(), rows); err != nil {
 				return fmt.Errorf("store rows: %w", err)
 			}
 		}

@@ -156,7 +156,8 @@ const maxListed = 1 << 16
 // list returns the least names in a directory, from one on, in order, and whether there are more. A directory's has a
 // slash behind it. The first time it notes what lies beside what. It reads the entries as the system gives them, with
 // their types: os.File would look at each entry or keep six times the memory.
-func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside neighbours, first bool) (names []string, more bool, err error) {
+func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside neighbours, first bool) (names []string,
+	more bool, err error) {
 	f, err := dir.Open(".")
 	if err != nil {
 		return nil, false, &listError{err}
