@@ -28,7 +28,7 @@ lint: ## gofmt, go vet, staticcheck
 	$(GO) run $(STATICCHECK) -tags peers,bench,soak .
 
 bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000) files; needs 10 GB and 1.1 million inodes in TMPDIR
-	@$(GO) test -v -tags bench -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
+	@$(GO) test -v -tags bench -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '--- PASS' -e '^PASS'
 
 soak: postgres ## kill instances in the middle of fifty analyses
 	$(GO) test $(RACE) -v -tags soak -run '^TestSoak$$' -count 1 -timeout 60m .

@@ -29,11 +29,13 @@ func TestBenchAnalysis(t *testing.T) {
 	}
 	fmt.Printf("%-28s %12s %12s %7s %12s %7s %10s\n", "", "floor/s", "first/s", "ratio", "unchanged/s", "ratio", "peak MiB")
 	for _, folders := range []int{1000, 1} {
-		var peaks []float64
-		for _, files := range []int{files / 10, files} {
-			peaks = append(peaks, benchAnalysis(t, files, folders))
-		}
-		fmt.Printf("peak memory, %d to %d files: %.2f\n", files, files/10, peaks[1]/peaks[0])
+		t.Run(fmt.Sprint(folders), func(t *testing.T) {
+			var peaks []float64
+			for _, files := range []int{files / 10, files} {
+				peaks = append(peaks, benchAnalysis(t, files, folders))
+			}
+			fmt.Printf("peak memory, %d to %d files: %.2f\n", files, files/10, peaks[1]/peaks[0])
+		})
 	}
 }
 
