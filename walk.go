@@ -103,7 +103,8 @@ type walker struct {
 	file  func(entry) error                 // called for each file
 	warn  func(dir string, err error) error // called for a directory ("a/b/") that could not be listed
 
-	progress atomic.Int64 // rises while the walk gets on
+	progress atomic.Int64   // rises while the walk gets on
+	entries  [64 << 10]byte // of the directory that is listed
 }
 
 // walk walks the tree below a directory; prefix ("" or "a/b/") comes before every path. That the directory itself
@@ -163,7 +164,7 @@ func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside nei
 		return nil, false, &listError{err}
 	}
 	defer f.Close()
-	bound, buffer := "", make([]byte, 64<<10)
+	bound := ""
 	shorten := func() {
 		slices.Sort(names)
 		names = slices.Compact(names) // what is renamed over meanwhile may be listed twice
@@ -173,7 +174,7 @@ func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside nei
 	}
 	for {
 		w.progress.Add(1)
-		n, err := syscall.ReadDirent(int(f.Fd()), buffer)
+		n, err := syscall.ReadDirent(int(f.Fd()), w.entries[:])
 		if err == syscall.EINTR {
 			continue
 		}
@@ -187,7 +188,7 @@ func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside nei
 			shorten()
 			return names, more, nil
 		}
-		for entries := buffer[:n]; len(entries) > 0; {
+		for entries := w.entries[:n]; len(entries) > 0; {
 			// struct linux_dirent64: number, offset, length, type, and the name to a NUL.
 			length, kind := binary.NativeEndian.Uint16(entries[16:]), entries[18]
 			text, _, _ := bytes.Cut(entries[19:length], []byte{0})
