@@ -193,6 +193,10 @@ func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside nei
 			length, kind := binary.NativeEndian.Uint16(entries[16:]), entries[18]
 			text, _, _ := bytes.Cut(entries[19:length], []byte{0})
 			entries = entries[length:]
+			if !first && kind == syscall.DT_REG && utf8.Valid(text) && !bytes.Contains(text, []byte{'\\'}) &&
+				(string(text) < from || bound != "" && string(text) > bound) {
+				continue // as below, but without making a string: most names are of other parts
+			}
 			raw := string(text)
 			if raw == "." || raw == ".." {
 				continue
@@ -262,9 +266,9 @@ type neighbour struct {
 // again unseen: such a sidecar is never the same.
 func (n neighbours) add(dir *os.Root, raw, name string) {
 	switch extension := path.Ext(name); {
-	case isListed(extension, rasterExtensions):
+	case isListed(extension, " "+rasterExtensions+" "):
 		n[neighbour{true, stemSum(name)}] += int64(nameSum(name))
-	case isListed(extension, sidecarExtensions):
+	case isListed(extension, " "+sidecarExtensions+" "):
 		sum := int64(rand.Uint64())
 		if info, err := dir.Lstat(raw); err == nil && info.Mode().Type() != fs.ModeSymlink && isSettled(info.ModTime(), time.Now()) {
 			sum = int64(nameSum(fmt.Sprint(name, info.Size(), info.ModTime().UnixNano())))
@@ -276,16 +280,16 @@ func (n neighbours) add(dir *os.Root, raw, name string) {
 // of is what changes with what a reader of that file may look at beside it: see sidecarOf.
 func (n neighbours) of(name string) int64 {
 	sum := n[neighbour{false, stemSum(name)}]
-	for isListed(path.Ext(name), sidecarExtensions+" "+sidecarSuffixes) {
+	for isListed(path.Ext(name), " "+sidecarExtensions+" "+sidecarSuffixes+" ") {
 		name = strings.TrimSuffix(name, path.Ext(name))
 		sum += n[neighbour{true, uint16(nameSum(name))}] + n[neighbour{true, stemSum(name)}]
 	}
 	return sum
 }
 
-// isListed says whether an extension, with its dot and in any case, is in a list of extensions.
+// isListed says whether an extension, with its dot and in any case, is in a list with a blank around each.
 func isListed(extension, list string) bool {
-	return extension != "" && strings.Contains(" "+list+" ", " "+strings.ToLower(extension[1:])+" ")
+	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
 }
 
 // isSettled says whether a file's time of change is old enough at a moment that any later change shows in it: file
