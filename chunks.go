@@ -151,7 +151,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err e
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
 			coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AS listed, same,
-			coalesce(id, nextval(pg_get_serial_sequence('elevation_dataset_file_meta', 'id'))) AS id
+			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
 		WHERE NOT same OR status = 'corrupt'
 		ORDER BY 1`
