@@ -44,7 +44,7 @@ type analyzer struct {
 const (
 	maxDeaths   = 3   // of instances that read a chunk; then it is split, or its only file is at fault
 	maxFailures = 10  // to walk or to store a chunk while the database is well; then the analysis fails
-	maxHung     = 16  // goroutines left behind, each with a thread; then this instance takes no more work
+	maxHung     = 16  // goroutines left behind, with their threads; then this instance takes no more work
 	maxWarnings = 100 // kept of an analysis
 	idlePoll    = time.Second
 )
