@@ -28,8 +28,14 @@ lint: ## gofmt, go vet, staticcheck
 	$(GO) vet -tags peers,bench .
 	$(GO) run $(STATICCHECK) -tags peers,bench .
 
+bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000) files; needs 10 GB and 1.1 million inodes in TMPDIR
+	@$(GO) test -v -tags bench -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '--- PASS' -e '^PASS'
+
+soak: postgres ## run for long what the test suite runs for seconds
+	CAIRN_SOAK=1 $(GO) test -v -run '^Test(NobodyGains|MessageModel|KilledInstances)$$' -count 1 -timeout 90m .
+
 bench: postgres ## measure against floors taken in the same run
-	@$(GO) test -v -tags bench -run '^TestBench' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
+	@$(GO) test -v -tags bench -run '^TestBench' -skip '^TestBenchAnalysis$$' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
 	@$(GO) test -run '^$$' -bench '^Benchmark(Extents|Boxes|Registry)$$' -benchtime 3s . | grep '^Bench'
 
 fuzz: ## fuzz each parser for FUZZTIME (5m)
@@ -42,4 +48,4 @@ postgres: # PostgreSQL's server programs, where they are missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint bench fuzz postgres compiler
+.PHONY: help build run test test-peers lint bench bench-analysis soak fuzz postgres compiler

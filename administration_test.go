@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,9 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-// soaking says whether the long runs were asked for (make soak).
-func soaking() bool { return os.Getenv("CAIRN_SOAK") != "" }
 
 // agent is somebody in TestNobodyGains: what he can sign in with, and what he can take over.
 type agent struct {
@@ -66,10 +62,7 @@ func (a *agent) reach(ts *testServer) map[string]bool {
 // account he controls, what he could not before; and there is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
 	t.Parallel()
-	steps := 1000
-	if soaking() {
-		steps = 20_000
-	}
+	steps := soakOr(20_000, 1000)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +19,8 @@ type analysis struct {
 	State          string `json:"state"`
 	Force          bool   `json:"force"`
 	analysisCounts `json:"counts"`
-	Warnings       []string   `json:"warnings"`     // directories that could not be listed
+	progress       `json:"progress"`
+	Warnings       []string   `json:"warnings"`     // directories that could not be listed, or not by every instance
 	FailureCode    *string    `json:"failure_code"` // with state failed
 	Failure        *string    `json:"failure"`
 	RequestedBy    string     `json:"requested_by"`
@@ -38,6 +40,13 @@ type analysisCounts struct {
 	Failed    int64 `json:"failed"`
 }
 
+// progress is how far an analysis is.
+type progress struct {
+	Done        int64  `json:"done"`         // files whose row is stored
+	Expected    *int64 `json:"expected"`     // files; while they are listed as many as last time, null at first
+	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null where there is none
+}
+
 // The states of an analysis: queued, then walking (files are listed, and read at the same time), then
 // reading, then one of the last three.
 const (
@@ -52,7 +61,13 @@ const (
 // analysisColumns are the columns of an analysis, of the table analyses under the name a.
 const analysisColumns = `
 	a.id, a.dataset_id, a.state, a.force, a.total, a.added, a.changed, a.unchanged, a.removed, a.failed,
-	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at`
+	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at,
+	a.added + a.changed + a.unchanged AS done,
+	CASE WHEN a.state NOT IN ('queued', 'walking') THEN a.total
+		WHEN a.expected > 0 THEN greatest(a.expected, a.total) END AS expected,
+	CASE WHEN a.state = 'reading' OR a.state = 'walking' AND a.expected > 0 THEN
+		(extract(epoch FROM now() - a.started_at) * (greatest(a.expected * (a.state = 'walking')::int, a.total)
+			/ nullif(a.added + a.changed + a.unchanged, 0)::float8 - 1))::bigint END AS seconds_left`
 
 // analysisPath is where the API has an analysis.
 func analysisPath(datasetID, id int64) string {
@@ -140,6 +155,33 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, a)
 }
 
+// fileChange is what became of a file in an analysis.
+type fileChange struct {
+	Path   string `json:"path"`
+	Change string `json:"change"` // added, changed or removed
+}
+
+// changesKept is of how many analyses of a dataset the changes are kept.
+const changesKept = 10
+
+// listChanges answers GET …/analyses/{analysis}/changes, in the order of the paths: all, or one kind.
+func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
+	change := optional(r.URL.Query(), "change")
+	var v invalid
+	known := change == nil || slices.Contains([]string{"added", "changed", "removed"}, *change)
+	v.check(known, "change", "unknown", "must be added, changed or removed")
+	if err := v.err(); err != nil {
+		return err
+	}
+	a, err := s.pathAnalysis(r)
+	if err != nil {
+		return err
+	}
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]fileChange, error) {
+		return listChanges(r.Context(), s.db, a.ID, change, after[0], limit)
+	}, func(f fileChange) []string { return []string{f.Path} })
+}
+
 // cancelAnalysis answers DELETE …/analyses/{analysis}. What has been stored stays.
 func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 	a, err := s.pathAnalysis(r)
@@ -175,12 +217,22 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 // createAnalysis queues an analysis and tells all instances.
 func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool, requestedBy string) (analysis, error) {
 	const query = `
-		WITH told AS (SELECT pg_notify('` + workChannel + `', ''))
-		INSERT INTO analyses AS a (dataset_id, force, requested_by)
-		SELECT $1, $2, $3
+		WITH told AS (SELECT pg_notify('` + workChannel + `', '')),
+		forgotten AS (
+			DELETE FROM analysis_changes
+			WHERE analysis_id IN (SELECT id FROM analyses WHERE dataset_id = $1 ORDER BY id DESC OFFSET $4)
+		)
+		INSERT INTO analyses AS a (dataset_id, force, requested_by, expected)
+		SELECT $1, $2, $3, coalesce((
+			SELECT total
+			FROM analyses
+			WHERE dataset_id = $1 AND state = 'succeeded'
+			ORDER BY id DESC
+			LIMIT 1
+		), 0)
 		FROM told
 		RETURNING ` + analysisColumns
-	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query, datasetID, force, requestedBy)
+	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query, datasetID, force, requestedBy, changesKept-1)
 }
 
 // runningAnalysis is the id of the dataset's analysis that has not ended, or 0.
@@ -207,6 +259,25 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 		ORDER BY a.id DESC
 		LIMIT $3`
 	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
+}
+
+// listChanges returns what an analysis found changed after a path. The intervals of its chunks do not overlap, so the
+// first that may hold such a path is the last that begins before it.
+func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) ([]fileChange, error) {
+	const query = `
+		SELECT e.path, e.change
+		FROM analysis_changes c, LATERAL (
+			SELECT unnest(c.added) AS path, 'added' AS change
+			UNION ALL
+			SELECT unnest(c.changed), 'changed'
+			UNION ALL
+			SELECT unnest(c.removed), 'removed'
+		) e
+		WHERE c.analysis_id = $1 AND e.path > $2 AND ($3::text IS NULL OR e.change = $3)
+			AND c.from_path >= (SELECT coalesce(max(from_path), '') FROM analysis_changes WHERE analysis_id = $1 AND from_path < $2)
+		ORDER BY c.from_path, e.path
+		LIMIT $4`
+	return collect[fileChange](ctx, q, "list changes", query, id, after, change, limit)
 }
 
 // lockAnalysis takes the lock of one analysis, shared with all that work on it, to the end of the transaction; who

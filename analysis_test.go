@@ -354,6 +354,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 			dataset := c.addDataset("tiles")
 			c.analyze(dataset, nil)
 			armed.Store(true)
+			ts.exec(`UPDATE elevation_dataset_file_meta SET reader_version = 0`) // all are read again
 			a := c.analyze(dataset, nil)
 			if how != "part" && (a.text("state") != "failed" || a.text("failure_code") != "dataset_unavailable") {
 				t.Errorf("%s", a.body)
@@ -439,6 +440,7 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	}
 	c.must(204, "DELETE", location, nil)
 	c.must(204, "DELETE", location, nil)
+	waitFor(t, "the read to be left behind", func() bool { return ts.analyzer.hung.Load() == 1 })
 	close(proceed)
 	if a := c.finished(location); a.text("state") != "canceled" || len(c.files(dataset)) != 0 {
 		t.Errorf("%s", a.body)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// analyzer does the work of analyses in this instance: one goroutine walks, one a core reads. All its state that
+// analyzer does the work of analyses in this instance: one goroutine walks, others read. All its state that
 // matters is in the database, so that it may be killed at any moment, and so that any number of instances share
 // the work. A task that is claimed is its instance's for as long as that lives (instances.go); its token keeps out
 // whoever has been given up on and comes back.
@@ -32,6 +33,8 @@ type analyzer struct {
 	beforeRead func(path string)
 
 	wake   []chan struct{} // one for each goroutine
+	busy   chan struct{}   // holds those that use the database for chunks: as many as cores
+	away   atomic.Bool     // the database is, and the log has it
 	alone  sync.RWMutex    // held for reading with every chunk, for writing with a suspect one
 	hung   atomic.Int64    // goroutines left behind that have not come back
 	stored atomic.Int64    // chunks stored by this instance
@@ -40,20 +43,21 @@ type analyzer struct {
 // Bounds of the analyzer.
 const (
 	maxDeaths   = 3   // of instances that read a chunk; then it is split, or its only file is at fault
-	maxFailures = 10  // to store a chunk while the database is well; then the analysis fails
-	maxHung     = 16  // goroutines left behind, each with a thread; then this instance takes no more work
+	maxFailures = 10  // to walk or to store a chunk while the database is well; then the analysis fails
+	maxHung     = 16  // goroutines left behind, with their threads; then this instance takes no more work
 	maxWarnings = 100 // kept of an analysis
 	idlePoll    = time.Second
 )
 
-// newAnalyzer makes an analyzer with as many readers as cores. Nothing runs yet.
+// newAnalyzer makes an analyzer with four readers a core. Nothing runs yet.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
 	a := &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
-		chunkSize: 500,
+		chunkSize: 1000,
 		patience:  30 * time.Second,
+		busy:      make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
 	}
-	for range 1 + max(2, runtime.GOMAXPROCS(0)) { // the walker and the readers
+	for range 1 + 4*cap(a.busy) { // the walker and the readers, most of whom wait where the file system is slow
 		a.wake = append(a.wake, make(chan struct{}, 1))
 	}
 	return a
@@ -82,9 +86,7 @@ func (a *analyzer) run(ctx context.Context) {
 				worked, err := false, error(nil)
 				if a.hung.Load() < maxHung {
 					worked, err = step(ctx)
-				}
-				if err != nil && ctx.Err() == nil {
-					a.log.Error("analysis", "error", err)
+					a.logTrouble(ctx, err)
 				}
 				if worked && err == nil {
 					continue
@@ -98,6 +100,17 @@ func (a *analyzer) run(ctx context.Context) {
 		})
 	}
 	wg.Wait()
+}
+
+// logTrouble logs what went wrong with a step; that the database is away, once until it is back.
+func (a *analyzer) logTrouble(ctx context.Context, err error) {
+	switch away := isUnavailable(err); {
+	case ctx.Err() != nil:
+	case err != nil && !(away && a.away.Swap(true)):
+		a.log.Error("analysis", "error", err)
+	case err == nil && a.away.Swap(false):
+		a.log.Info("the database is back")
+	}
 }
 
 // handOver passes a step on to the caller of ask, which takes it unless it has left us behind.
@@ -187,6 +200,40 @@ type task struct {
 	Path       string // of the dataset
 	Force      bool
 	Token      string
+	Alone      bool // no other instance that lives may see the directory
+	Known      bool // the dataset has rows
+	Failures   int  // to store what was done
+}
+
+// taskColumns are, in SQL, the columns of a task that the instance $1 holds, of the tables analyses a and datasets d.
+const taskColumns = `
+	a.id AS analysis_id, a.dataset_id, d.path, a.force, NOT ` + othersSee + ` AS alone,
+	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
+
+// work does a task, unless it has failed too often, and settles it. The context of what it does ends within a second
+// of the task's being another's, or of the end of its analysis.
+func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) error) error {
+	const query = `
+		SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND walker_token::text = $2 AND finished_at IS NULL)
+			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $2)`
+	if t.Failures >= maxFailures {
+		return a.settle(ctx, t, &failure{failureInternal, "Rows could not be stored; the log says why."})
+	}
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		for pause(working, idlePoll/2); working.Err() == nil; pause(working, idlePoll/2) {
+			ours := true
+			if err := a.db.QueryRow(working, query, t.AnalysisID, t.Token).Scan(&ours); err == nil && !ours {
+				cancel(errNotOurs)
+			}
+		}
+	}()
+	err := do(working)
+	if err != nil && context.Cause(working) == errNotOurs {
+		err = errNotOurs
+	}
+	return a.settle(ctx, t, err)
 }
 
 // settle decides what becomes of a task that ended with err: it is done or another's, its analysis has to fail, or
@@ -195,13 +242,27 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	const giveBack = `
 		WITH walk AS (
 			UPDATE analyses
-			SET walker = NULL, walker_token = NULL
+			SET walker = NULL, walker_token = NULL, failures = failures + $3::boolean::int
 			WHERE id = $1 AND walker_token = $2
 		)
 		UPDATE analysis_chunks
 		SET reader = NULL, token = NULL, failures = failures + $3::boolean::int
 		WHERE analysis_id = $1 AND token = $2`
-	if f, ok := errors.AsType[*failure](err); ok {
+	const blind = `
+		UPDATE analyses a
+		SET blind = array_append(array_remove(blind, $2), $2),
+			warnings = CASE WHEN $2 = ANY (blind) THEN warnings ELSE (warnings || $3::text)[1:$4] END
+		WHERE id = $1 AND finished_at IS NULL`
+	f, failed := errors.AsType[*failure](err)
+	switch {
+	case failed && f.code == failureUnavailable && !t.Alone:
+		host, _ := os.Hostname() // where it is unknown, "" does
+		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s", strings.ToValidUTF8(host, "?"), f.reason)
+		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", f.reason)
+		if _, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings); err == nil {
+			err = f
+		}
+	case failed:
 		err = pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
 			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *f)
 		})
@@ -218,6 +279,9 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		_, giveErr := a.db.Exec(limited, giveBack, t.AnalysisID, t.Token, refused && !isUnavailable(err))
 		cancel()
+		if giveErr == nil && err == f {
+			return nil
+		}
 		if giveErr == nil || ctx.Err() != nil {
 			return err
 		}
@@ -241,53 +305,51 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 			walker_token = gen_random_uuid()
 		FROM datasets d
 		WHERE d.id = a.dataset_id AND a.id = (
-			SELECT id
-			FROM analyses
-			WHERE finished_at IS NULL AND state IN ('queued', 'walking')
-				AND (walker IS NULL OR walker = ANY (` + deadInstances + `))
-			ORDER BY id
+			SELECT a.id
+			FROM analyses a
+			WHERE a.finished_at IS NULL AND a.state IN ('queued', 'walking')
+				AND (a.walker IS NULL OR a.walker = ANY (` + deadInstances + `))
+				AND ` + maySee + `
+			ORDER BY a.failures, a.id
 			LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
-		RETURNING a.id AS analysis_id, a.dataset_id, d.path, a.force, a.walker_token::text AS token, a.walked_to`
+		RETURNING ` + taskColumns + `, a.walker_token::text AS token, a.failures, a.walked_to`
 	tasks, err := collect[walkTask](ctx, a.db, "claim walk", claim, a.instance)
 	if err != nil || len(tasks) == 0 {
 		return false, err
 	}
-	return true, a.settle(ctx, tasks[0].task, a.walk(ctx, tasks[0]))
+	return true, a.work(ctx, tasks[0].task, func(ctx context.Context) error { return a.walk(ctx, tasks[0]) })
 }
 
-// chunk is an interval (from, to] of a dataset's paths with the files found in it; to is nil at the end.
+// chunk is an interval (from, to] of a dataset's paths, to being nil at the end, with the files found in it.
 type chunk struct {
-	FromPath string
-	ToPath   *string
-	Files    []entry
-	Warnings []string `db:"-"` // of the walk since the chunk before
+	FromPath                  string
+	ToPath                    *string
+	Paths                     []string
+	Sizes, Modified, Sidecars []int64
+	Warnings                  []string // of the walk since the chunk before
 }
 
 // walk lists the dataset's directory, from where an earlier walk of the same analysis left off, and writes its
 // chunks. The last one has no end.
 func (a *analyzer) walk(ctx context.Context, t walkTask) error {
-	const query = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1)`
-	var known bool
-	if err := a.db.QueryRow(ctx, query, t.DatasetID).Scan(&known); err != nil {
-		return fmt.Errorf("look for known files: %w", err)
-	}
 	w := &walker{after: t.WalkedTo}
 	return a.ask(ctx, &w.progress, func(ctx context.Context, hand handOver) error {
-		next := chunk{FromPath: t.WalkedTo, Files: []entry{}}
+		next := chunk{FromPath: t.WalkedTo}
 		flush := func(to *string) error {
 			full := next
 			full.ToPath = to
 			err := hand(func() error { return a.appendChunk(ctx, t, full) })
 			if err == nil && to != nil {
-				next = chunk{FromPath: *to, Files: []entry{}}
+				next = chunk{FromPath: *to}
 			}
 			return err
 		}
 		w.file = func(e entry) error {
-			next.Files = append(next.Files, e)
-			if len(next.Files) < a.chunkSize {
+			next.Paths, next.Sizes = append(next.Paths, e.Path), append(next.Sizes, e.Size)
+			next.Modified, next.Sidecars = append(next.Modified, e.Modified), append(next.Sidecars, e.Sidecars)
+			if len(next.Paths) < a.chunkSize {
 				return nil
 			}
 			return flush(&e.Path)
@@ -298,7 +360,7 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 			}
 			return nil
 		}
-		root, err := a.openDataset(t.task, known)
+		root, err := a.openDataset(t.task)
 		if err != nil {
 			return err
 		}
@@ -311,28 +373,31 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 				return err
 			}
 		}
-		if next.FromPath == "" && len(next.Files) == 0 && known && !t.Force {
+		if next.FromPath == "" && len(next.Paths) == 0 && t.Known && !t.meant() {
 			return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
 		}
 		return flush(nil)
 	})
 }
 
+// meant says whether a directory that is missing or empty is meant to be: with force, and no other instance sees more.
+func (t task) meant() bool { return t.Force && t.Alone }
+
 // openDataset opens a dataset's directory. Where it is missing, or empty though files are known, the analysis has
 // to fail and keeps every row: a share that is not mounted must not empty the catalogue. Only force says that it is
 // meant; a missing directory is then nil.
-func (a *analyzer) openDataset(t task, known bool) (*os.Root, error) {
+func (a *analyzer) openDataset(t task) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
 		return nil, unavailable("The dataset lies outside the dataset roots.")
 	}
 	root, empty, err := place.open()
 	switch {
-	case errors.Is(err, os.ErrNotExist) && t.Force:
+	case errors.Is(err, os.ErrNotExist) && t.meant():
 		return nil, nil
 	case err != nil:
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
-	case empty && known && !t.Force:
+	case empty && t.Known && !t.meant():
 		root.Close()
 		return nil, unavailable("The dataset's directory is empty, though files are known. If that is so, analyse it with force.")
 	}
@@ -351,19 +416,20 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
 		WITH told AS (SELECT pg_notify('` + workChannel + `', ''))
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, files)
-		SELECT $1, $2, $3, $4
+		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
+		SELECT $1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
+			coalesce($7::bigint[], '{}')
 		FROM told`
 	defer a.wakeAll()
 	return pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}
-		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.ToPath, len(c.Files), c.Warnings, maxWarnings)
+		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.ToPath, len(c.Paths), c.Warnings, maxWarnings)
 		if err != nil {
 			return err
 		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.FromPath, c.ToPath, c.Files)
+		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.FromPath, c.ToPath, c.Paths, c.Sizes, c.Modified, c.Sidecars)
 		return err
 	})
 }

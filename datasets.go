@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,12 +61,14 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var place place
 	err := errHangs
 	if s.analyzer.hung.Load() < maxHung {
-		err = s.analyzer.ask(s.stopping, new(atomic.Int64), func(context.Context, handOver) (err error) {
+		ctx, cancel := context.WithTimeout(s.stopping, requestLimit/2)
+		defer cancel()
+		err = s.analyzer.ask(ctx, new(atomic.Int64), func(context.Context, handOver) (err error) {
 			place, err = s.cfg.checkDataset(in.Name, in.Path, in.Description)
 			return err
 		})
 	}
-	if errors.Is(err, errHangs) || errors.Is(err, context.Canceled) { // or we stop
+	if errors.Is(err, errHangs) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // or we stop
 		return invalid{{"path", "not_a_directory", "cannot be opened as a directory: it does not answer"}}.err()
 	}
 	if err != nil {
@@ -418,7 +419,7 @@ const fileColumns = `
 // storedFile is a file as its row has it: with nanoseconds, finer than the database's own times.
 type storedFile struct {
 	ElevationDatasetFileMeta
-	ModifiedNS int64 `json:"modified_ns"`
+	ModifiedNS int64
 }
 
 // collectFiles returns the files of a query for fileColumns.
@@ -441,45 +442,6 @@ func listFiles(ctx context.Context, q querier, datasetID int64, status *string, 
 		ORDER BY path
 		LIMIT $4`
 	return collectFiles(ctx, q, "list files", query, datasetID, after, status, limit)
-}
-
-// upsertFiles stores rows, and counts those that are new, differ from what was stored, or do not.
-func upsertFiles(ctx context.Context, tx pgx.Tx, datasetID int64, rows []ElevationDatasetFileMeta) (n analysisCounts, err error) {
-	const query = `
-		WITH new AS MATERIALIZED (
-			SELECT *
-			FROM json_populate_recordset(NULL::elevation_dataset_file_meta, $2)
-		),
-		known AS MATERIALIZED (
-			SELECT to_jsonb(f) - '{id,dataset_id,analyzed_at}'::text[]
-				= to_jsonb(new) - '{id,dataset_id,analyzed_at}'::text[] AS same
-			FROM new
-			JOIN elevation_dataset_file_meta f ON f.dataset_id = $1 AND f.path = new.path
-		),
-		put AS (
-			INSERT INTO elevation_dataset_file_meta (dataset_id,` + storedColumns + `)
-			SELECT $1,` + storedColumns + `
-			FROM new
-			ON CONFLICT (dataset_id, path) DO UPDATE
-			SET (` + storedColumns + `) = (SELECT ` + storedColumns + ` FROM (SELECT excluded.*) e)
-		)
-		SELECT
-			(SELECT count(*) FROM new) - (SELECT count(*) FROM known),
-			(SELECT count(*) FROM known WHERE NOT same),
-			(SELECT count(*) FROM known WHERE same),
-			(SELECT count(*) FROM new WHERE status IN ('corrupt', 'unreadable'))`
-	in := make([]storedFile, len(rows))
-	for i, m := range rows {
-		in[i] = storedFile{m, m.ModifiedAt.UnixNano()}
-	}
-	encoded, err := json.Marshal(in)
-	if err != nil {
-		return n, fmt.Errorf("encode rows: %w", err)
-	}
-	if err := tx.QueryRow(ctx, query, datasetID, encoded).Scan(&n.Added, &n.Changed, &n.Unchanged, &n.Failed); err != nil {
-		return n, fmt.Errorf("store rows: %w", err)
-	}
-	return n, nil
 }
 
 // fileStatuses are all values of a file's status.

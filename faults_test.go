@@ -20,8 +20,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // sickFS is a small file system (FUSE) in a process of its own, with faults on command: top.tif, and in sub
@@ -307,7 +305,7 @@ func TestHungFileSystem(t *testing.T) {
 			fs.set(test.rule)
 			ts.analyzer.alone.Unlock()
 		}
-		location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true}).header.Get("Location")
 		if test.atReading {
 			waitFor(t, "the end of the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })
 			fs.set(test.rule)
@@ -331,7 +329,7 @@ func TestHungFileSystem(t *testing.T) {
 	}
 	before := fs.hangs.Load()
 	fs.set("read:sub/a.tif:hang")
-	c.must(202, "POST", datasets["d"]+"/analyses", nil)
+	c.must(202, "POST", datasets["d"]+"/analyses", map[string]bool{"force": true})
 	waitFor(t, "the file system to hang", func() bool { return fs.hangs.Load() > before })
 	stopsPromptly(t, ts)
 }
@@ -501,7 +499,7 @@ func TestCancelAndDeleteWhileStoring(t *testing.T) {
 	dataset := c.addDataset("tiles")
 	for round := range 30 {
 		reads.Store(0)
-		location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true}).header.Get("Location")
 		waitFor(t, "reads", func() bool { return reads.Load() >= int64(round*7%300) })
 		paths := []string{location, location}
 		if round%3 == 0 {
@@ -553,9 +551,12 @@ func TestOutageWhileReading(t *testing.T) {
 			t.Fatal(err)
 		}
 		proceed <- true // storing fails, and so does giving back
-		tries := func() int { return strings.Count(ts.log.String(), `"msg":"analysis"`) }
-		before := tries()
-		waitFor(t, "the service to try again and again", func() bool { return tries() >= before+3 })
+		said := func(msg string) int { return strings.Count(ts.log.String(), `"msg":"`+msg+`"`) }
+		before, beats := said("analysis"), said("housekeeping")
+		waitFor(t, "the service to try again and again", func() bool { return said("housekeeping") >= beats+3 })
+		if n := said("analysis"); n > before+1 {
+			t.Errorf("%d lines about one outage", n-before)
+		}
 		if err := asSuperuser(`ALTER DATABASE ` + name + ` ALLOW_CONNECTIONS true`); err != nil {
 			t.Fatal(err)
 		}
@@ -646,22 +647,13 @@ func TestStaleWalker(t *testing.T) {
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 1, 3)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
-	walked := make(chan error)
-	err := pgx.BeginFunc(t.Context(), ts.db, func(tx pgx.Tx) error {
-		// The walk asks for known rows first: there it stays.
-		if _, err := tx.Exec(t.Context(), `LOCK TABLE elevation_dataset_file_meta`); err != nil {
-			return err
+	ts.exec(`UPDATE analyses SET state = 'walking', walker = 'another', walker_token = gen_random_uuid()`)
+	lost := task{AnalysisID: int64(c.must(200, "GET", location, nil).number("id")), Token: "00000000-0000-0000-0000-000000000000", Alone: true}
+	for _, alone := range []bool{true, false} {
+		lost.Alone = alone
+		if err := ts.analyzer.settle(t.Context(), lost, unavailable("gone")); err != nil {
+			t.Error(err)
 		}
-		go func() {
-			_, err := ts.analyzer.walkStep(context.Background())
-			walked <- err
-		}()
-		waitFor(t, "the claim", func() bool { return c.must(200, "GET", location, nil).text("state") == stateWalking })
-		ts.exec(`UPDATE analyses SET walker = 'another', walker_token = gen_random_uuid()`)
-		return os.Rename(dir, dir+".away")
-	})
-	if err := errors.Join(err, <-walked); err != nil {
-		t.Error(err)
 	}
 	if a := c.must(200, "GET", location, nil); a.text("state") != stateWalking {
 		t.Errorf("%s", a.body)

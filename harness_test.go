@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	osuser "os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,7 +226,7 @@ func startServer(t *testing.T, adjust func(*server), env ...string) *testServer 
 }
 
 // serveUnderTest is a service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names
-// a file whose reading kills it.
+// a file whose reading kills it, CAIRN_TEST_CHUNK how many files make a chunk.
 func serveUnderTest() int {
 	env := os.Environ()
 	cfg, err := loadConfig(env)
@@ -234,6 +235,9 @@ func serveUnderTest() int {
 		defer stop()
 		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {
 			s.life = time.Second
+			if size, err := strconv.Atoi(lookup(env, "CAIRN_TEST_CHUNK")); err == nil {
+				s.analyzer.chunkSize = size
+			}
 			if name := lookup(env, "CAIRN_TEST_DIE_ON"); name != "" {
 				s.analyzer.beforeRead = func(path string) {
 					if path == name {
@@ -553,4 +557,12 @@ func (ts *testServer) addToken(username, name string, granted ...string) client 
 func (c client) credentialID() string {
 	c.t.Helper()
 	return c.must(200, "GET", "/api/v1/auth/me", nil).json["credential"].(map[string]any)["id"].(string)
+}
+
+// soakOr is how often a test does what takes long: in make soak, and otherwise.
+func soakOr(soak, test int) int {
+	if os.Getenv("CAIRN_SOAK") != "" {
+		return soak
+	}
+	return test
 }

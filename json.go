@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,79 +12,9 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 )
-
-// writeJSON answers with v in JSON.
-func writeJSON(w http.ResponseWriter, status int, v any) error {
-	body, err := encodeJSON(v)
-	if err != nil {
-		return err
-	}
-	return writeBytes(w, status, "application/json", body)
-}
-
-// encodeJSON is v in JSON, with a newline at the end.
-func encodeJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, fmt.Errorf("encode the answer: %w", err)
-	}
-	return b.Bytes(), nil
-}
-
-// writeBytes answers with a body that is complete.
-func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) error {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	w.Write(body) // an error means that the client left
-	return nil
-}
-
-// entityTag is the strong entity tag of a body (RFC 9110, section 8.8.3).
-func entityTag(body []byte) string {
-	sum := sha256.Sum256(body)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
-}
-
-// matchesTag says whether a list of entity tags, If-Match's or If-None-Match's, names this one.
-func matchesTag(list, tag string) bool {
-	return slices.ContainsFunc(strings.Split(list, ","), func(one string) bool {
-		one = strings.TrimSpace(one)
-		return one == tag || one == "*"
-	})
-}
-
-// writeTagged answers with v in JSON and its entity tag; 304 where a GET shows that the client has it.
-func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
-	body, err := encodeJSON(v)
-	if err != nil {
-		return err
-	}
-	tag := entityTag(body)
-	w.Header().Set("ETag", tag)
-	if r.Method != http.MethodPatch && r.Method != http.MethodPut && matchesTag(r.Header.Get("If-None-Match"), tag) {
-		w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	return writeBytes(w, http.StatusOK, "application/json", body)
-}
-
-// writeDone answers 204 to a change, where err is nil, once the principals that it touches are dropped.
-func (s *server) writeDone(w http.ResponseWriter, err error, touched ...string) error {
-	if err != nil {
-		return err
-	}
-	s.principals.drop(touched...)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
 
 // maxBody bounds what is read of a request.
 const maxBody = 1 << 20

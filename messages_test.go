@@ -266,10 +266,7 @@ type modelUser struct {
 // other way). After each step list, count and read state of every user agree with the model.
 func TestMessageModel(t *testing.T) {
 	t.Parallel()
-	steps := 500
-	if soaking() {
-		steps = 10_000
-	}
+	steps := soakOr(10_000, 500)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -408,3 +408,48 @@ CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
 CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_seals
   FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 INSERT INTO audit_unsealed SELECT id FROM audit_log;
+
+-- migration 4: incremental analysis
+
+-- What a row was made of besides the file's size and time: what lay beside the file, as a sum that changes with it,
+-- and the reader; 0 where the file was too new. What is as it was is not read again.
+ALTER TABLE elevation_dataset_file_meta
+  ADD COLUMN sidecars bigint NOT NULL DEFAULT 0,
+  ADD COLUMN reader_version integer NOT NULL DEFAULT 0;
+
+-- The files of a chunk, as columns.
+ALTER TABLE analysis_chunks
+  ADD COLUMN paths text[] COLLATE "C" NOT NULL DEFAULT '{}',
+  ADD COLUMN sizes bigint[] NOT NULL DEFAULT '{}',
+  ADD COLUMN modified bigint[] NOT NULL DEFAULT '{}',
+  ADD COLUMN sidecars bigint[] NOT NULL DEFAULT '{}';
+UPDATE analysis_chunks
+SET (paths, sizes, modified, sidecars) = (
+  SELECT coalesce(array_agg(e ->> 'path'), '{}'), coalesce(array_agg((e ->> 'size')::bigint), '{}'),
+    coalesce(array_agg((e ->> 'modified')::bigint), '{}'), coalesce(array_agg(0::bigint), '{}')
+  FROM json_array_elements(files) e
+);
+ALTER TABLE analysis_chunks
+  DROP COLUMN files,
+  ALTER COLUMN paths SET STORAGE EXTERNAL,
+  ALTER COLUMN sizes SET STORAGE EXTERNAL,
+  ALTER COLUMN modified SET STORAGE EXTERNAL,
+  ALTER COLUMN sidecars SET STORAGE EXTERNAL;
+CREATE INDEX analysis_chunks_failures_id_idx ON analysis_chunks (failures, id);
+
+-- blind are the instances that do not see the dataset's directory. expected is how many files the analysis before
+-- found. failures counts attempts of a walk that the database refused.
+ALTER TABLE analyses
+  ADD COLUMN blind text[] NOT NULL DEFAULT '{}',
+  ADD COLUMN expected bigint NOT NULL DEFAULT 0,
+  ADD COLUMN failures integer NOT NULL DEFAULT 0;
+
+-- Which files an analysis found added, changed and removed: a row for each chunk that had such.
+CREATE TABLE analysis_changes (
+  analysis_id bigint NOT NULL REFERENCES analyses ON DELETE CASCADE,
+  from_path   text   COLLATE "C" NOT NULL,
+  added       text[] COLLATE "C" NOT NULL,
+  changed     text[] COLLATE "C" NOT NULL,
+  removed     text[] COLLATE "C" NOT NULL,
+  PRIMARY KEY (analysis_id, from_path)
+);

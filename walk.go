@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
+	"math/rand/v2"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,9 +31,10 @@ const (
 
 // entry is a file that a walk found: anything but a directory.
 type entry struct {
-	Path     string `json:"path"` // as stored: see encodeName
-	Size     int64  `json:"size"`
-	Modified int64  `json:"modified"` // nanoseconds since 1970
+	Path     string // as stored: see encodeName
+	Size     int64
+	Modified int64 // nanoseconds since 1970
+	Sidecars int64 // changes with what lies beside the file: see neighbours
 }
 
 // row is the row of a file that is not read yet: it has no status.
@@ -97,68 +103,210 @@ type walker struct {
 	file  func(entry) error                 // called for each file
 	warn  func(dir string, err error) error // called for a directory ("a/b/") that could not be listed
 
-	progress atomic.Int64 // rises while the walk gets on
+	progress atomic.Int64   // rises while the walk gets on
+	entries  [64 << 10]byte // of the directory that is listed
 }
 
 // walk walks the tree below a directory; prefix ("" or "a/b/") comes before every path. That the directory itself
 // cannot be listed is an error (*listError); so is one that file or warn returns, and the end of ctx.
 func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
-	type child struct {
-		entry       // Path is the name, with a slash if it is a directory, not a symbolic link to one
-		err   error // why a directory cannot be listed
+	beside := neighbours{}
+	from, below := strings.CutPrefix(w.after, prefix)
+	switch name, _, isDir := strings.Cut(from, "/"); {
+	case !below:
+		from = ""
+	case isDir:
+		from = name + "/"
+	default:
+		from += "\x00" // what comes next
 	}
-	w.progress.Add(1)
-	names, err := readNames(dir)
-	if err != nil {
-		return err
-	}
-	children := make([]child, 0, len(names))
-	for _, name := range names {
-		w.progress.Add(1)
-		c := child{entry: entry{Path: encodeName(name)}}
-		info, err := dir.Lstat(name)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case err != nil:
-			// Nobody knows what it is. As a file it gets a row that says why; as a directory too, a warning.
-			children = append(children, child{entry{Path: c.Path + "/"}, err})
-		case info.IsDir():
-			c.Path += "/"
-		default:
-			c.Size, c.Modified = info.Size(), unixNano(info.ModTime())
-		}
-		children = append(children, c)
-		if err := ctx.Err(); err != nil {
+	for more, first := true, true; more; first = false {
+		var names []string
+		var err error
+		if names, more, err = w.list(ctx, dir, from, beside, first); err != nil {
 			return err
 		}
-	}
-	slices.SortFunc(children, func(a, b child) int { return strings.Compare(a.Path, b.Path) })
-	// A name that is renamed over while the directory is read may be listed twice.
-	children = slices.CompactFunc(children, func(a, b child) bool { return a.Path == b.Path })
-	for _, c := range children {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		name, isDir := c.Path, strings.HasSuffix(c.Path, "/")
-		c.Path = prefix + name
-		switch {
-		case w.after >= c.Path && !(isDir && strings.HasPrefix(w.after, c.Path)):
-		case len(c.Path) > maxPath:
-			err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
-		case c.err != nil:
-			err = w.warn(c.Path, c.err)
-		case isDir:
-			err = w.descend(ctx, dir, name, c.Path)
-		default:
-			err = w.file(c.entry)
-		}
-		if err != nil {
-			return err
+		for batch := range slices.Chunk(names, 256) {
+			files := w.look(dir, batch)
+			for i, name := range batch {
+				e := entry{Path: prefix + name, Sidecars: beside.of(name)}
+				if files[i] != nil { // else the reader will see why
+					e.Size, e.Modified = files[i].Size(), unixNano(files[i].ModTime())
+				}
+				switch {
+				case len(e.Path) > maxPath:
+					err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
+				case strings.HasSuffix(name, "/"):
+					err = w.descend(ctx, dir, name, e.Path)
+				default:
+					err = w.file(e)
+				}
+				if err = cmp.Or(err, ctx.Err()); err != nil {
+					return err
+				}
+			}
+			from = batch[len(batch)-1] + "\x00"
 		}
 	}
 	return nil
 }
+
+// maxListed is how many names of a directory are kept at once: a larger directory is listed again for each so many.
+const maxListed = 1 << 16
+
+// list returns the least names in a directory, from one on, in order, and whether there are more. A directory's has a
+// slash behind it. The first time it notes what lies beside what. It reads the entries as the system gives them, with
+// their types: os.File would look at each entry or keep six times the memory.
+func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside neighbours, first bool) (names []string,
+	more bool, err error) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return nil, false, &listError{err}
+	}
+	defer f.Close()
+	bound := ""
+	shorten := func() {
+		slices.Sort(names)
+		names = slices.Compact(names) // what is renamed over meanwhile may be listed twice
+		if len(names) > maxListed {
+			names, more, bound = names[:maxListed], true, names[maxListed-1]
+		}
+	}
+	for {
+		w.progress.Add(1)
+		n, err := syscall.ReadDirent(int(f.Fd()), w.entries[:])
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, false, &listError{err}
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, false, err
+		}
+		if n <= 0 {
+			shorten()
+			return names, more, nil
+		}
+		for entries := w.entries[:n]; len(entries) > 0; {
+			// struct linux_dirent64: number, offset, length, type, and the name to a NUL.
+			length, kind := binary.NativeEndian.Uint16(entries[16:]), entries[18]
+			text, _, _ := bytes.Cut(entries[19:length], []byte{0})
+			entries = entries[length:]
+			if !first && kind == syscall.DT_REG && utf8.Valid(text) && !bytes.Contains(text, []byte{'\\'}) &&
+				(string(text) < from || bound != "" && string(text) > bound) {
+				continue // as below, but without making a string: most names are of other parts
+			}
+			raw := string(text)
+			if raw == "." || raw == ".." {
+				continue
+			}
+			if kind == syscall.DT_UNKNOWN {
+				w.progress.Add(1)
+				info, err := dir.Lstat(raw)
+				if errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				if err != nil || info.IsDir() { // nobody knows what it is: to open it as a directory says why
+					kind = syscall.DT_DIR
+				}
+			}
+			name := encodeName(raw)
+			if first {
+				beside.add(dir, raw, name)
+			}
+			if kind == syscall.DT_DIR {
+				name += "/"
+			}
+			if name >= from && (bound == "" || name < bound) {
+				names = append(names, name)
+			}
+			if len(names) == 2*maxListed {
+				shorten()
+			}
+		}
+	}
+}
+
+// look looks at the files among names, several at a time: a network file system takes its time for each. What it
+// knows nothing of is nil.
+func (w *walker) look(dir *os.Root, names []string) []fs.FileInfo {
+	const atOnce = 16
+	infos := make([]fs.FileInfo, len(names))
+	var all sync.WaitGroup
+	for first := range min(atOnce, len(names)) {
+		all.Go(func() {
+			for i := first; i < len(names); i += atOnce {
+				raw, err := decodePath(names[i])
+				if err == nil && !strings.HasSuffix(raw, "/") {
+					if info, err := dir.Lstat(raw); err == nil {
+						infos[i] = info
+					}
+				}
+				w.progress.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	return infos
+}
+
+// neighbours says what lies beside the files of a directory that is called as they are but for the extension: for each
+// stem, a sum of all sidecars with their sizes and times, and one of the names of all rasters. Stems share their sums
+// with others, so that these take little memory: then a file is read once more than it had to be.
+type neighbours map[neighbour]int64
+
+// neighbour is the key of a sum.
+type neighbour struct {
+	raster bool
+	stem   uint16
+}
+
+// add notes a name of the directory. What changes at this moment, or what a symbolic link leads to, might be changed
+// again unseen: such a sidecar is never the same.
+func (n neighbours) add(dir *os.Root, raw, name string) {
+	switch extension := path.Ext(name); {
+	case isListed(extension, " "+rasterExtensions+" "):
+		n[neighbour{true, stemSum(name)}] += int64(nameSum(name))
+	case isListed(extension, " "+sidecarExtensions+" "):
+		sum := int64(rand.Uint64())
+		if info, err := dir.Lstat(raw); err == nil && info.Mode().Type() != fs.ModeSymlink && isSettled(info.ModTime(), time.Now()) {
+			sum = int64(nameSum(fmt.Sprint(name, info.Size(), info.ModTime().UnixNano())))
+		}
+		n[neighbour{false, stemSum(name)}] += sum
+	}
+}
+
+// of is what changes with what a reader of that file may look at beside it: see sidecarOf.
+func (n neighbours) of(name string) int64 {
+	sum := n[neighbour{false, stemSum(name)}]
+	for isListed(path.Ext(name), " "+sidecarExtensions+" "+sidecarSuffixes+" ") {
+		name = strings.TrimSuffix(name, path.Ext(name))
+		sum += n[neighbour{true, uint16(nameSum(name))}] + n[neighbour{true, stemSum(name)}]
+	}
+	return sum
+}
+
+// isListed says whether an extension, with its dot and in any case, is in a list with a blank around each.
+func isListed(extension, list string) bool {
+	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
+}
+
+// isSettled says whether a file's time of change is old enough at a moment that any later change shows in it: file
+// systems tell times by up to two seconds apart.
+func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
+
+// nameSum is the FNV-1a hash of a text.
+func nameSum(text string) uint64 {
+	sum := uint64(14695981039346656037)
+	for i := range len(text) {
+		sum = (sum ^ uint64(text[i])) * 1099511628211
+	}
+	return sum
+}
+
+// stemSum is the part of nameSum by which names are told apart that differ in more than the extension.
+func stemSum(name string) uint16 { return uint16(nameSum(strings.TrimSuffix(name, path.Ext(name)))) }
 
 // descend walks the directory of that name, or warns that it cannot be listed.
 func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix string) error {
@@ -186,20 +334,6 @@ type listError struct{ err error }
 
 func (e *listError) Error() string { return "list directory: " + reasonOf(e.err) }
 func (e *listError) Unwrap() error { return e.err }
-
-// readNames returns the names in a directory in no order. They take a sixth of the memory of directory entries.
-func readNames(dir *os.Root) ([]string, error) {
-	f, err := dir.Open(".")
-	if err != nil {
-		return nil, &listError{err}
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
-		err = &listError{err}
-	}
-	return names, err
-}
 
 // fileReader makes the rows of a dataset's files. It keeps the directory of the last file open, since
 // opening a long path from the top for each file costs half the speed. It is used by one goroutine.

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// TestIncremental: only what changed is read again, also what changed beside a file, and what changed is listed.
+func TestIncremental(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var reads []string
+	ts := startServer(t, func(s *server) {
+		s.analyzer.chunkSize = 3
+		s.analyzer.beforeRead = func(path string) {
+			mu.Lock()
+			defer mu.Unlock()
+			reads = append(reads, path)
+		}
+	})
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	stamp := time.Now().Add(-time.Hour)
+	write := func(name, content string) error { // each change is at another time
+		stamp = stamp.Add(time.Second)
+		name = filepath.Join(dir, name)
+		return errors.Join(os.WriteFile(name, []byte(content), 0o644), os.Chtimes(name, stamp, stamp))
+	}
+	remove := func(name string) error { return os.Remove(filepath.Join(dir, name)) }
+	bare := string(testTIFF{order: binary.LittleEndian, tags: testSize()}.build())
+	geo := string(sampleTIFF())
+	world := "1\n0\n0\n-1\n10\n50\n"
+	if err := os.MkdirAll(filepath.Join(dir, "sub.tfw"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"a-b.tif", "a.b.tif", "a.tfw", "a.tif", "a.tif.aux.xml", "plain", "sub.tfw/a.tif", "z.tif"}
+	for _, name := range all {
+		content := map[string]string{"a.tfw": world, "a.tif": bare, "plain": bare, "z.tif": geo}[name]
+		if err := write(name, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dataset := c.addDataset("tiles")
+	for _, test := range []struct {
+		name    string
+		change  func() error
+		force   bool
+		reads   []string
+		changes []string
+	}{
+		{"first", nil, false, all, []string{"added a-b.tif", "added a.b.tif", "added a.tfw", "added a.tif", "added a.tif.aux.xml", "added plain", "added sub.tfw/a.tif", "added z.tif"}},
+		{"nothing", nil, false, nil, nil},
+		{"force", nil, true, all, nil},
+		{"another reader", func() error { ts.exec(`UPDATE elevation_dataset_file_meta SET reader_version = -1`); return nil }, false, all, nil},
+		{"content", func() error { return write("z.tif", bare) }, false, []string{"z.tif"}, []string{"changed z.tif"}},
+		{"world file", func() error { return write("a.tfw", "1\n0\n0\n-1\n20\n50\n") }, false, []string{"a.tfw", "a.tif"}, []string{"changed a.tfw", "changed a.tif"}},
+		{"world file gone", func() error { return remove("a.tfw") }, false, []string{"a.tif"}, []string{"removed a.tfw", "changed a.tif"}},
+		{"world file there", func() error { return write("a.tfw", world) }, false, []string{"a.tfw", "a.tif"}, []string{"added a.tfw", "changed a.tif"}},
+		{"upper case", func() error { return write("plain.PRJ", "LOCAL_CS[\"x\"]") }, false, []string{"plain", "plain.PRJ"}, []string{"added plain.PRJ"}},
+		{"and gone", func() error { return remove("plain.PRJ") }, false, []string{"plain"}, []string{"removed plain.PRJ"}},
+		{"raster gone", func() error { return remove("a.tif") }, false, []string{"a.tfw", "a.tif.aux.xml"}, []string{"changed a.tfw", "removed a.tif", "changed a.tif.aux.xml"}},
+		{"raster there", func() error { return write("a.tif", bare) }, false, []string{"a.tfw", "a.tif", "a.tif.aux.xml"}, []string{"changed a.tfw", "added a.tif", "changed a.tif.aux.xml"}},
+		{"just now", func() error { return os.WriteFile(filepath.Join(dir, "z.tif"), []byte(geo), 0o644) }, false, []string{"z.tif"}, []string{"changed z.tif"}},
+		{"still too new", nil, false, []string{"z.tif"}, nil},
+		{"a link", func() error {
+			return errors.Join(write("z.tif", geo), os.Symlink("z.tif", filepath.Join(dir, "l.tif")))
+		}, false, []string{"l.tif", "z.tif"}, []string{"added l.tif", "changed z.tif"}},
+		{"a link again", nil, false, []string{"l.tif"}, nil},
+	} {
+		if test.change != nil {
+			if err := test.change(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mu.Lock()
+		reads = nil
+		mu.Unlock()
+		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": test.force}).header.Get("Location")
+		a := c.finished(location)
+		mu.Lock()
+		slices.Sort(reads)
+		if !slices.Equal(reads, test.reads) {
+			t.Errorf("%s: read %q, want %q", test.name, reads, test.reads)
+		}
+		mu.Unlock()
+		changes := c.changes(location, "")
+		if !slices.Equal(changes, test.changes) {
+			t.Errorf("%s: changes %q, want %q; %s", test.name, changes, test.changes, a.body)
+		}
+		for i, change := range []string{"added", "changed", "removed"} {
+			if n := counts(a)[[]int{1, 2, 4}[i]]; len(c.changes(location, "&change="+change)) != n {
+				t.Errorf("%s: %d %s, %s", test.name, n, change, a.body)
+			}
+		}
+		rows := c.files(dataset)
+		if n := counts(a); n[0] != len(rows) || n[0] != n[1]+n[2]+n[3] {
+			t.Errorf("%s: %s", test.name, a.body)
+		}
+		sameRows(t, rows, dir)
+	}
+	c.refused(422, "invalid", "GET", dataset+"/analyses/1/changes?change=failed", nil)
+	if n := ts.queryInt(`SELECT count(DISTINCT analysis_id) FROM analysis_changes`); n > changesKept {
+		t.Errorf("the changes of %d analyses are kept", n)
+	}
+}
+
+// TestChangedWhileAnalysed: files that are added, changed, truncated and removed while analyses run crash nothing, and
+// the analysis after it is exact.
+func TestChangedWhileAnalysed(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 20 })
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 10, 50)
+	dataset := c.addDataset("tiles")
+	stop, restless := make(chan bool), sync.WaitGroup{}
+	restless.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			name := filepath.Join(dir, fmt.Sprintf("d%d/t%d.tif", i%10, i*7%60))
+			switch i % 5 {
+			case 0, 1:
+				os.WriteFile(name, geographicTIFF(float64(i%180), 10), 0o644)
+			case 2:
+				os.Truncate(name, int64(i%200))
+			case 3:
+				os.Remove(name)
+			case 4:
+				os.WriteFile(name[:len(name)-3]+"tfw", []byte("1\n0\n0\n-1\n20\n50\n"), 0o644)
+			}
+		}
+	})
+	for range 5 {
+		if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded {
+			t.Errorf("%s", a.body)
+		}
+	}
+	close(stop)
+	restless.Wait()
+	a := c.analyze(dataset, nil)
+	rows := c.files(dataset)
+	if n := counts(a); n[0] != len(rows) || n[0] != n[1]+n[2]+n[3] {
+		t.Errorf("%d rows, %s", len(rows), a.body)
+	}
+	sameRows(t, rows, dir)
+}
+
+// TestLargeDirectory: a directory that is listed in several parts is listed whole, in order.
+func TestLargeDirectory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many files")
+	}
+	t.Parallel()
+	dir := memoryDir(t)
+	const files = maxListed + 1000
+	for i := range files {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprintf("%06d", i*7919%files)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	next := 0
+	w := walker{
+		after: "000009",
+		file: func(e entry) error {
+			if next++; e.Path != fmt.Sprintf("%06d", 9+next) {
+				return fmt.Errorf("%s comes after %06d", e.Path, 8+next)
+			}
+			return nil
+		},
+		warn: func(_ string, err error) error { return err },
+	}
+	if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil || next != files-10 {
+		t.Errorf("%d files, %v", next, err)
+	}
+}
+
+// TestChunksAreMigrated: an analysis that was under way before the chunks had columns goes on.
+func TestChunksAreMigrated(t *testing.T) {
+	t.Parallel()
+	if err := suite.template(); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("cairn_test_%d", suite.databases.Add(1))
+	if err := asSuperuser(`CREATE DATABASE ` + name + ` OWNER cairn`); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { asSuperuser(`DROP DATABASE ` + name + ` WITH (FORCE)`) })
+	conn, err := pgx.Connect(t.Context(), databaseURL("cairn", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	steps, err := parseMigrations(schemaSQL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	statements := []string{}
+	statements = append(statements, steps[:4]...)
+	statements = slices.Insert(statements, 3, `
+		INSERT INTO datasets (name, path) VALUES ('d', 'd');
+		INSERT INTO analyses (dataset_id, force, requested_by) VALUES (1, false, 'x');
+		INSERT INTO analysis_chunks (analysis_id, from_path, files)
+		VALUES (1, '', '[{"path": "a", "size": 1, "modified": 2}, {"path": "b", "size": 3, "modified": 4}]'), (1, 'b', '[]')`)
+	for _, statement := range statements {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got string
+	const query = `SELECT string_agg(concat_ws(' ', paths, sizes, modified, sidecars), ', ' ORDER BY id) FROM analysis_chunks`
+	if err := conn.QueryRow(t.Context(), query).Scan(&got); err != nil || got != "{a,b} {1,3} {2,4} {0,0}, {} {} {} {}" {
+		t.Errorf("%q %v", got, err)
+	}
+}

@@ -1,0 +1,339 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	osuser "os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// testCluster is a PostgreSQL that a test may kill. What it has committed is with the operating system.
+type testCluster struct {
+	t          *testing.T
+	dir        string
+	program    string
+	attributes *syscall.SysProcAttr
+	cmd        *exec.Cmd
+	exit       atomic.Bool // of cmd
+	gone       chan bool   // closed then
+}
+
+// newTestCluster starts a cluster with a database cairn that belongs to a role of that name.
+func newTestCluster(t *testing.T) *testCluster {
+	t.Helper()
+	programs, err := findServerPrograms("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := os.MkdirTemp("", "cairn-cluster-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &testCluster{t: t, dir: filepath.Join(top, "data"), program: filepath.Join(programs, "postgres"), attributes: &syscall.SysProcAttr{Setpgid: true}}
+	t.Cleanup(func() {
+		c.kill()
+		waitFor(t, "the end of PostgreSQL", func() bool { return os.RemoveAll(top) == nil })
+	})
+	if os.Getuid() == 0 { // PostgreSQL does not run as root
+		account, err := accountOf(osuser.Lookup("postgres"))
+		if err == nil {
+			c.attributes.Credential = account.credential
+			err = errors.Join(os.Chmod(top, 0o755), os.Mkdir(c.dir, 0o700), os.Chown(c.dir, int(account.uid), int(account.gid)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	initdb := exec.Command(filepath.Join(programs, "initdb"), "-D", c.dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb.SysProcAttr, initdb.Dir = c.attributes, "/"
+	if output, err := initdb.CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, output)
+	}
+	c.start()
+	conn, err := pgx.Connect(t.Context(), c.url("postgres", "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, statement := range []string{`CREATE ROLE cairn LOGIN`, `CREATE DATABASE cairn OWNER cairn`} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// url names a database of the cluster.
+func (c *testCluster) url(user, database string) string {
+	return fmt.Sprintf("host=%s user=%s dbname=%s", c.dir, user, database)
+}
+
+// start starts the cluster and waits until it answers. It does not start while processes of one that was killed are
+// left.
+func (c *testCluster) start() {
+	c.t.Helper()
+	waitFor(c.t, "PostgreSQL", func() bool {
+		if c.cmd == nil || c.exit.Load() {
+			c.exit.Store(false)
+			c.cmd = exec.Command(c.program, "-D", c.dir, "-k", c.dir, "-h", "", "-c", "fsync=off", "-c", "jit=off")
+			c.cmd.SysProcAttr, c.cmd.Dir = c.attributes, "/"
+			if err := c.cmd.Start(); err != nil {
+				c.t.Fatal(err)
+			}
+			c.gone = make(chan bool)
+			go func(cmd *exec.Cmd, gone chan bool) {
+				cmd.Wait()
+				c.exit.Store(true)
+				close(gone)
+			}(c.cmd, c.gone)
+		}
+		conn, err := pgx.Connect(c.t.Context(), c.url("postgres", "postgres"))
+		if err == nil {
+			conn.Close(context.Background())
+		}
+		return err == nil
+	})
+}
+
+// kill ends the cluster with SIGKILL; what its server has started ends by itself then.
+func (c *testCluster) kill() {
+	c.cmd.Process.Kill()
+	<-c.gone
+}
+
+// changes reads what an analysis found changed, as "change path", over as many pages as there are.
+func (c client) changes(analysis, query string) (all []string) {
+	c.t.Helper()
+	for cursor := ""; ; {
+		a := c.must(200, "GET", analysis+"/changes?limit=7"+query+cursor, nil)
+		for _, item := range a.items() {
+			all = append(all, fmt.Sprint(item["change"], " ", item["path"]))
+		}
+		next, more := a.json["next_cursor"].(string)
+		if !more {
+			return all
+		}
+		cursor = "&cursor=" + next
+	}
+}
+
+// TestKilledInstances lets two instances analyse a folder that changes before each round, and kills one of them, sometimes
+// with PostgreSQL, somewhere in the middle. Each analysis ends by itself, and its counts, changes and rows are exact.
+func TestKilledInstances(t *testing.T) {
+	t.Parallel()
+	rounds := soakOr(50, 5)
+	db := newTestCluster(t)
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+db.url("cairn", "cairn"))
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 10, 100)
+	dataset := c.addDataset("tiles")
+	ts.stop()
+	env := append(ts.env, "CAIRN_TEST_CHUNK=20")
+	envs := [][]string{env, append(slices.Clone(env), "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())}
+	services := []*process{startProcess(t, envs[0]), startProcess(t, envs[1])}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	files := map[string]bool{} // as they are to be
+	for d := range 10 {
+		for f := range 100 {
+			files[fmt.Sprintf("d%d/t%d.tif", d, f)] = true
+		}
+	}
+	total, stamp := len(files), time.Now().Add(-100*time.Hour)
+	for round := range rounds {
+		var want []string
+		next := map[string]bool{}
+		for path := range files {
+			stamp = stamp.Add(time.Second)
+			name := filepath.Join(dir, path)
+			switch {
+			case round == 0:
+				want = append(want, "added "+path)
+				next[path] = true
+			case r.IntN(20) == 0:
+				want = append(want, "removed "+path)
+				if err := os.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			case r.IntN(10) == 0:
+				want = append(want, "changed "+path)
+				if err := errors.Join(os.WriteFile(name, geographicTIFF(float64(round), 0), 0o644), os.Chtimes(name, stamp, stamp)); err != nil {
+					t.Fatal(err)
+				}
+				fallthrough
+			default:
+				next[path] = true
+			}
+		}
+		for i := range r.IntN(100) {
+			path := fmt.Sprintf("d%d/new%d-%d.tif", r.IntN(10), round, i)
+			if err := os.WriteFile(filepath.Join(dir, path), sampleTIFF(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			want, next[path] = append(want, "added "+path), true
+		}
+		files, total = next, len(next)
+
+		victim := r.IntN(2)
+		c.url = services[r.IntN(2)].url
+		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": r.IntN(2) == 0}).header.Get("Location")
+		threshold := r.IntN(total)
+		waitFor(t, "progress", func() bool {
+			a := c.must(200, "GET", location, nil)
+			return a.json["finished_at"] != nil || a.json["progress"].(map[string]any)["done"].(float64) >= float64(threshold)
+		})
+		withDatabase := r.IntN(3) == 0
+		services[victim].cmd.Process.Kill()
+		if withDatabase {
+			db.kill()
+		}
+		<-services[victim].exit
+		if withDatabase {
+			db.start()
+		}
+		services[victim] = startProcess(t, envs[victim])
+		c.url = services[r.IntN(2)].url
+		waitFor(t, "an answer", func() bool { a, err := c.try("GET", location); return err == nil && a.status == 200 })
+		a := c.finished(location)
+		n := func(change string) (n int) {
+			for _, w := range want {
+				if strings.HasPrefix(w, change) {
+					n++
+				}
+			}
+			return n
+		}
+		exact := [6]int{total, n("added"), n("changed"), total - n("added") - n("changed"), n("removed"), 0}
+		if a.text("state") != stateSucceeded || counts(a) != exact {
+			t.Errorf("round %d: want %v, %s", round, exact, a.body)
+		}
+		byPath := func(a, b string) int {
+			_, a, _ = strings.Cut(a, " ")
+			_, b, _ = strings.Cut(b, " ")
+			return strings.Compare(a, b)
+		}
+		slices.SortFunc(want, byPath)
+		if got := c.changes(location, ""); !slices.Equal(got, want) {
+			t.Errorf("round %d: %d changes, want %d", round, len(got), len(want))
+		}
+		sameRows(t, c.files(dataset), dir)
+	}
+}
+
+// TestBlindInstance: an instance that does not see the directory says so and leaves the analysis to another, also
+// with force; where none sees it, it fails and keeps every row.
+func TestBlindInstance(t *testing.T) {
+	t.Parallel()
+	var seeing atomic.Pointer[testServer]
+	waits := func(s *server) {
+		s.life = time.Second
+		s.analyzer.chunkSize = 1
+		s.analyzer.beforeRead = func(string) {
+			if ts := seeing.Load(); ts != nil { // the other has tried by now
+				waitFor(t, "the other to try", func() bool { return ts.queryInt(`SELECT max(cardinality(blind)) FROM analyses`) > 0 })
+			}
+		}
+	}
+	one := startServer(t, waits)
+	c := one.signIn("root", "all")
+	dir := filepath.Join(one.datasets, "tiles")
+	makeTiles(t, dir, 4, 10)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	two := startServer(t, waits, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+t.TempDir())...)
+	seeing.Store(one)
+	for _, force := range []bool{false, true} {
+		one.exec(`UPDATE elevation_dataset_file_meta SET reader_version = 0`)
+		a := c.analyze(dataset, map[string]bool{"force": force})
+		warnings, _ := a.json["warnings"].([]any)
+		if counts(a) != [6]int{40, 0, 0, 40, 0, 0} || len(warnings) != 1 || !strings.Contains(fmt.Sprint(warnings...), "leaves the work") {
+			t.Errorf("force %v: %s", force, a.body)
+		}
+		one.exec(`UPDATE analyses SET blind = '{}'`)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.analyze(dataset, nil); a.text("failure_code") != failureUnavailable || len(c.files(dataset)) != 40 {
+		t.Errorf("nobody sees it: %s", a.body)
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	// The one that sees it dies, or stops: the other then says that it is not there.
+	two.exec(`UPDATE analyses SET blind = '{}'`)
+	one.stop()
+	c.url = two.url
+	if a := c.analyze(dataset, nil); a.text("failure_code") != failureUnavailable || len(c.files(dataset)) != 40 {
+		t.Errorf("nobody is left who sees it: %s", a.body)
+	}
+}
+
+// TestRefusedWalk: a walk that the database refuses again and again fails the analysis.
+func TestRefusedWalk(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
+	dataset := c.addDataset("tiles")
+	ts.exec(`ALTER TABLE analysis_chunks ADD CONSTRAINT refused CHECK (from_path <> '')`)
+	if a := c.analyze(dataset, nil); a.text("failure_code") != failureInternal {
+		t.Errorf("%s", a.body)
+	}
+	if n := strings.Count(ts.log.String(), "add chunk"); n != maxFailures {
+		t.Errorf("%d attempts", n)
+	}
+}
+
+// TestProgress: while it runs, an analysis says how far it is and, from the second on, of how much.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	reading, proceed := make(chan bool, 100), make(chan bool, 100)
+	ts := startServer(t, func(s *server) {
+		s.analyzer.chunkSize = 1
+		s.analyzer.beforeRead = func(string) {
+			reading <- true
+			<-proceed
+		}
+	})
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 40)
+	dataset := c.addDataset("tiles")
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	for done := range 41 {
+		waitFor(t, "progress", func() bool {
+			a := c.must(200, "GET", location, nil)
+			p := a.json["progress"].(map[string]any)
+			expected := p["expected"]
+			if a.text("state") == stateReading && expected != 40.0 || p["seconds_left"] != nil && done == 0 {
+				encoded, _ := json.Marshal(p)
+				t.Errorf("%s", encoded)
+			}
+			return p["done"] == float64(done)
+		})
+		if done < 40 {
+			proceed <- true
+		}
+	}
+	close(proceed)
+	location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	if p := c.must(200, "GET", location, nil).json["progress"].(map[string]any); p["expected"] != 40.0 {
+		t.Errorf("the second: %v", p)
+	}
+	c.finished(location)
+}
