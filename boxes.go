@@ -22,18 +22,26 @@ type degreesBox struct {
 	turned    bool       // its longitudes go beyond ±360 by more than a pixel
 }
 
+// shiftOver gives the transformation to WGS 84 for all of a raster, that of its middle. The error says why there is none.
+func (c *crsDefinition) shiftOver(t [6]float64, width, height float64) (datumShift, error) {
+	lon, lat, err := c.projection.inverse(applyTransform(t, width/2, height/2))
+	if err != nil {
+		return datumShift{}, err
+	}
+	cornerLon, cornerLat, err := c.projection.inverse(applyTransform(t, 0, 0))
+	if err != nil {
+		cornerLon, cornerLat = lon+180, lat
+	}
+	return c.shiftAt(lon, lat, max(math.Abs(math.Remainder(cornerLon-lon, 360)), math.Abs(cornerLat-lat))), nil
+}
+
 // boxInDegrees gives the box of a raster of that transform, width and height. The error says why there is none.
 func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degreesBox, error) {
 	p := &c.projection
-	lon0, lat0, err := p.inverse(applyTransform(t, width/2, height/2))
+	shift, err := c.shiftOver(t, width, height)
 	if err != nil {
 		return degreesBox{}, err
 	}
-	cornerLon, cornerLat, err := p.inverse(applyTransform(t, 0, 0))
-	if err != nil {
-		cornerLon, cornerLat = lon0+180, lat0
-	}
-	shift := c.shiftAt(lon0, lat0, max(math.Abs(math.Remainder(cornerLon-lon0, 360)), math.Abs(cornerLat-lat0)))
 	segments := edgeSegments
 	if p.isCylindrical() && len(shift.values) == 0 { // longitude and latitude are at their least and greatest at the corners
 		segments = 1

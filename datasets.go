@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -365,23 +364,6 @@ func overallBox(west, east, west0, east0, south, north float64) []float64 {
 	return []float64{west, south, east, north}
 }
 
-// listFiles answers GET /api/v1/datasets/{id}/files, in the order of their paths.
-func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
-	status := optional(r.URL.Query(), "status")
-	var v invalid
-	v.check(status == nil || slices.Contains(fileStatuses(), *status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
-	if err := v.err(); err != nil {
-		return err
-	}
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]ElevationDatasetFileMeta, error) {
-		return listFiles(r.Context(), s.db, d.ID, status, after[0], limit)
-	}, func(f ElevationDatasetFileMeta) []string { return []string{f.Path} })
-}
-
 // getFile answers GET /api/v1/datasets/{id}/files/{file}.
 func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	const query = `
@@ -431,17 +413,6 @@ func collectFiles(ctx context.Context, q querier, doing, query string, args ...a
 		files[i].ModifiedAt = time.Unix(0, f.ModifiedNS).UTC()
 	}
 	return files, err
-}
-
-// listFiles returns files of a dataset in the order of their paths, all or those with a status.
-func listFiles(ctx context.Context, q querier, datasetID int64, status *string, after string, limit int) ([]ElevationDatasetFileMeta, error) {
-	const query = `
-		SELECT ` + fileColumns + `
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND path > $2 AND ($3::text IS NULL OR status = $3)
-		ORDER BY path
-		LIMIT $4`
-	return collectFiles(ctx, q, "list files", query, datasetID, after, status, limit)
 }
 
 // fileStatuses are all values of a file's status.

@@ -453,3 +453,18 @@ CREATE TABLE analysis_changes (
   removed     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
+-- migration 5: spatial queries
+
+-- A file's bbox as a box in degrees that is not cut at 180°: one that crosses it ends east of 180.
+CREATE FUNCTION degrees_box(bbox double precision[]) RETURNS box LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT box(point(bbox[1], bbox[2]), point(bbox[3] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END, bbox[4]))
+$$;
+
+-- What covers a place; and the files that are not as they should be, which are few. An index of an expression
+-- follows the row by itself, whoever writes it.
+CREATE EXTENSION IF NOT EXISTS btree_gist;
+CREATE INDEX elevation_dataset_file_meta_box_idx ON elevation_dataset_file_meta
+  USING gist (dataset_id, degrees_box(bbox)) WHERE bbox IS NOT NULL;
+CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_meta (dataset_id, status, path)
+  WHERE status <> 'ok';

@@ -138,8 +138,9 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis, []string{"wait"}},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges, []string{"limit", "cursor", "change"}},
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil},
-		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, []string{"limit", "cursor", "status"}},
+		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor")},
 		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil},
+		{"GET", "/api/v1/files", holds(datasetRead), s.listAllFiles, fileFilters("limit", "cursor")},
 	}
 }
 

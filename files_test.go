@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// placedFile is a file of 100 by 50 pixels with that transform in the CRS of a code.
+func placedFile(t testing.TB, path string, code int, transform ...float64) ElevationDatasetFileMeta {
+	t.Helper()
+	crs, err := crsByCode(code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := ElevationDatasetFileMeta{Path: path, Status: fileStatusOK, Format: new("geotiff"), CRS: new(fmt.Sprintf("EPSG:%d", code)),
+		Width: new(int64(100)), Height: new(int64(50)), Transform: transform, Warnings: []string{}, AnalyzedAt: time.Now()}
+	box, err := boxInDegrees(&crs, [6]float64(transform), 100, 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.BBox = box.bounds[:]
+	m.NativeBBox = []float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	for _, corner := range [4][2]float64{{0, 0}, {100, 0}, {0, 50}, {100, 50}} {
+		x, y := applyTransform([6]float64(transform), corner[0], corner[1])
+		m.NativeBBox = []float64{min(m.NativeBBox[0], x), min(m.NativeBBox[1], y), max(m.NativeBBox[2], x), max(m.NativeBBox[3], y)}
+	}
+	if r, err := pixelSizeMetres(crs.projection, [6]float64(transform), 50, 25); err == nil {
+		m.ResolutionM = &r
+	}
+	return m
+}
+
+// addFiles stores rows as those of a new dataset, and returns its id.
+func (ts *testServer) addFiles(name string, files []ElevationDatasetFileMeta) (dataset int64) {
+	ts.t.Helper()
+	ctx := context.Background()
+	d, err := createDataset(ctx, ts.db, name, name, "")
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	columns := []string{"dataset_id", "modified_ns"}
+	for column := range strings.FieldsFuncSeq(storedColumns, func(r rune) bool { return strings.ContainsRune(", \t\n", r) }) {
+		if column != "modified_ns" {
+			columns = append(columns, column)
+		}
+	}
+	_, err = ts.db.CopyFrom(ctx, pgx.Identifier{"elevation_dataset_file_meta"}, columns, pgx.CopyFromSlice(len(files), func(i int) ([]any, error) {
+		m := files[i]
+		return []any{d.ID, 0, m.Path, m.SizeBytes, m.Format, m.Status, m.Reason, m.Width, m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs,
+			m.Transform, m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS, m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings, m.AnalyzedAt}, nil
+	}))
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	return d.ID
+}
+
+// worldFiles are files all over the globe, in degrees, UTM and Web Mercator, some turned, across 180° and at the poles.
+func worldFiles(t testing.TB, random *rand.Rand, n int) (files []ElevationDatasetFileMeta) {
+	quarter := func(from, to float64) float64 { return math.Round((from+random.Float64()*(to-from))*4) / 4 }
+	for i := range n {
+		path := fmt.Sprintf("d%d/f%05d.tif", i%7, i)
+		switch i % 5 {
+		case 0, 1: // in degrees, with edges that meet those of others and of queries
+			w, h := quarter(0.25, 4), quarter(0.25, 4)
+			lon, lat := quarter(-180, 179.75), quarter(-90, 90-h)
+			if i%50 == 0 {
+				lat = [...]float64{-90, 90 - h}[i/50%2]
+			}
+			files = append(files, placedFile(t, path, 4326, w/100, 0, lon, 0, -h/50, lat+h))
+		case 2: // the same counted from 0 to 360
+			w := quarter(0.25, 4)
+			files = append(files, placedFile(t, path, 4326, w/100, 0, quarter(0, 359), 0, -0.02, quarter(-89, 90)))
+		case 3: // UTM, turned or not
+			zone, angle := 1+random.IntN(60), 0.0
+			if i%2 == 0 {
+				angle = random.Float64() * 2 * math.Pi
+			}
+			if i%10 == 3 {
+				zone = 1 + 59*random.IntN(2) // at 180°
+			}
+			size := 100 + random.Float64()*2000
+			sin, cos := math.Sincos(angle)
+			files = append(files, placedFile(t, path, 32600+zone, size*cos, size*sin, 200_000+random.Float64()*600_000,
+				size*sin, -size*cos, random.Float64()*9_900_000))
+		case 4:
+			if i%10 == 4 { // on a datum some hundred metres off
+				size := 1 + random.Float64()*10
+				files = append(files, placedFile(t, path, 31467, size, 0, 3_400_000+random.Float64()*200_000, 0, -size, 5_300_000+random.Float64()*700_000))
+				continue
+			}
+			size := 100 + random.Float64()*2000
+			files = append(files, placedFile(t, path, 3857, size, 0, (random.Float64()*2-1)*20_037_508, 0, -size, (random.Float64()*2-1)*15_000_000))
+		}
+	}
+	return files
+}
+
+// meets says whether two boxes in degrees have a place in common, on the circle of longitudes.
+func meets(a, b []float64) bool {
+	width := func(box []float64) float64 { return math.Mod(box[2]-box[0]+360, 360) + 360*btof(box[2]-box[0] == 360) }
+	from := func(x, y float64) float64 { return math.Mod(y-x+720, 360) }
+	return a[1] <= b[3] && b[1] <= a[3] && (from(a[0], b[0]) <= width(a) || from(b[0], a[0]) <= width(b))
+}
+
+// btof is 1 for true.
+func btof(v bool) float64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// TestFileQueries asks for random boxes and points, in part across 180° and at the poles, and compares with all files
+// looked at one by one.
+func TestFileQueries(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	checkFileQueries(ts, 1500, 1000)
+}
+
+// checkFileQueries makes n files and asks as many queries.
+func checkFileQueries(ts *testServer, n, queries int) {
+	t, random := ts.t, rand.New(rand.NewPCG(1, 2))
+	files := worldFiles(t, random, n)
+	one := ts.addFiles("one", files)
+	two := ts.addFiles("two", files[:n/2])
+	quarter := func(limit float64) float64 { return math.Round((random.Float64()*2-1)*limit*4) / 4 }
+	inBoxNotTile, across, poles, hits := 0, 0, 0, 0
+	for i := range queries {
+		query := url.Values{}
+		covers := func(ElevationDatasetFileMeta) bool { return false }
+		target := files[random.IntN(n)]
+		if i%2 == 0 {
+			box := []float64{quarter(180), quarter(90), 0, 0}
+			box[2], box[3] = math.Mod(box[0]+math.Abs(quarter(6))+540, 360)-180, min(90, box[1]+math.Abs(quarter(6)))
+			if i%20 == 0 {
+				box = slices.Clone(target.BBox)
+				box[2], box[0] = box[0], box[2] // all but the file
+			}
+			if i%22 == 0 {
+				box[0], box[2] = 180-math.Abs(quarter(3)), -180+math.Abs(quarter(3))
+			}
+			across += int(btof(box[2] < box[0]))
+			query.Set("bbox", strings.Trim(strings.ReplaceAll(fmt.Sprint(box), " ", ","), "[]"))
+			covers = func(m ElevationDatasetFileMeta) bool { return meets(m.BBox, box) }
+		} else {
+			crs, _ := target.knownCRS()
+			col, row := -20+140*random.Float64(), -10+70*random.Float64()
+			if i%9 == 0 {
+				col, row = 0, 50 // a corner
+			}
+			x, y := applyTransform([6]float64(target.Transform), col, row)
+			lon, lat, err := crs.projection.inverse(x, y)
+			shift, shiftErr := crs.shiftOver([6]float64(target.Transform), 100, 50)
+			if err != nil || shiftErr != nil || math.Abs(lat) > 90 {
+				continue
+			}
+			lon, lat = shift.toWGS84(crs.ellipsoid, lon, lat)
+			if i%25 == 0 {
+				lat = math.Copysign(90, lat)
+			}
+			poles += int(btof(math.Abs(lat) == 90))
+			lon = math.Remainder(lon, 360)
+			query.Set("point", fmt.Sprintf("%v,%v", lon, lat))
+			covers = func(m ElevationDatasetFileMeta) bool {
+				if math.Abs(lat) == 90 {
+					return m.BBox[1] == lat || m.BBox[3] == lat
+				}
+				return contains(m, lon, lat)
+			}
+			within := col >= 0 && col <= 100 && row >= 0 && row <= 50
+			if math.Abs(lat) < 90 && within != covers(target) {
+				t.Errorf("%s: %v,%v is column %v, row %v: %v", target.Path, lon, lat, col, row, covers(target))
+			}
+			inBoxNotTile += int(btof(!within && meets(target.BBox, []float64{lon, lat, lon, lat})))
+		}
+		filter, err := readFileFilter(query, []*int64{&one, &two, nil}[i%3])
+		if err != nil {
+			t.Fatal(query, err)
+		}
+		var got, want []string
+		finest := 0.0
+		for after := firstFile(); ; {
+			page, err := findFiles(context.Background(), ts.db, filter, after, 5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range page {
+				got = append(got, fmt.Sprint(file.DatasetID, file.Path))
+				if filter.isPoint && *file.ResolutionM < finest {
+					t.Errorf("%v: %s is finer than the one before", query, file.Path)
+				}
+				finest = *file.ResolutionM
+			}
+			if len(page) < 5 {
+				break
+			}
+			after = filter.key(page[4])
+		}
+		for j, m := range files {
+			for _, dataset := range []int64{one, two} {
+				if (dataset == one || j < n/2) && (filter.datasetID == nil || *filter.datasetID == dataset) && covers(m) {
+					want = append(want, fmt.Sprint(dataset, m.Path))
+				}
+			}
+		}
+		if slices.Sort(want); !filter.isPoint && !slices.IsSorted(got) {
+			t.Errorf("%v: not in order", query)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%v: got %v, want %v", query, got, want)
+		}
+		hits += len(got)
+	}
+	t.Logf("%d hits; %d boxes across 180°, %d poles, %d points in a file's box but not in the file", hits, across, poles, inBoxNotTile)
+	if hits < queries || across < queries/50 || poles < queries/100 || inBoxNotTile < queries/100 {
+		t.Error("these queries ask too little")
+	}
+}
+
+// TestFileFilters asks over HTTP: each filter, a list's pages, what is refused, and a box that meets too many to sort.
+func TestFileFilters(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	files := worldFiles(t, rand.New(rand.NewPCG(3, 4)), maxHits+500)
+	files[3].Status, files[3].BBox, files[3].Reason = fileStatusNoBBox, nil, new("no CRS")
+	files[4].CRS, files[4].CRSName = nil, new("Local grid")
+	files[5].Format = new("asc")
+	one, two := ts.addFiles("one", files), ts.addFiles("two", files[:10])
+	paths := func(query string) (paths []string) {
+		t.Helper()
+		for next := query; next != ""; {
+			a := c.must(200, "GET", next, nil)
+			for _, item := range a.items() {
+				paths = append(paths, fmt.Sprint(item["dataset"], " ", item["path"]))
+			}
+			link, _, _ := strings.Cut(a.header.Get("Link"), ">")
+			next = strings.TrimPrefix(link, "<")
+		}
+		return paths
+	}
+	ofOne := fmt.Sprintf("/api/v1/datasets/%d/files", one)
+	for query, want := range map[string]int{
+		ofOne + "?limit=500": maxHits + 500,
+		fmt.Sprintf("/api/v1/datasets/%d/files?limit=3", two):     10,
+		"/api/v1/files?q=D3/F0000":                                2,
+		"/api/v1/files?status=no_bbox":                            2,
+		"/api/v1/files?crs=Local%20grid":                          2,
+		ofOne + "?crs=epsg:4326&q=f00004":                         0,
+		ofOne + "?crs=epsg:4326&q=f00005":                         1,
+		ofOne + "?format=asc":                                     1,
+		ofOne + "?bbox=-180,-90,180,90&limit=500":                 maxHits + 499, // more than are sorted
+		ofOne + "?bbox=-180,-90,180,90&q=/f0000":                  9,
+		ofOne + "?bbox=-180,-90,180,90&status=no_bbox":            0,
+		"/api/v1/files?bbox=-180,-90,180,90&limit=500&q=%25":      0,
+		"/api/v1/files?bbox=-180,-90,180,90&limit=500&crs=x":      0,
+		"/api/v1/files?bbox=-180,-90,180,90&limit=500&format=asc": 2,
+	} {
+		got := paths(query)
+		if unique := slices.Compact(slices.Sorted(slices.Values(got))); len(got) != want || len(unique) != want || !slices.Equal(got, unique) {
+			t.Errorf("%s: %d files, %d different, want %d", query, len(got), len(unique), want)
+		}
+	}
+	for query, code := range map[string]string{
+		"bbox=1,2,3": "wrong_type", "bbox=1,2,3,x": "wrong_type", "point=1,2,3": "wrong_type", "point=NaN,1": "wrong_type", "point=": "wrong_type",
+		"bbox=-181,0,1,1": "invalid", "bbox=0,2,1,1": "invalid", "point=0,90.1": "invalid", "point=1,1&bbox=1,1,2,2": "invalid", "status=fine": "invalid",
+	} {
+		status := map[string]int{"invalid": 422, "wrong_type": 400}[code]
+		c.refused(status, code, "GET", "/api/v1/files?"+query, nil)
+		c.refused(status, code, "GET", ofOne+"?"+query, nil)
+	}
+}
