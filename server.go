@@ -140,6 +140,7 @@ func (s *server) routes() []route {
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil},
 		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor")},
 		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil},
+		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints, fileFilters("all")},
 		{"GET", "/api/v1/files", holds(datasetRead), s.listAllFiles, fileFilters("limit", "cursor")},
 	}
 }

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"io"
+	"math"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// position is longitude and latitude in degrees.
+type position [2]float64
+
+// multiPolygon is a MultiPolygon's coordinates (RFC 7946, section 3.1.7): polygons of one ring each.
+type multiPolygon [][1][]position
+
+// feature is a GeoJSON feature (RFC 7946, section 3.2). Without a geometry it is unlocated.
+type feature struct {
+	Type       string    `json:"type"`
+	ID         int64     `json:"id,omitempty"`
+	BBox       []float64 `json:"bbox,omitempty"`
+	Geometry   *geometry `json:"geometry"`
+	Properties any       `json:"properties"`
+}
+
+// geometry is that of a feature, here always a MultiPolygon.
+type geometry struct {
+	Type        string       `json:"type"`
+	Coordinates multiPolygon `json:"coordinates"`
+}
+
+// fileProperties are those of a file's feature: its row, flat, less what the geometry says.
+type fileProperties struct {
+	Location string `json:"location"` // the file's path as gdaltindex, run in the dataset root, writes it
+	datasetFile
+	Warnings   string `json:"warnings"`
+	Transform  *int   `json:"transform,omitempty"`
+	NativeBBox *int   `json:"native_bbox,omitempty"`
+	BBox       *int   `json:"bbox,omitempty"`
+}
+
+// getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson: the files that the filter lets through, those
+// without an extent only with all=1.
+func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	f, err := readFileFilter(r.URL.Query(), &d.ID)
+	if err != nil {
+		return err
+	}
+	all := r.URL.Query().Get("all")
+	var v invalid
+	v.check(slices.Contains([]string{"", "0", "1"}, all), "all", "unknown", "must be 0 or 1")
+	if err := v.err(); err != nil {
+		return err
+	}
+	return s.writeFeatures(w, r, d.Name, func(ctx context.Context, emit func(feature) error) error {
+		return s.eachFile(ctx, w, f, func(file datasetFile) error {
+			if file.BBox == nil && all != "1" {
+				return nil
+			}
+			properties := fileProperties{Location: path.Join(d.Path, file.Path), datasetFile: file, Warnings: strings.Join(file.Warnings, "; ")}
+			return emit(feature{"Feature", file.ID, file.BBox, geometryOf(file.ElevationDatasetFileMeta), properties})
+		})
+	})
+}
+
+// eachFile hands over all files that the filter lets through. It reads them in batches, so that a client that is slow
+// holds no connection to the database; as long as it takes each batch it may take its time.
+func (s *server) eachFile(ctx context.Context, w http.ResponseWriter, f fileFilter, do func(datasetFile) error) error {
+	const batch = 1000
+	for after := firstFile(); ; {
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, requestLimit)
+		files, err := findFiles(limited, s.db, f, after, batch)
+		cancel()
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			if err := do(file); err != nil {
+				return err
+			}
+		}
+		if len(files) < batch {
+			return nil
+		}
+		after = f.key(files[batch-1])
+	}
+}
+
+// writeFeatures answers with a FeatureCollection of what read emits, one after the other, in gzip where the client
+// takes that. Its context has no time limit, but ends when the client leaves.
+func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name string,
+	read func(ctx context.Context, emit func(feature) error) error) error {
+	h := w.Header()
+	h.Set("Content-Type", "application/geo+json")
+	h.Set("Vary", "Accept-Encoding")
+	buffer := bufio.NewWriterSize(w, 64<<10)
+	out, closeOut := io.Writer(buffer), func() error { return nil }
+	if takesGzip(r.Header.Get("Accept-Encoding")) {
+		h.Set("Content-Encoding", "gzip")
+		zipped, _ := gzip.NewWriterLevel(buffer, gzip.BestSpeed) // fails on a level that is none
+		out, closeOut = zipped, zipped.Close
+	}
+	title, err := json.Marshal(name)
+	if err != nil {
+		return err
+	}
+	before := `{"type":"FeatureCollection","name":` + string(title) + `,"features":[` + "\n"
+	err = read(r.Context().(*requestContext).Context, func(f feature) error {
+		encoded, err := encodeJSON(f)
+		if err == nil {
+			_, err = io.WriteString(out, before+string(encoded))
+		}
+		before = ","
+		return err
+	})
+	if err != nil {
+		h.Del("Content-Encoding") // where nothing is out yet the answer is a problem
+		return err
+	}
+	if before == "," {
+		before = ""
+	}
+	io.WriteString(out, before+"]}\n") // as below, an error means that the client left
+	closeOut()
+	buffer.Flush()
+	return nil
+}
+
+// takesGzip says whether Accept-Encoding (RFC 9110, section 12.5.3) names gzip, and not with weight 0.
+func takesGzip(accepted string) bool {
+	for one := range strings.SplitSeq(accepted, ",") {
+		coding, weight, _ := strings.Cut(strings.ReplaceAll(one, " ", ""), ";")
+		if strings.EqualFold(coding, "gzip") {
+			return strings.Trim(weight, "q=0.") != "" || weight == ""
+		}
+	}
+	return false
+}
+
+// geometryOf is where a file lies: nil where that is not known in degrees.
+func geometryOf(m ElevationDatasetFileMeta) *geometry {
+	if m.BBox == nil {
+		return nil
+	}
+	return &geometry{"MultiPolygon", footprint(m)}
+}
+
+// footprint is the outline of a file's raster in degrees, counter-clockwise and cut at 180°. Its edges are as straight
+// as the raster's own in its CRS; where that has no code that we know, it is the box.
+func footprint(m ElevationDatasetFileMeta) multiPolygon {
+	ring := m.outline()
+	west, east := math.Inf(1), math.Inf(-1)
+	for _, p := range ring {
+		west, east = min(west, p[0]), max(east, p[0])
+	}
+	if len(ring) == 0 || east-west > 360 {
+		west, east = m.BBox[0], m.BBox[2]
+		if east < west {
+			east += 360
+		}
+		ring = []position{{west, m.BBox[1]}, {east, m.BBox[1]}, {east, m.BBox[3]}, {west, m.BBox[3]}}
+	}
+	if signedArea(ring) < 0 {
+		slices.Reverse(ring)
+	}
+	var parts multiPolygon
+	for turn := 360 * math.Floor((west+180)/360); turn-180 < east; turn += 360 {
+		part := cutRing(cutRing(ring, 1, turn-180), -1, -turn-180)
+		if len(part) < 3 || signedArea(part) == 0 {
+			continue
+		}
+		for i := range part {
+			part[i] = position{math.Round((part[i][0]-turn)*1e9) / 1e9, math.Round(part[i][1]*1e9) / 1e9}
+		}
+		parts = append(parts, [1][]position{append(part, part[0])})
+	}
+	return parts
+}
+
+// outline is the ring of the raster's edge, its longitudes in one piece; nil where its CRS is not known. One that goes
+// round a pole has the pole as an edge.
+func (m *ElevationDatasetFileMeta) outline() (ring []position) {
+	crs, ok := m.knownCRS()
+	if !ok || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
+		return nil
+	}
+	p, t, w, h := crs.projection, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
+	segments := 1
+	if p.method != methodGeographic { // a degree in so many chords: off by some metres at most
+		segments = 2 + int(min(8*max(m.BBox[3]-m.BBox[1], math.Mod(m.BBox[2]-m.BBox[0]+360, 360)), 62))
+	}
+	corners := [...][2]float64{{0, 0}, {0, h}, {w, h}, {w, 0}, {0, 0}}
+	for edge := range 4 {
+		from, to := corners[edge], corners[edge+1]
+		for i := range segments + edge/3 { // the last edge comes back to the first corner
+			f := float64(i) / float64(segments)
+			lon, lat, err := p.inverse(applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1])))
+			if err != nil {
+				return nil
+			}
+			if n := len(ring); n > 0 && !p.isCylindrical() {
+				lon = ring[n-1][0] + math.Remainder(lon-ring[n-1][0], 360)
+			}
+			ring = append(ring, position{lon, max(-90, min(90, lat))})
+		}
+	}
+	last := len(ring) - 1
+	if math.Abs(ring[last][0]-ring[0][0]) < 180 {
+		return ring[:last]
+	}
+	pole := math.Copysign(90, m.BBox[3]+m.BBox[1])
+	return append(ring, position{ring[last][0], pole}, position{ring[0][0], pole})
+}
+
+// cutRing is the part of a ring where side times longitude is not less than a limit (Sutherland and Hodgman).
+func cutRing(ring []position, side, limit float64) (part []position) {
+	for i, to := range ring {
+		from := ring[(i+len(ring)-1)%len(ring)]
+		if (side*from[0] < limit) != (side*to[0] < limit) {
+			f := (side*limit - from[0]) / (to[0] - from[0])
+			part = append(part, position{side * limit, from[1] + f*(to[1]-from[1])})
+		}
+		if side*to[0] >= limit {
+			part = append(part, to)
+		}
+	}
+	return part
+}
+
+// signedArea is twice the area of a ring in square degrees, negative where it goes clockwise.
+func signedArea(ring []position) (area float64) {
+	for i, to := range ring {
+		from := ring[(i+len(ring)-1)%len(ring)]
+		area += (from[0]-ring[0][0])*(to[1]-ring[0][1]) - (to[0]-ring[0][0])*(from[1]-ring[0][1])
+	}
+	return area
+}
