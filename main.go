@@ -55,6 +55,9 @@ func main() {
 	if errors.Is(err, errUsage) {
 		os.Exit(2)
 	}
+	if errors.Is(err, errFindings) {
+		os.Exit(3)
+	}
 	os.Exit(1)
 }
 
@@ -91,6 +94,10 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return serve(ctx, cfg, log, stdout, func(*server) {})
 	case args[0] == "migrate" && len(args) == 1:
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return migrate(ctx, pool, log) })
+	case args[0] == "report":
+		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
+			return reportCommand(ctx, operation{cfg, pool, args[1:], stdin, stdout, stderr})
+		})
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
 	}

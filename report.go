@@ -1,0 +1,554 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// folderReport is what is wrong with a dataset's files, by their rows alone.
+type folderReport struct {
+	DatasetID int64      `json:"dataset_id"`
+	Dataset   string     `json:"dataset"`
+	Files     int64      `json:"files"`
+	Grids     []tileGrid `json:"grids"`
+	Findings  []finding  `json:"findings"`
+}
+
+// tileGrid is a grid that the tiles of a CRS and pixel size lie on. A cell is as large as the step from a tile to the next.
+type tileGrid struct {
+	CRS     string  `json:"crs"`
+	Pixel   string  `json:"-"` // the pixel's height to six digits
+	Tiles   int64   `json:"tiles"`
+	DX      float64 `json:"pixel_width"`
+	DY      float64 `json:"pixel_height"`
+	X       float64 `json:"origin_x"`
+	Y       float64 `json:"origin_y"`
+	East    float64 `json:"step_x"`
+	North   float64 `json:"step_y"`
+	Missing int64   `json:"missing"`
+	gaps    []cellRun
+}
+
+// cellRun is cells of a row of a grid, from one column to another.
+type cellRun struct{ Row, From, To int64 }
+
+// finding is one kind of fault and the first of the files, or missing tiles, that have it.
+type finding struct {
+	Code   string        `json:"code"`
+	Detail string        `json:"detail"`
+	Total  int64         `json:"total"`
+	Files  []findingFile `json:"files"`
+	Tiles  []missingTile `json:"tiles,omitempty"`
+}
+
+// findingFile is a file with a fault.
+type findingFile struct {
+	Path   string `json:"path"`
+	Detail string `json:"detail"`
+}
+
+// missingTile says where a missing tile would lie.
+type missingTile struct {
+	CRS    string  `json:"crs"`
+	Column int64   `json:"column"`
+	Row    int64   `json:"row"`
+	MinX   float64 `json:"min_x"`
+	MinY   float64 `json:"min_y"`
+	MaxX   float64 `json:"max_x"`
+	MaxY   float64 `json:"max_y"`
+}
+
+// maxFindingFiles is how many files a finding names.
+const maxFindingFiles = 20
+
+// errFindings is that a report has findings: exit status 3.
+var errFindings = errors.New("the report has findings")
+
+// unhurried is the context of an answer that takes longer than others, as it goes through all rows of a dataset.
+func (s *server) unhurried(w http.ResponseWriter, r *http.Request) (context.Context, context.CancelFunc) {
+	const limit = 5 * time.Minute
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute)) // without it the answer may be cut off
+	return context.WithTimeout(r.Context().(*requestContext).Context, limit)
+}
+
+// getReport answers GET /api/v1/datasets/{id}/report: in JSON, or as text where that is asked for.
+func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.unhurried(w, r)
+	defer cancel()
+	report, err := reportOn(ctx, s.db, d)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Vary", "Accept")
+	if !strings.HasPrefix(r.Header.Get("Accept"), "text/plain") {
+		return writeJSON(w, http.StatusOK, report)
+	}
+	var text bytes.Buffer
+	report.print(&text)
+	return writeBytes(w, http.StatusOK, "text/plain; charset=utf-8", text.Bytes())
+}
+
+// getGaps answers GET /api/v1/datasets/{id}/gaps.geojson: the tiles that are missing.
+func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	limited, cancel := s.unhurried(w, r)
+	defer cancel()
+	grids, err := findGrids(limited, s.db, d.ID)
+	if err != nil {
+		return err
+	}
+	return s.writeFeatures(w, r, d.Name, func(_ context.Context, emit func(feature) error) error {
+		for _, g := range grids {
+			for tile := range g.missing() {
+				m := tile.file()
+				if m.BBox == nil {
+					break // the CRS cannot be turned into degrees
+				}
+				if err := emit(feature{"Feature", 0, m.BBox, geometryOf(m), tile}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// reportCommand is "cairn report DATASET": errFindings where there are any.
+func reportCommand(ctx context.Context, o operation) error {
+	var name string
+	if err := o.parse(flag.NewFlagSet("report", flag.ContinueOnError), &name); err != nil {
+		return err
+	}
+	found, err := listDatasets(ctx, o.db, &name, "", 1)
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("there is no dataset %q", name)
+	}
+	if err != nil {
+		return err
+	}
+	report, err := reportOn(ctx, o.db, found[0])
+	if err == nil {
+		report.print(o.stdout)
+	}
+	if err == nil && len(report.Findings) > 0 {
+		err = errFindings
+	}
+	return err
+}
+
+// print writes the report as text. Its first line is what a script looks at.
+func (report folderReport) print(w io.Writer) {
+	if len(report.Findings) == 0 {
+		fmt.Fprintf(w, "no findings: dataset %s, %d files\n", report.Dataset, report.Files)
+	} else {
+		fmt.Fprintf(w, "%d findings: dataset %s, %d files\n", len(report.Findings), report.Dataset, report.Files)
+	}
+	for _, g := range report.Grids {
+		fmt.Fprintf(w, "grid: %d tiles of %s, %.10g by %.10g from %.10g %.10g, pixels of %.10g by %.10g\n",
+			g.Tiles, cmp.Or(g.CRS, "no CRS"), g.East, g.North, g.X, g.Y, g.DX, g.DY)
+	}
+	for _, f := range report.Findings {
+		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
+		for _, file := range f.Files {
+			fmt.Fprintf(w, "  %s: %s\n", file.Path, file.Detail)
+		}
+		for _, tile := range f.Tiles {
+			fmt.Fprintf(w, "  column %d, row %d: from %.10g %.10g to %.10g %.10g\n", tile.Column, tile.Row, tile.MinX, tile.MinY, tile.MaxX, tile.MaxY)
+		}
+		if rest := f.Total - int64(len(f.Files)+len(f.Tiles)); rest > 0 {
+			fmt.Fprintf(w, "  and %d more\n", rest)
+		}
+	}
+}
+
+// reportOn goes through the dataset's rows for everything that a report tells.
+func reportOn(ctx context.Context, q querier, d dataset) (folderReport, error) {
+	report := folderReport{DatasetID: d.ID, Dataset: d.Name, Grids: []tileGrid{}, Findings: []finding{}}
+	err := q.QueryRow(ctx, `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`, d.ID).Scan(&report.Files)
+	if err != nil {
+		return report, fmt.Errorf("count files: %w", err)
+	}
+	if report.Grids, err = findGrids(ctx, q, d.ID); err != nil {
+		return report, err
+	}
+	lost := finding{Code: "missing", Detail: "tiles are missing inside the area that the others cover"}
+	for _, g := range report.Grids {
+		lost.Total += g.Missing
+		for tile := range g.missing() {
+			if len(lost.Tiles) == maxFindingFiles {
+				break
+			}
+			lost.Tiles = append(lost.Tiles, tile)
+		}
+	}
+	if lost.Total > 0 {
+		lost.Files = []findingFile{}
+		report.Findings = append(report.Findings, lost)
+	}
+	for _, kind := range findingQueries() {
+		scopes := [][]any{{d.ID}}
+		if kind.ofGrid {
+			scopes = nil
+			for _, g := range report.Grids {
+				scopes = append(scopes, g.args(d.ID))
+			}
+		}
+		for _, args := range scopes {
+			rows, err := collect[struct {
+				findingFile
+				Code  string
+				Total int64
+			}](ctx, q, "look for findings", kind.query, args...)
+			if err != nil {
+				return report, err
+			}
+			last := "" // the rows of a finding follow each other
+			for _, row := range rows {
+				at := slices.IndexFunc(report.Findings, func(f finding) bool { return f.Code == row.Code })
+				if at < 0 {
+					at = len(report.Findings)
+					report.Findings = append(report.Findings, finding{Code: row.Code, Detail: findingDetails()[row.Code]})
+				}
+				f := &report.Findings[at]
+				if last != row.Code {
+					f.Total += row.Total
+				}
+				if last = row.Code; len(f.Files) < maxFindingFiles {
+					f.Files = append(f.Files, row.findingFile)
+				}
+			}
+		}
+	}
+	return report, nil
+}
+
+// findingDetails say what each kind of finding means.
+func findingDetails() map[string]string {
+	return map[string]string{
+		"unreadable":   "files that should be rasters cannot be read as such",
+		"no_extent":    "files do not say where they lie, or in a CRS that is not known",
+		"duplicate":    "files cover the same place with the same pixels",
+		"overlap":      "tiles cover the same cell of their grid",
+		"seam":         "tiles lie off the grid by a part of a pixel",
+		"crs":          "files have another CRS than most",
+		"resolution":   "files have another pixel size than most",
+		"sample_type":  "files have another data type than most",
+		"nodata":       "files have another nodata value than most",
+		"vertical_crs": "files have another vertical system than most",
+		"name":         "file names contradict what is in the files",
+	}
+}
+
+// findingQuery looks for findings: rows of code, path, detail and the total of the code, in the order of codes.
+type findingQuery struct {
+	query  string
+	ofGrid bool // it takes the parameters of gridTiles
+}
+
+// findingQueries are all of them. A finding is of a file against the others: the dataset says itself what is usual.
+func findingQueries() []findingQuery {
+	const unread = `
+		SELECT code, path, detail, total
+		FROM (
+			SELECT *, count(*) OVER (PARTITION BY code) AS total, row_number() OVER (PARTITION BY code ORDER BY path) AS nth
+			FROM (
+				SELECT path, coalesce(reason, status) AS detail,
+					CASE WHEN status IN ('no_bbox', 'no_georef') THEN 'no_extent' ELSE 'unreadable' END AS code
+				FROM elevation_dataset_file_meta
+				WHERE dataset_id = $1 AND status <> 'ok' AND (
+					status IN ('corrupt', 'unreadable', 'no_bbox', 'no_georef')
+					OR status = 'unsupported' AND lower(substring(path FROM '[.][^./]*$')) IN (
+						SELECT lower(substring(path FROM '[.][^./]*$'))
+						FROM elevation_dataset_file_meta
+						WHERE dataset_id = $1 AND status = 'ok'
+					)
+				)
+			) f
+		) f
+		WHERE nth <= 20
+		ORDER BY code DESC, path`
+	const duplicates = `
+		SELECT 'duplicate' AS code, path, 'the same as ' || first AS detail, count(*) OVER () AS total
+		FROM (
+			SELECT path, min(path) OVER (PARTITION BY crs, pixel, round(x / dx * 10), round(y / dy * 10), round(w / dx), round(h / dy)) AS first
+			FROM (` + tiles + `) t
+		) t
+		WHERE path <> first
+		ORDER BY path
+		LIMIT 20`
+	const overlaps = `
+		SELECT 'overlap' AS code, path, format('column %s, row %s of its grid, as %s', c, r, first) AS detail, count(*) OVER () AS total
+		FROM (
+			SELECT *, first_value(path) OVER cell AS first, first_value(ARRAY[x, y, x + w, y + h]) OVER cell AS box
+			FROM (` + gridTiles + `) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
+			WINDOW cell AS (PARTITION BY r, c ORDER BY path)
+		) t
+		WHERE path <> first AND box <> ARRAY[x, y, x + w, y + h]
+			AND x + dx / 2 < box[3] AND x + w - dx / 2 > box[1] AND y + dy / 2 < box[4] AND y + h - dy / 2 > box[2]
+		ORDER BY path, r, c
+		LIMIT 20`
+	const seams = `
+		SELECT 'seam' AS code, path, format('off by %s, %s pixels', round(off_x::numeric, 2), round(off_y::numeric, 2)) AS detail, count(*) OVER () AS total
+		FROM (` + gridTiles + `) t
+		WHERE abs(off_x - round(off_x)) > 0.05 OR abs(off_y - round(off_y)) > 0.05
+		ORDER BY path
+		LIMIT 20`
+	const odd = `
+		WITH attributes AS NOT MATERIALIZED (
+			SELECT path, code, coalesce(value, 'none') AS value
+			FROM elevation_dataset_file_meta, LATERAL (VALUES
+				('crs', coalesce(crs, crs_name)), ('resolution', ltrim(to_char(abs(transform[5]), '9.99999EEEE'))),
+				('sample_type', sample_type), ('nodata', nodata), ('vertical_crs', vertical_crs)
+			) v (code, value)
+			WHERE dataset_id = $1 AND native_bbox IS NOT NULL
+		),
+		usual AS (
+			SELECT DISTINCT ON (code) code, value AS usual
+			FROM attributes
+			GROUP BY code, value
+			ORDER BY code, count(*) DESC, value
+		)
+		SELECT code, path, value || ' where ' || usual || ' is usual' AS detail, total
+		FROM (
+			SELECT *, count(*) OVER (PARTITION BY code) AS total, row_number() OVER (PARTITION BY code ORDER BY path) AS nth
+			FROM attributes
+			JOIN usual USING (code)
+			WHERE value <> usual
+		) a
+		WHERE nth <= 20
+		ORDER BY code, path`
+	// Names that hold coordinates of the lower or the upper left corner, in units, kilometres or tens of them, where most
+	// do so; and the reader's own warning.
+	const names = `
+		WITH named AS MATERIALIZED (
+			SELECT path, format('at %s, %s', x, y) AS place, EXISTS (
+				SELECT
+				FROM unnest(ARRAY[1, 1000, 10000, 100000]) scale
+				WHERE round(abs(x) / scale) = ANY (numbers) AND (round(abs(y) / scale) = ANY (numbers) OR round(abs(y + h) / scale) = ANY (numbers))
+			) AS fits
+			FROM (
+				SELECT *, ARRAY(SELECT m[1]::float8 FROM regexp_matches(substring(path FROM '[^/]*$'), '[0-9]{1,15}', 'g') m) AS numbers
+				FROM (` + tiles + `) t
+			) t
+		),
+		misnamed AS (
+			SELECT path, place AS detail
+			FROM named
+			WHERE NOT fits AND (SELECT avg(fits::int) FROM named) >= 0.75
+			UNION
+			SELECT path, min(warning)
+			FROM elevation_dataset_file_meta, unnest(warnings) warning
+			WHERE dataset_id = $1 AND warning LIKE 'its name says%'
+			GROUP BY path
+		)
+		SELECT 'name' AS code, path, min(detail) AS detail, count(*) OVER () AS total
+		FROM misnamed
+		GROUP BY path
+		ORDER BY path
+		LIMIT 20`
+	return []findingQuery{{unread, false}, {duplicates, false}, {overlaps, true}, {seams, true}, {odd, false}, {names, false}}
+}
+
+// args are the parameters of gridTiles.
+func (g tileGrid) args(datasetID int64) []any {
+	return []any{datasetID, g.CRS, g.Pixel, g.X, g.Y, g.East, g.North}
+}
+
+// tiles are a dataset's rasters with edges along the axes of their CRS.
+const tiles = `
+	SELECT path, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
+		abs(transform[1]) AS dx, abs(transform[5]) AS dy,
+		native_bbox[1] AS x, native_bbox[2] AS y, native_bbox[3] - native_bbox[1] AS w, native_bbox[4] - native_bbox[2] AS h
+	FROM elevation_dataset_file_meta
+	WHERE dataset_id = $1 AND native_bbox IS NOT NULL AND transform[2] = 0 AND transform[4] = 0`
+
+// gridTiles are the tiles of one grid with the cells that they cover: the one that their centre is in, and all whose
+// centres they hold. What is larger than 64 cells is no tile.
+const gridTiles = `
+	SELECT *,
+		least(floor(u + uw / 2), ceil(u - 0.49))::bigint AS column_from, greatest(floor(u + uw / 2), floor(u + uw - 0.51))::bigint AS column_to,
+		least(floor(v + vh / 2), ceil(v - 0.49))::bigint AS row_from, greatest(floor(v + vh / 2), floor(v + vh - 0.51))::bigint AS row_to,
+		(u - round(u)) * $6::float8 / dx AS off_x, (v - round(v)) * $7::float8 / dy AS off_y
+	FROM (SELECT *, (x - $4) / $6 AS u, (y - $5) / $7 AS v, w / $6 AS uw, h / $7 AS vh FROM (` + tiles + `) t WHERE crs = $2 AND pixel = $3) t
+	WHERE uw < 64 AND vh < 64`
+
+// findGrids finds the grids of the dataset that have most tiles, and the tiles that are missing there. A grid's step
+// and origin are those of the median tile: a few that lie elsewhere do not move it.
+func findGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, error) {
+	const groups = `
+		SELECT crs, pixel, count(*) AS tiles, min(dx) AS dx, min(dy) AS dy, min(x) AS x, min(y) AS y,
+			percentile_disc(0.5) WITHIN GROUP (ORDER BY w) AS east, percentile_disc(0.5) WITHIN GROUP (ORDER BY h) AS north, 0 AS missing
+		FROM (` + tiles + `) t
+		GROUP BY crs, pixel
+		HAVING count(*) >= 3
+		ORDER BY tiles DESC, crs, pixel
+		LIMIT 20`
+	const step = `
+		SELECT
+			coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN $6::float8 / 2 AND $6 * 1.001), $6),
+			coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY north) FILTER (WHERE north BETWEEN $7::float8 / 2 AND $7 * 1.001), $7)
+		FROM (
+			SELECT
+				lead(x) OVER (PARTITION BY round((y - $5::float8) / $7::float8) ORDER BY x) - x AS east,
+				lead(y) OVER (PARTITION BY round((x - $4::float8) / $6::float8) ORDER BY y) - y AS north
+			FROM (` + tiles + `) t
+			WHERE crs = $2 AND pixel = $3
+		) t`
+	const origin = `
+		SELECT
+			percentile_disc(0.5) WITHIN GROUP (ORDER BY x - $6::float8 * round((x - $4::float8) / $6)),
+			percentile_disc(0.5) WITHIN GROUP (ORDER BY y - $7::float8 * round((y - $5::float8) / $7))
+		FROM (` + tiles + `) t
+		WHERE crs = $2 AND pixel = $3`
+	const cells = `
+		SELECT DISTINCT r AS row, c AS from, c AS to
+		FROM (` + gridTiles + `) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
+		ORDER BY r, c`
+	grids, err := collect[tileGrid](ctx, q, "find grids", groups, datasetID)
+	for i := range grids {
+		g := &grids[i]
+		if err == nil {
+			err = q.QueryRow(ctx, step, g.args(datasetID)...).Scan(&g.East, &g.North)
+		}
+		if err == nil {
+			err = q.QueryRow(ctx, origin, g.args(datasetID)...).Scan(&g.X, &g.Y)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find grids: %w", err)
+		}
+		var runs []cellRun
+		rows, err := q.Query(ctx, cells, g.args(datasetID)...)
+		if err != nil {
+			return nil, fmt.Errorf("read cells: %w", err)
+		}
+		var cell cellRun
+		_, err = pgx.ForEachRow(rows, []any{&cell.Row, &cell.From, &cell.To}, func() error {
+			if n := len(runs); n > 0 && runs[n-1].Row == cell.Row && runs[n-1].To == cell.From-1 {
+				runs[n-1].To = cell.To
+			} else {
+				runs = append(runs, cell)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read cells: %w", err)
+		}
+		g.gaps = gapsBetween(runs)
+		for _, gap := range g.gaps {
+			g.Missing += gap.To - gap.From + 1
+		}
+	}
+	return grids, err
+}
+
+// gapsBetween gives the cells without a tile inside the area that the runs, in the order of rows, cover: those that
+// tiles enclose. Where tiles fill seven eighths of the rectangle around them, that is the area.
+func gapsBetween(runs []cellRun) (gaps []cellRun) {
+	if len(runs) == 0 {
+		return nil
+	}
+	west, east, tiles := runs[0].From, runs[0].To, int64(0)
+	for _, run := range runs {
+		west, east, tiles = min(west, run.From), max(east, run.To), tiles+run.To-run.From+1
+	}
+	first, last := runs[0].Row, runs[len(runs)-1].Row
+	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
+	var sets []int // of each gap, itself or another gap that it is one with; set 0 is what lies outside
+	root := func(i int) int {
+		for sets[i] != i {
+			sets[i] = sets[sets[i]]
+			i = sets[i]
+		}
+		return i
+	}
+	join := func(a, b int) { sets[max(root(a), root(b))] = min(root(a), root(b)) }
+	add := func(row, from, to int64, outside bool) {
+		if from <= to {
+			gaps, sets = append(gaps, cellRun{row, from, to}), append(sets, len(gaps))
+			if outside && !full {
+				join(0, len(gaps)-1)
+			}
+		}
+	}
+	add(first-1, math.MinInt64, math.MaxInt64, false)
+	above := 0 // the first gap of the row before
+	for row := first; row <= last; row++ {
+		here, at := len(gaps), west
+		blank := runs[0].Row > row
+		for len(runs) > 0 && runs[0].Row == row {
+			add(row, at, runs[0].From-1, at == west)
+			at, runs = runs[0].To+1, runs[1:]
+		}
+		add(row, at, east, true)
+		edge := row == first || row == last
+		for i, j := above, here; i < here && j < len(gaps); {
+			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To && (i > 0 || !full) {
+				join(i, j)
+			}
+			if gaps[i].To < gaps[j].To {
+				i++
+			} else {
+				j++
+			}
+		}
+		for j := here; j < len(gaps) && edge && !full; j++ {
+			join(0, j)
+		}
+		if above = here; blank && !full { // all that is empty up to the next tile is outside
+			row = runs[0].Row - 1
+		}
+	}
+	enclosed := gaps[:0]
+	for i, gap := range gaps {
+		if root(i) != 0 {
+			enclosed = append(enclosed, gap)
+		}
+	}
+	return enclosed
+}
+
+// missing gives the tiles that are missing in a grid, row by row.
+func (g tileGrid) missing() iter.Seq[missingTile] {
+	return func(yield func(missingTile) bool) {
+		for _, gap := range g.gaps {
+			for column := gap.From; column <= gap.To; column++ {
+				x, y := g.X+float64(column)*g.East, g.Y+float64(gap.Row)*g.North
+				if !yield(missingTile{g.CRS, column, gap.Row, x, y, x + g.East, y + g.North}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// file is the file that a missing tile would be, of one pixel; without BBox where its CRS is not known.
+func (tile missingTile) file() ElevationDatasetFileMeta {
+	m := ElevationDatasetFileMeta{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
+		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}
+	if crs, ok := m.knownCRS(); ok {
+		if box, err := boxInDegrees(crs.projection, [6]float64(m.Transform), 1, 1); err == nil {
+			m.BBox = box.bounds[:]
+		}
+	}
+	return m
+}
