@@ -1,0 +1,160 @@
+//go:build peers
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// corpusDataset analyses the corpus of elevation files, or the sample files where there is none.
+func corpusDataset(t *testing.T) (ts *testServer, c client, dataset string) {
+	t.Helper()
+	root, err := filepath.Abs("testdata")
+	if corpus := os.Getenv("CAIRN_CORPUS"); corpus != "" {
+		root = corpus
+	} else if _, missing := os.Stat("../shared/extents/files"); missing == nil {
+		root, err = filepath.Abs("../shared/extents")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts = startServer(t, nil, "CAIRN_DATASETS_DIR="+root)
+	c = ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	directory := "files"
+	if _, err := os.Stat(filepath.Join(root, directory)); err != nil {
+		directory = "elevation"
+	}
+	dataset = ts.addDataset(c, "corpus", directory)
+	c.analyze(dataset, nil)
+	return ts, c, dataset
+}
+
+// TestPeerOGR has GDAL read the footprints over HTTP, with an API token as the password.
+func TestPeerOGR(t *testing.T) {
+	ts, c, dataset := corpusDataset(t)
+	token := ts.addToken("ada", "gdal", datasetRead).token
+	files := c.must(200, "GET", dataset, nil).json["files"].(map[string]any)
+	var all collection
+	if err := json.Unmarshal(c.must(200, "GET", dataset+"/footprints.geojson?all=1", nil).body, &all); err != nil {
+		t.Fatal(err)
+	}
+	west, south, east, north := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
+	for _, f := range all.Features {
+		if f.Geometry == nil {
+			continue
+		}
+		for _, part := range f.Geometry.Coordinates {
+			for _, p := range part[0] {
+				west, south, east, north = min(west, p[0]), min(south, p[1]), max(east, p[0]), max(north, p[1])
+			}
+		}
+	}
+	for query, want := range map[string]float64{"": files["ok"].(float64), "?all=1": files["total"].(float64), "?status=corrupt&all=1": files["corrupt"].(float64)} {
+		ogrinfo := exec.Command("ogrinfo", "-so", "-al", "-ro", ts.url+dataset+"/footprints.geojson"+query)
+		ogrinfo.Env = append(os.Environ(), "GDAL_HTTP_USERPWD=ada:"+token, "GDAL_HTTP_AUTH=BASIC")
+		output, err := ogrinfo.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		if !strings.Contains(string(output), fmt.Sprintf("Feature Count: %.0f\n", want)) || strings.Contains(string(output), "ERROR") {
+			t.Errorf("%s: want %v features:\n%s", query, want, output)
+		}
+		if query != "" {
+			continue
+		}
+		extent := regexp.MustCompile(`Extent: \(([-0-9.]+), ([-0-9.]+)\) - \(([-0-9.]+), ([-0-9.]+)\)`).FindStringSubmatch(string(output))
+		if extent == nil || strings.Join(extent[1:], " ") != fmt.Sprintf("%f %f %f %f", west, south, east, north) {
+			t.Errorf("%v, want %f %f %f %f", extent, west, south, east, north)
+		}
+		for _, part := range []string{"Layer name: corpus", "Geometry: Multi Polygon", "location: String", "resolution_m: Real", "modified_at: DateTime"} {
+			if !strings.Contains(string(output), part) {
+				t.Errorf("no %q in\n%s", part, output)
+			}
+		}
+	}
+}
+
+// TestPeerSVG has librsvg draw the picture: tiles are coloured where they lie, and only there, and their gap is empty.
+func TestPeerSVG(t *testing.T) {
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	render := func(dataset int64) image.Image {
+		t.Helper()
+		svg := c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/coverage.svg", dataset), nil).body
+		rsvg := exec.Command("rsvg-convert")
+		rsvg.Stdin = bytes.NewReader(svg)
+		output, err := rsvg.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dir := os.Getenv("CAIRN_TEST_PICTURES"); dir != "" {
+			os.WriteFile(filepath.Join(dir, fmt.Sprint(dataset, ".png")), output, 0o644)
+		}
+		picture, err := png.Decode(bytes.NewReader(output))
+		if err != nil || picture.Bounds().Dx() != 800 {
+			t.Fatal(err, picture.Bounds())
+		}
+		return picture
+	}
+	coloured := func(picture image.Image, x, y int) bool { // green against red: files are, lines and paper are not
+		c := color.NRGBAModel.Convert(picture.At(x, y)).(color.NRGBA)
+		return int(c.G)-int(c.R) > 40
+	}
+	for _, side := range []int{10, 100} { // outlines, and squares
+		var files []ElevationDatasetFileMeta
+		size := 1.0 / float64(side)
+		for x := range side {
+			for y := range side {
+				if x*10/side == 5 && y*10/side == 5 {
+					continue // the gap: a tenth of the width, right above the middle
+				}
+				m := placedFile(t, fmt.Sprint(x, y), 4326, size/100, 0, float64(x)*size-0.5, 0, -size/50, float64(y+1)*size-0.5)
+				m.ResolutionM = new(20.0)
+				files = append(files, m)
+			}
+		}
+		picture := render(ts.addFiles(fmt.Sprint("tiles ", side), files))
+		edge := 540 / 1.06 / 2
+		n := 0
+		for x := range 20 {
+			for y := range 20 {
+				at := [2]float64{(float64(x) - 9.47) / 10, (float64(y) - 9.47) / 10} // -1 to 1 from the middle, y up, off the lines
+				gap := at[0] > 0.01 && at[0] < 0.19 && at[1] > 0.01 && at[1] < 0.19
+				if coloured(picture, 420+int(at[0]*edge), 330-int(at[1]*edge)) == gap {
+					t.Errorf("%d tiles: at %v coloured: %v", len(files), at, !gap)
+				}
+				n++
+			}
+		}
+		for _, outside := range [][2]int{{420, 65}, {420, 595}, {150, 330}, {700, 330}, {30, 300}} {
+			if coloured(picture, outside[0], outside[1]) {
+				t.Errorf("%d tiles: coloured outside, at %v", len(files), outside)
+			}
+		}
+		dark := 0
+		for x := 60; x < 600; x++ {
+			for y := 5; y < 55; y++ {
+				if r, _, _, _ := picture.At(x, y).RGBA(); r < 0x6000 {
+					dark++
+				}
+			}
+		}
+		if dark < 100 || !coloured(picture, 66, 636+20*3+7) {
+			t.Errorf("%d tiles: the name (%d dark pixels) or the legend is missing", len(files), dark)
+		}
+	}
+	render(ts.addFiles("the world", worldFiles(t, rand.New(rand.NewPCG(1, 2)), 1500)))
+}
