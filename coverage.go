@@ -84,6 +84,13 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
+	c.Height = 670 // with the legend's first line
+	for _, layer := range c.Layers {
+		if layer.Count > 0 {
+			layer.Y, layer.TextY = c.Height-34, c.Height-22
+			c.Height += 20
+		}
+	}
 	page, err := template.New("coverage").Parse(coverageTemplate)
 	var svg bytes.Buffer
 	if err == nil {
@@ -113,10 +120,9 @@ func newCoverage(d datasetDetails, byStatus bool) *coverage {
 	if byStatus {
 		labels = [][2]string{{"ok", "#2a788e"}, {"ok, with warnings", "#d95f02"}}
 	}
-	for i, label := range labels {
-		c.Layers = append(c.Layers, &coverageLayer{Label: label[0], Color: label[1], Y: 636 + 20*i, TextY: 648 + 20*i})
+	for _, label := range labels {
+		c.Layers = append(c.Layers, &coverageLayer{Label: label[0], Color: label[1]})
 	}
-	c.Height = 650 + 20*len(labels)
 	if d.BBox == nil {
 		return c
 	}
@@ -140,6 +146,8 @@ func degrees(v float64, positive, negative string) string {
 	letter := positive
 	if v < 0 {
 		letter = negative
+	} else if v == 0 {
+		letter = ""
 	}
 	return fmt.Sprintf("%.6g°%s", math.Abs(math.Round(v*1e7)/1e7), letter)
 }

@@ -152,7 +152,7 @@ func TestPeerSVG(t *testing.T) {
 				}
 			}
 		}
-		if dark < 100 || !coloured(picture, 66, 636+20*3+7) {
+		if dark < 100 || !coloured(picture, 66, 636+7) {
 			t.Errorf("%d tiles: the name (%d dark pixels) or the legend is missing", len(files), dark)
 		}
 	}

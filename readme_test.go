@@ -51,7 +51,7 @@ func TestReadmeTour(t *testing.T) {
 	}
 	for _, want := range []string{
 		`{"status":"ok"}`, `"username":"ada"`, `{"unread":1,`, `"state":"succeeded"`, `"name":"sample"`, `"path":"elevation/n46e007.tif"`,
-		`"bbox":[7,46,8,47]`, `"code":"invalid_token"`,
+		`"bbox":[7,46,8,47]`, `findings: dataset sample`, `"code":"invalid_token"`,
 	} {
 		if want = strings.Replace(want, "elevation/", "", 1); !strings.Contains(string(output), want) {
 			t.Errorf("the tour does not show %s:\n%s", want, output)
