@@ -155,15 +155,10 @@ func degrees(v float64, positive, negative string) string {
 // drawGraticule draws meridians and parallels, at a step that leaves about six of them.
 func (c *coverage) drawGraticule() {
 	step := func(span float64) float64 {
-		for _, step := range [...]float64{30, 15, 10, 5, 2, 1} {
+		unit := math.Pow(10, math.Floor(math.Log10(span/4)))
+		for _, step := range [...]float64{30, 15, 5 * unit, 2 * unit} {
 			if span/step >= 4 {
 				return step
-			}
-		}
-		unit := math.Pow(10, math.Floor(math.Log10(span/4)))
-		for _, times := range [...]float64{5, 2} {
-			if span/(unit*times) >= 4 {
-				return unit * times
 			}
 		}
 		return unit

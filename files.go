@@ -96,11 +96,12 @@ func (s *server) listAllFiles(w http.ResponseWriter, r *http.Request) error {
 
 // datasetFileFilter reads a fileFilter of the dataset that the request's path names.
 func (s *server) datasetFileFilter(r *http.Request) (fileFilter, error) {
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return fileFilter{}, err
+	f, err := readFileFilter(r.URL.Query(), nil)
+	if err == nil {
+		d, missing := s.pathDataset(r)
+		f.datasetID, err = &d.ID, missing
 	}
-	return readFileFilter(r.URL.Query(), &d.ID)
+	return f, err
 }
 
 // writeFiles answers with a page of the files that the filter lets through.

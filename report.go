@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,6 +71,22 @@ type missingTile struct {
 	MinY   float64 `json:"min_y"`
 	MaxX   float64 `json:"max_x"`
 	MaxY   float64 `json:"max_y"`
+}
+
+// reportSQL is the queries of the report.
+//
+//go:embed report.sql
+var reportSQL string
+
+// reportQuery is the query of that name.
+func reportQuery(name string) string {
+	section := func(name string) string {
+		_, text, _ := strings.Cut(reportSQL, "-- query "+name+"\n")
+		text, _, _ = strings.Cut(text, "-- query ")
+		return text
+	}
+	query := strings.ReplaceAll(section(name), ":grid_tiles", section("grid_tiles"))
+	return strings.ReplaceAll(query, ":tiles", section("tiles"))
 }
 
 // maxFindingFiles is how many files a finding names.
@@ -147,22 +165,23 @@ func reportCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	report, err := reportOn(ctx, o.db, found[0])
-	if err == nil {
-		report.print(o.stdout)
+	if err != nil {
+		return err
 	}
-	if err == nil && len(report.Findings) > 0 {
-		err = errFindings
+	report.print(o.stdout)
+	if len(report.Findings) > 0 {
+		return errFindings
 	}
-	return err
+	return nil
 }
 
 // print writes the report as text. Its first line is what a script looks at.
 func (report folderReport) print(w io.Writer) {
-	if len(report.Findings) == 0 {
-		fmt.Fprintf(w, "no findings: dataset %s, %d files\n", report.Dataset, report.Files)
-	} else {
-		fmt.Fprintf(w, "%d findings: dataset %s, %d files\n", len(report.Findings), report.Dataset, report.Files)
+	count := "no"
+	if n := len(report.Findings); n > 0 {
+		count = strconv.Itoa(n)
 	}
+	fmt.Fprintf(w, "%s findings: dataset %s, %d files\n", count, report.Dataset, report.Files)
 	for _, g := range report.Grids {
 		fmt.Fprintf(w, "grid: %d tiles of %s, %.10g by %.10g from %.10g %.10g, pixels of %.10g by %.10g\n",
 			g.Tiles, cmp.Or(g.CRS, "no CRS"), g.East, g.North, g.X, g.Y, g.DX, g.DY)
@@ -205,9 +224,9 @@ func reportOn(ctx context.Context, q querier, d dataset) (folderReport, error) {
 		lost.Files = []findingFile{}
 		report.Findings = append(report.Findings, lost)
 	}
-	for _, kind := range findingQueries() {
+	for _, name := range [...]string{"unread", "duplicates", "overlaps", "seams", "odd", "names"} {
 		scopes := [][]any{{d.ID}}
-		if kind.ofGrid {
+		if name == "overlaps" || name == "seams" {
 			scopes = nil
 			for _, g := range report.Grids {
 				scopes = append(scopes, g.args(d.ID))
@@ -218,7 +237,7 @@ func reportOn(ctx context.Context, q querier, d dataset) (folderReport, error) {
 				findingFile
 				Code  string
 				Total int64
-			}](ctx, q, "look for findings", kind.query, args...)
+			}](ctx, q, "look for "+name, reportQuery(name), args...)
 			if err != nil {
 				return report, err
 			}
@@ -259,185 +278,28 @@ func findingDetails() map[string]string {
 	}
 }
 
-// findingQuery looks for findings: rows of code, path, detail and the total of the code, in the order of codes.
-type findingQuery struct {
-	query  string
-	ofGrid bool // it takes the parameters of gridTiles
-}
-
-// findingQueries are all of them. A finding is of a file against the others: the dataset says itself what is usual.
-func findingQueries() []findingQuery {
-	const unread = `
-		SELECT code, path, detail, total
-		FROM (
-			SELECT *, count(*) OVER (PARTITION BY code) AS total, row_number() OVER (PARTITION BY code ORDER BY path) AS nth
-			FROM (
-				SELECT path, coalesce(reason, status) AS detail,
-					CASE WHEN status IN ('no_bbox', 'no_georef') THEN 'no_extent' ELSE 'unreadable' END AS code
-				FROM elevation_dataset_file_meta
-				WHERE dataset_id = $1 AND status <> 'ok' AND (
-					status IN ('corrupt', 'unreadable', 'no_bbox', 'no_georef')
-					OR status = 'unsupported' AND lower(substring(path FROM '[.][^./]*$')) IN (
-						SELECT lower(substring(path FROM '[.][^./]*$'))
-						FROM elevation_dataset_file_meta
-						WHERE dataset_id = $1 AND status = 'ok'
-					)
-				)
-			) f
-		) f
-		WHERE nth <= 20
-		ORDER BY code DESC, path`
-	const duplicates = `
-		SELECT 'duplicate' AS code, path, 'the same as ' || first AS detail, count(*) OVER () AS total
-		FROM (
-			SELECT path, min(path) OVER (PARTITION BY crs, pixel, round(x / dx * 10), round(y / dy * 10), round(w / dx), round(h / dy)) AS first
-			FROM (` + tiles + `) t
-		) t
-		WHERE path <> first
-		ORDER BY path
-		LIMIT 20`
-	const overlaps = `
-		SELECT 'overlap' AS code, path, format('column %s, row %s of its grid, as %s', c, r, first) AS detail, count(*) OVER () AS total
-		FROM (
-			SELECT *, first_value(path) OVER cell AS first, first_value(ARRAY[x, y, x + w, y + h]) OVER cell AS box
-			FROM (` + gridTiles + `) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
-			WINDOW cell AS (PARTITION BY r, c ORDER BY path)
-		) t
-		WHERE path <> first AND box <> ARRAY[x, y, x + w, y + h]
-			AND x + dx / 2 < box[3] AND x + w - dx / 2 > box[1] AND y + dy / 2 < box[4] AND y + h - dy / 2 > box[2]
-		ORDER BY path, r, c
-		LIMIT 20`
-	const seams = `
-		SELECT 'seam' AS code, path, format('off by %s, %s pixels', round(off_x::numeric, 2), round(off_y::numeric, 2)) AS detail, count(*) OVER () AS total
-		FROM (` + gridTiles + `) t
-		WHERE abs(off_x - round(off_x)) > 0.05 OR abs(off_y - round(off_y)) > 0.05
-		ORDER BY path
-		LIMIT 20`
-	const odd = `
-		WITH attributes AS NOT MATERIALIZED (
-			SELECT path, code, coalesce(value, 'none') AS value
-			FROM elevation_dataset_file_meta, LATERAL (VALUES
-				('crs', coalesce(crs, crs_name)), ('resolution', ltrim(to_char(abs(transform[5]), '9.99999EEEE'))),
-				('sample_type', sample_type), ('nodata', nodata), ('vertical_crs', vertical_crs)
-			) v (code, value)
-			WHERE dataset_id = $1 AND native_bbox IS NOT NULL
-		),
-		usual AS (
-			SELECT DISTINCT ON (code) code, value AS usual
-			FROM attributes
-			GROUP BY code, value
-			ORDER BY code, count(*) DESC, value
-		)
-		SELECT code, path, value || ' where ' || usual || ' is usual' AS detail, total
-		FROM (
-			SELECT *, count(*) OVER (PARTITION BY code) AS total, row_number() OVER (PARTITION BY code ORDER BY path) AS nth
-			FROM attributes
-			JOIN usual USING (code)
-			WHERE value <> usual
-		) a
-		WHERE nth <= 20
-		ORDER BY code, path`
-	// Names that hold coordinates of the lower or the upper left corner, in units, kilometres or tens of them, where most
-	// do so; and the reader's own warning.
-	const names = `
-		WITH named AS MATERIALIZED (
-			SELECT path, format('at %s, %s', x, y) AS place, EXISTS (
-				SELECT
-				FROM unnest(ARRAY[1, 1000, 10000, 100000]) scale
-				WHERE round(abs(x) / scale) = ANY (numbers) AND (round(abs(y) / scale) = ANY (numbers) OR round(abs(y + h) / scale) = ANY (numbers))
-			) AS fits
-			FROM (
-				SELECT *, ARRAY(SELECT m[1]::float8 FROM regexp_matches(substring(path FROM '[^/]*$'), '[0-9]{1,15}', 'g') m) AS numbers
-				FROM (` + tiles + `) t
-			) t
-		),
-		misnamed AS (
-			SELECT path, place AS detail
-			FROM named
-			WHERE NOT fits AND (SELECT avg(fits::int) FROM named) >= 0.75
-			UNION
-			SELECT path, min(warning)
-			FROM elevation_dataset_file_meta, unnest(warnings) warning
-			WHERE dataset_id = $1 AND warning LIKE 'its name says%'
-			GROUP BY path
-		)
-		SELECT 'name' AS code, path, min(detail) AS detail, count(*) OVER () AS total
-		FROM misnamed
-		GROUP BY path
-		ORDER BY path
-		LIMIT 20`
-	return []findingQuery{{unread, false}, {duplicates, false}, {overlaps, true}, {seams, true}, {odd, false}, {names, false}}
-}
-
-// args are the parameters of gridTiles.
+// args are the parameters of a query for a grid.
 func (g tileGrid) args(datasetID int64) []any {
 	return []any{datasetID, g.CRS, g.Pixel, g.X, g.Y, g.East, g.North}
 }
 
-// tiles are a dataset's rasters with edges along the axes of their CRS.
-const tiles = `
-	SELECT path, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
-		abs(transform[1]) AS dx, abs(transform[5]) AS dy,
-		native_bbox[1] AS x, native_bbox[2] AS y, native_bbox[3] - native_bbox[1] AS w, native_bbox[4] - native_bbox[2] AS h
-	FROM elevation_dataset_file_meta
-	WHERE dataset_id = $1 AND native_bbox IS NOT NULL AND transform[2] = 0 AND transform[4] = 0`
-
-// gridTiles are the tiles of one grid with the cells that they cover: the one that their centre is in, and all whose
-// centres they hold. What is larger than 64 cells is no tile.
-const gridTiles = `
-	SELECT *,
-		least(floor(u + uw / 2), ceil(u - 0.49))::bigint AS column_from, greatest(floor(u + uw / 2), floor(u + uw - 0.51))::bigint AS column_to,
-		least(floor(v + vh / 2), ceil(v - 0.49))::bigint AS row_from, greatest(floor(v + vh / 2), floor(v + vh - 0.51))::bigint AS row_to,
-		(u - round(u)) * $6::float8 / dx AS off_x, (v - round(v)) * $7::float8 / dy AS off_y
-	FROM (SELECT *, (x - $4) / $6 AS u, (y - $5) / $7 AS v, w / $6 AS uw, h / $7 AS vh FROM (` + tiles + `) t WHERE crs = $2 AND pixel = $3) t
-	WHERE uw < 64 AND vh < 64`
-
 // findGrids finds the grids of the dataset that have most tiles, and the tiles that are missing there. A grid's step
 // and origin are those of the median tile: a few that lie elsewhere do not move it.
 func findGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, error) {
-	const groups = `
-		SELECT crs, pixel, count(*) AS tiles, min(dx) AS dx, min(dy) AS dy, min(x) AS x, min(y) AS y,
-			percentile_disc(0.5) WITHIN GROUP (ORDER BY w) AS east, percentile_disc(0.5) WITHIN GROUP (ORDER BY h) AS north, 0 AS missing
-		FROM (` + tiles + `) t
-		GROUP BY crs, pixel
-		HAVING count(*) >= 3
-		ORDER BY tiles DESC, crs, pixel
-		LIMIT 20`
-	const step = `
-		SELECT
-			coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN $6::float8 / 2 AND $6 * 1.001), $6),
-			coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY north) FILTER (WHERE north BETWEEN $7::float8 / 2 AND $7 * 1.001), $7)
-		FROM (
-			SELECT
-				lead(x) OVER (PARTITION BY round((y - $5::float8) / $7::float8) ORDER BY x) - x AS east,
-				lead(y) OVER (PARTITION BY round((x - $4::float8) / $6::float8) ORDER BY y) - y AS north
-			FROM (` + tiles + `) t
-			WHERE crs = $2 AND pixel = $3
-		) t`
-	const origin = `
-		SELECT
-			percentile_disc(0.5) WITHIN GROUP (ORDER BY x - $6::float8 * round((x - $4::float8) / $6)),
-			percentile_disc(0.5) WITHIN GROUP (ORDER BY y - $7::float8 * round((y - $5::float8) / $7))
-		FROM (` + tiles + `) t
-		WHERE crs = $2 AND pixel = $3`
-	const cells = `
-		SELECT DISTINCT r AS row, c AS from, c AS to
-		FROM (` + gridTiles + `) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
-		ORDER BY r, c`
-	grids, err := collect[tileGrid](ctx, q, "find grids", groups, datasetID)
+	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups"), datasetID)
 	for i := range grids {
 		g := &grids[i]
 		if err == nil {
-			err = q.QueryRow(ctx, step, g.args(datasetID)...).Scan(&g.East, &g.North)
+			err = q.QueryRow(ctx, reportQuery("step"), g.args(datasetID)...).Scan(&g.East, &g.North)
 		}
 		if err == nil {
-			err = q.QueryRow(ctx, origin, g.args(datasetID)...).Scan(&g.X, &g.Y)
+			err = q.QueryRow(ctx, reportQuery("origin"), g.args(datasetID)...).Scan(&g.X, &g.Y)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("find grids: %w", err)
 		}
 		var runs []cellRun
-		rows, err := q.Query(ctx, cells, g.args(datasetID)...)
+		rows, err := q.Query(ctx, reportQuery("cells"), g.args(datasetID)...)
 		if err != nil {
 			return nil, fmt.Errorf("read cells: %w", err)
 		}
