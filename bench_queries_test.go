@@ -84,6 +84,12 @@ func TestBenchQueries(t *testing.T) {
 		fmt.Printf("box of %.1f degrees among 1,000,000 files, %.1f hits: %v of %v by hand, ratio %.2f (medians; at most 1.20 is wanted)\n",
 			size, float64(hits)/float64(len(ours)), o, h, float64(o)/float64(h))
 	}
+	c := ts.signIn("ada", datasetRead)
+	for _, path := range []string{"coverage.svg", "report", "gaps.geojson", "footprints.geojson"} {
+		start := time.Now()
+		a := c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/%s", d.ID, path), nil, "Accept-Encoding: gzip")
+		fmt.Printf("%s of 1,000,000 files: %v, %d bytes\n", path, time.Since(start).Round(10*time.Millisecond), len(a.body))
+	}
 	start := time.Now()
 	another := startServer(t, nil)
 	checkFileQueries(another, 5000, 10_000)

@@ -72,8 +72,11 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.unhurried(w, r)
-	defer cancel()
+	ctx, end, err := s.unhurried(w, r)
+	if err != nil {
+		return err
+	}
+	defer end()
 	details, err := summarizeDataset(ctx, s.db, d)
 	if err != nil {
 		return err

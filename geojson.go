@@ -120,11 +120,14 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 	before := `{"type":"FeatureCollection","name":` + string(title) + `,"features":[` + "\n"
 	err = read(r.Context().(*requestContext).Context, func(f feature) error {
 		encoded, err := encodeJSON(f)
-		if err == nil {
-			_, err = io.WriteString(out, before+string(encoded))
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(out, before+string(encoded)); err != nil {
+			return context.Canceled // the client left
 		}
 		before = ","
-		return err
+		return nil
 	})
 	if err != nil {
 		h.Del("Content-Encoding") // where nothing is out yet the answer is a problem

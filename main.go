@@ -161,6 +161,7 @@ func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) 
 		hasher:  newPasswordHasher(cfg.argon),
 		refused: refusals{counts: map[string]int64{}},
 		now:     time.Now,
+		turns:   make(chan struct{}, 2),
 		life:    10 * time.Second,
 	}
 	s.keys.Store(keys)

@@ -95,11 +95,22 @@ const maxFindingFiles = 20
 // errFindings is that a report has findings: exit status 3.
 var errFindings = errors.New("the report has findings")
 
-// unhurried is the context of an answer that takes longer than others, as it goes through all rows of a dataset.
-func (s *server) unhurried(w http.ResponseWriter, r *http.Request) (context.Context, context.CancelFunc) {
+// unhurried is the context of work that takes longer than others, as it goes through all rows of a dataset. There are
+// turns for it, so that it does not keep all else waiting; end gives the turn back.
+func (s *server) unhurried(w http.ResponseWriter, r *http.Request) (ctx context.Context, end func(), err error) {
 	const limit = 5 * time.Minute
 	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute)) // without it the answer may be cut off
-	return context.WithTimeout(r.Context().(*requestContext).Context, limit)
+	ctx, cancel := context.WithTimeout(r.Context().(*requestContext).Context, limit)
+	select {
+	case s.turns <- struct{}{}:
+		return ctx, func() {
+			cancel()
+			<-s.turns
+		}, nil
+	case <-ctx.Done():
+		cancel()
+		return ctx, nil, context.Cause(ctx)
+	}
 }
 
 // getReport answers GET /api/v1/datasets/{id}/report: in JSON, or as text where that is asked for.
@@ -108,8 +119,11 @@ func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.unhurried(w, r)
-	defer cancel()
+	ctx, end, err := s.unhurried(w, r)
+	if err != nil {
+		return err
+	}
+	defer end()
 	report, err := reportOn(ctx, s.db, d)
 	if err != nil {
 		return err
@@ -129,9 +143,12 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	limited, cancel := s.unhurried(w, r)
-	defer cancel()
-	grids, err := findGrids(limited, s.db, d.ID)
+	ctx, end, err := s.unhurried(w, r)
+	if err != nil {
+		return err
+	}
+	grids, err := findGrids(ctx, s.db, d.ID)
+	end()
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ type server struct {
 	principals *principalCache
 	hasher     *passwordHasher
 	analyzer   *analyzer
+	turns      chan struct{}    // taken by those who go through all rows of a dataset
 	life       time.Duration    // how long this instance counts as living after its last sign
 	now        func() time.Time // the clock; a test sets its own
 	stopping   context.Context  // ends when the service is told to stop
