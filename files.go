@@ -23,7 +23,7 @@ type datasetFile struct {
 
 // fileFilter says which files are meant: those for which all that is set holds.
 type fileFilter struct {
-	datasetID *int64
+	datasetID *int64 // nil: all
 	status    *string
 	format    *string
 	crs       *string  // a code, or what the file calls it
@@ -40,10 +40,10 @@ func fileFilters(further ...string) []string {
 	return append(further, "bbox", "point", "status", "format", "crs", "q")
 }
 
-// readFileFilter reads a fileFilter from the query; datasetID is nil for all datasets.
-func readFileFilter(query url.Values, datasetID *int64) (fileFilter, error) {
+// readFileFilter reads a fileFilter from the query, of all datasets.
+func readFileFilter(query url.Values) (fileFilter, error) {
 	f := fileFilter{
-		datasetID: datasetID, status: optional(query, "status"), format: optional(query, "format"),
+		status: optional(query, "status"), format: optional(query, "format"),
 		crs: optional(query, "crs"), part: optional(query, "q"), isPoint: query.Has("point"),
 	}
 	var v invalid
@@ -76,36 +76,17 @@ func readFileFilter(query url.Values, datasetID *int64) (fileFilter, error) {
 	return f, v.err()
 }
 
-// listFiles answers GET /api/v1/datasets/{id}/files, in the order of their paths; with a point, the finest first.
+// listFiles answers GET /api/v1/datasets/{id}/files and GET /api/v1/files, of all datasets: in the order of datasets and
+// paths; with a point, the finest first.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
-	f, err := s.datasetFileFilter(r)
-	if err != nil {
-		return err
-	}
-	return s.writeFiles(w, r, f)
-}
-
-// listAllFiles answers GET /api/v1/files: the same of all datasets.
-func (s *server) listAllFiles(w http.ResponseWriter, r *http.Request) error {
-	f, err := readFileFilter(r.URL.Query(), nil)
-	if err != nil {
-		return err
-	}
-	return s.writeFiles(w, r, f)
-}
-
-// datasetFileFilter reads a fileFilter of the dataset that the request's path names.
-func (s *server) datasetFileFilter(r *http.Request) (fileFilter, error) {
-	f, err := readFileFilter(r.URL.Query(), nil)
-	if err == nil {
+	f, err := readFileFilter(r.URL.Query())
+	if err == nil && r.PathValue("id") != "" {
 		d, missing := s.pathDataset(r)
 		f.datasetID, err = &d.ID, missing
 	}
-	return f, err
-}
-
-// writeFiles answers with a page of the files that the filter lets through.
-func (s *server) writeFiles(w http.ResponseWriter, r *http.Request, f fileFilter) error {
+	if err != nil {
+		return err
+	}
 	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
 	}, f.key)

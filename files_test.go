@@ -184,10 +184,11 @@ func checkFileQueries(ts *testServer, n, queries int) {
 			}
 			inBoxNotTile += int(btof(!within && meets(target.BBox, []float64{lon, lat, lon, lat})))
 		}
-		filter, err := readFileFilter(query, []*int64{&one, &two, nil}[i%3])
+		filter, err := readFileFilter(query)
 		if err != nil {
 			t.Fatal(query, err)
 		}
+		filter.datasetID = []*int64{&one, &two, nil}[i%3]
 		var got, want []string
 		finest := 0.0
 		for after := firstFile(); ; {

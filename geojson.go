@@ -52,10 +52,11 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := readFileFilter(r.URL.Query(), &d.ID)
+	f, err := readFileFilter(r.URL.Query())
 	if err != nil {
 		return err
 	}
+	f.datasetID = &d.ID
 	all := r.URL.Query().Get("all")
 	var v invalid
 	v.check(slices.Contains([]string{"", "0", "1"}, all), "all", "unknown", "must be 0 or 1")

@@ -22,22 +22,16 @@ import (
 // corpusDataset analyses the corpus of elevation files, or the sample files where there is none.
 func corpusDataset(t *testing.T) (ts *testServer, c client, dataset string) {
 	t.Helper()
-	root, err := filepath.Abs("testdata")
-	if corpus := os.Getenv("CAIRN_CORPUS"); corpus != "" {
-		root = corpus
-	} else if _, missing := os.Stat("../shared/extents/files"); missing == nil {
-		root, err = filepath.Abs("../shared/extents")
+	directory, err := filepath.Abs(corpusDir(t))
+	if corpusDir(t) == "" {
+		directory, err = filepath.Abs("testdata/elevation")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	ts = startServer(t, nil, "CAIRN_DATASETS_DIR="+root)
+	ts = startServer(t, nil, "CAIRN_DATASETS_DIR="+filepath.Dir(directory))
 	c = ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
-	directory := "files"
-	if _, err := os.Stat(filepath.Join(root, directory)); err != nil {
-		directory = "elevation"
-	}
-	dataset = ts.addDataset(c, "corpus", directory)
+	dataset = ts.addDataset(c, "corpus", filepath.Base(directory))
 	c.analyze(dataset, nil)
 	return ts, c, dataset
 }

@@ -145,7 +145,7 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil},
 		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}},
 		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil},
-		{"GET", "/api/v1/files", holds(datasetRead), s.listAllFiles, fileFilters("limit", "cursor")},
+		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor")},
 	}
 }
 
