@@ -127,15 +127,11 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 // contains says whether the file's raster covers a place, by its own CRS and transform: its box in degrees is larger
 // than the raster. Where the CRS has no code that we know the box decides.
 func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
-	crs, ok := m.knownCRS()
-	if !ok || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
+	crs, shift, ok := m.knownCRS()
+	if !ok {
 		return m.BBox != nil // it is among the candidates
 	}
 	t, width, height := [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
-	shift, err := crs.shiftOver(t, width, height)
-	if err != nil {
-		return m.BBox != nil
-	}
 	if math.Abs(lat) == 90 { // a pole has every longitude
 		lon = m.BBox[0]
 	}
@@ -156,16 +152,19 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	return false
 }
 
-// knownCRS is the file's CRS, where that has a code that we know.
-func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, ok bool) {
-	if m.CRS == nil {
-		return crs, false
+// knownCRS is the file's CRS and its shift to WGS 84, where that has a code that we know and the raster has a place in it.
+func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
+	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
+		return crs, shift, false
 	}
 	code, err := strconv.Atoi(strings.TrimPrefix(*m.CRS, "EPSG:"))
 	if err == nil {
 		crs, err = crsByCode(code)
 	}
-	return crs, err == nil
+	if err == nil {
+		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
+	}
+	return crs, shift, err == nil
 }
 
 // maxHits is how many of the files that a box meets are sorted. Where there are more, files are gone through in order.

@@ -197,8 +197,8 @@ func footprint(m ElevationDatasetFileMeta) multiPolygon {
 // outline is the ring of the raster's edge, its longitudes in one piece; nil where its CRS is not known. One that goes
 // round a pole has the pole as an edge.
 func (m *ElevationDatasetFileMeta) outline() (ring []position) {
-	crs, ok := m.knownCRS()
-	if !ok || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
+	crs, shift, ok := m.knownCRS()
+	if !ok {
 		return nil
 	}
 	p, t, w, h := crs.projection, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
@@ -215,6 +215,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 			if err != nil {
 				return nil
 			}
+			lon, lat = shift.toWGS84(p.ellipsoid, lon, lat)
 			if n := len(ring); n > 0 && !p.isCylindrical() {
 				lon = ring[n-1][0] + math.Remainder(lon-ring[n-1][0], 360)
 			}
