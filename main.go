@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -46,7 +47,11 @@ func main() {
 	// Each password hash leaves 19 MiB of garbage: with this the collector does not let it pile up.
 	debug.SetMemoryLimit(112 << 20)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
+	env := os.Environ()
+	if len(os.Args) > 1 && os.Args[1] != "serve" {
+		env = append(packagedEnvironment("/etc/cairn"), env...)
+	}
+	err := run(ctx, os.Args[1:], env, os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	if err == nil {
 		return
@@ -189,6 +194,11 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			return err
 		}
 		s := newServer(cfg, log, pool, keys)
+		if cfg.tlsCert != "" {
+			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
+				return err
+			}
+		}
 		adjust(s)
 		if err := noteInstance(ctx, pool, s.principals.instance, keys, s.life); err != nil {
 			return err
@@ -196,15 +206,34 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err := s.ensureAdministrator(ctx); err != nil {
 			return err
 		}
-		listener, err := net.Listen("tcp", cfg.listen)
+		listener, err := cfg.supervisor.listen(cfg.listen)
 		if err != nil {
 			return err
 		}
-		if address := listener.Addr().(*net.TCPAddr); cfg.registration == registrationOpen && !address.IP.IsLoopback() {
-			log.Warn("anyone who reaches this address may register; CAIRN_REGISTRATION=approval or closed changes that", "address", address.String())
-		}
+		s.warnOfStrangers(listener.Addr())
 		return s.run(ctx, listener, stdout)
 	})
+}
+
+// warnOfStrangers warns of what is unwise where others than the users of this machine reach the service.
+func (s *server) warnOfStrangers(address net.Addr) {
+	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
+		return
+	}
+	if s.cfg.registration == registrationOpen {
+		s.log.Warn("anyone who reaches this address may register; CAIRN_REGISTRATION=approval or closed changes that", "address", address.String())
+	}
+	if s.certificate == nil {
+		s.log.Warn("passwords and tokens can be read on the way to this address; CAIRN_TLS_CERT and CAIRN_TLS_KEY change that", "address", address.String())
+	}
+}
+
+// scheme is that of the service's URLs.
+func (s *server) scheme() string {
+	if s.certificate != nil {
+		return "https"
+	}
+	return "http"
 }
 
 // run serves on the listener and works on analyses until ctx ends.
@@ -233,15 +262,25 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.listen(working) })
 	background.Go(func() { s.keepHouse(working) })
+	background.Go(func() { s.keepWatchdog(working, listener.Addr()) })
 	served := make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
-	fmt.Fprintf(stdout, "cairn: listening on http://%s\n", listener.Addr())
+	go func() {
+		if s.certificate == nil {
+			served <- web.Serve(listener)
+			return
+		}
+		web.TLSConfig = &tls.Config{GetCertificate: s.certificate.current}
+		served <- web.ServeTLS(listener, "", "")
+	}()
+	s.notify("READY=1")
+	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.scheme(), listener.Addr())
 
 	var err error
 	select {
 	case err = <-served:
 	case <-ctx.Done():
 		s.log.Info("stopping")
+		s.notify("STOPPING=1")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		// Shutdown drops a request whose header is still being read, so that has to be over first. Without
@@ -268,6 +307,13 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		s.log.Warn("stopping", "error", stopErr)
 	}
 	return err
+}
+
+// notify tells systemd the service's state. The service can do without.
+func (s *server) notify(state string) {
+	if err := s.cfg.supervisor.notify(state); err != nil {
+		s.log.Warn("not heard", "state", state, "error", err)
+	}
 }
 
 // listen takes in what the database tells of changes.

@@ -24,18 +24,19 @@ import (
 
 // server holds everything a handler needs. One is made at start; its fields are not set after.
 type server struct {
-	cfg        config
-	log        *slog.Logger
-	db         *pgxpool.Pool
-	keys       atomic.Pointer[keyring] // another one after SIGHUP
-	principals *principalCache
-	hasher     *passwordHasher
-	analyzer   *analyzer
-	life       time.Duration    // how long this instance counts as living after its last sign
-	now        func() time.Time // the clock; a test sets its own
-	stopping   context.Context  // ends when the service is told to stop
-	mux        *http.ServeMux
-	origins    *http.CrossOriginProtection
+	cfg         config
+	log         *slog.Logger
+	db          *pgxpool.Pool
+	keys        atomic.Pointer[keyring] // another one after SIGHUP
+	principals  *principalCache
+	hasher      *passwordHasher
+	analyzer    *analyzer
+	life        time.Duration    // how long this instance counts as living after its last sign
+	now         func() time.Time // the clock; a test sets its own
+	stopping    context.Context  // ends when the service is told to stop
+	mux         *http.ServeMux
+	origins     *http.CrossOriginProtection
+	certificate *certificate // nil: plain HTTP
 
 	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
 	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
@@ -185,6 +186,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Request-Id", caller.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'") // there are no pages
+	h.Set("Referrer-Policy", "no-referrer")
+	if s.certificate != nil {
+		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
+	}
 	defer func() {
 		user := ""
 		if caller.principal != nil {
