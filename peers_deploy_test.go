@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -18,5 +20,20 @@ func TestPeerSandbox(t *testing.T) {
 		if strings.Contains(line, "Overall") {
 			t.Log(strings.TrimSpace(line))
 		}
+	}
+}
+
+// TestPeerPrometheus: Prometheus's own linter finds nothing wrong with the metrics.
+func TestPeerPrometheus(t *testing.T) {
+	ts := startServer(t, nil)
+	c := ts.signIn("prometheus", metricsRead, datasetManage, datasetAnalyze, datasetRead)
+	if err := os.Mkdir(ts.datasets+"/d", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.analyze(c.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "d", "path": "d"}).header.Get("Location"), nil)
+	check := exec.Command("promtool", "check", "metrics")
+	check.Stdin = bytes.NewReader(c.must(200, "GET", "/metrics", nil).body)
+	if output, err := check.CombinedOutput(); err != nil || len(output) > 0 {
+		t.Errorf("%v\n%s", err, output)
 	}
 }

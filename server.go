@@ -38,6 +38,8 @@ type server struct {
 	origins     *http.CrossOriginProtection
 	certificate *certificate // nil: plain HTTP
 
+	counts          []*routeCounts
+	outages         atomic.Int64 // how often the database did not answer
 	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
 	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
 }
@@ -95,6 +97,7 @@ func (s *server) routes() []route {
 	return []route{
 		{"GET", "/health", public, s.getHealth, nil},
 		{"GET", "/api/v1/ping", public, s.ping, nil},
+		{"GET", "/metrics", holds(metricsRead), s.getMetrics, nil},
 
 		{"POST", "/api/v1/auth/register", public, s.register, nil},
 		{"POST", "/api/v1/auth/login", public, s.login, nil},
@@ -161,11 +164,15 @@ func (s *server) routes() []route {
 func (s *server) handle() {
 	s.mux = http.NewServeMux()
 	s.origins = http.NewCrossOriginProtection()
+	s.counts = []*routeCounts{{}} // of what is no route
 	for _, rt := range s.routes() {
+		counts := &routeCounts{method: rt.method, path: rt.path}
+		s.counts = append(s.counts, counts)
 		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter) // ServeHTTP passes no other
 			answer.routed = true
 			answer.route = rt.path
+			answer.counts = counts
 			if err := s.call(rt, answer, r); err != nil {
 				s.writeProblem(answer, r, err)
 			}
@@ -181,7 +188,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := &requestContext{Context: r.Context(), caller: caller}
 	defer ctx.end()
 	r = r.WithContext(ctx)
-	answer := &responseWriter{ResponseWriter: w}
+	answer := &responseWriter{ResponseWriter: w, counts: s.counts[0]}
 	h := answer.Header()
 	h.Set("X-Request-Id", caller.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -196,8 +203,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if caller.principal != nil {
 			user = caller.principal.User.Username
 		}
+		took := s.now().Sub(start)
+		answer.counts.count(answer.status, took)
 		s.log.Info("request", "id", caller.requestID, "user", user, "method", r.Method, "route", answer.route,
-			"status", answer.status, "ms", float64(s.now().Sub(start).Microseconds())/1000, "address", caller.address)
+			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", caller.address)
 	}()
 
 	switch err := s.origins.Check(r); {
@@ -374,6 +383,7 @@ type responseWriter struct {
 	route  string
 	routed bool
 	status int
+	counts *routeCounts
 }
 
 func (w *responseWriter) WriteHeader(status int) {

@@ -235,7 +235,11 @@ func TestAuthorizationMatrix(t *testing.T) {
 				check(each[""], 403, "permission_missing")
 				check(allBut[rt.who.permission], 403, "permission_missing")
 				check(each[rt.who.permission], 200, "")
-				check(narrow, 403, "token_scope")
+				if rt.who.permission == metricsRead {
+					check(ts.addToken("scripted", "other", datasetRead), 403, "token_scope")
+				} else {
+					check(narrow, 403, "token_scope")
+				}
 			case accessSession:
 				check(reader, 200, "")
 				check(narrow, 403, "session_required")
