@@ -94,6 +94,10 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return serve(ctx, cfg, log, stdout, func(*server) {})
 	case args[0] == "migrate" && len(args) == 1:
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return migrate(ctx, pool, log) })
+	case args[0] == "backup" && len(args) == 2:
+		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return backup(ctx, cfg, pool, args[1], stdout) })
+	case args[0] == "restore" && len(args) == 2:
+		return restore(ctx, cfg, log, args[1], stdout)
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
 	}
@@ -168,24 +172,11 @@ func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) 
 // serve runs the service until ctx ends: then no new request is taken, those under way are finished,
 // and what was begun of analyses is stored or given back. The line on stdout that names the address
 // comes once it answers. adjust sees the server before it runs; tests set clocks and hooks there.
-func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) (err error) {
+func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) error {
 	if err := cfg.checkPlaces(); err != nil {
 		return err
 	}
-	if cfg.databaseURL != "" {
-		lock, err := lockStateDir(cfg.stateDir)
-		if err != nil {
-			return err
-		}
-		defer lock.Close()
-	} else {
-		var private *privatePostgres
-		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
-			return err
-		}
-		defer func() { err = errors.Join(err, private.stop()) }()
-	}
-	return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
+	return withOwnDatabase(ctx, cfg, log, func(pool *pgxpool.Pool) error {
 		if err := migrate(ctx, pool, log); err != nil {
 			return err
 		}
@@ -394,6 +385,25 @@ func (s *server) reloadKeys(ctx context.Context) {
 	}
 	s.keys.Store(keys)
 	s.log.Info("took up the key file", "signer", keys.keys[0].id, "keys", len(keys.keys))
+}
+
+// withOwnDatabase locks the state directory against a second service, and runs do on the database that the settings
+// name, or on the private one, which it starts and stops.
+func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*pgxpool.Pool) error) (err error) {
+	if cfg.databaseURL != "" {
+		lock, err := lockStateDir(cfg.stateDir)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+	} else {
+		var private *privatePostgres
+		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
+			return err
+		}
+		defer func() { err = errors.Join(err, private.stop()) }()
+	}
+	return withDatabase(ctx, cfg, do)
 }
 
 // withDatabase runs a command on the database that the service uses. It starts none.
