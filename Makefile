@@ -33,6 +33,9 @@ bench: postgres ## measure against floors taken in the same run
 	@$(GO) test -v -tags bench -run '^TestBench' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
 	@$(GO) test -run '^$$' -bench '^BenchmarkExtents$$' -benchtime 3s . | grep '^Bench'
 
+soak: postgres ## run for minutes what the test suite runs for seconds
+	$(GO) test -tags soak -run 'TestDatabase|TestFailover|TestRestart|TestHostile|TestSoak' -count 1 -v -timeout 60m .
+
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
 		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
@@ -43,4 +46,4 @@ postgres: # PostgreSQL's server programs, where they are missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint bench fuzz postgres compiler
+.PHONY: help build run test test-peers lint bench soak fuzz postgres compiler

@@ -106,7 +106,7 @@ func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
 		config.MaxConns = 16
 	}
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.ConnectTimeout = 2 * time.Second // for each host
 	for name, value := range map[string]string{
 		"application_name":                    "cairn",
 		"timezone":                            "UTC",            // of the times in an audit row as it is sealed
@@ -213,23 +213,28 @@ func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	return nil
 }
 
-// listener receives change notifications (LISTEN) over a connection of its own.
+// How soon a database that falls silent is noticed. Every request is to have an answer within 2 s.
+const (
+	probePause    = 250 * time.Millisecond
+	probePatience = 1250 * time.Millisecond
+)
+
+// listener receives change notifications (LISTEN) over a connection of its own, and by it finds out whether the
+// database answers.
 type listener struct {
 	channels []string
 	up       func()                        // listening has begun: what was sent before is lost
-	down     func()                        // the connection is gone
+	down     func(err error)               // the database does not answer, at least over the connection
 	received func(channel, payload string) // a notification
 }
 
 // run listens until ctx ends, and connects again whenever the connection breaks.
-func (l listener) run(ctx context.Context, config *pgx.ConnConfig, log *slog.Logger) {
+func (l listener) run(ctx context.Context, config *pgx.ConnConfig) {
 	for ctx.Err() == nil {
-		err := l.session(ctx, config)
-		l.down()
-		if ctx.Err() == nil {
-			log.Warn("change notifications interrupted", "error", err)
+		if err := l.session(ctx, config); ctx.Err() == nil {
+			l.down(err)
 		}
-		pause(ctx, time.Second)
+		pause(ctx, probePause)
 	}
 }
 
@@ -247,11 +252,19 @@ func (l listener) session(ctx context.Context, config *pgx.ConnConfig) error {
 	}
 	l.up()
 	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return fmt.Errorf("wait: %w", err)
+		wait, cancel := context.WithTimeout(ctx, probePause)
+		n, err := conn.WaitForNotification(wait)
+		cancel()
+		if err == nil {
+			l.received(n.Channel, n.Payload)
+			continue
 		}
-		l.received(n.Channel, n.Payload)
+		probe, cancel := context.WithTimeout(ctx, probePatience)
+		err = conn.Ping(probe)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("probe: %w", err)
+		}
 	}
 }
 

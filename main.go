@@ -163,6 +163,7 @@ func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) 
 		life:   10 * time.Second,
 	}
 	s.keys.Store(keys)
+	s.era.Store(newEra())
 	s.principals = newPrincipalCache(func() time.Time { return s.now() })
 	s.analyzer = newAnalyzer(pool, cfg, log, s.principals.instance, func() time.Time { return s.now() })
 	s.handle()
@@ -312,12 +313,15 @@ func (s *server) listen(ctx context.Context) {
 	l := listener{
 		channels: []string{workChannel, principalsChannel},
 		up: func() {
+			s.era.Store(newEra())
 			s.analyzer.wakeAll()
-			if err := s.principals.beat(ctx, s.db); err != nil {
+			bounded, release := s.era.Load().bound(ctx, probePatience)
+			defer release()
+			if err := s.principals.beat(bounded, s.db); err != nil {
 				s.log.Warn("heartbeat", "error", err)
 			}
 		},
-		down: s.principals.mute,
+		down: s.databaseDown,
 		received: func(channel, payload string) {
 			if channel == workChannel {
 				s.analyzer.wakeAll()
@@ -326,7 +330,7 @@ func (s *server) listen(ctx context.Context) {
 			}
 		},
 	}
-	l.run(ctx, s.db.Config().ConnConfig, s.log)
+	l.run(ctx, s.db.Config().ConnConfig)
 }
 
 // keepHouse says that this instance lives, sends heartbeats, sweeps, and reads the key file again on SIGHUP.
@@ -336,22 +340,26 @@ func (s *server) keepHouse(ctx context.Context) {
 	defer signal.Stop(hangup)
 	life, heartbeat, broom := time.Tick(s.life/3), time.Tick(heartbeatPause), time.Tick(time.Minute)
 	for {
-		var err error
+		var work func(ctx context.Context) error
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangup:
-			s.reloadKeys(ctx)
+			work = s.reloadKeys
 		case <-life:
-			err = noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
+			work = func(ctx context.Context) error {
+				return noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
+			}
 		case <-heartbeat:
-			err = errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx))
+			work = func(ctx context.Context) error { return errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx)) }
 		case <-broom:
-			err = errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx))
+			work = func(ctx context.Context) error { return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx)) }
 		}
-		if err != nil && ctx.Err() == nil {
+		bounded, release := s.era.Load().bound(ctx, time.Minute)
+		if err := work(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("housekeeping", "error", err)
 		}
+		release()
 	}
 }
 
@@ -374,17 +382,17 @@ func (s *server) auditThrottled(ctx context.Context) error {
 }
 
 // reloadKeys takes up a changed key file, unless it is wrong or other instances could not work with it.
-func (s *server) reloadKeys(ctx context.Context) {
+func (s *server) reloadKeys(ctx context.Context) error {
 	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
 	if err == nil {
 		err = noteInstance(ctx, s.db, s.principals.instance, keys, s.life)
 	}
 	if err != nil {
-		s.log.Error("the key file was not taken up", "error", err)
-		return
+		return fmt.Errorf("the key file was not taken up: %w", err)
 	}
 	s.keys.Store(keys)
 	s.log.Info("took up the key file", "signer", keys.keys[0].id, "keys", len(keys.keys))
+	return nil
 }
 
 // withOwnDatabase locks the state directory against a second service, and runs do on the database that the settings

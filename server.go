@@ -28,6 +28,7 @@ type server struct {
 	log         *slog.Logger
 	db          *pgxpool.Pool
 	keys        atomic.Pointer[keyring] // another one after SIGHUP
+	era         atomic.Pointer[era]     // whether the database answers
 	principals  *principalCache
 	hasher      *passwordHasher
 	analyzer    *analyzer
@@ -185,7 +186,7 @@ func (s *server) handle() {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r)}
-	ctx := &requestContext{Context: r.Context(), caller: caller}
+	ctx := &requestContext{Context: r.Context(), caller: caller, era: s.era.Load()}
 	defer ctx.end()
 	r = r.WithContext(ctx)
 	answer := &responseWriter{ResponseWriter: w, counts: s.counts[0]}
@@ -229,7 +230,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestLimit is how long a request may take, waiting for the database included.
+// requestLimit is how long a request may take, waiting for the database included. It is less once the database is
+// found not to answer: see era.
 const requestLimit = 15 * time.Second
 
 // call checks the caller against the route and runs its handler. A panic comes back as an error.
@@ -297,16 +299,17 @@ type caller struct {
 type requestContext struct {
 	context.Context // of the connection
 	caller          *caller
+	era             *era // in which it began
 	limit           time.Duration
 
 	once    sync.Once
 	limited context.Context
-	cancel  context.CancelFunc
+	release func()
 }
 
 // start starts the time limit, once.
 func (c *requestContext) start() context.Context {
-	c.once.Do(func() { c.limited, c.cancel = context.WithTimeout(c.Context, cmp.Or(c.limit, requestLimit)) })
+	c.once.Do(func() { c.limited, c.release = c.era.bound(c.Context, cmp.Or(c.limit, requestLimit)) })
 	return c.limited
 }
 
@@ -322,8 +325,8 @@ func (c *requestContext) Deadline() (time.Time, bool) { return c.start().Deadlin
 // end gives back what a time limit that has started holds.
 func (c *requestContext) end() {
 	c.once.Do(func() {})
-	if c.cancel != nil {
-		c.cancel()
+	if c.release != nil {
+		c.release()
 	}
 }
 
@@ -467,10 +470,10 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
 	case ok:
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled) && r.Context().(*requestContext).era.Err() == nil:
 		w.status = 499              // as nginx logs it
 		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
-	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
+	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		p = &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
 	default:
 		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
@@ -527,7 +530,7 @@ func pathID(r *http.Request, name string) (int64, error) {
 
 // getHealth says whether the database answers, within two seconds.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(r.Context(), probePatience)
 	defer cancel()
 	if _, err := s.db.Exec(ctx, `SELECT`); err != nil {
 		return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
