@@ -18,9 +18,10 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres ## run the test suite on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run the tests against other programs, which it installs: nginx, promtool, systemd-analyze
+test-peers: postgres ## run the tests against other programs, which it installs: nginx, promtool, systemd-analyze, npm
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v promtool >/dev/null || tools/install prometheus
+	@command -v npx >/dev/null || tools/install npm
 	@command -v systemd-analyze >/dev/null || tools/install systemd
 	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 5m .
 

@@ -37,3 +37,12 @@ func TestPeerPrometheus(t *testing.T) {
 		t.Errorf("%v\n%s", err, output)
 	}
 }
+
+// TestPeerRedocly: a linter of OpenAPI documents finds no error in ours.
+func TestPeerRedocly(t *testing.T) {
+	lint := exec.Command("npx", "--yes", "@redocly/cli@1.34.5", "lint", "openapi.yaml")
+	lint.Env = append(os.Environ(), "REDOCLY_TELEMETRY=off", "npm_config_cache="+t.TempDir())
+	if output, err := lint.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -98,6 +99,7 @@ func (s *server) routes() []route {
 	return []route{
 		{"GET", "/health", public, s.getHealth, nil},
 		{"GET", "/api/v1/ping", public, s.ping, nil},
+		{"GET", "/api/v1/openapi.yaml", public, s.getContract, nil},
 		{"GET", "/metrics", holds(metricsRead), s.getMetrics, nil},
 
 		{"POST", "/api/v1/auth/register", public, s.register, nil},
@@ -541,4 +543,14 @@ func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
 // ping answers without touching anything.
 func (s *server) ping(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]string{"message": "pong"})
+}
+
+// contract is openapi.yaml: every route, what it takes and what it answers.
+//
+//go:embed openapi.yaml
+var contract string
+
+// getContract answers GET /api/v1/openapi.yaml.
+func (s *server) getContract(w http.ResponseWriter, _ *http.Request) error {
+	return writeBytes(w, http.StatusOK, "application/yaml", []byte(contract))
 }
