@@ -35,7 +35,7 @@ bench: postgres ## measure against floors taken in the same run
 	@$(GO) test -run '^$$' -bench '^BenchmarkExtents$$' -benchtime 3s . | grep '^Bench'
 
 soak: postgres ## run for minutes what the test suite runs for seconds
-	$(GO) test -tags soak -run 'TestDatabase|TestFailover|TestRestart|TestHostile|TestSoak' -count 1 -v -timeout 60m .
+	$(GO) test -tags soak -run 'TestDatabase|TestFailover|TestRestart|TestSlowClients|TestIdleClients|TestHugeRequests' -count 1 -v -timeout 60m .
 
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
