@@ -18,9 +18,10 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres ## run the test suite on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run the tests against other programs, which it installs: nginx, promtool, systemd-analyze, npm
+test-peers: postgres ## run the tests against other programs, which it installs: nginx, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v promtool >/dev/null || tools/install prometheus
+	@command -v lintian >/dev/null || tools/install lintian
 	@command -v npx >/dev/null || tools/install npm
 	@command -v systemd-analyze >/dev/null || tools/install systemd
 	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 5m .
@@ -37,6 +38,9 @@ bench: postgres ## measure against floors taken in the same run
 soak: postgres ## run for minutes what the test suite runs for seconds
 	$(GO) test -tags soak -run 'TestDatabase|TestFailover|TestRestart|TestSlowClients|TestIdleClients|TestHugeRequests' -count 1 -v -timeout 60m .
 
+deb: build ## build the Debian package, cairn_VERSION_amd64.deb
+	deploy/build-deb
+
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
 		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
@@ -47,4 +51,4 @@ postgres: # PostgreSQL's server programs, where they are missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint bench soak fuzz postgres compiler
+.PHONY: help build run test test-peers lint bench soak deb fuzz postgres compiler

@@ -199,7 +199,7 @@ func packagedEnvironment(dir string) (env []string) {
 		return nil
 	}
 	for line := range strings.Lines(string(content)) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			env = append(env, line)
 		}
 	}

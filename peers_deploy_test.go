@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -44,5 +45,15 @@ func TestPeerRedocly(t *testing.T) {
 	lint.Env = append(os.Environ(), "REDOCLY_TELEMETRY=off", "npm_config_cache="+t.TempDir())
 	if output, err := lint.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
+	}
+}
+
+// TestPeerPackage: the Debian package has no error that lintian knows.
+func TestPeerPackage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cairn_"+version+"_amd64.deb")
+	for _, command := range [][]string{{"make", "build"}, {"deploy/build-deb", file}, {"lintian", "--fail-on", "error,warning", "--allow-root", file}} {
+		if output, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, output)
+		}
 	}
 }
