@@ -245,25 +245,27 @@ func (l listener) session(ctx context.Context, config *pgx.ConnConfig) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	for _, channel := range l.channels {
-		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-	}
-	l.up()
-	for {
-		wait, cancel := context.WithTimeout(ctx, probePause)
-		n, err := conn.WaitForNotification(wait)
-		cancel()
-		if err == nil {
-			l.received(n.Channel, n.Payload)
-			continue
-		}
+	for connected := false; ; connected = true {
 		probe, cancel := context.WithTimeout(ctx, probePatience)
-		err = conn.Ping(probe)
+		for _, channel := range l.channels { // anew each time: it does no harm, and asks for an answer
+			if _, err = conn.Exec(probe, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+				break
+			}
+		}
 		cancel()
 		if err != nil {
-			return fmt.Errorf("probe: %w", err)
+			return fmt.Errorf("listen: %w", err)
+		}
+		if !connected {
+			l.up()
+		}
+		for wait, cancel := context.WithTimeout(ctx, probePause); ; {
+			n, err := conn.WaitForNotification(wait)
+			if err != nil {
+				cancel()
+				break // it has been silent for a while, or is gone
+			}
+			l.received(n.Channel, n.Payload)
 		}
 	}
 }
