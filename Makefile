@@ -41,6 +41,11 @@ soak: postgres ## run for minutes what the test suite runs for seconds
 deb: build ## build the Debian package, cairn_VERSION_amd64.deb
 	deploy/build-deb
 
+test-package: deb ## try the package on a bare Debian that is booted for it (needs root)
+	@command -v debootstrap >/dev/null || tools/install debootstrap
+	@command -v systemd-nspawn >/dev/null || tools/install systemd-container
+	deploy/test-package cairn_*.deb
+
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
 		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
@@ -51,4 +56,4 @@ postgres: # PostgreSQL's server programs, where they are missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint bench soak deb fuzz postgres compiler
+.PHONY: help build run test test-peers lint bench soak deb test-package fuzz postgres compiler

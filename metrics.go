@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"os"
 	"runtime/metrics"
 	"strings"
 	"sync/atomic"
@@ -130,8 +129,5 @@ func exposeRuntime(e *exposition) {
 		{"cairn_gc_cycles_total", "counter", "Garbage collections."},
 	} {
 		e.one(m.name, m.kind, m.help, float64(samples[i].Value.Uint64()))
-	}
-	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
-		e.one("process_open_fds", "gauge", "Open file descriptors.", float64(len(fds)))
 	}
 }
