@@ -18,12 +18,16 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres ## run the test suite on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run the tests against other programs, which it installs: nginx, PROJ, GDAL, librsvg
+test-peers: postgres ## run the tests against other programs, which it installs: nginx, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
 	@command -v ogrinfo >/dev/null || tools/install gdal-bin
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
-	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 10m .
+	@command -v promtool >/dev/null || tools/install prometheus
+	@command -v lintian >/dev/null || tools/install lintian
+	@command -v npx >/dev/null || tools/install npm
+	@command -v systemd-analyze >/dev/null || tools/install systemd
+	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 15m .
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
@@ -34,11 +38,19 @@ bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000
 	@$(GO) test -v -tags bench -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '--- PASS' -e '^PASS'
 
 soak: postgres ## run for long what the test suite runs for seconds
-	CAIRN_SOAK=1 $(GO) test -v -run '^Test(NobodyGains|MessageModel|KilledInstances)$$' -count 1 -timeout 90m .
+	CAIRN_SOAK=1 $(GO) test -v -run '^Test(NobodyGains|MessageModel|KilledInstances|Database|Failover|Restart|SlowClients|IdleClients|HugeRequests)' -count 1 -timeout 90m .
 
 bench: postgres ## measure against floors taken in the same run
 	@$(GO) test -v -tags bench -run '^TestBench' -skip '^TestBenchAnalysis$$' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
 	@$(GO) test -run '^$$' -bench '^Benchmark(Extents|Boxes|Registry)$$' -benchtime 3s . | grep '^Bench'
+
+deb: build ## build the Debian package, cairn_VERSION_amd64.deb
+	deploy/build-deb
+
+test-package: deb ## try the package on a bare Debian that is booted for it (needs root)
+	@command -v debootstrap >/dev/null || tools/install debootstrap
+	@command -v systemd-nspawn >/dev/null || tools/install systemd-container
+	deploy/test-package cairn_*.deb
 
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
@@ -50,4 +62,4 @@ postgres: # PostgreSQL's server programs, where they are missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint bench bench-analysis soak fuzz postgres compiler
+.PHONY: help build run test test-peers lint bench bench-analysis soak deb test-package fuzz postgres compiler

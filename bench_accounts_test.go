@@ -93,6 +93,8 @@ func bare(t *testing.T, handler http.HandlerFunc) string {
 		h.Set("X-Request-Id", "AAAAAAAAAAAAAAAAAAAAAAAAAA")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
 		handler(w, r)
 		log.Info("request", "id", "AAAAAAAAAAAAAAAAAAAAAAAAAA", "user", "ada", "method", r.Method, "route", r.URL.Path,
 			"status", 200, "ms", float64(time.Since(start).Microseconds())/1000, "address", "127.0.0.1")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -31,8 +32,11 @@ type config struct {
 	registration   string
 	cookieInsecure bool
 	trustedProxies []netip.Prefix
+	tlsCert        string // with tlsKey; empty: plain HTTP
+	tlsKey         string
 	logFormat      string // text, json, or empty: text on a terminal
 	logLevel       slog.Level
+	supervisor     supervisor
 }
 
 // The values of CAIRN_REGISTRATION.
@@ -55,7 +59,7 @@ func settings(c *config, env []string) []setting {
 	all := []setting{
 		{"CAIRN_LISTEN", "127.0.0.1:8080", text(&c.listen)},
 		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
-		{"CAIRN_DATABASE_URL", "", text(&c.databaseURL)},
+		{"CAIRN_DATABASE_URL", credential(env, "database-url"), text(&c.databaseURL)},
 		{"CAIRN_DATASETS_DIR", "", c.parseRoots},
 		{"CAIRN_KEYS_FILE", "", absolute(&c.keysFile)},
 		{"CAIRN_ACCESS_TTL", "8h", duration(&c.accessTTL)},
@@ -77,6 +81,8 @@ func settings(c *config, env []string) []setting {
 		{"CAIRN_REGISTRATION", registrationOpen, text(&c.registration, registrationOpen, registrationApproval, registrationClosed)},
 		{"CAIRN_COOKIE_INSECURE", "0", func(v string) (err error) { c.cookieInsecure, err = strconv.ParseBool(v); return err }},
 		{"CAIRN_TRUSTED_PROXIES", "", c.parseProxies},
+		{"CAIRN_TLS_CERT", "", absolute(&c.tlsCert)},
+		{"CAIRN_TLS_KEY", "", absolute(&c.tlsKey)},
 		{"CAIRN_LOG_FORMAT", "", text(&c.logFormat, "", "text", "json")},
 		{"CAIRN_LOG_LEVEL", "info", func(v string) error { return c.logLevel.UnmarshalText([]byte(v)) }},
 	}
@@ -154,13 +160,50 @@ func (c *config) parseProxies(value string) error {
 
 // loadConfig reads the settings from an environment. The error names the variable, never its value.
 func loadConfig(env []string) (config, error) {
-	c := config{credentialsDir: lookup(env, "CREDENTIALS_DIRECTORY")}
+	c := config{credentialsDir: lookup(env, "CREDENTIALS_DIRECTORY"), supervisor: findSupervisor(env)}
 	for _, s := range settings(&c, env) {
 		if err := s.parse(s.value); err != nil {
 			return config{}, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
+	if (c.tlsCert == "") != (c.tlsKey == "") {
+		return config{}, errors.New("CAIRN_TLS_CERT and CAIRN_TLS_KEY go together")
+	}
+	if path := filepath.Join(c.credentialsDir, "keys"); c.keysFile == "" && c.credentialsDir != "" && exists(path) {
+		c.keysFile = path
+	}
 	return c, nil
+}
+
+// credential is the content of a file that systemd's LoadCredential= provides, or empty.
+func credential(env []string, name string) string {
+	dir := lookup(env, "CREDENTIALS_DIRECTORY")
+	if dir == "" {
+		return ""
+	}
+	content, _ := os.ReadFile(filepath.Join(dir, name))
+	return strings.TrimSpace(string(content))
+}
+
+// exists says whether there is something at the path.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// packagedEnvironment is what a command finds the packaged service's database and keys by: its settings, and the
+// folder of what systemd loads as its credentials.
+func packagedEnvironment(dir string) (env []string) {
+	content, err := os.ReadFile(filepath.Join(dir, "cairn.env"))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(content)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			env = append(env, line)
+		}
+	}
+	return append(env, "CREDENTIALS_DIRECTORY="+dir)
 }
 
 // lookup returns the last value of a variable, as a process would see it.
@@ -214,7 +257,7 @@ func (c config) trusts(address netip.Addr) bool {
 // checkPlaces refuses dataset roots that hold secrets: who may register datasets could have them read.
 func (c config) checkPlaces() error {
 	for _, root := range c.datasetRoots {
-		for _, secret := range []string{c.stateDir, c.keysPath()} {
+		for _, secret := range []string{c.stateDir, c.keysPath(), cmp.Or(c.tlsKey, c.stateDir)} {
 			below, err := filepath.Rel(resolve(root), resolve(secret))
 			if err == nil && filepath.IsLocal(below) {
 				return fmt.Errorf("the dataset root %s holds %s: choose another CAIRN_DATASETS_DIR", root, secret)

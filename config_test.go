@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -24,6 +26,7 @@ func TestConfigCheck(t *testing.T) {
 		{"CAIRN_PASSWORD_MIN=7", "", "CAIRN_PASSWORD_MIN: must be a number from 8 to 64"},
 		{"CAIRN_REGISTRATION=yes", "", "CAIRN_REGISTRATION: must be one of open approval closed"},
 		{"CAIRN_TRUSTED_PROXIES=10.0.0.1", "", "CAIRN_TRUSTED_PROXIES: must be networks"},
+		{"CAIRN_TLS_CERT=a", "", "go together"},
 		{"CAIRN_DATASETS_DIR=a::b", "", "CAIRN_DATASETS_DIR: must be directories"},
 	} {
 		var out bytes.Buffer
@@ -31,5 +34,28 @@ func TestConfigCheck(t *testing.T) {
 		if said := out.String(); !strings.Contains(said, c.says) || strings.Contains(said, "secret") || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, %s", c.env, err, said)
 		}
+	}
+}
+
+// TestPackagedEnvironment: a command finds what the package's service works with, and its own environment counts more.
+func TestPackagedEnvironment(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if env := packagedEnvironment(dir); env != nil {
+		t.Errorf("without a package: %v", env)
+	}
+	for name, content := range map[string]string{
+		"cairn.env": "# a comment\n\nCAIRN_REGISTRATION=approval\nCAIRN_PASSWORD_MIN=12\n", "database-url": "host=h dbname=d\n", "keys": newKeyLine(),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := loadConfig(append(packagedEnvironment(dir), "CAIRN_PASSWORD_MIN=9"))
+	if err != nil || cfg.registration != registrationApproval || cfg.passwordMin != 9 || cfg.databaseURL != "host=h dbname=d" || cfg.keysFile != dir+"/keys" {
+		t.Errorf("%v %+v", err, cfg)
+	}
+	if _, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, false); err != nil { // its group may read it there
+		t.Error(err)
 	}
 }

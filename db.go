@@ -101,7 +101,7 @@ func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
 		config.MaxConns = 16
 	}
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	config.ConnConfig.ConnectTimeout = 2 * time.Second // for each host
 	for name, value := range map[string]string{
 		"application_name":                    "cairn",
 		"timezone":                            "UTC",            // of the times in an audit row as it is sealed
@@ -194,23 +194,28 @@ func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	return err
 }
 
-// listener receives change notifications (LISTEN) over a connection of its own.
+// How soon a database that falls silent is noticed. Every request is to have an answer within 2 s.
+const (
+	probePause    = 250 * time.Millisecond
+	probePatience = 1250 * time.Millisecond
+)
+
+// listener receives change notifications (LISTEN) over a connection of its own, and by it finds out whether the
+// database answers.
 type listener struct {
 	channels []string
 	up       func()                        // listening has begun: what was sent before is lost
-	down     func()                        // the connection is gone
+	down     func(err error)               // the database does not answer, at least over the connection
 	received func(channel, payload string) // a notification
 }
 
 // run listens until ctx ends, and connects again whenever the connection breaks.
-func (l listener) run(ctx context.Context, config *pgx.ConnConfig, log *slog.Logger) {
+func (l listener) run(ctx context.Context, config *pgx.ConnConfig) {
 	for ctx.Err() == nil {
-		err := l.session(ctx, config)
-		l.down()
-		if ctx.Err() == nil {
-			log.Warn("change notifications interrupted", "error", err)
+		if err := l.session(ctx, config); ctx.Err() == nil {
+			l.down(err)
 		}
-		pause(ctx, time.Second)
+		pause(ctx, probePause)
 	}
 }
 
@@ -221,18 +226,28 @@ func (l listener) session(ctx context.Context, config *pgx.ConnConfig) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	for _, channel := range l.channels {
-		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+	for connected := false; ; connected = true {
+		probe, cancel := context.WithTimeout(ctx, probePatience)
+		for _, channel := range l.channels { // anew each time: it does no harm, and asks for an answer
+			if _, err = conn.Exec(probe, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+				break
+			}
+		}
+		cancel()
+		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
-	}
-	l.up()
-	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return fmt.Errorf("wait: %w", err)
+		if !connected {
+			l.up()
 		}
-		l.received(n.Channel, n.Payload)
+		for wait, cancel := context.WithTimeout(ctx, probePause); ; {
+			n, err := conn.WaitForNotification(wait)
+			if err != nil {
+				cancel()
+				break // it has been silent for a while, or is gone
+			}
+			l.received(n.Channel, n.Payload)
+		}
 	}
 }
 

@@ -117,7 +117,7 @@ func TestFootprints(t *testing.T) {
 		return all
 	}
 	for query, want := range map[string]int{
-		"": 2499, "?all=1": 2500, "?all=1&status=no_bbox": 1, "?status=no_bbox": 0, "?q=f00001": 1, "?q=nothing": 0, "?crs=EPSG:3857": 500,
+		"": 2499, "?all=1": 2500, "?all=1&status=no_bbox": 1, "?status=no_bbox": 0, "?q=f00001": 1, "?q=nothing": 0, "?crs=EPSG:3857": 250,
 	} {
 		for _, encoding := range []string{"identity", "gzip, br", "deflate, gzip;q=0"} {
 			all := get(query, "Accept-Encoding: "+encoding)

@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -46,7 +47,11 @@ func main() {
 	// Each password hash leaves 19 MiB of garbage: with this the collector does not let it pile up.
 	debug.SetMemoryLimit(112 << 20)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
+	env := os.Environ()
+	if len(os.Args) > 1 && os.Args[1] != "serve" {
+		env = append(packagedEnvironment("/etc/cairn"), env...)
+	}
+	err := run(ctx, os.Args[1:], env, os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	if err == nil {
 		return
@@ -98,6 +103,10 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
 			return reportCommand(ctx, operation{cfg, pool, args[1:], stdin, stdout, stderr})
 		})
+	case args[0] == "backup" && len(args) == 2:
+		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return backup(ctx, cfg, pool, args[1], stdout) })
+	case args[0] == "restore" && len(args) == 2:
+		return restore(ctx, cfg, log, args[1], stdout)
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
 	}
@@ -165,6 +174,7 @@ func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) 
 		life:    10 * time.Second,
 	}
 	s.keys.Store(keys)
+	s.era.Store(newEra())
 	s.principals = newPrincipalCache(func() time.Time { return s.now() })
 	s.analyzer = newAnalyzer(pool, cfg, log, s.principals.instance, func() time.Time { return s.now() })
 	s.handle()
@@ -174,24 +184,11 @@ func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) 
 // serve runs the service until ctx ends: then no new request is taken, those under way are finished,
 // and what was begun of analyses is stored or given back. The line on stdout that names the address
 // comes once it answers. adjust sees the server before it runs; tests set clocks and hooks there.
-func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) (err error) {
+func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) error {
 	if err := cfg.checkPlaces(); err != nil {
 		return err
 	}
-	if cfg.databaseURL != "" {
-		lock, err := lockStateDir(cfg.stateDir)
-		if err != nil {
-			return err
-		}
-		defer lock.Close()
-	} else {
-		var private *privatePostgres
-		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
-			return err
-		}
-		defer func() { err = errors.Join(err, private.stop()) }()
-	}
-	return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
+	return withOwnDatabase(ctx, cfg, log, func(pool *pgxpool.Pool) error {
 		if err := migrate(ctx, pool, log); err != nil {
 			return err
 		}
@@ -200,6 +197,11 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			return err
 		}
 		s := newServer(cfg, log, pool, keys)
+		if cfg.tlsCert != "" {
+			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
+				return err
+			}
+		}
 		adjust(s)
 		if err := noteInstance(ctx, pool, s.principals.instance, keys, s.life); err != nil {
 			return err
@@ -207,15 +209,34 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err := s.ensureAdministrator(ctx); err != nil {
 			return err
 		}
-		listener, err := net.Listen("tcp", cfg.listen)
+		listener, err := cfg.supervisor.listen(cfg.listen)
 		if err != nil {
 			return err
 		}
-		if address := listener.Addr().(*net.TCPAddr); cfg.registration == registrationOpen && !address.IP.IsLoopback() {
-			log.Warn("anyone who reaches this address may register; CAIRN_REGISTRATION=approval or closed changes that", "address", address.String())
-		}
+		s.warnOfStrangers(listener.Addr())
 		return s.run(ctx, listener, stdout)
 	})
+}
+
+// warnOfStrangers warns of what is unwise where others than the users of this machine reach the service.
+func (s *server) warnOfStrangers(address net.Addr) {
+	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
+		return
+	}
+	if s.cfg.registration == registrationOpen {
+		s.log.Warn("anyone who reaches this address may register; CAIRN_REGISTRATION=approval or closed changes that", "address", address.String())
+	}
+	if s.certificate == nil {
+		s.log.Warn("passwords and tokens can be read on the way to this address; CAIRN_TLS_CERT and CAIRN_TLS_KEY change that", "address", address.String())
+	}
+}
+
+// scheme is that of the service's URLs.
+func (s *server) scheme() string {
+	if s.certificate != nil {
+		return "https"
+	}
+	return "http"
 }
 
 // run serves on the listener and works on analyses until ctx ends.
@@ -244,15 +265,25 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.listen(working) })
 	background.Go(func() { s.keepHouse(working) })
+	background.Go(func() { s.keepWatchdog(working, listener.Addr()) })
 	served := make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
-	fmt.Fprintf(stdout, "cairn: listening on http://%s\n", listener.Addr())
+	go func() {
+		if s.certificate == nil {
+			served <- web.Serve(listener)
+			return
+		}
+		web.TLSConfig = &tls.Config{GetCertificate: s.certificate.current}
+		served <- web.ServeTLS(listener, "", "")
+	}()
+	s.notify("READY=1")
+	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.scheme(), listener.Addr())
 
 	var err error
 	select {
 	case err = <-served:
 	case <-ctx.Done():
 		s.log.Info("stopping")
+		s.notify("STOPPING=1")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		// Shutdown drops a request whose header is still being read, so that has to be over first. Without
@@ -281,17 +312,27 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	return err
 }
 
+// notify tells systemd the service's state. The service can do without.
+func (s *server) notify(state string) {
+	if err := s.cfg.supervisor.notify(state); err != nil {
+		s.log.Warn("not heard", "state", state, "error", err)
+	}
+}
+
 // listen takes in what the database tells of changes.
 func (s *server) listen(ctx context.Context) {
 	l := listener{
 		channels: []string{workChannel, principalsChannel},
 		up: func() {
+			s.era.Store(newEra())
 			s.analyzer.wakeAll()
-			if err := s.principals.beat(ctx, s.db); err != nil {
+			bounded, release := s.era.Load().bound(ctx, probePatience)
+			defer release()
+			if err := s.principals.beat(bounded, s.db); err != nil {
 				s.log.Warn("heartbeat", "error", err)
 			}
 		},
-		down: s.principals.mute,
+		down: s.databaseDown,
 		received: func(channel, payload string) {
 			if channel == workChannel {
 				s.analyzer.wakeAll()
@@ -300,7 +341,7 @@ func (s *server) listen(ctx context.Context) {
 			}
 		},
 	}
-	l.run(ctx, s.db.Config().ConnConfig, s.log)
+	l.run(ctx, s.db.Config().ConnConfig)
 }
 
 // keepHouse says that this instance lives, sends heartbeats, sweeps, and reads the key file again on SIGHUP.
@@ -310,22 +351,26 @@ func (s *server) keepHouse(ctx context.Context) {
 	defer signal.Stop(hangup)
 	life, heartbeat, broom := time.Tick(s.life/3), time.Tick(heartbeatPause), time.Tick(time.Minute)
 	for {
-		var err error
+		var work func(ctx context.Context) error
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangup:
-			s.reloadKeys(ctx)
+			work = s.reloadKeys
 		case <-life:
-			err = noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
+			work = func(ctx context.Context) error {
+				return noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
+			}
 		case <-heartbeat:
-			err = errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx))
+			work = func(ctx context.Context) error { return errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx)) }
 		case <-broom:
-			err = errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db))
+			work = func(ctx context.Context) error { return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db)) }
 		}
-		if err != nil && ctx.Err() == nil {
+		bounded, release := s.era.Load().bound(ctx, time.Minute)
+		if err := work(bounded); err != nil && ctx.Err() == nil {
 			s.log.Warn("housekeeping", "error", err)
 		}
+		release()
 	}
 }
 
@@ -351,17 +396,36 @@ func (s *server) auditThrottled(ctx context.Context) error {
 }
 
 // reloadKeys takes up a changed key file, unless it is wrong or other instances could not work with it.
-func (s *server) reloadKeys(ctx context.Context) {
+func (s *server) reloadKeys(ctx context.Context) error {
 	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
 	if err == nil {
 		err = noteInstance(ctx, s.db, s.principals.instance, keys, s.life)
 	}
 	if err != nil {
-		s.log.Error("the key file was not taken up", "error", err)
-		return
+		return fmt.Errorf("the key file was not taken up: %w", err)
 	}
 	s.keys.Store(keys)
 	s.log.Info("took up the key file", "signer", keys.keys[0].id, "keys", len(keys.keys))
+	return nil
+}
+
+// withOwnDatabase locks the state directory against a second service, and runs do on the database that the settings
+// name, or on the private one, which it starts and stops.
+func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*pgxpool.Pool) error) (err error) {
+	if cfg.databaseURL != "" {
+		lock, err := lockStateDir(cfg.stateDir)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+	} else {
+		var private *privatePostgres
+		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
+			return err
+		}
+		defer func() { err = errors.Join(err, private.stop()) }()
+	}
+	return withDatabase(ctx, cfg, do)
 }
 
 // withDatabase runs a command on the database that the service uses. It starts none.

@@ -171,8 +171,9 @@ func (p *privatePostgres) runs() bool {
 	if p.isPostmaster(p.process.Pid) {
 		return true
 	}
-	p.process.Wait() // so that a child of ours does not stay a zombie; its log says how it ended
-	return false
+	// A child of ours has no arguments before it has begun, and when it has ended stays a zombie until this.
+	ended, err := syscall.Wait4(p.process.Pid, nil, syscall.WNOHANG, nil)
+	return err == nil && ended == 0
 }
 
 // bringUp adopts or launches a server and waits until it accepts a connection as role cairn.

@@ -250,6 +250,8 @@ type principalCache struct {
 	instance string
 	now      func() time.Time
 	start    time.Time
+	hits     atomic.Int64
+	misses   atomic.Int64
 
 	mu      sync.RWMutex
 	entries map[string]*principal
@@ -269,8 +271,10 @@ func (c *principalCache) get(token string, load func() (*principal, error)) (*pr
 	p, epoch, sure := c.entries[token], c.epoch, now.Sub(c.heard) <= maxSilence
 	c.mu.RUnlock()
 	if sure && p != nil && now.Before(p.until) {
+		c.hits.Add(1)
 		return p, nil
 	}
+	c.misses.Add(1)
 	p, err := load()
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,21 +25,25 @@ import (
 
 // server holds everything a handler needs. One is made at start; its fields are not set after.
 type server struct {
-	cfg        config
-	log        *slog.Logger
-	db         *pgxpool.Pool
-	keys       atomic.Pointer[keyring] // another one after SIGHUP
-	principals *principalCache
-	hasher     *passwordHasher
-	analyzer   *analyzer
-	turns      chan struct{}    // taken by those who go through all rows of a dataset
-	life       time.Duration    // how long this instance counts as living after its last sign
-	now        func() time.Time // the clock; a test sets its own
-	stopping   context.Context  // ends when the service is told to stop
-	mux        *http.ServeMux
-	origins    *http.CrossOriginProtection
+	cfg         config
+	log         *slog.Logger
+	db          *pgxpool.Pool
+	keys        atomic.Pointer[keyring] // another one after SIGHUP
+	era         atomic.Pointer[era]     // whether the database answers
+	principals  *principalCache
+	hasher      *passwordHasher
+	analyzer    *analyzer
+	turns       chan struct{}    // taken by those who go through all rows of a dataset
+	life        time.Duration    // how long this instance counts as living after its last sign
+	now         func() time.Time // the clock; a test sets its own
+	stopping    context.Context  // ends when the service is told to stop
+	mux         *http.ServeMux
+	origins     *http.CrossOriginProtection
+	certificate *certificate // nil: plain HTTP
 
-	sealed          seal // the last of the audit log's that this instance has made
+	counts          []*routeCounts
+	outages         atomic.Int64 // how often the database did not answer
+	sealed          seal         // the last of the audit log's that this instance has made
 	refused         refusals
 	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
 	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
@@ -78,6 +83,8 @@ func (s *server) routes() []route {
 	return []route{
 		{"GET", "/health", public, s.getHealth, nil},
 		{"GET", "/api/v1/ping", public, s.ping, nil},
+		{"GET", "/api/v1/openapi.yaml", public, s.getContract, nil},
+		{"GET", "/metrics", holds(metricsRead), s.getMetrics, nil},
 
 		{"POST", "/api/v1/auth/register", public, s.register, nil},
 		{"POST", "/api/v1/auth/login", public, s.login, nil},
@@ -153,11 +160,15 @@ func (s *server) routes() []route {
 func (s *server) handle() {
 	s.mux = http.NewServeMux()
 	s.origins = http.NewCrossOriginProtection()
+	s.counts = []*routeCounts{{}} // of what is no route
 	for _, rt := range s.routes() {
+		counts := &routeCounts{method: rt.method, path: rt.path}
+		s.counts = append(s.counts, counts)
 		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter) // ServeHTTP passes no other
 			answer.routed = true
 			answer.route = rt.path
+			answer.counts = counts
 			if err := s.call(rt, answer, r); err != nil {
 				s.writeProblem(answer, r, err)
 			}
@@ -170,21 +181,28 @@ func (s *server) handle() {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r)}
-	ctx := &requestContext{Context: r.Context(), caller: caller}
+	ctx := &requestContext{Context: r.Context(), caller: caller, era: s.era.Load()}
 	defer ctx.end()
 	r = r.WithContext(ctx)
-	answer := &responseWriter{ResponseWriter: w}
+	answer := &responseWriter{ResponseWriter: w, counts: s.counts[0]}
 	h := answer.Header()
 	h.Set("X-Request-Id", caller.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'") // there are no pages
+	h.Set("Referrer-Policy", "no-referrer")
+	if s.certificate != nil {
+		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
+	}
 	defer func() {
 		user := ""
 		if caller.principal != nil {
 			user = caller.principal.User.Username
 		}
+		took := s.now().Sub(start)
+		answer.counts.count(answer.status, took)
 		s.log.Info("request", "id", caller.requestID, "user", user, "method", r.Method, "route", answer.route,
-			"status", answer.status, "ms", float64(s.now().Sub(start).Microseconds())/1000, "address", caller.address)
+			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", caller.address)
 	}()
 
 	switch err := s.origins.Check(r); {
@@ -207,7 +225,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestLimit is how long a request may take, waiting for the database included.
+// requestLimit is how long a request may take, waiting for the database included. It is less once the database is
+// found not to answer: see era.
 const requestLimit = 15 * time.Second
 
 // call checks the caller against the route and runs its handler. A panic comes back as an error.
@@ -279,16 +298,17 @@ type caller struct {
 type requestContext struct {
 	context.Context // of the connection
 	caller          *caller
+	era             *era // in which it began
 	limit           time.Duration
 
 	once    sync.Once
 	limited context.Context
-	cancel  context.CancelFunc
+	release func()
 }
 
 // start starts the time limit, once.
 func (c *requestContext) start() context.Context {
-	c.once.Do(func() { c.limited, c.cancel = context.WithTimeout(c.Context, cmp.Or(c.limit, requestLimit)) })
+	c.once.Do(func() { c.limited, c.release = c.era.bound(c.Context, cmp.Or(c.limit, requestLimit)) })
 	return c.limited
 }
 
@@ -304,8 +324,8 @@ func (c *requestContext) Deadline() (time.Time, bool) { return c.start().Deadlin
 // end gives back what a time limit that has started holds.
 func (c *requestContext) end() {
 	c.once.Do(func() {})
-	if c.cancel != nil {
-		c.cancel()
+	if c.release != nil {
+		c.release()
 	}
 }
 
@@ -362,6 +382,7 @@ type responseWriter struct {
 	route  string
 	routed bool
 	status int
+	counts *routeCounts
 }
 
 func (w *responseWriter) WriteHeader(status int) {
@@ -455,10 +476,10 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
 	case ok:
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled) && r.Context().(*requestContext).era.Err() == nil:
 		w.status = 499              // as nginx logs it
 		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
-	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
+	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		p = &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
 	default:
 		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
@@ -513,7 +534,7 @@ func pathID(r *http.Request, name string) (int64, error) {
 
 // getHealth says whether the database answers, within two seconds.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(r.Context(), probePatience)
 	defer cancel()
 	if _, err := s.db.Exec(ctx, `SELECT`); err != nil {
 		return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
@@ -524,4 +545,14 @@ func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
 // ping answers without touching anything.
 func (s *server) ping(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]string{"message": "pong"})
+}
+
+// contract is openapi.yaml: every route, what it takes and what it answers.
+//
+//go:embed openapi.yaml
+var contract string
+
+// getContract answers GET /api/v1/openapi.yaml.
+func (s *server) getContract(w http.ResponseWriter, _ *http.Request) error {
+	return writeBytes(w, http.StatusOK, "application/yaml", []byte(contract))
 }

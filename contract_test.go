@@ -1,0 +1,333 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// node is a part of openapi.yaml: a map of nodes, a list of them, text, or a boolean.
+type node = any
+
+// document is openapi.yaml, read once.
+var document = sync.OnceValue(func() map[string]node {
+	var lines []string
+	for line := range strings.Lines(contract) {
+		if line = strings.TrimRight(line, "\n"); !strings.HasPrefix(line, "#") {
+			lines = append(lines, line)
+		}
+	}
+	y := &yamlReader{lines: lines}
+	return y.block(0).(map[string]node)
+})
+
+// yamlReader reads the part of YAML that openapi.yaml is written in: nested blocks of "key: value" and "- value",
+// and maps, lists, quoted and plain text on a line.
+type yamlReader struct {
+	lines []string
+	flow  string // what is left of a line
+}
+
+// block reads the lines that are indented as much as the first.
+func (y *yamlReader) block(indent int) node {
+	depth := func() int {
+		if len(y.lines) == 0 {
+			return -1
+		}
+		return len(y.lines[0]) - len(strings.TrimLeft(y.lines[0], " "))
+	}
+	object, list := map[string]node{}, []node(nil)
+	for depth() == indent {
+		text := y.lines[0][indent:]
+		if item, isItem := strings.CutPrefix(text, "- "); isItem {
+			if strings.HasPrefix(item, "{") || !strings.Contains(item, ": ") && !strings.HasSuffix(item, ":") {
+				y.lines = y.lines[1:]
+				list = append(list, y.line(item))
+			} else { // a block that begins on this line
+				y.lines[0] = strings.Repeat(" ", indent+2) + item
+				list = append(list, y.block(indent+2))
+			}
+			continue
+		}
+		y.lines = y.lines[1:]
+		y.flow = text
+		key := fmt.Sprint(y.scalar(":"))
+		rest := strings.TrimPrefix(y.flow, ":")
+		if rest == "" {
+			object[key] = y.block(depth())
+		} else {
+			object[key] = y.line(strings.TrimSpace(rest))
+		}
+	}
+	if list != nil {
+		return list
+	}
+	return object
+}
+
+// line reads a value that is all on a line.
+func (y *yamlReader) line(text string) node {
+	y.flow = text
+	if !strings.ContainsRune("{[\"", rune(text[0])) {
+		return plain(text)
+	}
+	value := y.value()
+	if y.flow != "" {
+		panic("openapi.yaml: " + text)
+	}
+	return value
+}
+
+// value reads a value within a line.
+func (y *yamlReader) value() node {
+	switch y.flow[0] {
+	case '{':
+		object := map[string]node{}
+		for y.flow = y.flow[1:]; y.flow[0] != '}'; y.flow = strings.TrimPrefix(y.flow, ", ") {
+			key := fmt.Sprint(y.scalar(":"))
+			y.flow = strings.TrimPrefix(y.flow, ": ")
+			object[key] = y.value()
+		}
+		y.flow = y.flow[1:]
+		return object
+	case '[':
+		list := []node{}
+		for y.flow = y.flow[1:]; y.flow[0] != ']'; y.flow = strings.TrimPrefix(y.flow, ", ") {
+			list = append(list, y.value())
+		}
+		y.flow = y.flow[1:]
+		return list
+	}
+	return y.scalar(",}]")
+}
+
+// scalar reads text: quoted, or to one of the characters.
+func (y *yamlReader) scalar(ends string) node {
+	if strings.HasPrefix(y.flow, `"`) {
+		quoted, err := strconv.QuotedPrefix(y.flow)
+		if err != nil {
+			panic("openapi.yaml: " + y.flow)
+		}
+		y.flow = y.flow[len(quoted):]
+		text, _ := strconv.Unquote(quoted)
+		return text
+	}
+	end := strings.IndexAny(y.flow, ends)
+	text := y.flow[:end]
+	y.flow = y.flow[end:]
+	return plain(text)
+}
+
+// plain is text without quotes.
+func plain(text string) node {
+	switch text {
+	case "true", "false":
+		return text == "true"
+	case "null":
+		return nil
+	}
+	return text
+}
+
+// at goes down into maps; nil where there is nothing.
+func at(n node, keys ...string) node {
+	for _, key := range keys {
+		object, _ := n.(map[string]node)
+		n = object[key]
+		if target, ok := fields(n)["$ref"].(string); ok {
+			n = at(document(), strings.Split(strings.TrimPrefix(target, "#/"), "/")...)
+		}
+	}
+	return n
+}
+
+// fields is the map that a node is, if it is one.
+func fields(n node) map[string]node {
+	object, _ := n.(map[string]node)
+	return object
+}
+
+// planned are routes that the document has, whole or with more parameters, before the program.
+func planned() []string {
+	return []string{
+		"GET /api/v1/datasets/{id}/analyses/{analysis}/changes",
+		"GET /api/v1/datasets/{id}/files",
+		"GET /api/v1/datasets/{id}/footprints.geojson",
+		"GET /api/v1/datasets/{id}/gaps.geojson",
+		"GET /api/v1/datasets/{id}/coverage.svg",
+		"GET /api/v1/datasets/{id}/report",
+		"GET /api/v1/files",
+	}
+}
+
+// TestContract: the document has every route, with who may call it and its parameters, and no other.
+func TestContract(t *testing.T) {
+	t.Parallel()
+	documented := map[string]map[string]node{}
+	for path, methods := range fields(at(document(), "paths")) {
+		for method, operation := range fields(methods) {
+			documented[strings.ToUpper(method)+" "+path] = fields(operation)
+		}
+	}
+	for _, rt := range (&server{}).routes() {
+		name := rt.method + " " + rt.path
+		operation := documented[name]
+		if operation == nil {
+			t.Errorf("%s is not documented", name)
+			continue
+		}
+		delete(documented, name)
+		if got := operation["x-cairn-access"]; got != string(rt.who) {
+			t.Errorf("%s: documented for %v, is for %s", name, got, rt.who)
+		}
+		var query []string
+		list, _ := operation["parameters"].([]node)
+		for _, parameter := range list {
+			if at(parameter, "in") == "query" {
+				query = append(query, fmt.Sprint(at(parameter, "name")))
+			} else if at(parameter, "in") == "path" && !strings.Contains(rt.path, fmt.Sprintf("{%s}", at(parameter, "name"))) {
+				t.Errorf("%s has no %s", name, at(parameter, "name"))
+			}
+		}
+		if want := slices.Clone(rt.query); !slices.Equal(slices.Sorted(slices.Values(query)), slices.Sorted(slices.Values(want))) && !slices.Contains(planned(), name) {
+			t.Errorf("%s: documented are the parameters %v, it takes %v", name, query, want)
+		}
+	}
+	for _, name := range planned() {
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("%s is documented and not there", name)
+	}
+	a := startServer(t, nil).client().must(200, "GET", "/api/v1/openapi.yaml", nil)
+	if string(a.body) != contract || a.header.Get("Content-Type") != "application/yaml" {
+		t.Error("the service hands out another document")
+	}
+}
+
+// documentedRoute is the path of the route table that a request's path is one of.
+func documentedRoute(method, path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	parts, best := strings.Split(path, "/"), ""
+	for template, methods := range fields(at(document(), "paths")) {
+		places := strings.Split(template, "/")
+		matches := len(places) == len(parts) && at(methods, strings.ToLower(method)) != nil
+		for i := range places {
+			matches = matches && (places[i] == parts[i] || strings.HasPrefix(places[i], "{") && parts[i] != "")
+		}
+		if matches && (best == "" || strings.Count(template, "{") < strings.Count(best, "{")) {
+			best = template
+		}
+	}
+	return best
+}
+
+// breach says how an answer departs from the document, or is empty.
+func breach(method, path string, a answer) string {
+	if method == "HEAD" {
+		return ""
+	}
+	route := documentedRoute(method, path)
+	if route == "" && a.status < 400 {
+		return "the route is not documented"
+	}
+	response := at(document(), "paths", route, strings.ToLower(method), "responses", strconv.Itoa(a.status))
+	if response == nil && a.status < 400 {
+		return fmt.Sprintf("status %d is not documented", a.status)
+	}
+	if response == nil {
+		response = at(document(), "components", "responses", "Other")
+	}
+	content := fields(at(response, "content"))
+	mediaType, _, _ := strings.Cut(a.header.Get("Content-Type"), ";")
+	if len(content) == 0 && len(a.body) == 0 {
+		return ""
+	}
+	schema := at(content[mediaType], "schema")
+	if schema == nil {
+		return fmt.Sprintf("with status %d %q is not documented", a.status, mediaType)
+	}
+	if !strings.HasSuffix(mediaType, "json") {
+		return ""
+	}
+	var value any
+	if err := json.Unmarshal(a.body, &value); err != nil {
+		return err.Error()
+	}
+	return mismatch("", value, schema)
+}
+
+// mismatch says how a value departs from a schema, or is empty. It knows the part of JSON Schema that openapi.yaml uses.
+func mismatch(where string, value any, schema node) string {
+	if target, ok := fields(schema)["$ref"].(string); ok {
+		schema = at(document(), strings.Split(strings.TrimPrefix(target, "#/"), "/")...)
+	}
+	s := fields(schema)
+	if any, ok := s["anyOf"].([]node); ok {
+		said := ""
+		for _, one := range any {
+			if said = mismatch(where, value, one); said == "" {
+				return ""
+			}
+		}
+		return said
+	}
+	kind, types := "", []node{s["type"]}
+	switch v := value.(type) {
+	case nil:
+		kind = "null"
+	case bool:
+		kind = "boolean"
+	case string:
+		kind = "string"
+		if enum, ok := s["enum"].([]node); ok && !slices.Contains(enum, node(v)) || s["const"] != nil && s["const"] != node(v) {
+			return fmt.Sprintf("%s: %q is not documented", where, v)
+		}
+	case float64:
+		if kind = "number"; v == float64(int64(v)) && s["type"] != "number" {
+			kind = "integer"
+		}
+	case []any:
+		kind = "array"
+		for i, item := range v {
+			if said := mismatch(fmt.Sprintf("%s[%d]", where, i), item, s["items"]); said != "" {
+				return said
+			}
+		}
+	case map[string]any:
+		kind = "object"
+		required, _ := s["required"].([]node)
+		for _, name := range required {
+			if _, ok := v[fmt.Sprint(name)]; !ok {
+				return fmt.Sprintf("%s.%s is missing", where, name)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			property, ok := fields(s["properties"])[name]
+			if !ok {
+				property = s["additionalProperties"]
+			}
+			if property == false {
+				return fmt.Sprintf("%s.%s is not documented", where, name)
+			}
+			if said := mismatch(where+"."+name, v[name], property); said != "" {
+				return said
+			}
+		}
+	}
+	if list, ok := s["type"].([]node); ok {
+		types = list
+	}
+	if kind == "integer" && slices.Contains(types, node("number")) {
+		kind = "number"
+	}
+	if s["type"] != nil && !slices.Contains(types, node(kind)) {
+		return fmt.Sprintf("%s is of the type %s, documented is %v", where, kind, s["type"])
+	}
+	return ""
+}

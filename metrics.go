@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"runtime/metrics"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// durationBounds are the upper ends, in seconds, of the buckets into which the durations of requests are counted.
+func durationBounds() [8]float64 { return [8]float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60} }
+
+// routeCounts counts the requests of one route. A request adds to three numbers, and waits for nobody.
+type routeCounts struct {
+	method, path string
+	codes        [600]atomic.Uint64 // by status
+	durations    [9]atomic.Uint64   // by bucket; the last has no upper end
+	microseconds atomic.Uint64
+}
+
+// count notes a request that was answered.
+func (c *routeCounts) count(status int, took time.Duration) {
+	c.codes[min(max(status, 0), len(c.codes)-1)].Add(1)
+	c.microseconds.Add(uint64(max(took.Microseconds(), 0)))
+	bounds, bucket := durationBounds(), 0
+	for bucket < len(bounds) && took.Seconds() > bounds[bucket] {
+		bucket++
+	}
+	c.durations[bucket].Add(1)
+}
+
+// exposition is metrics in Prometheus's text format, version 0.0.4.
+type exposition struct{ bytes.Buffer }
+
+// family begins a metric.
+func (e *exposition) family(name, kind, help string) {
+	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
+}
+
+// one is a metric of one value.
+func (e *exposition) one(name, kind, help string, value float64) {
+	e.family(name, kind, help)
+	fmt.Fprintf(e, "%s %v\n", name, value)
+}
+
+// getMetrics is what Prometheus asks for.
+func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
+	const analyses = `
+		SELECT state, count(*)
+		FROM analyses
+		GROUP BY state
+		ORDER BY state`
+	byState, err := collect[struct {
+		State string
+		Count int64
+	}](r.Context(), s.db, "count analyses", analyses)
+	if err != nil {
+		return err
+	}
+	var e exposition
+	e.family("cairn_build_info", "gauge", "The version that runs.")
+	fmt.Fprintf(&e, "cairn_build_info{version=%q} 1\n", version)
+	s.exposeRequests(&e)
+	pool := s.db.Stat()
+	e.family("cairn_database_connections", "gauge", "Connections of the pool.")
+	fmt.Fprintf(&e, "cairn_database_connections{state=\"used\"} %d\ncairn_database_connections{state=\"idle\"} %d\n",
+		pool.AcquiredConns(), pool.IdleConns())
+	e.one("cairn_database_connections_max", "gauge", "Connections that the pool may have.", float64(pool.MaxConns()))
+	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", float64(pool.AcquireCount()))
+	e.one("cairn_database_waits_total", "counter", "Those that had to be waited for.", float64(pool.EmptyAcquireCount()))
+	e.one("cairn_database_wait_seconds_total", "counter", "How long they were waited for.", pool.EmptyAcquireWaitTime().Seconds())
+	e.one("cairn_database_outages_total", "counter", "How often the database did not answer.", float64(s.outages.Load()))
+	s.hasher.mu.Lock()
+	waiting := s.hasher.waiting
+	s.hasher.mu.Unlock()
+	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(len(s.hasher.cores)))
+	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(waiting))
+	e.family("cairn_principal_cache_lookups_total", "counter", "Credentials looked up in the cache of principals.")
+	fmt.Fprintf(&e, "cairn_principal_cache_lookups_total{result=\"hit\"} %d\ncairn_principal_cache_lookups_total{result=\"miss\"} %d\n",
+		s.principals.hits.Load(), s.principals.misses.Load())
+	e.family("cairn_analyses", "gauge", "Analyses by state, of all instances.")
+	for _, state := range byState {
+		fmt.Fprintf(&e, "cairn_analyses{state=%q} %d\n", state.State, state.Count)
+	}
+	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", float64(s.analyzer.stored.Load()))
+	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", float64(s.analyzer.hung.Load()))
+	exposeRuntime(&e)
+	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", e.Bytes())
+}
+
+// exposeRequests tells of the routes that were asked for.
+func (s *server) exposeRequests(e *exposition) {
+	var totals, histograms exposition
+	for _, c := range s.counts {
+		labels, before, n := fmt.Sprintf("method=%q,route=%q", c.method, c.path), totals.Len(), uint64(0)
+		for code := range c.codes {
+			if count := c.codes[code].Load(); count > 0 {
+				fmt.Fprintf(&totals, "cairn_http_requests_total{%s,code=\"%d\"} %d\n", labels, code, count)
+			}
+		}
+		if totals.Len() == before {
+			continue
+		}
+		for i, bound := range append(strings.Fields(strings.Trim(fmt.Sprint(durationBounds()), "[]")), "+Inf") {
+			n += c.durations[i].Load()
+			fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_bucket{%s,le=%q} %d\n", labels, bound, n)
+		}
+		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_sum{%s} %v\n", labels, float64(c.microseconds.Load())/1e6)
+		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_count{%s} %d\n", labels, n)
+	}
+	e.family("cairn_http_requests_total", "counter", "Requests by route and status.")
+	e.Write(totals.Bytes())
+	e.family("cairn_http_request_duration_seconds", "histogram", "How long requests took, by route.")
+	e.Write(histograms.Bytes())
+}
+
+// exposeRuntime tells of the process, under the names that Prometheus's own Go client uses where it has one.
+func exposeRuntime(e *exposition) {
+	samples := []metrics.Sample{{Name: "/sched/goroutines:goroutines"}, {Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
+	metrics.Read(samples)
+	for i, m := range []struct{ name, kind, help string }{
+		{"go_goroutines", "gauge", "Goroutines."},
+		{"go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap."},
+		{"go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has of the system."},
+		{"cairn_gc_cycles_total", "counter", "Garbage collections."},
+	} {
+		e.one(m.name, m.kind, m.help, float64(samples[i].Value.Uint64()))
+	}
+}

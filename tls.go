@@ -1,0 +1,62 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// certificate is the service's certificate and key, from two files that are looked at for each new connection:
+// what whoever renews them writes counts from the next one on, and the open ones stay.
+type certificate struct {
+	certFile, keyFile string
+	log               *slog.Logger
+
+	mu   sync.Mutex
+	seen string // what the files looked like when they were last read
+	pair *tls.Certificate
+}
+
+// loadCertificate reads the files for the first time. They have to be good.
+func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, error) {
+	c := &certificate{certFile: certFile, keyFile: keyFile, log: log}
+	if err := c.refresh(); err != nil {
+		return nil, fmt.Errorf("CAIRN_TLS_CERT and CAIRN_TLS_KEY: %w", err)
+	}
+	return c, nil
+}
+
+// current is tls.Config's GetCertificate. New files that are no good, as between the writing of one and the other,
+// change nothing.
+func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refresh(); err != nil {
+		c.log.Error("the new certificate is not taken up", "error", err)
+	}
+	return c.pair, nil
+}
+
+// refresh reads the files if they look otherwise than the last time.
+func (c *certificate) refresh() error {
+	seen := ""
+	for _, name := range []string{c.certFile, c.keyFile} {
+		info, err := os.Stat(name)
+		if err == nil {
+			seen += fmt.Sprintln(info.ModTime().UnixNano(), info.Size(), info.Sys().(*syscall.Stat_t).Ino)
+		}
+	}
+	if seen == c.seen && c.pair != nil {
+		return nil
+	}
+	c.seen = seen
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return err
+	}
+	c.pair = &pair
+	return nil
+}

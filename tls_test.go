@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// writeCertificate writes a certificate for 127.0.0.1 that signs itself, with this serial number, and its key.
+func writeCertificate(t *testing.T, dir string, serial int64) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"cairn.test"}}
+	der, err1 := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	keyDER, err2 := x509.MarshalPKCS8PrivateKey(key)
+	certificate, err3 := x509.ParseCertificate(der)
+	err4 := os.WriteFile(filepath.Join(dir, "cert.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
+	err5 := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+// TestTLS: HTTP/2, the headers for browsers, and a certificate that is replaced while the service runs. Open
+// connections stay, and a pair that is no good changes nothing.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	pool := x509.NewCertPool()
+	pool.AddCert(writeCertificate(t, dir, 1))
+	ts := startServer(t, nil, "CAIRN_TLS_CERT="+dir+"/cert.pem", "CAIRN_TLS_KEY="+dir+"/key.pem")
+	if !strings.HasPrefix(ts.url, "https://") {
+		t.Fatalf("the service is at %s", ts.url)
+	}
+	browser := func(protocols ...string) *http.Client {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "cairn.test"}, ForceAttemptHTTP2: len(protocols) == 0}
+		t.Cleanup(transport.CloseIdleConnections)
+		return &http.Client{Transport: transport}
+	}
+	get := func(c *http.Client) (serial int64, response *http.Response) {
+		t.Helper()
+		response, err := c.Get(ts.url + "/api/v1/ping")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		io.Copy(io.Discard, response.Body)
+		return response.TLS.PeerCertificates[0].SerialNumber.Int64(), response
+	}
+	first, old := browser(), browser("http/1.1")
+	serial, response := get(first)
+	if serial != 1 || response.ProtoMajor != 2 {
+		t.Errorf("serial %d by %s", serial, response.Proto)
+	}
+	for name, want := range map[string]string{
+		"Strict-Transport-Security": "max-age=31536000",
+		"Content-Security-Policy":   "default-src 'none'; frame-ancestors 'none'",
+		"X-Content-Type-Options":    "nosniff",
+		"Referrer-Policy":           "no-referrer",
+	} {
+		if got := response.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if serial, response := get(old); serial != 1 || response.ProtoMajor != 1 {
+		t.Errorf("serial %d by %s", serial, response.Proto)
+	}
+
+	if err := os.WriteFile(dir+"/cert.pem", []byte("no certificate"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if serial, _ := get(browser()); serial != 1 {
+		t.Errorf("with a bad file: serial %d", serial)
+	}
+	waitFor(t, "the log to say so", func() bool { return strings.Contains(ts.log.String(), "the new certificate is not taken up") })
+
+	pool.AddCert(writeCertificate(t, dir, 2))
+	if serial, _ := get(browser()); serial != 2 {
+		t.Errorf("a new connection gets serial %d", serial)
+	}
+	for _, c := range []*http.Client{first, old} {
+		if serial, _ := get(c); serial != 1 {
+			t.Error("an open connection was dropped")
+		}
+	}
+	ts.stop() // with open connections of both protocols
+}
+
+// TestBadCertificate: the start says what is wrong.
+func TestBadCertificate(t *testing.T) {
+	t.Parallel()
+	dir, other := t.TempDir(), t.TempDir()
+	writeCertificate(t, dir, 1)
+	writeCertificate(t, other, 2)
+	base := []string{"CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR=" + t.TempDir(), "CAIRN_DATASETS_DIR=" + t.TempDir(), "CAIRN_DATABASE_URL=" + newDatabase(t)}
+	for _, c := range []struct{ cert, key, says string }{
+		{dir + "/cert.pem", other + "/key.pem", "private key does not match public key"},
+		{dir + "/none.pem", dir + "/key.pem", "no such file"},
+		{dir + "/cert.pem", "", "go together"},
+	} {
+		env := append(base, "CAIRN_TLS_CERT="+c.cert, "CAIRN_TLS_KEY="+c.key)
+		err := run(context.Background(), []string{"serve"}, env, nil, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "CAIRN_TLS_CERT") {
+			t.Errorf("%s, %s: %v", c.cert, c.key, err)
+		}
+	}
+}
+
+// TestWarnOfStrangers: plain HTTP beyond this machine is warned of.
+func TestWarnOfStrangers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		listen string
+		warns  bool
+	}{{"0.0.0.0:0", true}, {"127.0.0.1:0", false}} {
+		ts := startServer(t, nil, "CAIRN_LISTEN="+c.listen, "CAIRN_REGISTRATION=closed")
+		if warns := strings.Contains(ts.log.String(), "can be read on the way"); warns != c.warns {
+			t.Errorf("%s: %s", c.listen, ts.log.String())
+		}
+	}
+}
