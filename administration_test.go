@@ -366,9 +366,14 @@ func TestAdministration(t *testing.T) {
 	// A role in use goes only if another takes its place.
 	role := "/api/v1/roles/" + fmt.Sprint(keeper.number("id"))
 	root.refused(409, "role_in_use", "DELETE", role, nil)
+	secret := root.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "t", "body": "b", "roles": []string{"keeper"}, "include_new_users": true})
 	root.must(204, "DELETE", role+"?reassign=member", nil)
 	if roles := root.must(200, "GET", path, nil).json["roles"]; fmt.Sprint(roles) != "[member]" {
 		t.Error(roles)
+	}
+
+	if a := root.must(200, "GET", fmt.Sprintf("/api/v1/system-messages/%d", secret.number("id")), nil); a.number("recipients") != 0 {
+		t.Errorf("what was for keepers is now for %s", a.body) // not for whoever has the role that took its place
 	}
 
 	// A name is never given out again, neither a removed user's nor one that was changed.
@@ -622,6 +627,7 @@ func TestAccountCommands(t *testing.T) {
 	if said := good("role", "create", "keeper", "--permissions", datasetManage+","+datasetRead, "--description", "Keeps files"); said != "keeper\tdataset.read,dataset.manage\tKeeps files\n" {
 		t.Error(said)
 	}
+	bad("the names come before", "message", "send", "--severity", "critical")
 	bad("there is no permission", "role", "edit", "keeper", "--permissions", "all")
 	good("role", "edit", "keeper", "--permissions", datasetManage)
 	bad("role_built_in", "role", "edit", "admin", "--permissions", "")

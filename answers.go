@@ -2,14 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // writeJSON answers with v in JSON.
@@ -144,4 +147,123 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 		answer.Items = []T{}
 	}
 	return writeTagged(w, r, answer)
+}
+
+// problem is an error the client is told: RFC 9457 problem details. err, where set, is for the log.
+type problem struct {
+	status     int
+	code       string // stable, for scripts
+	detail     string // for people
+	permission string // the missing one, with 403
+	fields     []fieldError
+	retryAfter time.Duration
+	location   string // the Location header, with 409
+	err        error
+}
+
+func (p *problem) Error() string {
+	if p.err != nil {
+		return p.code + ": " + p.err.Error()
+	}
+	return p.code + ": " + p.detail
+}
+
+func (p *problem) Unwrap() error { return p.err }
+
+// fieldError says what is wrong with one field of a request.
+type fieldError struct {
+	Field  string `json:"field"`
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// errNotFound is what is said of anything that is not there.
+var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
+
+// malformed is a request that cannot be read: 400.
+func malformed(code, format string, args ...any) error {
+	return &problem{status: http.StatusBadRequest, code: code, detail: fmt.Sprintf(format, args...)}
+}
+
+// invalid collects what is wrong with the fields of a well-formed request.
+type invalid []fieldError
+
+// check notes the field unless ok.
+func (v *invalid) check(ok bool, field, code, detail string) {
+	if !ok {
+		*v = append(*v, fieldError{field, code, detail})
+	}
+}
+
+// time reads a time that may be nil, to the microsecond, as the database has it; one that is none, or without its
+// zone, is noted.
+func (v *invalid) time(field string, text *string) *time.Time {
+	if text == nil {
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, *text)
+	at = at.UTC().Truncate(time.Microsecond)
+	v.check(err == nil && at.Year() >= 1 && at.Year() <= 9999, field, "malformed", "must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
+	return &at
+}
+
+// err is the 422 of what was noted, or nil.
+func (v invalid) err() error {
+	if len(v) == 0 {
+		return nil
+	}
+	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: v[0].Field + ": " + v[0].Detail, fields: v}
+}
+
+// writeProblem answers with the problem that err is. Any other error is logged, and the client learns nothing of it.
+func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
+	c := callerOf(r)
+	p, ok := errors.AsType[*problem](err)
+	switch {
+	case ok:
+	case errors.Is(err, context.Canceled) && r.Context().(*requestContext).era.Err() == nil:
+		w.status = 499              // as nginx logs it
+		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
+	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		p = &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
+	default:
+		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
+	}
+	if p.status == http.StatusTooManyRequests {
+		s.throttled.Add(1)
+	}
+	if p.err != nil {
+		s.log.Error("request failed", "id", c.requestID, "route", w.route, "error", p.err)
+	}
+	if w.routed && w.status != 0 {
+		panic(http.ErrAbortHandler) // part of an answer is out: cut it off, so that it is not taken for whole
+	}
+	w.routed = true
+	body := struct {
+		Type       string       `json:"type"`
+		Title      string       `json:"title"`
+		Status     int          `json:"status"`
+		Detail     string       `json:"detail"`
+		Code       string       `json:"code"`
+		Permission string       `json:"permission,omitempty"`
+		Errors     []fieldError `json:"errors,omitempty"`
+		RequestID  string       `json:"request_id"`
+	}{"about:blank", http.StatusText(p.status), p.status, p.detail, p.code, p.permission, p.fields, c.requestID}
+	h := w.Header()
+	if p.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(p.retryAfter/time.Second)))
+	}
+	if p.location != "" {
+		h.Set("Location", p.location)
+	}
+	if p.code == errInvalidToken.code {
+		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
+	} else if p.status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	if p.status == http.StatusUnauthorized && w.route == verifyPath {
+		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
+	}
+	encoded, _ := encodeJSON(body) // text and numbers: there is no error
+	writeBytes(w, p.status, "application/problem+json", encoded)
 }

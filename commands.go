@@ -39,7 +39,9 @@ func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
 		return fmt.Errorf("%s: a name is missing: %w", flags.Name(), errUsage)
 	}
 	for i := range names {
-		*names[i] = o.args[i]
+		if *names[i] = o.args[i]; strings.HasPrefix(o.args[i], "-") {
+			return fmt.Errorf("%s: the names come before %q: %w", flags.Name(), o.args[i], errUsage)
+		}
 	}
 	if err := flags.Parse(o.args[len(names):]); err != nil || flags.NArg() > 0 {
 		return fmt.Errorf("%s %s: %w", flags.Name(), strings.Join(o.args, " "), errUsage)

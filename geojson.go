@@ -82,7 +82,7 @@ func (s *server) eachFile(ctx context.Context, w http.ResponseWriter, f fileFilt
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
 			return err
 		}
-		limited, cancel := context.WithTimeout(ctx, requestLimit)
+		limited, cancel := s.era.Load().bound(ctx, requestLimit)
 		files, err := findFiles(limited, s.db, f, after, batch)
 		cancel()
 		if err != nil {

@@ -364,7 +364,9 @@ func (s *server) keepHouse(ctx context.Context) {
 		case <-heartbeat:
 			work = func(ctx context.Context) error { return errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx)) }
 		case <-broom:
-			work = func(ctx context.Context) error { return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db)) }
+			work = func(ctx context.Context) error {
+				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db))
+			}
 		}
 		bounded, release := s.era.Load().bound(ctx, time.Minute)
 		if err := work(bounded); err != nil && ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -56,20 +57,23 @@ const messageReader = `
 		SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids
 		FROM users u
 	) u ON u.id = $1
-	LEFT JOIN system_message_watermarks w ON w.user_id = u.id
-	LEFT JOIN system_message_reads mr ON mr.user_id = u.id AND mr.message_id = m.id`
+	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageAddressed: the message is there for the user u: published, not expired, not retracted, for one of his
-// roles, and not from before he joined.
-const messageAddressed = `
+// messageForHim: the message is or was there for the user u: published, for one of his roles, and not from before he joined.
+const messageForHim = `
 	(m.publish_at <= now()
-		AND (m.expires_at IS NULL OR m.expires_at > now())
-		AND m.retracted_at IS NULL
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageIsRead: the message is not above the reader's watermark, or he has marked it by itself.
-const messageIsRead = `(mr.message_id IS NOT NULL OR coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false))`
+// messageAddressed: the message is there for the user u now: not expired and not retracted either.
+const messageAddressed = `
+	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageForHim + `)`
+
+// messageIsRead: the message is not above the reader's watermark, or he has marked it by itself. That is looked up for
+// each message: a join is planned by statistics, and takes seconds where they are out of date.
+const messageIsRead = `
+	(coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)
+		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
 
 // changed is a field of a request that may be absent, null or a value.
 type changed[T any] struct {
@@ -121,7 +125,7 @@ func isText(text string, high int) bool {
 
 // createMessage answers POST /api/v1/system-messages.
 func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
-	c := messageChange{Title: new(string), Body: new(string)} // which have to be there
+	var c messageChange
 	if err := decodeJSON(w, r, &c); err != nil {
 		return err
 	}
@@ -219,7 +223,6 @@ func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 			WHERE u.status = 'active'
 		) u
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
-		LEFT JOIN system_message_reads mr ON mr.user_id = u.id AND mr.message_id = m.id
 		WHERE m.id = $1 AND ` + messageAddressed
 	answer := struct {
 		message
@@ -243,11 +246,11 @@ func (s *server) pathMessage(r *http.Request) (message, error) {
 
 // readMessage answers POST …/{id}/read: the caller has read the message. Twice is once.
 func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.pathMessage(r)
+	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	return s.writeDone(w, s.markRead(r, []int64{m.ID}))
+	return s.writeDone(w, s.markRead(r, []int64{id}))
 }
 
 // readMessages answers POST /api/v1/inbox/read: the caller has read these messages, all of them or none.
@@ -266,13 +269,16 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	return s.writeDone(w, s.markRead(r, in.IDs))
 }
 
+// errNotAddressed is said of a message that is not there for the caller, whether it is for others or not.
+var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed", detail: "There is no such message for you."}
+
 // markRead marks messages as read by the caller. One that is not there for him is a problem 404.
 func (s *server) markRead(r *http.Request, ids []int64) error {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	return pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
 		n, err := markRead(r.Context(), tx, principalOf(r).User.ID, ids)
 		if err == nil && n < len(ids) {
-			err = &problem{status: http.StatusNotFound, code: "not_addressed", detail: "There is no such message for you."}
+			err = errNotAddressed
 		}
 		return err
 	})
@@ -341,6 +347,7 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 		INSERT INTO system_messages (title, body, severity, role_ids, include_new_users, publish_at, expires_at, author_id, author)
 		VALUES ($1, $2, coalesce($3, 'info'), $4, coalesce($5, false), $6, $7, $8, $9)
 		RETURNING id`
+	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // which have to be there
 	if err := c.check(); err != nil {
 		return 0, err
 	}
@@ -503,6 +510,16 @@ func markRead(ctx context.Context, tx pgx.Tx, userID string, ids []int64) (n int
 // itself: among them one may still be on its way, which the watermark would cover though he was not shown it. The
 // watermark never goes down.
 func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
+	const shown = `SELECT EXISTS (SELECT` + messageReader + ` WHERE m.id = $2 AND ` + messageForHim + `)`
+	var known bool
+	if upTo != nil {
+		if err := tx.QueryRow(ctx, shown, userID, upTo).Scan(&known); err != nil {
+			return fmt.Errorf("look for the newest message: %w", err)
+		}
+		if !known {
+			return errNotAddressed
+		}
+	}
 	const there = `
 		WHERE ` + messageAddressed + `
 			AND ($2::bigint IS NULL OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2))`

@@ -85,7 +85,7 @@ func TestMessages(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM system_message_reads`); n != 0 {
 		t.Errorf("%d single marks below the watermark", n)
 	}
-	reader.refused(404, "not_found", "POST", "/api/v1/inbox/999/read", nil)
+	reader.refused(404, "not_addressed", "POST", "/api/v1/inbox/999/read", nil)
 	reader.refused(403, "permission_missing", "GET", location, nil)
 }
 
@@ -192,6 +192,8 @@ func TestBadMessages(t *testing.T) {
 	path := fmt.Sprintf("/api/v1/system-messages/%d", id)
 	for _, bad := range []struct{ field, body string }{
 		{"title", `{"body":"b"}`},
+		{"title", `{"title":null,"body":"b"}`},
+		{"body", `{"title":"t","body":null}`},
 		{"title", `{"title":" ","body":"b"}`},
 		{"title", `{"title":"two\nlines","body":"b"}`},
 		{"title", `{"title":"` + strings.Repeat("é", 201) + `","body":"b"}`},
@@ -205,12 +207,14 @@ func TestBadMessages(t *testing.T) {
 		{"roles", `{"title":"t","body":"b","roles":["member","none"]}`},
 		{"publish_at", `{"title":"t","body":"b","publish_at":"2030-01-01T00:00:00"}`},
 		{"publish_at", `{"title":"t","body":"b","publish_at":"tomorrow"}`},
+		{"publish_at", `{"title":"t","body":"b","publish_at":"9999-12-31T23:00:00-10:00"}`},
+		{"publish_at", `{"title":"t","body":"b","publish_at":"0000-01-01T00:00:00Z"}`},
 		{"expires_at", `{"title":"t","body":"b","expires_at":"2030-01-01"}`},
 		{"expires_at", `{"title":"t","body":"b","expires_at":"2020-01-01T00:00:00Z"}`},
 		{"expires_at", `{"title":"t","body":"b","publish_at":"2031-01-01T00:00:00Z","expires_at":"2030-01-01T00:00:00Z"}`},
 	} {
 		for _, request := range [][2]string{{"POST", "/api/v1/system-messages"}, {"PATCH", path}} {
-			if request[0] == "PATCH" && (!strings.Contains(bad.body, `"`+bad.field+`"`) || strings.Contains(bad.body, "2031")) {
+			if request[0] == "PATCH" && (strings.Contains(bad.body, "null") || !strings.Contains(bad.body, `"`+bad.field+`"`) || strings.Contains(bad.body, "2031")) {
 				continue
 			}
 			body := bad.body
@@ -230,6 +234,8 @@ func TestBadMessages(t *testing.T) {
 	hidden := author.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "t", "body": "b", "roles": []string{"admin"}}).number("id")
 	reader.refused(404, "not_addressed", "POST", fmt.Sprintf("/api/v1/inbox/%d/read", hidden), nil)
 	reader.refused(404, "not_addressed", "POST", "/api/v1/inbox/read", map[string]any{"ids": []int{id, hidden}})
+	reader.refused(404, "not_addressed", "POST", "/api/v1/inbox/read-all", map[string]any{"up_to": hidden})
+	reader.refused(404, "not_addressed", "POST", "/api/v1/inbox/read-all", map[string]any{"up_to": 999})
 	reader.refused(422, "invalid", "POST", "/api/v1/inbox/read", map[string]any{"ids": []int{}})
 	if n := ts.queryInt(`SELECT count(*) FROM system_message_reads`); n != 0 {
 		t.Errorf("%d marks", n)
@@ -289,10 +295,14 @@ func TestMessageModel(t *testing.T) {
 		}
 		return messages[a].publish.After(messages[b].publish)
 	}
-	there := func(u *modelUser, id int, at time.Time) bool {
+	forHim := func(u *modelUser, id int, at time.Time) bool {
 		m := messages[id]
 		for_ := m.roles == nil || slices.ContainsFunc(m.roles, func(role string) bool { return u.roles[role] })
-		return for_ && !m.retracted && !m.publish.After(at) && (m.expires == nil || m.expires.After(at)) && (m.newUsers || m.publish.After(u.joined))
+		return for_ && !m.publish.After(at) && (m.newUsers || m.publish.After(u.joined))
+	}
+	there := func(u *modelUser, id int, at time.Time) bool {
+		m := messages[id]
+		return forHim(u, id, at) && !m.retracted && (m.expires == nil || m.expires.After(at))
 	}
 	isRead := func(u *modelUser, id int) bool {
 		return u.read[id] || u.mark != nil && !after(id, *u.mark)
@@ -432,6 +442,10 @@ func TestMessageModel(t *testing.T) {
 				list := ids()
 				upTo = list[random.IntN(len(list))]
 				body = map[string]int{"up_to": upTo}
+			}
+			if upTo != 0 && !forHim(u, upTo, at) {
+				u.refused(404, "not_addressed", "POST", "/api/v1/inbox/read-all", body)
+				continue
 			}
 			u.must(204, "POST", "/api/v1/inbox/read-all", body)
 			for _, id := range ids() {

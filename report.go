@@ -100,7 +100,7 @@ var errFindings = errors.New("the report has findings")
 func (s *server) unhurried(w http.ResponseWriter, r *http.Request) (ctx context.Context, end func(), err error) {
 	const limit = 5 * time.Minute
 	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute)) // without it the answer may be cut off
-	ctx, cancel := context.WithTimeout(r.Context().(*requestContext).Context, limit)
+	ctx, cancel := s.era.Load().bound(r.Context().(*requestContext).Context, limit)
 	select {
 	case s.turns <- struct{}{}:
 		return ctx, func() {

@@ -304,8 +304,9 @@ func voidTokensOfRole(ctx context.Context, tx pgx.Tx, id int64) error {
 	return err
 }
 
-// deleteRole removes a role. Who holds it, or is sent messages as its holder, gets the one named by reassign; without that it is a problem 409. The
-// actor must hold the permissions of both. The caller holds lockAccess.
+// deleteRole removes a role. Who holds it gets the one named by reassign; without that it is a problem 409. The actor
+// must hold the permissions of both. What was sent to the role's holders is not shown to those of the other: of its
+// audience the role goes. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const move = `
 		INSERT INTO user_roles (user_id, role_id)
@@ -315,7 +316,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		ON CONFLICT DO NOTHING`
 	const readdress = `
 		UPDATE system_messages
-		SET role_ids = array_remove(array_replace(role_ids, $1, $2), NULL)
+		SET role_ids = array_remove(role_ids, $1)
 		WHERE $1 = ANY (role_ids)`
 	if old.Name == adminRole || old.Name == memberRole {
 		return errBuiltIn
@@ -324,7 +325,6 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		return err
 	}
 	var after any
-	var nextID *int64
 	if reassign != nil {
 		next, err := roleNamed(ctx, tx, "reassign", *reassign)
 		if err == nil && next.ID == old.ID {
@@ -345,12 +345,16 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		if err != nil {
 			return err
 		}
-		after, nextID = map[string]string{"reassigned": next.Name}, &next.ID
+		after = map[string]string{"reassigned": next.Name}
 	}
-	if _, err := execute(ctx, tx, "readdress messages", readdress, old.ID, nextID); err != nil {
+	err := advisoryLock(ctx, tx, lockMessages)
+	if err == nil {
+		_, err = execute(ctx, tx, "readdress messages", readdress, old.ID)
+	}
+	if err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `DELETE FROM roles WHERE id = $1`, old.ID)
+	_, err = tx.Exec(ctx, `DELETE FROM roles WHERE id = $1`, old.ID)
 	if isForeignKeyViolation(err) {
 		return &problem{status: http.StatusConflict, code: "role_in_use", detail: "Users hold this role: ?reassign= names the one that they get instead."}
 	}
