@@ -69,10 +69,13 @@ const messageForHim = `
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageForHim + `)`
 
-// messageIsRead: the message is not above the reader's watermark, or he has marked it by itself. That is looked up for
-// each message: a join is planned by statistics, and takes seconds where they are out of date.
+// messageIsCovered: the message is not above the reader's watermark.
+const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
+
+// messageIsRead: it is not, or he has marked it by itself. That is looked up for each message: a join is planned by
+// statistics, and takes seconds where they are out of date.
 const messageIsRead = `
-	(coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)
+	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
 
 // changed is a field of a request that may be absent, null or a value.
@@ -560,7 +563,7 @@ type unread struct {
 }
 
 // countUnread counts the messages that are there for the user and that he has not read. The bound on publish_at
-// by itself lets the index skip all that the watermark covers.
+// by itself lets the index skip all that the watermark covers, and the marks above it are read once.
 func countUnread(ctx context.Context, q querier, userID string) (counts unread, err error) {
 	const query = `
 		SELECT
@@ -571,7 +574,8 @@ func countUnread(ctx context.Context, q querier, userID string) (counts unread, 
 		WHERE ` + messageAddressed + `
 			AND m.publish_at >= coalesce(
 				(SELECT publish_at FROM system_message_watermarks WHERE user_id = $1), '-infinity')
-			AND NOT ` + messageIsRead
+			AND NOT ` + messageIsCovered + `
+			AND m.id NOT IN (SELECT mr.message_id FROM system_message_reads mr WHERE mr.user_id = $1)`
 	var info, warning, critical int64
 	if err := q.QueryRow(ctx, query, userID).Scan(&counts.Unread, &info, &warning, &critical); err != nil {
 		return counts, fmt.Errorf("count unread messages: %w", err)
