@@ -53,7 +53,7 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	var lon, lat [3]float64 // of the point at hand and the two before it
 	for edge := range 4 {
 		from, to := corners[edge], corners[edge+1]
-		for i := range segments {
+		for i := range segments + 1 {
 			f := float64(i) / float64(segments)
 			l, phi, err := p.inverse(applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1])))
 			if err != nil {

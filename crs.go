@@ -77,6 +77,7 @@ type crsDefinition struct {
 	projection           projection      // to degrees from Greenwich on its own datum
 	datum                int             // EPSG code, 0 where it is not known
 	shift                *datumShift     // to WGS 84, where the file gives it and not the registry
+	assumed              []string        // parameters that the file should give and does not: they are 0
 	horizontal, vertical int             // EPSG codes of the parts of a compound CRS
 	ellipsoid            ellipsoid
 	primeMeridian        float64 // degrees east of Greenwich
@@ -215,13 +216,15 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		return c, errors.New("its prime meridian is not one that is known")
 	case !(c.unit > 0):
 		return c, errors.New("its unit is not one that is known")
+	case p.reversed:
+		return c, errors.New("its CRS has no EPSG code, and an axis that points west or south")
 	case p.kind == crsGeographic:
 		return c, c.setProjection()
 	}
 	return c, p.project(&c)
 }
 
-// project sets the projection of a CRS that has no code. As in GDAL what is missing is 0, and 1 where it is a scale.
+// project sets the projection of a CRS that has no code. As in GDAL what is missing is 0, and a scale is 1.
 func (p *crsParameters) project(c *crsDefinition) error {
 	if c.setParameters(p.projectionCode); c.method != 0 {
 		return c.setProjection()
@@ -243,7 +246,8 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	}
 	c.parameters = map[int]float64{}
 	for _, code := range c.methodParameters() {
-		like := registryCode(registryLine("P", code)[1])
+		fields := registryLine("P", code)
+		like := registryCode(fields[1])
 		v, given := p.values[like]
 		switch {
 		case given:
@@ -253,6 +257,11 @@ func (p *crsParameters) project(c *crsDefinition) error {
 			v = p.values[8813]
 		case like == 8805, like == 1038:
 			v = 1
+		case like != 8801 && like != 8806 && like != 8807:
+			c.assumed = append(c.assumed, fields[2])
+		}
+		if !isFinite(v) {
+			return fmt.Errorf("its CRS has no EPSG code, and the %s of its projection is no number", fields[2])
 		}
 		c.parameters[code] = v
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -207,16 +208,56 @@ func TestWithoutCode(t *testing.T) {
 		}
 	}
 	for name, wkt := range map[string]string{
-		"the Moon":              project(`GEOGCS["w",DATUM["m",SPHEROID["x",1737400,0]],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
-		"no ellipsoid":          project(`GEOGCS["w",DATUM["m"],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
-		"an unknown projection": project(wgs84Base, "Two_Point_Equidistant", ""),
-		"no pole":               project(wgs84Base, "Polar_Stereographic", at("central_meridian", 0)),
-		"no cone":               project(wgs84Base, "Lambert_Conformal_Conic_2SP", at("standard_parallel_1", 30)+at("standard_parallel_2", -30)),
+		"the Moon":                project(`GEOGCS["w",DATUM["m",SPHEROID["x",1737400,0]],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
+		"no ellipsoid":            project(`GEOGCS["w",DATUM["m"],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
+		"an unknown projection":   project(wgs84Base, "Two_Point_Equidistant", ""),
+		"no pole":                 project(wgs84Base, "Polar_Stereographic", at("central_meridian", 0)),
+		"a meridian that is none": project(wgs84Base, "Transverse_Mercator", `,PARAMETER["central_meridian","x"]`),
+		"a unit that is none":     strings.Replace(project(wgs84Base, "Transverse_Mercator", at("central_meridian", 9)), `["Meter",1]`, `["Meter",-1]`, 1),
+		"an axis to the south":    strings.TrimSuffix(project(wgs84Base, "Transverse_Mercator", at("central_meridian", 9)), "]") + `,AXIS["Y",WEST],AXIS["X",SOUTH]]`,
+		"no cone":                 project(wgs84Base, "Lambert_Conformal_Conic_2SP", at("standard_parallel_1", 30)+at("standard_parallel_2", -30)),
 	} {
 		p, err := crsFromWKT(wkt)
 		var m ElevationDatasetFileMeta
 		if c, err2 := p.definition(&m); err != nil || !isProblem(err2) {
 			t.Errorf("%s: %v, %v gives %+v", name, err, err2, c)
 		}
+	}
+}
+
+// TestGeoKeysWithoutNumbers: where a key is there and holds no number, or names a CRS on another datum, nothing is taken
+// in its place.
+func TestGeoKeysWithoutNumbers(t *testing.T) {
+	type entries = [][4]float64
+	utm := entries{{1024, 0, 1, 1}, {2048, 0, 1, 4314}, {3072, 0, 1, 32767}, {3075, 0, 1, 1}, {3080, tagGeoDoubleParams, 1, 0}}
+	for _, c := range []struct {
+		name string
+		keys entries
+		ok   bool
+	}{
+		{"whole", nil, true},
+		{"no false easting", entries{{3082, tagGeoDoubleParams, 1, 1}}, false},
+		{"scale beyond the numbers", entries{{3092, tagGeoDoubleParams, 1, 9}}, false},
+		{"a scale of two numbers", entries{{3092, tagGeoDoubleParams, 2, 0}}, false},
+		{"a unit without a size", entries{{3076, 0, 1, 32767}}, false},
+		{"a unit of no size", entries{{3076, 0, 1, 32767}, {3077, tagGeoDoubleParams, 1, 1}}, false},
+		{"a vertical CRS on another datum", entries{{4096, 0, 1, 4326}}, true},
+	} {
+		k := geoKeys{doubles: []float64{15, math.NaN()}}
+		for _, e := range append(slices.Clone(utm), c.keys...) {
+			k.entries = append(k.entries, e[:]...)
+		}
+		p := k.parameters()
+		var m ElevationDatasetFileMeta
+		got, err := p.definition(&m)
+		if (err == nil) != c.ok || c.ok && got.datum != 6314 {
+			t.Errorf("%s: %v, datum %d", c.name, err, got.datum)
+		}
+	}
+	var m ElevationDatasetFileMeta
+	k := geoKeys{entries: []float64{1024, 0, 1, 1, 2048, 0, 1, 4326, 3072, 0, 1, 32767, 3075, 0, 1, 1}}
+	p := k.parameters()
+	if _, err := p.definition(&m); err != nil || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "Longitude of natural origin") {
+		t.Error(err, m.Warnings)
 	}
 }

@@ -84,6 +84,16 @@ func (k *geoKeys) code(id int) int {
 	return value
 }
 
+// has says whether a key is there.
+func (k *geoKeys) has(id int) bool {
+	for i := 0; i < len(k.entries); i += 4 {
+		if k.entries[i] == float64(id) {
+			return true
+		}
+	}
+	return false
+}
+
 // measure gives the first of these keys that is there, a length or an angle, NaN where none is.
 func (k *geoKeys) measure(ids ...int) float64 {
 	for _, id := range ids {
@@ -153,6 +163,7 @@ type crsParameters struct {
 	method         int       // EPSG code
 	vertical       int       // EPSG code of the vertical CRS
 	verticalName   string
+	reversed       bool            // an axis points west or south
 	toWGS84        []float64       // as datumShift has them; nil where the file does not say
 	values         map[int]float64 // of the method's parameters, by the EPSG code of their like; degrees, metres, ratios
 }
@@ -223,23 +234,30 @@ func (k *geoKeys) parameters() crsParameters {
 	if p.method < len(methods) {
 		p.method = methods[p.method]
 	}
-	p.values[8814] = 90                   // as in GDAL where the file does not say
-	for code, v := range map[int]float64{ // natural origin, false origin, centre, pole
-		8801: k.measure(3081, 3085, 3089) * degrees, 8802: k.measure(3080, 3084, 3088, 3095) * degrees,
-		8823: k.measure(3078) * degrees, 8824: k.measure(3079) * degrees,
-		8813: k.measure(3094) * degrees, 8814: k.measure(3096) * degrees, 8805: k.measure(3092, 3093),
-		8806: k.measure(3082, 3086, 3090) * metres, 8807: k.measure(3083, 3087, 3091) * metres,
-	} {
-		if isFinite(v) {
-			p.values[code] = v
+	p.values[8814] = 90 // as in GDAL where the file does not say
+	set := func(parameter int, unit float64, ids ...int) {
+		for _, id := range ids {
+			if k.has(id) {
+				p.values[parameter] = k.measure(ids...) * unit // NaN where the key holds no number
+			}
 		}
 	}
+	set(8801, degrees, 3081, 3085, 3089) // of the natural origin, the false origin, the centre
+	set(8802, degrees, 3080, 3084, 3088, 3095)
+	set(8823, degrees, 3078)
+	set(8824, degrees, 3079)
+	set(8813, degrees, 3094)
+	set(8814, degrees, 3096)
+	set(8805, 1, 3092, 3093)
+	set(8806, metres, 3082, 3086, 3090)
+	set(8807, metres, 3083, 3087, 3091)
 	return p
 }
 
 // setVertical takes GeoKeys 4096 and 4098, as GDAL reads the datum and ellipsoid codes that GeoTIFF 1.0 listed there:
 // 5101 to 5112 mean the CRS 600 above, 5171 (EGM96) means 5773, and 5001 to 5033 heights above an ellipsoid, which have
-// no EPSG code. GeoTIFF 1.1 names a geographic CRS of three dimensions here; 5030 is how 1.0 said it of WGS 84.
+// no EPSG code. GeoTIFF 1.1 names a geographic CRS of three dimensions here, which must be on the file's own datum; 5030
+// is how 1.0 said it of WGS 84.
 func (p *crsParameters) setVertical(code, datum int) {
 	switch {
 	case code >= 5101 && code <= 5112 && datum == 0:
@@ -247,7 +265,9 @@ func (p *crsParameters) setVertical(code, datum int) {
 	case code == 5171:
 		p.vertical = 5773
 	case isGeographicCode(code):
-		p.geographic = code
+		if isGeographicCode(p.geographic) && registryLine("C", code)[2] == registryLine("C", p.geographic)[2] {
+			p.geographic = code
+		}
 	case code == 5030 && p.geographic == 4326:
 		p.geographic = 4979
 	case code < 5001 || code > 5033:
@@ -280,6 +300,8 @@ func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (c crsDefinition
 	case !isEPSG(p.code):
 		if c, err = p.withoutCode(); err != nil {
 			err = problemf(fileStatusNoBBox, "%v", err)
+		} else if len(c.assumed) > 0 {
+			m.warnf("its CRS does not give the %s: taken for 0, as GDAL does", strings.Join(c.assumed, " nor the "))
 		}
 		return c, err
 	}
@@ -311,7 +333,7 @@ func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (c crsDefinition
 // sameUnit says whether two sizes of a unit differ by rounding at most; the two kinds of foot are further apart.
 func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
 
-// userUnit is a unit that the file gives the size of: 1 if it comes to a degree or a metre, 0 if it is none.
+// userUnit is a unit that the file gives the size of: 1 if it comes to a degree or a metre, NaN if it is none.
 func userUnit(size float64) float64 {
 	switch {
 	case sameUnit(size, 1):
@@ -319,7 +341,7 @@ func userUnit(size float64) float64 {
 	case size > 0 && isFinite(size):
 		return size
 	}
-	return 0
+	return math.NaN()
 }
 
 // unitSize gives a unit in degrees or metres, from GeoKeys 2054 and 2055 or 3076 and 3077: 0 where they do

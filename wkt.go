@@ -179,6 +179,12 @@ func (p *crsParameters) setDatum(n *wktNode) {
 func (p *crsParameters) setProjection(n *wktNode) {
 	metres := n.unit(1)
 	p.linearUnit = userUnit(metres)
+	var axes []string
+	for _, c := range n.nodes {
+		if c.keyword == "AXIS" {
+			axes = append(axes, strings.ToUpper(c.text(1)))
+		}
+	}
 	conversion, degrees := n, p.angularUnit*math.Pi/180
 	if c := n.child("CONVERSION"); c != nil {
 		conversion, metres, degrees = c, 1, math.Pi/180
@@ -188,6 +194,9 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	if s := n.child("EXTENSION").text(1); strings.Contains(s, "+proj=merc") && strings.Contains(s, "@null") {
 		p.method = 1024 // as GDAL writes the pseudo-Mercator in WKT 1
 	}
+	asMethod := p.method == 9808 || p.method == 9826 // its axes point west and south, or west
+	polar := len(axes) > 1 && axes[0] == axes[1]     // as both do at a pole
+	p.reversed = !asMethod && !polar && (slices.Contains(axes, "WEST") || slices.Contains(axes, "SOUTH"))
 	for _, c := range conversion.nodes {
 		code := registryName("NP", c.text(0))
 		if c.keyword != "PARAMETER" || code == 0 {
