@@ -91,7 +91,8 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var a analysis
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
 		// The row's lock keeps the dataset, and lets one request at a time find or make the running analysis.
-		if err := lockDataset(r.Context(), tx, datasetID); err != nil {
+		d, err := lockDataset(r.Context(), tx, datasetID)
+		if err != nil {
 			return err
 		}
 		running, err := runningAnalysis(r.Context(), tx, datasetID)
@@ -102,7 +103,10 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return &problem{status: http.StatusConflict, code: "analysis_running", detail: "An analysis of this dataset is running.", location: analysisPath(datasetID, running)}
 		}
 		a, err = createAnalysis(r.Context(), tx, datasetID, in.Force, principalOf(r).User.Username)
-		return err
+		if err != nil {
+			return err
+		}
+		return audit(r.Context(), tx, actorOf(r), "analysis.create", d.target(), nil, map[string]any{"id": a.ID, "force": a.Force})
 	})
 	if err != nil {
 		return err
@@ -189,7 +193,14 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		return endAnalysis(r.Context(), tx, a.ID, "", stateCanceled, failure{})
+		d, err := lockDataset(r.Context(), tx, a.DatasetID)
+		if err == nil {
+			err = endAnalysis(r.Context(), tx, a.ID, "", stateCanceled, failure{})
+		}
+		if err != nil {
+			return err
+		}
+		return audit(r.Context(), tx, actorOf(r), "analysis.cancel", d.target(), map[string]int64{"id": a.ID}, nil)
 	})
 	if errors.Is(err, errNotOurs) {
 		err = nil // it has ended

@@ -40,7 +40,7 @@ func TestBenchQueries(t *testing.T) {
 		LIMIT 51`
 	ts := startServer(t, nil)
 	ctx := context.Background()
-	d, err := createDataset(ctx, ts.db, "million", "million", "")
+	d, err := createDataset(ctx, ts.db, operatorActor(), "million", "million", "")
 	if err != nil {
 		t.Fatal(err)
 	}

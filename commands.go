@@ -156,7 +156,7 @@ func createDatasetCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	d, err := createDataset(ctx, o.db, name, place.stored, "")
+	d, err := createDataset(ctx, o.db, operatorActor(), name, place.stored, "")
 	if err != nil {
 		return err
 	}

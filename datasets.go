@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // dataset is a directory of elevation files.
@@ -73,7 +74,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	d, err := createDataset(r.Context(), s.db, in.Name, place.stored, in.Description)
+	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, place.stored, in.Description)
 	if err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	d, err := updateDataset(r.Context(), s.db, id, in.Name, in.Description)
+	d, err := updateDataset(r.Context(), s.db, actorOf(r), id, in.Name, in.Description)
 	if err != nil {
 		return err
 	}
@@ -143,18 +144,21 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		if err := lockDataset(r.Context(), tx, id); err != nil {
+		d, err := lockDataset(r.Context(), tx, id)
+		if err != nil {
 			return err
 		}
 		running, err := runningAnalysis(r.Context(), tx, id)
 		if err == nil && running != 0 {
 			err = advisoryLock(r.Context(), tx, lockAnalyses+running) // none of its chunks is being stored
 		}
+		if err == nil {
+			_, err = execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
+		}
 		if err != nil {
 			return err
 		}
-		_, err = execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
-		return err
+		return audit(r.Context(), tx, actorOf(r), "dataset.delete", d.target(), d, nil)
 	})
 	return s.writeDone(w, err)
 }
@@ -266,17 +270,26 @@ func oneDataset(ctx context.Context, q querier, doing, query string, args ...any
 	return d, err
 }
 
+// target is how the audit log names the dataset.
+func (d dataset) target() string { return "dataset:" + d.Name }
+
 // createDataset adds a dataset.
-func createDataset(ctx context.Context, q querier, name, path, description string) (dataset, error) {
+func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, description string) (d dataset, err error) {
 	const query = `
 		INSERT INTO datasets AS d (name, path, description)
 		VALUES ($1, $2, $3)
 		RETURNING ` + datasetColumns
-	return oneDataset(ctx, q, "create dataset", query, name, path, description)
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if d, err = oneDataset(ctx, tx, "create dataset", query, name, path, description); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "dataset.create", d.target(), nil, d)
+	})
+	return d, err
 }
 
 // updateDataset changes what is not nil.
-func updateDataset(ctx context.Context, q querier, id int64, name, description *string) (dataset, error) {
+func updateDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, name, description *string) (d dataset, err error) {
 	const query = `
 		UPDATE datasets d
 		SET name = coalesce($2, d.name),
@@ -284,17 +297,23 @@ func updateDataset(ctx context.Context, q querier, id int64, name, description *
 			updated_at = now()
 		WHERE d.id = $1
 		RETURNING ` + datasetColumns
-	return oneDataset(ctx, q, "update dataset", query, id, name, description)
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		before, err := lockDataset(ctx, tx, id)
+		if err == nil {
+			d, err = oneDataset(ctx, tx, "update dataset", query, id, name, description)
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "dataset.update", before.target(), before, d)
+	})
+	return d, err
 }
 
-// lockDataset keeps others from deleting the dataset or beginning an analysis of it, to the end of the
+// lockDataset keeps others from changing or deleting the dataset or beginning an analysis of it, to the end of the
 // transaction; errNotFound where there is none.
-func lockDataset(ctx context.Context, tx pgx.Tx, id int64) error {
-	n, err := execute(ctx, tx, "lock dataset", `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`, id)
-	if err == nil && n == 0 {
-		return errNotFound
-	}
-	return err
+func lockDataset(ctx context.Context, tx pgx.Tx, id int64) (dataset, error) {
+	return oneDataset(ctx, tx, "lock dataset", `SELECT `+datasetColumns+` FROM datasets d WHERE d.id = $1 FOR NO KEY UPDATE`, id)
 }
 
 // summarizeDataset adds up the dataset's files. The overall box is the narrower of two: one counted

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,7 +44,7 @@ func placedFile(t testing.TB, path string, code int, transform ...float64) Eleva
 func (ts *testServer) addFiles(name string, files []ElevationDatasetFileMeta) (dataset int64) {
 	ts.t.Helper()
 	ctx := context.Background()
-	d, err := createDataset(ctx, ts.db, name, name, "")
+	d, err := createDataset(ctx, ts.db, operatorActor(), name, name, "")
 	if err != nil {
 		ts.t.Fatal(err)
 	}
@@ -279,5 +280,35 @@ func TestFileFilters(t *testing.T) {
 		status := map[string]int{"invalid": 422, "wrong_type": 400}[code]
 		c.refused(status, code, "GET", "/api/v1/files?"+query, nil)
 		c.refused(status, code, "GET", ofOne+"?"+query, nil)
+	}
+}
+
+// TestDatasetAudit: what is done to datasets and analyses is in the audit log.
+func TestDatasetAudit(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 2)
+	path := c.addDataset("tiles")
+	c.must(200, "PATCH", path, map[string]string{"name": "renamed"})
+	analysis := path + "/analyses/" + fmt.Sprint(c.must(202, "POST", path+"/analyses", nil).number("id"))
+	c.finished(analysis)
+	c.must(204, "DELETE", analysis, nil) // it has ended: nothing is cancelled
+	ts.exec(`UPDATE analyses SET finished_at = NULL, state = 'reading', chunks_left = 1, walker = NULL`)
+	c.must(204, "DELETE", analysis, nil)
+	c.must(204, "DELETE", path, nil)
+	if _, err := ts.command("dataset", "create", "again", "tiles"); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := collect[struct{ Row string }](t.Context(), ts.db, "read audit log",
+		`SELECT actor || ' ' || action || ' ' || target AS row FROM audit_log WHERE target LIKE 'dataset:%' ORDER BY id`)
+	want := []string{"root dataset.create dataset:tiles", "root dataset.update dataset:tiles", "root analysis.create dataset:renamed",
+		"root analysis.cancel dataset:renamed", "root dataset.delete dataset:renamed", "operator dataset.create dataset:again"}
+	var got []string
+	for _, row := range rows {
+		got = append(got, row.Row)
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, got %q", err, got)
 	}
 }
