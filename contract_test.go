@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -302,6 +305,15 @@ func breach(method, path string, a answer) string {
 	}
 	if !strings.HasSuffix(mediaType, "json") {
 		return ""
+	}
+	if a.header.Get("Content-Encoding") == "gzip" {
+		unzipped, err := gzip.NewReader(bytes.NewReader(a.body))
+		if err == nil {
+			a.body, err = io.ReadAll(unzipped)
+		}
+		if err != nil {
+			return err.Error()
+		}
 	}
 	var value any
 	if err := json.Unmarshal(a.body, &value); err != nil {
