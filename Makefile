@@ -52,6 +52,11 @@ test-package: deb ## try the package on a bare Debian that is booted for it (nee
 	@command -v systemd-nspawn >/dev/null || tools/install systemd-container
 	deploy/test-package cairn_*.deb
 
+test-fresh: ## try a clone on a bare Debian with Go (needs root)
+	@command -v debootstrap >/dev/null || tools/install debootstrap
+	@command -v systemd-nspawn >/dev/null || tools/install systemd-container
+	deploy/test-fresh
+
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
 		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
@@ -62,4 +67,4 @@ postgres: # PostgreSQL's server programs, where they are missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint bench bench-analysis soak deb test-package fuzz postgres compiler
+.PHONY: help build run test test-peers lint bench bench-analysis soak deb test-package test-fresh fuzz postgres compiler
