@@ -139,7 +139,7 @@ func checkFileQueries(ts *testServer, n, queries int) {
 	inBoxNotTile, across, poles, hits := 0, 0, 0, 0
 	for i := range queries {
 		query := url.Values{}
-		covers := func(ElevationDatasetFileMeta) bool { return false }
+		var covers func(ElevationDatasetFileMeta) bool
 		target := files[random.IntN(n)]
 		if i%2 == 0 {
 			box := []float64{quarter(180), quarter(90), 0, 0}

@@ -154,7 +154,7 @@ func TestKilledInstances(t *testing.T) {
 			files[fmt.Sprintf("d%d/t%d.tif", d, f)] = true
 		}
 	}
-	total, stamp := len(files), time.Now().Add(-100*time.Hour)
+	stamp := time.Now().Add(-100 * time.Hour)
 	for round := range rounds {
 		var want []string
 		next := map[string]bool{}
@@ -187,7 +187,8 @@ func TestKilledInstances(t *testing.T) {
 			}
 			want, next[path] = append(want, "added "+path), true
 		}
-		files, total = next, len(next)
+		files = next
+		total := len(files)
 
 		victim := r.IntN(2)
 		c.url = services[r.IntN(2)].url
