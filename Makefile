@@ -40,9 +40,8 @@ bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000
 soak: postgres ## run for long what the test suite runs for seconds
 	CAIRN_SOAK=1 $(GO) test -v -run '^Test(NobodyGains|MessageModel|KilledInstances|Database|Failover|Restart|SlowClients|IdleClients|HugeRequests|MixedLoad)' -count 1 -timeout 90m .
 
-bench: postgres ## measure against floors taken in the same run
-	@$(GO) test -v -tags bench -run '^TestBench' -skip '^TestBenchAnalysis$$' -count 1 -timeout 15m . | grep -v -e '^=== ' -e '^--- PASS' -e '^PASS'
-	@$(GO) test -run '^$$' -bench '^Benchmark(Extents|Boxes|Registry)$$' -benchtime 3s . | grep '^Bench'
+bench: postgres ## measure against floors taken in the same run, and write BENCH.md
+	@tools/bench $(GO)
 
 deb: build ## build the Debian package, cairn_VERSION_amd64.deb
 	deploy/build-deb

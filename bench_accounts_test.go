@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/crypto/argon2"
 )
 
@@ -200,6 +201,27 @@ func TestBenchAccounts(t *testing.T) {
 		return "POST /api/v1/auth/refresh HTTP/1.1\r\nHost: cairn\r\nCookie: __Host-cairn_refresh=" + keep[i] + "\r\nContent-Length: 0\r\n\r\n"
 	}
 	report("POST /api/v1/auth/refresh", 0.85, func() float64 { return load(t, address, benchConnections, refresh) }, func() float64 { return load(t, floor, benchConnections, still) })
+
+	// 50 users of 100,000, against a handler around a query of 50 rows by key, that writes the same bytes.
+	ts.exec(`INSERT INTO users (username, display_name, status) SELECT 'user' || lpad(i::text, 6, '0'), 'User ' || i, 'active' FROM generate_series(1, 100000) i`)
+	ts.exec(`INSERT INTO user_roles SELECT id, 2 FROM users ON CONFLICT DO NOTHING`)
+	ts.exec(`VACUUM (ANALYZE)`)
+	root := ts.signIn("root", "all")
+	page := root.must(200, "GET", "/api/v1/users?limit=50", nil)
+	list := "GET /api/v1/users?limit=50 HTTP/1.1\r\nHost: cairn\r\nAuthorization: Bearer " + root.token + "\r\n\r\n"
+	floor = bare(t, func(w http.ResponseWriter, r *http.Request) {
+		const byKey = `SELECT id::text, username, email, display_name, status, created_at, updated_at, last_login_at FROM users WHERE username > $1 ORDER BY username LIMIT 50`
+		rows, err := ts.db.Query(r.Context(), byKey, "")
+		if err == nil {
+			_, err = pgx.CollectRows(rows, pgx.RowToStructByNameLax[user])
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		writeBytes(w, 200, "application/json", page.body)
+	})
+	listed := func(int, []byte) string { return list }
+	report("GET /api/v1/users, 50 of 100,000", 0.7, func() float64 { return load(t, address, benchConnections, listed) }, func() float64 { return load(t, floor, benchConnections, listed) })
 
 	// Login, against argon2id alone, one a core.
 	const logins = 8
