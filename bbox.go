@@ -109,9 +109,12 @@ type besideFunc func(name string, limit int) (content []byte, found bool, err er
 // readExtent fills m from Format to Warnings from the header of one open file of size bytes. name is the file's base
 // name, beside reads its sidecars. Every outcome is a status.
 func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside besideFunc, m *ElevationDatasetFileMeta) {
+	if h.crs == nil {
+		h.crs = new(lastCRS)
+	}
 	*h = headerReader{
 		name: name, r: r, size: uint64(max(size, 0)), beside: beside, order: binary.LittleEndian,
-		buffer: h.buffer[:0], windows: h.windows[:0], values: h.values[:0], fields: h.fields[:0],
+		buffer: h.buffer[:0], windows: h.windows[:0], values: h.values[:0], fields: h.fields[:0], crs: h.crs,
 	}
 	m.Warnings = []string{}
 	err := h.readFormat(m)
@@ -243,7 +246,7 @@ func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) err
 			return err
 		}
 	}
-	return m.place(t, source, crs)
+	return h.place(m, t, source, crs)
 }
 
 // readTransform gives the raster's transform and the tags that it comes from, by the rules of GeoTIFF 1.1 as GDAL
@@ -298,10 +301,10 @@ func shiftHalfPixel(t [6]float64) [6]float64 {
 }
 
 // place sets the extent, and all that comes of it and the CRS; a problem with the CRS is one of status no_bbox.
-func (m *ElevationDatasetFileMeta) place(t [6]float64, source string, p crsParameters) error {
-	w, h := float64(*m.Width), float64(*m.Height)
+func (h *headerReader) place(m *ElevationDatasetFileMeta, t [6]float64, source string, p crsParameters) error {
+	width, height := float64(*m.Width), float64(*m.Height)
 	native := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
-	for _, corner := range [4][2]float64{{0, 0}, {w, 0}, {0, h}, {w, h}} {
+	for _, corner := range [4][2]float64{{0, 0}, {width, 0}, {0, height}, {width, height}} {
 		x, y := applyTransform(t, corner[0], corner[1])
 		if !isFinite(x) || !isFinite(y) {
 			return problemf(fileStatusCorrupt, "%s holds numbers that are not finite", source)
@@ -312,11 +315,11 @@ func (m *ElevationDatasetFileMeta) place(t [6]float64, source string, p crsParam
 		return problemf(fileStatusCorrupt, "%s gives the raster no area", source)
 	}
 	m.Transform, m.NativeBBox, m.Source = t[:], native[:], &source
-	crs, err := p.definition(m)
+	crs, err := p.definition(m, h.crs.byCode)
 	if err != nil {
 		return err
 	}
-	box, err := boxInDegrees(&crs, t, w, h)
+	box, err := boxInDegrees(&crs, t, width, height)
 	if err != nil {
 		return problemf(fileStatusNoBBox, "the extent cannot be turned into degrees: %v", err)
 	}
@@ -328,7 +331,7 @@ func (m *ElevationDatasetFileMeta) place(t [6]float64, source string, p crsParam
 		m.warnf("its longitudes go beyond ±360°; bbox gives them within ±180°")
 	}
 	m.BBoxAccuracyM = &box.accuracyM
-	if r, err := pixelSizeMetres(crs.projection, t, w/2, h/2); err == nil {
+	if r, err := pixelSizeMetres(crs.projection, t, width/2, height/2); err == nil {
 		m.ResolutionM = &r
 	}
 	return nil

@@ -77,6 +77,7 @@ type crsDefinition struct {
 	projection           projection      // to degrees from Greenwich on its own datum
 	datum                int             // EPSG code, 0 where it is not known
 	shift                *datumShift     // to WGS 84, where the file gives it and not the registry
+	shifts               []areaShift     // to WGS 84, by the registry
 	assumed              []string        // parameters that the file should give and does not: they are 0
 	horizontal, vertical int             // EPSG codes of the parts of a compound CRS
 	ellipsoid            ellipsoid
@@ -117,6 +118,22 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	}
 	c.name = name
 	return c, err
+}
+
+// lastCRS is the CRS that was asked for last: most files of a folder have the same.
+type lastCRS struct {
+	code int
+	crs  crsDefinition
+	err  error
+}
+
+// byCode is crsByCode.
+func (l *lastCRS) byCode(code int) (crsDefinition, error) {
+	if l.code != code {
+		l.crs, l.err = crsByCode(code)
+		l.code = code
+	}
+	return l.crs, l.err
 }
 
 // isGeographicCode says whether a code is that of a geographic CRS.
@@ -164,6 +181,7 @@ func (c *crsDefinition) methodParameters() (codes []int) {
 
 // setProjection makes the projection of all the rest.
 func (c *crsDefinition) setProjection() (err error) {
+	c.shifts = datumShifts(c.datum)
 	if c.ellipsoid.inverseFlattening == 0 {
 		c.ellipsoid.inverseFlattening = math.Inf(1)
 	}

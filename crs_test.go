@@ -186,7 +186,7 @@ func TestWithoutCode(t *testing.T) {
 	} {
 		p, err := crsFromWKT(c.wkt)
 		var m ElevationDatasetFileMeta
-		got, err2 := p.definition(&m)
+		got, err2 := p.definition(&m, crsByCode)
 		if err != nil || err2 != nil {
 			t.Errorf("%s: %v, %v", c.name, err, err2)
 			continue
@@ -219,7 +219,7 @@ func TestWithoutCode(t *testing.T) {
 	} {
 		p, err := crsFromWKT(wkt)
 		var m ElevationDatasetFileMeta
-		if c, err2 := p.definition(&m); err != nil || !isProblem(err2) {
+		if c, err2 := p.definition(&m, crsByCode); err != nil || !isProblem(err2) {
 			t.Errorf("%s: %v, %v gives %+v", name, err, err2, c)
 		}
 	}
@@ -249,7 +249,7 @@ func TestGeoKeysWithoutNumbers(t *testing.T) {
 		}
 		p := k.parameters()
 		var m ElevationDatasetFileMeta
-		got, err := p.definition(&m)
+		got, err := p.definition(&m, crsByCode)
 		if (err == nil) != c.ok || c.ok && got.datum != 6314 {
 			t.Errorf("%s: %v, datum %d", c.name, err, got.datum)
 		}
@@ -257,7 +257,7 @@ func TestGeoKeysWithoutNumbers(t *testing.T) {
 	var m ElevationDatasetFileMeta
 	k := geoKeys{entries: []float64{1024, 0, 1, 1, 2048, 0, 1, 4326, 3072, 0, 1, 32767, 3075, 0, 1, 1}}
 	p := k.parameters()
-	if _, err := p.definition(&m); err != nil || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "Longitude of natural origin") {
+	if _, err := p.definition(&m, crsByCode); err != nil || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "Longitude of natural origin") {
 		t.Error(err, m.Warnings)
 	}
 }

@@ -23,6 +23,26 @@ type datumShift struct {
 	values     []float64 // metres X Y Z, arc-seconds X Y Z, parts per million; the first three; none where there is no shift
 }
 
+// areaShift is a transformation and the area, in degrees, that it is for.
+type areaShift struct {
+	datumShift
+	west, south, east, north float64
+}
+
+// datumShifts gives the registry's transformations of a datum, the most accurate first.
+func datumShifts(datum int) (shifts []areaShift) {
+	key := "S" + strconv.Itoa(datum) + "."
+	for rest := registryAt(key + "00"); strings.HasPrefix(rest, key); {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		fields := strings.Split(line, ";")
+		area := registryNumbers(fields[3])
+		shift := datumShift{fields[1], max(accuracyWGS84, registryNumbers(fields[2])[0]), registryNumbers(fields[4])}
+		shifts = append(shifts, areaShift{shift, area[0], area[1], area[2], area[3]})
+	}
+	return shifts
+}
+
 // shiftAt gives the transformation to WGS 84 that is the most accurate at the middle of a raster that reaches so many
 // degrees around. Where none is made for the place it is the one of the largest area, if the raster comes near that, or
 // none; its accuracy is then unknown.
@@ -36,23 +56,16 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 		unknown.accuracyM = accuracyGeocentric
 	}
 	largest := 0.0 // area near the place, in degrees
-	key := "S" + strconv.Itoa(c.datum) + "."
-	for rest := registryAt(key + "00"); strings.HasPrefix(rest, key); {
-		var line string
-		line, rest, _ = strings.Cut(rest, "\n")
-		fields := strings.Split(line, ";")
-		s := datumShift{operations: fields[1], values: registryNumbers(fields[4])}
-		s.accuracyM = max(accuracyWGS84, registryNumbers(fields[2])[0])
-		area := registryNumbers(fields[3]) // west, south, east, north
-		half := math.Mod(area[2]-area[0]+360, 360) / 2
+	for _, s := range c.shifts {
+		half := math.Mod(s.east-s.west+360, 360) / 2
 		if half == 0 {
 			half = 180
 		}
-		away := max(math.Abs(math.Remainder(lon-area[0]-half, 360))-half, area[1]-lat, lat-area[3])
+		away := max(math.Abs(math.Remainder(lon-s.west-half, 360))-half, s.south-lat, lat-s.north)
 		if away <= 0 {
-			return s
+			return s.datumShift
 		}
-		if size := half * (area[3] - area[1]); away <= near+reach && size > largest {
+		if size := half * (s.north - s.south); away <= near+reach && size > largest {
 			largest, unknown.values = size, s.values
 		}
 	}

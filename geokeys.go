@@ -260,6 +260,7 @@ func (k *geoKeys) parameters() crsParameters {
 // is how 1.0 said it of WGS 84.
 func (p *crsParameters) setVertical(code, datum int) {
 	switch {
+	case code == 0:
 	case code >= 5101 && code <= 5112 && datum == 0:
 		p.vertical = code + 600
 	case code == 5171:
@@ -281,8 +282,8 @@ func isEPSG(code int) bool { return code >= 1024 && code < userDefined }
 // epsg writes a code as the columns have it.
 func epsg(code int) *string { return new(string(strconv.AppendInt([]byte("EPSG:"), int64(code), 10))) }
 
-// definition sets CRS, CRSName and VerticalCRS, and gives the way to degrees; the problem is one of status no_bbox.
-func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (c crsDefinition, err error) {
+// definition sets CRS, CRSName and VerticalCRS, and gives the way to degrees, by its code or without; the problem is one of status no_bbox.
+func (p *crsParameters) definition(m *ElevationDatasetFileMeta, byCode func(code int) (crsDefinition, error)) (c crsDefinition, err error) {
 	if name := p.name; name != "" {
 		m.CRSName = &name
 	}
@@ -306,7 +307,7 @@ func (p *crsParameters) definition(m *ElevationDatasetFileMeta) (c crsDefinition
 		return c, err
 	}
 	m.CRS = epsg(p.code)
-	if c, err = crsByCode(p.code); err != nil {
+	if c, err = byCode(p.code); err != nil {
 		return c, problemf(fileStatusNoBBox, "%v", err)
 	}
 	if c.vertical != 0 {
@@ -352,6 +353,8 @@ func unitSize(code int, size float64) float64 {
 		return 0
 	case userDefined:
 		return userUnit(size)
+	case 9001, 9102: // metre and degree, which nearly all files have
+		return 1
 	}
 	if fields := registryLine("U", code); fields != nil {
 		return registryNumbers(fields[1])[0]

@@ -262,7 +262,7 @@ func (h *headerReader) readHGT(extension string, m *ElevationDatasetFileMeta) (r
 		m.warnf("its size of %v by %v samples is not what its name %s promises", columns, rows, cleanText([]byte(name), maxNameText))
 	}
 	dx, dy := 1/(columns-1), 1/(rows-1)
-	return true, m.place([6]float64{dx, 0, lon - dx/2, 0, -dy, lat + 1 + dy/2}, "the name and the size of the HGT file", geographicCRS(4326))
+	return true, h.place(m, [6]float64{dx, 0, lon - dx/2, 0, -dy, lat + 1 + dy/2}, "the name and the size of the HGT file", geographicCRS(4326))
 }
 
 // zippedHGT finds the only .hgt file of a ZIP archive by its directory (PKWARE APPNOTE 6.3, section 4.3), else "".
@@ -359,7 +359,7 @@ func (h *headerReader) readDTED(at int, m *ElevationDatasetFileMeta) error {
 	if string(dsi[141:144]) == "E96" { // EGM96
 		p.vertical = 5773
 	}
-	return m.place([6]float64{dx, 0, lon - dx/2, 0, -dy, lat - dy/2 + rows*dy}, "the User Header Label (UHL) of the DTED file", p)
+	return h.place(m, [6]float64{dx, 0, lon - dx/2, 0, -dy, lat - dy/2 + rows*dy}, "the User Header Label (UHL) of the DTED file", p)
 }
 
 // checkLength warns where a file has less than the bytes that its header asks for.
@@ -428,7 +428,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *ElevationDatase
 	if !crs.present && strings.EqualFold(g["projection"], "geographic") && strings.EqualFold(g["datum"], "wgs84") {
 		crs = geographicCRS(4326)
 	}
-	return m.place([6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}, source, crs)
+	return h.place(m, [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}, source, crs)
 }
 
 // readEHdr reads Esri's BIL, BIP, BSQ and floating-point grid by the .hdr beside it; without one it is no such raster.

@@ -22,6 +22,7 @@ type headerReader struct {
 	buffer  []byte           // the memory of windows: all that was read so far
 	values  []float64        // the memory of numbers
 	fields  tiffDirectory    // the memory of readDirectory
+	crs     *lastCRS
 }
 
 // headerWindow is a piece of the file in memory.
