@@ -1,118 +1,18 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	osuser "os/user"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
-
-// testCluster is a PostgreSQL that a test may kill. What it has committed is with the operating system.
-type testCluster struct {
-	t          *testing.T
-	dir        string
-	program    string
-	attributes *syscall.SysProcAttr
-	cmd        *exec.Cmd
-	exit       atomic.Bool // of cmd
-	gone       chan bool   // closed then
-}
-
-// newTestCluster starts a cluster with a database cairn that belongs to a role of that name.
-func newTestCluster(t *testing.T) *testCluster {
-	t.Helper()
-	programs, err := findServerPrograms("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	top, err := os.MkdirTemp("", "cairn-cluster-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &testCluster{t: t, dir: filepath.Join(top, "data"), program: filepath.Join(programs, "postgres"), attributes: &syscall.SysProcAttr{Setpgid: true}}
-	t.Cleanup(func() {
-		c.kill()
-		waitFor(t, "the end of PostgreSQL", func() bool { return os.RemoveAll(top) == nil })
-	})
-	if os.Getuid() == 0 { // PostgreSQL does not run as root
-		account, err := accountOf(osuser.Lookup("postgres"))
-		if err == nil {
-			c.attributes.Credential = account.credential
-			err = errors.Join(os.Chmod(top, 0o755), os.Mkdir(c.dir, 0o700), os.Chown(c.dir, int(account.uid), int(account.gid)))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	initdb := exec.Command(filepath.Join(programs, "initdb"), "-D", c.dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = c.attributes, "/"
-	if output, err := initdb.CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, output)
-	}
-	c.start()
-	conn, err := pgx.Connect(t.Context(), c.url("postgres", "postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	for _, statement := range []string{`CREATE ROLE cairn LOGIN`, `CREATE DATABASE cairn OWNER cairn`} {
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return c
-}
-
-// url names a database of the cluster.
-func (c *testCluster) url(user, database string) string {
-	return fmt.Sprintf("host=%s user=%s dbname=%s", c.dir, user, database)
-}
-
-// start starts the cluster and waits until it answers. It does not start while processes of one that was killed are
-// left.
-func (c *testCluster) start() {
-	c.t.Helper()
-	waitFor(c.t, "PostgreSQL", func() bool {
-		if c.cmd == nil || c.exit.Load() {
-			c.exit.Store(false)
-			c.cmd = exec.Command(c.program, "-D", c.dir, "-k", c.dir, "-h", "", "-c", "fsync=off", "-c", "jit=off")
-			c.cmd.SysProcAttr, c.cmd.Dir = c.attributes, "/"
-			if err := c.cmd.Start(); err != nil {
-				c.t.Fatal(err)
-			}
-			c.gone = make(chan bool)
-			go func(cmd *exec.Cmd, gone chan bool) {
-				cmd.Wait()
-				c.exit.Store(true)
-				close(gone)
-			}(c.cmd, c.gone)
-		}
-		conn, err := pgx.Connect(c.t.Context(), c.url("postgres", "postgres"))
-		if err == nil {
-			conn.Close(context.Background())
-		}
-		return err == nil
-	})
-}
-
-// kill ends the cluster with SIGKILL; what its server has started ends by itself then.
-func (c *testCluster) kill() {
-	c.cmd.Process.Kill()
-	<-c.gone
-}
 
 // changes reads what an analysis found changed, as "change path", over as many pages as there are.
 func (c client) changes(analysis, query string) (all []string) {
@@ -135,8 +35,8 @@ func (c client) changes(analysis, query string) (all []string) {
 func TestKilledInstances(t *testing.T) {
 	t.Parallel()
 	rounds := soakOr(50, 5)
-	db := newTestCluster(t)
-	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+db.url("cairn", "cairn"))
+	db := startOwnPostgres(t)
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+db.url())
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 10, 100)

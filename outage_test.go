@@ -131,6 +131,9 @@ func (p *ownPostgres) kill() {
 	}
 }
 
+// url names the database cairn.
+func (p *ownPostgres) url() string { return "host=" + p.dir + " user=cairn dbname=cairn" }
+
 // sql runs statements as the superuser.
 func (p *ownPostgres) sql(database string, statements ...string) {
 	p.t.Helper()
@@ -224,7 +227,7 @@ func (w *writers) check(t *testing.T, p *ownPostgres) {
 	w.stop()
 	w.running.Wait()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, "host="+p.dir+" user=cairn dbname=cairn")
+	conn, err := pgx.Connect(ctx, p.url())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +256,7 @@ func (w *writers) check(t *testing.T, p *ownPostgres) {
 func TestDatabaseKilled(t *testing.T) {
 	t.Parallel()
 	p := startOwnPostgres(t)
-	ts := startServer(t, nil, "CAIRN_DATABASE_URL=host="+p.dir+" user=cairn dbname=cairn")
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+p.url())
 	c := ts.signIn("root", "all")
 	w := startWriters(c)
 	slowest := time.Duration(0)
@@ -279,7 +282,7 @@ func TestDatabaseKilled(t *testing.T) {
 func TestDatabaseFrozen(t *testing.T) {
 	t.Parallel()
 	p := startOwnPostgres(t)
-	ts := startServer(t, nil, "CAIRN_DATABASE_URL=host="+p.dir+" user=cairn dbname=cairn")
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+p.url())
 	c := ts.signIn("root", "all")
 	c.must(200, "GET", "/api/v1/users", nil)
 	w := startWriters(c)

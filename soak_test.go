@@ -141,7 +141,7 @@ func (u *mixedUser) step(ctx context.Context, dataset string) {
 func TestMixedLoad(t *testing.T) {
 	t.Parallel()
 	p := startOwnPostgres(t)
-	ts := startServer(t, nil, "CAIRN_DATABASE_URL=host="+p.dir+" user=cairn dbname=cairn")
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+p.url())
 	root := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 4, 50)
 	dataset := root.addDataset("tiles")
@@ -192,7 +192,7 @@ func TestMixedLoad(t *testing.T) {
 	}
 	stop()
 	users.Wait()
-	conn, err := pgx.Connect(t.Context(), "host="+p.dir+" user=cairn dbname=cairn")
+	conn, err := pgx.Connect(t.Context(), p.url())
 	if err != nil {
 		t.Fatal(err)
 	}
