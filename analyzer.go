@@ -201,6 +201,7 @@ type task struct {
 	Force      bool
 	Token      string
 	Alone      bool // no other instance that lives may see the directory
+	Only       bool // none has lived since the analysis was asked for that might have seen it
 	Known      bool // the dataset has rows
 	Failures   int  // to store what was done
 }
@@ -208,6 +209,7 @@ type task struct {
 // taskColumns are, in SQL, the columns of a task that the instance $1 holds, of the tables analyses a and datasets d.
 const taskColumns = `
 	a.id AS analysis_id, a.dataset_id, d.path, a.force, NOT ` + othersSee + ` AS alone,
+	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
 // work does a task, unless it has failed too often, and settles it. The context of what it does ends within a second
@@ -274,10 +276,11 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		return nil
 	}
 	// We live, so the files are not to blame. It may take until the database is back to say so.
-	_, refused := errors.AsType[*pgconn.PgError](err)
+	said, refused := errors.AsType[*pgconn.PgError](err)
+	refused = refused && (!isUnavailable(err) || said.Code == "57014") // a statement that takes too long will again
 	for {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		_, giveErr := a.db.Exec(limited, giveBack, t.AnalysisID, t.Token, refused && !isUnavailable(err))
+		_, giveErr := a.db.Exec(limited, giveBack, t.AnalysisID, t.Token, refused)
 		cancel()
 		if giveErr == nil && err == f {
 			return nil
@@ -380,8 +383,8 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 	})
 }
 
-// meant says whether a directory that is missing or empty is meant to be: with force, and no other instance sees more.
-func (t task) meant() bool { return t.Force && t.Alone }
+// meant says whether a directory that is missing or empty is meant to be: with force, and no other instance saw more.
+func (t task) meant() bool { return t.Force && t.Only }
 
 // openDataset opens a dataset's directory. Where it is missing, or empty though files are known, the analysis has
 // to fail and keeps every row: a share that is not mounted must not empty the catalogue. Only force says that it is

@@ -47,6 +47,8 @@ type ElevationDatasetFileMeta struct {
 	Source        *string   `json:"source" db:"source"`             // which tag, header or sidecar gave the extent
 	Warnings      []string  `json:"warnings" db:"warnings"`         // what disagrees; never nil
 	AnalyzedAt    time.Time `json:"analyzed_at" db:"analyzed_at"`
+
+	unsettled bool // may become something else without a change of its own size and time: a link to a directory
 }
 
 // The values of ElevationDatasetFileMeta.Status.

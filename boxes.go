@@ -100,8 +100,16 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	pixel := max(math.Abs(t[3]), math.Abs(t[4])) * p.unit
 	box.clamped = p.method == methodGeographic && max(north-90, -90-south) > pixel
 	box.turned = max(east, -west) > 360+max(math.Abs(t[0]), math.Abs(t[1]))*p.unit
+	if !isFinite(box.accuracyM) {
+		return box, errOutsideProjection
+	}
 	west, east = normaliseLongitudes(west, east)
 	box.bounds = [4]float64{west, max(south, -90), east, min(north, 90)}
+	for i, v := range box.bounds {
+		if math.Abs(v) < 1e-12 { // the database's index cannot work with numbers that are next to 0
+			box.bounds[i] = 0
+		}
+	}
 	return box, nil
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // readerVersion rises whenever the same file may give another row than before: then all are read again.
-const readerVersion = 1
+const readerVersion = 2
 
 // readTask is a chunk that this instance holds.
 type readTask struct {
@@ -86,6 +86,8 @@ func (a *analyzer) readChunk(ctx context.Context, t readTask) error {
 		return err
 	}
 	switch deadly := t.Deaths >= maxDeaths; {
+	case found.splitAt != "":
+		return cutChunk(ctx, a.db, t, found.splitAt)
 	case deadly && t.Files > 1:
 		return splitChunk(ctx, a.db, t)
 	case deadly && len(found.read) == 1:
@@ -129,7 +131,11 @@ type findings struct {
 	unlisted  []string     // rows whose files the walk did not find
 	rows      []fileRow    // of the files that were read, less those that have vanished since the walk
 	gone      []string     // unlisted rows whose files are really gone
+	splitAt   string       // where there are too many rows for one chunk, a path in the middle of them
 }
+
+// maxUnlisted is about how many rows whose files are gone one chunk may have: a whole directory may be gone.
+const maxUnlisted = 5000
 
 // compareChunk holds the files of a chunk against the rows of its interval.
 func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err error) {
@@ -154,11 +160,15 @@ func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err e
 			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
 		WHERE NOT same OR status = 'corrupt'
-		ORDER BY 1`
+		ORDER BY 1
+		LIMIT $8`
 	pairs, err := collect[struct {
 		knownEntry
 		Listed, Same bool
-	}](ctx, q, "compare files", query, t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion)
+	}](ctx, q, "compare files", query, t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, t.Files+maxUnlisted)
+	if len(pairs) == t.Files+maxUnlisted {
+		f.splitAt = pairs[len(pairs)/2].Path
+	}
 	for _, p := range pairs {
 		switch {
 		case p.Same:
@@ -255,6 +265,39 @@ func splitChunk(ctx context.Context, db *pgxpool.Pool, t readTask) error {
 			return err
 		}
 		return oneRow(ctx, tx, "count chunks", count, t.AnalysisID, t.Files-1)
+	})
+}
+
+// cutChunk puts two chunks in place of one that has too many rows, up to that path and from there.
+func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, at string) error {
+	const cut = `
+		WITH c AS (
+			DELETE FROM analysis_chunks
+			WHERE id = $1 AND token = $2
+			RETURNING *
+		), e AS (
+			SELECT e.*
+			FROM c, unnest(c.paths, c.sizes, c.modified, c.sidecars) WITH ORDINALITY AS e (path, size, modified, sidecars, n)
+		)
+		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
+		SELECT c.analysis_id, CASE WHEN first THEN c.from_path ELSE $3 END, CASE WHEN first THEN $3 ELSE c.to_path END,
+			ARRAY(SELECT e.path FROM e WHERE (e.path <= $3) = first ORDER BY e.n),
+			ARRAY(SELECT e.size FROM e WHERE (e.path <= $3) = first ORDER BY e.n),
+			ARRAY(SELECT e.modified FROM e WHERE (e.path <= $3) = first ORDER BY e.n),
+			ARRAY(SELECT e.sidecars FROM e WHERE (e.path <= $3) = first ORDER BY e.n)
+		FROM c, (VALUES (true), (false)) AS half (first)`
+	const count = `
+		UPDATE analyses
+		SET chunks_left = chunks_left + 1
+		WHERE id = $1 AND finished_at IS NULL`
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
+			return err
+		}
+		if err := oneRow(ctx, tx, "cut chunk", cut, t.ID, t.Token, at); err != nil {
+			return err
+		}
+		return oneRow(ctx, tx, "count chunks", count, t.AnalysisID)
 	})
 }
 
@@ -358,7 +401,7 @@ func fileColumnNames() []string {
 // file's time has no reader version, and so is read again.
 func fileValues(datasetID int64, row fileRow) []any {
 	m, version := row.ElevationDatasetFileMeta, readerVersion
-	if !isSettled(m.ModifiedAt, m.AnalyzedAt) {
+	if m.unsettled || !isSettled(m.ModifiedAt, m.AnalyzedAt) {
 		version = 0
 	}
 	return []any{

@@ -99,6 +99,7 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		err = page.Execute(&svg, c)
 	}
+	end()
 	if err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}

@@ -157,14 +157,15 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
 	}
-	code, err := strconv.Atoi(strings.TrimPrefix(*m.CRS, "EPSG:"))
-	if err == nil {
+	text, isCode := strings.CutPrefix(*m.CRS, "EPSG:") // a missing tile may have a name there
+	code, err := strconv.Atoi(text)
+	if err == nil && isCode {
 		crs, err = crsByCode(code)
 	}
 	if err == nil {
 		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
 	}
-	return crs, shift, err == nil
+	return crs, shift, err == nil && isCode
 }
 
 // maxHits is how many of the files that a box meets are sorted. Where there are more, files are gone through in order.

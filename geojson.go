@@ -64,7 +64,7 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.writeFeatures(w, r, d.Name, func(ctx context.Context, emit func(feature) error) error {
-		return s.eachFile(ctx, w, f, func(file datasetFile) error {
+		return s.eachFile(ctx, f, func(file datasetFile) error {
 			if file.BBox == nil && all != "1" {
 				return nil
 			}
@@ -75,13 +75,10 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 }
 
 // eachFile hands over all files that the filter lets through. It reads them in batches, so that a client that is slow
-// holds no connection to the database; as long as it takes each batch it may take its time.
-func (s *server) eachFile(ctx context.Context, w http.ResponseWriter, f fileFilter, do func(datasetFile) error) error {
+// holds no connection to the database.
+func (s *server) eachFile(ctx context.Context, f fileFilter, do func(datasetFile) error) error {
 	const batch = 1000
 	for after := firstFile(); ; {
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
-			return err
-		}
 		limited, cancel := s.era.Load().bound(ctx, requestLimit)
 		files, err := findFiles(limited, s.db, f, after, batch)
 		cancel()
@@ -114,6 +111,9 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 		zipped, _ := gzip.NewWriterLevel(buffer, gzip.BestSpeed) // fails on a level that is none
 		out, closeOut = zipped, zipped.Close
 	}
+	if r.Method == http.MethodHead {
+		return nil
+	}
 	title, err := json.Marshal(name)
 	if err != nil {
 		return err
@@ -121,10 +121,13 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 	before := `{"type":"FeatureCollection","name":` + string(title) + `,"features":[` + "\n"
 	err = read(r.Context().(*requestContext).Context, func(f feature) error {
 		encoded, err := encodeJSON(f)
+		if err == nil { // as long as the client goes on reading it may take its time
+			err = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
+		}
 		if err != nil {
 			return err
 		}
-		if _, err := io.WriteString(out, before+string(encoded)); err != nil {
+		if _, err := io.WriteString(out, before+string(encoded)); err != nil || r.Context().(*requestContext).Context.Err() != nil {
 			return context.Canceled // the client left
 		}
 		before = ","
@@ -146,8 +149,8 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 // takesGzip says whether Accept-Encoding (RFC 9110, section 12.5.3) names gzip, and not with weight 0.
 func takesGzip(accepted string) bool {
 	for one := range strings.SplitSeq(accepted, ",") {
-		coding, weight, _ := strings.Cut(strings.ReplaceAll(one, " ", ""), ";")
-		if strings.EqualFold(coding, "gzip") {
+		coding, weight, _ := strings.Cut(strings.ToLower(strings.ReplaceAll(one, " ", "")), ";")
+		if coding == "gzip" {
 			return strings.Trim(weight, "q=0.") != "" || weight == ""
 		}
 	}
@@ -159,7 +162,11 @@ func geometryOf(m ElevationDatasetFileMeta) *geometry {
 	if m.BBox == nil {
 		return nil
 	}
-	return &geometry{"MultiPolygon", footprint(m)}
+	parts := footprint(m)
+	if len(parts) == 0 { // too small to have an area
+		return nil
+	}
+	return &geometry{"MultiPolygon", parts}
 }
 
 // footprint is the outline of a file's raster in degrees, counter-clockwise and cut at 180°. Its edges are as straight
@@ -183,11 +190,11 @@ func footprint(m ElevationDatasetFileMeta) multiPolygon {
 	var parts multiPolygon
 	for turn := 360 * math.Floor((west+180)/360); turn-180 < east; turn += 360 {
 		part := cutRing(cutRing(ring, 1, turn-180), -1, -turn-180)
-		if len(part) < 3 || signedArea(part) == 0 {
-			continue
-		}
 		for i := range part {
 			part[i] = position{math.Round((part[i][0]-turn)*1e9) / 1e9, math.Round(part[i][1]*1e9) / 1e9}
+		}
+		if len(part) < 3 || signedArea(part) == 0 {
+			continue
 		}
 		parts = append(parts, [1][]position{append(part, part[0])})
 	}
@@ -204,7 +211,11 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	p, t, w, h := crs.projection, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
 	segments := 1
 	if p.method != methodGeographic { // a degree in so many chords: off by some metres at most
-		segments = 2 + int(min(8*max(m.BBox[3]-m.BBox[1], math.Mod(m.BBox[2]-m.BBox[0]+360, 360)), 62))
+		turn := m.BBox[2] - m.BBox[0]
+		if turn <= 0 {
+			turn += 360
+		}
+		segments = 2 + int(min(8*max(m.BBox[3]-m.BBox[1], turn), 62))
 	}
 	corners := [...][2]float64{{0, 0}, {0, h}, {w, h}, {w, 0}, {0, 0}}
 	for edge := range 4 {

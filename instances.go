@@ -76,7 +76,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 func instanceStopped(ctx context.Context, db *pgxpool.Pool, id string) error {
 	const query = `
 		UPDATE instances
-		SET live_until = now() - interval '1 second'
+		SET live_until = now() - interval '1 second', seen_at = now()
 		WHERE id = $1`
 	_, err := execute(ctx, db, "note stop", query, id)
 	return err

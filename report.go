@@ -15,9 +15,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // folderReport is what is wrong with a dataset's files, by their rows alone.
@@ -96,17 +98,18 @@ const maxFindingFiles = 20
 var errFindings = errors.New("the report has findings")
 
 // unhurried is the context of work that takes longer than others, as it goes through all rows of a dataset. There are
-// turns for it, so that it does not keep all else waiting; end gives the turn back.
+// turns for it, so that it does not keep all else waiting; end gives the turn back, before the answer is written.
 func (s *server) unhurried(w http.ResponseWriter, r *http.Request) (ctx context.Context, end func(), err error) {
 	const limit = 5 * time.Minute
 	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute)) // without it the answer may be cut off
 	ctx, cancel := s.era.Load().bound(r.Context().(*requestContext).Context, limit)
 	select {
 	case s.turns <- struct{}{}:
-		return ctx, func() {
+		return ctx, sync.OnceFunc(func() {
 			cancel()
 			<-s.turns
-		}, nil
+			http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)) // for the answer
+		}), nil
 	case <-ctx.Done():
 		cancel()
 		return ctx, nil, context.Cause(ctx)
@@ -123,8 +126,8 @@ func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer end()
 	report, err := reportOn(ctx, s.db, d)
+	end()
 	if err != nil {
 		return err
 	}
@@ -147,7 +150,11 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	grids, err := findGrids(ctx, s.db, d.ID)
+	var grids []tileGrid
+	err = inSnapshot(ctx, s.db, func(tx pgx.Tx) error {
+		grids, err = findGrids(ctx, tx, d.ID)
+		return err
+	})
 	end()
 	if err != nil {
 		return err
@@ -157,7 +164,7 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 			for tile := range g.missing() {
 				m := tile.file()
 				if m.BBox == nil {
-					break // the CRS cannot be turned into degrees
+					continue // it cannot be turned into degrees
 				}
 				if err := emit(feature{"Feature", 0, m.BBox, geometryOf(m), tile}); err != nil {
 					return err
@@ -206,7 +213,7 @@ func (report folderReport) print(w io.Writer) {
 	for _, f := range report.Findings {
 		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
 		for _, file := range f.Files {
-			fmt.Fprintf(w, "  %s: %s\n", file.Path, file.Detail)
+			fmt.Fprintf(w, "  %s: %s\n", cleanText([]byte(file.Path), len(file.Path)), cleanText([]byte(file.Detail), len(file.Detail)))
 		}
 		for _, tile := range f.Tiles {
 			fmt.Fprintf(w, "  column %d, row %d: from %.10g %.10g to %.10g %.10g\n", tile.Column, tile.Row, tile.MinX, tile.MinY, tile.MaxX, tile.MaxY)
@@ -217,8 +224,27 @@ func (report folderReport) print(w io.Writer) {
 	}
 }
 
+// inSnapshot runs do on the rows as they are at one moment, with no limit to the time of a statement but that of ctx.
+func inSnapshot(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`); err != nil {
+			return fmt.Errorf("lift the time limit: %w", err)
+		}
+		return do(tx)
+	})
+}
+
 // reportOn goes through the dataset's rows for everything that a report tells.
-func reportOn(ctx context.Context, q querier, d dataset) (folderReport, error) {
+func reportOn(ctx context.Context, db *pgxpool.Pool, d dataset) (report folderReport, err error) {
+	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
+		report, err = readReport(ctx, tx, d)
+		return err
+	})
+	return report, err
+}
+
+// readReport is reportOn with the rows of one moment.
+func readReport(ctx context.Context, q querier, d dataset) (folderReport, error) {
 	report := folderReport{DatasetID: d.ID, Dataset: d.Name, Grids: []tileGrid{}, Findings: []finding{}}
 	err := q.QueryRow(ctx, `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`, d.ID).Scan(&report.Files)
 	if err != nil {

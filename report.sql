@@ -2,12 +2,20 @@
 -- detail and the total of the code, at most 20 of each, in the order of codes.
 
 -- query tiles
--- A dataset's rasters with edges along the axes of their CRS: $1 is the dataset.
-SELECT path, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
-  abs(transform[1]) AS dx, abs(transform[5]) AS dy,
-  native_bbox[1] AS x, native_bbox[2] AS y, native_bbox[3] - native_bbox[1] AS w, native_bbox[4] - native_bbox[2] AS h
-FROM elevation_dataset_file_meta
-WHERE dataset_id = $1 AND native_bbox IS NOT NULL AND transform[2] = 0 AND transform[4] = 0
+-- A dataset's rasters with edges along the axes of their CRS: $1 is the dataset. What is too large or too small to
+-- reckon with is none.
+SELECT *
+FROM (
+  SELECT path, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
+    abs(transform[1]) AS dx, abs(transform[5]) AS dy,
+    CASE WHEN abs(native_bbox[1]) < 1e-12 THEN 0 ELSE native_bbox[1] END AS x,
+    CASE WHEN abs(native_bbox[2]) < 1e-12 THEN 0 ELSE native_bbox[2] END AS y,
+    native_bbox[3] - native_bbox[1] AS w, native_bbox[4] - native_bbox[2] AS h
+  FROM elevation_dataset_file_meta
+  WHERE dataset_id = $1 AND native_bbox IS NOT NULL AND transform[2] = 0 AND transform[4] = 0
+    AND greatest(abs(native_bbox[1]), abs(native_bbox[2]), abs(native_bbox[3]), abs(native_bbox[4])) < 1e15
+) t
+WHERE least(dx, dy, w, h) > 1e-12
 
 -- query grid_tiles
 -- The tiles of one grid: of CRS $2 and pixel height $3, with its origin at $4, $5 and steps of $6, $7. With the cells that
@@ -17,7 +25,7 @@ SELECT *,
   least(floor(v + vh / 2), ceil(v - 0.49))::bigint AS row_from, greatest(floor(v + vh / 2), floor(v + vh - 0.51))::bigint AS row_to,
   (u - round(u)) * $6::float8 / dx AS off_x, (v - round(v)) * $7::float8 / dy AS off_y
 FROM (SELECT *, (x - $4) / $6 AS u, (y - $5) / $7 AS v, w / $6 AS uw, h / $7 AS vh FROM (:tiles) t WHERE crs = $2 AND pixel = $3) t
-WHERE uw < 64 AND vh < 64
+WHERE w < 64 * $6 AND h < 64 * $7
 
 -- query groups
 -- The tiles by CRS and pixel, and the median tile.

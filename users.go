@@ -400,7 +400,7 @@ func normalizeEmail(address string) (string, bool) {
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
-		return unicode.IsControl(c) || unicode.In(c, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
+		return unicode.IsControl(c) || c&0xfffe == 0xfffe || unicode.In(c, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
 	})
 }
 

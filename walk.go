@@ -380,7 +380,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		fr.before(e.Path)
 	}
 	f, is, err := fr.open(e)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return m, false
 	}
 	is.Path = e.Path
@@ -389,6 +389,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		status := fileStatusUnreadable
 		if _, ok := errors.AsType[*notAFile](err); ok {
 			status = fileStatusUnsupported
+			m.unsettled = true
 		}
 		m.fail(status, "%s", reasonOf(err))
 		return m, true
@@ -453,7 +454,7 @@ func (e *notAFile) Error() string { return e.what }
 func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	raw, err := decodePath(e.Path)
 	if err != nil {
-		return nil, entry{}, err
+		return nil, e, err
 	}
 	slash := strings.LastIndexByte(raw, '/')
 	dirName, name := raw[:slash+1], raw[slash+1:]
@@ -461,12 +462,12 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 		fr.closeDirectory()
 		dir, err := fr.root.OpenRoot(dirName + ".")
 		if err != nil {
-			return nil, entry{}, err
+			return nil, e, err
 		}
 		fr.dir, fr.dirName = dir, dirName
 		if fr.dirFile, err = dir.Open("."); err != nil {
 			fr.closeDirectory()
-			return nil, entry{}, err
+			return nil, e, err
 		}
 	}
 	fr.name = name
