@@ -35,8 +35,8 @@ const (
 	cannotConnectNow   = "57P03"          // SQLSTATE: starting, recovering or shutting down
 	serverSocketName   = ".s.PGSQL.5432"
 	dataDirName        = "postgres"
-	unfinishedPrefix   = "postgres.new-"  // data directories that are being made
-	privateFallbackDir = "/var/lib/cairn" // for root's clusters whose server may not reach the state directory
+	unfinishedPrefix   = "postgres.new-"          // data directories that are being made
+	privateFallbackDir = "/var/lib/cairn-private" // for root's clusters whose server may not reach the state directory; not the package's
 )
 
 // accessRules is pg_hba.conf: the service's role has its own database, the superuser is for maintenance, no one else.
