@@ -246,6 +246,11 @@ func checkConfig(env []string, stdout io.Writer) error {
 // keysPath is where the key file is.
 func (c config) keysPath() string { return cmp.Or(c.keysFile, filepath.Join(c.stateDir, "keys")) }
 
+// keysAreCredential says whether systemd provides the key file: then the service has a copy, made as it was started.
+func (c config) keysAreCredential() bool {
+	return c.credentialsDir != "" && filepath.Dir(c.keysPath()) == filepath.Clean(c.credentialsDir)
+}
+
 // firstAdminFile is where the first administrator's password token is written.
 func (c config) firstAdminFile() string { return filepath.Join(c.stateDir, "first-admin-token") }
 

@@ -37,7 +37,7 @@ func openKeyFile(cfg config) (keyFile, error) {
 // isKey says whether a line of the key file holds the key with that id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
-// replace puts lines in place of the file's, all or nothing, for the same owner.
+// replace puts lines in place of the file's, all or nothing, for the same owner, group and mode.
 func (f keyFile) replace(lines []string) error {
 	next := f.path + ".next"
 	info, err := os.Stat(f.path)
@@ -47,9 +47,12 @@ func (f keyFile) replace(lines []string) error {
 	if err == nil {
 		err = writeNewFile(next, []byte(strings.Join(lines, "")))
 	}
-	if err == nil && os.Geteuid() == 0 {
+	if err == nil {
 		stat := info.Sys().(*syscall.Stat_t)
 		err = os.Chown(next, int(stat.Uid), int(stat.Gid))
+	}
+	if err == nil {
+		err = os.Chmod(next, info.Mode().Perm())
 	}
 	if err == nil {
 		err = os.Rename(next, f.path)
@@ -64,11 +67,15 @@ func (f keyFile) replace(lines []string) error {
 }
 
 // keysCommand is "cairn keys": list; add, which appends a key that verifies; promote KID, which makes it
-// the signer. A service that runs takes the change up on SIGHUP.
+// the signer. A service that runs takes the change up on SIGHUP, or where systemd provides its keys when restarted.
 func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	file, err := openKeyFile(cfg)
 	if err != nil {
 		return err
+	}
+	takeUp := "reload (SIGHUP)"
+	if cfg.keysAreCredential() {
+		takeUp = "restart"
 	}
 	switch {
 	case args[0] == "list" && len(args) == 1:
@@ -86,7 +93,7 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 		if err := file.replace(append(file.lines, line)); err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "added key %s: bring the file to every instance, reload them (SIGHUP), then: cairn keys promote %s\n", id, id)
+		fmt.Fprintf(stdout, "added key %s: bring the file to every instance, %s them, then: cairn keys promote %s\n", id, takeUp, id)
 		return nil
 	case args[0] == "promote" && len(args) == 2:
 		lines := file.lines
@@ -97,14 +104,14 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 		if err := file.replace(slices.Concat(lines[at:at+1], lines[:at], lines[at+1:])); err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "key %s signs, once the service is reloaded (SIGHUP)\n", args[1])
+		fmt.Fprintf(stdout, "%s the service, and key %s signs\n", takeUp, args[1])
 		return nil
 	}
 	return errUsage
 }
 
 // pruneKeys is "cairn keys prune": it removes keys that have signed, whose last tokens have expired and that no
-// seal of the audit log needs.
+// seal of the audit log needs. Where it may not write the file, as in the package, its error says which they are.
 func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writer) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
@@ -115,7 +122,7 @@ func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writ
 	if err != nil {
 		return err
 	}
-	lines := slices.Clone(file.lines)
+	lines, removed := slices.Clone(file.lines), ""
 	for _, k := range file.ring.keys[1:] {
 		var isSpent bool
 		if err := db.QueryRow(ctx, spent, k.fingerprint, max(cfg.refreshTTL, cfg.accessTTL), k.id).Scan(&isSpent); err != nil {
@@ -123,15 +130,16 @@ func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writ
 		}
 		if isSpent {
 			lines = slices.DeleteFunc(lines, func(line string) bool { return isKey(line, k.id) })
-			fmt.Fprintf(stdout, "removed key %s\n", k.id)
+			removed += " " + k.id
 		}
 	}
-	if len(lines) == len(file.lines) {
+	if removed == "" {
 		fmt.Fprintln(stdout, "every key is needed")
 		return nil
 	}
 	if err := file.replace(lines); err != nil {
-		return err
+		return fmt.Errorf("remove from %s the lines of%s: %w", file.path, removed, err)
 	}
+	fmt.Fprintf(stdout, "removed key%s\n", removed)
 	return audit(ctx, db, operatorActor(), "keys.prune", "", nil, map[string]int{"removed": len(file.lines) - len(lines)})
 }

@@ -408,6 +408,9 @@ func (s *server) reloadKeys(ctx context.Context) error {
 	}
 	s.keys.Store(keys)
 	s.log.Info("took up the key file", "signer", keys.keys[0].id, "keys", len(keys.keys))
+	if s.cfg.keysAreCredential() {
+		s.log.Warn("systemd copies the key file for the service as it starts: restart it to take up what has changed since")
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -168,5 +169,38 @@ func TestSupervisorVariables(t *testing.T) {
 	}
 	if _, err := (supervisor{sockets: 2}).listen(""); err == nil {
 		t.Error("two sockets were taken")
+	}
+}
+
+// TestKeysAsCredential: where systemd provides the key file its mode stays, and whoever changes it hears that only a
+// restart takes it up.
+func TestKeysAsCredential(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(dir+"/keys", []byte(newKeyLine()), 0o640), os.Chmod(dir+"/keys", 0o640)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir+"/keys", 0, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.Stat(dir + "/keys")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts := startServer(t, nil, "CREDENTIALS_DIRECTORY="+dir)
+	if err := ts.reloadKeys(t.Context()); err != nil || !strings.Contains(ts.log.String(), "restart it") {
+		t.Errorf("%v, %s", err, ts.log)
+	}
+	for _, args := range [][]string{{"keys", "add"}, {"keys", "promote", ts.keys.Load().keys[0].id}} {
+		var out lockedBuffer
+		if err := run(t.Context(), args, ts.env, nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "restart") {
+			t.Errorf("%v: %v, %s", args, err, out.String())
+		}
+	}
+	after, err := os.Stat(dir + "/keys")
+	if err != nil || after.Mode() != before.Mode() || after.Sys().(*syscall.Stat_t).Gid != before.Sys().(*syscall.Stat_t).Gid {
+		t.Errorf("%v, %v is %v", err, before, after)
 	}
 }
