@@ -248,6 +248,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		WriteTimeout:      maxWait + time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 32},
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // what clients do to their connections
 	}
 	var open sync.Map // connections that are new or have a request under way

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -134,5 +135,27 @@ func TestWarnOfStrangers(t *testing.T) {
 		if warns := strings.Contains(ts.log.String(), "can be read on the way"); warns != c.warns {
 			t.Errorf("%s: %s", c.listen, ts.log.String())
 		}
+	}
+}
+
+// TestStreamsOfAConnection: the server's first frame of HTTP/2 allows a client 32 requests at once (RFC 9113, 6.5).
+func TestStreamsOfAConnection(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeCertificate(t, dir, 1)
+	ts := startServer(t, nil, "CAIRN_TLS_CERT="+dir+"/cert.pem", "CAIRN_TLS_KEY="+dir+"/key.pem")
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(ts.url, "https://"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00") // and empty SETTINGS
+	header := make([]byte, 9)
+	if _, err := io.ReadFull(conn, header); err != nil || header[3] != 4 {
+		t.Fatalf("%v, %x is no SETTINGS", err, header)
+	}
+	payload := make([]byte, int(header[1])<<8|int(header[2]))
+	if _, err := io.ReadFull(conn, payload); err != nil || !bytes.Contains(payload, []byte{0, 3, 0, 0, 0, 32}) { // SETTINGS_MAX_CONCURRENT_STREAMS
+		t.Errorf("%v, %x", err, payload)
 	}
 }
