@@ -102,6 +102,7 @@ func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error
 		config.MaxConns = 16
 	}
 	config.ConnConfig.ConnectTimeout = 2 * time.Second // for each host
+	config.PingTimeout = time.Second                   // of a connection that has lain idle
 	for name, value := range map[string]string{
 		"application_name":                    "cairn",
 		"timezone":                            "UTC",            // of the times in an audit row as it is sealed
@@ -204,7 +205,7 @@ const (
 // database answers.
 type listener struct {
 	channels []string
-	up       func()                        // listening has begun: what was sent before is lost
+	up       func(hangUp func())           // listening has begun: what was sent before is lost. hangUp ends it
 	down     func(err error)               // the database does not answer, at least over the connection
 	received func(channel, payload string) // a notification
 }
@@ -221,6 +222,8 @@ func (l listener) run(ctx context.Context, config *pgx.ConnConfig) {
 
 // session listens over one connection until that breaks.
 func (l listener) session(ctx context.Context, config *pgx.ConnConfig) error {
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -238,7 +241,7 @@ func (l listener) session(ctx context.Context, config *pgx.ConnConfig) error {
 			return fmt.Errorf("listen: %w", err)
 		}
 		if !connected {
-			l.up()
+			l.up(hangUp)
 		}
 		for wait, cancel := context.WithTimeout(ctx, probePause); ; {
 			n, err := conn.WaitForNotification(wait)

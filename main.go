@@ -265,6 +265,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.listen(working) })
+	background.Go(func() { s.keepAlive(working) })
 	background.Go(func() { s.keepHouse(working) })
 	background.Go(func() { s.keepWatchdog(working, listener.Addr()) })
 	served := make(chan error, 1)
@@ -324,8 +325,11 @@ func (s *server) notify(state string) {
 func (s *server) listen(ctx context.Context) {
 	l := listener{
 		channels: []string{workChannel, principalsChannel},
-		up: func() {
-			s.era.Store(newEra())
+		up: func(hangUp func()) {
+			s.db.Reset() // what was connected before may lead to another server than this one
+			next := newEra()
+			context.AfterFunc(next, hangUp) // also when it is the pool that gets no answer
+			s.era.Store(next)
 			s.analyzer.wakeAll()
 			bounded, release := s.era.Load().bound(ctx, probePatience)
 			defer release()
@@ -345,12 +349,13 @@ func (s *server) listen(ctx context.Context) {
 	l.run(ctx, s.db.Config().ConnConfig)
 }
 
-// keepHouse says that this instance lives, sends heartbeats, sweeps, and reads the key file again on SIGHUP.
-func (s *server) keepHouse(ctx context.Context) {
+// keepAlive says that this instance lives, sends heartbeats, and reads the key file again on SIGHUP. None of it may take
+// long: where a heartbeat does, the pool's connections lead nowhere, whatever the listener's own does.
+func (s *server) keepAlive(ctx context.Context) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	life, heartbeat, broom := time.Tick(s.life/3), time.Tick(heartbeatPause), time.Tick(time.Minute)
+	life, heartbeat := time.Tick(s.life/3), time.Tick(heartbeatPause)
 	for {
 		var work func(ctx context.Context) error
 		select {
@@ -363,7 +368,32 @@ func (s *server) keepHouse(ctx context.Context) {
 				return noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
 			}
 		case <-heartbeat:
-			work = func(ctx context.Context) error { return errors.Join(s.principals.beat(ctx, s.db), s.sealAudit(ctx)) }
+			work = func(ctx context.Context) error {
+				err := s.principals.beat(ctx, s.db)
+				if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					s.databaseDown(err)
+				}
+				return err
+			}
+		}
+		bounded, release := s.era.Load().bound(ctx, 2*time.Second)
+		if err := work(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("sign of life", "error", err)
+		}
+		release()
+	}
+}
+
+// keepHouse seals the audit log and sweeps.
+func (s *server) keepHouse(ctx context.Context) {
+	pen, broom := time.Tick(time.Second), time.Tick(time.Minute)
+	for {
+		var work func(ctx context.Context) error
+		select {
+		case <-ctx.Done():
+			return
+		case <-pen:
+			work = s.sealAudit
 		case <-broom:
 			work = func(ctx context.Context) error {
 				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db))

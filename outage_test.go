@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ownPostgres is a PostgreSQL server that a test may do to as it likes.
@@ -343,4 +344,35 @@ func TestFailover(t *testing.T) {
 	gone.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
 	w.more(t)
 	w.check(t, standby)
+}
+
+// TestPoolFrozen: that the pool's connections get no answer is found out while the listener's own still does.
+func TestPoolFrozen(t *testing.T) {
+	t.Parallel()
+	p := startOwnPostgres(t)
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+p.url())
+	c := ts.signIn("root", "all")
+	waitFor(t, "a heartbeat", func() bool {
+		ts.principals.mu.RLock()
+		defer ts.principals.mu.RUnlock()
+		return !ts.principals.heard.IsZero()
+	})
+	var held []*pgxpool.Conn
+	for range 8 {
+		conn, err := ts.db.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	for _, conn := range held {
+		pid := int(conn.Conn().PgConn().PID())
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Kill(pid, syscall.SIGCONT)
+		conn.Release()
+	}
+	waitFor(t, "it to be found out", func() bool { return ts.outages.Load() > 0 })
+	waitFor(t, "the service to work", func() bool { a, err := c.send("GET", "/api/v1/users", nil); return err == nil && a.status == 200 })
 }
