@@ -41,9 +41,19 @@ BEGIN
 END $$;
 `
 
-// afterRestore ends what may have been ended since the backup, and commits.
+// afterRestore goes no further where the backup's schema is newer than the program's. It ends what may have been ended
+// since the backup, and commits.
 const afterRestore = `
 RESET search_path;
+SET LOCAL cairn.newest = :newest; -- psql puts no variable into what is quoted
+DO $$
+DECLARE version integer;
+BEGIN
+	SELECT max(m.version) INTO version FROM schema_migrations m;
+	IF version > current_setting('cairn.newest')::integer THEN
+		RAISE 'the backup has schema version %, newer than this program''s %: run the newer cairn', version, current_setting('cairn.newest');
+	END IF;
+END $$;
 UPDATE sessions SET ended_at = now(), end_reason = 'restored' WHERE ended_at IS NULL;
 DELETE FROM password_tokens;
 DELETE FROM instances;
@@ -107,17 +117,28 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 // starts or finds the database is what serve does, so that the service must not run.
 func restore(ctx context.Context, cfg config, log *slog.Logger, name string, stdout io.Writer) error {
 	const strangers = `
-		SELECT to_regclass('schema_migrations') IS NULL
-			AND EXISTS (SELECT FROM pg_tables WHERE schemaname = current_schema() AND tableowner = current_user)`
+		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
+		FROM pg_tables
+		WHERE schemaname = current_schema() AND tableowner = current_user
+			AND (tablename <> ALL ($1) OR to_regclass('schema_migrations') IS NULL)`
 	const living = `
 		SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
+	steps, err := parseMigrations(schemaSQL)
+	if err != nil {
+		return err
+	}
+	ours := []string{"schema_migrations"}
+	for _, table := range regexp.MustCompile(`CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
+		ours = append(ours, table[1])
+	}
 	return withOwnDatabase(ctx, cfg, log, func(db *pgxpool.Pool) error {
-		var foreign, runs bool
-		if err := db.QueryRow(ctx, strangers).Scan(&foreign); err != nil {
+		var foreign string
+		var runs bool
+		if err := db.QueryRow(ctx, strangers, ours).Scan(&foreign); err != nil {
 			return fmt.Errorf("look at the database: %w", err)
 		}
-		if foreign {
-			return errors.New("the database holds tables that are not Cairn's: restore would remove them")
+		if foreign != "" {
+			return fmt.Errorf("the database holds tables that are not Cairn's, and restore would remove them: %s", foreign)
 		}
 		if err := migrate(ctx, db, log); err != nil { // so that there is a table of instances
 			return err
@@ -128,7 +149,7 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		if runs {
 			return errors.New("an instance serves this database, or did so a moment ago: stop it first")
 		}
-		if err := pour(ctx, cfg, db, name); err != nil {
+		if err := pour(ctx, cfg, db, name, len(steps)); err != nil {
 			return err
 		}
 		db.Reset() // statements prepared for the tables before
@@ -140,10 +161,10 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 	})
 }
 
-// pour has pg_restore write the backup as SQL, and psql carry that out in one transaction.
-func pour(ctx context.Context, cfg config, db *pgxpool.Pool, name string) error {
+// pour has pg_restore write the backup as SQL, and psql carry that out in one transaction, up to the newest schema version.
+func pour(ctx context.Context, cfg config, db *pgxpool.Pool, name string, newest int) error {
 	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
-	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1")
+	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=newest=%d", newest))
 	script, feed := io.Pipe()
 	defer script.Close()
 	write.Stdin, read.Stdout = script, feed

@@ -198,3 +198,51 @@ func TestUpgrade(t *testing.T) {
 		ts.stop()
 	}
 }
+
+// TestRestoreRefuses: neither a backup of a newer schema nor one into a database with other tables beside ours changes
+// anything.
+func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	ts := startServer(t, nil)
+	ts.stop()
+	pool, err := pgxpool.New(ctx, lookup(ts.env, "CAIRN_DATABASE_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	command := func(args ...string) error { return run(ctx, args, ts.env, nil, io.Discard, io.Discard) }
+	good, newer := filepath.Join(t.TempDir(), "good"), filepath.Join(t.TempDir(), "newer")
+	for _, do := range []func() error{
+		func() error { return command("backup", good) },
+		func() error {
+			_, err := pool.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES (99)`)
+			return err
+		},
+		func() error { return command("backup", newer) },
+		func() error {
+			_, err := pool.Exec(ctx, `DELETE FROM schema_migrations WHERE version = 99; INSERT INTO users (username, status) VALUES ('precious', 'active')`)
+			return err
+		},
+	} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := contents(t, pool)
+	if err := command("restore", newer); err == nil || !strings.Contains(err.Error(), "version 99, newer than") {
+		t.Errorf("a newer backup: %v", err)
+	}
+	if after := contents(t, pool); !maps.Equal(before, after) {
+		t.Errorf("a newer backup left %v of %v", after, before)
+	}
+	if _, err := pool.Exec(ctx, `CREATE TABLE parcels (id integer)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := command("restore", good); err == nil || !strings.Contains(err.Error(), "not Cairn's") || !strings.Contains(err.Error(), "parcels") {
+		t.Errorf("beside other tables: %v", err)
+	}
+	if after := contents(t, pool); after["users"] != before["users"] {
+		t.Error("other tables beside ours did not keep the restore away")
+	}
+}
