@@ -15,9 +15,10 @@ type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
 
-	mu   sync.Mutex
-	seen string // what the files looked like when they were last read
-	pair *tls.Certificate
+	mu     sync.Mutex
+	seen   string // what the files looked like when the pair was read
+	pair   *tls.Certificate
+	failed string // what is wrong with the files as they are now, which the log knows
 }
 
 // loadCertificate reads the files for the first time. They have to be good.
@@ -34,13 +35,19 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, 
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	failed := ""
 	if err := c.refresh(); err != nil {
-		c.log.Error("the new certificate is not taken up", "error", err)
+		failed = err.Error()
 	}
+	if failed != "" && failed != c.failed { // once, not for each connection
+		c.log.Error("the new certificate is not taken up", "error", failed)
+	}
+	c.failed = failed
 	return c.pair, nil
 }
 
-// refresh reads the files if they look otherwise than the last time.
+// refresh reads the files if they look otherwise than when they were last read well: what was wrong may be mended by what
+// does not show, such as a parent directory's mode.
 func (c *certificate) refresh() error {
 	seen := ""
 	for _, name := range []string{c.certFile, c.keyFile} {
@@ -52,11 +59,10 @@ func (c *certificate) refresh() error {
 	if seen == c.seen && c.pair != nil {
 		return nil
 	}
-	c.seen = seen
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
 		return err
 	}
-	c.pair = &pair
+	c.seen, c.pair = seen, &pair
 	return nil
 }

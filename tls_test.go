@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"log/slog"
 	"math/big"
 	"net/http"
 	"os"
@@ -157,5 +158,52 @@ func TestStreamsOfAConnection(t *testing.T) {
 	payload := make([]byte, int(header[1])<<8|int(header[2]))
 	if _, err := io.ReadFull(conn, payload); err != nil || !bytes.Contains(payload, []byte{0, 3, 0, 0, 0, 32}) { // SETTINGS_MAX_CONCURRENT_STREAMS
 		t.Errorf("%v, %x", err, payload)
+	}
+}
+
+// TestCertificateReadLater: a pair that could not be read is taken up once it can, though its files look the same, and
+// the log says once what is wrong.
+func TestCertificateReadLater(t *testing.T) {
+	t.Parallel()
+	dir, next := filepath.Join(t.TempDir(), "dir"), t.TempDir()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeCertificate(t, dir, 1)
+	var log lockedBuffer
+	c, err := loadCertificate(dir+"/cert.pem", dir+"/key.pem", slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeCertificate(t, next, 2)
+	serial := func() int64 {
+		pair, _ := c.current(nil)
+		return pair.Leaf.SerialNumber.Int64()
+	}
+	good, err := os.ReadFile(next + "/key.pem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	when := time.Now()
+	write := func(key []byte) {
+		t.Helper()
+		cert, err := os.ReadFile(next + "/cert.pem")
+		if err := errors.Join(err, os.WriteFile(dir+"/cert.pem", cert, 0o644), os.WriteFile(dir+"/key.pem", key, 0o600),
+			os.Chtimes(dir+"/cert.pem", when, when), os.Chtimes(dir+"/key.pem", when, when)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(bytes.Repeat([]byte("-"), len(good)))
+	for range 3 {
+		if n := serial(); n != 1 {
+			t.Errorf("serial %d", n)
+		}
+	}
+	if n := strings.Count(log.String(), "not taken up"); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
+	write(good) // the same size, time and inode
+	if n := serial(); n != 2 {
+		t.Errorf("serial %d, %s", n, log.String())
 	}
 }
