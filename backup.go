@@ -95,6 +95,9 @@ func explained(cmd *exec.Cmd, run func() error) error {
 
 // backup is "cairn backup FILE": the database as one file, in pg_dump's own format, which is there whole or not at all.
 func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdout io.Writer) error {
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is there and no regular file", name)
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".backup-*") // mode 0600
 	if err != nil {
 		return err
@@ -106,7 +109,10 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	if err := explained(dump, dump.Run); err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), os.Rename(f.Name(), name), syncDir(filepath.Dir(name))); err != nil {
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err // what has the name now stays
+	}
+	if err := errors.Join(os.Rename(f.Name(), name), syncDir(filepath.Dir(name))); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "The database is in %s. The key file is not: keep a copy of %s in another place.\n", name, cfg.keysPath())

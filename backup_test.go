@@ -67,6 +67,15 @@ func TestBackup(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	for target, says := range map[string]string{link: "no regular file", t.TempDir(): "no regular file", "--help": "is no command"} {
+		if _, err := command(ts.env, "backup", target); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("to %s: %v", target, err)
+		}
+	}
 	if left, _ := filepath.Glob(filepath.Dir(file) + "/.backup*"); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}

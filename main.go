@@ -103,9 +103,9 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
 			return reportCommand(ctx, operation{cfg, pool, args[1:], stdin, stdout, stderr})
 		})
-	case args[0] == "backup" && len(args) == 2:
+	case args[0] == "backup" && len(args) == 2 && !isOption(args[1]):
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return backup(ctx, cfg, pool, args[1], stdout) })
-	case args[0] == "restore" && len(args) == 2:
+	case args[0] == "restore" && len(args) == 2 && !isOption(args[1]):
 		return restore(ctx, cfg, log, args[1], stdout)
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
@@ -117,6 +117,9 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	}
 	return fmt.Errorf("%q is no command: %w", strings.Join(args, " "), errUsage)
 }
+
+// isOption says whether an argument looks like an option, which a file's name does not: ./-name is one.
+func isOption(argument string) bool { return strings.HasPrefix(argument, "-") }
 
 // logBuffer collects what is logged and writes it on at least every tenth of a second: else each request costs a write.
 type logBuffer struct {
