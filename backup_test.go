@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,7 @@ func TestBackup(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	ts := startServer(t, nil)
+	ts.env = slices.Clip(ts.env) // what is appended below is each time another's
 	admin := ts.signIn("root", "all")
 	token := ts.addToken("root", "script", datasetRead)
 	admin.must(201, "POST", "/api/v1/users", map[string]any{"username": "ada", "roles": []string{memberRole}})
