@@ -270,7 +270,9 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	background.Go(func() { s.listen(working) })
 	background.Go(func() { s.keepAlive(working) })
 	background.Go(func() { s.keepHouse(working) })
-	background.Go(func() { s.keepWatchdog(working, listener.Addr()) })
+	watched, unwatch := context.WithCancel(ctx) // who is told to stop answers no more through the front door
+	context.AfterFunc(working, unwatch)
+	background.Go(func() { s.keepWatchdog(watched, listener.Addr()) })
 	served := make(chan error, 1)
 	go func() {
 		if s.certificate == nil {

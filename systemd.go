@@ -84,10 +84,13 @@ func (s *server) keepWatchdog(ctx context.Context, door net.Addr) {
 	}}
 	tick := time.Tick(s.cfg.supervisor.watchdog / 3)
 	for {
-		response, err := web.Get(s.scheme() + "://cairn/health")
+		request, err := http.NewRequestWithContext(ctx, "GET", s.scheme()+"://cairn/health", nil)
 		if err == nil {
-			response.Body.Close()
-			err = s.cfg.supervisor.notify("WATCHDOG=1")
+			var response *http.Response
+			if response, err = web.Do(request); err == nil {
+				response.Body.Close()
+				err = s.cfg.supervisor.notify("WATCHDOG=1")
+			}
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Error("the watchdog is not told that the service lives", "error", err)

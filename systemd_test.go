@@ -204,3 +204,26 @@ func TestKeysAsCredential(t *testing.T) {
 		t.Errorf("%v, %v is %v", err, before, after)
 	}
 }
+
+// TestWatchdogStops: the watchdog's request does not outlast the service.
+func TestWatchdogStops(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		(&server{cfg: config{supervisor: supervisor{watchdog: 24 * time.Hour}}}).keepWatchdog(ctx, silent.Addr())
+	}()
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cancel()
+	<-done
+}
