@@ -191,6 +191,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	if err := cfg.checkPlaces(); err != nil {
 		return err
 	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // from now on: by itself it would end the start
+	defer signal.Stop(hangups)
 	return withOwnDatabase(ctx, cfg, log, func(pool *pgxpool.Pool) error {
 		if err := migrate(ctx, pool, log); err != nil {
 			return err
@@ -200,6 +203,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			return err
 		}
 		s := newServer(cfg, log, pool, keys)
+		s.hangups = hangups
 		if cfg.tlsCert != "" {
 			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
 				return err
@@ -357,16 +361,13 @@ func (s *server) listen(ctx context.Context) {
 // keepAlive says that this instance lives, sends heartbeats, and reads the key file again on SIGHUP. None of it may take
 // long: where a heartbeat does, the pool's connections lead nowhere, whatever the listener's own does.
 func (s *server) keepAlive(ctx context.Context) {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	life, heartbeat := time.Tick(s.life/3), time.Tick(heartbeatPause)
 	for {
 		var work func(ctx context.Context) error
 		select {
 		case <-ctx.Done():
 			return
-		case <-hangup:
+		case <-s.hangups:
 			work = s.reloadKeys
 		case <-life:
 			work = func(ctx context.Context) error {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"os"
 	"path"
 	"regexp"
 	"runtime/debug"
@@ -37,6 +38,7 @@ type server struct {
 	life        time.Duration    // how long this instance counts as living after its last sign
 	now         func() time.Time // the clock; a test sets its own
 	stopping    context.Context  // ends when the service is told to stop
+	hangups     <-chan os.Signal // SIGHUP: to read the key file again
 	mux         *http.ServeMux
 	origins     *http.CrossOriginProtection
 	certificate *certificate // nil: plain HTTP

@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // activated is a service in a process of its own that was handed a socket.
@@ -226,4 +228,49 @@ func TestWatchdogStops(t *testing.T) {
 	defer conn.Close()
 	cancel()
 	<-done
+}
+
+// TestHangupDuringStart: a reload that comes before the service is up does not end it.
+func TestHangupDuringStart(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	socket, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	dir, url := t.TempDir(), newDatabase(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	holds, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holds.Rollback(context.Background())
+	if err := advisoryLock(t.Context(), holds, lockMigrate); err != nil { // the start waits for it
+		t.Fatal(err)
+	}
+	service := startActivated(t, socket, "CAIRN_STATE_DIR="+dir+"/state", "CAIRN_DATASETS_DIR="+dir+"/datasets", "CAIRN_DATABASE_URL="+url)
+	waitFor(t, "the start to wait", func() (waits bool) {
+		err := pool.QueryRow(t.Context(), `
+			SELECT EXISTS (
+				SELECT FROM pg_locks
+				WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			)`).Scan(&waits)
+		return err == nil && waits
+	})
+	service.cmd.Process.Signal(syscall.SIGHUP)
+	if err := holds.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if line := <-service.line; !strings.Contains(line, "listening on") {
+		t.Errorf("the service says %s", line)
+	}
 }
