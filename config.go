@@ -199,9 +199,14 @@ func packagedEnvironment(dir string) (env []string) {
 		return nil
 	}
 	for line := range strings.Lines(string(content)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			env = append(env, line)
+		name, value, isSetting := strings.Cut(strings.TrimSpace(line), "=")
+		if !isSetting || strings.HasPrefix(name, "#") {
+			continue
 		}
+		if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+			value = value[1 : n-1] // as systemd reads the file
+		}
+		env = append(env, name+"="+value)
 	}
 	return append(env, "CREDENTIALS_DIRECTORY="+dir)
 }

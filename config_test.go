@@ -45,14 +45,18 @@ func TestPackagedEnvironment(t *testing.T) {
 		t.Errorf("without a package: %v", env)
 	}
 	for name, content := range map[string]string{
-		"cairn.env": "# a comment\n\nCAIRN_REGISTRATION=approval\nCAIRN_PASSWORD_MIN=12\n", "database-url": "host=h dbname=d\n", "keys": newKeyLine(),
+		"cairn.env": "# a comment\n\nCAIRN_REGISTRATION=approval\nCAIRN_PASSWORD_MIN='12'\nCAIRN_DATASETS_DIR=\"/srv/my elevation\"\n", "database-url": "host=h dbname=d\n", "keys": newKeyLine(),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640); err != nil {
 			t.Fatal(err)
 		}
 	}
 	cfg, err := loadConfig(append(packagedEnvironment(dir), "CAIRN_PASSWORD_MIN=9"))
-	if err != nil || cfg.registration != registrationApproval || cfg.passwordMin != 9 || cfg.databaseURL != "host=h dbname=d" || cfg.keysFile != dir+"/keys" {
+	if err != nil || cfg.registration != registrationApproval || cfg.passwordMin != 9 || cfg.databaseURL != "host=h dbname=d" || cfg.keysFile != dir+"/keys" ||
+		cfg.datasetRoots[0] != "/srv/my elevation" {
+		t.Errorf("%v %+v", err, cfg)
+	}
+	if cfg, err := loadConfig(packagedEnvironment(dir)); err != nil || cfg.passwordMin != 12 {
 		t.Errorf("%v %+v", err, cfg)
 	}
 	if _, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, false); err != nil { // its group may read it there
