@@ -56,10 +56,16 @@ type setting struct {
 // settings is every variable as it is in an environment ("NAME=value"), parsed into c. An empty value is as good as
 // none; those with an empty default are optional.
 func settings(c *config, env []string) []setting {
+	url, unread := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 	all := []setting{
 		{"CAIRN_LISTEN", "127.0.0.1:8080", text(&c.listen)},
 		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
-		{"CAIRN_DATABASE_URL", credential(env, "database-url"), text(&c.databaseURL)},
+		{"CAIRN_DATABASE_URL", url, func(v string) error {
+			if v == "" && unread != nil {
+				return unread
+			}
+			return text(&c.databaseURL)(v)
+		}},
 		{"CAIRN_DATASETS_DIR", "", c.parseRoots},
 		{"CAIRN_KEYS_FILE", "", absolute(&c.keysFile)},
 		{"CAIRN_ACCESS_TTL", "8h", duration(&c.accessTTL)},
@@ -175,14 +181,19 @@ func loadConfig(env []string) (config, error) {
 	return c, nil
 }
 
-// credential is the content of a file that systemd's LoadCredential= provides, or empty.
-func credential(env []string, name string) string {
-	dir := lookup(env, "CREDENTIALS_DIRECTORY")
-	if dir == "" {
-		return ""
+// databaseCredential is the content of the file database-url that systemd's LoadCredential= provides, empty where there
+// is none. One without content is an error: another database would look like lost data.
+func databaseCredential(dir string) (string, error) {
+	path := filepath.Join(dir, "database-url")
+	if dir == "" || !exists(path) {
+		return "", nil
 	}
-	content, _ := os.ReadFile(filepath.Join(dir, name))
-	return strings.TrimSpace(string(content))
+	content, err := os.ReadFile(path)
+	url := strings.TrimSpace(string(content))
+	if err == nil && url == "" {
+		err = fmt.Errorf("%s is empty", path)
+	}
+	return url, err
 }
 
 // exists says whether there is something at the path.

@@ -59,6 +59,15 @@ func TestPackagedEnvironment(t *testing.T) {
 	if cfg, err := loadConfig(packagedEnvironment(dir)); err != nil || cfg.passwordMin != 12 {
 		t.Errorf("%v %+v", err, cfg)
 	}
+	if err := os.WriteFile(dir+"/database-url", []byte("\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadConfig(packagedEnvironment(dir)); err == nil || !strings.Contains(err.Error(), "database-url is empty") {
+		t.Errorf("an empty credential: %v", err)
+	}
+	if _, err := loadConfig(append(packagedEnvironment(dir), "CAIRN_DATABASE_URL=host=h")); err != nil {
+		t.Errorf("an empty credential that nothing needs: %v", err)
+	}
 	if _, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, false); err != nil { // its group may read it there
 		t.Error(err)
 	}
