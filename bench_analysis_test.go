@@ -69,7 +69,7 @@ func benchAnalysis(t *testing.T, files, folders int) float64 {
 	c := ts.signIn("root", "all")
 	dataset := c.addDataset("tiles")
 	ts.stop()
-	p := startProcess(t, append(ts.env, "GOMEMLIMIT=112MiB"))
+	p := startProcess(t, append(ts.env, fmt.Sprintf("GOMEMLIMIT=%d", memoryLimit)))
 	c.url = p.url
 	analyze := func() float64 {
 		start := time.Now()
