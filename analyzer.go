@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -241,15 +242,6 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 // settle decides what becomes of a task that ended with err: it is done or another's, its analysis has to fail, or
 // it is given back, since we stop or the database is away or refuses it.
 func (a *analyzer) settle(ctx context.Context, t task, err error) error {
-	const giveBack = `
-		WITH walk AS (
-			UPDATE analyses
-			SET walker = NULL, walker_token = NULL, failures = failures + $3::boolean::int
-			WHERE id = $1 AND walker_token = $2
-		)
-		UPDATE analysis_chunks
-		SET reader = NULL, token = NULL, failures = failures + $3::boolean::int
-		WHERE analysis_id = $1 AND token = $2`
 	const blind = `
 		UPDATE analyses a
 		SET blind = array_append(array_remove(blind, $2), $2),
@@ -279,9 +271,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	said, refused := errors.AsType[*pgconn.PgError](err)
 	refused = refused && (!isUnavailable(err) || said.Code == "57014") // a statement that takes too long will again
 	for {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		_, giveErr := a.db.Exec(limited, giveBack, t.AnalysisID, t.Token, refused)
-		cancel()
+		giveErr := a.giveBack(ctx, t.Token, refused)
 		if giveErr == nil && err == f {
 			return nil
 		}
@@ -292,6 +282,39 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	}
 }
 
+// giveBack gives back what was claimed under the token, if anything was; failed counts that against it. It is tried
+// also where ctx has ended.
+func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) error {
+	const query = `
+		WITH walk AS (
+			UPDATE analyses
+			SET walker = NULL, walker_token = NULL, failures = failures + $2::boolean::int
+			WHERE walker_token = $1 AND finished_at IS NULL
+		)
+		UPDATE analysis_chunks
+		SET reader = NULL, token = NULL, failures = failures + $2::boolean::int
+		WHERE token = $1`
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	_, err := execute(limited, a.db, "give task back", query, token, failed)
+	return err
+}
+
+// claim runs a query that claims a task for the instance $1 under the token $2. Where no answer comes the claim may
+// have been made all the same, and would be held for as long as this instance lives: it is given back.
+func claim[T any](ctx context.Context, a *analyzer, doing, query string, args ...any) ([]T, error) {
+	var id [16]byte
+	rand.Read(id[:]) // never fails (crypto/rand)
+	token := uuidText(id)
+	tasks, err := collect[T](ctx, a.db, doing, query, append([]any{a.instance, token}, args...)...)
+	if err != nil {
+		for pause(ctx, idlePoll/2); a.giveBack(ctx, token, false) != nil && ctx.Err() == nil; {
+			pause(ctx, idlePoll)
+		}
+	}
+	return tasks, err
+}
+
 // walkTask is a walk that this instance holds.
 type walkTask struct {
 	task
@@ -300,12 +323,12 @@ type walkTask struct {
 
 // walkStep claims the oldest walk that nobody holds who lives, and walks it. It reports whether there was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
-	const claim = `
+	const query = `
 		UPDATE analyses a
 		SET state = 'walking',
 			started_at = coalesce(a.started_at, now()),
 			walker = $1,
-			walker_token = gen_random_uuid()
+			walker_token = $2
 		FROM datasets d
 		WHERE d.id = a.dataset_id AND a.id = (
 			SELECT a.id
@@ -318,7 +341,7 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 			FOR UPDATE SKIP LOCKED
 		)
 		RETURNING ` + taskColumns + `, a.walker_token::text AS token, a.failures, a.walked_to`
-	tasks, err := collect[walkTask](ctx, a.db, "claim walk", claim, a.instance)
+	tasks, err := claim[walkTask](ctx, a, "claim walk", query)
 	if err != nil || len(tasks) == 0 {
 		return false, err
 	}

@@ -49,9 +49,9 @@ func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 // readNext is readStep for the oldest chunk that nobody holds who lives: of those that are suspect, or of the
 // others. That its last holder died counts against a chunk.
 func (a *analyzer) readNext(ctx context.Context, suspect bool) (worked bool, err error) {
-	const claim = `
+	const query = `
 		UPDATE analysis_chunks c
-		SET token = gen_random_uuid(),
+		SET token = $2,
 			deaths = c.deaths + (c.reader IS NOT NULL)::int,
 			reader = $1
 		FROM analyses a
@@ -61,17 +61,17 @@ func (a *analyzer) readNext(ctx context.Context, suspect bool) (worked bool, err
 			FROM analysis_chunks c
 			JOIN analyses a ON a.id = c.analysis_id
 			WHERE (c.reader IS NULL OR c.reader = ANY (` + deadInstances + `))
-				AND (c.deaths + (c.reader IS NOT NULL)::int >= $3) = $2
+				AND (c.deaths + (c.reader IS NOT NULL)::int >= $4) = $3
 				AND ` + maySee + `
 			ORDER BY c.failures, c.id
 			LIMIT 1
 			FOR UPDATE OF c SKIP LOCKED
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
-			coalesce(c.to_path, $4) AS to_path, cardinality(c.paths) AS files, c.deaths`
+			coalesce(c.to_path, $5) AS to_path, cardinality(c.paths) AS files, c.deaths`
 	a.busy <- struct{}{}
 	defer func() { <-a.busy }()
-	tasks, err := collect[readTask](ctx, a.db, "claim chunk", claim, a.instance, suspect, maxDeaths-1, endOfPaths())
+	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
 	}
