@@ -531,6 +531,7 @@ func TestOutageWhileReading(t *testing.T) {
 	reading, proceed, free := make(chan bool), make(chan bool), make(chan bool)
 	ts := startServer(t, func(s *server) {
 		s.life = 500 * time.Millisecond
+		s.analyzer.busy = make(chan struct{}, len(s.analyzer.wake)) // who claims in vain keeps nobody from storing
 		s.analyzer.beforeRead = func(string) {
 			select {
 			case reading <- true:
@@ -544,24 +545,37 @@ func TestOutageWhileReading(t *testing.T) {
 	dataset := c.addDataset("tiles")
 	name := ts.db.Config().ConnConfig.Database
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
-	for range maxDeaths {
-		<-reading
-		if err := asSuperuser(`ALTER DATABASE `+name+` ALLOW_CONNECTIONS false`,
+	said := func(msg string) int { return strings.Count(ts.log.String(), `"msg":"`+msg+`"`) }
+	allow := func(connections string) {
+		t.Helper()
+		if err := asSuperuser(`ALTER DATABASE `+name+` ALLOW_CONNECTIONS `+connections,
 			`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '`+name+`'`); err != nil {
 			t.Fatal(err)
 		}
+	}
+	awaitRead := func() {
+		t.Helper()
+		select {
+		case <-reading:
+		case <-time.After(time.Minute):
+			t.Fatalf("nothing is read: %s", c.must(200, "GET", location, nil).body)
+		}
+	}
+	for range maxDeaths {
+		awaitRead()
+		allow("false")
+		beats := said("housekeeping")
+		waitFor(t, "the service to notice", func() bool { return said("housekeeping") >= beats+2 })
+		allow("false") // of a connection that was just being made too
+		before := said("analysis")
 		proceed <- true // storing fails, and so does giving back
-		said := func(msg string) int { return strings.Count(ts.log.String(), `"msg":"`+msg+`"`) }
-		before, beats := said("analysis"), said("housekeeping")
-		waitFor(t, "the service to try again and again", func() bool { return said("housekeeping") >= beats+3 })
+		waitFor(t, "the service to try again and again", func() bool { return said("housekeeping") >= beats+5 })
 		if n := said("analysis"); n > before+1 {
 			t.Errorf("%d lines about one outage", n-before)
 		}
-		if err := asSuperuser(`ALTER DATABASE ` + name + ` ALLOW_CONNECTIONS true`); err != nil {
-			t.Fatal(err)
-		}
+		allow("true")
 	}
-	<-reading
+	awaitRead()
 	var blamed int
 	const query = `SELECT deaths + failures FROM analysis_chunks`
 	waitFor(t, "the database", func() bool { return ts.db.QueryRow(t.Context(), query).Scan(&blamed) == nil })
