@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	osuser "os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ownPostgres is a PostgreSQL server that a test may do to as it likes.
@@ -102,27 +102,29 @@ func (p *ownPostgres) start() {
 	p.t.Fatalf("PostgreSQL does not start\n%s", log.String())
 }
 
-// processes is the server's processes, the first its parent.
-func (p *ownPostgres) processes() (pids []int) {
-	pids = []int{p.cmd.Process.Pid}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, stat := range stats {
-		text, _ := os.ReadFile(stat)
-		var pid, parent int
-		var name, state string
-		fmt.Sscan(string(text), &pid, &name, &state, &parent)
-		if parent == pids[0] {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+// processState is what the system tells of a process: "T" where it is stopped, "" where there is none.
+func processState(stat string) (pid, parent int, state string) {
+	text, _ := os.ReadFile(stat)
+	var name string
+	fmt.Sscan(string(text), &pid, &name, &state, &parent)
+	return pid, parent, state
 }
 
-// signal sends a signal to each of the server's processes.
+// signal sends a signal to each of the server's processes. Their parent is stopped first, so that it begins no other
+// meanwhile.
 func (p *ownPostgres) signal(signal syscall.Signal) {
-	for _, pid := range p.processes() {
-		syscall.Kill(pid, signal)
+	server := p.cmd.Process.Pid
+	syscall.Kill(server, syscall.SIGSTOP)
+	for state := "R"; !slices.Contains([]string{"T", "Z", "X", ""}, state); {
+		_, _, state = processState(fmt.Sprintf("/proc/%d/stat", server))
 	}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, stat := range stats {
+		if pid, parent, _ := processState(stat); parent == server {
+			syscall.Kill(pid, signal)
+		}
+	}
+	syscall.Kill(server, signal)
 }
 
 // kill is kill -9 of the whole server.
@@ -357,22 +359,22 @@ func TestPoolFrozen(t *testing.T) {
 		defer ts.principals.mu.RUnlock()
 		return !ts.principals.heard.IsZero()
 	})
-	var held []*pgxpool.Conn
-	for range 8 {
-		conn, err := ts.db.Acquire(t.Context())
+	conn, err := pgx.Connect(t.Context(), p.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	waitFor(t, "it to be found out", func() bool { // a connection may just have been in use, or being made
+		const query = `SELECT pid FROM pg_stat_activity WHERE application_name = 'cairn' AND query NOT LIKE 'LISTEN%'`
+		backends, err := collect[struct{ PID int }](t.Context(), conn, "list", query)
 		if err != nil {
 			t.Fatal(err)
 		}
-		held = append(held, conn)
-	}
-	for _, conn := range held {
-		pid := int(conn.Conn().PgConn().PID())
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
+		for _, backend := range backends {
+			syscall.Kill(backend.PID, syscall.SIGSTOP)
+			t.Cleanup(func() { syscall.Kill(backend.PID, syscall.SIGCONT) })
 		}
-		defer syscall.Kill(pid, syscall.SIGCONT)
-		conn.Release()
-	}
-	waitFor(t, "it to be found out", func() bool { return ts.outages.Load() > 0 })
+		return ts.outages.Load() > 0
+	})
 	waitFor(t, "the service to work", func() bool { a, err := c.send("GET", "/api/v1/users", nil); return err == nil && a.status == 200 })
 }
