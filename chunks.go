@@ -78,7 +78,7 @@ func (a *analyzer) readNext(ctx context.Context, suspect bool) (worked bool, err
 	return true, a.work(ctx, tasks[0].task, func(ctx context.Context) error { return a.readChunk(ctx, tasks[0]) })
 }
 
-// readChunk reads those of a chunk's files that are not as they were and stores their rows, or splits a chunk that was
+// readChunk reads those of a chunk's files that are not as they were and stores their rows, or cuts a chunk that was
 // too deadly.
 func (a *analyzer) readChunk(ctx context.Context, t readTask) error {
 	found, err := compareChunk(ctx, a.db, t)
@@ -86,10 +86,10 @@ func (a *analyzer) readChunk(ctx context.Context, t readTask) error {
 		return err
 	}
 	switch deadly := t.Deaths >= maxDeaths; {
-	case found.splitAt != "":
-		return cutChunk(ctx, a.db, t, found.splitAt)
+	case found.cutAt != "":
+		return cutChunk(ctx, a.db, t, []string{found.cutAt})
 	case deadly && t.Files > 1:
-		return splitChunk(ctx, a.db, t)
+		return cutChunk(ctx, a.db, t, nil)
 	case deadly && len(found.read) == 1:
 		row := found.read[0].row(a.now())
 		row.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read any more; mend or remove it", maxDeaths)
@@ -131,7 +131,7 @@ type findings struct {
 	unlisted  []string     // rows whose files the walk did not find
 	rows      []fileRow    // of the files that were read, less those that have vanished since the walk
 	gone      []string     // unlisted rows whose files are really gone
-	splitAt   string       // where there are too many rows for one chunk, a path in the middle of them
+	cutAt     string       // where there are too many rows for one chunk, a path in the middle of them
 }
 
 // maxUnlisted is about how many rows whose files are gone one chunk may have: a whole directory may be gone.
@@ -167,7 +167,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err e
 		Listed, Same bool
 	}](ctx, q, "compare files", query, t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, t.Files+maxUnlisted)
 	if len(pairs) == t.Files+maxUnlisted {
-		f.splitAt = pairs[len(pairs)/2].Path
+		f.cutAt = pairs[len(pairs)/2].Path
 	}
 	for _, p := range pairs {
 		switch {
@@ -239,20 +239,29 @@ func (a *analyzer) readFiles(ctx context.Context, t readTask, found *findings) e
 	}
 }
 
-// splitChunk puts a chunk of one file each in place of a chunk that was too deadly.
-func splitChunk(ctx context.Context, db *pgxpool.Pool, t readTask) error {
-	const split = `
+// cutChunk puts several chunks in place of one: cut after each of the paths or, where those are nil, after each file.
+func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string) error {
+	const cut = `
 		WITH c AS (
 			DELETE FROM analysis_chunks
 			WHERE id = $1 AND token = $2
 			RETURNING *
+		), part AS (
+			SELECT lag(p.ends, 1, c.from_path) OVER (ORDER BY p.n) AS begins, p.ends
+			FROM c, unnest(array_append(coalesce($3, c.paths[:cardinality(c.paths) - 1]), c.to_path)) WITH ORDINALITY AS p (ends, n)
+		), e AS (
+			SELECT e.*
+			FROM c, unnest(c.paths, c.sizes, c.modified, c.sidecars) WITH ORDINALITY AS e (path, size, modified, sidecars, n)
 		)
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		SELECT c.analysis_id, coalesce(lag(e.path) OVER (ORDER BY e.n), c.from_path),
-			CASE WHEN e.n = cardinality(c.paths) THEN c.to_path ELSE e.path END,
-			ARRAY[e.path], ARRAY[e.size], ARRAY[e.modified], ARRAY[e.sidecars]
-		FROM c, unnest(c.paths, c.sizes, c.modified, c.sidecars) WITH ORDINALITY AS e (path, size, modified, sidecars, n)
-		ORDER BY e.n`
+		SELECT c.analysis_id, begins, ends,
+			coalesce(array_agg(e.path ORDER BY n) FILTER (WHERE n > 0), '{}'),
+			coalesce(array_agg(e.size ORDER BY n) FILTER (WHERE n > 0), '{}'),
+			coalesce(array_agg(e.modified ORDER BY n) FILTER (WHERE n > 0), '{}'),
+			coalesce(array_agg(e.sidecars ORDER BY n) FILTER (WHERE n > 0), '{}')
+		FROM c CROSS JOIN part LEFT JOIN e ON e.path > begins AND coalesce(e.path <= ends, true)
+		GROUP BY c.analysis_id, begins, ends
+		ORDER BY begins`
 	const count = `
 		UPDATE analyses
 		SET chunks_left = chunks_left + $2
@@ -261,43 +270,14 @@ func splitChunk(ctx context.Context, db *pgxpool.Pool, t readTask) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}
-		if err := oneRow(ctx, tx, "split chunk", split, t.ID, t.Token); err != nil {
+		n, err := execute(ctx, tx, "cut chunk", cut, t.ID, t.Token, after)
+		if err == nil && n == 0 {
+			err = errNotOurs
+		}
+		if err != nil {
 			return err
 		}
-		return oneRow(ctx, tx, "count chunks", count, t.AnalysisID, t.Files-1)
-	})
-}
-
-// cutChunk puts two chunks in place of one that has too many rows, up to that path and from there.
-func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, at string) error {
-	const cut = `
-		WITH c AS (
-			DELETE FROM analysis_chunks
-			WHERE id = $1 AND token = $2
-			RETURNING *
-		), e AS (
-			SELECT e.*
-			FROM c, unnest(c.paths, c.sizes, c.modified, c.sidecars) WITH ORDINALITY AS e (path, size, modified, sidecars, n)
-		)
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		SELECT c.analysis_id, CASE WHEN first THEN c.from_path ELSE $3 END, CASE WHEN first THEN $3 ELSE c.to_path END,
-			ARRAY(SELECT e.path FROM e WHERE (e.path <= $3) = first ORDER BY e.n),
-			ARRAY(SELECT e.size FROM e WHERE (e.path <= $3) = first ORDER BY e.n),
-			ARRAY(SELECT e.modified FROM e WHERE (e.path <= $3) = first ORDER BY e.n),
-			ARRAY(SELECT e.sidecars FROM e WHERE (e.path <= $3) = first ORDER BY e.n)
-		FROM c, (VALUES (true), (false)) AS half (first)`
-	const count = `
-		UPDATE analyses
-		SET chunks_left = chunks_left + 1
-		WHERE id = $1 AND finished_at IS NULL`
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
-			return err
-		}
-		if err := oneRow(ctx, tx, "cut chunk", cut, t.ID, t.Token, at); err != nil {
-			return err
-		}
-		return oneRow(ctx, tx, "count chunks", count, t.AnalysisID)
+		return oneRow(ctx, tx, "count chunks", count, t.AnalysisID, n-1)
 	})
 }
 
