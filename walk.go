@@ -34,8 +34,11 @@ type entry struct {
 	Path     string // as stored: see encodeName
 	Size     int64
 	Modified int64 // nanoseconds since 1970
-	Sidecars int64 // changes with what lies beside the file: see neighbours
+	Sidecars int64 // changes with what lies beside the file: see neighbours; 0 where no walk has looked
 }
+
+// nothingBeside are the Sidecars of a file that lies by itself.
+const nothingBeside = 1
 
 // row is the row of a file that is not read yet: it has no status.
 func (e entry) row(now time.Time) ElevationDatasetFileMeta {
@@ -152,7 +155,7 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 }
 
 // maxListed is how many names of a directory are kept at once: a larger directory is listed again for each so many.
-const maxListed = 1 << 16
+const maxListed = 100_000
 
 // list returns the least names in a directory, from one on, in order, and whether there are more. A directory's has a
 // slash behind it. The first time it notes what lies beside what. It reads the entries as the system gives them, with
@@ -165,10 +168,14 @@ func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside nei
 	}
 	defer f.Close()
 	bound := ""
+	if !first {
+		names = make([]string, 0, maxListed*3/2)
+	}
 	shorten := func() {
 		slices.Sort(names)
 		names = slices.Compact(names) // what is renamed over meanwhile may be listed twice
 		if len(names) > maxListed {
+			clear(names[maxListed:])
 			names, more, bound = names[:maxListed], true, names[maxListed-1]
 		}
 	}
@@ -221,7 +228,7 @@ func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside nei
 			if name >= from && (bound == "" || name < bound) {
 				names = append(names, name)
 			}
-			if len(names) == 2*maxListed {
+			if len(names) == maxListed*3/2 {
 				shorten()
 			}
 		}
@@ -279,10 +286,10 @@ func (n neighbours) add(dir *os.Root, raw, name string) {
 
 // of is what changes with what a reader of that file may look at beside it: see sidecarOf.
 func (n neighbours) of(name string) int64 {
-	sum := n[neighbour{false, stemSum(name)}]
+	sum := nothingBeside + n[neighbour{false, stemSum(name)}]
 	for isListed(path.Ext(name), " "+sidecarExtensions+" "+sidecarSuffixes+" ") {
 		name = strings.TrimSuffix(name, path.Ext(name))
-		sum += n[neighbour{true, uint16(nameSum(name))}] + n[neighbour{true, stemSum(name)}]
+		sum += n[neighbour{true, shortSum(name)}] + n[neighbour{true, stemSum(name)}]
 	}
 	return sum
 }
@@ -305,8 +312,11 @@ func nameSum(text string) uint64 {
 	return sum
 }
 
-// stemSum is the part of nameSum by which names are told apart that differ in more than the extension.
-func stemSum(name string) uint16 { return uint16(nameSum(strings.TrimSuffix(name, path.Ext(name)))) }
+// shortSum is 15 bits of nameSum: enough to tell most names apart, few enough for a map of all that there are.
+func shortSum(text string) uint16 { return uint16(nameSum(text)) >> 1 }
+
+// stemSum is the shortSum of a name without its extension.
+func stemSum(name string) uint16 { return shortSum(strings.TrimSuffix(name, path.Ext(name))) }
 
 // descend walks the directory of that name, or warns that it cannot be listed.
 func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix string) error {
@@ -343,6 +353,7 @@ type fileReader struct {
 	dirFile *os.File // of dir, for its descriptor
 	dirName string   // "" or "a/b/"
 	name    string   // of the last file in it
+	single  bool     // the walk saw no sidecar of it
 	header  headerReader
 	now     func() time.Time
 	before  func(path string) // called before each file is read, if set: tests use it
@@ -379,6 +390,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if fr.before != nil {
 		fr.before(e.Path)
 	}
+	fr.single = e.Sidecars == nothingBeside
 	f, is, err := fr.open(e)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return m, false
@@ -401,6 +413,9 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 
 // readBeside is the besideFunc of the file that is read: in its directory, or that of the link to it.
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
+	if fr.single && isListed(path.Ext(name), " "+sidecarExtensions+" ") {
+		return nil, false, nil // one that has come since shows in the next walk
+	}
 	// Mostly it is not there, and this is the cheapest way to know.
 	err = syscall.Faccessat(int(fr.dirFile.Fd()), name, 0, 0)
 	if err == syscall.ENOENT || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
