@@ -186,6 +186,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err e
 // readFiles makes the rows of the files that are to be read, and finds out which unlisted ones are really gone. A file
 // that hangs is left behind, and another reader goes on after it.
 func (a *analyzer) readFiles(ctx context.Context, t readTask, found *findings) error {
+	found.rows = slices.Grow(found.rows, len(found.read))
 	for {
 		read, unlisted := found.read, found.unlisted // what this reader has yet to do
 		err := a.ask(ctx, new(atomic.Int64), func(_ context.Context, hand handOver) error {
