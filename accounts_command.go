@@ -50,7 +50,7 @@ func commands() map[string]func(context.Context, operation) error {
 		"token create":        createTokenCommand,
 		"token list":          listTokensCommand,
 		"token revoke":        revokeTokenCommand,
-		"keys prune":          pruneKeysCommand,
+		"keys prune":          pruneKeys,
 		"dataset create":      createDatasetCommand,
 		"message send":        sendMessageCommand,
 		"message list":        listMessagesCommand,

@@ -381,7 +381,7 @@ func unsupportedFormat(extension string, head []byte, m *ElevationDatasetFileMet
 			m.Format, known = new(magic[1]), magic[2]
 		}
 	}
-	if isRaster(extension) {
+	if isListed(extension, rasterExtensions) {
 		return problemf(fileStatusUnsupported, "it is named %s but is none; it seems to be %s", extension, known)
 	}
 	return problemf(fileStatusUnsupported, "it seems to be %s, which is not read", known)

@@ -138,14 +138,6 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 	return nil
 }
 
-// pruneKeysCommand is "cairn keys prune".
-func pruneKeysCommand(ctx context.Context, o operation) error {
-	if err := o.parse(flag.NewFlagSet("keys prune", flag.ContinueOnError)); err != nil {
-		return err
-	}
-	return pruneKeys(ctx, o.cfg, o.db, o.stdout)
-}
-
 // createDatasetCommand is "cairn dataset create", with the checks that the API makes.
 func createDatasetCommand(ctx context.Context, o operation) error {
 	var name, path string

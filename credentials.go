@@ -87,7 +87,7 @@ func (s *server) confirmPassword(r *http.Request, password string) (credentials,
 	if !right {
 		return credentials{}, &problem{status: http.StatusForbidden, code: "wrong_password", detail: "The current password is wrong."}
 	}
-	return found, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return forgiveAttempt(ctx, tx, counted) })
+	return found, forgiveAttempt(ctx, s.db, counted)
 }
 
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end.

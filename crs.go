@@ -186,8 +186,7 @@ func (c *crsDefinition) setProjection() (err error) {
 		c.ellipsoid.inverseFlattening = math.Inf(1)
 	}
 	if c.method == 0 {
-		c.projection = geographicProjection(c.primeMeridian, c.unit)
-		c.projection.ellipsoid = c.ellipsoid
+		c.projection = projection{method: methodGeographic, ellipsoid: c.ellipsoid, longitude: c.primeMeridian, unit: c.unit}
 		return nil
 	}
 	if c.projection, err = newProjection(c.method, c.ellipsoid, c.parameters); err != nil {

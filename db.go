@@ -303,12 +303,6 @@ func isUniqueViolation(err error, constraint string) bool {
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
-// isForeignKeyViolation says whether err is that something still refers to a row (SQLSTATE 23503).
-func isForeignKeyViolation(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "23503"
-}
-
 // isUnavailable says whether err means that the database could not be reached, is shutting down, does
 // not take writes, is short of resources or had us wait too long (SQLSTATE classes 08, 53, 57P, and
 // 25006, 25P03, 55P03, 57014), so that the same request may succeed later.

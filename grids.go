@@ -13,35 +13,30 @@ import (
 )
 
 // The extensions of the formats that are read; those that GDAL, ArcGIS and QGIS name a raster's sidecars by;
-// and what they put behind its whole name: statistics and georeferencing, overviews, masks.
+// and what they put behind its whole name: statistics and georeferencing, overviews, masks. See isListed.
 const (
-	rasterExtensions  = "tif tiff hgt dt0 dt1 dt2 asc bil bip bsq flt dem"
-	sidecarExtensions = "tfw tifw tiffw wld blw bilw bpw bqw prj qpj hdr aux rrd stx clr tab imd rpb"
-	sidecarSuffixes   = "aux.xml ovr msk aux xml"
+	rasterExtensions  = " tif tiff hgt dt0 dt1 dt2 asc bil bip bsq flt dem "
+	sidecarExtensions = " tfw tifw tiffw wld blw bilw bpw bqw prj qpj hdr aux rrd stx clr tab imd rpb "
+	sidecarSuffixes   = " aux.xml ovr msk aux xml "
 )
-
-// isRaster says whether a name has the extension of a format that is read.
-func isRaster(name string) bool {
-	return slices.Contains(strings.Fields(rasterExtensions), strings.TrimPrefix(strings.ToLower(path.Ext(name)), "."))
-}
 
 // sidecarOf gives the name of the raster beside this file that it belongs to, "" where there is none.
 func (h *headerReader) sidecarOf(extension string) (string, error) {
-	if extension == ".tif" || isRaster(extension) {
+	if extension == ".tif" || isListed(extension, rasterExtensions) {
 		return "", nil
 	}
 	base := h.name
-	for _, suffix := range strings.Fields(sidecarSuffixes + " " + sidecarSuffixes) { // masks have overviews
+	for _, suffix := range strings.Fields(sidecarSuffixes + sidecarSuffixes) { // masks have overviews
 		if n := len(base) - len(suffix) - 1; n > 0 && strings.EqualFold(base[n:], "."+suffix) {
 			base = base[:n]
 		}
 	}
-	if base != h.name && isRaster(base) {
+	if base != h.name && isListed(path.Ext(base), rasterExtensions) {
 		if _, found, err := h.beside(base, 0); found || err != nil {
 			return base, err
 		}
 	}
-	if !slices.Contains(strings.Fields(sidecarExtensions), strings.TrimPrefix(extension, ".")) {
+	if !isListed(extension, sidecarExtensions) {
 		return "", nil
 	}
 	_, raster, err := h.sidecar(0, strings.Fields(rasterExtensions)...)

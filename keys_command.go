@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -9,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // keyFile is the key file as "cairn keys" changes it.
@@ -112,20 +111,23 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 
 // pruneKeys is "cairn keys prune": it removes keys that have signed, whose last tokens have expired and that no
 // seal of the audit log needs. Where it may not write the file, as in the package, its error says which they are.
-func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writer) error {
+func pruneKeys(ctx context.Context, o operation) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
 			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
 		FROM instances
 		WHERE signer = $1`
-	file, err := openKeyFile(cfg)
+	if err := o.parse(flag.NewFlagSet("keys prune", flag.ContinueOnError)); err != nil {
+		return err
+	}
+	file, err := openKeyFile(o.cfg)
 	if err != nil {
 		return err
 	}
 	lines, removed := slices.Clone(file.lines), ""
 	for _, k := range file.ring.keys[1:] {
 		var isSpent bool
-		if err := db.QueryRow(ctx, spent, k.fingerprint, max(cfg.refreshTTL, cfg.accessTTL), k.id).Scan(&isSpent); err != nil {
+		if err := o.db.QueryRow(ctx, spent, k.fingerprint, max(o.cfg.refreshTTL, o.cfg.accessTTL), k.id).Scan(&isSpent); err != nil {
 			return fmt.Errorf("look for the use of a key: %w", err)
 		}
 		if isSpent {
@@ -134,12 +136,12 @@ func pruneKeys(ctx context.Context, cfg config, db *pgxpool.Pool, stdout io.Writ
 		}
 	}
 	if removed == "" {
-		fmt.Fprintln(stdout, "every key is needed")
+		fmt.Fprintln(o.stdout, "every key is needed")
 		return nil
 	}
 	if err := file.replace(lines); err != nil {
 		return fmt.Errorf("remove from %s the lines of%s: %w", file.path, removed, err)
 	}
-	fmt.Fprintf(stdout, "removed key%s\n", removed)
-	return audit(ctx, db, operatorActor(), "keys.prune", "", nil, map[string]int{"removed": len(file.lines) - len(lines)})
+	fmt.Fprintf(o.stdout, "removed key%s\n", removed)
+	return audit(ctx, o.db, operatorActor(), "keys.prune", "", nil, map[string]int{"removed": len(file.lines) - len(lines)})
 }

@@ -85,11 +85,6 @@ const (
 // errOutsideProjection is the answer for coordinates that a projection has no place for.
 var errOutsideProjection = errors.New("coordinates outside the projection's domain")
 
-// geographicProjection is longitude and latitude in a unit (of degrees) from a prime meridian (degrees east).
-func geographicProjection(longitude, unit float64) projection {
-	return projection{method: methodGeographic, ellipsoid: wgs84(), longitude: longitude, unit: unit}
-}
-
 // newProjection gives the projection of an EPSG method and its parameters, by their EPSG codes: angles in degrees, lengths in
 // metres, scales as ratios. Of those that are absent, scale is 1, latitude of origin, false easting and northing are 0, and the
 // others an error. An inverse flattening of 0 is a sphere's. Coordinates come in the order of GIS software: east, north; but

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // role is a named set of permissions.
@@ -355,7 +357,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		return err
 	}
 	_, err = tx.Exec(ctx, `DELETE FROM roles WHERE id = $1`, old.ID)
-	if isForeignKeyViolation(err) {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" { // foreign_key_violation
 		return &problem{status: http.StatusConflict, code: "role_in_use", detail: "Users hold this role: ?reassign= names the one that they get instead."}
 	}
 	if err != nil {

@@ -146,9 +146,12 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		SELECT s.rotated_at + $2::interval > now() AS graced, ` + columns + `
 		FROM sessions s` + live + `
 		FOR UPDATE`
-	sess, err = collectOne[session](ctx, db, errToken, "rotate session", rotate, id, generation, cfg.refreshTTL)
-	if !errors.Is(err, errToken) {
-		return sess, err
+	row := db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL) // no collectOne: each user does this again and again
+	switch err = row.Scan(&sess.SessionID, &sess.UserID, &sess.Generation, &sess.ExpiresAt); {
+	case err == nil:
+		return sess, nil
+	case !errors.Is(err, pgx.ErrNoRows):
+		return sess, fmt.Errorf("rotate session: %w", err)
 	}
 	var refused error // told once what it says is committed
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {

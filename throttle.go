@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // attempt is one guess at a password, counted under three keys. The keys are HMACs: the database holds
@@ -67,17 +65,21 @@ func countAttempt(ctx context.Context, q querier, a attempt) error {
 
 // forgiveAttempt takes back an attempt that succeeded: the account is free for this address, which is
 // known from now on; for the address and the account it was no failure. Failures of others stay.
-func forgiveAttempt(ctx context.Context, tx pgx.Tx, a attempt) error {
+func forgiveAttempt(ctx context.Context, q querier, a attempt) error {
 	const query = `
-		UPDATE throttles
+		WITH locked AS ( -- in the order in which countAttempt locks them
+			SELECT key
+			FROM throttles
+			WHERE key IN ($1, $2, $3)
+			ORDER BY array_position(ARRAY[$1, $2, $3]::bytea[], key)
+			FOR UPDATE
+		)
+		UPDATE throttles t
 		SET attempts = CASE WHEN kind = 'pair' THEN 0 ELSE greatest(attempts - 1, 0) END,
 			known = (kind = 'pair'),
 			expires_at = CASE WHEN kind = 'pair' THEN now() + interval '90 days' ELSE expires_at END
-		WHERE key = $1`
-	for _, key := range [][]byte{a.pair, a.address, a.account} { // the order in which countAttempt locks them
-		if _, err := execute(ctx, tx, "forgive attempt", query, key); err != nil {
-			return err
-		}
-	}
-	return nil
+		FROM locked
+		WHERE t.key = locked.key`
+	_, err := execute(ctx, q, "forgive attempt", query, a.pair, a.address, a.account)
+	return err
 }
