@@ -160,9 +160,6 @@ func TestChangedWhileAnalysed(t *testing.T) {
 
 // TestLargeDirectory: a directory that is listed in several parts is listed whole, in order.
 func TestLargeDirectory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("makes many files")
-	}
 	t.Parallel()
 	dir := memoryDir(t)
 	const files = maxListed + 1000

@@ -312,8 +312,8 @@ func nameSum(text string) uint64 {
 	return sum
 }
 
-// shortSum is 15 bits of nameSum: enough to tell most names apart, few enough for a map of all that there are.
-func shortSum(text string) uint16 { return uint16(nameSum(text)) >> 1 }
+// shortSum is 15 bits of nameSum, in any case: enough to tell most names apart, few enough for a map of all there are.
+func shortSum(text string) uint16 { return uint16(nameSum(strings.ToLower(text))) >> 1 }
 
 // stemSum is the shortSum of a name without its extension.
 func stemSum(name string) uint16 { return shortSum(strings.TrimSuffix(name, path.Ext(name))) }

@@ -272,3 +272,16 @@ func rowsByPath(t *testing.T, lines []byte) map[string]ElevationDatasetFileMeta 
 	}
 	return rows
 }
+
+// TestNeighboursInAnyCase: a sidecar counts whatever the case of its name, since file systems may tell names of both
+// cases not apart; what has none lies by itself.
+func TestNeighboursInAnyCase(t *testing.T) {
+	t.Parallel()
+	beside := neighbours{}
+	beside.add(mustOpenRoot(t, t.TempDir()), "dem.hdr", "dem.hdr")
+	for name, alone := range map[string]bool{"dem.bil": false, "DEM.BIL": false, "other.bil": true} {
+		if (beside.of(name) == nothingBeside) != alone {
+			t.Errorf("%s: %d", name, beside.of(name))
+		}
+	}
+}
