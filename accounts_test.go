@@ -215,7 +215,7 @@ func TestThrottle(t *testing.T) {
 	}
 	// Delays double up to a bound.
 	for attempts, want := range map[int]int{5: 0, 6: 1, 7: 2, 10: 16, 14: 256, 15: 300, 1 << 30: 300} {
-		if n := ts.queryInt(`SELECT extract(epoch FROM throttle_delay('pair', $1))::int`, attempts); n != want {
+		if n := ts.queryInt(`SELECT coalesce(extract(epoch FROM throttle_wait(ROW ('', 'pair', $1, now(), false, now())::throttles, false)), 0)::int`, attempts); n != want {
 			t.Errorf("after %d attempts %d s, want %d", attempts, n, want)
 		}
 	}

@@ -82,11 +82,8 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		var sess session
 		var u user
 		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-			sess, err = createSession(ctx, tx, found.userID, found.version, device(r), callerOf(r).address.String(), s.cfg)
+			sess, u, err = createSession(ctx, tx, found.userID, found.version, device(r), callerOf(r).address.String(), s.cfg)
 			if err != nil {
-				return err
-			}
-			if u, err = getUser(ctx, tx, found.userID); err != nil {
 				return err
 			}
 			by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(sess.SessionID)

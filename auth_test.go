@@ -284,7 +284,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg); !errors.Is(err, errToken) {
+	if _, _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg); !errors.Is(err, errToken) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
@@ -302,7 +302,7 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 	outcome := make(chan error)
 	go func() {
-		_, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg)
+		_, _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg)
 		outcome <- err
 	}()
 	waitFor(t, "the login to wait for the row's lock", func() bool {

@@ -28,16 +28,15 @@ func getCredentials(ctx context.Context, q querier, login string) (credentials, 
 	const query = `
 		SELECT id::text, username, password_hash, status, credential_version
 		FROM users
-		WHERE username = $1
-			OR email = $2`
-	var username, email *string
+		WHERE `
+	column, value := "username", ""
 	if address, ok := normalizeEmail(login); ok {
-		email = &address
+		column, value = "email", address
 	} else if name, ok := normalizeUsername(login); ok {
-		username = &name
+		value = name
 	}
 	var c credentials
-	err := q.QueryRow(ctx, query, username, email).Scan(&c.userID, &c.username, &c.passwordHash, &c.status, &c.version)
+	err := q.QueryRow(ctx, query+column+" = $1", value).Scan(&c.userID, &c.username, &c.passwordHash, &c.status, &c.version)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return credentials{}, fmt.Errorf("get credentials: %w", err)
 	}

@@ -36,7 +36,7 @@ const version = "0.1.0"
 
 // memoryLimit is where the collector begins to work harder, in bytes. Each password hash leaves 19 MiB of garbage, which
 // must not pile up; some thousand idle connections hold 30 KiB each, and below what is in use it would never rest.
-const memoryLimit = 160 << 20
+const memoryLimit = 128 << 20
 
 // usage is what "cairn help" prints.
 //

@@ -248,40 +248,6 @@ CREATE TABLE throttles (
 );
 CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
 
--- How long after so many attempts the next one has to wait: 5 for a pair and 100 for an address are free,
--- then it doubles from a second to 5 minutes and to 1 minute. An account by itself is never delayed.
-CREATE FUNCTION throttle_delay(kind text, attempts bigint) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
-  SELECT make_interval(secs => CASE
-    WHEN kind = 'pair' AND attempts > 5 THEN least(2 ^ least(attempts - 6, 20), 300)
-    WHEN kind = 'address' AND attempts > 100 THEN least(2 ^ least(attempts - 101, 20), 60)
-    ELSE 0
-  END)
-$$;
-
--- Counts an attempt and returns null, or how long it has to wait: then it is not counted. Without delay it need
--- not wait, though another that began later was counted first. After 100 failures on an account only addresses
--- it has signed in from are heard, until a day has passed since the last that was.
-CREATE FUNCTION throttle(of_key bytea, of_kind text, life interval, from_known boolean) RETURNS interval LANGUAGE plpgsql AS $$
-DECLARE
-  t throttles;
-  wait interval;
-BEGIN
-  INSERT INTO throttles (key, kind, expires_at) VALUES (of_key, of_kind, now() + life)
-    ON CONFLICT (key) DO UPDATE SET kind = of_kind -- changes nothing, but locks it
-    RETURNING * INTO t;
-  wait := t.last_at + nullif(throttle_delay(of_kind, t.attempts), '0') - now();
-  IF of_kind = 'account' AND t.attempts >= 100 AND NOT from_known THEN
-    wait := greatest(t.expires_at - now(), '1 second');
-  END IF;
-  IF wait > '0' THEN
-    RETURN wait;
-  END IF;
-  UPDATE throttles
-    SET attempts = attempts + 1, last_at = now(), expires_at = greatest(expires_at, now() + life)
-    WHERE key = of_key;
-  RETURN NULL;
-END $$;
-
 -- What happened to accounts, by whom. Rows can only be added; only retention takes some away, those before a
 -- checkpoint.
 CREATE TABLE audit_log (
@@ -468,3 +434,33 @@ CREATE INDEX elevation_dataset_file_meta_box_idx ON elevation_dataset_file_meta
   USING gist (dataset_id, degrees_box(bbox)) WHERE bbox IS NOT NULL;
 CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_meta (dataset_id, status, path)
   WHERE status <> 'ok';
+
+-- migration 6: attempts counted in one write each
+
+DROP FUNCTION IF EXISTS throttle(bytea, text, interval, boolean), throttle_delay(text, bigint);
+
+-- How long the next attempt has to wait; null: not at all, though another that began later was counted first. 5 for
+-- a pair and 100 for an address are free, then the wait doubles from a second to 5 minutes and to 1 minute. After 100
+-- failures on an account only addresses it has signed in from are heard, until its row has expired.
+CREATE FUNCTION throttle_wait(t throttles, from_known boolean) RETURNS interval LANGUAGE sql STABLE AS $$
+  SELECT CASE
+    WHEN t.kind = 'pair' AND t.attempts > 5 THEN t.last_at - now() + make_interval(secs => least(2 ^ least(t.attempts - 6, 20), 300))
+    WHEN t.kind = 'address' AND t.attempts > 100 THEN t.last_at - now() + make_interval(secs => least(2 ^ least(t.attempts - 101, 20), 60))
+    WHEN t.kind = 'account' AND t.attempts >= 100 AND NOT from_known THEN greatest(t.expires_at - now(), '1 second')
+  END
+$$;
+
+-- Counts an attempt and returns null, or how long it has to wait: then it is not counted. A row expires at a full
+-- ten minutes, for what is indexed is dear to change.
+CREATE FUNCTION throttle(of_key bytea, of_kind text, life interval, from_known boolean) RETURNS interval LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO throttles AS t (key, kind, attempts, expires_at)
+    VALUES (of_key, of_kind, 1, date_bin('10 minutes', now() + life + '10 minutes', 'epoch'))
+    ON CONFLICT (key) DO UPDATE
+    SET attempts = t.attempts + 1, last_at = now(), expires_at = greatest(t.expires_at, excluded.expires_at)
+    WHERE (throttle_wait(t, from_known) > '0') IS NOT TRUE;
+  IF FOUND THEN
+    RETURN NULL;
+  END IF;
+  RETURN (SELECT throttle_wait(t, from_known) FROM throttles t WHERE t.key = of_key); -- which is locked
+END $$;

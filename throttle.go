@@ -67,19 +67,22 @@ func countAttempt(ctx context.Context, q querier, a attempt) error {
 // known from now on; for the address and the account it was no failure. Failures of others stay.
 func forgiveAttempt(ctx context.Context, q querier, a attempt) error {
 	const query = `
-		WITH locked AS ( -- in the order in which countAttempt locks them
-			SELECT key
-			FROM throttles
-			WHERE key IN ($1, $2, $3)
-			ORDER BY array_position(ARRAY[$1, $2, $3]::bytea[], key)
-			FOR UPDATE
+		WITH pair AS (
+			UPDATE throttles
+			SET attempts = 0, known = true, expires_at = date_bin('10 minutes', now() + interval '90 days', 'epoch')
+			WHERE key = $1
+			RETURNING key
+		), address AS ( -- locked after the pair, as countAttempt does
+			UPDATE throttles t
+			SET attempts = greatest(t.attempts - 1, 0)
+			FROM pair
+			WHERE t.key = $2
+			RETURNING t.key
 		)
 		UPDATE throttles t
-		SET attempts = CASE WHEN kind = 'pair' THEN 0 ELSE greatest(attempts - 1, 0) END,
-			known = (kind = 'pair'),
-			expires_at = CASE WHEN kind = 'pair' THEN now() + interval '90 days' ELSE expires_at END
-		FROM locked
-		WHERE t.key = locked.key`
+		SET attempts = greatest(t.attempts - 1, 0)
+		FROM address
+		WHERE t.key = $3`
 	_, err := execute(ctx, q, "forgive attempt", query, a.pair, a.address, a.account)
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -304,26 +303,27 @@ type userFilter struct {
 	status, part, role *string // nil: any
 }
 
-// listUsers returns users. All by name, the common case, is a statement that is planned once; any other is
-// planned for its very filters and order, of which the planner then keeps one index and no more.
+// listUsers returns users. All by name, the common case, is a statement that is planned once, for it can yield no more
+// than a page. Any other is planned for its very filters and order, of which the planner then keeps one index and no
+// more; but how a part of names is spread over the order it cannot know, so that is looked for among the first 10,000,
+// and then, where that was in vain, among all.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const byName = `
 		SELECT ` + userColumns + `
-		FROM users u
-		WHERE u.username > $1
+		FROM (SELECT * FROM users WHERE username > $1 ORDER BY username LIMIT 501) u
 		ORDER BY u.username
 		LIMIT $2`
-	const found = `
-		WHERE CASE $1
+	const afterKeys = ` CASE $1
 				WHEN 'username' THEN u.username > $2
 				WHEN '-username' THEN u.username < $2
 				WHEN 'created_at' THEN (u.created_at, u.id) > ($2::timestamptz, $3::uuid)
 				WHEN '-created_at' THEN (u.created_at, u.id) < ($2::timestamptz, $3::uuid)
 				WHEN 'last_login_at' THEN (coalesce(u.last_login_at, '-infinity'), u.id) > ($2::timestamptz, $3::uuid)
 				ELSE (coalesce(u.last_login_at, '-infinity'), u.id) < ($2::timestamptz, $3::uuid)
-			END
-			AND ($4::text IS NULL OR u.status = $4)
-			AND ($5::text IS NULL OR u.username LIKE lower($5) OR u.email LIKE lower($5) OR lower(u.display_name) LIKE lower($5))
+			END`
+	const matches = ` ($4::text IS NULL OR u.status = $4)
+			AND ($5::text IS NULL OR u.username LIKE lower($5) OR u.email LIKE lower($5) OR lower(u.display_name) LIKE lower($5))`
+	const inOrder = `
 		ORDER BY
 			CASE $1 WHEN 'username' THEN u.username END,
 			CASE $1 WHEN '-username' THEN u.username END DESC,
@@ -331,30 +331,30 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 			CASE $1 WHEN '-created_at' THEN u.created_at WHEN '-last_login_at' THEN coalesce(u.last_login_at, '-infinity') END DESC,
 			CASE WHEN $1 IN ('created_at', 'last_login_at') THEN u.id END,
 			CASE WHEN $1 IN ('-created_at', '-last_login_at') THEN u.id END DESC
-		LIMIT $6`
-	const ofAnyRole = `
-		SELECT ` + userColumns + `
-		FROM users u` + found
-	const ofRole = `
-		SELECT ` + userColumns + `
-		FROM users u
-		JOIN user_roles f ON f.user_id = u.id AND f.role_id = $7::bigint` + found
+		LIMIT `
+	const columns = `SELECT ` + userColumns + ` FROM `
 	if f.sort == "username" && f.status == nil && f.part == nil && f.role == nil {
 		return collect[user](ctx, q, "list users", byName, after[0], limit)
 	}
-	var pattern *string
-	if f.part != nil {
-		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%")
+	from, args := `users u`, []any{pgx.QueryExecModeExec, f.sort, after[0], after[1], f.status, nil, limit}
+	if f.role != nil {
+		role, err := roleNamed(ctx, q, "role", *f.role)
+		if err != nil {
+			return nil, err
+		}
+		from, args = `users u JOIN user_roles f ON f.user_id = u.id AND f.role_id = $7::bigint`, append(args, role.ID)
 	}
-	args := []any{pgx.QueryExecModeExec, f.sort, after[0], after[1], f.status, pattern, limit}
-	if f.role == nil {
-		return collect[user](ctx, q, "list users", ofAnyRole, args...)
+	if f.part == nil {
+		return collect[user](ctx, q, "list users", columns+from+` WHERE`+afterKeys+` AND`+matches+inOrder+`$6`, args...)
 	}
-	role, err := roleNamed(ctx, q, "role", *f.role)
-	if err != nil {
-		return nil, err
+	args[5] = "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%"
+	near := columns + `(SELECT u.* FROM ` + from + ` WHERE` + afterKeys + inOrder + `10000) u WHERE` + matches + inOrder + `$6`
+	users, err := collect[user](ctx, q, "list users", near, args...)
+	if err != nil || len(users) == limit {
+		return users, err
 	}
-	return collect[user](ctx, q, "list users", ofRole, append(args, role.ID)...)
+	far := columns + `(SELECT u.* FROM ` + from + ` WHERE` + afterKeys + ` AND` + matches + ` OFFSET 0) u` + inOrder + `$6`
+	return collect[user](ctx, q, "list users", far, args...)
 }
 
 // newUser is what a user is made of. The fields have been checked.
@@ -385,15 +385,17 @@ func checkIdentity(v *invalid, username string, email *string, displayName strin
 // normalizeUsername returns the name in lower case and whether it can be a user name at all. Names
 // are ASCII, so none can look like another, and hold no @, so none can be an e-mail address.
 func normalizeUsername(name string) (string, bool) {
-	ok := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,62}$`).MatchString(name)
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1]) && strings.Trim(name, letters+"._-") == ""
 	return strings.ToLower(name), ok
 }
 
 // normalizeEmail returns the address in lower case and whether it has the shape of one, in ASCII. It is
 // never verified and only a way to log in, so that is enough.
 func normalizeEmail(address string) (string, bool) {
-	ok := len(address) <= 254 && regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`).MatchString(address)
-	return strings.ToLower(address), ok
+	local, host, _ := strings.Cut(address, "@")
+	odd := strings.ContainsFunc(local+host, func(c rune) bool { return c <= ' ' || c > '~' || c == '@' })
+	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
 }
 
 // isLine: one line of low to high code points, none a control character or one that turns writing around.
