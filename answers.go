@@ -84,7 +84,7 @@ func (s *server) writeDone(w http.ResponseWriter, err error, touched ...string) 
 	return nil
 }
 
-// maxPage is the most items a list answers at once.
+// maxPage is the most items a list answers at once; listUsers counts on it.
 const maxPage = 500
 
 // readPage reads limit, and from the cursor the keys after which the page begins; first are those of the

@@ -323,6 +323,9 @@ func (c *requestContext) Err() error { return c.start().Err() }
 // Deadline is when the time limit ends.
 func (c *requestContext) Deadline() (time.Time, bool) { return c.start().Deadline() }
 
+// Value lets a context derived from this one hang on the time limit itself; else it would need a goroutine to wait for it.
+func (c *requestContext) Value(key any) any { return c.start().Value(key) }
+
 // end gives back what a time limit that has started holds.
 func (c *requestContext) end() {
 	c.once.Do(func() {})

@@ -138,22 +138,22 @@ var (
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (sess session, err error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
-			AND EXISTS (SELECT FROM users u WHERE u.id = s.user_id AND u.status = 'active')`
-	const columns = `
-		s.id AS session_id, s.user_id::text, s.generation, least(s.idle_expires_at, s.expires_at) AS expires_at`
+			AND (SELECT u.status FROM users u WHERE u.id = s.user_id) = 'active'`
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
 			idle_expires_at = least(now() + $3::interval, s.expires_at)` + live + `
 			AND s.generation = $2
-		RETURNING ` + columns
+		RETURNING s.user_id::text, least(s.idle_expires_at, s.expires_at)`
 	const look = `
-		SELECT s.rotated_at + $2::interval > now() AS graced, ` + columns + `
+		SELECT s.id AS session_id, s.user_id::text, s.generation, least(s.idle_expires_at, s.expires_at) AS expires_at,
+			s.rotated_at + $2::interval > now() AS graced
 		FROM sessions s` + live + `
 		FOR UPDATE`
+	sess = session{SessionID: id, Generation: generation + 1}
 	row := db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL) // no collectOne: each user does this again and again
-	switch err = row.Scan(&sess.SessionID, &sess.UserID, &sess.Generation, &sess.ExpiresAt); {
+	switch err = row.Scan(&sess.UserID, &sess.ExpiresAt); {
 	case err == nil:
 		return sess, nil
 	case !errors.Is(err, pgx.ErrNoRows):

@@ -44,9 +44,8 @@ func customer(address netip.Addr) netip.Addr {
 }
 
 // countAttempt counts the attempt before anything is done for it or known of the account, in one statement: any
-// number at once, on any number of instances, are all counted. One that comes too early is a problem 429, and is
-// not counted again: hammering from one place does not put an account under siege. When that is, and how long the
-// delays are, is in schema.sql, with throttle.
+// number at once, on any number of instances, are all counted. One that comes too early (see throttle_wait in
+// schema.sql) is a problem 429, and not counted: hammering from one place does not put an account under siege.
 func countAttempt(ctx context.Context, q querier, a attempt) error {
 	const query = `
 		SELECT coalesce( -- which goes no further than to the first that has to wait

@@ -303,10 +303,9 @@ type userFilter struct {
 	status, part, role *string // nil: any
 }
 
-// listUsers returns users. All by name, the common case, is a statement that is planned once, for it can yield no more
-// than a page. Any other is planned for its very filters and order, of which the planner then keeps one index and no
-// more; but how a part of names is spread over the order it cannot know, so that is looked for among the first 10,000,
-// and then, where that was in vain, among all.
+// listUsers returns users. All by name, the common case, is planned once, since it yields no more than a page. Any other
+// is planned for its very filters and order, with one index. How a part of names is spread over the order the planner
+// cannot know, so that is looked for among the first 10,000, and where they do not fill the page, among all.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const byName = `
 		SELECT ` + userColumns + `
@@ -390,8 +389,7 @@ func normalizeUsername(name string) (string, bool) {
 	return strings.ToLower(name), ok
 }
 
-// normalizeEmail returns the address in lower case and whether it has the shape of one, in ASCII. It is
-// never verified and only a way to log in, so that is enough.
+// normalizeEmail returns the address in lower case and whether it has the shape of one. It is only a way to log in.
 func normalizeEmail(address string) (string, bool) {
 	local, host, _ := strings.Cut(address, "@")
 	odd := strings.ContainsFunc(local+host, func(c rune) bool { return c <= ' ' || c > '~' || c == '@' })
