@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -64,12 +63,11 @@ func benchAnalysis(t *testing.T, files, folders int) float64 {
 	url := newDatabase(t)
 	floor := benchFloor(t, url, filepath.Join(top, "tiles"), paths, values)
 
-	// The memory limit is that of main.
 	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url, "CAIRN_STATE_DIR="+state, "CAIRN_DATASETS_DIR="+top)
 	c := ts.signIn("root", "all")
 	dataset := c.addDataset("tiles")
 	ts.stop()
-	p := startProcess(t, append(ts.env, fmt.Sprintf("GOMEMLIMIT=%d", memoryLimit)))
+	p := startProcess(t, ts.env)
 	c.url = p.url
 	analyze := func() float64 {
 		start := time.Now()
@@ -85,15 +83,7 @@ func benchAnalysis(t *testing.T, files, folders int) float64 {
 	}
 	first := analyze()
 	unchanged := analyze()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	kib, err := strconv.Atoi(string(regexp.MustCompile(`VmHWM:\s*([0-9]+)`).FindSubmatch(status)[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	peak := float64(kib) / 1024
+	peak := float64(peakMemory(t, p.cmd.Process.Pid)) / (1 << 20)
 	fmt.Printf("%-28s %12.0f %12.0f %7.2f %12.0f %7.2f %10.1f\n", fmt.Sprintf("%d files, %d folders", files, folders),
 		floor, first, first/floor, unchanged, unchanged/first, peak)
 	p.kill()

@@ -17,7 +17,8 @@ import (
 func startHostile(t *testing.T) (p *process, address string) {
 	t.Helper()
 	dir := t.TempDir()
-	p = startProcess(t, []string{"CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir + "/datasets", "CAIRN_DATABASE_URL=" + newDatabase(t)})
+	p = startProcess(t, []string{"CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir + "/datasets",
+		"CAIRN_DATABASE_URL=" + newDatabase(t), "CAIRN_TRUSTED_PROXIES=127.0.0.1/32"})
 	return p, strings.TrimPrefix(p.url, "http://")
 }
 
@@ -31,6 +32,49 @@ func resident(t *testing.T, pid int) int {
 	var size, pages int
 	fmt.Sscan(string(text), &size, &pages)
 	return pages * os.Getpagesize()
+}
+
+// peakMemory is the most memory in bytes that a process has had resident.
+func peakMemory(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(status), "VmHWM:")
+	var kib int
+	fmt.Sscan(text, &kib)
+	return kib << 10
+}
+
+// TestManyLogins: of a great many logins at once each is answered, and the service answers others. Memory stays
+// bounded; only the soak says so, without the race detector, which multiplies it.
+func TestManyLogins(t *testing.T) {
+	t.Parallel()
+	p, _ := startHostile(t)
+	c := client{t: t, url: p.url}
+	statuses := make([]int, soakOr(1000, 300))
+	var wg sync.WaitGroup
+	for i := range statuses {
+		wg.Go(func() {
+			a, err := c.send("POST", "/api/v1/auth/login", strings.NewReader(fmt.Sprintf(`{"username":"user%d","password":"%s"}`, i, testPassword)), fmt.Sprintf("X-Forwarded-For: 10.0.%d.%d", i/250, i%250))
+			if err == nil {
+				statuses[i] = a.status
+			}
+		})
+	}
+	c.must(200, "GET", "/health", nil)
+	wg.Wait()
+	for i, status := range statuses {
+		if status != http.StatusUnauthorized && status != http.StatusServiceUnavailable {
+			t.Errorf("login %d: %d", i, status)
+		}
+	}
+	peak := peakMemory(t, p.cmd.Process.Pid)
+	t.Logf("%d logins at once: at most %d MiB", len(statuses), peak>>20)
+	if soakOr(1, 0) == 1 && peak > 150<<20 {
+		t.Error("that is more than 150 MiB")
+	}
 }
 
 // TestSlowClients: connections that send a byte a second, in the header or in a body, hold nobody up.
