@@ -82,7 +82,10 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		var sess session
 		var u user
 		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-			sess, u, err = createSession(ctx, tx, found.userID, found.version, device(r), callerOf(r).address.String(), s.cfg)
+			sess, err = createSession(ctx, tx, found.userID, found.version, device(r), callerOf(r).address.String(), s.cfg)
+			if err == nil { // by a statement of its own, which sees what createSession waited for
+				u, err = getUser(ctx, tx, found.userID)
+			}
 			if err != nil {
 				return err
 			}

@@ -284,7 +284,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg); !errors.Is(err, errToken) {
+	if _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg); !errors.Is(err, errToken) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
@@ -302,7 +302,7 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 	outcome := make(chan error)
 	go func() {
-		_, _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg)
+		_, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg)
 		outcome <- err
 	}()
 	waitFor(t, "the login to wait for the row's lock", func() bool {
@@ -313,6 +313,28 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 	if err := <-outcome; !errors.Is(err, errToken) {
 		t.Errorf("a session from credentials that were changing: %v", err)
+	}
+
+	// A role is taken away meanwhile: the answer does not show it.
+	if tx, err = ts.db.Begin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceRoles(ctx, tx, operatorActor(), must(getUser(ctx, tx, id)), []string{memberRole}); err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan answer)
+	go func() {
+		a, _ := ts.client().send("POST", "/api/v1/auth/login", strings.NewReader(`{"username":"ada","password":"`+testPassword+`"}`))
+		answers <- a
+	}()
+	waitFor(t, "the login to wait for the row's lock", func() bool {
+		return ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	})
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answers; a.status != 200 || !strings.Contains(string(a.body), `"roles":["member"]`) {
+		t.Errorf("signed in as the roles changed: %s", a.body)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"os/signal"
 	osuser "os/user"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -229,10 +228,10 @@ func startServer(t *testing.T, adjust func(*server), env ...string) *testServer 
 // serveUnderTest is a service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names
 // a file whose reading kills it, CAIRN_TEST_CHUNK how many files make a chunk.
 func serveUnderTest() int {
-	debug.SetMemoryLimit(memoryLimit) // as main does
 	env := os.Environ()
 	cfg, err := loadConfig(env)
 	if err == nil {
+		limitMemory(cfg)
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {

@@ -81,7 +81,7 @@ func checkKeys(body []byte) error {
 		}
 		if n := len(open); n > 0 && open[n-1].wantKey {
 			if key, isKey := token.(string); isKey {
-				if strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+				if key == "" || strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 					return malformed("unknown_field", "There is no field %.64q.", key)
 				}
 				if open[n-1].seen[key] {

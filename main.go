@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -34,10 +35,6 @@ import (
 // version is what "cairn version" prints.
 const version = "0.1.0"
 
-// memoryLimit is where the collector begins to work harder, in bytes. Each password hash leaves 19 MiB of garbage, which
-// must not pile up; some thousand idle connections hold 30 KiB each, and below what is in use it would never rest.
-const memoryLimit = 128 << 20
-
 // usage is what "cairn help" prints.
 //
 //go:embed usage.txt
@@ -48,7 +45,6 @@ var errUsage = errors.New("see: cairn help")
 
 // main is the only place that ends the process.
 func main() {
-	debug.SetMemoryLimit(memoryLimit)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	env := os.Environ()
 	if len(os.Args) > 1 && os.Args[1] != "serve" {
@@ -67,6 +63,12 @@ func main() {
 		os.Exit(3)
 	}
 	os.Exit(1)
+}
+
+// limitMemory says where the collector begins to work harder: each password hash leaves its memory as garbage, which
+// must not pile up. There is room for those that run and some thousand idle connections; below that it would never rest.
+func limitMemory(cfg config) {
+	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
 }
 
 // run is the program: it carries out one command until that is done or ctx ends.
@@ -99,6 +101,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		for _, name := range unknownSettings(env) {
 			log.Warn("there is no such setting", "name", name)
 		}
+		limitMemory(cfg)
 		return serve(ctx, cfg, log, stdout, func(*server) {})
 	case args[0] == "migrate" && len(args) == 1:
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return migrate(ctx, pool, log) })

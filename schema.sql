@@ -437,8 +437,6 @@ CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_me
 
 -- migration 6: attempts counted in one write each
 
-DROP FUNCTION IF EXISTS throttle(bytea, text, interval, boolean), throttle_delay(text, bigint);
-
 -- How long the next attempt has to wait; null: not at all, though another that began later was counted first. 5 for
 -- a pair and 100 for an address are free, then the wait doubles from a second to 5 minutes and to 1 minute. After 100
 -- failures on an account only addresses it has signed in from are heard, until its row has expired.
@@ -452,7 +450,7 @@ $$;
 
 -- Counts an attempt and returns null, or how long it has to wait: then it is not counted. A row expires at a full
 -- ten minutes, for what is indexed is dear to change.
-CREATE FUNCTION throttle(of_key bytea, of_kind text, life interval, from_known boolean) RETURNS interval LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION throttle(of_key bytea, of_kind text, life interval, from_known boolean) RETURNS interval LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO throttles AS t (key, kind, attempts, expires_at)
     VALUES (of_key, of_kind, 1, date_bin('10 minutes', now() + life + '10 minutes', 'epoch'))

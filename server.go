@@ -328,7 +328,7 @@ func (c *requestContext) Value(key any) any { return c.start().Value(key) }
 
 // end gives back what a time limit that has started holds.
 func (c *requestContext) end() {
-	c.once.Do(func() {})
+	c.once.Do(func() { c.limited = c.Context })
 	if c.release != nil {
 		c.release()
 	}

@@ -97,31 +97,24 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 	return s.writeDone(w, err, id)
 }
 
-// createSession opens a session and returns it with its user, unless his password or status has changed since the
-// credentials were read: errToken. The user's row is locked by the update, so a change that commits first is seen,
-// and one that comes later finds the session and ends it.
-func createSession(ctx context.Context, q querier, userID string, version int64, device, address string, cfg config) (session, user, error) {
+// createSession opens a session, unless the user's password or status has changed since the credentials were read:
+// errToken. The user's row is locked by the update, so a change that commits first is seen, and one that comes later
+// finds the session and ends it.
+func createSession(ctx context.Context, q querier, userID string, version int64, device, address string, cfg config) (session, error) {
 	const query = `
 		WITH u AS (
-			UPDATE users u
+			UPDATE users
 			SET last_login_at = now()
 			WHERE id = $2 AND status = 'active' AND credential_version = $3
-			RETURNING ` + userColumns + `
-		), s AS (
-			INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
-			SELECT $1, $2, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
-			FROM u
-			RETURNING id AS session_id, user_id::text, generation, least(idle_expires_at, expires_at) AS expires_at
+			RETURNING id
 		)
-		SELECT *
-		FROM s, u`
+		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
+		SELECT $1, u.id, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
+		FROM u
+		RETURNING id AS session_id, user_id::text, generation, least(idle_expires_at, expires_at) AS expires_at`
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
-	found, err := collectOne[struct {
-		session
-		user
-	}](ctx, q, errToken, "create session", query, id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax)
-	return found.session, found.user, err
+	return collectOne[session](ctx, q, errToken, "create session", query, id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax)
 }
 
 // The 401 of a session that is over or was never there, and of one that is ended now: an old generation was

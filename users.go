@@ -343,17 +343,18 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 		}
 		from, args = `users u JOIN user_roles f ON f.user_id = u.id AND f.role_id = $7::bigint`, append(args, role.ID)
 	}
-	if f.part == nil {
-		return collect[user](ctx, q, "list users", columns+from+` WHERE`+afterKeys+` AND`+matches+inOrder+`$6`, args...)
+	found := from + ` WHERE` + afterKeys + ` AND` + matches
+	if f.part != nil {
+		args[5] = "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%"
 	}
-	args[5] = "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%"
-	near := columns + `(SELECT u.* FROM ` + from + ` WHERE` + afterKeys + inOrder + `10000) u WHERE` + matches + inOrder + `$6`
-	users, err := collect[user](ctx, q, "list users", near, args...)
-	if err != nil || len(users) == limit {
-		return users, err
+	if f.part != nil && f.role == nil {
+		near := columns + `(SELECT * FROM users u WHERE` + afterKeys + inOrder + `10000) u WHERE` + matches + inOrder + `$6`
+		if users, err := collect[user](ctx, q, "list users", near, args...); err != nil || len(users) == limit {
+			return users, err
+		}
+		found = `(SELECT * FROM users u WHERE` + afterKeys + ` AND` + matches + ` OFFSET 0) u`
 	}
-	far := columns + `(SELECT u.* FROM ` + from + ` WHERE` + afterKeys + ` AND` + matches + ` OFFSET 0) u` + inOrder + `$6`
-	return collect[user](ctx, q, "list users", far, args...)
+	return collect[user](ctx, q, "list users", columns+found+inOrder+`$6`, args...)
 }
 
 // newUser is what a user is made of. The fields have been checked.
