@@ -289,6 +289,9 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 
 	// The change is under way: the login waits for it, and then sees it.
+	waits := func() bool {
+		return ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	}
 	before, err = getCredentials(ctx, ts.db, "ada")
 	if err != nil {
 		t.Fatal(err)
@@ -305,9 +308,7 @@ func TestLoginRacesChange(t *testing.T) {
 		_, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg)
 		outcome <- err
 	}()
-	waitFor(t, "the login to wait for the row's lock", func() bool {
-		return ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	})
+	waitFor(t, "the login to wait for the row's lock", waits)
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -327,9 +328,7 @@ func TestLoginRacesChange(t *testing.T) {
 		a, _ := ts.client().send("POST", "/api/v1/auth/login", strings.NewReader(`{"username":"ada","password":"`+testPassword+`"}`))
 		answers <- a
 	}()
-	waitFor(t, "the login to wait for the row's lock", func() bool {
-		return ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
-	})
+	waitFor(t, "the login to wait for the row's lock", waits)
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -304,8 +304,8 @@ type userFilter struct {
 }
 
 // listUsers returns users. All by name, the common case, is planned once, since it yields no more than a page. Any other
-// is planned for its very filters and order, with one index. How a part of names is spread over the order the planner
-// cannot know, so that is looked for among the first 10,000, and where they do not fill the page, among all.
+// is planned for its filters. How a part of names is spread over the order the planner cannot know: it is looked for
+// among the first 10,000, then among all; not with a role, all of whose holders would be sorted to know the first.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const byName = `
 		SELECT ` + userColumns + `
@@ -382,8 +382,8 @@ func checkIdentity(v *invalid, username string, email *string, displayName strin
 	return name, email
 }
 
-// normalizeUsername returns the name in lower case and whether it can be a user name at all. Names
-// are ASCII, so none can look like another, and hold no @, so none can be an e-mail address.
+// normalizeUsername returns the name in lower case and whether it can be one at all. Names are ASCII, so none can look
+// like another, and hold no @, so none can be an e-mail address.
 func normalizeUsername(name string) (string, bool) {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1]) && strings.Trim(name, letters+"._-") == ""
