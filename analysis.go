@@ -208,7 +208,7 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 	if errors.Is(err, errNotOurs) {
 		err = nil // it has ended
 	}
-	return s.writeDone(w, err)
+	return writeDone(w, err)
 }
 
 // pathAnalysis returns the analysis that the request's path names.

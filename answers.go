@@ -74,12 +74,11 @@ func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	return writeBytes(w, http.StatusOK, "application/json", body)
 }
 
-// writeDone answers 204 to a change, where err is nil, once the principals that it touches are dropped.
-func (s *server) writeDone(w http.ResponseWriter, err error, touched ...string) error {
+// writeDone answers 204 to a change if err is nil, and else returns err.
+func writeDone(w http.ResponseWriter, err error) error {
 	if err != nil {
 		return err
 	}
-	s.principals.drop(touched...)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -180,6 +179,12 @@ type fieldError struct {
 // errNotFound is what is said of anything that is not there.
 var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
 
+// databaseUnavailable is the 503 for a database that did not answer, or not in time.
+func databaseUnavailable(err error) *problem {
+	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database did not answer in time.",
+		retryAfter: 2 * time.Second, err: err}
+}
+
 // malformed is a request that cannot be read: 400.
 func malformed(code, format string, args ...any) error {
 	return &problem{status: http.StatusBadRequest, code: code, detail: fmt.Sprintf(format, args...)}
@@ -221,11 +226,11 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
 	case ok:
-	case errors.Is(err, context.Canceled) && r.Context().(*requestContext).era.Err() == nil:
+	case errors.Is(err, context.Canceled):
 		w.status = 499              // as nginx logs it
 		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
-	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
-		p = &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
+	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
+		p = databaseUnavailable(err)
 	default:
 		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
 	}

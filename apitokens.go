@@ -96,14 +96,14 @@ func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 		only = &id
 	}
 	var ended []string
-	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
+	err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) (err error) {
 		ended, err = deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
 		if err == nil && only != nil && len(ended) == 0 {
 			return errNotFound
 		}
 		return err
 	})
-	return s.writeDone(w, err, ended...)
+	return writeDone(w, err)
 }
 
 // checkAPIToken notes what is wrong with a new API token.
@@ -163,21 +163,6 @@ func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *s
 		}
 	}
 	return ids, nil
-}
-
-// getTokenPrincipal returns whose API token has this hash, if token and owner are good; else errToken.
-func getTokenPrincipal(ctx context.Context, q querier, hash []byte) (*principal, error) {
-	const query = `
-		SELECT
-			t.id::text AS credential_id,
-			t.permissions AS narrowed,
-			t.expires_at AS credential_expires_at,
-			extract(epoch FROM t.expires_at - now())::float8 AS seconds_left,` + principalColumns + `
-		FROM api_tokens t
-		JOIN users u ON u.id = t.user_id
-		WHERE t.token_hash = $1 AND t.expires_at > now()
-			AND u.status = 'active'`
-	return onePrincipal(ctx, q, "token", query, hash)
 }
 
 // noteTokenUse writes when an API token was last used, at most once a minute.

@@ -142,7 +142,7 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last
 		DELETE FROM audit_unsealed
 		WHERE audit_id = ANY ($2)`
 	last = known
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		var ours, there bool
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&ours); err != nil || !ours {
 			return err

@@ -81,7 +81,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	default:
 		var sess session
 		var u user
-		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		err := inTransaction(ctx, s.db, func(tx pgx.Tx) error {
 			sess, err = createSession(ctx, tx, found.userID, found.version, device(r), callerOf(r).address.String(), s.cfg)
 			if err == nil { // by a statement of its own, which sees what createSession waited for
 				u, err = getUser(ctx, tx, found.userID)
@@ -178,18 +178,14 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx := r.Context()
 	sess, err := rotateSession(ctx, s.db, id, generation, actorOf(r), s.cfg)
-	var p *principal
+	var u user
 	if err == nil {
-		p, err = s.principals.get(uuidText(id), func() (*principal, error) { return getSessionPrincipal(ctx, s.db, uuidText(id), sess.UserID) })
-	}
-	if errors.Is(err, errToken) { // since it was rotated
-		err = errSessionEnded
+		u, err = getUser(ctx, s.db, sess.UserID)
 	}
 	switch err {
 	case nil:
-		return s.writeTokens(w, p.User, sess)
+		return s.writeTokens(w, u, sess)
 	case errTokenReused, errSessionLost:
-		s.principals.drop(uuidText(id))
 		http.SetCookie(w, s.cookie("", -1))
 	case errSessionEnded:
 		http.SetCookie(w, s.cookie("", -1))
@@ -212,23 +208,32 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if len(ids) > 0 {
-		err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 			_, err := endSessions(r.Context(), tx, actorOf(r), "session.logout", ids, "")
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		s.principals.drop(ids...)
 	}
 	http.SetCookie(w, s.cookie("", -1))
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// getMe answers GET /api/v1/auth/me, with bytes that were made when the principal was loaded.
+// getMe answers GET /api/v1/auth/me.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
-	return writeBytes(w, http.StatusOK, "application/json", principalOf(r).me)
+	type shownCredential struct {
+		Kind      string    `json:"kind"`
+		ID        string    `json:"id"`
+		ExpiresAt time.Time `json:"expires_at"`
+	}
+	p := principalOf(r)
+	return writeJSON(w, http.StatusOK, struct {
+		user
+		Permissions []string        `json:"permissions"`
+		Credential  shownCredential `json:"credential"`
+	}{p.User, p.Permissions, shownCredential{p.Kind, p.CredentialID, p.ExpiresAt}})
 }
 
 // updateMe answers PATCH /api/v1/auth/me: one's own display name; and e-mail address, which is a way to
@@ -266,7 +271,6 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.principals.drop(me.ID)
 	return writeJSON(w, http.StatusOK, after)
 }
 

@@ -137,7 +137,8 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 	for _, table := range regexp.MustCompile(`CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
 		ours = append(ours, table[1])
 	}
-	return withOwnDatabase(ctx, cfg, log, func(db *pgxpool.Pool) error {
+	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
+		db := d.pool
 		var foreign string
 		var runs bool
 		if err := db.QueryRow(ctx, strangers, ours).Scan(&foreign); err != nil {

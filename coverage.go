@@ -72,11 +72,7 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, end, err := s.unhurried(w, r)
-	if err != nil {
-		return err
-	}
-	defer end()
+	ctx := r.Context()
 	details, err := summarizeDataset(ctx, s.db, d)
 	if err != nil {
 		return err
@@ -99,7 +95,7 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		err = page.Execute(&svg, c)
 	}
-	end()
+	callerOf(r).leave() // a slow client holds no slot
 	if err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}

@@ -119,7 +119,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		_, err := endUserSessions(ctx, tx, actorOf(r), p.User.ID, p.CredentialID)
 		return err
 	})
-	return s.writeDone(w, err, p.User.ID)
+	return writeDone(w, err)
 }
 
 // resetPassword answers POST /api/v1/auth/password-reset: who holds a password token sets the
@@ -166,7 +166,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		s.log.Warn("the used token file could not be removed", "error", err)
 	}
-	return s.writeDone(w, nil, u.ID)
+	return writeDone(w, nil)
 }
 
 // findPasswordToken returns whose password the token may set; a problem 401 if it is not good (any more).

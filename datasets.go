@@ -61,7 +61,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var place place
 	err := errHangs
 	if s.analyzer.hung.Load() < maxHung {
-		ctx, cancel := context.WithTimeout(s.stopping, requestLimit/2)
+		ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
 		defer cancel()
 		err = s.analyzer.ask(ctx, new(atomic.Int64), func(context.Context, handOver) (err error) {
 			place, err = s.cfg.checkDataset(in.Name, in.Path, in.Description)
@@ -160,7 +160,7 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(r.Context(), tx, actorOf(r), "dataset.delete", d.target(), d, nil)
 	})
-	return s.writeDone(w, err)
+	return writeDone(w, err)
 }
 
 // pathDataset returns the dataset that the request's path names.

@@ -10,6 +10,8 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,11 +38,8 @@ const (
 // lockAnalyses plus its id is the lock of one analysis.
 const lockAnalyses = 0x6361_6972_0000_0000
 
-// The channels of notifications.
-const (
-	workChannel       = "cairn_work"       // analysis work may have appeared
-	principalsChannel = "cairn_principals" // what a principal may do or shows has changed: see schema.sql
-)
+// workChannel is about to go.
+const workChannel = "x"
 
 // querier is what a pool and a transaction have in common. Query functions take one; handlers decide
 // whether it is a transaction.
@@ -95,42 +94,180 @@ func databaseConfig(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// openPool connects with the settings every connection of Cairn has: times come back in UTC, and no
-// wait is without a limit. It fails where no connection can be made.
-func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
+// How long the database may take to accept a connection, on each host, and to answer a probe.
+const (
+	connectTimeout = time.Second
+	probeTimeout   = 2 * time.Second
+)
+
+// database is the way to PostgreSQL: a pool for all work, and a connection of the service's own for health
+// checks and heartbeats, which a full pool does not hold up.
+type database struct {
+	pool    *pgxpool.Pool
+	own     *pgxpool.Pool
+	sockets openConnections // of both
+	down    atomic.Bool
+	outages atomic.Int64 // how often the database became unreachable
+}
+
+// openDatabase connects to the database. It fails if no connection can be made.
+//
+// Nothing that the service does depends on a session of the database, so that a pooler may hand each
+// transaction to another session (PgBouncer in transaction mode). Therefore no settings are sent when a
+// connection is made, and behind a pooler no statement is prepared under a name.
+func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
+	d := &database{sockets: openConnections{open: map[*openConnection]time.Time{}}}
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
 		config.MaxConns = 16
 	}
-	config.ConnConfig.ConnectTimeout = 2 * time.Second // for each host
-	config.PingTimeout = time.Second                   // of a connection that has lain idle
-	for name, value := range map[string]string{
-		"application_name":                    "cairn",
-		"timezone":                            "UTC",            // of the times in an audit row as it is sealed
-		"default_transaction_isolation":       "read committed", // what every lock here counts on
-		"statement_timeout":                   "60s",
-		"lock_timeout":                        "5s",
-		"idle_in_transaction_session_timeout": "15s", // of an instance that froze
-	} {
-		config.ConnConfig.RuntimeParams[name] = value
+	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.DialFunc = d.sockets.dial
+	config.ConnConfig.RuntimeParams["application_name"] = "cairn"
+	pooled, err := isBehindPooler(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	if pooled {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	config.ConnConfig.OnPgError = func(_ *pgconn.PgConn, e *pgconn.PgError) bool {
+		if e.Code == "25006" { // a write was refused: this host has become a standby
+			d.pool.Reset()
+		}
+		return e.Severity != "FATAL"
+	}
+	config.PingTimeout = connectTimeout
+	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
+		return p.IdleDuration > 250*time.Millisecond // the database may have been restarted meanwhile
 	}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		types := conn.TypeMap()
-		types.RegisterType(&pgtype.Type{
+		conn.TypeMap().RegisterType(&pgtype.Type{
 			Name:  "timestamptz",
 			OID:   pgtype.TimestamptzOID,
 			Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
 		})
 		return nil
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
+	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("connect to the database: %w", err)
+	config = config.Copy()
+	config.MaxConns = 2 // a health check and a heartbeat
+	if d.own, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		d.pool.Close()
+		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
-	return pool, nil
+	return d, nil
+}
+
+// close closes all connections, once those in use have been given back.
+func (d *database) close() {
+	d.pool.Close()
+	d.own.Close()
+}
+
+// isBehindPooler reports whether another program answers in the database's place. PostgreSQL gives
+// each client the process id of its session; a pooler makes one up.
+func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(ctx)
+	var pid uint32
+	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+	return pid != conn.PgConn().PID(), err
+}
+
+// openConnections are the network connections of a pool, so that all can be cut at once.
+type openConnections struct {
+	mu   sync.Mutex
+	open map[*openConnection]time.Time // when each was made
+}
+
+// openConnection leaves its set when it is closed.
+type openConnection struct {
+	net.Conn
+	set *openConnections
+}
+
+// dial connects as a pool's DialFunc.
+func (c *openConnections) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	opened := &openConnection{conn, c}
+	c.open[opened] = time.Now()
+	return opened, nil
+}
+
+// Close closes the connection.
+func (c *openConnection) Close() error {
+	c.set.mu.Lock()
+	delete(c.set.open, c)
+	c.set.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// cut breaks every connection that was made before a time. Whoever waits for an answer over one gets an
+// error at once.
+func (c *openConnections) cut(before time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn, made := range c.open {
+		if made.Before(before) {
+			conn.Conn.Close()
+		}
+	}
+}
+
+// watch asks the database once a second whether it answers, until ctx ends. If it does not, every
+// connection made before is dropped: the next one may lead to another server.
+func (d *database) watch(ctx context.Context, log *slog.Logger) {
+	for tick := time.Tick(time.Second); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+		}
+		began := time.Now()
+		probing, cancel := context.WithTimeout(ctx, probeTimeout)
+		err := d.probe(probing)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			d.sockets.cut(began)
+			d.pool.Reset()
+			d.own.Reset()
+		}
+		switch wasDown := d.down.Swap(err != nil); {
+		case err != nil && !wasDown:
+			d.outages.Add(1)
+			log.Warn("database unreachable", "error", err)
+		case err == nil && wasDown:
+			log.Info("database reachable")
+		}
+	}
+}
+
+// probe asks the database for an answer over the service's own connection.
+func (d *database) probe(ctx context.Context) error {
+	_, err := d.own.Exec(ctx, `SELECT`)
+	return err
+}
+
+// beginSQL begins a transaction. If this instance freezes in it, PostgreSQL ends it and so frees its locks.
+const beginSQL = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '15s'`
+
+// inTransaction runs do in a transaction, which is committed if do returns nil and else rolled back.
+func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: beginSQL}, do)
 }
 
 // parseMigrations splits schema.sql before its "-- migration N: title" lines, which count up from 1.
@@ -158,7 +295,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
 			return fmt.Errorf("lift the time limits: %w", err)
 		}
@@ -195,65 +332,6 @@ func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	return err
 }
 
-// How soon a database that falls silent is noticed. Every request is to have an answer within 2 s.
-const (
-	probePause    = 250 * time.Millisecond
-	probePatience = 1250 * time.Millisecond
-)
-
-// listener receives change notifications (LISTEN) over a connection of its own, and by it finds out whether the
-// database answers.
-type listener struct {
-	channels []string
-	up       func(hangUp func())           // listening has begun: what was sent before is lost. hangUp ends it
-	down     func(err error)               // the database does not answer, at least over the connection
-	received func(channel, payload string) // a notification
-}
-
-// run listens until ctx ends, and connects again whenever the connection breaks.
-func (l listener) run(ctx context.Context, config *pgx.ConnConfig) {
-	for ctx.Err() == nil {
-		if err := l.session(ctx, config); ctx.Err() == nil {
-			l.down(err)
-		}
-		pause(ctx, probePause)
-	}
-}
-
-// session listens over one connection until that breaks.
-func (l listener) session(ctx context.Context, config *pgx.ConnConfig) error {
-	ctx, hangUp := context.WithCancel(ctx)
-	defer hangUp()
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	for connected := false; ; connected = true {
-		probe, cancel := context.WithTimeout(ctx, probePatience)
-		for _, channel := range l.channels { // anew each time: it does no harm, and asks for an answer
-			if _, err = conn.Exec(probe, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
-				break
-			}
-		}
-		cancel()
-		if err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-		if !connected {
-			l.up(hangUp)
-		}
-		for wait, cancel := context.WithTimeout(ctx, probePause); ; {
-			n, err := conn.WaitForNotification(wait)
-			if err != nil {
-				cancel()
-				break // it has been silent for a while, or is gone
-			}
-			l.received(n.Channel, n.Payload)
-		}
-	}
-}
-
 // pause waits for the duration or the end of ctx, whichever comes first.
 func pause(ctx context.Context, d time.Duration) {
 	select {
@@ -287,7 +365,7 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 		WHERE expires_at < now();
 		DELETE FROM instances
 		WHERE seen_at < now() - interval '100 days'`
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		var ours bool
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&ours); err != nil || !ours {
 			return err
@@ -315,5 +393,5 @@ func isUnavailable(err error) bool {
 			strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
 	}
 	_, isNet := errors.AsType[net.Error](err)
-	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }

@@ -564,16 +564,21 @@ func TestOutageWhileReading(t *testing.T) {
 	for range maxDeaths {
 		awaitRead()
 		allow("false")
-		beats := said("housekeeping")
-		waitFor(t, "the service to notice", func() bool { return said("housekeeping") >= beats+2 })
+		waitFor(t, "the service to notice", ts.database.down.Load)
 		allow("false") // of a connection that was just being made too
 		before := said("analysis")
 		proceed <- true // storing fails, and so does giving back
-		waitFor(t, "the service to try again and again", func() bool { return said("housekeeping") >= beats+5 })
+		outage := ts.database.outages.Load()
+		for range 20 {
+			c.refused(503, "database_unavailable", "GET", "/health", nil)
+		}
 		if n := said("analysis"); n > before+1 {
 			t.Errorf("%d lines about one outage", n-before)
 		}
 		allow("true")
+		if ts.database.outages.Load() != outage {
+			t.Error("one outage was counted twice")
+		}
 	}
 	awaitRead()
 	var blamed int

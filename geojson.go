@@ -63,8 +63,8 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	return s.writeFeatures(w, r, d.Name, func(ctx context.Context, emit func(feature) error) error {
-		return s.eachFile(ctx, f, func(file datasetFile) error {
+	return s.writeFeatures(w, r, d.Name, func(_ context.Context, emit func(feature) error) error {
+		return s.eachFile(r, f, func(file datasetFile) error {
 			if file.BBox == nil && all != "1" {
 				return nil
 			}
@@ -76,12 +76,18 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 
 // eachFile hands over all files that the filter lets through. It reads them in batches, so that a client that is slow
 // holds no connection to the database.
-func (s *server) eachFile(ctx context.Context, f fileFilter, do func(datasetFile) error) error {
+func (s *server) eachFile(r *http.Request, f fileFilter, do func(datasetFile) error) error {
+	ctx := r.Context()
 	const batch = 1000
 	for after := firstFile(); ; {
-		limited, cancel := s.era.Load().bound(ctx, requestLimit)
+		leave, err := s.places.enter(ctx, callerOf(r).name())
+		if err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, slow.limit())
 		files, err := findFiles(limited, s.db, f, after, batch)
 		cancel()
+		leave()
 		if err != nil {
 			return err
 		}
@@ -119,7 +125,7 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 		return err
 	}
 	before := `{"type":"FeatureCollection","name":` + string(title) + `,"features":[` + "\n"
-	err = read(r.Context().(*requestContext).Context, func(f feature) error {
+	err = read(r.Context(), func(f feature) error {
 		encoded, err := encodeJSON(f)
 		if err == nil { // as long as the client goes on reading it may take its time
 			err = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
@@ -127,7 +133,7 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 		if err != nil {
 			return err
 		}
-		if _, err := io.WriteString(out, before+string(encoded)); err != nil || r.Context().(*requestContext).Context.Err() != nil {
+		if _, err := io.WriteString(out, before+string(encoded)); err != nil || r.Context().Err() != nil {
 			return context.Canceled // the client left
 		}
 		before = ","

@@ -225,6 +225,13 @@ func startServer(t *testing.T, adjust func(*server), env ...string) *testServer 
 	return ts
 }
 
+// startTwoServers starts two instances that share a database and a key file.
+func startTwoServers(t *testing.T, env ...string) (one, two *testServer) {
+	t.Helper()
+	one = startServer(t, nil, env...)
+	return one, startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
+}
+
 // serveUnderTest is a service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names
 // a file whose reading kills it, CAIRN_TEST_CHUNK how many files make a chunk.
 func serveUnderTest() int {

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // changes reads what an analysis found changed, as "change path", over as many pages as there are.
@@ -34,9 +36,14 @@ func (c client) changes(analysis, query string) (all []string) {
 // with PostgreSQL, somewhere in the middle. Each analysis ends by itself, and its counts, changes and rows are exact.
 func TestKilledInstances(t *testing.T) {
 	t.Parallel()
-	rounds := soakOr(50, 5)
 	db := startOwnPostgres(t)
-	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+db.url())
+	killInstances(t, soakOr(50, 5), db, db.url())
+}
+
+// killInstances is TestKilledInstances with instances that reach the database under this URL.
+func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
+	t.Helper()
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url)
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 10, 100)
@@ -106,6 +113,14 @@ func TestKilledInstances(t *testing.T) {
 		<-services[victim].exit
 		if withDatabase {
 			db.start()
+			waitFor(t, "the database", func() bool {
+				conn, err := pgx.Connect(t.Context(), url)
+				if err == nil {
+					_, err = conn.Exec(t.Context(), `SELECT`)
+					conn.Close(t.Context())
+				}
+				return err == nil
+			})
 		}
 		services[victim] = startProcess(t, envs[victim])
 		c.url = services[r.IntN(2)].url

@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	_ "embed"
 	"errors"
@@ -171,21 +172,23 @@ func isTerminal(stream any) bool {
 }
 
 // newServer puts the service together. Nothing runs yet.
-func newServer(cfg config, log *slog.Logger, pool *pgxpool.Pool, keys *keyring) *server {
+func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server {
 	s := &server{
-		cfg:     cfg,
-		log:     log,
-		db:      pool,
-		hasher:  newPasswordHasher(cfg.argon),
-		refused: refusals{counts: map[string]int64{}},
-		now:     time.Now,
-		turns:   make(chan struct{}, 2),
-		life:    10 * time.Second,
+		cfg:       cfg,
+		log:       log,
+		database:  d,
+		db:        d.pool,
+		instance:  rand.Text(),
+		hasher:    newPasswordHasher(cfg.argon),
+		places:    newCallerLimit(max(1, int(d.pool.Config().MaxConns)/2)),
+		expensive: newCallerLimit(1),
+		slots:     make(chan struct{}, expensiveSlots),
+		refused:   refusals{counts: map[string]int64{}},
+		now:       time.Now,
+		life:      10 * time.Second,
 	}
 	s.keys.Store(keys)
-	s.era.Store(newEra())
-	s.principals = newPrincipalCache(func() time.Time { return s.now() })
-	s.analyzer = newAnalyzer(pool, cfg, log, s.principals.instance, func() time.Time { return s.now() })
+	s.analyzer = newAnalyzer(d.pool, cfg, log, s.instance, func() time.Time { return s.now() })
 	s.handle()
 	return s
 }
@@ -200,15 +203,15 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // from now on: by itself it would end the start
 	defer signal.Stop(hangups)
-	return withOwnDatabase(ctx, cfg, log, func(pool *pgxpool.Pool) error {
-		if err := migrate(ctx, pool, log); err != nil {
+	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
+		if err := migrate(ctx, d.pool, log); err != nil {
 			return err
 		}
 		keys, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, cfg.keysFile == "")
 		if err != nil {
 			return err
 		}
-		s := newServer(cfg, log, pool, keys)
+		s := newServer(cfg, log, d, keys)
 		s.hangups = hangups
 		if cfg.tlsCert != "" {
 			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
@@ -216,7 +219,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			}
 		}
 		adjust(s)
-		if err := noteInstance(ctx, pool, s.principals.instance, keys, s.life); err != nil {
+		if err := noteInstance(ctx, d.own, s.instance, keys, s.life); err != nil {
 			return err
 		}
 		if err := s.ensureAdministrator(ctx); err != nil {
@@ -277,9 +280,9 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	s.stopping = ctx
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
-	background.Go(func() { s.listen(working) })
-	background.Go(func() { s.keepAlive(working) })
-	background.Go(func() { s.keepHouse(working) })
+	background.Go(func() { s.database.watch(working, s.log) })
+	background.Go(func() { s.sendHeartbeats(working) })
+	background.Go(func() { s.runMaintenance(working) })
 	watched, unwatch := context.WithCancel(ctx) // who is told to stop answers no more through the front door
 	context.AfterFunc(working, unwatch)
 	background.Go(func() { s.keepWatchdog(watched, listener.Addr()) })
@@ -323,7 +326,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	background.Wait()
 	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if stopErr := instanceStopped(stopped, s.db, s.principals.instance); stopErr != nil {
+	if stopErr := instanceStopped(stopped, s.database.own, s.instance); stopErr != nil {
 		s.log.Warn("stopping", "error", stopErr)
 	}
 	return err
@@ -336,86 +339,47 @@ func (s *server) notify(state string) {
 	}
 }
 
-// listen takes in what the database tells of changes.
-func (s *server) listen(ctx context.Context) {
-	l := listener{
-		channels: []string{workChannel, principalsChannel},
-		up: func(hangUp func()) {
-			s.db.Reset() // what was connected before may lead to another server than this one
-			next := newEra()
-			context.AfterFunc(next, hangUp) // also when it is the pool that gets no answer
-			s.era.Store(next)
-			s.analyzer.wakeAll()
-			bounded, release := s.era.Load().bound(ctx, probePatience)
-			defer release()
-			if err := s.principals.beat(bounded, s.db); err != nil {
-				s.log.Warn("heartbeat", "error", err)
-			}
-		},
-		down: s.databaseDown,
-		received: func(channel, payload string) {
-			if channel == workChannel {
-				s.analyzer.wakeAll()
-			} else {
-				s.principals.received(payload)
-			}
-		},
-	}
-	l.run(ctx, s.db.Config().ConnConfig)
-}
-
-// keepAlive says that this instance lives, sends heartbeats, and reads the key file again on SIGHUP. None of it may take
-// long: where a heartbeat does, the pool's connections lead nowhere, whatever the listener's own does.
-func (s *server) keepAlive(ctx context.Context) {
-	life, heartbeat := time.Tick(s.life/3), time.Tick(heartbeatPause)
-	for {
-		var work func(ctx context.Context) error
+// sendHeartbeats extends this instance's lease until ctx ends, and reads the key file again on SIGHUP.
+func (s *server) sendHeartbeats(ctx context.Context) {
+	for tick := time.Tick(s.life / 3); ; {
+		work := func(ctx context.Context) error {
+			return noteInstance(ctx, s.database.own, s.instance, s.keys.Load(), s.life)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.hangups:
 			work = s.reloadKeys
-		case <-life:
-			work = func(ctx context.Context) error {
-				return noteInstance(ctx, s.db, s.principals.instance, s.keys.Load(), s.life)
-			}
-		case <-heartbeat:
-			work = func(ctx context.Context) error {
-				err := s.principals.beat(ctx, s.db)
-				if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					s.databaseDown(err)
-				}
-				return err
-			}
+		case <-tick:
 		}
-		bounded, release := s.era.Load().bound(ctx, 2*time.Second)
-		if err := work(bounded); err != nil && ctx.Err() == nil {
-			s.log.Warn("sign of life", "error", err)
-		}
-		release()
+		s.runBounded(ctx, "heartbeat failed", 2*time.Second, work)
 	}
 }
 
-// keepHouse seals the audit log and sweeps.
-func (s *server) keepHouse(ctx context.Context) {
-	pen, broom := time.Tick(time.Second), time.Tick(time.Minute)
+// runMaintenance seals the audit log every second and deletes expired rows every minute until ctx ends.
+func (s *server) runMaintenance(ctx context.Context) {
+	sealTick, sweepTick := time.Tick(time.Second), time.Tick(time.Minute)
 	for {
-		var work func(ctx context.Context) error
 		select {
 		case <-ctx.Done():
 			return
-		case <-pen:
-			work = s.sealAudit
-		case <-broom:
-			work = func(ctx context.Context) error {
+		case <-sealTick:
+			s.runBounded(ctx, "audit log not sealed", time.Minute, s.sealAudit)
+		case <-sweepTick:
+			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
 				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db))
-			}
+			})
 		}
-		bounded, release := s.era.Load().bound(ctx, time.Minute)
-		if err := work(bounded); err != nil && ctx.Err() == nil {
-			s.log.Warn("housekeeping", "error", err)
-		}
-		release()
+	}
+}
+
+// runBounded runs work with a time limit. It logs a failure, unless the log already says that the database
+// is unreachable.
+func (s *server) runBounded(ctx context.Context, failure string, limit time.Duration, work func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := work(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) && !s.database.down.Load() {
+		s.log.Warn(failure, "error", err)
 	}
 }
 
@@ -444,7 +408,7 @@ func (s *server) auditThrottled(ctx context.Context) error {
 func (s *server) reloadKeys(ctx context.Context) error {
 	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
 	if err == nil {
-		err = noteInstance(ctx, s.db, s.principals.instance, keys, s.life)
+		err = noteInstance(ctx, s.database.own, s.instance, keys, s.life)
 	}
 	if err != nil {
 		return fmt.Errorf("the key file was not taken up: %w", err)
@@ -459,7 +423,7 @@ func (s *server) reloadKeys(ctx context.Context) error {
 
 // withOwnDatabase locks the state directory against a second service, and runs do on the database that the settings
 // name, or on the private one, which it starts and stops.
-func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*pgxpool.Pool) error) (err error) {
+func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) (err error) {
 	if cfg.databaseURL != "" {
 		lock, err := lockStateDir(cfg.stateDir)
 		if err != nil {
@@ -473,11 +437,17 @@ func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(
 		}
 		defer func() { err = errors.Join(err, private.stop()) }()
 	}
-	return withDatabase(ctx, cfg, do)
+	return connect(ctx, cfg, do)
 }
 
 // withDatabase runs a command on the database that the service uses. It starts none.
 func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error) error {
+	return connect(ctx, cfg, func(d *database) error { return do(d.pool) })
+}
+
+// connect runs do with a connection to the database that the settings name, or to the private one, which
+// must be running.
+func connect(ctx context.Context, cfg config, do func(*database) error) error {
 	var poolConfig *pgxpool.Config
 	var err error
 	done := func() {}
@@ -490,10 +460,10 @@ func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error)
 		return err
 	}
 	defer done()
-	pool, err := openPool(ctx, poolConfig)
+	d, err := openDatabase(ctx, poolConfig)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	return do(pool)
+	defer d.close()
+	return do(d)
 }

@@ -166,7 +166,7 @@ func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), m.ID))
+	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), m.ID))
 }
 
 // messageFilter says which messages are listed; nil: any.
@@ -253,7 +253,7 @@ func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.writeDone(w, s.markRead(r, []int64{id}))
+	return writeDone(w, s.markRead(r, []int64{id}))
 }
 
 // readMessages answers POST /api/v1/inbox/read: the caller has read these messages, all of them or none.
@@ -269,7 +269,7 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	return s.writeDone(w, s.markRead(r, in.IDs))
+	return writeDone(w, s.markRead(r, in.IDs))
 }
 
 // errNotAddressed is said of a message that is not there for the caller, whether it is for others or not.
@@ -298,7 +298,7 @@ func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	return s.writeDone(w, pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	return writeDone(w, pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
 		return markAllRead(r.Context(), tx, principalOf(r).User.ID, in.UpTo)
 	}))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -319,7 +321,7 @@ func TestDatabaseFrozen(t *testing.T) {
 }
 
 // TestFailover: the primary dies, its synchronous standby is promoted, and nothing that was acknowledged is lost.
-// What the service had heard of principals from the old one does not count any more.
+// A user who was disabled meanwhile gets in no more.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	primary := startOwnPostgres(t, "synchronous_standby_names = '*'", "synchronous_commit = local") // until there is a standby
@@ -329,52 +331,157 @@ func TestFailover(t *testing.T) {
 	url := fmt.Sprintf("host=%s,%s user=cairn dbname=cairn", primary.dir, standby.dir)
 	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url)
 	c, gone := ts.signIn("root", "all"), ts.signIn("gone", datasetRead)
-	waitFor(t, "the principal to be cached", func() bool {
-		before := ts.principals.hits.Load()
-		gone.must(200, "GET", "/api/v1/auth/me", nil)
-		return ts.principals.hits.Load() > before
-	})
+	gone.must(200, "GET", "/api/v1/auth/me", nil)
 	w := startWriters(c)
 	w.more(t)
 	primary.kill()
 	_, before := w.count()
 	waitFor(t, "refusals", func() bool { _, refused := w.count(); return refused > before+20 })
 	standby.must("pg_ctl", "promote", "-D", standby.dir+"/data")
-	standby.sql("cairn", `SET session_replication_role = replica`, // so that nobody is told
-		`UPDATE users SET status = 'disabled' WHERE username = 'gone'`, `ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
+	standby.sql("cairn", `UPDATE users SET status = 'disabled' WHERE username = 'gone'`,
+		`ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
 	waitFor(t, "the service to work", func() bool { a, err := c.send("GET", "/api/v1/users", nil); return err == nil && a.status == 200 })
 	gone.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
 	w.more(t)
 	w.check(t, standby)
 }
 
-// TestPoolFrozen: that the pool's connections get no answer is found out while the listener's own still does.
-func TestPoolFrozen(t *testing.T) {
+// TestDemotedPrimary: after a write is refused because the host has become a standby, no connection to it is used again.
+func TestDemotedPrimary(t *testing.T) {
 	t.Parallel()
 	p := startOwnPostgres(t)
 	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+p.url())
 	c := ts.signIn("root", "all")
-	waitFor(t, "a heartbeat", func() bool {
-		ts.principals.mu.RLock()
-		defer ts.principals.mu.RUnlock()
-		return !ts.principals.heard.IsZero()
+	message := map[string]string{"title": "t", "body": "b"}
+	var wg sync.WaitGroup
+	for range 16 { // fill the pool
+		wg.Go(func() { c.must(201, "POST", "/api/v1/system-messages", message) })
+	}
+	wg.Wait()
+	p.sql("postgres", `ALTER SYSTEM SET default_transaction_read_only = on`, `SELECT pg_reload_conf()`)
+	waitFor(t, "a write to be refused", func() bool {
+		return c.do("POST", "/api/v1/system-messages", message).status == 503
 	})
-	conn, err := pgx.Connect(t.Context(), p.url())
+	before := ts.db.Stat().NewConnsCount()
+	c.must(200, "GET", mePath, nil)
+	if ts.db.Stat().NewConnsCount() == before {
+		t.Error("a connection to the standby was used again")
+	}
+	p.sql("postgres", `ALTER SYSTEM RESET default_transaction_read_only`, `SELECT pg_reload_conf()`)
+	waitFor(t, "writes to work", func() bool {
+		a, err := c.send("POST", "/api/v1/system-messages", strings.NewReader(`{"title": "t", "body": "b"}`))
+		return err == nil && a.status == 201
+	})
+}
+
+// lossyNetwork passes connections on to a database until it is cut. Then it swallows what is sent over
+// them, for good, and so it does with new ones, until it is mended.
+type lossyNetwork struct {
+	listener net.Listener
+	target   string // a Unix socket
+	mu       sync.Mutex
+	isCut    bool
+	servers  []net.Conn
+}
+
+// newLossyNetwork listens on a free port.
+func newLossyNetwork(t *testing.T, target string) *lossyNetwork {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.Background())
-	waitFor(t, "it to be found out", func() bool { // a connection may just have been in use, or being made
-		const query = `SELECT pid FROM pg_stat_activity WHERE application_name = 'cairn' AND query NOT LIKE 'LISTEN%'`
-		backends, err := collect[struct{ PID int }](t.Context(), conn, "list", query)
-		if err != nil {
-			t.Fatal(err)
+	n := &lossyNetwork{listener: listener, target: target}
+	t.Cleanup(func() { n.cut(); listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			n.connect(client)
 		}
-		for _, backend := range backends {
-			syscall.Kill(backend.PID, syscall.SIGSTOP)
-			t.Cleanup(func() { syscall.Kill(backend.PID, syscall.SIGCONT) })
+	}()
+	return n
+}
+
+// connect begins to pass on what a client sends, and what it is answered.
+func (n *lossyNetwork) connect(client net.Conn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.isCut {
+		return // the client waits
+	}
+	server, err := net.Dial("unix", n.target)
+	if err != nil {
+		client.Close()
+		return
+	}
+	n.servers = append(n.servers, server)
+	go func() {
+		io.Copy(server, client)
+		server.Close()
+	}()
+	go func() {
+		io.Copy(client, server)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if slices.Contains(n.servers, server) { // it is the server that has closed it
+			client.Close()
 		}
-		return ts.outages.Load() > 0
-	})
-	waitFor(t, "the service to work", func() bool { a, err := c.send("GET", "/api/v1/users", nil); return err == nil && a.status == 200 })
+	}()
+}
+
+// cut cuts all connections.
+func (n *lossyNetwork) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.isCut = true
+	for _, server := range n.servers {
+		server.Close()
+	}
+	n.servers = nil
+}
+
+// mend lets new connections through.
+func (n *lossyNetwork) mend() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.isCut = false
+}
+
+// TestNetworkCut: when packets to the database are lost every request is answered 503, and the first request after
+// the network is back works, although the old connections never say a word again.
+func TestNetworkCut(t *testing.T) {
+	t.Parallel()
+	p := startOwnPostgres(t)
+	network := newLossyNetwork(t, p.dir+"/.s.PGSQL.5432")
+	_, port, _ := net.SplitHostPort(network.listener.Addr().String())
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL=host=127.0.0.1 port="+port+" user=cairn dbname=cairn sslmode=disable")
+	var clients []client
+	for i := range 4 { // together they may use the whole pool
+		clients = append(clients, ts.signIn(fmt.Sprintf("root%d", i), "all"))
+	}
+	c := clients[0]
+	w := startWriters(c)
+	for range soakOr(10, 2) {
+		w.more(t)
+		network.cut()
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				if a, err := clients[i%4].send("GET", mePath, nil); err != nil || a.status != 503 {
+					t.Errorf("while cut: %v %d %s", err, a.status, a.body)
+				}
+			})
+		}
+		wg.Wait()
+		ts.client().refused(503, "database_unavailable", "GET", "/health", nil)
+		waitFor(t, "the outage to be noticed", func() bool { return ts.database.down.Load() })
+		network.mend()
+		c.must(200, "GET", mePath, nil)
+		ts.client().must(200, "GET", "/health", nil)
+	}
+	w.more(t)
+	w.check(t, p)
 }

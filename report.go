@@ -15,8 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -97,37 +95,14 @@ const maxFindingFiles = 20
 // errFindings is that a report has findings: exit status 3.
 var errFindings = errors.New("the report has findings")
 
-// unhurried is the context of work that takes longer than others, as it goes through all rows of a dataset. There are
-// turns for it, so that it does not keep all else waiting; end gives the turn back, before the answer is written.
-func (s *server) unhurried(w http.ResponseWriter, r *http.Request) (ctx context.Context, end func(), err error) {
-	const limit = 5 * time.Minute
-	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute)) // without it the answer may be cut off
-	ctx, cancel := s.era.Load().bound(r.Context().(*requestContext).Context, limit)
-	select {
-	case s.turns <- struct{}{}:
-		return ctx, sync.OnceFunc(func() {
-			cancel()
-			<-s.turns
-			http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)) // for the answer
-		}), nil
-	case <-ctx.Done():
-		cancel()
-		return ctx, nil, context.Cause(ctx)
-	}
-}
-
 // getReport answers GET /api/v1/datasets/{id}/report: in JSON, or as text where that is asked for.
 func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	ctx, end, err := s.unhurried(w, r)
-	if err != nil {
-		return err
-	}
-	report, err := reportOn(ctx, s.db, d)
-	end()
+	report, err := reportOn(r.Context(), s.db, d)
+	callerOf(r).leave() // a slow client holds no slot
 	if err != nil {
 		return err
 	}
@@ -146,16 +121,13 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, end, err := s.unhurried(w, r)
-	if err != nil {
-		return err
-	}
+	ctx := r.Context()
 	var grids []tileGrid
 	err = inSnapshot(ctx, s.db, func(tx pgx.Tx) error {
 		grids, err = findGrids(ctx, tx, d.ID)
 		return err
 	})
-	end()
+	callerOf(r).leave() // a slow client holds no slot
 	if err != nil {
 		return err
 	}

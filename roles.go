@@ -114,7 +114,6 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.principals.drop("")
 	return writeJSON(w, http.StatusOK, after)
 }
 
@@ -127,7 +126,7 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 		}
 		return deleteRole(ctx, tx, by, old, optional(r.URL.Query(), "reassign"))
 	})
-	return s.writeDone(w, err, "")
+	return writeDone(w, err)
 }
 
 // pathRole returns the role that the request's path names.

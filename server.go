@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -28,13 +27,15 @@ import (
 type server struct {
 	cfg         config
 	log         *slog.Logger
-	db          *pgxpool.Pool
-	keys        atomic.Pointer[keyring] // another one after SIGHUP
-	era         atomic.Pointer[era]     // whether the database answers
-	principals  *principalCache
+	database    *database
+	db          *pgxpool.Pool           // the database's pool, for all requests
+	keys        atomic.Pointer[keyring] // replaced after SIGHUP
+	instance    string                  // a random name, to tell instances that share a database apart
 	hasher      *passwordHasher
 	analyzer    *analyzer
-	turns       chan struct{}    // taken by those who go through all rows of a dataset
+	places      *callerLimit     // at most half of the pool for one caller
+	expensive   *callerLimit     // one expensive request for each caller
+	slots       chan struct{}    // holds an element for each expensive request that runs
 	life        time.Duration    // how long this instance counts as living after its last sign
 	now         func() time.Time // the clock; a test sets its own
 	stopping    context.Context  // ends when the service is told to stop
@@ -44,8 +45,7 @@ type server struct {
 	certificate *certificate // nil: plain HTTP
 
 	counts          []*routeCounts
-	outages         atomic.Int64 // how often the database did not answer
-	sealed          seal         // the last of the audit log's that this instance has made
+	sealed          seal // the last of the audit log's that this instance has made
 	refused         refusals
 	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
 	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
@@ -75,6 +75,7 @@ type route struct {
 	who     access
 	handler handler
 	query   []string // the query parameters it takes; any other is refused
+	pace    pace     // how long it may take
 }
 
 // verifyPath is what a proxy asks. Its 401 offers HTTP Basic too, for browsers behind the proxy.
@@ -83,78 +84,78 @@ const verifyPath = "/api/v1/auth/verify"
 // routes is every endpoint and who may call it: it serves, is printed, and drives the authorization tests.
 func (s *server) routes() []route {
 	return []route{
-		{"GET", "/health", public, s.getHealth, nil},
-		{"GET", "/api/v1/ping", public, s.ping, nil},
-		{"GET", "/api/v1/openapi.yaml", public, s.getContract, nil},
-		{"GET", "/metrics", holds(metricsRead), s.getMetrics, nil},
+		{"GET", "/health", public, s.getHealth, nil, light},
+		{"GET", "/api/v1/ping", public, s.ping, nil, light},
+		{"GET", "/api/v1/openapi.yaml", public, s.getContract, nil, light},
+		{"GET", "/metrics", holds(metricsRead), s.getMetrics, nil, quick},
 
-		{"POST", "/api/v1/auth/register", public, s.register, nil},
-		{"POST", "/api/v1/auth/login", public, s.login, nil},
-		{"POST", "/api/v1/auth/refresh", refreshCookie, s.refresh, nil},
-		{"POST", "/api/v1/auth/logout", public, s.logout, nil},
-		{"GET", "/api/v1/auth/me", signedIn, s.getMe, nil},
-		{"PATCH", "/api/v1/auth/me", ownSession, s.updateMe, nil},
-		{"PUT", "/api/v1/auth/password", ownSession, s.changePassword, nil},
-		{"POST", "/api/v1/auth/password-reset", public, s.resetPassword, nil},
-		{"GET", "/api/v1/auth/sessions", ownSession, s.listOwnSessions, []string{"limit", "cursor"}},
-		{"DELETE", "/api/v1/auth/sessions", ownSession, s.endOtherSessions, nil},
-		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, s.endOwnSession, nil},
-		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, []string{"limit", "cursor"}},
-		{"POST", "/api/v1/auth/tokens", ownSession, s.createOwnToken, nil},
-		{"DELETE", "/api/v1/auth/tokens", ownSession, s.endOwnTokens, nil},
-		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnTokens, nil},
-		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission", "role"}},
+		{"POST", "/api/v1/auth/register", public, s.register, nil, hashing},
+		{"POST", "/api/v1/auth/login", public, s.login, nil, hashing},
+		{"POST", "/api/v1/auth/refresh", refreshCookie, s.refresh, nil, quick},
+		{"POST", "/api/v1/auth/logout", public, s.logout, nil, quick},
+		{"GET", "/api/v1/auth/me", signedIn, s.getMe, nil, quick},
+		{"PATCH", "/api/v1/auth/me", ownSession, s.updateMe, nil, hashing},
+		{"PUT", "/api/v1/auth/password", ownSession, s.changePassword, nil, hashing},
+		{"POST", "/api/v1/auth/password-reset", public, s.resetPassword, nil, hashing},
+		{"GET", "/api/v1/auth/sessions", ownSession, s.listOwnSessions, []string{"limit", "cursor"}, quick},
+		{"DELETE", "/api/v1/auth/sessions", ownSession, s.endOtherSessions, nil, quick},
+		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, s.endOwnSession, nil, quick},
+		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, []string{"limit", "cursor"}, quick},
+		{"POST", "/api/v1/auth/tokens", ownSession, s.createOwnToken, nil, hashing},
+		{"DELETE", "/api/v1/auth/tokens", ownSession, s.endOwnTokens, nil, quick},
+		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnTokens, nil, quick},
+		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission", "role"}, quick},
 
-		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status", "role", "sort"}},
-		{"POST", "/api/v1/users", holds(userManage), s.createUser, nil},
-		{"GET", "/api/v1/users/{id}", holds(userManage), s.getUser, nil},
-		{"PATCH", "/api/v1/users/{id}", holds(userManage), s.updateUser, nil},
-		{"DELETE", "/api/v1/users/{id}", holds(userManage), s.deleteUser, nil},
-		{"PUT", "/api/v1/users/{id}/roles", holds(userManage), s.replaceUserRoles, nil},
-		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil},
-		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions, []string{"limit", "cursor"}},
-		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil},
-		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}},
-		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil},
-		{"GET", "/api/v1/permissions", holds(userManage), s.listPermissions, nil},
-		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, []string{"limit", "cursor"}},
-		{"POST", "/api/v1/roles", holds(roleManage), s.createRole, nil},
-		{"GET", "/api/v1/roles/{id}", holds(userManage), s.getRole, nil},
-		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil},
-		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}},
-		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit, []string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}},
+		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status", "role", "sort"}, slow},
+		{"POST", "/api/v1/users", holds(userManage), s.createUser, nil, quick},
+		{"GET", "/api/v1/users/{id}", holds(userManage), s.getUser, nil, quick},
+		{"PATCH", "/api/v1/users/{id}", holds(userManage), s.updateUser, nil, quick},
+		{"DELETE", "/api/v1/users/{id}", holds(userManage), s.deleteUser, nil, quick},
+		{"PUT", "/api/v1/users/{id}/roles", holds(userManage), s.replaceUserRoles, nil, quick},
+		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil, quick},
+		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions, []string{"limit", "cursor"}, quick},
+		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil, quick},
+		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}, quick},
+		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil, quick},
+		{"GET", "/api/v1/permissions", holds(userManage), s.listPermissions, nil, quick},
+		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, []string{"limit", "cursor"}, quick},
+		{"POST", "/api/v1/roles", holds(roleManage), s.createRole, nil, quick},
+		{"GET", "/api/v1/roles/{id}", holds(userManage), s.getRole, nil, quick},
+		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil, bulk},
+		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}, bulk},
+		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit, []string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}, slow},
 
-		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil},
-		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor", "q", "severity", "state", "since", "until"}},
-		{"GET", "/api/v1/system-messages/unread-count", holds(adminSystemMessage), s.countUnread, nil},
-		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil},
-		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil},
-		{"PATCH", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.updateMessage, nil},
-		{"DELETE", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.deleteMessage, nil},
-		{"POST", "/api/v1/system-messages/{id}/read", holds(adminSystemMessage), s.readMessage, nil},
-		{"GET", "/api/v1/inbox", signedIn, s.listInbox, []string{"limit", "cursor", "unread"}},
-		{"GET", "/api/v1/inbox/unread-count", signedIn, s.countUnread, nil},
-		{"POST", "/api/v1/inbox/read", signedIn, s.readMessages, nil},
-		{"POST", "/api/v1/inbox/read-all", signedIn, s.readAllMessages, nil},
-		{"POST", "/api/v1/inbox/{id}/read", signedIn, s.readMessage, nil},
+		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil, quick},
+		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor", "q", "severity", "state", "since", "until"}, slow},
+		{"GET", "/api/v1/system-messages/unread-count", holds(adminSystemMessage), s.countUnread, nil, quick},
+		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil, quick},
+		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil, quick},
+		{"PATCH", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.updateMessage, nil, quick},
+		{"DELETE", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.deleteMessage, nil, quick},
+		{"POST", "/api/v1/system-messages/{id}/read", holds(adminSystemMessage), s.readMessage, nil, quick},
+		{"GET", "/api/v1/inbox", signedIn, s.listInbox, []string{"limit", "cursor", "unread"}, quick},
+		{"GET", "/api/v1/inbox/unread-count", signedIn, s.countUnread, nil, quick},
+		{"POST", "/api/v1/inbox/read", signedIn, s.readMessages, nil, quick},
+		{"POST", "/api/v1/inbox/read-all", signedIn, s.readAllMessages, nil, quick},
+		{"POST", "/api/v1/inbox/{id}/read", signedIn, s.readMessage, nil, quick},
 
-		{"GET", "/api/v1/datasets", holds(datasetRead), s.listDatasets, []string{"limit", "cursor", "name"}},
-		{"POST", "/api/v1/datasets", holds(datasetManage), s.createDataset, nil},
-		{"GET", "/api/v1/datasets/{id}", holds(datasetRead), s.getDataset, nil},
-		{"PATCH", "/api/v1/datasets/{id}", holds(datasetManage), s.updateDataset, nil},
-		{"DELETE", "/api/v1/datasets/{id}", holds(datasetManage), s.deleteDataset, nil},
-		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil},
-		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, []string{"limit", "cursor"}},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis, []string{"wait"}},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges, []string{"limit", "cursor", "change"}},
-		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil},
-		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor")},
-		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil},
-		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints, fileFilters("all")},
-		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil},
-		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}},
-		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil},
-		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor")},
+		{"GET", "/api/v1/datasets", holds(datasetRead), s.listDatasets, []string{"limit", "cursor", "name"}, quick},
+		{"POST", "/api/v1/datasets", holds(datasetManage), s.createDataset, nil, slow},
+		{"GET", "/api/v1/datasets/{id}", holds(datasetRead), s.getDataset, nil, slow},
+		{"PATCH", "/api/v1/datasets/{id}", holds(datasetManage), s.updateDataset, nil, bulk},
+		{"DELETE", "/api/v1/datasets/{id}", holds(datasetManage), s.deleteDataset, nil, bulk},
+		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil, quick},
+		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis, []string{"wait"}, waiting},
+		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges, []string{"limit", "cursor", "change"}, quick},
+		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil, bulk},
+		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
+		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil, quick},
+		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints, fileFilters("all"), streaming},
+		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil, expensive},
+		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}, expensive},
+		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil, expensive},
+		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
 	}
 }
 
@@ -182,10 +183,8 @@ func (s *server) handle() {
 // and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
-	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r)}
-	ctx := &requestContext{Context: r.Context(), caller: caller, era: s.era.Load()}
-	defer ctx.end()
-	r = r.WithContext(ctx)
+	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}}
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
 	answer := &responseWriter{ResponseWriter: w, counts: s.counts[0]}
 	h := answer.Header()
 	h.Set("X-Request-Id", caller.requestID)
@@ -227,11 +226,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestLimit is how long a request may take, waiting for the database included. It is less once the database is
-// found not to answer: see era.
-const requestLimit = 15 * time.Second
-
-// call checks the caller against the route and runs its handler. A panic comes back as an error.
+// call runs the route's handler within the route's time limit, if the caller may call it. A panic comes
+// back as an error.
 func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -244,100 +240,135 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
-	ctx := r.Context().(*requestContext) // ServeHTTP passes no other
-	ctx.limit = requestLimit
-	if slices.Contains(rt.query, "wait") {
-		ctx.limit += maxWait
-	}
+	ctx, limit := r.Context(), rt.pace.limit()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		ctx.Context = context.WithoutCancel(ctx.Context) // a change is not given up because its caller left: a logout must not be
+		// A change goes on although its caller left: a logout must. A slow body must not use up the limit of others.
+		ctx = context.WithoutCancel(ctx)
+		http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit))
 	}
-	err = s.authorize(rt.who, r)
+	if limit > time.Minute {
+		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	r = r.WithContext(ctx)
+	c := callerOf(r)
+	defer func() { c.leave() }()
+	err = s.authorize(rt, r)
+	if err == nil {
+		err = s.takePlace(rt.pace, r)
+	}
 	if err == nil {
 		err = rt.handler(w, r)
 	}
-	p, ok := errors.AsType[*problem](err)
-	refused := ok && (p.status == http.StatusForbidden || p.code == "last_administrator")
-	if refused && principalOf(r) != nil && rt.path != verifyPath && s.refused.note(principalOf(r).CredentialID) {
-		ctx.Context = context.WithoutCancel(ctx.Context) // a row is not given up because the caller left
-		what := map[string]string{"code": p.code, "permission": p.permission, "path": cleanText([]byte(r.URL.Path), maxNameText)}
-		if err := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); err != nil {
+	return s.auditRefusal(rt, r, err)
+}
+
+// authorize alone decides whether the caller may call a route. From here on the caller has its principal
+// and one of its places (see callerLimit).
+func (s *server) authorize(rt route, r *http.Request) (err error) {
+	c, ctx := callerOf(r), r.Context()
+	if rt.who == public || rt.who == refreshCookie {
+		return nil
+	}
+	if c.credential, err = s.readCredential(r); err != nil {
+		return err
+	}
+	name := "user " + c.credential.userID
+	if c.credential.userID == "" {
+		name = "token " + string(c.credential.tokenHash) // whose it is, the database is about to say
+	}
+	if c.leave, err = s.places.enter(ctx, name); err != nil {
+		return err
+	}
+	p, err := getPrincipal(ctx, s.db, c.credential)
+	if err != nil {
+		return err
+	}
+	c.principal = p
+	if p.unnoted {
+		if err := noteTokenUse(ctx, s.db, p.CredentialID); err != nil {
+			s.log.Warn("token use not noted", "id", c.requestID, "error", err)
+		}
+	}
+	switch {
+	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session", p.holds(string(rt.who)):
+		return nil
+	case rt.who == ownSession:
+		return &problem{status: http.StatusForbidden, code: "session_required", detail: "An API token cannot do this: sign in."}
+	default:
+		return p.lacks(string(rt.who))
+	}
+}
+
+// takePlace gives the caller the place that a handler of this pace needs, in exchange for the one it has.
+func (s *server) takePlace(p pace, r *http.Request) (err error) {
+	c, ctx := callerOf(r), r.Context()
+	switch {
+	case p == streaming, p == waiting, p == light:
+		c.leave()
+	case p == expensive:
+		c.leave()
+		leave, err := s.expensive.enter(ctx, c.name())
+		if err != nil {
 			return err
 		}
+		if err := enterSlot(ctx, s.slots); err != nil {
+			leave()
+			return err
+		}
+		c.leave = sync.OnceFunc(func() {
+			<-s.slots
+			leave()
+		})
+	case c.principal == nil || c.principal.Kind == "token":
+		c.leave()
+		c.leave, err = s.places.enter(ctx, c.name())
 	}
 	return err
 }
 
-// authorize alone decides whether the caller may call a route. From here on the request has its principal.
-func (s *server) authorize(who access, r *http.Request) error {
-	if who == public || who == refreshCookie {
-		return nil
-	}
-	p, err := s.authenticate(r)
-	if err != nil {
+// auditRefusal notes in the audit log that a signed-in caller was refused something, and returns err.
+func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
+	c := callerOf(r)
+	p, ok := errors.AsType[*problem](err)
+	refused := ok && (p.status == http.StatusForbidden || p.code == "last_administrator")
+	if !refused || c.principal == nil || rt.path == verifyPath || !s.refused.note(c.principal.CredentialID) {
 		return err
 	}
-	callerOf(r).principal = p
-	switch {
-	case who == signedIn, who == ownSession && p.Kind == "session", p.holds(string(who)):
-		return nil
-	case who == ownSession:
-		return &problem{status: http.StatusForbidden, code: "session_required", detail: "An API token cannot do this: sign in."}
-	default:
-		return p.lacks(string(who))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit()) // also for a caller who left
+	defer cancel()
+	what := map[string]string{"code": p.code, "permission": p.permission, "path": cleanText([]byte(r.URL.Path), maxNameText)}
+	if auditErr := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
+		s.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
+	return err
 }
 
 // caller is what is known of who sent a request.
 type caller struct {
-	requestID string
-	address   netip.Addr
-	principal *principal // nil on public routes
+	requestID  string
+	address    netip.Addr
+	credential credential
+	principal  *principal // nil on public routes
+	leave      func()     // gives back the caller's place: see callerLimit
 }
 
-// requestContext is the context of a request, and its caller. Its time limit starts to run when somebody
-// waits for its end: most requests never do, and a timer for each would cost them a twentieth.
-type requestContext struct {
-	context.Context // of the connection
-	caller          *caller
-	era             *era // in which it began
-	limit           time.Duration
-
-	once    sync.Once
-	limited context.Context
-	release func()
-}
-
-// start starts the time limit, once.
-func (c *requestContext) start() context.Context {
-	c.once.Do(func() { c.limited, c.release = c.era.bound(c.Context, cmp.Or(c.limit, requestLimit)) })
-	return c.limited
-}
-
-// Done starts the time limit.
-func (c *requestContext) Done() <-chan struct{} { return c.start().Done() }
-
-// Err is nil until the end that Done tells of.
-func (c *requestContext) Err() error { return c.start().Err() }
-
-// Deadline is when the time limit ends.
-func (c *requestContext) Deadline() (time.Time, bool) { return c.start().Deadline() }
-
-// Value lets a context derived from this one hang on the time limit itself; else it would need a goroutine to wait for it.
-func (c *requestContext) Value(key any) any { return c.start().Value(key) }
-
-// end gives back what a time limit that has started holds.
-func (c *requestContext) end() {
-	c.once.Do(func() { c.limited = c.Context })
-	if c.release != nil {
-		c.release()
+// name is what the caller's places are counted for: the user or, on public routes, the network.
+func (c *caller) name() string {
+	if c.principal != nil {
+		return "user " + c.principal.User.ID
 	}
+	return "network " + customer(c.address).String()
 }
+
+// callerKey is the key of the caller in a request's context.
+type callerKey struct{}
 
 // callerOf returns the caller that ServeHTTP put into the request.
-func callerOf(r *http.Request) *caller { return r.Context().(*requestContext).caller }
+func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
 
-// principalOf is the signed-in caller. Only handlers of routes that are not public may ask.
+// principalOf returns the signed-in caller, or nil on a public route.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
 // requestID is the id a trusted proxy gave the request, else a new one.
@@ -420,12 +451,10 @@ func pathID(r *http.Request, name string) (int64, error) {
 	return id, nil
 }
 
-// getHealth says whether the database answers, within two seconds.
+// getHealth answers GET /health: 200 if the database answers, else 503.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithTimeout(r.Context(), probePatience)
-	defer cancel()
-	if _, err := s.db.Exec(ctx, `SELECT`); err != nil {
-		return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database does not answer.", retryAfter: 2 * time.Second, err: err}
+	if err := s.database.probe(r.Context()); err != nil {
+		return databaseUnavailable(err)
 	}
 	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }

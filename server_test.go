@@ -435,12 +435,12 @@ func TestSchemaNewerThanProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := openPool(context.Background(), config)
+	d, err := openDatabase(context.Background(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	if _, err := pool.Exec(context.Background(), `INSERT INTO schema_migrations (version) VALUES (999)`); err != nil {
+	defer d.close()
+	if _, err := d.pool.Exec(context.Background(), `INSERT INTO schema_migrations (version) VALUES (999)`); err != nil {
 		t.Fatal(err)
 	}
 	err = run(context.Background(), []string{"migrate"}, []string{"CAIRN_DATABASE_URL=" + url}, nil, &lockedBuffer{}, &lockedBuffer{})

@@ -73,12 +73,11 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 
 // endOtherSessions answers DELETE /api/v1/auth/sessions: all of one's own but this one.
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
-	var ids []string
-	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) (err error) {
-		ids, err = endUserSessions(r.Context(), tx, actorOf(r), principalOf(r).User.ID, principalOf(r).CredentialID)
+	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+		_, err := endUserSessions(r.Context(), tx, actorOf(r), principalOf(r).User.ID, principalOf(r).CredentialID)
 		return err
 	})
-	return s.writeDone(w, err, ids...)
+	return writeDone(w, err)
 }
 
 // endOwnSession answers DELETE /api/v1/auth/sessions/{id}.
@@ -94,7 +93,7 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	})
-	return s.writeDone(w, err, id)
+	return writeDone(w, err)
 }
 
 // createSession opens a session, unless the user's password or status has changed since the credentials were read:

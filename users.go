@@ -208,7 +208,7 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request, do func(cont
 
 // deleteUser answers DELETE /api/v1/users/{id}.
 func (s *server) deleteUser(w http.ResponseWriter, r *http.Request) error {
-	return s.writeDone(w, s.actOnUser(r, deleteUser))
+	return writeDone(w, s.actOnUser(r, deleteUser))
 }
 
 // createPasswordReset answers POST /api/v1/users/{id}/password-reset: a token to hand over.
@@ -253,7 +253,7 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		_, err := endUserSessions(ctx, tx, by, target.ID, "")
 		return err
 	}))
@@ -261,7 +261,7 @@ func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error
 
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens.
 func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		_, err := deleteAPITokens(ctx, tx, by, target, nil)
 		return err
 	}))
@@ -273,7 +273,7 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 	if err != nil {
 		return err
 	}
-	err = s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+	return s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := checkTarget(ctx, tx, by, id)
 		if err != nil {
 			return err
@@ -283,10 +283,6 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 		}
 		return do(ctx, tx, by, target)
 	})
-	if err == nil {
-		s.principals.drop(id)
-	}
-	return err
 }
 
 // optional is the value of a query parameter, or nil where it is not given.

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// pace says how long a route may take and how it uses the database. The route's row names it.
+type pace int
+
+// The paces.
+const (
+	quick     pace = iota // most routes
+	light                 // uses no connection of the pool, or none at all
+	hashing               // waits for a core to hash a password
+	slow                  // searches, or changes many rows
+	bulk                  // may delete or change every row of a dataset or role
+	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
+	streaming             // holds no connection while the client reads
+	waiting               // holds no connection while it waits for a change
+)
+
+// limit returns the time limit of a request.
+func (p pace) limit() time.Duration {
+	switch p {
+	case hashing:
+		return 5 * time.Second
+	case slow:
+		return 10 * time.Second
+	case bulk:
+		return time.Minute
+	case expensive:
+		return 5 * time.Minute
+	case streaming:
+		return 10 * time.Minute
+	case waiting:
+		return maxWait + 2*time.Second
+	default:
+		return 2 * time.Second
+	}
+}
+
+// expensiveSlots is how many expensive requests run at a time.
+const expensiveSlots = 2
+
+// callerLimit lets each caller do a bounded number of things at a time. More wait in line.
+type callerLimit struct {
+	size    int // for each caller
+	mu      sync.Mutex
+	callers map[string]*callerLine
+}
+
+// callerLine is the line of one caller. It exists while somebody is in it.
+type callerLine struct {
+	places chan struct{}
+	inLine int // those that hold a place or wait for one
+}
+
+// newCallerLimit returns a limit of size at a time for each caller.
+func newCallerLimit(size int) *callerLimit {
+	return &callerLimit{size: size, callers: map[string]*callerLine{}}
+}
+
+// enter waits for one of the caller's places. leave gives it back; it may be called more than once. If
+// the time limit of ctx ends first the error is a problem 503, and leave does nothing.
+func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), err error) {
+	l.mu.Lock()
+	line := l.callers[caller]
+	if line == nil {
+		line = &callerLine{places: make(chan struct{}, l.size)}
+		l.callers[caller] = line
+	}
+	line.inLine++
+	l.mu.Unlock()
+	exit := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if line.inLine--; line.inLine == 0 {
+			delete(l.callers, caller)
+		}
+	}
+	if err := enterSlot(ctx, line.places); err != nil {
+		exit()
+		return func() {}, err
+	}
+	return sync.OnceFunc(func() {
+		<-line.places
+		exit()
+	}), nil
+}
+
+// enterSlot waits for room in a channel that holds an element for each user of a slot. If the time limit
+// of ctx ends first the error is a problem 503.
+func enterSlot(ctx context.Context, slots chan struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &problem{status: http.StatusServiceUnavailable, code: "busy", detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
+	}
+	return ctx.Err()
+}
