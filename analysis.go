@@ -228,11 +228,10 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 	return collectOne[analysis](r.Context(), s.db, errNotFound, "get analysis", query, datasetID, id)
 }
 
-// createAnalysis queues an analysis and tells all instances.
+// createAnalysis queues an analysis. The instances find it when they poll.
 func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool, requestedBy string) (analysis, error) {
 	const query = `
-		WITH told AS (SELECT pg_notify('` + workChannel + `', '')),
-		forgotten AS (
+		WITH forgotten AS (
 			DELETE FROM analysis_changes
 			WHERE analysis_id IN (SELECT id FROM analyses WHERE dataset_id = $1 ORDER BY id DESC OFFSET $4)
 		)
@@ -244,7 +243,6 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 			ORDER BY id DESC
 			LIMIT 1
 		), 0)
-		FROM told
 		RETURNING ` + analysisColumns
 	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query, datasetID, force, requestedBy, changesKept-1)
 }

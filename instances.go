@@ -11,25 +11,28 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// deadInstances is, in SQL, the ids of the instances whose tasks the instance $1 may take over: that
-// have said nothing for as long as an instance lives. Who has itself been silent, as all are while the
-// database is away, lets the others speak first: it waits until it has spoken for as long again.
+// deadInstances is, in SQL, the ids of the instances whose tasks the instance $1 may take over:
+// that have said nothing for as long as an instance lives. Who has itself been silent, as all are
+// while the database is away, lets the others speak first: it waits until it has spoken for as long
+// again.
 const deadInstances = `
 	SELECT dead.id
 	FROM instances dead, instances own
 	WHERE own.id = $1 AND own.live_until >= now() AND dead.live_until < now()
 		AND (dead.live_until > own.alive_since OR now() - own.alive_since > own.live_until - own.seen_at)`
 
-// othersSee is, in SQL, whether an instance other than $1 lives that may see the directory of the analysis a.
+// othersSee is, in SQL, whether an instance other than $1 lives that may see the directory of the
+// analysis a.
 const othersSee = `
 	EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind))`
 
-// maySee is, in SQL, whether the instance $1 may take work of the analysis a: it has not failed to see the directory,
-// or nobody else is left, so that what it finds is final.
+// maySee is, in SQL, whether the instance $1 may take work of the analysis a: it has not failed to
+// see the directory, or nobody else is left, so that what it finds is final.
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
-// noteInstance says that this instance lives, for the time of life, and with which keys. It is an error where another
-// that lives does not know our signer, or we not its: tokens of the one would be refused by the other.
+// noteInstance says that this instance lives, for the time of life, and with which keys. It is an
+// error where another that lives does not know our signer, or we not its: tokens of the one would
+// be refused by the other.
 func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyring, life time.Duration) error {
 	const others = `
 		SELECT DISTINCT ON (id) signer, fingerprints
