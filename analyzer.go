@@ -39,9 +39,10 @@ type analyzer struct {
 	wake    []chan struct{} // one for each goroutine
 	dbSlots chan struct{}   // held while the database is used for a chunk: one slot for each core
 	solo    sync.RWMutex    // held for reading with every chunk, for writing with a suspect
-	outage  atomic.Bool     // the log says that the database is unavailable
-	hung    atomic.Int64    // abandoned goroutines that have not returned
-	stored  atomic.Int64    // chunks stored by this instance
+	waits   *analysisWaits
+	outage  atomic.Bool  // the log says that the database is unavailable
+	hung    atomic.Int64 // abandoned goroutines that have not returned
+	stored  atomic.Int64 // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
@@ -61,6 +62,7 @@ func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string
 		chunkSize: 1000,
 		patience:  30 * time.Second,
 		dbSlots:   make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
+		waits:     &analysisWaits{db: db, pollers: map[watch]*poller{}, waiting: map[string]int{}},
 	}
 	for range 1 + 4*cap(a.dbSlots) { // the walker and the readers
 		a.wake = append(a.wake, make(chan struct{}, 1))
