@@ -329,7 +329,8 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 			LIMIT 1
 		), 0)
 		RETURNING ` + analysisColumns
-	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query, datasetID, force, requestedBy, changesKept-1)
+	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query,
+		datasetID, force, requestedBy, changesKept-1)
 }
 
 // runningAnalysis is the id of the dataset's analysis that has not ended, or 0.
@@ -360,7 +361,8 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 
 // listChanges returns what an analysis found changed after a path. The intervals of its chunks do
 // not overlap, so the first that may hold such a path is the last that begins before it.
-func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) ([]fileChange, error) {
+func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) (
+	[]fileChange, error) {
 	const query = `
 		SELECT e.path, e.change
 		FROM analysis_changes c, LATERAL (
@@ -371,7 +373,11 @@ func listChanges(ctx context.Context, q querier, id int64, change *string, after
 			SELECT unnest(c.removed), 'removed'
 		) e
 		WHERE c.analysis_id = $1 AND e.path > $2 AND ($3::text IS NULL OR e.change = $3)
-			AND c.from_path >= (SELECT coalesce(max(from_path), '') FROM analysis_changes WHERE analysis_id = $1 AND from_path < $2)
+			AND c.from_path >= (
+				SELECT coalesce(max(from_path), '')
+				FROM analysis_changes
+				WHERE analysis_id = $1 AND from_path < $2
+			)
 		ORDER BY c.from_path, e.path
 		LIMIT $4`
 	return collect[fileChange](ctx, q, "list changes", query, id, after, change, limit)

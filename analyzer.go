@@ -167,8 +167,7 @@ func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64
 	return err
 }
 
-// failure is an error that ends the analysis as failed: a code for scripts, and a reason for
-// people.
+// failure is an error that ends the analysis as failed. The code is for scripts.
 type failure struct{ code, reason string }
 
 func (e *failure) Error() string { return e.reason }
@@ -187,12 +186,10 @@ func unavailable(format string, args ...any) error {
 // errHangs says that the file system does not answer.
 var errHangs = unavailable("The dataset's directory does not answer.")
 
-// errNotOurs says that this instance no longer holds a task, or that the analysis has ended. The
-// work is dropped.
+// errNotOurs says that this instance no longer holds a task, or that the analysis has ended.
 var errNotOurs = errors.New("the task is not ours any more")
 
-// oneRow executes a statement that changes the row of a task. It returns errNotOurs if there is no
-// such row.
+// oneRow executes a statement that changes the row of a task, or returns errNotOurs if it is gone.
 func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) error {
 	n, err := execute(ctx, tx, doing, query, args...)
 	if err == nil && n == 0 {
@@ -214,8 +211,7 @@ type task struct {
 	Failures   int    // to store the outcome
 }
 
-// taskColumns is SQL for the columns of a task of instance $1, from the tables analyses a and
-// datasets d.
+// taskColumns is SQL for the columns of a task of instance $1, from analyses a and datasets d.
 const taskColumns = `
 	a.id AS analysis_id, a.dataset_id, d.path, a.force, NOT ` + othersSee + ` AS alone,
 	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,

@@ -238,7 +238,8 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			RETURNING *
 		), part AS (
 			SELECT lag(p.ends, 1, c.from_path) OVER (ORDER BY p.n) AS begins, p.ends
-			FROM c, unnest(array_append(coalesce($3, c.paths[:cardinality(c.paths) - 1]), c.to_path)) WITH ORDINALITY AS p (ends, n)
+			FROM c, unnest(array_append(coalesce($3, c.paths[:cardinality(c.paths) - 1]), c.to_path))
+				WITH ORDINALITY AS p (ends, n)
 		), e AS (
 			SELECT e.*
 			FROM c, unnest(c.paths, c.sizes, c.modified, c.sidecars) WITH ORDINALITY AS e (path, size, modified, sidecars, n)
@@ -271,18 +272,12 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
-// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
-// chunk, nothing. Only the holder of a chunk changes rows of its interval. A file that the walk
-// found, and that was not there when it came to be read, keeps the row it has: the next analysis
-// decides.
+// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the chunk,
+// nothing. Only the holder of a chunk changes rows of its interval.
 func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found comparison) error {
 	const take = `
 		DELETE FROM analysis_chunks
 		WHERE id = $1 AND token = $2`
-	const remove = `
-		DELETE FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND path = ANY ($2::text[])
-		RETURNING ` + fileColumns
 	const note = `
 		INSERT INTO analysis_changes (analysis_id, from_path, added, changed, removed)
 		VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), coalesce($5::text[], '{}'))`
@@ -305,34 +300,20 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found compari
 		if err := oneRow(ctx, tx, "take chunk", take, t.ID, t.Token); err != nil {
 			return err
 		}
-		var read []chunkFile
-		var replaced, added, changed, removed []string
+		before, err := replaceRows(ctx, tx, t.DatasetID, found.files)
+		if err != nil {
+			return err
+		}
+		var added, changed, removed []string
+		read, unchanged, failed := 0, found.unchanged, found.failed
 		for _, f := range found.files {
-			if f.isRead() {
-				read = append(read, f)
-			}
 			if f.gone {
 				removed = append(removed, f.Path)
 			}
-			if f.gone || f.isRead() && f.Known {
-				replaced = append(replaced, f.Path)
+			if !f.isRead() {
+				continue
 			}
-		}
-		before := map[string]ElevationDatasetFileMeta{}
-		if len(replaced) > 0 {
-			rows, err := collectFiles(ctx, tx, "remove rows", remove, t.DatasetID, replaced)
-			if err != nil {
-				return err
-			}
-			for _, row := range rows {
-				before[row.Path] = row
-			}
-		}
-		if err := copyFiles(ctx, tx, "elevation_dataset_file_meta", t.DatasetID, read); err != nil {
-			return err
-		}
-		unchanged, failed := found.unchanged, found.failed
-		for _, f := range read {
+			read++
 			old, known := before[f.Path]
 			switch {
 			case !known:
@@ -352,10 +333,50 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found compari
 				return err
 			}
 		}
-		vanished := t.Files - found.unchanged - len(read)
+		vanished := t.Files - found.unchanged - read
 		return oneRow(ctx, tx, "count files", finish, t.AnalysisID, vanished, len(added), len(changed), unchanged,
 			len(removed), failed)
 	})
+}
+
+// replaceRows deletes the rows of files that are gone or were read again, adds those that were read,
+// and returns the deleted rows by path. A file that the walk found, but that was gone when it came
+// to be read, keeps its row: the next analysis decides.
+func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkFile) (
+	before map[string]ElevationDatasetFileMeta, err error) {
+	const remove = `
+		DELETE FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path = ANY ($2::text[])
+		RETURNING ` + fileColumns
+	var replaced []string
+	var columns []string
+	var values [][]any
+	for _, f := range files {
+		if f.gone || f.isRead() && f.Known {
+			replaced = append(replaced, f.Path)
+		}
+		if f.isRead() {
+			names, row := fileValues(datasetID, f)
+			columns, values = names, append(values, row)
+		}
+	}
+	before = map[string]ElevationDatasetFileMeta{}
+	if len(replaced) > 0 {
+		rows, err := collectFiles(ctx, tx, "remove rows", remove, datasetID, replaced)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			before[row.Path] = row
+		}
+	}
+	if len(values) > 0 {
+		table := pgx.Identifier{"elevation_dataset_file_meta"}
+		if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(values)); err != nil {
+			return nil, fmt.Errorf("store rows: %w", err)
+		}
+	}
+	return before, nil
 }
 
 // sameContent says whether two rows of a file differ in no more than the id and the time of
@@ -365,22 +386,6 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
 	return errA == nil && errB == nil && bytes.Equal(x, y)
-}
-
-// copyFiles adds the rows of files that were read, with COPY.
-func copyFiles(ctx context.Context, tx pgx.Tx, table string, datasetID int64, files []chunkFile) error {
-	if len(files) == 0 {
-		return nil
-	}
-	columns, _ := fileValues(datasetID, files[0])
-	_, err := tx.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromSlice(len(files), func(i int) ([]any, error) {
-		_, values := fileValues(datasetID, files[i])
-		return values, nil
-	}))
-	if err != nil {
-		return fmt.Errorf("store rows: %w", err)
-	}
-	return nil
 }
 
 // fileValues returns the columns of a file that was read, and their values.

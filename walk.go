@@ -85,8 +85,7 @@ func decodePath(path string) (string, error) {
 	}
 }
 
-// unixNano returns the time in nanoseconds since 1970, or the nearest that an int64 holds (1678 to
-// 2262).
+// unixNano returns the nanoseconds since 1970, or the nearest number that an int64 holds.
 func unixNano(t time.Time) int64 {
 	switch {
 	case t.Unix() < math.MinInt64/int64(1e9):
@@ -138,8 +137,8 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 }
 
 // list returns the entries of a directory, sorted by name. The name of a subdirectory ends in "/".
-// An entry that cannot be looked at is listed as a subdirectory, because the attempt to open that
-// makes a warning.
+// An entry that Lstat fails on may be either. It counts as a subdirectory, because that becomes a
+// warning, and the rows at and below it stay.
 func (w *walker) list(ctx context.Context, dir *os.Root) (entries []entry, beside neighbours, err error) {
 	beside = neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
 	f, err := dir.Open(".")
@@ -182,8 +181,7 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (entries []entry, besid
 	return entries, beside, nil
 }
 
-// look calls Lstat for each name, for several at a time because a network file system takes its
-// time for each.
+// look calls Lstat for each name, for several at a time because a network file system is slow.
 func (w *walker) look(dir *os.Root, names []string) (infos []fs.FileInfo, errs []error) {
 	const atOnce = 16
 	infos, errs = make([]fs.FileInfo, len(names)), make([]error, len(names))
@@ -205,14 +203,13 @@ func (w *walker) look(dir *os.Root, names []string) (infos []fs.FileInfo, errs [
 // tell the two cases apart.
 type neighbours struct {
 	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
-	rasters  map[string]int64 // by stem, only where a sidecar may have a raster: a checksum of the rasters' names
+	rasters  map[string]int64 // by stem, of rasters with a sidecar: a checksum of their names
 }
 
 // stemOf returns a name without its extension.
 func stemOf(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
 
-// rasterStems returns the stems of the rasters that a file may be a sidecar of, of a name in lower
-// case.
+// rasterStems returns the stems of the rasters that a file, by its lower-case name, may belong to.
 func rasterStems(name string) (stems []string) {
 	for isListed(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
 		name = stemOf(name)
@@ -222,8 +219,7 @@ func rasterStems(name string) (stems []string) {
 }
 
 // addSidecar adds a file if it may be a sidecar. A sidecar that was written just now, or that is a
-// symbolic link, may change again without a change of its size and time, so its checksum is never
-// the same.
+// symbolic link, may change without a change of its size and time, so it has a new checksum each time.
 func (n neighbours) addSidecar(e entry, mode fs.FileMode) {
 	name := strings.ToLower(e.Path)
 	for _, stem := range rasterStems(name) {
@@ -239,8 +235,7 @@ func (n neighbours) addSidecar(e entry, mode fs.FileMode) {
 	}
 }
 
-// addRaster adds a file if it is a raster that may have a sidecar. All sidecars have to be added
-// before.
+// addRaster adds a file if it is a raster with a sidecar. The sidecars have to be added before.
 func (n neighbours) addRaster(name string) {
 	stem := stemOf(strings.ToLower(name))
 	if _, ok := n.rasters[stem]; ok && isListed(path.Ext(name), rasterExtensions) {
@@ -248,8 +243,7 @@ func (n neighbours) addRaster(name string) {
 	}
 }
 
-// of returns a checksum of the files that a reader may look at beside the named one; 0 if there are
-// none.
+// of returns a checksum of the files that a reader may look at beside this one; 0 if there are none.
 func (n neighbours) of(name string) int64 {
 	name = strings.ToLower(name)
 	sum := n.sidecars[stemOf(name)]
@@ -266,8 +260,7 @@ func checksum(values ...any) int64 {
 	return int64(h.Sum64())
 }
 
-// isListed says whether an extension, with its dot and in any case, is in a list with a blank
-// around each.
+// isListed says whether an extension, with its dot and in any case, is in a list (see grids.go).
 func isListed(extension, list string) bool {
 	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
 }
@@ -276,8 +269,7 @@ func isListed(extension, list string) bool {
 // time too. The times of some file systems are two seconds apart.
 func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
 
-// descend walks the subdirectory of that encoded name. It warns if the subdirectory cannot be
-// listed.
+// descend walks the subdirectory of that encoded name, or warns that it cannot.
 func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix string) error {
 	if strings.Count(prefix, "/") > maxDepth {
 		return w.warn(prefix, fmt.Errorf("lies more than %d directories deep", maxDepth))
@@ -355,8 +347,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	return m, true
 }
 
-// readBeside is the besideFunc of the last file. It looks in the directory of the file, or of the
-// link to it.
+// readBeside is the besideFunc of the last file. It looks in the directory of the file or link.
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
 	// Most names do not exist, and faccessat is the cheapest way to know.
 	err = syscall.Faccessat(int(fr.dir.Fd()), name, 0, 0)
@@ -542,8 +533,7 @@ func notRegular(mode fs.FileMode) error {
 	return &notAFile{kind + ", not a regular file"}
 }
 
-// isEscape says whether os.Root refused a path because it leads out. Package os exports no error
-// value for that.
+// isEscape says whether os.Root refused a path that leads out. Package os has no error value for it.
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"
