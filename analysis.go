@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // analysis is one run over a dataset's directory.
@@ -47,8 +49,8 @@ type progress struct {
 	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null where there is none
 }
 
-// The states of an analysis: queued, then walking (files are listed, and read at the same time), then
-// reading, then one of the last three.
+// The states of an analysis: queued, then walking (files are listed, and read at the same time),
+// then reading, then one of the last three.
 const (
 	stateQueued    = "queued"
 	stateWalking   = "walking"
@@ -90,7 +92,8 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	}
 	var a analysis
 	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
-		// The row's lock keeps the dataset, and lets one request at a time find or make the running analysis.
+		// The row's lock keeps the dataset, and lets one request at a time find or make the running
+		// analysis.
 		d, err := lockDataset(r.Context(), tx, datasetID)
 		if err != nil {
 			return err
@@ -100,13 +103,15 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if running != 0 {
-			return &problem{status: http.StatusConflict, code: "analysis_running", detail: "An analysis of this dataset is running.", location: analysisPath(datasetID, running)}
+			return &problem{status: http.StatusConflict, code: "analysis_running", location: analysisPath(datasetID, running),
+				detail: "An analysis of this dataset is running."}
 		}
 		a, err = createAnalysis(r.Context(), tx, datasetID, in.Force, principalOf(r).User.Username)
 		if err != nil {
 			return err
 		}
-		return audit(r.Context(), tx, actorOf(r), "analysis.create", d.target(), nil, map[string]any{"id": a.ID, "force": a.Force})
+		after := map[string]any{"id": a.ID, "force": a.Force}
+		return audit(r.Context(), tx, actorOf(r), "analysis.create", d.target(), nil, after)
 	})
 	if err != nil {
 		return err
@@ -130,7 +135,8 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 // maxWait is the longest a client may ask to wait for a change.
 const maxWait = time.Minute
 
-// getAnalysis answers GET …/analyses/{analysis}; with wait=30s when the state has changed, or after that time.
+// getAnalysis answers GET …/analyses/{analysis}; with wait=30s when the state has changed, or after
+// that time.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var wait time.Duration
 	if text := r.URL.Query().Get("wait"); text != "" {
@@ -148,11 +154,12 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
 	a, err := s.pathAnalysis(r)
-	before := a.State
-	for err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil {
-		pause(ctx, 100*time.Millisecond)
+	for before := a.State; err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil; {
+		if err = s.analyzer.waits.wait(ctx, principalOf(r).User.ID, watch{a.ID, a.State}); err != nil {
+			break
+		}
 		if errors.Is(r.Context().Err(), context.DeadlineExceeded) {
-			break // a request that began while the database was away has less time
+			break // a request that began during an outage of the database has less time
 		}
 		a, err = s.pathAnalysis(r)
 	}
@@ -160,6 +167,83 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, a)
+}
+
+// maxWaiting is how many requests of one user may wait in this instance.
+const maxWaiting = 16
+
+// analysisWaits lets requests wait for changes of analyses. All that wait for the same change share
+// one poller, and none holds a connection to the database while it waits.
+type analysisWaits struct {
+	db      *pgxpool.Pool
+	mu      sync.Mutex
+	pollers map[watch]*poller
+	waiting map[string]int // requests by user
+}
+
+// watch is a state of an analysis that requests wait to end.
+type watch struct {
+	analysis int64
+	state    string
+}
+
+// poller polls for one watch. Its context ends when the state may have changed, or when no request
+// waits any more.
+type poller struct {
+	context.Context
+	end     context.CancelFunc
+	waiting int
+}
+
+// wait returns when the state may have changed, or when ctx ends. It returns a problem 429 if too
+// many requests of the user wait already.
+func (w *analysisWaits) wait(ctx context.Context, user string, what watch) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting[user] >= maxWaiting {
+		return &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
+			detail: fmt.Sprintf("%d of your requests wait for analyses already.", maxWaiting)}
+	}
+	w.waiting[user]++
+	p := w.pollers[what]
+	if p == nil {
+		p = new(poller)
+		p.Context, p.end = context.WithCancel(context.Background())
+		w.pollers[what] = p
+		go w.poll(p, what)
+	}
+	p.waiting++
+	w.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-p.Done():
+	}
+	w.mu.Lock()
+	if p.waiting--; p.waiting == 0 {
+		p.end()
+	}
+	if w.waiting[user]--; w.waiting[user] == 0 {
+		delete(w.waiting, user)
+	}
+	return nil
+}
+
+// poll asks for the state until that changes, no request waits, or the database returns an error. A
+// request that comes as poll ends is woken early, and waits again.
+func (w *analysisWaits) poll(p *poller, what watch) {
+	const query = `SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND state = $2)`
+	for same := true; same; {
+		pause(p, 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(p, 2*time.Second)
+		if err := w.db.QueryRow(ctx, query, what.analysis, what.state).Scan(&same); err != nil {
+			same = false // the requests ask by themselves, and answer the error
+		}
+		cancel()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pollers, what)
+	p.end()
 }
 
 // fileChange is what became of a file in an analysis.
@@ -171,7 +255,8 @@ type fileChange struct {
 // changesKept is of how many analyses of a dataset the changes are kept.
 const changesKept = 10
 
-// listChanges answers GET …/analyses/{analysis}/changes, in the order of the paths: all, or one kind.
+// listChanges answers GET …/analyses/{analysis}/changes, in the order of the paths: all, or one
+// kind.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	change := optional(r.URL.Query(), "change")
 	var v invalid
@@ -228,11 +313,10 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 	return collectOne[analysis](r.Context(), s.db, errNotFound, "get analysis", query, datasetID, id)
 }
 
-// createAnalysis queues an analysis and tells all instances.
+// createAnalysis queues an analysis. The instances find it when they poll.
 func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool, requestedBy string) (analysis, error) {
 	const query = `
-		WITH told AS (SELECT pg_notify('` + workChannel + `', '')),
-		forgotten AS (
+		WITH forgotten AS (
 			DELETE FROM analysis_changes
 			WHERE analysis_id IN (SELECT id FROM analyses WHERE dataset_id = $1 ORDER BY id DESC OFFSET $4)
 		)
@@ -244,9 +328,9 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 			ORDER BY id DESC
 			LIMIT 1
 		), 0)
-		FROM told
 		RETURNING ` + analysisColumns
-	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query, datasetID, force, requestedBy, changesKept-1)
+	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query,
+		datasetID, force, requestedBy, changesKept-1)
 }
 
 // runningAnalysis is the id of the dataset's analysis that has not ended, or 0.
@@ -275,9 +359,10 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
 }
 
-// listChanges returns what an analysis found changed after a path. The intervals of its chunks do not overlap, so the
-// first that may hold such a path is the last that begins before it.
-func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) ([]fileChange, error) {
+// listChanges returns what an analysis found changed after a path. The intervals of its chunks do
+// not overlap, so the first that may hold such a path is the last that begins before it.
+func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) (
+	[]fileChange, error) {
 	const query = `
 		SELECT e.path, e.change
 		FROM analysis_changes c, LATERAL (
@@ -288,21 +373,27 @@ func listChanges(ctx context.Context, q querier, id int64, change *string, after
 			SELECT unnest(c.removed), 'removed'
 		) e
 		WHERE c.analysis_id = $1 AND e.path > $2 AND ($3::text IS NULL OR e.change = $3)
-			AND c.from_path >= (SELECT coalesce(max(from_path), '') FROM analysis_changes WHERE analysis_id = $1 AND from_path < $2)
+			AND c.from_path >= (
+				SELECT coalesce(max(from_path), '')
+				FROM analysis_changes
+				WHERE analysis_id = $1 AND from_path < $2
+			)
 		ORDER BY c.from_path, e.path
 		LIMIT $4`
 	return collect[fileChange](ctx, q, "list changes", query, id, after, change, limit)
 }
 
-// lockAnalysis takes the lock of one analysis, shared with all that work on it, to the end of the transaction; who
-// ends the analysis takes it alone. It comes before every row of the analysis and its chunks.
+// lockAnalysis takes the lock of one analysis, shared with all that work on it, to the end of the
+// transaction; who ends the analysis takes it alone. It comes before every row of the analysis and
+// its chunks.
 func lockAnalysis(ctx context.Context, tx pgx.Tx, id int64) error {
 	_, err := execute(ctx, tx, "lock analysis", `SELECT pg_advisory_xact_lock_shared($1)`, lockAnalyses+id)
 	return err
 }
 
-// endAnalysis ends an analysis before its time, as failed or canceled, on behalf of the task with that token if there
-// is one. It returns errNotOurs where the analysis has ended, or the task is another's.
+// endAnalysis ends an analysis before its time, as failed or canceled, on behalf of the task with
+// that token if there is one. It returns errNotOurs where the analysis has ended, or the task is
+// another's.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const end = `
 		UPDATE analyses

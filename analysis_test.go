@@ -456,6 +456,91 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	}
 }
 
+// waitersOf returns how many requests wait for analyses, and how many pollers they have.
+func (ts *testServer) waitersOf() (waiters, pollers int) {
+	w := ts.analyzer.waits
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.waiting {
+		waiters += n
+	}
+	return waiters, len(w.pollers)
+}
+
+// TestManyWaiters: all requests that wait for one analysis share a poller, and all are answered when it ends. Nothing
+// of them is left then, nor of those that wait in vain.
+func TestManyWaiters(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }) // nothing runs by itself
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
+	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
+	if a := c.must(200, "GET", location+"?wait=1ms", nil); a.text("state") != stateQueued {
+		t.Errorf("%s", a.body)
+	}
+	const users = 8
+	var all sync.WaitGroup
+	for i := range users {
+		u := ts.signIn(fmt.Sprintf("user%d", i), datasetRead)
+		for range maxWaiting {
+			all.Go(func() {
+				a, err := u.send("GET", location+"?wait=60s", nil)
+				if err != nil || a.status != 200 || a.text("state") != stateCanceled {
+					t.Errorf("%d %s %v", a.status, a.body, err)
+				}
+			})
+		}
+	}
+	waitFor(t, "all to wait", func() bool { waiters, _ := ts.waitersOf(); return waiters == users*maxWaiting })
+	if _, pollers := ts.waitersOf(); pollers != 1 {
+		t.Errorf("%d pollers", pollers)
+	}
+	if n := ts.db.Stat().AcquiredConns(); n > 8 { // of the poller and of what runs by itself; all have 16
+		t.Errorf("%d connections are in use", n)
+	}
+	c.must(204, "DELETE", location, nil)
+	all.Wait()
+	waitFor(t, "the poller to end", func() bool { waiters, pollers := ts.waitersOf(); return waiters+pollers == 0 })
+}
+
+// TestWaitingIsCapped: of very many requests of one user that wait, all but a few are refused, and others are answered
+// meanwhile. The service stops while requests wait.
+func TestWaitingIsCapped(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }) // nothing runs by itself
+	c, other := ts.signIn("root", "all"), ts.signIn("other")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
+	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
+	var waiting, refused atomic.Int64
+	var all sync.WaitGroup
+	const requests = 2500
+	for range requests {
+		all.Go(func() {
+			a, err := c.send("GET", location+"?wait=60s", nil)
+			switch {
+			case err == nil && a.status == 200 && a.text("state") == stateQueued:
+				waiting.Add(1)
+			case err == nil && a.status == 429 && a.text("code") == "too_many_waiting" && a.header.Get("Retry-After") != "":
+				refused.Add(1)
+			default:
+				t.Errorf("%d %s %v", a.status, a.body, err)
+			}
+		})
+	}
+	for refused.Load() < requests-maxWaiting && !t.Failed() {
+		other.must(200, "GET", "/api/v1/auth/me", nil)
+	}
+	if waiters, _ := ts.waitersOf(); waiters != maxWaiting {
+		t.Errorf("%d requests wait", waiters)
+	}
+	other.must(200, "GET", "/api/v1/auth/me", nil)
+	ts.stop()
+	all.Wait()
+	if waiting.Load() != maxWaiting {
+		t.Errorf("%d requests waited", waiting.Load())
+	}
+}
+
 // TestHungRead: a read that does not come back is given up on, and the rest goes on.
 func TestHungRead(t *testing.T) {
 	t.Parallel()

@@ -18,10 +18,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// analyzer does the work of analyses in this instance: one goroutine walks, others read. All its state that
-// matters is in the database, so that it may be killed at any moment, and so that any number of instances share
-// the work. A task that is claimed is its instance's for as long as that lives (instances.go); its token keeps out
-// whoever has been given up on and comes back.
+// analyzer does the work of analyses in this instance. One goroutine walks directories and writes
+// chunks of files, the others read chunks and store rows. All state is in the database, so any
+// number of instances share the work, and any may be killed at any moment.
+//
+// A walk or a chunk is claimed with a fencing token. The claim is a lease: it lasts as long as the
+// holder renews its row in instances (see deadInstances). Every write checks the token, so a holder
+// that was declared dead and comes back stores nothing.
 type analyzer struct {
 	db       *pgxpool.Pool
 	cfg      config
@@ -29,65 +32,68 @@ type analyzer struct {
 	now      func() time.Time
 	instance string
 
-	chunkSize  int           // files
-	patience   time.Duration // how long the file system may take for one answer
-	beforeRead func(path string)
+	chunkSize  int               // files
+	patience   time.Duration     // how long the file system may take for one answer
+	beforeRead func(path string) // tests set it
 
-	wake   []chan struct{} // one for each goroutine
-	busy   chan struct{}   // holds those that use the database for chunks: as many as cores
-	away   atomic.Bool     // the database is, and the log has it
-	alone  sync.RWMutex    // held for reading with every chunk, for writing with a suspect one
-	hung   atomic.Int64    // goroutines left behind that have not come back
-	stored atomic.Int64    // chunks stored by this instance
+	wake    []chan struct{} // one for each goroutine
+	dbSlots chan struct{}   // held while the database is used for a chunk: one slot for each core
+	solo    sync.RWMutex    // held for reading with every chunk, for writing with a suspect
+	waits   *analysisWaits
+	outage  atomic.Bool  // the log says that the database is unavailable
+	hung    atomic.Int64 // abandoned goroutines that have not returned
+	stored  atomic.Int64 // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
 const (
-	maxDeaths   = 3   // of instances that read a chunk; then it is split, or its only file is at fault
-	maxFailures = 10  // to walk or to store a chunk while the database is well; then the analysis fails
-	maxHung     = 16  // goroutines left behind, with their threads; then this instance takes no more work
+	maxDeaths   = 3   // of instances that held a chunk; then it is cut, or its only file is at fault
+	maxFailures = 10  // to walk or to store a chunk while the database is available; then the analysis fails
+	maxHung     = 16  // abandoned goroutines, each with a thread; then this instance takes no more work
 	maxWarnings = 100 // kept of an analysis
 	idlePoll    = time.Second
 )
 
-// newAnalyzer makes an analyzer with four readers a core. Nothing runs yet.
+// newAnalyzer returns an analyzer with four readers a core, because most of them wait where the
+// file system is slow. run starts it.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
 	a := &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
 		chunkSize: 1000,
 		patience:  30 * time.Second,
-		busy:      make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
+		dbSlots:   make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
+		waits:     &analysisWaits{db: db, pollers: map[watch]*poller{}, waiting: map[string]int{}},
 	}
-	for range 1 + 4*cap(a.busy) { // the walker and the readers, most of whom wait where the file system is slow
+	for range 1 + 4*cap(a.dbSlots) { // the walker and the readers
 		a.wake = append(a.wake, make(chan struct{}, 1))
 	}
 	return a
 }
 
-// wakeAll lets every idle goroutine look for work now.
+// wakeAll makes every idle goroutine look for work now. Other instances find it when they poll.
 func (a *analyzer) wakeAll() {
 	for _, wake := range a.wake {
 		select {
 		case wake <- struct{}{}:
-		default: // it is awake already
+		default: // it has been woken already
 		}
 	}
 }
 
-// run works until ctx ends, and returns when everything it had begun is stored or given back.
+// run works until ctx ends. It returns when everything that was begun is stored or given back.
 func (a *analyzer) run(ctx context.Context) {
-	var wg sync.WaitGroup
+	var all sync.WaitGroup
 	for i, wake := range a.wake {
 		step := a.readStep
 		if i == 0 {
 			step = a.walkStep
 		}
-		wg.Go(func() {
+		all.Go(func() {
 			for ctx.Err() == nil {
 				worked, err := false, error(nil)
 				if a.hung.Load() < maxHung {
 					worked, err = step(ctx)
-					a.logTrouble(ctx, err)
+					a.logStep(ctx, err)
 				}
 				if worked && err == nil {
 					continue
@@ -100,35 +106,34 @@ func (a *analyzer) run(ctx context.Context) {
 			}
 		})
 	}
-	wg.Wait()
+	all.Wait()
 }
 
-// logTrouble logs what went wrong with a step; that the database is away, once until it is back.
-func (a *analyzer) logTrouble(ctx context.Context, err error) {
-	switch away := isUnavailable(err); {
+// logStep logs the error of a step. It logs an outage of the database once, and its end.
+func (a *analyzer) logStep(ctx context.Context, err error) {
+	switch outage := isUnavailable(err); {
 	case ctx.Err() != nil:
-	case err != nil && !(away && a.away.Swap(true)):
+	case err != nil && !(outage && a.outage.Swap(true)):
 		a.log.Error("analysis", "error", err)
-	case err == nil && a.away.Swap(false):
+	case err == nil && a.outage.Swap(false):
 		a.log.Info("the database is back")
 	}
 }
 
-// handOver passes a step on to the caller of ask, which takes it unless it has left us behind.
-type handOver func(step func() error) error
-
-// ask runs f, which asks the file system, in a goroutine of its own: a dead network file system answers never, and
-// must hold up neither other work nor the end of the service. What f finds it hands over as steps, which run here,
-// one by one. Where progress stands still and no step comes for as long as our patience lasts (errHangs), a step
-// fails or ctx ends, f is left behind: whatever else it sets must not be looked at then.
-func (a *analyzer) ask(ctx context.Context, progress *atomic.Int64, f func(ctx context.Context, hand handOver) error) error {
+// runDetached runs work, which calls the file system, in a goroutine of its own, and passes each
+// result that work sends to receive, in order. A dead network file system may never return from a
+// call, so the goroutine is abandoned when ctx ends, when receive fails, or with errHangs when
+// a.patience passes without a result and without a change of progress. After that send fails, and
+// work must not touch anything that it shares with the caller.
+func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64,
+	work func(ctx context.Context, send func(T) error) error, receive func(T) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	steps, done := make(chan func() error), make(chan error, 1)
+	results, done := make(chan T), make(chan error, 1)
 	go func() {
-		done <- f(ctx, func(step func() error) error {
+		done <- work(ctx, func(result T) error {
 			select {
-			case steps <- step:
+			case results <- result:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -142,8 +147,8 @@ func (a *analyzer) ask(ctx context.Context, progress *atomic.Int64, f func(ctx c
 		select {
 		case err := <-done:
 			return err
-		case step := <-steps:
-			err = step()
+		case result := <-results:
+			err = receive(result)
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-timer.C:
@@ -162,29 +167,29 @@ func (a *analyzer) ask(ctx context.Context, progress *atomic.Int64, f func(ctx c
 	return err
 }
 
-// failure is that an analysis has to fail: a code for scripts, and why.
+// failure is an error that ends the analysis as failed. The code is for scripts.
 type failure struct{ code, reason string }
 
 func (e *failure) Error() string { return e.reason }
 
 // The codes of a failure.
 const (
-	failureUnavailable = "dataset_unavailable" // the directory is not there, empty, or does not answer
-	failureInternal    = "internal"            // a mistake of ours: the log has it
+	failureUnavailable = "dataset_unavailable" // the directory is missing, empty, or does not answer
+	failureInternal    = "internal"            // a bug; the log has the error
 )
 
-// unavailable is a failure with failureUnavailable.
+// unavailable returns a failure with failureUnavailable.
 func unavailable(format string, args ...any) error {
 	return &failure{failureUnavailable, fmt.Sprintf(format, args...)}
 }
 
-// errHangs is that the file system does not answer.
+// errHangs says that the file system does not answer.
 var errHangs = unavailable("The dataset's directory does not answer.")
 
-// errNotOurs is that a task is another's now, or that its analysis has ended: what was done is void.
+// errNotOurs says that this instance no longer holds a task, or that the analysis has ended.
 var errNotOurs = errors.New("the task is not ours any more")
 
-// oneRow runs a statement that touches the row of a task, or returns errNotOurs.
+// oneRow executes a statement that changes the row of a task, or returns errNotOurs if it is gone.
 func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) error {
 	n, err := execute(ctx, tx, doing, query, args...)
 	if err == nil && n == 0 {
@@ -193,28 +198,27 @@ func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) er
 	return err
 }
 
-// task is what this instance holds of an analysis, its walk or one of its chunks, for as long as the token is
-// that of the row.
+// task is the part of an analysis that this instance has claimed: its walk or one of its chunks.
 type task struct {
 	AnalysisID int64
 	DatasetID  int64
 	Path       string // of the dataset
 	Force      bool
-	Token      string
-	Alone      bool // no other instance that lives may see the directory
-	Only       bool // none has lived since the analysis was asked for that might have seen it
-	Known      bool // the dataset has rows
-	Failures   int  // to store what was done
+	Token      string // the fencing token: the claim is void once the row has another
+	Alone      bool   // no other living instance may see the directory
+	Only       bool   // nor has any that lived since the analysis was queued
+	Known      bool   // the dataset has rows
+	Failures   int    // to store the outcome
 }
 
-// taskColumns are, in SQL, the columns of a task that the instance $1 holds, of the tables analyses a and datasets d.
+// taskColumns is SQL for the columns of a task of instance $1, from analyses a and datasets d.
 const taskColumns = `
 	a.id AS analysis_id, a.dataset_id, d.path, a.force, NOT ` + othersSee + ` AS alone,
 	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
-// work does a task, unless it has failed too often, and settles it. The context of what it does ends within a second
-// of the task's being another's, or of the end of its analysis.
+// work does a task, unless it has failed too often, and settles it. The context of do ends within a
+// second after this instance has lost the task, or after the analysis has ended.
 func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) error) error {
 	const query = `
 		SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND walker_token::text = $2 AND finished_at IS NULL)
@@ -239,52 +243,47 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 	return a.settle(ctx, t, err)
 }
 
-// settle decides what becomes of a task that ended with err: it is done or another's, its analysis has to fail, or
-// it is given back, since we stop or the database is away or refuses it.
+// settle ends a task after err. The task is done or lost, its analysis fails, or it is given back
+// because this instance stops, does not see the directory, or could not store the outcome. It
+// returns the error to be logged.
 func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	const blind = `
 		UPDATE analyses a
 		SET blind = array_append(array_remove(blind, $2), $2),
 			warnings = CASE WHEN $2 = ANY (blind) THEN warnings ELSE (warnings || $3::text)[1:$4] END
 		WHERE id = $1 AND finished_at IS NULL`
-	f, failed := errors.AsType[*failure](err)
+	fail, failed := errors.AsType[*failure](err)
+	leave := failed && fail.code == failureUnavailable && !t.Alone // others may see the directory
 	switch {
-	case failed && f.code == failureUnavailable && !t.Alone:
-		host, _ := os.Hostname() // where it is unknown, "" does
-		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s", strings.ToValidUTF8(host, "?"), f.reason)
-		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", f.reason)
-		if _, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings); err == nil {
-			err = f
-		}
+	case leave:
+		host, _ := os.Hostname() // "" if unknown
+		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
+			strings.ToValidUTF8(host, "?"), fail.reason)
+		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
+		_, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings)
 	case failed:
 		err = pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *f)
+			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail)
 		})
 		if err == nil {
-			a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", f.reason)
+			a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", fail.reason)
 		}
 	}
-	if err == nil || errors.Is(err, errNotOurs) {
+	if err == nil && !leave || errors.Is(err, errNotOurs) {
 		return nil
 	}
-	// We live, so the files are not to blame. It may take until the database is back to say so.
+	// This instance lives, so the files are not to blame. Only an error of the statement itself
+	// counts as a failure, also if the statement takes too long (57014). During an outage this
+	// waits until the database is back.
 	said, refused := errors.AsType[*pgconn.PgError](err)
-	refused = refused && (!isUnavailable(err) || said.Code == "57014") // a statement that takes too long will again
-	for {
-		giveErr := a.giveBack(ctx, t.Token, refused)
-		if giveErr == nil && err == f {
-			return nil
-		}
-		if giveErr == nil || ctx.Err() != nil {
-			return err
-		}
-		pause(ctx, idlePoll)
-	}
+	refused = refused && (!isUnavailable(err) || said.Code == "57014")
+	a.giveBack(ctx, t.Token, refused)
+	return err
 }
 
-// giveBack gives back what was claimed under the token, if anything was; failed counts that against it. It is tried
-// also where ctx has ended.
-func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) error {
+// giveBack releases the task that was claimed with the token, if there is one; failed counts a
+// failure of the task. It tries until ctx ends, and once if ctx has ended.
+func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	const query = `
 		WITH walk AS (
 			UPDATE analyses
@@ -294,23 +293,28 @@ func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) erro
 		UPDATE analysis_chunks
 		SET reader = NULL, token = NULL, failures = failures + $2::boolean::int
 		WHERE token = $1`
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	_, err := execute(limited, a.db, "give task back", query, token, failed)
-	return err
+	for {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		_, err := execute(limited, a.db, "give task back", query, token, failed)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		pause(ctx, idlePoll)
+	}
 }
 
-// claim runs a query that claims a task for the instance $1 under the token $2. Where no answer comes the claim may
-// have been made all the same, and would be held for as long as this instance lives: it is given back.
+// claim runs a query that claims a task for instance $1 with the fencing token $2. After an error
+// the claim may have been made all the same, and would last as long as this instance lives, so
+// claim gives it back.
 func claim[T any](ctx context.Context, a *analyzer, doing, query string, args ...any) ([]T, error) {
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
 	token := uuidText(id)
 	tasks, err := collect[T](ctx, a.db, doing, query, append([]any{a.instance, token}, args...)...)
 	if err != nil {
-		for pause(ctx, idlePoll/2); a.giveBack(ctx, token, false) != nil && ctx.Err() == nil; {
-			pause(ctx, idlePoll)
-		}
+		pause(ctx, idlePoll/2)
+		a.giveBack(ctx, token, false)
 	}
 	return tasks, err
 }
@@ -321,7 +325,8 @@ type walkTask struct {
 	WalkedTo string
 }
 
-// walkStep claims the oldest walk that nobody holds who lives, and walks it. It reports whether there was one.
+// walkStep claims the oldest walk without a living holder, and walks it. It reports whether there
+// was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
 		UPDATE analyses a
@@ -348,70 +353,70 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	return true, a.work(ctx, tasks[0].task, func(ctx context.Context) error { return a.walk(ctx, tasks[0]) })
 }
 
-// chunk is an interval (from, to] of a dataset's paths, to being nil at the end, with the files found in it.
+// chunk is an interval (from, to] of a dataset's paths, with the files that the walk found in it.
 type chunk struct {
-	FromPath                  string
-	ToPath                    *string
-	Paths                     []string
-	Sizes, Modified, Sidecars []int64
-	Warnings                  []string // of the walk since the chunk before
+	from     string
+	to       *string // nil: to the end
+	files    []entry
+	warnings []string // of the walk since the chunk before
 }
 
-// walk lists the dataset's directory, from where an earlier walk of the same analysis left off, and writes its
-// chunks. The last one has no end.
+// walk lists the dataset's directory, from where an earlier walk of the same analysis ended, and
+// writes its chunks.
 func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 	w := &walker{after: t.WalkedTo}
-	return a.ask(ctx, &w.progress, func(ctx context.Context, hand handOver) error {
-		next := chunk{FromPath: t.WalkedTo}
-		flush := func(to *string) error {
-			full := next
-			full.ToPath = to
-			err := hand(func() error { return a.appendChunk(ctx, t, full) })
-			if err == nil && to != nil {
-				next = chunk{FromPath: *to}
-			}
-			return err
-		}
-		w.file = func(e entry) error {
-			next.Paths, next.Sizes = append(next.Paths, e.Path), append(next.Sizes, e.Size)
-			next.Modified, next.Sidecars = append(next.Modified, e.Modified), append(next.Sidecars, e.Sidecars)
-			if len(next.Paths) < a.chunkSize {
-				return nil
-			}
-			return flush(&e.Path)
-		}
-		w.warn = func(dir string, err error) error {
-			if len(next.Warnings) < maxWarnings {
-				next.Warnings = append(next.Warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
-			}
-			return nil
-		}
-		root, err := a.openDataset(t.task)
-		if err != nil {
-			return err
-		}
-		if root != nil {
-			defer root.Close()
-			if err := w.walk(ctx, root, ""); err != nil {
-				if e, ok := errors.AsType[*listError](err); ok {
-					return unavailable("The dataset's directory cannot be read: %s.", reasonOf(e.err))
-				}
-				return err
-			}
-		}
-		if next.FromPath == "" && len(next.Paths) == 0 && t.Known && !t.meant() {
-			return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
-		}
-		return flush(nil)
+	return runDetached(ctx, a, &w.progress, func(ctx context.Context, send func(chunk) error) error {
+		return a.cutWalk(ctx, t, w, send)
+	}, func(c chunk) error {
+		return a.appendChunk(ctx, t, c)
 	})
 }
 
-// meant says whether a directory that is missing or empty is meant to be: with force, and no other instance saw more.
-func (t task) meant() bool { return t.Force && t.Only }
+// cutWalk sends the files of a walk as chunks; the last has no end. It runs in a goroutine that may
+// be abandoned.
+func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func(chunk) error) error {
+	next := chunk{from: t.WalkedTo}
+	w.file = func(e entry) error {
+		next.files = append(next.files, e)
+		if len(next.files) < a.chunkSize {
+			return nil
+		}
+		full := next
+		full.to, next = &e.Path, chunk{from: e.Path}
+		return send(full)
+	}
+	w.warn = func(dir string, err error) error {
+		if dir == "" {
+			return unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
+		}
+		if len(next.warnings) < maxWarnings {
+			next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
+		}
+		return nil
+	}
+	root, err := a.openDataset(t.task)
+	if err != nil {
+		return err
+	}
+	if root != nil {
+		defer root.Close()
+		if err := w.walk(ctx, root, ""); err != nil {
+			return err
+		}
+	}
+	if next.from == "" && len(next.files) == 0 && t.Known && !t.emptyIsIntended() {
+		return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
+	}
+	return send(next)
+}
 
-// openDataset opens a dataset's directory. Where it is missing, or empty though files are known, the analysis has
-// to fail and keeps every row: a share that is not mounted must not empty the catalogue. Only force says that it is
-// meant; a missing directory is then nil.
+// emptyIsIntended says whether a directory that is missing or empty may lose its rows: with force,
+// and if no other instance may have seen files there.
+func (t task) emptyIsIntended() bool { return t.Force && t.Only }
+
+// openDataset opens a dataset's directory. If the directory is missing, or empty although the
+// dataset has rows, it returns a failure: a share that is not mounted must not empty the catalogue.
+// If that is intended, a missing directory is nil.
 func (a *analyzer) openDataset(t task) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
@@ -419,18 +424,20 @@ func (a *analyzer) openDataset(t task) (*os.Root, error) {
 	}
 	root, empty, err := place.open()
 	switch {
-	case errors.Is(err, os.ErrNotExist) && t.meant():
+	case errors.Is(err, os.ErrNotExist) && t.emptyIsIntended():
 		return nil, nil
 	case err != nil:
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
-	case empty && t.Known && !t.meant():
+	case empty && t.Known && !t.emptyIsIntended():
 		root.Close()
-		return nil, unavailable("The dataset's directory is empty, though files are known. If that is so, analyse it with force.")
+		return nil, unavailable("The dataset's directory is empty, though files are known. " +
+			"If that is so, analyse it with force.")
 	}
 	return root, nil
 }
 
-// appendChunk writes a chunk and moves the walk on, if the walk is still ours; the last chunk ends it.
+// appendChunk writes a chunk and advances the walk, if this instance still holds the walk. The last
+// chunk ends it.
 func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 	const advance = `
 		UPDATE analyses
@@ -441,21 +448,23 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 			warnings = (warnings || $5::text[])[1:$6]
 		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
-		WITH told AS (SELECT pg_notify('` + workChannel + `', ''))
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		SELECT $1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
-			coalesce($7::bigint[], '{}')
-		FROM told`
+		VALUES ($1, $2, $3, $4, $5, $6, $7)`
+	paths := make([]string, len(c.files))
+	sizes, modified, sidecars := make([]int64, len(c.files)), make([]int64, len(c.files)), make([]int64, len(c.files))
+	for i, e := range c.files {
+		paths[i], sizes[i], modified[i], sidecars[i] = e.Path, e.Size, e.Modified, e.Sidecars
+	}
 	defer a.wakeAll()
 	return pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}
-		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.ToPath, len(c.Paths), c.Warnings, maxWarnings)
+		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.files), c.warnings, maxWarnings)
 		if err != nil {
 			return err
 		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.FromPath, c.ToPath, c.Paths, c.Sizes, c.Modified, c.Sidecars)
+		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, paths, sizes, modified, sidecars)
 		return err
 	})
 }

@@ -108,7 +108,8 @@ func benchFloor(t *testing.T, url, dir string, paths []string, values [][2]float
 	for i := range n {
 		all.Go(func() {
 			share, buffer := paths[i*len(paths)/n:(i+1)*len(paths)/n], make([]byte, firstReadBytes)
-			_, err := pool.CopyFrom(ctx, pgx.Identifier{"floor"}, fileColumnNames(),
+			columns, _ := fileValues(1, chunkFile{})
+			_, err := pool.CopyFrom(ctx, pgx.Identifier{"floor"}, columns,
 				pgx.CopyFromSlice(len(share), func(k int) ([]any, error) {
 					f, err := os.Open(dir + "/" + share[k])
 					if err != nil {
@@ -120,7 +121,8 @@ func benchFloor(t *testing.T, url, dir string, paths []string, values [][2]float
 					row.Path = share[k]
 					row.NativeBBox = []float64{place[0], place[1], place[0] + 1, place[1] + 1}
 					row.BBox = row.NativeBBox
-					return fileValues(1, fileRow{row, knownEntry{ID: int64(i*len(paths)/n + k + 1)}}), nil
+					_, values := fileValues(1, chunkFile{ID: int64(i*len(paths)/n + k + 1), row: row})
+					return values, nil
 				}))
 			if err != nil {
 				t.Error(err)

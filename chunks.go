@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// readerVersion rises whenever the same file may give another row than before: then all are read again.
+// readerVersion is stored with each row. It rises whenever the reader may make another row of the
+// same file; then all files are read again.
 const readerVersion = 2
 
 // readTask is a chunk that this instance holds.
@@ -29,26 +29,29 @@ type readTask struct {
 	Deaths   int // of instances that held it before
 }
 
-// endOfPaths comes after every path, in the place of the to_path that the last chunk lacks.
+// endOfPaths sorts after every path. It stands for the to_path that the last chunk lacks.
 func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/utf8.UTFMax+1) }
 
-// readStep claims a chunk, reads its files and stores their rows. It reports whether there was one. A chunk whose
-// reading two instances did not survive may be what killed them: its last attempt is made while this instance reads
-// nothing else, so that no other file is blamed for it.
+// readStep claims a chunk, reads its files and stores their rows. It reports whether there was one.
+//
+// When an instance dies, each chunk that it held counts a death, also those that had nothing to do
+// with it. So a chunk is a suspect before its last attempt, and is then read alone in this
+// instance: a death during that attempt is the fault of that chunk. Suspects are claimed when there
+// is no other chunk and no other reader is at work.
 func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
-	a.alone.RLock()
-	worked, err = a.readNext(ctx, false)
-	a.alone.RUnlock()
-	if worked || err != nil || !a.alone.TryLock() {
-		return worked, err // where others read, the suspects wait until they have done
+	a.solo.RLock()
+	worked, err = a.readChunk(ctx, false)
+	a.solo.RUnlock()
+	if worked || err != nil || !a.solo.TryLock() {
+		return worked, err
 	}
-	defer a.alone.Unlock()
-	return a.readNext(ctx, true)
+	defer a.solo.Unlock()
+	return a.readChunk(ctx, true)
 }
 
-// readNext is readStep for the oldest chunk that nobody holds who lives: of those that are suspect, or of the
-// others. That its last holder died counts against a chunk.
-func (a *analyzer) readNext(ctx context.Context, suspect bool) (worked bool, err error) {
+// readChunk is readStep for the first chunk without a living holder, of the suspects or of the
+// others. A chunk whose rows the database refused comes after all others.
+func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, err error) {
 	const query = `
 		UPDATE analysis_chunks c
 		SET token = $2,
@@ -69,76 +72,64 @@ func (a *analyzer) readNext(ctx context.Context, suspect bool) (worked bool, err
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
 			coalesce(c.to_path, $5) AS to_path, cardinality(c.paths) AS files, c.deaths`
-	a.busy <- struct{}{}
-	defer func() { <-a.busy }()
+	a.dbSlots <- struct{}{}
+	defer func() { <-a.dbSlots }()
 	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
 	}
-	return true, a.work(ctx, tasks[0].task, func(ctx context.Context) error { return a.readChunk(ctx, tasks[0]) })
-}
-
-// readChunk reads those of a chunk's files that are not as they were and stores their rows, or cuts a chunk that was
-// too deadly.
-func (a *analyzer) readChunk(ctx context.Context, t readTask) error {
-	found, err := compareChunk(ctx, a.db, t)
-	if err != nil {
-		return err
-	}
-	switch deadly := t.Deaths >= maxDeaths; {
-	case found.cutAt != "":
-		return cutChunk(ctx, a.db, t, []string{found.cutAt})
-	case deadly && t.Files > 1:
-		return cutChunk(ctx, a.db, t, nil)
-	case deadly && len(found.read) == 1:
-		row := found.read[0].row(a.now())
-		row.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read any more; mend or remove it", maxDeaths)
-		found.rows, found.read = append(found.rows, fileRow{row, found.read[0]}), nil
-	}
-	if len(found.read)+len(found.unlisted) > 0 {
-		<-a.busy
-		err := a.readFiles(ctx, t, &found)
-		a.busy <- struct{}{}
-		if err != nil {
+	t := tasks[0]
+	return true, a.work(ctx, t.task, func(ctx context.Context) error {
+		found, err := compareChunk(ctx, a.db, t)
+		switch {
+		case err != nil:
 			return err
+		case found.cutAt != "":
+			return cutChunk(ctx, a.db, t, []string{found.cutAt})
+		case t.Deaths >= maxDeaths && t.Files > 1:
+			return cutChunk(ctx, a.db, t, nil)
 		}
-	}
-	if err := storeChunk(ctx, a.db, t, found); err != nil {
+		<-a.dbSlots
+		err = a.readFiles(ctx, t, found.files)
+		a.dbSlots <- struct{}{}
+		if err == nil {
+			err = storeChunk(ctx, a.db, t, found)
+		}
+		if err == nil {
+			a.stored.Add(1)
+		}
 		return err
-	}
-	a.stored.Add(1)
-	return nil
+	})
 }
 
-// knownEntry is a file that the walk found, with the id of the row that it has or will have.
-type knownEntry struct {
+// chunkFile is a file of a chunk that has to be looked at, with its outcome: row, gone or neither.
+type chunkFile struct {
 	entry
-	ID    int64
-	Known bool // it has a row
+	ID     int64 // of its row, or of the row that it will have
+	Known  bool  // it has a row
+	Listed bool  // the walk found it
+	row    ElevationDatasetFileMeta
+	gone   bool // it has a row, and the file is gone
 }
 
-// fileRow is a file that was read.
-type fileRow struct {
-	ElevationDatasetFileMeta
-	of knownEntry
+// isRead says whether there was a file to make a row of.
+func (f chunkFile) isRead() bool { return f.row.Status != "" }
+
+// comparison is the difference between the files of a chunk and the rows of its interval.
+type comparison struct {
+	files     []chunkFile // new or changed, or no longer found by the walk
+	unchanged int
+	failed    int    // unchanged files whose row is corrupt
+	cutAt     string // set where there are too many rows for one chunk: a path in the middle of them
 }
 
-// findings are what becomes of a chunk.
-type findings struct {
-	unchanged int          // files that are as they were
-	failed    int          // those of them whose row is corrupt
-	read      []knownEntry // files that are to be read
-	unlisted  []string     // rows whose files the walk did not find
-	rows      []fileRow    // of the files that were read, less those that have vanished since the walk
-	gone      []string     // unlisted rows whose files are really gone
-	cutAt     string       // where there are too many rows for one chunk, a path in the middle of them
-}
-
-// maxUnlisted is about how many rows whose files are gone one chunk may have: a whole directory may be gone.
+// maxUnlisted is about how many rows of one chunk may have lost their files: a whole directory may
+// be gone.
 const maxUnlisted = 5000
 
-// compareChunk holds the files of a chunk against the rows of its interval.
-func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err error) {
+// compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
+// its size, time and sidecars are as its row says, and this reader made the row.
+func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err error) {
 	const query = `
 		WITH pairs AS (
 			SELECT e.path AS found, f.path AS stored, e.size, e.modified, e.sidecars, f.id, f.status,
@@ -162,85 +153,83 @@ func compareChunk(ctx context.Context, q querier, t readTask) (f findings, err e
 		WHERE NOT same OR status = 'corrupt'
 		ORDER BY 1
 		LIMIT $8`
+	limit := t.Files + maxUnlisted
 	pairs, err := collect[struct {
-		knownEntry
-		Listed, Same bool
-	}](ctx, q, "compare files", query, t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, t.Files+maxUnlisted)
-	if len(pairs) == t.Files+maxUnlisted {
-		f.cutAt = pairs[len(pairs)/2].Path
+		chunkFile
+		Same bool
+	}](ctx, q, "compare files", query, t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit)
+	if len(pairs) == limit {
+		c.cutAt = pairs[len(pairs)/2].Path
 	}
+	c.unchanged = t.Files
 	for _, p := range pairs {
-		switch {
-		case p.Same:
-			f.failed++
-		case p.Listed:
-			f.read = append(f.read, p.knownEntry)
-		default:
-			f.unlisted = append(f.unlisted, p.Path)
+		if p.Same {
+			c.failed++
+			continue
+		}
+		c.files = append(c.files, p.chunkFile)
+		if p.Listed {
+			c.unchanged--
 		}
 	}
-	f.unchanged = t.Files - len(f.read)
-	return f, err
+	return c, err
 }
 
-// readFiles makes the rows of the files that are to be read, and finds out which unlisted ones are really gone. A file
-// that hangs is left behind, and another reader goes on after it.
-func (a *analyzer) readFiles(ctx context.Context, t readTask, found *findings) error {
-	found.rows = slices.Grow(found.rows, len(found.read))
-	for {
-		read, unlisted := found.read, found.unlisted // what this reader has yet to do
-		err := a.ask(ctx, new(atomic.Int64), func(_ context.Context, hand handOver) error {
-			root, err := a.openDataset(t.task)
-			if err != nil {
-				return err
-			}
-			if root == nil { // the directory is missing, and that is meant
-				return hand(func() error {
-					found.gone = unlisted
-					return nil
-				})
-			}
-			fr := &fileReader{root: root, now: a.now, before: a.beforeRead}
-			defer fr.close()
-			for _, file := range read {
-				m, there := fr.readEntry(file.entry)
-				err := hand(func() error {
-					found.read = found.read[1:]
-					if there {
-						found.rows = append(found.rows, fileRow{m, file})
-					}
-					return nil
-				})
-				if err != nil {
-					return err
-				}
-			}
-			for _, path := range unlisted {
-				lost := isGone(root, path)
-				err := hand(func() error {
-					if lost {
-						found.gone = append(found.gone, path)
-					}
-					return nil
-				})
-				if err != nil {
-					return err
-				}
-			}
+// readFiles reads the files that the walk found, and finds out which of the others are really gone.
+// A file that hangs becomes unreadable, and another goroutine goes on after it.
+func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile) error {
+	for len(files) > 0 {
+		todo := files // of this goroutine
+		err := runDetached(ctx, a, new(atomic.Int64), func(_ context.Context, send func(chunkFile) error) error {
+			return a.readInOrder(t, todo, send)
+		}, func(f chunkFile) error {
+			files[0] = f
+			files = files[1:]
 			return nil
 		})
-		if !errors.Is(err, errHangs) || len(found.read) == 0 || a.hung.Load() >= maxHung {
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errHangs) || len(files) == 0 || !files[0].Listed || a.hung.Load() >= maxHung {
 			return err
 		}
-		file := found.read[0]
-		found.read = found.read[1:]
-		m := file.row(a.now())
-		m.fail(fileStatusUnreadable, "reading it did not end within %v", a.patience)
-		found.rows = append(found.rows, fileRow{m, file})
+		files[0].row = files[0].entry.row(a.now())
+		files[0].row.fail(fileStatusUnreadable, "reading it did not end within %v", a.patience)
+		files = files[1:]
 	}
+	return nil
 }
 
-// cutChunk puts several chunks in place of one: cut after each of the paths or, where those are nil, after each file.
+// readInOrder sends each file with its outcome. It runs in a goroutine that may be abandoned.
+func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFile) error) error {
+	root, err := a.openDataset(t.task)
+	if err != nil {
+		return err
+	}
+	fr := &fileReader{root: root, now: a.now, before: a.beforeRead}
+	if root != nil { // else the directory is missing, which is intended
+		defer fr.close()
+	}
+	for _, f := range files {
+		switch {
+		case !f.Listed:
+			f.gone = root == nil || isGone(root, f.Path)
+		case t.Deaths >= maxDeaths:
+			f.row = f.entry.row(a.now())
+			f.row.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read "+
+				"any more; mend or remove it", maxDeaths)
+		case root != nil:
+			f.row, _ = fr.readEntry(f.entry)
+		}
+		if err := send(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutChunk replaces a chunk by several. It cuts after each of the paths or, if after is nil, after
+// each file.
 func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string) error {
 	const cut = `
 		WITH c AS (
@@ -249,7 +238,8 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			RETURNING *
 		), part AS (
 			SELECT lag(p.ends, 1, c.from_path) OVER (ORDER BY p.n) AS begins, p.ends
-			FROM c, unnest(array_append(coalesce($3, c.paths[:cardinality(c.paths) - 1]), c.to_path)) WITH ORDINALITY AS p (ends, n)
+			FROM c, unnest(array_append(coalesce($3, c.paths[:cardinality(c.paths) - 1]), c.to_path))
+				WITH ORDINALITY AS p (ends, n)
 		), e AS (
 			SELECT e.*
 			FROM c, unnest(c.paths, c.sizes, c.modified, c.sidecars) WITH ORDINALITY AS e (path, size, modified, sidecars, n)
@@ -282,17 +272,12 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
-// storeChunk stores what was found: all of it or, if the chunk is not ours any more, nothing. While the chunk is ours
-// nobody else touches rows of its interval. A listed file that was not there when it came to be read keeps the row it
-// may have: the next analysis will see.
-func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found findings) error {
+// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the chunk,
+// nothing. Only the holder of a chunk changes rows of its interval.
+func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found comparison) error {
 	const take = `
 		DELETE FROM analysis_chunks
 		WHERE id = $1 AND token = $2`
-	const remove = `
-		DELETE FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND path = ANY ($2::text[])
-		RETURNING ` + fileColumns
 	const note = `
 		INSERT INTO analysis_changes (analysis_id, from_path, added, changed, removed)
 		VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), coalesce($5::text[], '{}'))`
@@ -315,57 +300,87 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found finding
 		if err := oneRow(ctx, tx, "take chunk", take, t.ID, t.Token); err != nil {
 			return err
 		}
-		replaced := slices.Clone(found.gone)
-		for _, row := range found.rows {
-			if row.of.Known {
-				replaced = append(replaced, row.Path)
-			}
+		before, err := replaceRows(ctx, tx, t.DatasetID, found.files)
+		if err != nil {
+			return err
 		}
-		before := map[string]ElevationDatasetFileMeta{}
-		if len(replaced) > 0 {
-			rows, err := collectFiles(ctx, tx, "remove rows", remove, t.DatasetID, replaced)
-			if err != nil {
-				return err
+		var added, changed, removed []string
+		read, unchanged, failed := 0, found.unchanged, found.failed
+		for _, f := range found.files {
+			if f.gone {
+				removed = append(removed, f.Path)
 			}
-			for _, row := range rows {
-				before[row.Path] = row
+			if !f.isRead() {
+				continue
 			}
-		}
-		if len(found.rows) > 0 {
-			rows := pgx.CopyFromSlice(len(found.rows), func(i int) ([]any, error) { return fileValues(t.DatasetID, found.rows[i]), nil })
-			if _, err := tx.CopyFrom(ctx, pgx.Identifier{"elevation_dataset_file_meta"}, fileColumnNames(), rows); err != nil {
-				return fmt.Errorf("store rows: %w", err)
-			}
-		}
-		var added, changed []string
-		unchanged, failed := found.unchanged, found.failed
-		for _, row := range found.rows {
-			old, known := before[row.Path]
+			read++
+			old, known := before[f.Path]
 			switch {
 			case !known:
-				added = append(added, row.Path)
-			case sameContent(old, row.ElevationDatasetFileMeta):
+				added = append(added, f.Path)
+			case sameContent(old, f.row):
 				unchanged++
 			default:
-				changed = append(changed, row.Path)
+				changed = append(changed, f.Path)
 			}
-			if row.Status == fileStatusCorrupt || row.Status == fileStatusUnreadable {
+			if f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable {
 				failed++
 			}
 		}
-		if len(added)+len(changed)+len(found.gone) > 0 {
-			_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, added, changed, found.gone)
+		if len(added)+len(changed)+len(removed) > 0 {
+			_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, added, changed, removed)
 			if err != nil {
 				return err
 			}
 		}
-		vanished := t.Files - found.unchanged - len(found.rows)
+		vanished := t.Files - found.unchanged - read
 		return oneRow(ctx, tx, "count files", finish, t.AnalysisID, vanished, len(added), len(changed), unchanged,
-			len(found.gone), failed)
+			len(removed), failed)
 	})
 }
 
-// sameContent says whether two rows of a file differ in no more than the id and the time of reading.
+// replaceRows deletes the rows of files that are gone or were read again, adds those that were read,
+// and returns the deleted rows by path. A file that the walk found, but that was gone when it came
+// to be read, keeps its row: the next analysis decides.
+func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkFile) (
+	before map[string]ElevationDatasetFileMeta, err error) {
+	const remove = `
+		DELETE FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path = ANY ($2::text[])
+		RETURNING ` + fileColumns
+	var replaced []string
+	var columns []string
+	var values [][]any
+	for _, f := range files {
+		if f.gone || f.isRead() && f.Known {
+			replaced = append(replaced, f.Path)
+		}
+		if f.isRead() {
+			names, row := fileValues(datasetID, f)
+			columns, values = names, append(values, row)
+		}
+	}
+	before = map[string]ElevationDatasetFileMeta{}
+	if len(replaced) > 0 {
+		rows, err := collectFiles(ctx, tx, "remove rows", remove, datasetID, replaced)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			before[row.Path] = row
+		}
+	}
+	if len(values) > 0 {
+		table := pgx.Identifier{"elevation_dataset_file_meta"}
+		if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(values)); err != nil {
+			return nil, fmt.Errorf("store rows: %w", err)
+		}
+	}
+	return before, nil
+}
+
+// sameContent says whether two rows of a file differ in no more than the id and the time of
+// reading.
 func sameContent(a, b ElevationDatasetFileMeta) bool {
 	a.ID, a.AnalyzedAt, b.ID, b.AnalyzedAt = 0, time.Time{}, 0, time.Time{}
 	x, errA := json.Marshal(a)
@@ -373,22 +388,26 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	return errA == nil && errB == nil && bytes.Equal(x, y)
 }
 
-// fileColumnNames are the columns of a file's row that fileValues gives.
-func fileColumnNames() []string {
-	return append(strings.Fields(strings.ReplaceAll(storedColumns, ",", " ")), "dataset_id", "sidecars", "reader_version", "id")
-}
-
-// fileValues are the values of fileColumnNames. What was written so lately that a later change might not show in the
-// file's time has no reader version, and so is read again.
-func fileValues(datasetID int64, row fileRow) []any {
-	m, version := row.ElevationDatasetFileMeta, readerVersion
+// fileValues returns the columns of a file that was read, and their values.
+func fileValues(datasetID int64, f chunkFile) (columns []string, values []any) {
+	m, version := f.row, readerVersion
 	if m.unsettled || !isSettled(m.ModifiedAt, m.AnalyzedAt) {
-		version = 0
+		version = 0 // a later change may leave size and time as they are, so it is read again
 	}
-	return []any{
-		m.Path, m.SizeBytes, m.ModifiedAt.UnixNano(), m.Format, m.Status, m.Reason, m.Width, m.Height, m.Bands,
-		m.SampleType, m.Nodata, m.PixelIs, m.Transform, m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS, m.BBox,
-		m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings, m.AnalyzedAt,
-		datasetID, row.of.Sidecars, version, row.of.ID,
+	for _, pair := range [...]struct {
+		column string
+		value  any
+	}{
+		{"id", f.ID}, {"dataset_id", datasetID}, {"path", m.Path}, {"size_bytes", m.SizeBytes},
+		{"modified_ns", m.ModifiedAt.UnixNano()}, {"sidecars", f.Sidecars}, {"reader_version", version},
+		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
+		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
+		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
+		{"crs", m.CRS}, {"crs_name", m.CRSName}, {"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox},
+		{"bbox_accuracy_m", m.BBoxAccuracyM}, {"resolution_m", m.ResolutionM}, {"source", m.Source},
+		{"warnings", m.Warnings},
+	} {
+		columns, values = append(columns, pair.column), append(values, pair.value)
 	}
+	return columns, values
 }

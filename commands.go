@@ -361,6 +361,9 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	w := walker{
 		file: print,
 		warn: func(dir string, err error) error {
+			if dir == prefix {
+				return fmt.Errorf("list directory: %s", reasonOf(err))
+			}
 			fmt.Fprintf(stderr, "cairn: %s%s: %s\n", shown, dir, reasonOf(err))
 			return nil
 		},

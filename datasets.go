@@ -58,14 +58,20 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var place place
+	var dir place
 	err := errHangs
 	if s.analyzer.hung.Load() < maxHung {
 		ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
 		defer cancel()
-		err = s.analyzer.ask(ctx, new(atomic.Int64), func(context.Context, handOver) (err error) {
-			place, err = s.cfg.checkDataset(in.Name, in.Path, in.Description)
-			return err
+		err = runDetached(ctx, s.analyzer, new(atomic.Int64), func(_ context.Context, send func(place) error) error {
+			found, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
+			if err != nil {
+				return err
+			}
+			return send(found)
+		}, func(found place) error {
+			dir = found
+			return nil
 		})
 	}
 	if errors.Is(err, errHangs) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // or we stop
@@ -74,7 +80,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, place.stored, in.Description)
+	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
 	if err != nil {
 		return err
 	}

@@ -300,16 +300,16 @@ func TestHungFileSystem(t *testing.T) {
 		dataset := datasets[test.dataset]
 		c.analyze(dataset, nil)
 		rows, before := len(c.files(dataset)), fs.hangs.Load()
-		ts.analyzer.alone.Lock() // no reader begins
+		ts.analyzer.solo.Lock() // no reader begins
 		if !test.atReading {
 			fs.set(test.rule)
-			ts.analyzer.alone.Unlock()
+			ts.analyzer.solo.Unlock()
 		}
 		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true}).header.Get("Location")
 		if test.atReading {
 			waitFor(t, "the end of the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })
 			fs.set(test.rule)
-			ts.analyzer.alone.Unlock()
+			ts.analyzer.solo.Unlock()
 		}
 		waitFor(t, "the file system to hang", func() bool { return fs.hangs.Load() > before })
 		if a := c.analyze(datasets["good"], nil); a.text("state") != stateSucceeded {
@@ -531,7 +531,7 @@ func TestOutageWhileReading(t *testing.T) {
 	reading, proceed, free := make(chan bool), make(chan bool), make(chan bool)
 	ts := startServer(t, func(s *server) {
 		s.life = 500 * time.Millisecond
-		s.analyzer.busy = make(chan struct{}, len(s.analyzer.wake)) // who claims in vain keeps nobody from storing
+		s.analyzer.dbSlots = make(chan struct{}, len(s.analyzer.wake)) // who claims in vain keeps nobody from storing
 		s.analyzer.beforeRead = func(string) {
 			select {
 			case reading <- true:

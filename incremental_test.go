@@ -158,11 +158,11 @@ func TestChangedWhileAnalysed(t *testing.T) {
 	sameRows(t, rows, dir)
 }
 
-// TestLargeDirectory: a directory that is listed in several parts is listed whole, in order.
+// TestLargeDirectory: a directory of many files is listed whole, in order, also from the middle on.
 func TestLargeDirectory(t *testing.T) {
 	t.Parallel()
 	dir := memoryDir(t)
-	const files = maxListed + 1000
+	const files = 101_000
 	for i := range files {
 		f, err := os.Create(filepath.Join(dir, fmt.Sprintf("%06d", i*7919%files)))
 		if err != nil {

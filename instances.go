@@ -11,25 +11,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// deadInstances is, in SQL, the ids of the instances whose tasks the instance $1 may take over: that
-// have said nothing for as long as an instance lives. Who has itself been silent, as all are while the
-// database is away, lets the others speak first: it waits until it has spoken for as long again.
+// deadInstances is SQL for the ids of the instances whose tasks the instance $1 may take over: those
+// whose lease has expired. After an outage of the database all leases have expired. So an instance
+// whose own lease had a gap waits for one lease from alive_since on, in which the living renew theirs.
 const deadInstances = `
 	SELECT dead.id
 	FROM instances dead, instances own
 	WHERE own.id = $1 AND own.live_until >= now() AND dead.live_until < now()
 		AND (dead.live_until > own.alive_since OR now() - own.alive_since > own.live_until - own.seen_at)`
 
-// othersSee is, in SQL, whether an instance other than $1 lives that may see the directory of the analysis a.
+// othersSee is SQL for whether a living instance other than $1 may see the directory of analysis a.
 const othersSee = `
 	EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind))`
 
-// maySee is, in SQL, whether the instance $1 may take work of the analysis a: it has not failed to see the directory,
-// or nobody else is left, so that what it finds is final.
+// maySee is SQL for whether the instance $1 may take work of analysis a. An instance that does not see
+// the directory may only if no other is left; then its finding is final.
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
-// noteInstance says that this instance lives, for the time of life, and with which keys. It is an error where another
-// that lives does not know our signer, or we not its: tokens of the one would be refused by the other.
+// noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
+// error if the signing key of this instance is unknown to another living instance, or the other way
+// round, because tokens of the one would be refused by the other.
 func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyring, life time.Duration) error {
 	const others = `
 		SELECT DISTINCT ON (id) signer, fingerprints
@@ -61,10 +62,11 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		}
 		for _, other := range living {
 			if !slices.Contains(other.Fingerprints, ours[0]) {
-				return fmt.Errorf("compare keys: the signing key %s is not known to another instance that runs: add it there first (cairn keys add, then promote)", ring.keys[0].id)
+				return fmt.Errorf("compare keys: another running instance does not know the signing key %s: "+
+					"add it there first (cairn keys add, then promote)", ring.keys[0].id)
 			}
 			if !slices.Contains(ours, other.Signer) {
-				return errors.New("compare keys: another instance that runs signs with a key that is not in our key file")
+				return errors.New("compare keys: another running instance signs with a key that is not in our key file")
 			}
 		}
 		_, err = execute(ctx, tx, "note instance", note, id, ours[0], ours, life)
@@ -72,7 +74,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 	})
 }
 
-// instanceStopped says that this instance lives no more.
+// instanceStopped ends the lease of this instance.
 func instanceStopped(ctx context.Context, db *pgxpool.Pool, id string) error {
 	const query = `
 		UPDATE instances

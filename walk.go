@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"math"
@@ -25,22 +24,19 @@ import (
 
 // Limits of a walk.
 const (
-	maxDepth = 128  // levels of directories: each holds a file descriptor
-	maxPath  = 2048 // bytes of a path as stored: an index entry holds at most 2,704
+	maxDepth = 128  // levels of directories; each holds a file descriptor
+	maxPath  = 2048 // bytes of a path as stored; an index entry holds at most 2,704
 )
 
 // entry is a file that a walk found: anything but a directory.
 type entry struct {
-	Path     string // as stored: see encodeName
+	Path     string // as stored, see encodeName
 	Size     int64
 	Modified int64 // nanoseconds since 1970
-	Sidecars int64 // changes with what lies beside the file: see neighbours; 0 where no walk has looked
+	Sidecars int64 // a checksum of the files that belong to this one, see neighbours
 }
 
-// nothingBeside are the Sidecars of a file that lies by itself.
-const nothingBeside = 1
-
-// row is the row of a file that is not read yet: it has no status.
+// row returns the row of a file that has not been read. It has no status.
 func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 	return ElevationDatasetFileMeta{
 		Path:       e.Path,
@@ -51,8 +47,8 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 	}
 }
 
-// encodeName writes a file name as UTF-8: a backslash as \\, a byte that is not part of UTF-8 as \xNN. decodePath is
-// its inverse. Neither touches a slash, so both work on whole paths as well.
+// encodeName returns a file name as UTF-8: it writes a backslash as \\ and a byte that is not UTF-8
+// as \xNN. decodePath is its inverse. Neither changes a slash, so both take whole paths as well.
 func encodeName(name string) string {
 	name = strings.ReplaceAll(name, `\`, `\\`)
 	if utf8.ValidString(name) {
@@ -89,7 +85,7 @@ func decodePath(path string) (string, error) {
 	}
 }
 
-// unixNano is the time in nanoseconds since 1970, the nearest that an int64 holds (1678 to 2262).
+// unixNano returns the nanoseconds since 1970, or the nearest number that an int64 holds.
 func unixNano(t time.Time) int64 {
 	switch {
 	case t.Unix() < math.MinInt64/int64(1e9):
@@ -100,230 +96,185 @@ func unixNano(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// walker walks a directory tree in byte order of the stored paths, a directory sorting as "name/", and no links.
+// walker walks a directory tree in byte order of the stored paths. A directory sorts as "name/".
+// The walker follows no symbolic links.
 type walker struct {
-	after string                            // what does not come after this path is passed over
+	after string                            // files up to this path are skipped; "" skips none
 	file  func(entry) error                 // called for each file
-	warn  func(dir string, err error) error // called for a directory ("a/b/") that could not be listed
+	warn  func(dir string, err error) error // called for a directory ("", "a/b/") that cannot be listed
 
-	progress atomic.Int64   // rises while the walk gets on
-	entries  [64 << 10]byte // of the directory that is listed
+	progress atomic.Int64 // rises with every answer of the file system
 }
 
-// walk walks the tree below a directory; prefix ("" or "a/b/") comes before every path. That the directory itself
-// cannot be listed is an error (*listError); so is one that file or warn returns, and the end of ctx.
+// walk walks the tree below dir; prefix ("" or "a/b/") comes before every path. It returns the error
+// that file or warn returned, or that of ctx.
 func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
-	beside := neighbours{}
-	from, below := strings.CutPrefix(w.after, prefix)
-	switch name, _, isDir := strings.Cut(from, "/"); {
-	case !below:
-		from = ""
-	case isDir:
-		from = name + "/"
-	default:
-		from += "\x00" // what comes next
+	entries, beside, err := w.list(ctx, dir)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	for more, first := true, true; more; first = false {
-		var names []string
-		var err error
-		if names, more, err = w.list(ctx, dir, from, beside, first); err != nil {
-			return err
+	if err != nil {
+		return w.warn(prefix, err)
+	}
+	for _, e := range entries {
+		name, isDir := strings.CutSuffix(e.Path, "/")
+		e.Path = prefix + e.Path
+		switch {
+		case e.Path <= w.after && !(isDir && strings.HasPrefix(w.after, e.Path)):
+		case len(e.Path) > maxPath:
+			err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
+		case isDir:
+			err = w.descend(ctx, dir, name, e.Path)
+		default:
+			e.Sidecars = beside.of(name)
+			err = w.file(e)
 		}
-		for batch := range slices.Chunk(names, 256) {
-			files := w.look(dir, batch)
-			for i, name := range batch {
-				e := entry{Path: prefix + name, Sidecars: beside.of(name)}
-				if files[i] != nil { // else the reader will see why
-					e.Size, e.Modified = files[i].Size(), unixNano(files[i].ModTime())
-				}
-				switch {
-				case len(e.Path) > maxPath:
-					err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
-				case strings.HasSuffix(name, "/"):
-					err = w.descend(ctx, dir, name, e.Path)
-				default:
-					err = w.file(e)
-				}
-				if err = cmp.Or(err, ctx.Err()); err != nil {
-					return err
-				}
-			}
-			from = batch[len(batch)-1] + "\x00"
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// maxListed is how many names of a directory are kept at once: a larger directory is listed again for each so many.
-const maxListed = 100_000
-
-// list returns the least names in a directory, from one on, in order, and whether there are more. A directory's has a
-// slash behind it. The first time it notes what lies beside what. It reads the entries as the system gives them, with
-// their types: os.File would look at each entry or keep six times the memory.
-func (w *walker) list(ctx context.Context, dir *os.Root, from string, beside neighbours, first bool) (names []string,
-	more bool, err error) {
+// list returns the entries of a directory, sorted by name. The name of a subdirectory ends in "/".
+// An entry that Lstat fails on may be either. It counts as a subdirectory, because that becomes a
+// warning, and the rows at and below it stay.
+func (w *walker) list(ctx context.Context, dir *os.Root) (entries []entry, beside neighbours, err error) {
+	beside = neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
 	f, err := dir.Open(".")
 	if err != nil {
-		return nil, false, &listError{err}
+		return nil, beside, err
 	}
 	defer f.Close()
-	bound := ""
-	if !first {
-		names = make([]string, 0, maxListed*3/2)
-	}
-	shorten := func() {
-		slices.Sort(names)
-		names = slices.Compact(names) // what is renamed over meanwhile may be listed twice
-		if len(names) > maxListed {
-			clear(names[maxListed:])
-			names, more, bound = names[:maxListed], true, names[maxListed-1]
-		}
-	}
 	for {
-		w.progress.Add(1)
-		n, err := syscall.ReadDirent(int(f.Fd()), w.entries[:])
-		if err == syscall.EINTR {
-			continue
+		names, err := f.Readdirnames(256)
+		if err == io.EOF {
+			break
 		}
 		if err != nil {
-			return nil, false, &listError{err}
+			return nil, beside, err
+		}
+		infos, errs := w.look(dir, names)
+		for i, name := range names {
+			e := entry{Path: encodeName(name)}
+			switch info := infos[i]; {
+			case errors.Is(errs[i], fs.ErrNotExist):
+				continue
+			case errs[i] != nil || info.IsDir():
+				e.Path += "/"
+			default:
+				e.Size, e.Modified = info.Size(), unixNano(info.ModTime())
+				beside.addSidecar(e, info.Mode())
+			}
+			entries = append(entries, e)
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, false, err
-		}
-		if n <= 0 {
-			shorten()
-			return names, more, nil
-		}
-		for entries := w.entries[:n]; len(entries) > 0; {
-			// struct linux_dirent64: number, offset, length, type, and the name to a NUL.
-			length, kind := binary.NativeEndian.Uint16(entries[16:]), entries[18]
-			text, _, _ := bytes.Cut(entries[19:length], []byte{0})
-			entries = entries[length:]
-			if !first && kind == syscall.DT_REG && utf8.Valid(text) && !bytes.Contains(text, []byte{'\\'}) &&
-				(string(text) < from || bound != "" && string(text) > bound) {
-				continue // as below, but without making a string: most names are of other parts
-			}
-			raw := string(text)
-			if raw == "." || raw == ".." {
-				continue
-			}
-			if kind == syscall.DT_UNKNOWN {
-				w.progress.Add(1)
-				info, err := dir.Lstat(raw)
-				if errors.Is(err, fs.ErrNotExist) {
-					continue
-				}
-				if err != nil || info.IsDir() { // nobody knows what it is: to open it as a directory says why
-					kind = syscall.DT_DIR
-				}
-			}
-			name := encodeName(raw)
-			if first {
-				beside.add(dir, raw, name)
-			}
-			if kind == syscall.DT_DIR {
-				name += "/"
-			}
-			if name >= from && (bound == "" || name < bound) {
-				names = append(names, name)
-			}
-			if len(names) == maxListed*3/2 {
-				shorten()
-			}
+			return nil, beside, err
 		}
 	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
+	// A file that is replaced by a rename meanwhile may be listed twice.
+	entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.Path == b.Path })
+	for _, e := range entries {
+		beside.addRaster(e.Path)
+	}
+	return entries, beside, nil
 }
 
-// look looks at the files among names, several at a time: a network file system takes its time for each. What it
-// knows nothing of is nil.
-func (w *walker) look(dir *os.Root, names []string) []fs.FileInfo {
+// look calls Lstat for each name, for several at a time because a network file system is slow.
+func (w *walker) look(dir *os.Root, names []string) (infos []fs.FileInfo, errs []error) {
 	const atOnce = 16
-	infos := make([]fs.FileInfo, len(names))
+	infos, errs = make([]fs.FileInfo, len(names)), make([]error, len(names))
 	var all sync.WaitGroup
 	for first := range min(atOnce, len(names)) {
 		all.Go(func() {
 			for i := first; i < len(names); i += atOnce {
-				raw, err := decodePath(names[i])
-				if err == nil && !strings.HasSuffix(raw, "/") {
-					if info, err := dir.Lstat(raw); err == nil {
-						infos[i] = info
-					}
-				}
+				infos[i], errs[i] = dir.Lstat(names[i])
 				w.progress.Add(1)
 			}
 		})
 	}
 	all.Wait()
-	return infos
+	return infos, errs
 }
 
-// neighbours says what lies beside the files of a directory that is called as they are but for the extension: for each
-// stem, a sum of all sidecars with their sizes and times, and one of the names of all rasters. Stems share their sums
-// with others, so that these take little memory: then a file is read once more than it had to be.
-type neighbours map[neighbour]int64
-
-// neighbour is the key of a sum.
-type neighbour struct {
-	raster bool
-	stem   uint16
+// neighbours tells which sidecars and rasters of a directory belong together by their names (see
+// sidecarOf). A stem is a name without its extension, in lower case, since a file system may not
+// tell the two cases apart.
+type neighbours struct {
+	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
+	rasters  map[string]int64 // by stem, of rasters with a sidecar: a checksum of their names
 }
 
-// add notes a name of the directory. What changes at this moment, or what a symbolic link leads to, might be changed
-// again unseen: such a sidecar is never the same.
-func (n neighbours) add(dir *os.Root, raw, name string) {
-	switch extension := path.Ext(name); {
-	case isListed(extension, rasterExtensions):
-		n[neighbour{true, stemSum(name)}] += int64(nameSum(name))
-	case isListed(extension, sidecarExtensions):
-		sum := int64(rand.Uint64())
-		if info, err := dir.Lstat(raw); err == nil && info.Mode().Type() != fs.ModeSymlink && isSettled(info.ModTime(), time.Now()) {
-			sum = int64(nameSum(fmt.Sprint(name, info.Size(), info.ModTime().UnixNano())))
-		}
-		n[neighbour{false, stemSum(name)}] += sum
+// stemOf returns a name without its extension.
+func stemOf(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
+
+// rasterStems returns the stems of the rasters that a file, by its lower-case name, may belong to.
+func rasterStems(name string) (stems []string) {
+	for isListed(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
+		name = stemOf(name)
+		stems = append(stems, name, stemOf(name)) // dem.tif.ovr belongs to dem.tif
+	}
+	return stems
+}
+
+// addSidecar adds a file if it may be a sidecar. A sidecar that was written just now, or that is a
+// symbolic link, may change without a change of its size and time, so it has a new checksum each time.
+func (n neighbours) addSidecar(e entry, mode fs.FileMode) {
+	name := strings.ToLower(e.Path)
+	for _, stem := range rasterStems(name) {
+		n.rasters[stem] = 0
+	}
+	if !isListed(path.Ext(name), sidecarExtensions) {
+		return
+	}
+	if mode.Type() == fs.ModeSymlink || !isSettled(time.Unix(0, e.Modified), time.Now()) {
+		n.sidecars[stemOf(name)] += rand.Int64()
+	} else {
+		n.sidecars[stemOf(name)] += checksum(e.Path, e.Size, e.Modified)
 	}
 }
 
-// of is what changes with what a reader of that file may look at beside it: see sidecarOf.
+// addRaster adds a file if it is a raster with a sidecar. The sidecars have to be added before.
+func (n neighbours) addRaster(name string) {
+	stem := stemOf(strings.ToLower(name))
+	if _, ok := n.rasters[stem]; ok && isListed(path.Ext(name), rasterExtensions) {
+		n.rasters[stem] += checksum(name)
+	}
+}
+
+// of returns a checksum of the files that a reader may look at beside this one; 0 if there are none.
 func (n neighbours) of(name string) int64 {
-	sum := nothingBeside + n[neighbour{false, stemSum(name)}]
-	for isListed(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
-		name = strings.TrimSuffix(name, path.Ext(name))
-		sum += n[neighbour{true, shortSum(name)}] + n[neighbour{true, stemSum(name)}]
+	name = strings.ToLower(name)
+	sum := n.sidecars[stemOf(name)]
+	for _, stem := range rasterStems(name) {
+		sum += n.rasters[stem]
 	}
 	return sum
 }
 
-// isListed says whether an extension, with its dot and in any case, is in a list with a blank around each.
+// checksum returns the FNV-1a hash of the values as text.
+func checksum(values ...any) int64 {
+	h := fnv.New64a()
+	fmt.Fprintln(h, values...)
+	return int64(h.Sum64())
+}
+
+// isListed says whether an extension, with its dot and in any case, is in a list (see grids.go).
 func isListed(extension, list string) bool {
 	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
 }
 
-// isSettled says whether a file's time of change is old enough at a moment that any later change shows in it: file
-// systems tell times by up to two seconds apart.
+// isSettled says whether a file was modified long enough ago for any later change to change its
+// time too. The times of some file systems are two seconds apart.
 func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
 
-// nameSum is the FNV-1a hash of a text.
-func nameSum(text string) uint64 {
-	sum := uint64(14695981039346656037)
-	for i := range len(text) {
-		sum = (sum ^ uint64(text[i])) * 1099511628211
-	}
-	return sum
-}
-
-// shortSum is 15 bits of nameSum, in any case: enough to tell most names apart, few enough for a map of all there are.
-func shortSum(text string) uint16 { return uint16(nameSum(strings.ToLower(text))) >> 1 }
-
-// stemSum is the shortSum of a name without its extension.
-func stemSum(name string) uint16 { return shortSum(strings.TrimSuffix(name, path.Ext(name))) }
-
-// descend walks the directory of that name, or warns that it cannot be listed.
+// descend walks the subdirectory of that encoded name, or warns that it cannot.
 func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix string) error {
 	if strings.Count(prefix, "/") > maxDepth {
 		return w.warn(prefix, fmt.Errorf("lies more than %d directories deep", maxDepth))
 	}
-	raw, err := decodePath(strings.TrimSuffix(name, "/"))
+	raw, err := decodePath(name)
 	if err != nil {
 		return err // unreachable: encodeName wrote it
 	}
@@ -332,57 +283,43 @@ func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix stri
 		return w.warn(prefix, err)
 	}
 	defer dir.Close()
-	err = w.walk(ctx, dir, prefix)
-	if e, ok := errors.AsType[*listError](err); ok { // of this directory: one below it is warned of there
-		return w.warn(prefix, e.err)
-	}
-	return err
+	return w.walk(ctx, dir, prefix)
 }
 
-// listError is that a directory could not be listed.
-type listError struct{ err error }
-
-func (e *listError) Error() string { return "list directory: " + reasonOf(e.err) }
-func (e *listError) Unwrap() error { return e.err }
-
-// fileReader makes the rows of a dataset's files. It keeps the directory of the last file open, since
-// opening a long path from the top for each file costs half the speed. It is used by one goroutine.
+// fileReader reads the files of a dataset into rows. It keeps the directory of the last file open,
+// because opening a long path from the top for each file halves the speed. One goroutine may use it
+// at a time.
 type fileReader struct {
 	root    *os.Root
-	dir     *os.Root // of the last file
-	dirFile *os.File // of dir, for its descriptor
+	dir     *os.File // the directory of the last file
 	dirName string   // "" or "a/b/"
-	name    string   // of the last file in it
-	single  bool     // the walk saw no sidecar of it
+	name    string   // of the last file in dir
 	header  headerReader
 	now     func() time.Time
-	before  func(path string) // called before each file is read, if set: tests use it
+	before  func(path string) // called before each file is read; tests set it
 }
 
-// close gives the open directories back.
+// close closes the open directories.
 func (fr *fileReader) close() {
 	fr.closeDirectory()
 	fr.root.Close()
 }
 
-// closeDirectory gives the directory of the last file back.
+// closeDirectory closes the directory of the last file.
 func (fr *fileReader) closeDirectory() {
 	if fr.dir != nil {
 		fr.dir.Close()
+		fr.dir = nil
 	}
-	if fr.dirFile != nil {
-		fr.dirFile.Close()
-	}
-	fr.dir, fr.dirFile = nil, nil
 }
 
-// readEntry makes the row of a file; found is false where nothing has that name any more. What had a size when a walk
-// found it is opened without looking first. A panic of a parser, a mistake of ours, spoils only this row.
+// readEntry reads a file into a row; found is false if nothing has that name any more. The row has
+// the size and time of the file as it was opened. A panic in a parser makes this one row corrupt.
 func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool) {
-	is := e
+	opened := e
 	defer func() {
 		if v := recover(); v != nil {
-			m = is.row(fr.now())
+			m = opened.row(fr.now())
 			m.fail(fileStatusCorrupt, "the reader failed on this file: %v", v)
 			found = true
 		}
@@ -390,13 +327,12 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if fr.before != nil {
 		fr.before(e.Path)
 	}
-	fr.single = e.Sidecars == nothingBeside
-	f, is, err := fr.open(e)
+	f, opened, err := fr.open(e)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return m, false
 	}
-	is.Path = e.Path
-	m = is.row(fr.now())
+	opened.Path = e.Path
+	m = opened.row(fr.now())
 	if err != nil {
 		status := fileStatusUnreadable
 		if _, ok := errors.AsType[*notAFile](err); ok {
@@ -407,17 +343,14 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		return m, true
 	}
 	defer f.Close()
-	fr.header.readExtent(fr.name, f, is.Size, fr.readBeside, &m)
+	fr.header.readExtent(fr.name, f, opened.Size, fr.readBeside, &m)
 	return m, true
 }
 
-// readBeside is the besideFunc of the file that is read: in its directory, or that of the link to it.
+// readBeside is the besideFunc of the last file. It looks in the directory of the file or link.
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
-	if fr.single && isListed(path.Ext(name), sidecarExtensions) {
-		return nil, false, nil // one that has come since shows in the next walk
-	}
-	// Mostly it is not there, and this is the cheapest way to know.
-	err = syscall.Faccessat(int(fr.dirFile.Fd()), name, 0, 0)
+	// Most names do not exist, and faccessat is the cheapest way to know.
+	err = syscall.Faccessat(int(fr.dir.Fd()), name, 0, 0)
 	if err == syscall.ENOENT || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
 		return nil, err == nil, nil
 	}
@@ -433,7 +366,8 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	return content, true, err
 }
 
-// isGone says whether no walk would find a file of that path any more; false where an error leaves that open.
+// isGone says whether a walk would find no file of that path any more. It returns false if an error
+// leaves that open.
 func isGone(root *os.Root, path string) bool {
 	raw, err := decodePath(path)
 	if err != nil {
@@ -448,24 +382,25 @@ func isGone(root *os.Root, path string) bool {
 			return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 		}
 		if info.IsDir() == (i == len(raw)) {
-			return true // a file or a symbolic link is where its directory was, or a directory where it was
+			return true // a directory became a file or a symbolic link, or the file became a directory
 		}
 	}
 	return false
 }
 
-// fail gives the row a status other than ok and the reason for it.
+// fail sets a status other than ok, and the reason.
 func (m *ElevationDatasetFileMeta) fail(status, format string, args ...any) {
 	m.Status, m.Reason = status, new(fmt.Sprintf(format, args...))
 }
 
-// notAFile is something that is not opened, and what it is.
+// notAFile is the error for anything that is not a regular file, and so is not opened.
 type notAFile struct{ what string }
 
 func (e *notAFile) Error() string { return e.what }
 
-// open opens a regular file for reading, without ever waiting for the other end of a pipe. Symbolic links to files
-// are followed within the dataset. What is known of the file is returned also with an error.
+// open opens a regular file for reading. It never opens a pipe, and follows symbolic links to files
+// within the dataset. The entry has the size and time of the file as opened; it is returned also
+// with an error.
 func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	raw, err := decodePath(e.Path)
 	if err != nil {
@@ -475,81 +410,81 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	dirName, name := raw[:slash+1], raw[slash+1:]
 	if fr.dir == nil || dirName != fr.dirName {
 		fr.closeDirectory()
-		dir, err := fr.root.OpenRoot(dirName + ".")
+		dir, err := fr.root.Open(dirName + ".")
 		if err != nil {
 			return nil, e, err
 		}
 		fr.dir, fr.dirName = dir, dirName
-		if fr.dirFile, err = dir.Open("."); err != nil {
-			fr.closeDirectory()
-			return nil, e, err
-		}
 	}
 	fr.name = name
 	return fr.openNamed(name, e.Size > 0)
 }
 
-// openNamed is open for a name in the directory of the last file. What is not known to be a regular file or a
-// link is looked at before it is opened: opening a pipe would be noticed at its other end.
-func (fr *fileReader) openNamed(name string, known bool) (openFile, entry, error) {
-	if known {
-		if f, is, err := openRegular(fr.dirFile, name); err == nil {
-			return f, is, nil
+// openNamed is open for a name in the directory of the last file. A name with a size is a regular
+// file or a link. Any other is looked at before it is opened, because the other end of a pipe would
+// notice that.
+func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, error) {
+	if hasSize {
+		if f, e, err := openRegular(fr.dir, name); err == nil {
+			return f, e, nil
 		}
 	}
-	info, err := fr.dir.Lstat(name)
+	info, err := fr.root.Lstat(fr.dirName + name)
 	if err != nil {
 		return nil, entry{}, err
 	}
-	is := entry{Size: info.Size(), Modified: unixNano(info.ModTime())}
+	e := entry{Size: info.Size(), Modified: unixNano(info.ModTime())}
 	if info.Mode().IsRegular() {
-		f, opened, err := openRegular(fr.dirFile, name)
-		return f, cmp.Or(opened, is), err
+		f, opened, err := openRegular(fr.dir, name)
+		return f, cmp.Or(opened, e), err
 	}
 	if info.Mode().Type() != fs.ModeSymlink {
-		return nil, is, notRegular(info.Mode())
+		return nil, e, notRegular(info.Mode())
 	}
-	// From the top, so that a link may lead to another directory of the dataset.
+	// From the root, so that a link may lead to another directory of the dataset.
 	name = fr.dirName + name
 	target, err := fr.root.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, is, errors.New("the symbolic link leads to nothing")
+		return nil, e, errors.New("the symbolic link leads to nothing")
 	case isEscape(err):
-		return nil, is, errors.New("the symbolic link leads out of the dataset")
+		return nil, e, errors.New("the symbolic link leads out of the dataset")
 	case err != nil:
-		return nil, is, err
+		return nil, e, err
 	case target.IsDir():
-		return nil, is, &notAFile{"a symbolic link to a directory: such links are not followed"}
+		return nil, e, &notAFile{"a symbolic link to a directory: such links are not followed"}
 	case !target.Mode().IsRegular():
-		return nil, is, notRegular(target.Mode())
+		return nil, e, notRegular(target.Mode())
 	}
 	f, err := fr.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, is, err
+		return nil, e, err
 	}
 	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
 		err = notRegular(info.Mode())
 	}
 	if err != nil {
 		f.Close()
-		return nil, is, err
+		return nil, e, err
 	}
 	return f, entry{Size: info.Size(), Modified: unixNano(info.ModTime())}, nil
 }
 
-// openFile is a regular file that is open for reading.
+// openFile is an open regular file.
 type openFile interface {
 	io.ReaderAt
 	io.Closer
 }
 
-// descriptor is an open file that is not offered to the poller, as os.File does at as much cost as the reading.
+// descriptor is the descriptor of an open file. An os.File registers its file with the runtime's
+// poller, which costs as much as reading the header.
 type descriptor int
 
-// openRegular opens a regular file of a directory by its bare name. It follows no link and waits for nothing.
+// openRegular opens a regular file of a directory by its bare name. It follows no link, and never
+// blocks on a pipe.
 func openRegular(dir *os.File, name string) (openFile, entry, error) {
-	fd, err := syscall.Openat(int(dir.Fd()), name, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	const flags = syscall.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	fd, err := syscall.Openat(int(dir.Fd()), name, flags, 0)
 	if err != nil {
 		return nil, entry{}, err
 	}
@@ -564,7 +499,7 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 	return descriptor(fd), entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix()))}, nil
 }
 
-// ReadAt reads as an io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (d descriptor) ReadAt(p []byte, offset int64) (n int, err error) {
 	for n < len(p) {
 		k, err := syscall.Pread(int(d), p[n:], offset+int64(n))
@@ -581,10 +516,10 @@ func (d descriptor) ReadAt(p []byte, offset int64) (n int, err error) {
 	return n, nil
 }
 
-// Close gives the descriptor back.
+// Close closes the descriptor.
 func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
-// notRegular is the *notAFile that names what is no regular file.
+// notRegular returns the *notAFile for a kind of file.
 func notRegular(mode fs.FileMode) error {
 	kind := "something else"
 	switch {
@@ -598,13 +533,13 @@ func notRegular(mode fs.FileMode) error {
 	return &notAFile{kind + ", not a regular file"}
 }
 
-// isEscape says whether os.Root refused a path because it leads out: package os has no error value for it.
+// isEscape says whether os.Root refused a path that leads out. Package os has no error value for it.
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"
 }
 
-// reasonOf is what went wrong, without the path that an *fs.PathError repeats.
+// reasonOf returns the text of an error without the path that an *fs.PathError adds.
 func reasonOf(err error) string {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err

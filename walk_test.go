@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -273,15 +275,97 @@ func rowsByPath(t *testing.T, lines []byte) map[string]ElevationDatasetFileMeta 
 	return rows
 }
 
-// TestNeighboursInAnyCase: a sidecar counts whatever the case of its name, since file systems may tell names of both
-// cases not apart; what has none lies by itself.
+// TestNeighboursInAnyCase: a sidecar belongs to a raster whatever the case of their names, because a file system may
+// not tell the two cases apart. A file by itself has no checksum, nor one whose neighbour is of another name.
 func TestNeighboursInAnyCase(t *testing.T) {
 	t.Parallel()
-	beside := neighbours{}
-	beside.add(mustOpenRoot(t, t.TempDir()), "dem.hdr", "dem.hdr")
-	for name, alone := range map[string]bool{"dem.bil": false, "DEM.BIL": false, "other.bil": true} {
-		if (beside.of(name) == nothingBeside) != alone {
-			t.Errorf("%s: %d", name, beside.of(name))
+	dir := t.TempDir()
+	for _, name := range []string{"dem.hdr", "dem.bil", "DEM.BIL", "other.bil", "DEM.TIF.aux.xml", "lone.tfw", "text.txt"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
 		}
+	}
+	belongs := map[string]bool{}
+	w := walker{
+		file: func(e entry) error { belongs[e.Path] = e.Sidecars != 0; return nil },
+		warn: func(_ string, err error) error { return err },
+	}
+	if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"dem.hdr": true, "dem.bil": true, "DEM.BIL": true, "other.bil": false, "DEM.TIF.aux.xml": true,
+		"lone.tfw": true, "text.txt": false}
+	if !maps.Equal(belongs, want) {
+		t.Errorf("%v", belongs)
+	}
+}
+
+// TestSidecarChecksum: the checksum of a raster changes with each change of its sidecar, and the checksum of the sidecar
+// when the raster comes or goes. A sidecar that is a link or was written just now never has the same one twice.
+func TestSidecarChecksum(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, content string, age time.Duration) error {
+		at := time.Now().Add(-age)
+		name = filepath.Join(dir, name)
+		return errors.Join(os.WriteFile(name, []byte(content), 0o644), os.Chtimes(name, at, at))
+	}
+	sums := func() map[string]int64 {
+		found := map[string]int64{}
+		w := walker{
+			file: func(e entry) error { found[e.Path] = e.Sidecars; return nil },
+			warn: func(_ string, err error) error { return err },
+		}
+		if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	remove := func(name string) error { return os.Remove(filepath.Join(dir, name)) }
+	const day = 24 * time.Hour
+	if err := errors.Join(write("a.tif", "", day), write("b.tif", "", day)); err != nil {
+		t.Fatal(err)
+	}
+	before := sums()
+	for _, test := range []struct {
+		name    string
+		change  func() error
+		changed []string
+	}{
+		{"sidecar there", func() error { return write("a.tfw", "1", day) }, []string{"a.tfw", "a.tif"}},
+		{"nothing", func() error { return nil }, nil},
+		{"its size", func() error { return write("a.tfw", "12", day) }, []string{"a.tfw", "a.tif"}},
+		{"its time", func() error { return write("a.tfw", "12", 2*day) }, []string{"a.tfw", "a.tif"}},
+		{"statistics there", func() error { return write("b.tif.aux.xml", "", day) }, []string{"b.tif.aux.xml"}},
+		{"raster there", func() error { return write("a.asc", "", day) }, []string{"a.asc", "a.tfw"}},
+		{"raster gone", func() error { return remove("b.tif") }, []string{"b.tif", "b.tif.aux.xml"}},
+		{"sidecar gone", func() error { return remove("a.tfw") }, []string{"a.asc", "a.tfw", "a.tif"}},
+		{"written just now", func() error { return write("a.tfw", "12", -day) }, []string{"a.asc", "a.tfw", "a.tif"}},
+		{"still too new", func() error { return nil }, []string{"a.asc", "a.tfw", "a.tif"}},
+		{"link", func() error {
+			return errors.Join(remove("a.tfw"), os.Symlink("b.tif.aux.xml", filepath.Join(dir, "a.tfw")))
+		}, []string{"a.asc", "a.tfw", "a.tif"}},
+		{"the same link", func() error { return nil }, []string{"a.asc", "a.tfw", "a.tif"}},
+	} {
+		if err := test.change(); err != nil {
+			t.Fatal(err)
+		}
+		now := sums()
+		var changed []string
+		for name := range now {
+			if sum, ok := before[name]; !ok || sum != now[name] {
+				changed = append(changed, name)
+			}
+		}
+		for name := range before {
+			if _, ok := now[name]; !ok {
+				changed = append(changed, name)
+			}
+		}
+		slices.Sort(changed)
+		if !slices.Equal(changed, test.changed) {
+			t.Errorf("%s: %q, want %q", test.name, changed, test.changed)
+		}
+		before = now
 	}
 }
