@@ -75,7 +75,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, username)
 		if errors.Is(err, errNoUser) {
-			u, err = addUser(ctx, tx, operatorActor(), newUser{username: username, status: statusActive, roles: []string{*role}})
+			u, err = createUser(ctx, tx, operatorActor(), newUser{username: username, status: statusActive, roles: []string{*role}})
 		}
 		if err != nil {
 			return err

@@ -83,7 +83,7 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 	}
 	var created role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		created, err = addRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
+		created, err = createRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
 		return err
 	})
 	if err != nil {
@@ -215,8 +215,8 @@ func (c *roleChange) check() error {
 // errBuiltIn is the 409 of a change to what the code itself relies on.
 var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in", detail: "The role admin cannot be changed or removed, nor member renamed or removed."}
 
-// addRole makes a role, whose permissions the actor must hold. The caller holds lockAccess.
-func addRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
+// createRole creates a role, with an audit row. The actor must hold the permissions of the role. The caller holds lockAccess.
+func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `
 		INSERT INTO roles (name, description)
 		VALUES ($1, coalesce($2, ''))

@@ -130,7 +130,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		passwordToken
 	}
 	err := s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		if created.user, err = addUser(ctx, tx, by, n); err != nil {
+		if created.user, err = createUser(ctx, tx, by, n); err != nil {
 			return err
 		}
 		created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
@@ -408,8 +408,9 @@ func isLine(text string, low, high int) bool {
 // errEmailTaken is a problem 409.
 var errEmailTaken = &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
 
-// addUser makes a user for the actor, if he may do all that the roles allow.
-func addUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
+// createUser creates a user, with an audit row. The actor must hold every permission of the roles. The caller holds
+// lockAccess.
+func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
 	granted, err := rolePermissions(ctx, tx, n.roles)
 	if err == nil {
 		err = by.covers(granted)
@@ -417,15 +418,16 @@ func addUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) 
 	if err != nil {
 		return user{}, err
 	}
-	u, err := createUser(ctx, tx, n)
+	u, err := insertUser(ctx, tx, n)
 	if err != nil {
 		return user{}, err
 	}
 	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
 }
 
-// createUser adds a user; a name or e-mail address that is taken is a problem 409. The caller holds lockAccess.
-func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
+// insertUser adds a row for a user and grants the roles. A name or e-mail address that is taken is a problem 409.
+// The caller holds lockAccess.
+func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		INSERT INTO users (username, email, display_name, status, password_hash)
 		VALUES ($1, nullif($2, ''), $3, $4, $5)
