@@ -41,7 +41,7 @@ func commands() map[string]func(context.Context, operation) error {
 		}),
 		"user set-roles":      setRolesCommand,
 		"user reset-password": resetPasswordCommand,
-		"role create":         roleCommand("role create", addRole),
+		"role create":         roleCommand("role create", createRole),
 		"role edit":           editRoleCommand,
 		"role list":           listRolesCommand,
 		"role delete":         deleteRoleCommand,
@@ -137,7 +137,7 @@ func createUserCommand(ctx context.Context, o operation) error {
 	n.passwordHash = &hash
 	var u user
 	err = changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
-		u, err = addUser(ctx, tx, operatorActor(), n)
+		u, err = createUser(ctx, tx, operatorActor(), n)
 		return err
 	})
 	if err != nil {

@@ -480,10 +480,10 @@ func TestAuditSeals(t *testing.T) {
 		"a seal inserted":          {`INSERT INTO audit_seals SELECT 11, 99, kid, mac FROM audit_seals WHERE seq = 5`, "row 99 (seal 11) is missing"},
 		"two rows exchanged":       {`UPDATE audit_seals SET audit_id = CASE audit_id WHEN 4 THEN -5 WHEN 5 THEN -4 END WHERE audit_id IN (4, 5); UPDATE audit_seals SET audit_id = -audit_id WHERE audit_id < 0`, "row 5 or its seal 4 was changed"},
 		"a key that is not ours":   {`UPDATE audit_seals SET kid = 'other' WHERE seq = 2`, "the key file has no key other"},
-		"a checkpoint made up":     {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq < 3; UPDATE audit_seals SET checkpoint = mac WHERE seq = 3`, "seal 3 is no checkpoint of ours"},
+		"a checkpoint made up":     {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq < 3; UPDATE audit_seals SET checkpoint = mac WHERE seq = 3`, "seal 3 is not a valid checkpoint"},
 		"the tail cut":             {`DELETE FROM audit_log WHERE id > 8; DELETE FROM audit_seals WHERE seq > 8`, "the log does not hold the seal 10:"},
 		"all of it cut":            {`TRUNCATE audit_log; TRUNCATE audit_seals`, "the log does not hold the seal 10:"},
-		"a checkpoint's row":       {`UPDATE audit_seals SET checkpoint = mac WHERE seq = 1`, "seal 1 is no checkpoint of ours"},
+		"a checkpoint's row":       {`UPDATE audit_seals SET checkpoint = mac WHERE seq = 1`, "seal 1 is not a valid checkpoint"},
 		"a waiting row deleted":    {`INSERT INTO audit_unsealed VALUES (77)`, "row 77, which waited for its seal, is missing"},
 		"a row and its seal again": {`UPDATE audit_seals SET seq = 11 WHERE seq = 10`, "the seals from 10 to 10 are missing"},
 	} {

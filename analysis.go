@@ -91,7 +91,7 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	var a analysis
-	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		// The row's lock keeps the dataset, and lets one request at a time find or make the running
 		// analysis.
 		d, err := lockDataset(r.Context(), tx, datasetID)
@@ -280,7 +280,7 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		d, err := lockDataset(r.Context(), tx, a.DatasetID)
 		if err == nil {
 			err = endAnalysis(r.Context(), tx, a.ID, "", stateCanceled, failure{})

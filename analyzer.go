@@ -262,7 +262,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
 		_, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings)
 	case failed:
-		err = pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
+		err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail)
 		})
 		if err == nil {
@@ -456,7 +456,7 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 		paths[i], sizes[i], modified[i], sidecars[i] = e.Path, e.Size, e.Modified, e.Sidecars
 	}
 	defer a.wakeAll()
-	return pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}

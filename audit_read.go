@@ -33,7 +33,8 @@ type auditRow struct {
 	After      json.RawMessage `json:"after"`
 }
 
-// listAudit answers GET /api/v1/audit, the newest first. since and until bound the time, the first included.
+// listAudit answers GET /api/v1/audit with the rows that match the filters, the newest first. since is included in the
+// time span, until is not.
 func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
@@ -78,7 +79,7 @@ func verifyAuditCommand(ctx context.Context, o operation) error {
 	}
 	last, waiting, err := verifyAudit(ctx, o.db, ring, head)
 	if err != nil {
-		return err
+		return fmt.Errorf("audit log: %w", err)
 	}
 	_, err = fmt.Fprintf(o.stdout, "the audit log is whole; head %s, %d rows wait for their seal\n", last, waiting)
 	return err
@@ -107,15 +108,10 @@ func pruneAuditCommand(ctx context.Context, o operation) error {
 	return err
 }
 
-// verifyAudit goes through the audit log and its seals: the error names the first row that is not as it was
-// sealed, is missing, or was not added by Cairn. With a head the log must also reach up to it. The last seal's
-// head comes back, and how many rows still wait for theirs.
+// verifyAudit compares the audit log with its seals. The error names the first row that is missing, was changed since it
+// was sealed, or was not added by Cairn. With a head, the log must also hold that seal. It returns the head of the last
+// seal and how many rows wait for theirs.
 func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (last string, waiting int64, err error) {
-	const sealed = `
-		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END
-		FROM audit_seals s
-		LEFT JOIN audit_log l ON l.id = s.audit_id
-		ORDER BY s.seq`
 	const foreign = `
 		SELECT min(l.id)
 		FROM audit_log l
@@ -125,72 +121,72 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 		SELECT count(*), min(q.audit_id) FILTER (WHERE l.id IS NULL)
 		FROM audit_unsealed q
 		LEFT JOIN audit_log l ON l.id = q.audit_id`
-	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`); err != nil {
-			return err
-		}
-		rows, err := tx.Query(ctx, sealed)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		var seq, auditID, before int64
-		var kid string
-		var mac, checkpoint, chain []byte
-		var content *string
-		found := head == ""
-		for rows.Next() {
-			if err := rows.Scan(&seq, &auditID, &kid, &mac, &checkpoint, &content); err != nil {
-				return err
-			}
-			at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid })
-			switch {
-			case seq != before+1 && (before != 0 || checkpoint == nil):
-				return fmt.Errorf("the seals from %d to %d are missing", before+1, seq-1)
-			case at < 0:
-				return fmt.Errorf("row %d (seal %d): the key file has no key %s", auditID, seq, kid)
-			case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))):
-				return fmt.Errorf("seal %d is no checkpoint of ours: what was before it is missing", seq)
-			case checkpoint != nil && before == 0 && content == nil: // its own row is among those that retention took
-			case checkpoint != nil:
-				return fmt.Errorf("row %d was put in place of one that retention took", auditID)
-			case content == nil:
-				return fmt.Errorf("row %d (seal %d) is missing", auditID, seq)
-			case !hmac.Equal(mac, ring.keys[at].sealMAC("row", chain, *content)):
-				return fmt.Errorf("row %d or its seal %d was changed", auditID, seq)
-			}
-			before, chain, last = seq, mac, auditHead(seq, mac)
-			found = found || last == strings.ToLower(head)
-		}
-		if err := rows.Err(); err != nil {
-			return err
+	_, err = inSnapshot(ctx, db, func(ctx context.Context, q querier) (result any, err error) {
+		var found bool
+		if last, found, err = verifySeals(ctx, q, ring, head); err != nil {
+			return nil, err
 		}
 		var id *int64
-		if err := tx.QueryRow(ctx, foreign).Scan(&id); err != nil {
-			return err
+		if err := q.QueryRow(ctx, foreign).Scan(&id); err != nil {
+			return nil, err
 		}
 		if id != nil {
-			return fmt.Errorf("row %d has no seal: Cairn did not add it, or its seal is gone", *id)
+			return nil, fmt.Errorf("row %d has no seal: Cairn did not add it, or its seal is gone", *id)
 		}
-		if err := tx.QueryRow(ctx, lost).Scan(&waiting, &id); err != nil {
-			return err
+		if err := q.QueryRow(ctx, lost).Scan(&waiting, &id); err != nil {
+			return nil, err
 		}
 		if id != nil {
-			return fmt.Errorf("row %d, which waited for its seal, is missing", *id)
+			return nil, fmt.Errorf("row %d, which waited for its seal, is missing", *id)
 		}
 		if !found {
-			return fmt.Errorf("the log does not hold the seal %s: it was cut off or made anew", head)
+			return nil, fmt.Errorf("the log does not hold the seal %s: it was cut off or made anew", head)
 		}
-		return nil
+		return nil, nil
 	})
-	if err != nil {
-		return "", 0, fmt.Errorf("audit log: %w", err)
-	}
-	return last, waiting, nil
+	return last, waiting, err
 }
 
-// pruneAudit takes away the rows added before a time, with their seals, and leaves the newest of these as a
-// checkpoint, from which verifyAudit can go on. It returns how many rows went.
+// verifySeals follows the chain of seals, and compares each with its row. It returns the head of the last seal, and
+// whether one of the heads is the wanted one, or none is wanted.
+func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
+	const sealed = `
+		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END
+		FROM audit_seals s
+		LEFT JOIN audit_log l ON l.id = s.audit_id
+		ORDER BY s.seq`
+	var seq, auditID, before int64
+	var kid string
+	var mac, checkpoint, chain []byte
+	var content *string
+	found = wanted == ""
+	rows, _ := q.Query(ctx, sealed) // its error comes back from ForEachRow
+	_, err = pgx.ForEachRow(rows, []any{&seq, &auditID, &kid, &mac, &checkpoint, &content}, func() error {
+		at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid })
+		switch {
+		case seq != before+1 && (before != 0 || checkpoint == nil):
+			return fmt.Errorf("the seals from %d to %d are missing", before+1, seq-1)
+		case at < 0:
+			return fmt.Errorf("row %d (seal %d): the key file has no key %s", auditID, seq, kid)
+		case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))):
+			return fmt.Errorf("seal %d is not a valid checkpoint: the rows before it are missing", seq)
+		case checkpoint != nil && before == 0 && content == nil: // retention took the checkpoint's own row
+		case checkpoint != nil:
+			return fmt.Errorf("row %d was put in place of one that retention took", auditID)
+		case content == nil:
+			return fmt.Errorf("row %d (seal %d) is missing", auditID, seq)
+		case !hmac.Equal(mac, ring.keys[at].sealMAC("row", chain, *content)):
+			return fmt.Errorf("row %d or its seal %d was changed", auditID, seq)
+		}
+		before, chain, last = seq, mac, auditHead(seq, mac)
+		found = found || last == strings.ToLower(wanted)
+		return nil
+	})
+	return last, found, err
+}
+
+// pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a checkpoint, from which
+// verifyAudit can go on. It returns how many rows it deleted.
 func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) (removed int64, err error) {
 	const choose = `
 		SELECT seq, mac
@@ -208,7 +204,7 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		USING audit_seals s
 		WHERE s.audit_id = l.id
 			AND s.seq <= $1`
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
 		}

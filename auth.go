@@ -45,7 +45,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	n.passwordHash = &hash
 	var created user
 	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		if created, err = createUser(ctx, tx, n); err != nil {
+		if created, err = insertUser(ctx, tx, n); err != nil {
 			return err
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)

@@ -17,7 +17,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// beforeRestore, in SQL, begins a transaction and removes every table and function of the database's owner.
+// connectionKeywords finds the keywords of a database URL that databaseProgram passes on, with their values.
+var connectionKeywords = regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslkey)=([^&\s]*)`)
+
+// tableNames finds the tables that schema.sql creates.
+var tableNames = regexp.MustCompile(`CREATE TABLE (\w+)`)
+
+// beforeRestore is SQL that begins a transaction and drops every table and function of the database's owner.
 const beforeRestore = `
 BEGIN;
 DO $$
@@ -41,11 +47,11 @@ BEGIN
 END $$;
 `
 
-// afterRestore goes no further where the backup's schema is newer than the program's. It ends what may have been ended
-// since the backup, and commits.
+// afterRestore is SQL that fails if the backup's schema is newer than the program's. It ends all sessions and password
+// tokens, which may have ended since the backup, and commits.
 const afterRestore = `
 RESET search_path;
-SET LOCAL cairn.newest = :newest; -- psql puts no variable into what is quoted
+SET LOCAL cairn.newest = :newest; -- psql replaces no variable inside quotes
 DO $$
 DECLARE version integer;
 BEGIN
@@ -60,8 +66,8 @@ DELETE FROM instances;
 COMMIT;
 `
 
-// databaseProgram prepares a program of PostgreSQL's to work on the pool's database. All that it needs to connect
-// is in its environment, where other users do not see it.
+// databaseProgram prepares a PostgreSQL client program for the pool's database. It connects by its environment, which other
+// users cannot read.
 func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name string, args ...string) *exec.Cmd {
 	if dir, err := findServerPrograms(""); err == nil {
 		name = filepath.Join(dir, name)
@@ -69,13 +75,13 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 	cmd := exec.CommandContext(ctx, name, args...)
 	c := db.Config().ConnConfig
 	hosts, ports := []string{c.Host}, []string{fmt.Sprint(c.Port)}
-	for _, f := range c.Fallbacks { // a host is there twice where TLS is only preferred
+	for _, f := range c.Fallbacks { // a host appears twice if TLS is only preferred
 		hosts, ports = append(hosts, f.Host), append(ports, fmt.Sprint(f.Port))
 	}
 	host := strings.ReplaceAll(strings.Join(hosts, ","), "/proc/self/", fmt.Sprintf("/proc/%d/", os.Getpid())) // see privateConfig
 	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+strings.Join(ports, ","), "PGTARGETSESSIONATTRS=read-write",
 		"PGUSER="+c.User, "PGPASSWORD="+c.Password, "PGDATABASE="+c.Database)
-	for _, m := range regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslkey)=([^&\s]*)`).FindAllStringSubmatch(cfg.databaseURL, -1) {
+	for _, m := range connectionKeywords.FindAllStringSubmatch(cfg.databaseURL, -1) {
 		if value, err := url.PathUnescape(m[2]); err == nil {
 			cmd.Env = append(cmd.Env, "PG"+strings.ToUpper(m[1])+"="+strings.Trim(value, "'"))
 		}
@@ -83,7 +89,7 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 	return cmd
 }
 
-// explained runs a program and adds what it said to its error.
+// explained calls run, which runs cmd, and adds the program's error output to the error.
 func explained(cmd *exec.Cmd, run func() error) error {
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -93,10 +99,11 @@ func explained(cmd *exec.Cmd, run func() error) error {
 	return nil
 }
 
-// backup is "cairn backup FILE": the database as one file, in pg_dump's own format, which is there whole or not at all.
+// backup is "cairn backup FILE", which writes the database to one file in pg_dump's custom format. The file appears whole
+// or not at all.
 func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdout io.Writer) error {
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is there and no regular file", name)
+		return fmt.Errorf("%s exists and is not a regular file", name)
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".backup-*") // mode 0600
 	if err != nil {
@@ -110,7 +117,7 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 		return err
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err // what has the name now stays
+		return err // an older backup of that name stays
 	}
 	if err := errors.Join(os.Rename(f.Name(), name), syncDir(filepath.Dir(name))); err != nil {
 		return err
@@ -119,10 +126,10 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	return nil
 }
 
-// restore is "cairn restore FILE": it puts a backup in the place of what the database holds, all or nothing. What
-// starts or finds the database is what serve does, so that the service must not run.
+// restore is "cairn restore FILE", which replaces the contents of the database by a backup, all or nothing. No instance may
+// run meanwhile: it locks the state directory and starts the private PostgreSQL, as serve does.
 func restore(ctx context.Context, cfg config, log *slog.Logger, name string, stdout io.Writer) error {
-	const strangers = `
+	const foreignTables = `
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
 		FROM pg_tables
 		WHERE schemaname = current_schema() AND tableowner = current_user
@@ -134,20 +141,20 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		return err
 	}
 	ours := []string{"schema_migrations"}
-	for _, table := range regexp.MustCompile(`CREATE TABLE (\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
+	for _, table := range tableNames.FindAllStringSubmatch(schemaSQL, -1) {
 		ours = append(ours, table[1])
 	}
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string
 		var runs bool
-		if err := db.QueryRow(ctx, strangers, ours).Scan(&foreign); err != nil {
-			return fmt.Errorf("look at the database: %w", err)
+		if err := db.QueryRow(ctx, foreignTables, ours).Scan(&foreign); err != nil {
+			return fmt.Errorf("look for tables of other programs: %w", err)
 		}
 		if foreign != "" {
-			return fmt.Errorf("the database holds tables that are not Cairn's, and restore would remove them: %s", foreign)
+			return fmt.Errorf("the database has tables that are not Cairn's and that restore would drop: %s", foreign)
 		}
-		if err := migrate(ctx, db, log); err != nil { // so that there is a table of instances
+		if err := migrate(ctx, db, log); err != nil { // the table of instances may be missing
 			return err
 		}
 		if err := db.QueryRow(ctx, living).Scan(&runs); err != nil {
@@ -156,20 +163,21 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		if runs {
 			return errors.New("an instance serves this database, or did so a moment ago: stop it first")
 		}
-		if err := pour(ctx, cfg, db, name, len(steps)); err != nil {
+		if err := restoreDump(ctx, cfg, db, name, len(steps)); err != nil {
 			return err
 		}
-		db.Reset() // statements prepared for the tables before
+		db.Reset() // its prepared statements are for the dropped tables
 		if err := migrate(ctx, db, log); err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "The database is as %s has it. All sessions are ended; API tokens that were ended since are good again.\n", name)
+		fmt.Fprintf(stdout, "The database has been restored from %s. All sessions have ended. API tokens that were revoked since the backup are valid again.\n", name)
 		return audit(ctx, db, operatorActor(), "database.restore", "", nil, nil)
 	})
 }
 
-// pour has pg_restore write the backup as SQL, and psql carry that out in one transaction, up to the newest schema version.
-func pour(ctx context.Context, cfg config, db *pgxpool.Pool, name string, newest int) error {
+// restoreDump pipes the backup as SQL from pg_restore to psql, which runs it in one transaction. newest is the newest schema
+// version that the program knows.
+func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, newest int) error {
 	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
 	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=newest=%d", newest))
 	script, feed := io.Pipe()
@@ -181,7 +189,7 @@ func pour(ctx context.Context, cfg config, db *pgxpool.Pool, name string, newest
 		if err == nil {
 			_, err = io.WriteString(feed, afterRestore)
 		}
-		feed.CloseWithError(err) // what is not committed then never was, and psql's end tells why
+		feed.CloseWithError(err) // psql ends without a commit, and its error has the cause
 	}()
 	return explained(write, write.Run)
 }

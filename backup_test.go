@@ -73,7 +73,7 @@ func TestBackup(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	for target, says := range map[string]string{link: "no regular file", t.TempDir(): "no regular file", "--help": "is no command"} {
+	for target, says := range map[string]string{link: "not a regular file", t.TempDir(): "not a regular file", "--help": "is no command"} {
 		if _, err := command(ts.env, "backup", target); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("to %s: %v", target, err)
 		}

@@ -257,7 +257,7 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 		UPDATE analyses
 		SET chunks_left = chunks_left + $2
 		WHERE id = $1 AND finished_at IS NULL`
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}
@@ -293,7 +293,7 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found compari
 			state = CASE WHEN state = 'reading' AND chunks_left = 1 THEN 'succeeded' ELSE state END,
 			finished_at = CASE WHEN state = 'reading' AND chunks_left = 1 THEN now() END
 		WHERE id = $1 AND finished_at IS NULL`
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// operation is what a command that works on the database is given: args are those after its name.
+// operation is the input of a command that works on the database. args follow the command's name.
 type operation struct {
 	cfg    config
 	db     *pgxpool.Pool
@@ -32,7 +32,7 @@ type operation struct {
 	stderr io.Writer
 }
 
-// parse reads names, as many as there are, and then flags.
+// parse reads the command's names and then its flags. Any other argument is an errUsage.
 func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
 	flags.SetOutput(io.Discard)
 	if len(o.args) < len(names) {
@@ -49,8 +49,8 @@ func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
 	return nil
 }
 
-// createTokenCommand is "cairn token create": an API token for a script. Its user is made, as a service
-// account without a password, where there is none of that name; it has the role that the operator gives it.
+// createTokenCommand is "cairn token create", which prints the secret of a new API token. If there is no user of that name,
+// it creates a service account: a user without a password, with the role from --role.
 func createTokenCommand(ctx context.Context, o operation) error {
 	var username, name string
 	flags := flag.NewFlagSet("token create", flag.ContinueOnError)
@@ -61,7 +61,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	if *days < 1 || *days > 366 {
-		return fmt.Errorf("--days is from 1 to 366: %w", errUsage)
+		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
 	}
 	now := time.Now()
 	expires := now.Add(time.Duration(*days) * 24 * time.Hour)
@@ -75,7 +75,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, username)
 		if errors.Is(err, errNoUser) {
-			u, err = addUser(ctx, tx, operatorActor(), newUser{username: username, status: statusActive, roles: []string{*role}})
+			u, err = createUser(ctx, tx, operatorActor(), newUser{username: username, status: statusActive, roles: []string{*role}})
 		}
 		if err != nil {
 			return err
@@ -138,25 +138,25 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 	return nil
 }
 
-// createDatasetCommand is "cairn dataset create", with the checks that the API makes.
+// createDatasetCommand is "cairn dataset create". It checks the same as the API.
 func createDatasetCommand(ctx context.Context, o operation) error {
 	var name, path string
 	if err := o.parse(flag.NewFlagSet("dataset create", flag.ContinueOnError), &name, &path); err != nil {
 		return err
 	}
-	place, err := o.cfg.checkDataset(name, path, "")
+	where, err := o.cfg.checkDataset(name, path, "")
 	if err != nil {
 		return err
 	}
-	d, err := createDataset(ctx, o.db, operatorActor(), name, place.stored, "")
+	d, err := createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.stdout, "made dataset %d, %s, of %s\n", d.ID, d.Name, filepath.Join(place.root, place.below))
+	fmt.Fprintf(o.stdout, "made dataset %d, %s, of %s\n", d.ID, d.Name, filepath.Join(where.root, where.below))
 	return nil
 }
 
-// sendMessageCommand is "cairn message send TITLE": the body is read from standard input.
+// sendMessageCommand is "cairn message send TITLE". It reads the body from standard input.
 func sendMessageCommand(ctx context.Context, o operation) error {
 	var c messageChange
 	var title string
@@ -181,7 +181,7 @@ func sendMessageCommand(ctx context.Context, o operation) error {
 	return o.print(false, nil, "%d", id)
 }
 
-// listMessagesCommand is "cairn message list": the newest 500.
+// listMessagesCommand is "cairn message list". It prints the newest 500 messages.
 func listMessagesCommand(ctx context.Context, o operation) error {
 	flags := flag.NewFlagSet("message list", flag.ContinueOnError)
 	asJSON := flags.Bool("json", false, "")
@@ -203,15 +203,15 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 	}
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%q is no message's number: %w", text, errUsage)
+		return fmt.Errorf("%q is not the number of a message: %w", text, errUsage)
 	}
 	return retractMessage(ctx, o.db, operatorActor(), id)
 }
 
-// errNoUser is that the operator named a user who is not there.
+// errNoUser is returned for the name of no user.
 var errNoUser = errors.New("there is no user of that name")
 
-// userNamed returns the user of that name, or errNoUser. An e-mail address, which nobody has verified, names none.
+// userNamed returns the user of that name, or errNoUser. E-mail addresses do not count: nobody has verified them.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
 	const query = `
 		SELECT ` + userColumns + `
@@ -221,10 +221,10 @@ func userNamed(ctx context.Context, q querier, name string) (user, error) {
 	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
 }
 
-// operator is the address under which the command line hashes passwords.
+// operator returns the network address under which the command line hashes passwords.
 func operator() netip.Addr { return netip.Addr{} }
 
-// readPassword reads a password twice without echo from a terminal, else the first line of the input.
+// readPassword reads a password: from a terminal twice and without echo, else the first line of stdin.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	lines := bufio.NewReader(stdin)
 	read := func() (string, error) {
@@ -235,7 +235,7 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 		return strings.TrimRight(line, "\r\n"), nil
 	}
 	restore, err := echoOff(stdin)
-	if err != nil { // no terminal
+	if err != nil { // not a terminal
 		return read()
 	}
 	defer restore()
@@ -254,7 +254,7 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	return typed[0], nil
 }
 
-// echoOff has the terminal not show what is typed, by stty(1). It is an error where stdin is none.
+// echoOff turns off the terminal's echo with stty(1). It is an error if stdin is not a terminal.
 func echoOff(stdin io.Reader) (restore func(), err error) {
 	stty := func(setting string) error {
 		c := exec.Command("stty", setting)
@@ -262,12 +262,12 @@ func echoOff(stdin io.Reader) (restore func(), err error) {
 		return c.Run()
 	}
 	if !isTerminal(stdin) {
-		return nil, errors.New("no terminal")
+		return nil, errors.New("not a terminal")
 	}
 	return func() { stty("echo") }, stty("-echo")
 }
 
-// printRoutes is "cairn routes".
+// printRoutes is "cairn routes", which prints the route table.
 func printRoutes(stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	for _, rt := range (&server{}).routes() {
@@ -276,8 +276,8 @@ func printRoutes(stdout io.Writer) error {
 	return table.Flush()
 }
 
-// printExtents is "cairn bbox": the row of each file, directories walked, paths relative to --root or
-// else as given. The files are not followed out of the root, else out of the directory given.
+// printExtents is "cairn bbox", which prints the row of each file and of each file below each directory. With --root, paths
+// are relative to it, and no symbolic link leads out of it; else that holds for each argument.
 func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("cairn bbox", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -305,13 +305,13 @@ func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	return nil
 }
 
-// printPath prints the rows of one file, or of all files below a directory.
+// printPath prints the row of one file, or of all files below a directory.
 func printPath(ctx context.Context, top, path string, out, stderr io.Writer) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	below, shown := ".", "" // the path below top, and what is printed before paths below top
+	below, shown := ".", "" // the path below top, and the prefix of each printed path
 	switch {
 	case top != "":
 		absTop, topErr := filepath.Abs(top)
@@ -338,7 +338,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	defer reader.close()
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
-	print := func(e entry) error {
+	printFile := func(e entry) error {
 		m, found := reader.readEntry(e)
 		if !found {
 			return nil
@@ -347,7 +347,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 		return encoder.Encode(m)
 	}
 	if !info.IsDir() {
-		return print(entry{Path: encodeName(below)})
+		return printFile(entry{Path: encodeName(below)})
 	}
 	dir, err := root.OpenRoot(below)
 	if err != nil {
@@ -359,7 +359,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 		prefix = encodeName(below) + "/"
 	}
 	w := walker{
-		file: print,
+		file: printFile,
 		warn: func(dir string, err error) error {
 			if dir == prefix {
 				return fmt.Errorf("list directory: %s", reasonOf(err))

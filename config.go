@@ -21,7 +21,7 @@ type config struct {
 	stateDir       string   // absolute
 	databaseURL    string   // empty: a private PostgreSQL in the state directory
 	datasetRoots   []string // absolute, at least one
-	keysFile       string   // empty: "keys" in the state directory, made at the first start
+	keysFile       string   // empty: "keys" in the state directory, created at the first start
 	credentialsDir string   // systemd's $CREDENTIALS_DIRECTORY
 	accessTTL      time.Duration
 	refreshTTL     time.Duration // since the last use
@@ -42,19 +42,19 @@ type config struct {
 // The values of CAIRN_REGISTRATION.
 const (
 	registrationOpen     = "open"
-	registrationApproval = "approval" // who registers waits for an administrator
+	registrationApproval = "approval" // an administrator has to approve new users
 	registrationClosed   = "closed"
 )
 
 // setting is one environment variable.
 type setting struct {
 	name  string
-	value string // in force; in the table below the default
+	value string // the value in force; in the table below, the default
 	parse func(value string) error
 }
 
-// settings is every variable as it is in an environment ("NAME=value"), parsed into c. An empty value is as good as
-// none; those with an empty default are optional.
+// settings returns every setting with its value from an environment of "NAME=value", or its default. An empty value counts
+// as unset. Each parse stores the value in c.
 func settings(c *config, env []string) []setting {
 	url, unread := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 	all := []setting{
@@ -73,7 +73,7 @@ func settings(c *config, env []string) []setting {
 		{"CAIRN_SESSION_MAX", "2160h", duration(&c.sessionMax)},
 		{"CAIRN_REFRESH_GRACE", "10s", func(v string) error {
 			if err := duration(&c.refreshGrace)(v); err != nil || c.refreshGrace > 5*time.Minute {
-				return errors.New("must be a duration of at most 5m: while it lasts, theft is not seen")
+				return errors.New("must be a duration of at most 5m: within it, a stolen refresh token is not detected")
 			}
 			return nil
 		}},
@@ -98,7 +98,7 @@ func settings(c *config, env []string) []setting {
 	return all
 }
 
-// text sets a value, which must be one of those allowed where there are any.
+// text stores a value. It must be one of those allowed, if there are any.
 func text(to *string, allowed ...string) func(string) error {
 	return func(value string) error {
 		if allowed != nil && !slices.Contains(allowed, value) {
@@ -109,7 +109,7 @@ func text(to *string, allowed ...string) func(string) error {
 	}
 }
 
-// absolute sets a path, made absolute, unless it is empty.
+// absolute stores a path as an absolute one. An empty path stays empty.
 func absolute(to *string) func(string) error {
 	return func(value string) (err error) {
 		if value != "" {
@@ -119,7 +119,7 @@ func absolute(to *string) func(string) error {
 	}
 }
 
-// duration sets a duration of more than 0.
+// duration stores a duration of more than 0.
 func duration(to *time.Duration) func(string) error {
 	return func(value string) (err error) {
 		if *to, err = time.ParseDuration(value); err != nil || *to <= 0 {
@@ -129,7 +129,7 @@ func duration(to *time.Duration) func(string) error {
 	}
 }
 
-// parseArgon sets how passwords are hashed, which may be stronger than the default but not weaker.
+// parseArgon stores the parameters of the password hash. They may be stronger than the default, not weaker.
 func (c *config) parseArgon(value string) (err error) {
 	if c.argon, err = parseArgon(value); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (c *config) parseArgon(value string) (err error) {
 	return nil
 }
 
-// parseRoots reads the dataset roots; by default "datasets" beside the state directory, which comes first in the table.
+// parseRoots stores the dataset roots, by default "datasets" beside the state directory, which has been parsed before.
 func (c *config) parseRoots(value string) error {
 	for _, root := range filepath.SplitList(cmp.Or(value, filepath.Join(filepath.Dir(c.stateDir), "datasets"))) {
 		abs, err := filepath.Abs(root)
@@ -152,7 +152,7 @@ func (c *config) parseRoots(value string) error {
 	return nil
 }
 
-// parseProxies reads the networks of trusted proxies.
+// parseProxies stores the networks of trusted proxies.
 func (c *config) parseProxies(value string) error {
 	for text := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' || r == ' ' }) {
 		prefix, err := netip.ParsePrefix(text)
@@ -164,7 +164,7 @@ func (c *config) parseProxies(value string) error {
 	return nil
 }
 
-// loadConfig reads the settings from an environment. The error names the variable, never its value.
+// loadConfig reads the settings from an environment. Its error names the variable, never the value.
 func loadConfig(env []string) (config, error) {
 	c := config{credentialsDir: lookup(env, "CREDENTIALS_DIRECTORY"), supervisor: findSupervisor(env)}
 	for _, s := range settings(&c, env) {
@@ -173,7 +173,7 @@ func loadConfig(env []string) (config, error) {
 		}
 	}
 	if (c.tlsCert == "") != (c.tlsKey == "") {
-		return config{}, errors.New("CAIRN_TLS_CERT and CAIRN_TLS_KEY go together")
+		return config{}, errors.New("CAIRN_TLS_CERT and CAIRN_TLS_KEY must be set together")
 	}
 	if path := filepath.Join(c.credentialsDir, "keys"); c.keysFile == "" && c.credentialsDir != "" && exists(path) {
 		c.keysFile = path
@@ -181,29 +181,32 @@ func loadConfig(env []string) (config, error) {
 	return c, nil
 }
 
-// databaseCredential is the content of the file database-url that systemd's LoadCredential= provides, empty where there
-// is none. One without content is an error: another database would look like lost data.
+// databaseCredential returns the content of the file database-url from systemd's LoadCredential=, or "" if there is none. An
+// empty file is an error: Cairn would start on another database, and the data would seem lost.
 func databaseCredential(dir string) (string, error) {
 	path := filepath.Join(dir, "database-url")
 	if dir == "" || !exists(path) {
 		return "", nil
 	}
 	content, err := os.ReadFile(path)
-	url := strings.TrimSpace(string(content))
-	if err == nil && url == "" {
-		err = fmt.Errorf("%s is empty", path)
+	if err != nil {
+		return "", err
 	}
-	return url, err
+	url := strings.TrimSpace(string(content))
+	if url == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return url, nil
 }
 
-// exists says whether there is something at the path.
+// exists reports whether something is at the path.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// packagedEnvironment is what a command finds the packaged service's database and keys by: its settings, and the
-// folder of what systemd loads as its credentials.
+// packagedEnvironment returns the environment in which a command finds database and keys of the packaged service: the
+// service's settings, and the folder from which systemd loads its credentials.
 func packagedEnvironment(dir string) (env []string) {
 	content, err := os.ReadFile(filepath.Join(dir, "cairn.env"))
 	if err != nil {
@@ -232,7 +235,7 @@ func lookup(env []string, name string) string {
 	return ""
 }
 
-// unknownSettings are the variables that look like ours and are not.
+// unknownSettings returns the variables that begin with CAIRN_ but name no setting.
 func unknownSettings(env []string) (unknown []string) {
 	for _, pair := range env {
 		name, _, _ := strings.Cut(pair, "=")
@@ -244,8 +247,8 @@ func unknownSettings(env []string) (unknown []string) {
 	return unknown
 }
 
-// checkConfig is "cairn config check": it prints each setting as it is in force, the database URL
-// only as set or not, since a password may be in it.
+// checkConfig is "cairn config check", which prints each setting in force. It hides the database URL, which may hold a
+// password.
 func checkConfig(env []string, stdout io.Writer) error {
 	for _, s := range settings(new(config), env) {
 		if s.name == "CAIRN_DATABASE_URL" && s.value != "" {
@@ -259,23 +262,23 @@ func checkConfig(env []string, stdout io.Writer) error {
 	return nil
 }
 
-// keysPath is where the key file is.
+// keysPath returns the path of the key file.
 func (c config) keysPath() string { return cmp.Or(c.keysFile, filepath.Join(c.stateDir, "keys")) }
 
-// keysAreCredential says whether systemd provides the key file: then the service has a copy, made as it was started.
+// keysAreCredential reports whether systemd provides the key file. Then the service reads a copy from its start.
 func (c config) keysAreCredential() bool {
 	return c.credentialsDir != "" && filepath.Dir(c.keysPath()) == filepath.Clean(c.credentialsDir)
 }
 
-// firstAdminFile is where the first administrator's password token is written.
+// firstAdminFile returns the path of the file with the first administrator's password token.
 func (c config) firstAdminFile() string { return filepath.Join(c.stateDir, "first-admin-token") }
 
-// trusts says whether what the peer at this address forwards is believed.
+// trusts reports whether the peer at this address is a trusted proxy.
 func (c config) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkPlaces refuses dataset roots that hold secrets: who may register datasets could have them read.
+// checkPlaces refuses dataset roots that hold secrets: users who may register datasets could have them read.
 func (c config) checkPlaces() error {
 	for _, root := range c.datasetRoots {
 		for _, secret := range []string{c.stateDir, c.keysPath(), cmp.Or(c.tlsKey, c.stateDir)} {
@@ -288,7 +291,7 @@ func (c config) checkPlaces() error {
 	return nil
 }
 
-// resolve follows symbolic links as far as the path exists.
+// resolve returns the path without symbolic links, as far as it exists.
 func resolve(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real

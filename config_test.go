@@ -26,7 +26,7 @@ func TestConfigCheck(t *testing.T) {
 		{"CAIRN_PASSWORD_MIN=7", "", "CAIRN_PASSWORD_MIN: must be a number from 8 to 64"},
 		{"CAIRN_REGISTRATION=yes", "", "CAIRN_REGISTRATION: must be one of open approval closed"},
 		{"CAIRN_TRUSTED_PROXIES=10.0.0.1", "", "CAIRN_TRUSTED_PROXIES: must be networks"},
-		{"CAIRN_TLS_CERT=a", "", "go together"},
+		{"CAIRN_TLS_CERT=a", "", "must be set together"},
 		{"CAIRN_DATASETS_DIR=a::b", "", "CAIRN_DATASETS_DIR: must be directories"},
 	} {
 		var out bytes.Buffer

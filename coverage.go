@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -13,12 +14,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// coverageTemplate is the picture; html/template escapes what goes into it.
+// coverageTemplate is the picture. html/template escapes the values in it.
 //
 //go:embed coverage.svg
 var coverageTemplate string
 
-// coverage is what the template shows.
+// coverage holds the values of the template.
 type coverage struct {
 	Name, Summary, Box, Extent string
 	Height                     int
@@ -33,7 +34,7 @@ type coverageLine struct {
 	X, Y                float64
 }
 
-// coverageLayer is the files of one colour.
+// coverageLayer shows the files of one colour.
 type coverageLayer struct {
 	Label, Color string
 	Path         string
@@ -41,17 +42,18 @@ type coverageLayer struct {
 	Y, TextY     int
 }
 
-// coverageView takes degrees to the picture: equal steps of latitude are equal, and degrees of longitude as long as they
-// are in the middle. Longitudes count on from west.
+// coverageView projects degrees to pixels. A degree of longitude is everywhere as long as in the middle of the picture.
+// Longitudes count on from west.
 type coverageView struct{ west, lon, lat, perLon, perLat float64 }
 
-// The map's frame in the picture, and how much of the picture the files' outlines may take, in bytes.
+// The map's frame in pixels, and limits for the files' outlines: as many files, or bytes of the picture.
 const (
 	mapLeft, mapTop, mapWidth, mapHeight = 60, 60, 720, 540
+	maxOutlined                          = 2000
 	maxOutlines                          = 700_000
 )
 
-// at is a place in the picture.
+// at returns the pixel of a place.
 func (v coverageView) at(lon, lat float64) (x, y float64) {
 	const rounding = 1e-6
 	if lon < v.west-rounding {
@@ -60,7 +62,7 @@ func (v coverageView) at(lon, lat float64) (x, y float64) {
 	return mapLeft + mapWidth/2 + (lon-v.lon)*v.perLon, mapTop + mapHeight/2 - (lat-v.lat)*v.perLat
 }
 
-// getCoverage answers GET /api/v1/datasets/{id}/coverage.svg: where the files lie, coloured by resolution or status.
+// getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files, coloured by resolution or status.
 func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	by := r.URL.Query().Get("color")
 	var v invalid
@@ -72,38 +74,47 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx := r.Context()
-	details, err := summarizeDataset(ctx, s.db, d)
+	c, err := heavyQuery(s, r, func(ctx context.Context, q querier) (*coverage, error) {
+		return drawCoverage(ctx, q, d, by == "status")
+	})
 	if err != nil {
 		return err
 	}
-	c := newCoverage(details, by == "status")
-	if details.BBox != nil {
-		if err := c.drawFiles(ctx, s.db, d.ID, by == "status", details.Files[fileStatusOK] <= 2000); err != nil {
-			return err
-		}
-	}
-	c.Height = 670 // with the legend's first line
-	for _, layer := range c.Layers {
-		if layer.Count > 0 {
-			layer.Y, layer.TextY = c.Height-34, c.Height-22
-			c.Height += 20
-		}
-	}
 	page, err := template.New("coverage").Parse(coverageTemplate)
-	var svg bytes.Buffer
-	if err == nil {
-		err = page.Execute(&svg, c)
-	}
-	callerOf(r).leave() // a slow client holds no slot
 	if err != nil {
+		return fmt.Errorf("parse coverage.svg: %w", err)
+	}
+	var svg bytes.Buffer
+	if err := page.Execute(&svg, c); err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
 	return writeBytes(w, http.StatusOK, "image/svg+xml", svg.Bytes())
 }
 
-// newCoverage is the picture without the files.
+// drawCoverage returns the picture of a dataset.
+func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool) (*coverage, error) {
+	details, err := summarizeDataset(ctx, q, d)
+	if err != nil {
+		return nil, err
+	}
+	c := newCoverage(details, byStatus)
+	if details.BBox != nil {
+		if err := c.drawFiles(ctx, q, details, byStatus); err != nil {
+			return nil, err
+		}
+	}
+	c.Height = 670 // with the first line of the legend
+	for _, layer := range c.Layers {
+		if layer.Count > 0 {
+			layer.Y, layer.TextY = c.Height-34, c.Height-22
+			c.Height += 20
+		}
+	}
+	return c, nil
+}
+
+// newCoverage returns the picture without the files.
 func newCoverage(d datasetDetails, byStatus bool) *coverage {
 	c := &coverage{Name: d.Name, Summary: "no files"}
 	var counts []string
@@ -141,18 +152,13 @@ func newCoverage(d datasetDetails, byStatus bool) *coverage {
 	return c
 }
 
-// degrees is an angle as a label has it.
+// degrees returns the label of an angle.
 func degrees(v float64, positive, negative string) string {
-	letter := positive
-	if v < 0 {
-		letter = negative
-	} else if v == 0 {
-		letter = ""
-	}
+	letter := map[int]string{-1: negative, 1: positive}[cmp.Compare(v, 0)]
 	return fmt.Sprintf("%.6g°%s", math.Abs(math.Round(v*1e7)/1e7), letter)
 }
 
-// drawGraticule draws meridians and parallels, at a step that leaves about six of them.
+// drawGraticule draws about six meridians and six parallels.
 func (c *coverage) drawGraticule() {
 	step := func(span float64) float64 {
 		unit := math.Pow(10, math.Floor(math.Log10(span/4)))
@@ -177,36 +183,42 @@ func (c *coverage) drawGraticule() {
 	}
 }
 
-// drawFiles draws the outline of each file where they are few, else the area that they cover in small squares.
-func (c *coverage) drawFiles(ctx context.Context, q querier, datasetID int64, byStatus, few bool) error {
-	if few {
-		paths, size := make([]bytes.Buffer, len(c.Layers)), 0
-		files, err := findFiles(ctx, q, fileFilter{datasetID: &datasetID, status: new(fileStatusOK)}, firstFile(), 2000)
-		if err != nil {
+// drawFiles draws the outline of each file if they are few, else the area that they cover, in squares just large enough.
+func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails, byStatus bool) error {
+	if d.Files[fileStatusOK] <= maxOutlined {
+		files, err := findFiles(ctx, q, fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}, firstFile(), maxOutlined)
+		if err != nil || c.drawOutlines(files, byStatus) <= maxOutlines {
 			return err
-		}
-		for _, file := range files {
-			layer := layerOf(file.ElevationDatasetFileMeta, byStatus)
-			c.Layers[layer].Count++
-			before := paths[layer].Len()
-			c.outline(&paths[layer], footprint(file.ElevationDatasetFileMeta))
-			size += paths[layer].Len() - before
-		}
-		if size <= maxOutlines {
-			for i, layer := range c.Layers {
-				layer.Path = paths[i].String()
-			}
-			return nil
 		}
 	}
 	for square := 2; ; square *= 2 {
-		if size, err := c.drawSquares(ctx, q, datasetID, byStatus, square); err != nil || size <= maxOutlines {
+		if size, err := c.drawSquares(ctx, q, d.ID, byStatus, square); err != nil || size <= maxOutlines {
 			return err
 		}
 	}
 }
 
-// layerOf is the layer that a file belongs to.
+// drawOutlines draws the outline of each file. It returns the length of the paths.
+func (c *coverage) drawOutlines(files []datasetFile, byStatus bool) (size int) {
+	paths := make([]bytes.Buffer, len(c.Layers))
+	for _, file := range files {
+		layer := layerOf(file.ElevationDatasetFileMeta, byStatus)
+		c.Layers[layer].Count++
+		c.outline(&paths[layer], footprint(file.ElevationDatasetFileMeta))
+	}
+	return c.setPaths(paths)
+}
+
+// setPaths sets the path of each layer. It returns their length.
+func (c *coverage) setPaths(paths []bytes.Buffer) (size int) {
+	for i, layer := range c.Layers {
+		layer.Path = paths[i].String()
+		size += len(layer.Path)
+	}
+	return size
+}
+
+// layerOf returns the index of a file's layer.
 func layerOf(m ElevationDatasetFileMeta, byStatus bool) (layer int) {
 	switch {
 	case byStatus:
@@ -240,8 +252,8 @@ func (c *coverage) outline(path *bytes.Buffer, parts multiPolygon) {
 	}
 }
 
-// drawSquares draws the files' boxes in squares of so many pixels, the finer over the coarser, and joins squares to
-// rectangles. It returns the length of the paths.
+// drawSquares draws the files' boxes in squares of so many pixels, finer files over coarser ones, and joins squares of one
+// layer to rectangles. It returns the length of the paths.
 func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, byStatus bool, square int) (size int, err error) {
 	const query = `
 		SELECT layer, x1, y1, x2, y2, count(*)
@@ -260,16 +272,13 @@ func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, 
 		GROUP BY layer, x1, y1, x2, y2
 		ORDER BY layer DESC`
 	columns, lines := mapWidth/square, mapHeight/square
-	field := make([]byte, columns*lines) // the layer that shows, from 1
+	field := make([]byte, columns*lines) // the visible layer, from 1
 	for _, layer := range c.Layers {
 		layer.Count = 0
 	}
 	v := c.view
-	rows, err := q.Query(ctx, query, datasetID, v.west, v.lon-mapWidth/2/v.perLon, v.lat+mapHeight/2/v.perLat,
-		v.perLon/float64(square), v.perLat/float64(square), byStatus)
-	if err != nil {
-		return 0, fmt.Errorf("read coverage: %w", err)
-	}
+	rows, _ := q.Query(ctx, query, datasetID, v.west, v.lon-mapWidth/2/v.perLon, v.lat+mapHeight/2/v.perLat,
+		v.perLon/float64(square), v.perLat/float64(square), byStatus) // its error comes back from ForEachRow
 	var layer, x1, y1, x2, y2 int
 	var n int64
 	_, err = pgx.ForEachRow(rows, []any{&layer, &x1, &y1, &x2, &y2, &n}, func() error {
@@ -301,9 +310,5 @@ func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, 
 		clear(field[at : at+width])
 		fmt.Fprintf(&paths[value-1], "M%d %dh%dv%dh-%dz", mapLeft+at%columns*square, mapTop+at/columns*square, width*square, height*square, width*square)
 	}
-	for i, layer := range c.Layers {
-		layer.Path = paths[i].String()
-		size += len(layer.Path)
-	}
-	return size, nil
+	return c.setPaths(paths), nil
 }

@@ -271,7 +271,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		switch {
 		case err == errNotFound:
 			err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
-				u, err = addUser(ctx, tx, serviceActor(), newUser{username: "admin", status: statusActive, roles: []string{adminRole}})
+				u, err = createUser(ctx, tx, serviceActor(), newUser{username: "admin", status: statusActive, roles: []string{adminRole}})
 				return err
 			})
 			if p, ok := errors.AsType[*problem](err); ok { // there was an admin, and the name is retired

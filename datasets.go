@@ -22,22 +22,22 @@ import (
 type dataset struct {
 	ID          int64     `json:"id"`
 	Name        string    `json:"name"`
-	Path        string    `json:"path"` // relative to the first dataset root, or absolute
+	Path        string    `json:"path"` // relative to the first dataset root, else absolute
 	Description string    `json:"description"`
 	CreatedAt   time.Time `json:"created_at"`
 	UpdatedAt   time.Time `json:"updated_at"`
 }
 
-// datasetColumns are the columns of a dataset, of the table datasets under the name d.
+// datasetColumns are the columns of a dataset. The table datasets is d.
 const datasetColumns = `
 	d.id, d.name, d.path, d.description, d.created_at, d.updated_at`
 
-// datasetDetails is a dataset with what its files add up to.
+// datasetDetails is a dataset with totals of its files and its newest analysis.
 type datasetDetails struct {
 	dataset
 	Files      map[string]int64 `json:"files"` // files by status, and "total"
 	TotalBytes int64            `json:"total_bytes"`
-	BBox       []float64        `json:"bbox"` // of all files; null where none has one
+	BBox       []float64        `json:"bbox"` // of all files; null if none has one
 	Analysis   *analysis        `json:"analysis"`
 }
 
@@ -48,7 +48,8 @@ func (s *server) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	}, func(d dataset) []string { return []string{d.Name} })
 }
 
-// createDataset answers POST /api/v1/datasets: the directory must be there, below a dataset root.
+// createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. A file system that does not
+// answer in time counts as a missing directory.
 func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        string `json:"name"`
@@ -74,8 +75,8 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		})
 	}
-	if errors.Is(err, errHangs) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // or we stop
-		return invalid{{"path", "not_a_directory", "cannot be opened as a directory: it does not answer"}}.err()
+	if errors.Is(err, errHangs) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // or the service stops
+		return invalid{{"path", "not_a_directory", "cannot be opened as a directory: the file system does not answer"}}.err()
 	}
 	if err != nil {
 		return err
@@ -88,20 +89,20 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, d)
 }
 
-// checkDataset checks what a new dataset is to be made of, and that its directory is there.
+// checkDataset checks the fields of a new dataset, and that its directory can be listed.
 func (c config) checkDataset(name, path, description string) (place, error) {
 	var v invalid
 	checkDatasetTexts(&v, &name, &description)
-	place, wrong := c.placeDataset(path)
+	where, wrong := c.placeDataset(path)
 	if wrong == nil {
-		wrong = place.check()
+		wrong = where.check()
 	}
-	return place, append(v, wrong...).err()
+	return where, append(v, wrong...).err()
 }
 
-// checkDatasetTexts notes what is wrong with a dataset's name or description, where they are given.
+// checkDatasetTexts notes what is wrong with a dataset's name and description. Nil is not checked.
 func checkDatasetTexts(v *invalid, name, description *string) {
-	v.check(name == nil || isLine(*name, 1, 100) && strings.TrimSpace(*name) == *name, "name", "malformed", "must be one line of 1 to 100 characters, not beginning or ending with a blank")
+	v.check(name == nil || isLine(*name, 1, 100) && strings.TrimSpace(*name) == *name, "name", "malformed", "must be one line of 1 to 100 characters without blanks at either end")
 	v.check(description == nil || *description == "" || isText(*description, 4000), "description", "malformed", "must be text of at most 4,000 characters, without control characters other than tab and newline")
 }
 
@@ -118,7 +119,7 @@ func (s *server) getDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, details)
 }
 
-// updateDataset answers PATCH /api/v1/datasets/{id}: name and description.
+// updateDataset answers PATCH /api/v1/datasets/{id}, which changes name and description.
 func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathID(r, "id")
 	if err != nil {
@@ -143,25 +144,27 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, d)
 }
 
-// deleteDataset answers DELETE /api/v1/datasets/{id}: the dataset and its rows go, the files stay.
+// deleteDataset answers DELETE /api/v1/datasets/{id}. It deletes rows only; the files stay.
 func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		d, err := lockDataset(r.Context(), tx, id)
 		if err != nil {
 			return err
 		}
 		running, err := runningAnalysis(r.Context(), tx, id)
-		if err == nil && running != 0 {
-			err = advisoryLock(r.Context(), tx, lockAnalyses+running) // none of its chunks is being stored
-		}
-		if err == nil {
-			_, err = execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
-		}
 		if err != nil {
+			return err
+		}
+		if running != 0 { // wait for the chunk that is being stored
+			if err := advisoryLock(r.Context(), tx, lockAnalyses+running); err != nil {
+				return err
+			}
+		}
+		if _, err := execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id); err != nil {
 			return err
 		}
 		return audit(r.Context(), tx, actorOf(r), "dataset.delete", d.target(), d, nil)
@@ -169,7 +172,7 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
-// pathDataset returns the dataset that the request's path names.
+// pathDataset returns the dataset whose id is in the path, or errNotFound.
 func (s *server) pathDataset(r *http.Request) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
@@ -182,15 +185,15 @@ func (s *server) pathDataset(r *http.Request) (dataset, error) {
 	return oneDataset(r.Context(), s.db, "get dataset", query, id)
 }
 
-// place is where a dataset lies: below is its path in the root, stored how the database says it.
+// place is the directory of a dataset: a dataset root, the path below it, and the path as datasets.path has it.
 type place struct {
 	root   string
 	below  string
 	stored string
 }
 
-// placeDataset finds the root that a dataset's path lies below, or says what is wrong with it. It looks at the text
-// only: os.Root sees to it that no symbolic link leads out.
+// placeDataset finds the dataset root above a path, or returns what is wrong with the path. It looks at the text alone:
+// os.Root makes sure later that no symbolic link leads out of the root.
 func (c config) placeDataset(path string) (place, invalid) {
 	outside := invalid{{"path", "outside_root", "lies outside the dataset roots"}}
 	if path == "" || len(path) > 1024 || !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
@@ -215,8 +218,8 @@ func (c config) placeDataset(path string) (place, invalid) {
 	return place{}, outside
 }
 
-// open opens the dataset's directory, if it can be listed, and says whether it has no entry. Nothing outside the
-// dataset root can be reached through it.
+// open opens the dataset's directory and reports whether it is empty. A directory that cannot be listed is an error.
+// Through dir nothing outside the dataset root can be reached.
 func (p place) open() (dir *os.Root, empty bool, err error) {
 	root, err := os.OpenRoot(p.root)
 	if err != nil {
@@ -238,7 +241,7 @@ func (p place) open() (dir *os.Root, empty bool, err error) {
 	return dir, err == io.EOF, nil
 }
 
-// check says why the dataset's directory cannot be listed, if so.
+// check returns why the dataset's directory cannot be listed, or nil.
 func (p place) check() invalid {
 	dir, _, err := p.open()
 	switch {
@@ -253,7 +256,7 @@ func (p place) check() invalid {
 	return invalid{{"path", "not_a_directory", "cannot be opened as a directory: " + reasonOf(err)}}
 }
 
-// listDatasets returns datasets in the order of their names, all or the one with that name.
+// listDatasets returns up to limit datasets after a name, in the order of names; with name, only the dataset of that name.
 func listDatasets(ctx context.Context, q querier, name *string, after string, limit int) ([]dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
@@ -264,28 +267,28 @@ func listDatasets(ctx context.Context, q querier, name *string, after string, li
 	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
-// oneDataset collects a query's dataset; none is errNotFound, a name or path that is taken a problem 409.
+// oneDataset returns the dataset of a query, or errNotFound. A name or path that is taken is a problem 409.
 func oneDataset(ctx context.Context, q querier, doing, query string, args ...any) (dataset, error) {
 	d, err := collectOne[dataset](ctx, q, errNotFound, doing, query, args...)
 	switch {
 	case isUniqueViolation(err, "datasets_name_key"):
-		return dataset{}, &problem{status: http.StatusConflict, code: "name_taken", detail: "There is a dataset of that name."}
+		return dataset{}, &problem{status: http.StatusConflict, code: "name_taken", detail: "Another dataset has that name."}
 	case isUniqueViolation(err, "datasets_path_key"):
-		return dataset{}, &problem{status: http.StatusConflict, code: "path_taken", detail: "There is a dataset of that directory."}
+		return dataset{}, &problem{status: http.StatusConflict, code: "path_taken", detail: "Another dataset has that directory."}
 	}
 	return d, err
 }
 
-// target is how the audit log names the dataset.
+// target returns the dataset's name in the audit log.
 func (d dataset) target() string { return "dataset:" + d.Name }
 
-// createDataset adds a dataset.
+// createDataset creates a dataset, with an audit row.
 func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, description string) (d dataset, err error) {
 	const query = `
 		INSERT INTO datasets AS d (name, path, description)
 		VALUES ($1, $2, $3)
 		RETURNING ` + datasetColumns
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if d, err = oneDataset(ctx, tx, "create dataset", query, name, path, description); err != nil {
 			return err
 		}
@@ -294,7 +297,7 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 	return d, err
 }
 
-// updateDataset changes what is not nil.
+// updateDataset changes the fields that are not nil, with an audit row.
 func updateDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, name, description *string) (d dataset, err error) {
 	const query = `
 		UPDATE datasets d
@@ -303,12 +306,12 @@ func updateDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, na
 			updated_at = now()
 		WHERE d.id = $1
 		RETURNING ` + datasetColumns
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		before, err := lockDataset(ctx, tx, id)
-		if err == nil {
-			d, err = oneDataset(ctx, tx, "update dataset", query, id, name, description)
-		}
 		if err != nil {
+			return err
+		}
+		if d, err = oneDataset(ctx, tx, "update dataset", query, id, name, description); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "dataset.update", before.target(), before, d)
@@ -316,14 +319,14 @@ func updateDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, na
 	return d, err
 }
 
-// lockDataset keeps others from changing or deleting the dataset or beginning an analysis of it, to the end of the
-// transaction; errNotFound where there is none.
+// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, nobody else changes or deletes it
+// or begins an analysis of it.
 func lockDataset(ctx context.Context, tx pgx.Tx, id int64) (dataset, error) {
 	return oneDataset(ctx, tx, "lock dataset", `SELECT `+datasetColumns+` FROM datasets d WHERE d.id = $1 FOR NO KEY UPDATE`, id)
 }
 
-// summarizeDataset adds up the dataset's files. The overall box is the narrower of two: one counted
-// from -180°, one from 0°, so that files on both sides of 180° do not span the globe.
+// summarizeDataset returns the dataset with the totals of its files. The overall box is the narrower of two, with
+// longitudes from -180° and from 0°, so that files on both sides of 180° do not span the globe.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const counts = `
 		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size
@@ -371,8 +374,8 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 	return details, err
 }
 
-// overallBox is [west, south, east, north] of the narrower of two spans of longitude, in degrees: one
-// with all wests in -180…180, one with all in 0…360. A full turn is -180…180.
+// overallBox returns [west, south, east, north] in degrees, of the narrower of two spans of longitude: one with all
+// wests in -180…180, one with all in 0…360. A full turn is -180…180.
 func overallBox(west, east, west0, east0, south, north float64) []float64 {
 	if east0-west0 < east-west {
 		west, east = west0, east0
@@ -403,44 +406,46 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	files, err := collectFiles(r.Context(), s.db, "get file", query, datasetID, id)
-	if err == nil && len(files) == 0 {
-		err = errNotFound
-	}
+	stored, err := collectOne[storedFile](r.Context(), s.db, errNotFound, "get file", query, datasetID, id)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, files[0])
+	return writeJSON(w, http.StatusOK, stored.file())
 }
 
-// storedColumns are the columns of a file that an analysis writes: all but its id and its dataset's.
+// storedColumns are the columns of a file that an analysis writes: all but the ids of the file and its dataset.
 const storedColumns = `
 	path, size_bytes, modified_ns, format, status, reason, width, height, bands, sample_type, nodata, pixel_is,
 	transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings,
 	analyzed_at`
 
-// fileColumns are the columns of a file, of the table elevation_dataset_file_meta.
+// fileColumns are the columns of a file, in the table elevation_dataset_file_meta.
 const fileColumns = `
 	id, to_timestamp(modified_ns / 1e9) AS modified_at,` + storedColumns
 
-// storedFile is a file as its row has it: with nanoseconds, finer than the database's own times.
+// storedFile is a row of fileColumns. Its time in nanoseconds is finer than the database's own times.
 type storedFile struct {
 	ElevationDatasetFileMeta
 	ModifiedNS int64
 }
 
+// file returns the file of the row.
+func (f storedFile) file() ElevationDatasetFileMeta {
+	m := f.ElevationDatasetFileMeta
+	m.ModifiedAt = time.Unix(0, f.ModifiedNS).UTC()
+	return m
+}
+
 // collectFiles returns the files of a query for fileColumns.
-func collectFiles(ctx context.Context, q querier, doing, query string, args ...any) ([]ElevationDatasetFileMeta, error) {
-	stored, err := collect[storedFile](ctx, q, doing, query, args...)
-	files := make([]ElevationDatasetFileMeta, len(stored))
-	for i, f := range stored {
-		files[i] = f.ElevationDatasetFileMeta
-		files[i].ModifiedAt = time.Unix(0, f.ModifiedNS).UTC()
+func collectFiles(ctx context.Context, q querier, doing, query string, args ...any) (files []ElevationDatasetFileMeta, err error) {
+	rows, err := collect[storedFile](ctx, q, doing, query, args...)
+	for _, row := range rows {
+		files = append(files, row.file())
 	}
 	return files, err
 }
 
-// fileStatuses are all values of a file's status.
+// fileStatuses returns every value of a file's status.
 func fileStatuses() []string {
 	return []string{fileStatusOK, fileStatusNoBBox, fileStatusNoGeoref, fileStatusSidecar, fileStatusUnsupported, fileStatusCorrupt, fileStatusUnreadable}
 }

@@ -38,9 +38,6 @@ const (
 // lockAnalyses plus its id is the lock of one analysis.
 const lockAnalyses = 0x6361_6972_0000_0000
 
-// workChannel is about to go.
-const workChannel = "x"
-
 // querier is what a pool and a transaction have in common. Query functions take one; handlers decide
 // whether it is a transaction.
 type querier interface {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/http"
@@ -8,39 +9,38 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// datasetFile is a file and the dataset that it is of.
+// datasetFile is a file and its dataset.
 type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
 }
 
-// fileFilter says which files are meant: those for which all that is set holds.
+// fileFilter selects the files that meet every condition that is set.
 type fileFilter struct {
 	datasetID *int64 // nil: all
 	status    *string
 	format    *string
-	crs       *string  // a code, or what the file calls it
-	part      *string  // of the path, in any case
-	west      *float64 // of a box in degrees: all four are set or none
+	crs       *string  // a code, or the name in the file
+	part      *string  // of the path; case does not matter
+	west      *float64 // a box in degrees: all four are set or none
 	south     *float64
-	east      *float64 // not less than west: beyond 180 where the box crosses it
+	east      *float64 // at least west: more than 180 if the box crosses 180°
 	north     *float64
-	isPoint   bool // the box is a place that the files themselves must cover, the finest first
+	isPoint   bool // the box is a point. The rasters themselves must cover it, and the finest come first
 }
 
-// fileFilters are the query parameters of a fileFilter.
+// fileFilters returns the query parameters of a fileFilter, and further ones.
 func fileFilters(further ...string) []string {
 	return append(further, "bbox", "point", "status", "format", "crs", "q")
 }
 
-// readFileFilter reads a fileFilter from the query, of all datasets.
+// readFileFilter reads a fileFilter from the query. It selects from all datasets.
 func readFileFilter(query url.Values) (fileFilter, error) {
 	f := fileFilter{
 		status: optional(query, "status"), format: optional(query, "format"),
@@ -48,7 +48,7 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	}
 	var v invalid
 	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
-	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be asked for together with bbox")
+	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be used together with bbox")
 	for name, size := range map[string]int{"bbox": 4, "point": 2} {
 		if !query.Has(name) {
 			continue
@@ -76,38 +76,38 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	return f, v.err()
 }
 
-// listFiles answers GET /api/v1/datasets/{id}/files and GET /api/v1/files, of all datasets: in the order of datasets and
-// paths; with a point, the finest first.
+// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The order is by dataset and
+// path; with a point, the finest files come first.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	f, err := readFileFilter(r.URL.Query())
-	if err == nil && r.PathValue("id") != "" {
-		d, missing := s.pathDataset(r)
-		f.datasetID, err = &d.ID, missing
-	}
 	if err != nil {
 		return err
+	}
+	if r.PathValue("id") != "" {
+		d, err := s.pathDataset(r)
+		if err != nil {
+			return err
+		}
+		f.datasetID = &d.ID
 	}
 	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
 	}, f.key)
 }
 
-// firstFile are keys that come before those of every file.
+// firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-1", "0", ""} }
 
-// key gives the keys that a file is ordered by: how fine it is, where a point is asked for, its dataset and its path.
+// key returns the keys that place a file in the order: its resolution if the filter is a point, its dataset and path.
 func (f fileFilter) key(file datasetFile) []string {
 	fineness := 0.0
 	if f.isPoint {
-		fineness = math.Inf(1)
-		if file.ResolutionM != nil {
-			fineness = *file.ResolutionM
-		}
+		fineness = *cmp.Or(file.ResolutionM, new(math.Inf(1)))
 	}
 	return []string{strconv.FormatFloat(fineness, 'g', -1, 64), strconv.FormatInt(file.DatasetID, 10), file.Path}
 }
 
-// findFiles returns up to limit files after those keys. Of the candidates for a point it keeps those that cover it.
+// findFiles returns up to limit files after the keys in after. For a point it keeps the files whose raster covers it.
 func findFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	var found []datasetFile
 	for {
@@ -124,12 +124,12 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	}
 }
 
-// contains says whether the file's raster covers a place, by its own CRS and transform: its box in degrees is larger
-// than the raster. Where the CRS has no code that we know the box decides.
+// contains reports whether the file's raster covers a place, by its own CRS and transform: its box in degrees is larger
+// than the raster. If the registry does not know the CRS, the box decides.
 func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
-		return m.BBox != nil // it is among the candidates
+		return m.BBox != nil // the query has compared it
 	}
 	t, width, height := [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
 	if math.Abs(lat) == 90 { // a pole has every longitude
@@ -137,8 +137,8 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	}
 	lon, lat = shift.fromWGS84(crs.ellipsoid, lon, lat)
 	determinant := t[0]*t[4] - t[1]*t[3]
-	const rounding = 1e-6                             // pixels: of a place on the edge
-	for _, turn := range [...]float64{0, 360, -360} { // a raster may count its longitudes from elsewhere
+	const rounding = 1e-6                             // in pixels, of a place on the edge
+	for _, turn := range [...]float64{0, 360, -360} { // a raster may use longitudes beyond ±180
 		x, y, err := crs.projection.forward(lon+turn, lat)
 		if err != nil {
 			continue
@@ -152,12 +152,13 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	return false
 }
 
-// knownCRS is the file's CRS and its shift to WGS 84, where that has a code that we know and the raster has a place in it.
+// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if the registry does not know the CRS or the raster
+// has no transform.
 func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
 	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
 	}
-	text, isCode := strings.CutPrefix(*m.CRS, "EPSG:") // a missing tile may have a name there
+	text, isCode := strings.CutPrefix(*m.CRS, "EPSG:") // the CRS of a missing tile may be a name
 	code, err := strconv.Atoi(text)
 	if err == nil && isCode {
 		crs, err = crsByCode(code)
@@ -168,19 +169,19 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	return crs, shift, err == nil && isCode
 }
 
-// maxHits is how many of the files that a box meets are sorted. Where there are more, files are gone through in order.
+// maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
 const maxHits = 10_000
 
-// foundFile is a file as the queries below return it. Dense says that there were more than maxHits.
+// foundFile is a row of the queries in listFiles. Hits counts the hits of the box before paging, up to maxHits + 1.
 type foundFile struct {
 	storedFile
 	DatasetID int64
 	Dataset   string
-	Dense     bool
+	Hits      int64
 }
 
-// The parts of the queries for files, of the table elevation_dataset_file_meta under the name f: parameters 1 to 5
-// are those of isFile, 6 to 9 the box from west to north, and 10 the limit.
+// The parts of the queries for files. The table elevation_dataset_file_meta is f. Parameter 1 is the dataset, 2 to 5 are
+// the other filters, 6 to 9 the box from west to north, and 10 is the limit.
 const (
 	foundColumns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
@@ -198,26 +199,28 @@ const (
 			)`
 )
 
-// listFiles returns up to limit files after those keys, of a point all whose box has it. The index for boxes is
-// searched for the box and for where it lies in files that cross 180°; it is off by up to 1e-6 degrees, and what it
-// finds is checked. In the order of paths each statement is planned for its filters, which may have an index.
+// listFiles returns up to limit files after the keys in after. For a point these are the files whose box covers it.
+//
+// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If the hits are many, or
+// without a box, the files are scanned in order; that statement is planned for its values, which may have an index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
-		near = `
+		fineness = `CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END`
+		near     = `
 		WITH hits AS MATERIALIZED (
-			SELECT f.*, CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END AS fineness
+			SELECT f.*, ` + fineness + ` AS fineness
 			FROM elevation_dataset_file_meta f
 			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($12::box[]) AND` + meetsBox + isFile + `
-				AND (CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END, f.dataset_id, f.path) > ($13::float8, $14::bigint, $15::text)`
+				AND (` + fineness + `, f.dataset_id, f.path) > ($13::float8, $14::bigint, $15::text)`
 		first = `
 			LIMIT $16
-		)` + foundColumns + `, (SELECT count(*) FROM hits) IS NOT DISTINCT FROM $16::bigint AS dense
+		)` + foundColumns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.fineness, f.dataset_id, f.path
 		LIMIT $10`
 		nearInOne = near + ` AND f.dataset_id = $1::bigint` + first
 		nearInAll = near + ` AND $1::bigint IS NULL` + first
-		inOrder   = foundColumns + `, false AS dense
+		inOrder   = foundColumns + `, 0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + isFile + `
 			AND ($6::float8 IS NULL OR` + meetsBox + `)
@@ -226,34 +229,34 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		LIMIT $10`
 	)
 	args := []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit}
-	files, dense := []foundFile(nil), f.west == nil
-	var err error
-	if !dense {
-		query := nearInOne
+	if f.west != nil {
+		query, most := nearInOne, int64(maxHits+1)
 		if f.datasetID == nil {
 			query = nearInAll
 		}
-		var most *int // of a point all are sorted
-		if !f.isPoint {
-			most = new(maxHits + 1)
+		if f.isPoint { // few files cover a point, and none may be missed before the sort
+			most = math.MaxInt64
 		}
-		files, err = collect[foundFile](ctx, q, "find files", query, append(args, f.isPoint, f.boxes(), after[0], after[1], after[2], most)...)
-		dense = len(files) > 0 && files[0].Dense
+		files, err := collect[foundFile](ctx, q, "find files", query, append(args, f.isPoint, f.boxes(), after[0], after[1], after[2], most)...)
+		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
+			return datasetFiles(files), err
+		}
 	}
-	if dense {
-		args = append([]any{pgx.QueryExecModeExec}, args...)
-		files, err = collect[foundFile](ctx, q, "list files", inOrder, append(args, after[1], after[2])...)
-	}
-	found := make([]datasetFile, len(files))
-	for i, file := range files {
-		file.ModifiedAt = time.Unix(0, file.ModifiedNS).UTC()
-		found[i] = datasetFile{file.DatasetID, file.Dataset, file.ElevationDatasetFileMeta}
-	}
-	return found, err
+	args = append([]any{pgx.QueryExecModeExec}, args...)
+	files, err := collect[foundFile](ctx, q, "list files", inOrder, append(args, after[1], after[2])...)
+	return datasetFiles(files), err
 }
 
-// boxes are where files may have the filter's box: there, 360 degrees further east where they cross 180°, and 360
-// degrees further west where it does so itself.
+// datasetFiles returns the files of the rows.
+func datasetFiles(rows []foundFile) (files []datasetFile) {
+	for _, row := range rows {
+		files = append(files, datasetFile{row.DatasetID, row.Dataset, row.file()})
+	}
+	return files
+}
+
+// boxes returns the boxes to look up in the index for the filter's box: the box itself; 360 degrees further east, for
+// files that cross 180°; and 360 degrees further west, if the box itself crosses it.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
 	for _, turn := range [...]float64{0, 360, -360} {
 		if west, east := *f.west+turn, *f.east+turn; east >= -180 {

@@ -439,7 +439,7 @@ func (ts *testServer) addUser(name string, permissions ...string) (id string) {
 	}
 	hash := testPasswordHash()
 	err := pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error {
-		u, err := createUser(ctx, tx, newUser{username: name, status: statusActive, passwordHash: &hash, roles: []string{role}})
+		u, err := insertUser(ctx, tx, newUser{username: name, status: statusActive, passwordHash: &hash, roles: []string{role}})
 		id = u.ID
 		return err
 	})

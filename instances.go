@@ -49,7 +49,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 	for _, k := range ring.keys {
 		ours = append(ours, k.fingerprint)
 	}
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
 			return err
 		}

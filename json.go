@@ -15,11 +15,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxBody bounds what is read of a request.
+// maxBody is the largest body of a request, in bytes.
 const maxBody = 1 << 20
 
-// decodeJSON reads the request's JSON object into v. encoding/json alone would take keys in any case,
-// the last of several, and ignore unknown ones and what trails: all that is refused here.
+// decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses keys in another case, duplicate
+// and unknown keys, and anything after the object.
 func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -53,22 +53,23 @@ func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// checkKeys walks the tokens of a JSON text: it must be one object with nothing after it, no object
-// in it may name a key twice, and keys are lower case as all of ours are.
+// checkKeys checks that a JSON text is one object with nothing after it, that no object in it has a key twice, and that keys
+// are lower case, as all of Cairn's are.
 func checkKeys(body []byte) error {
 	type level struct {
 		seen    map[string]bool // nil in an array
 		wantKey bool
 	}
-	const maxDepth, maxTokens = 16, 2000 // far more than any body of ours needs, and cheap to look at
+	const maxDepth, maxTokens = 16, 2000 // more than any request needs
 	var open []level
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
+	// The decoder replaces half of a surrogate pair by U+FFFD. So a U+FFFD that the body itself does not have is such a half.
 	replaced := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
 	for n := 0; n == 0 || len(open) > 0; n++ {
 		token, err := dec.Token()
 		if err != nil {
-			return malformed("malformed_json", "The body is not JSON: it breaks off or goes wrong at byte %d.", dec.InputOffset())
+			return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", dec.InputOffset())
 		}
 		if n == maxTokens {
 			return malformed("malformed_json", "The body has more than %d parts.", maxTokens)
@@ -85,7 +86,7 @@ func checkKeys(body []byte) error {
 					return malformed("unknown_field", "There is no field %.64q.", key)
 				}
 				if open[n-1].seen[key] {
-					return malformed("duplicate_field", "The field %.64q is there twice.", key)
+					return malformed("duplicate_field", "The field %.64q appears twice.", key)
 				}
 				open[n-1].seen[key] = true
 				open[n-1].wantKey = false
@@ -108,12 +109,12 @@ func checkKeys(body []byte) error {
 		}
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return malformed("trailing_data", "There is something after the JSON object.")
+		return malformed("trailing_data", "The body must end after the JSON object.")
 	}
 	return nil
 }
 
-// checkQuery refuses query parameters that the route does not take, that are there twice, or that are no text.
+// checkQuery refuses query parameters that are unknown to the route, duplicate, or not UTF-8 text.
 func checkQuery(r *http.Request, allowed []string) error {
 	if r.URL.RawQuery == "" {
 		return nil
@@ -127,7 +128,7 @@ func checkQuery(r *http.Request, allowed []string) error {
 			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
 		}
 		if len(query[name]) > 1 {
-			return malformed("duplicate_parameter", "The query parameter %.64q is there twice.", name)
+			return malformed("duplicate_parameter", "The query parameter %.64q appears twice.", name)
 		}
 		if value := query.Get(name); !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
 			return malformed("malformed_query", "The query parameter %.64q is not UTF-8 text.", name)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -12,7 +13,7 @@ import (
 	"syscall"
 )
 
-// keyFile is the key file as "cairn keys" changes it.
+// keyFile is the key file for a change by "cairn keys".
 type keyFile struct {
 	path  string
 	ring  *keyring
@@ -33,40 +34,31 @@ func openKeyFile(cfg config) (keyFile, error) {
 	return keyFile{path, ring, slices.Collect(strings.Lines(strings.TrimRight(string(content), "\n") + "\n"))}, nil
 }
 
-// isKey says whether a line of the key file holds the key with that id.
+// isKey reports whether a line of the key file holds the key with that id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
-// replace puts lines in place of the file's, all or nothing, for the same owner, group and mode.
+// replace replaces the lines of the file atomically. Owner, group and mode stay the same.
 func (f keyFile) replace(lines []string) error {
 	next := f.path + ".next"
 	info, err := os.Stat(f.path)
-	if err == nil {
-		err = removeIfThere(next)
-	}
-	if err == nil {
-		err = writeNewFile(next, []byte(strings.Join(lines, "")))
-	}
-	if err == nil {
-		stat := info.Sys().(*syscall.Stat_t)
-		err = os.Chown(next, int(stat.Uid), int(stat.Gid))
-	}
-	if err == nil {
-		err = os.Chmod(next, info.Mode().Perm())
-	}
-	if err == nil {
-		err = os.Rename(next, f.path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(f.path))
-	}
 	if err != nil {
-		return fmt.Errorf("write key file: %w", err)
+		return err
 	}
-	return nil
+	if err := removeIfThere(next); err != nil {
+		return err
+	}
+	if err := writeNewFile(next, []byte(strings.Join(lines, ""))); err != nil {
+		return err
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	if err := errors.Join(os.Chown(next, int(stat.Uid), int(stat.Gid)), os.Chmod(next, info.Mode().Perm())); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(next, f.path), syncDir(filepath.Dir(f.path)))
 }
 
-// keysCommand is "cairn keys": list; add, which appends a key that verifies; promote KID, which makes it
-// the signer. A service that runs takes the change up on SIGHUP, or where systemd provides its keys when restarted.
+// keysCommand is "cairn keys list", "add", which appends a key that only verifies, and "promote KID", which makes a key the
+// signer. A running service reads the change on SIGHUP, or on a restart if systemd provides the file.
 func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	file, err := openKeyFile(cfg)
 	if err != nil {
@@ -109,8 +101,8 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	return errUsage
 }
 
-// pruneKeys is "cairn keys prune": it removes keys that have signed, whose last tokens have expired and that no
-// seal of the audit log needs. Where it may not write the file, as in the package, its error says which they are.
+// pruneKeys is "cairn keys prune". It removes former signing keys whose last tokens have expired and that no seal of the
+// audit log needs. If it may not write the file, as in the Debian package, the error names these keys.
 func pruneKeys(ctx context.Context, o operation) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)

@@ -24,24 +24,24 @@ type message struct {
 	Body            string     `json:"body"`
 	Severity        string     `json:"severity"` // info, warning or critical
 	Author          string     `json:"author"`
-	Roles           []string   `json:"roles"` // whom it is for; null: everybody
+	Roles           []string   `json:"roles"` // the audience; null: everybody
 	IncludeNewUsers bool       `json:"include_new_users"`
 	PublishAt       time.Time  `json:"publish_at"`
 	ExpiresAt       *time.Time `json:"expires_at"`
 	State           string     `json:"state"` // scheduled, published, expired or retracted
 	CreatedAt       time.Time  `json:"created_at"`
 	UpdatedAt       time.Time  `json:"updated_at"`
-	Read            *bool      `json:"read"` // null where the message is not there for the reader
+	Read            *bool      `json:"read"` // null if the message is not for the reader
 }
 
-// messageColumns are the columns of a message as the user $1 sees it, of the joins of messageReader.
+// messageColumns are the columns of a message as the user $1 sees it, from messageReader.
 const messageColumns = `
 	m.id, m.title, m.body, m.severity, m.author, m.include_new_users, m.publish_at, m.expires_at, m.created_at, m.updated_at,
 	CASE WHEN m.role_ids IS NOT NULL THEN ARRAY(SELECT r.name FROM roles r WHERE r.id = ANY (m.role_ids) ORDER BY r.name) END AS roles,
 	` + messageState + ` AS state,
 	CASE WHEN ` + messageAddressed + ` THEN ` + messageIsRead + ` END AS read`
 
-// messageState is the state of a message by the database's clock.
+// messageState is the state of the message m by the database's clock.
 const messageState = `
 	CASE
 		WHEN m.retracted_at IS NOT NULL THEN 'retracted'
@@ -50,7 +50,7 @@ const messageState = `
 		ELSE 'published'
 	END`
 
-// messageReader joins to the messages m the reading user $1, his roles and his read state.
+// messageReader joins messages m with the user $1 as u, with the ids of the user's roles and the user's watermark w.
 const messageReader = `
 	FROM system_messages m
 	LEFT JOIN (
@@ -59,38 +59,39 @@ const messageReader = `
 	) u ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageForHim: the message is or was there for the user u: published, for one of his roles, and not from before he joined.
-const messageForHim = `
+// messageWasAddressed: the message was published for the user u, through a role or for everybody, after u joined or for new
+// users too.
+const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed: the message is there for the user u now: not expired and not retracted either.
+// messageAddressed: the user u sees the message now. It was addressed and has neither expired nor been retracted.
 const messageAddressed = `
-	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageForHim + `)`
+	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
-// messageIsCovered: the message is not above the reader's watermark.
+// messageIsCovered: the message is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
-// messageIsRead: it is not, or he has marked it by itself. That is looked up for each message: a join is planned by
-// statistics, and takes seconds where they are out of date.
+// messageIsRead: the watermark covers the message, or the user u has marked it. The mark is looked up for each message:
+// a join is planned by statistics, and takes seconds if they are out of date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
 
-// changed is a field of a request that may be absent, null or a value.
+// changed is a JSON field that may be absent, null or a value.
 type changed[T any] struct {
 	set   bool
 	value *T
 }
 
-// UnmarshalJSON notes that the field is there.
+// UnmarshalJSON notes that the field is present.
 func (c *changed[T]) UnmarshalJSON(text []byte) error {
 	c.set = true
 	return json.Unmarshal(text, &c.value)
 }
 
-// messageChange is what a message is to be. What is absent stays as it is, or gets its default.
+// messageChange holds the new fields of a message. An absent field stays unchanged, or gets its default.
 type messageChange struct {
 	Title           *string           `json:"title"`
 	Body            *string           `json:"body"`
@@ -103,7 +104,7 @@ type messageChange struct {
 	publishAt, expiresAt *time.Time
 }
 
-// check says as a problem what is wrong with a change, and reads its times.
+// check returns a 422 if a field is invalid. It parses the times.
 func (c *messageChange) check() error {
 	var v invalid
 	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "", "title", "malformed", "must be one line of 1 to 200 characters")
@@ -115,12 +116,12 @@ func (c *messageChange) check() error {
 	return v.err()
 }
 
-// isSeverity says whether a message's severity can be that.
+// isSeverity reports whether text is a value of a message's severity.
 func isSeverity(text string) bool {
 	return slices.Contains([]string{"info", "warning", "critical"}, text)
 }
 
-// isText says whether the text has 1 to high code points, not all blank, and of control characters tab and newlines at most.
+// isText reports whether text has 1 to high code points, not all blank, and no control characters but tab and newline.
 func isText(text string, high int) bool {
 	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high &&
 		!strings.ContainsFunc(text, func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' })
@@ -136,7 +137,7 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id) // after the commit, when it is published
+	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id) // after the commit, so that it is published
 	if err != nil {
 		return err
 	}
@@ -160,7 +161,7 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	return s.getMessage(w, r)
 }
 
-// deleteMessage answers DELETE /api/v1/system-messages/{id}: nobody is shown the message any more.
+// deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message.
 func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	m, err := s.pathMessage(r)
 	if err != nil {
@@ -169,14 +170,14 @@ func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), m.ID))
 }
 
-// messageFilter says which messages are listed; nil: any.
+// messageFilter selects messages. Nil is any.
 type messageFilter struct {
 	addressed, unread     bool
 	part, severity, state *string
 	since, until          *time.Time
 }
 
-// listMessages answers GET /api/v1/system-messages: all messages, or those that fit, the newest first.
+// listMessages answers GET /api/v1/system-messages with the messages that match the filters, the newest first.
 func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := messageFilter{part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state")}
@@ -191,7 +192,7 @@ func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
 	return s.writeMessages(w, r, f)
 }
 
-// listInbox answers GET /api/v1/inbox: the messages that are there for the caller, the newest first.
+// listInbox answers GET /api/v1/inbox with the messages addressed to the caller, the newest first.
 func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
 	unread := optional(r.URL.Query(), "unread")
 	var v invalid
@@ -211,7 +212,7 @@ func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f message
 	})
 }
 
-// getMessage answers GET /api/v1/system-messages/{id}, with how many it is there for and how many have read it.
+// getMessage answers GET /api/v1/system-messages/{id}, with the number of its recipients and readers.
 func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	m, err := s.pathMessage(r)
 	if err != nil {
@@ -238,7 +239,7 @@ func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, answer)
 }
 
-// pathMessage returns the message that the request's path names, as the caller sees it.
+// pathMessage returns the message whose id is in the path, as the caller sees it, or errNotFound.
 func (s *server) pathMessage(r *http.Request) (message, error) {
 	id, err := pathID(r, "id")
 	if err != nil {
@@ -247,7 +248,7 @@ func (s *server) pathMessage(r *http.Request) (message, error) {
 	return getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
 }
 
-// readMessage answers POST …/{id}/read: the caller has read the message. Twice is once.
+// readMessage answers POST …/{id}/read, which marks a message as read. It is idempotent.
 func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathID(r, "id")
 	if err != nil {
@@ -256,7 +257,7 @@ func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.markRead(r, []int64{id}))
 }
 
-// readMessages answers POST /api/v1/inbox/read: the caller has read these messages, all of them or none.
+// readMessages answers POST /api/v1/inbox/read, which marks messages as read, all of them or none.
 func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		IDs []int64 `json:"ids"`
@@ -272,23 +273,26 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.markRead(r, in.IDs))
 }
 
-// errNotAddressed is said of a message that is not there for the caller, whether it is for others or not.
+// errNotAddressed is the 404 of a message that is not for the caller. It does not tell whether the message exists.
 var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed", detail: "There is no such message for you."}
 
-// markRead marks messages as read by the caller. One that is not there for him is a problem 404.
+// markRead marks messages as read by the caller. If one is not for the caller, it returns errNotAddressed.
 func (s *server) markRead(r *http.Request, ids []int64) error {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	return pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		n, err := markRead(r.Context(), tx, principalOf(r).User.ID, ids)
-		if err == nil && n < len(ids) {
-			err = errNotAddressed
+		if err != nil {
+			return err
 		}
-		return err
+		if n < len(ids) {
+			return errNotAddressed
+		}
+		return nil
 	})
 }
 
-// readAllMessages answers POST …/read-all: the caller has read all that is there for him now; or with up_to, the
-// newest message that he was shown, that and all older ones.
+// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. With up_to, the newest message
+// that the client has shown, later ones stay unread.
 func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		UpTo *int64 `json:"up_to"`
@@ -298,7 +302,7 @@ func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	return writeDone(w, pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		return markAllRead(r.Context(), tx, principalOf(r).User.ID, in.UpTo)
 	}))
 }
@@ -312,25 +316,24 @@ func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
 	return writeTagged(w, r, counts)
 }
 
-// audienceIDs returns the ids of the roles that a message is for; nil for everybody.
+// audienceIDs returns the ids of the roles of a message's audience; nil is everybody. An unknown role is a 422.
 func audienceIDs(ctx context.Context, q querier, names *[]string) ([]int64, error) {
 	if names == nil {
 		return nil, nil
 	}
-	if _, err := rolePermissions(ctx, q, *names); err != nil { // a role that is not there
+	if _, err := rolePermissions(ctx, q, *names); err != nil {
 		return nil, err
 	}
-	ids, err := collect[struct{ ID int64 }](ctx, q, "get audience", `SELECT id FROM roles WHERE name = ANY ($1) ORDER BY id`, *names)
-	list := make([]int64, len(ids))
-	for i := range ids {
-		list[i] = ids[i].ID
+	rows, _ := q.Query(ctx, `SELECT id FROM roles WHERE name = ANY ($1) ORDER BY id`, *names) // its error comes back from CollectRows
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("get audience: %w", err)
 	}
-	return list, err
+	return ids, nil
 }
 
-// placeMessage returns the time from which a message is shown: the one wished for, but no earlier than now, and
-// above every reader's watermark, even where the clock has stepped back. So what appears after a reader's
-// read-all is not taken for read.
+// placeMessage returns the time of publication of a message: the one wished for, but not before now, and above every
+// watermark even if the clock has stepped back. So no watermark covers a message that appears after it.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -344,17 +347,17 @@ func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time
 // errExpiresEarly is the 422 of a message that would never be shown.
 var errExpiresEarly = invalid{{"expires_at", "out_of_range", "must be after publish_at"}}.err()
 
-// createMessage adds a message and returns its id.
+// createMessage creates a message, with an audit row, and returns its id.
 func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageChange) (id int64, err error) {
 	const query = `
 		INSERT INTO system_messages (title, body, severity, role_ids, include_new_users, publish_at, expires_at, author_id, author)
 		VALUES ($1, $2, coalesce($3, 'info'), $4, coalesce($5, false), $6, $7, $8, $9)
 		RETURNING id`
-	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // which have to be there
+	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
 	if err := c.check(); err != nil {
 		return 0, err
 	}
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		audience, err := audienceIDs(ctx, tx, c.Roles.value)
 		if err != nil {
 			return err
@@ -375,7 +378,7 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 	return id, err
 }
 
-// auditMessage adds the row of a change to a message, of which before is what it was, or nil.
+// auditMessage adds the audit row of a change to a message. before is the message before it, or nil.
 func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id int64, before any) error {
 	after, err := getMessage(ctx, tx, nil, id)
 	if err != nil {
@@ -384,8 +387,16 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// changeMessage changes a message. When it is shown can only be changed as long as it is not; one that was
-// retracted stays as it is.
+// lockMessage locks changes of messages until the transaction ends, and returns a message, or errNotFound.
+func lockMessage(ctx context.Context, tx pgx.Tx, id int64) (message, error) {
+	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
+		return message{}, err
+	}
+	return getMessage(ctx, tx, nil, id)
+}
+
+// changeMessage changes a message, with an audit row. A retracted message cannot be changed, and publish_at of a published
+// message cannot either.
 func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange) error {
 	const query = `
 		UPDATE system_messages
@@ -401,11 +412,8 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 	if err := c.check(); err != nil {
 		return err
 	}
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
-			return err
-		}
-		before, err := getMessage(ctx, tx, nil, id)
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		before, err := lockMessage(ctx, tx, id)
 		if err != nil {
 			return err
 		}
@@ -421,7 +429,7 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 		case before.State == "retracted":
 			return &problem{status: http.StatusConflict, code: "retracted", detail: "The message has been retracted."}
 		case c.PublishAt.set && before.State != "scheduled":
-			return &problem{status: http.StatusConflict, code: "already_published", detail: "The message has been published: publish_at cannot be changed."}
+			return &problem{status: http.StatusConflict, code: "already_published", detail: "The message has been published; publish_at cannot be changed any more."}
 		case c.PublishAt.set:
 			if publishAt, err = placeMessage(ctx, tx, c.publishAt); err != nil {
 				return err
@@ -438,17 +446,14 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 	})
 }
 
-// retractMessage takes a message back. Twice is once.
+// retractMessage retracts a message, with an audit row. It is idempotent.
 func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
 	const query = `
 		UPDATE system_messages
 		SET retracted_at = now(), updated_at = now()
 		WHERE id = $1 AND retracted_at IS NULL`
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
-			return err
-		}
-		before, err := getMessage(ctx, tx, nil, id)
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		before, err := lockMessage(ctx, tx, id)
 		if err != nil {
 			return err
 		}
@@ -460,7 +465,7 @@ func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64) e
 	})
 }
 
-// getMessage returns a message as the user sees it, or nobody where that is nil; else errNotFound.
+// getMessage returns a message as a user sees it, or errNotFound. A nil userID is nobody.
 func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
@@ -468,7 +473,8 @@ func getMessage(ctx context.Context, q querier, userID *string, id int64) (messa
 	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
 }
 
-// listMessages returns messages as the user sees them, or nobody, the newest first.
+// listMessages returns up to limit messages after the keys in after, as a user sees them, the newest first. A nil userID is
+// nobody.
 func listMessages(ctx context.Context, q querier, userID *string, f messageFilter, after []string, limit int) ([]message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
@@ -486,8 +492,8 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
-// markRead notes that the user has read the messages, those above his watermark in a row each, and returns how
-// many of them are there for him.
+// markRead marks messages as read, with a row for each above the user's watermark. It returns how many of the messages are
+// addressed to the user.
 func markRead(ctx context.Context, tx pgx.Tx, userID string, ids []int64) (n int, err error) {
 	const query = `
 		WITH there AS (
@@ -508,18 +514,18 @@ func markRead(ctx context.Context, tx pgx.Tx, userID string, ids []int64) (n int
 	return n, nil
 }
 
-// markAllRead marks all messages that are there for the user, up to one of them if that is given. His watermark is
-// raised to the newest that is more than a minute old, and his marks below it go; newer ones are marked each by
-// itself: among them one may still be on its way, which the watermark would cover though he was not shown it. The
-// watermark never goes down.
+// markAllRead marks the user's messages as read, up to one of them if upTo is given, else errNotAddressed. It raises the
+// watermark to the newest message that is more than a minute old, and deletes the marks below. Newer messages get a mark
+// each: the transaction of one among them may still be open, and a watermark would cover it unseen. The watermark never
+// goes down.
 func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
-	const shown = `SELECT EXISTS (SELECT` + messageReader + ` WHERE m.id = $2 AND ` + messageForHim + `)`
-	var known bool
+	const shown = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	if upTo != nil {
-		if err := tx.QueryRow(ctx, shown, userID, upTo).Scan(&known); err != nil {
-			return fmt.Errorf("look for the newest message: %w", err)
+		n, err := execute(ctx, tx, "look for the newest message", shown, userID, upTo)
+		if err != nil {
+			return err
 		}
-		if !known {
+		if n == 0 {
 			return errNotAddressed
 		}
 	}
@@ -556,14 +562,14 @@ func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) err
 	return err
 }
 
-// unread is how many messages a user has not read, in all and by severity.
+// unread counts the unread messages of a user, in all and by severity.
 type unread struct {
 	Unread     int64            `json:"unread"`
 	BySeverity map[string]int64 `json:"by_severity"`
 }
 
-// countUnread counts the messages that are there for the user and that he has not read. The bound on publish_at
-// by itself lets the index skip all that the watermark covers, and the marks above it are read once.
+// countUnread counts the unread messages that are addressed to the user. By the bound on publish_at the index skips what the
+// watermark covers. The marks above it are read once.
 func countUnread(ctx context.Context, q querier, userID string) (counts unread, err error) {
 	const query = `
 		SELECT

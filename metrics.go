@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// durationBounds are the upper ends, in seconds, of the buckets into which the durations of requests are counted.
+// durationBounds returns the upper bounds, in seconds, of the buckets of the histogram of request durations.
 func durationBounds() [8]float64 { return [8]float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60} }
 
-// routeCounts counts the requests of one route. A request adds to three numbers, and waits for nobody.
+// routeCounts counts the requests of one route, without a lock.
 type routeCounts struct {
 	method, path string
 	codes        [600]atomic.Uint64 // by status
-	durations    [9]atomic.Uint64   // by bucket; the last has no upper end
+	durations    [9]atomic.Uint64   // by bucket; the last has no upper bound
 	microseconds atomic.Uint64
 }
 
-// count notes a request that was answered.
+// count counts a request that was answered.
 func (c *routeCounts) count(status int, took time.Duration) {
 	c.codes[min(max(status, 0), len(c.codes)-1)].Add(1)
 	c.microseconds.Add(uint64(max(took.Microseconds(), 0)))
@@ -32,21 +32,21 @@ func (c *routeCounts) count(status int, took time.Duration) {
 	c.durations[bucket].Add(1)
 }
 
-// exposition is metrics in Prometheus's text format, version 0.0.4.
+// exposition holds metrics in Prometheus's text format, version 0.0.4.
 type exposition struct{ bytes.Buffer }
 
-// family begins a metric.
+// family writes the header of a metric.
 func (e *exposition) family(name, kind, help string) {
 	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
 }
 
-// one is a metric of one value.
+// one writes a metric with one value.
 func (e *exposition) one(name, kind, help string, value float64) {
 	e.family(name, kind, help)
 	fmt.Fprintf(e, "%s %v\n", name, value)
 }
 
-// getMetrics is what Prometheus asks for.
+// getMetrics answers GET /metrics, for Prometheus.
 func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	const analyses = `
 		SELECT state, count(*)
@@ -88,7 +88,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", e.Bytes())
 }
 
-// exposeRequests tells of the routes that were asked for.
+// exposeRequests writes the counts of the routes that have had requests.
 func (s *server) exposeRequests(e *exposition) {
 	var totals, histograms exposition
 	for _, c := range s.counts {
@@ -114,7 +114,7 @@ func (s *server) exposeRequests(e *exposition) {
 	e.Write(histograms.Bytes())
 }
 
-// exposeRuntime tells of the process, under the names that Prometheus's own Go client uses where it has one.
+// exposeRuntime writes metrics of the process. Names are those of Prometheus's Go client, if it has one.
 func exposeRuntime(e *exposition) {
 	samples := []metrics.Sample{{Name: "/sched/goroutines:goroutines"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}

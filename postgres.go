@@ -25,57 +25,58 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// How patient we are with the private server, how long its log may grow, and names on disk.
+// Limits for the private server, and names on disk.
 const (
-	serverTries        = 10 // at start
-	serverPause        = time.Second
-	serverMayRefuse    = 5 * time.Second  // an adopted one, until it has reloaded pg_ident.conf
-	serverStopPatience = 30 * time.Second // with SIGINT, then with SIGQUIT, of which it ends within 5 s
-	serverLogLimit     = 4 << 20          // bytes, looked at when a server is launched
+	serverTries        = 10               // at start
+	serverPause        = time.Second      // between tries
+	serverMayRefuse    = 5 * time.Second  // an adopted server has to reload pg_ident.conf first
+	serverStopPatience = 30 * time.Second // after SIGINT; after SIGQUIT PostgreSQL ends within 5 s
+	serverLogLimit     = 4 << 20          // bytes, checked when a server is launched
 	cannotConnectNow   = "57P03"          // SQLSTATE: starting, recovering or shutting down
 	serverSocketName   = ".s.PGSQL.5432"
 	dataDirName        = "postgres"
-	unfinishedPrefix   = "postgres.new-"          // data directories that are being made
-	privateFallbackDir = "/var/lib/cairn-private" // for root's clusters whose server may not reach the state directory; not the package's
+	unfinishedPrefix   = "postgres.new-"          // of data directories that are not complete
+	privateFallbackDir = "/var/lib/cairn-private" // see createCluster
 )
 
-// accessRules is pg_hba.conf: the service's role has its own database, the superuser is for maintenance, no one else.
+// accessRules is pg_hba.conf: role cairn may use its own database, and the superuser, for maintenance, all of them.
 const accessRules = `# Written by Cairn at every start: changes here are lost.
 local  cairn  cairn     peer  map=cairn
 local  all    postgres  peer  map=cairn
 `
 
-// accessMap is pg_ident.conf, to be filled in with the server's OS user, as whom or as root Cairn runs.
+// accessMap is pg_ident.conf, a format for the server's OS user. Cairn runs as this user or as root.
 const accessMap = `# Written by Cairn at every start: changes here are lost.
 cairn  "%[1]s"  cairn
 cairn  "root"   cairn
 cairn  "%[1]s"  postgres
 `
 
-// privatePostgres is the running server of one state directory, a child of ours or adopted from a Cairn that
-// was killed, and the lock that keeps a second service away. It needs Linux's /proc.
+// privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a second service away. The
+// server is a child process, or was adopted from a Cairn that was killed. It needs Linux's /proc.
 //
-// A socket in the data directory, which is 0700, is all the server listens on. Peer authentication lets in the
-// OS user that runs it, and root as the owner of the database, who is no superuser.
+// The server listens only on a socket in the data directory, which has mode 0700. Peer authentication admits the OS user of
+// the server, and root as the owner of the database, who is not a superuser.
 type privatePostgres struct {
 	cluster
 	log         *slog.Logger
 	lock        *os.File
 	data        *os.Root // the data directory
-	dialDir     *os.File // the same, for privateConfig
+	dialDir     *os.File // the data directory again, for privateConfig
 	serverLog   *os.File
-	process     *os.Process // the server; a pidfd: no signal ever reaches a later process of the same id
+	process     *os.Process // the server, by pidfd: no signal reaches a later process of the same id
 	cancel      context.CancelFunc
 	supervision sync.WaitGroup
 }
 
-// errNotUp: the server ended before it answered, or another answers in its place. One just ending looks like either.
+// errNotUp is returned if the server ended before it answered, or another server answers in its place. A server that is
+// just ending looks like either, so the caller tries again.
 var errNotUp = errors.New("the server is not up")
 
-// lockStateDir makes the state directory where it is missing and keeps a second service away until the file is closed.
+// lockStateDir creates the state directory if it is missing, and locks it against a second service until the file is closed.
 func lockStateDir(stateDir string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w", err)
+		return nil, fmt.Errorf("create the state directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -88,9 +89,8 @@ func lockStateDir(stateDir string) (*os.File, error) {
 	return lock, nil
 }
 
-// startPrivatePostgres locks the state directory, makes the data directory in it where that is missing, starts the
-// server or adopts the one that still runs, and waits until it answers or ctx ends. From then on the server is
-// kept running until stop.
+// startPrivatePostgres locks the state directory, creates the cluster if it is missing, starts the server or adopts the
+// running one, and waits until it answers or ctx ends. From then on it restarts a server that ends, until stop.
 func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
 	lock, err := lockStateDir(stateDir)
 	if err != nil {
@@ -103,30 +103,37 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 	}
 	if err != nil {
 		lock.Close()
-		return nil, fmt.Errorf("find or make a private PostgreSQL: %w", err)
+		return nil, fmt.Errorf("find or create a private PostgreSQL: %w", err)
 	}
 	if c.folder != stateDir {
-		log.Info("the private PostgreSQL lies outside the state directory, which its OS user may not reach",
+		log.Info("private PostgreSQL outside the state directory, which its OS user cannot reach",
 			"directory", c.folder, "state_dir", stateDir, "os_user", c.account.name)
 	}
 	supervision, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &privatePostgres{cluster: c, log: log, lock: lock, cancel: cancel}
-	if err = p.prepare(); err == nil {
-		err = p.bringUp(ctx)
-	}
-	for try := 1; try < serverTries && errors.Is(err, errNotUp); try++ {
-		pause(ctx, serverPause)
-		err = p.bringUp(ctx)
-	}
-	if err != nil {
+	if err := p.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err), p.stop())
 	}
 	p.supervision.Go(func() { p.supervise(supervision) })
 	return p, nil
 }
 
-// prepare opens the data directory, removes what interrupted attempts at one left, and writes the access files.
-// The server's user may own the folder: os.Root keeps a symbolic link planted there from leading root elsewhere.
+// start prepares the data directory and brings the server up.
+func (p *privatePostgres) start(ctx context.Context) error {
+	if err := p.prepare(); err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		err := p.bringUp(ctx)
+		if try == serverTries || !errors.Is(err, errNotUp) {
+			return err
+		}
+		pause(ctx, serverPause)
+	}
+}
+
+// prepare opens the data directory, removes incomplete ones and writes the access files. The server's OS user may own the
+// folder and plant a symbolic link in it: os.Root keeps root from following it.
 func (p *privatePostgres) prepare() error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
@@ -141,13 +148,13 @@ func (p *privatePostgres) prepare() error {
 	}
 	left, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
 	for _, name := range left {
-		folder.RemoveAll(name) // where an orphaned initdb is still at work this is left to the next start
+		folder.RemoveAll(name) // if an orphaned initdb still writes there, the next start removes it
 	}
-	// A pipe to us would end with us, so the server writes its messages to a file.
+	// The server outlives a Cairn that is killed, so it logs to a file, not to a pipe.
 	if p.serverLog, err = folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
 		return err
 	}
-	// The access files exist since initdb, and being written in place stay the property of the server's user.
+	// initdb has created the access files. Written in place, they stay the property of the server's OS user.
 	return errors.Join(p.serverLog.Chown(int(p.account.uid), -1),
 		p.data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
 		p.data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600))
@@ -159,36 +166,36 @@ func (p *privatePostgres) supervise(ctx context.Context) {
 		if p.runs() {
 			continue
 		}
-		p.log.Error("the private PostgreSQL has ended and is started again", "server_log", p.serverLog.Name())
+		p.log.Error("private PostgreSQL ended; restarting it", "server_log", p.serverLog.Name())
 		if err := p.bringUp(ctx); err != nil && ctx.Err() == nil {
-			p.log.Error("the private PostgreSQL could not be started", "error", err)
+			p.log.Error("private PostgreSQL not started", "error", err)
 		}
 	}
 }
 
-// runs reports whether the server still runs: it is polled for, since only its parent could wait for it.
+// runs reports whether the server runs. Callers poll it: only the server's parent could wait for its end.
 func (p *privatePostgres) runs() bool {
 	if p.isPostmaster(p.process.Pid) {
 		return true
 	}
-	// A child of ours has no arguments before it has begun, and when it has ended stays a zombie until this.
+	// A child process has no arguments until it runs the program, and after its end stays a zombie until it is waited for.
 	ended, err := syscall.Wait4(p.process.Pid, nil, syscall.WNOHANG, nil)
 	return err == nil && ended == 0
 }
 
-// bringUp adopts or launches a server and waits until it accepts a connection as role cairn.
+// bringUp adopts or launches a server, and waits until it accepts a connection as role cairn.
 func (p *privatePostgres) bringUp(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	process, err := p.findPostmaster()
-	if process != nil {
-		p.log.Info("a private PostgreSQL still runs and is adopted", "directory", p.dataDir(), "pid", process.Pid)
-		process.Signal(syscall.SIGHUP) // it may have to read new access files
-	} else if err == nil {
-		process, err = p.launch()
-	}
 	if err != nil {
+		return err
+	}
+	if process != nil {
+		p.log.Info("private PostgreSQL adopted", "directory", p.dataDir(), "pid", process.Pid)
+		process.Signal(syscall.SIGHUP) // the access files may be new
+	} else if process, err = p.launch(); err != nil {
 		return err
 	}
 	p.process = process
@@ -202,7 +209,7 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 		switch {
 		case err == nil:
 			conn.Close(ctx)
-			p.log.Info("the private PostgreSQL answers", "directory", p.dataDir(), "os_user", p.account.name, "pid", process.Pid)
+			p.log.Info("private PostgreSQL up", "directory", p.dataDir(), "os_user", p.account.name, "pid", process.Pid)
 			return nil
 		case refused && refusal.Code != cannotConnectNow && time.Since(began) > serverMayRefuse:
 			return fmt.Errorf("connect: %w", err)
@@ -217,7 +224,7 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	}
 }
 
-// launch starts a server of the data directory's version, which outlives a Cairn that is killed.
+// launch starts a server of the data directory's version. The server outlives a Cairn that is killed.
 func (p *privatePostgres) launch() (*os.Process, error) {
 	version, err := p.data.ReadFile("PG_VERSION")
 	if err != nil {
@@ -230,12 +237,12 @@ func (p *privatePostgres) launch() (*os.Process, error) {
 	if size, err := p.serverLog.Seek(0, io.SeekEnd); err == nil && size > serverLogLimit {
 		p.serverLog.Truncate(0)
 	}
-	// Neither postgresql.conf, which is the operator's, nor ALTER SYSTEM can change these.
+	// Neither the operator's postgresql.conf nor ALTER SYSTEM can override the command line.
 	cmd := p.account.command(context.Background(), p.dataDir(), filepath.Join(programs, "postgres"),
 		"-D", p.dataDir(), "-k", ".", "-p", "5432",
 		"-c", "listen_addresses=", "-c", "fsync=on", "-c", "jit=off",
-		"-c", "client_connection_check_interval=1s", // ends what a killed Cairn had asked for
-		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // errors are the client's to log
+		"-c", "client_connection_check_interval=1s", // ends the queries of a killed Cairn
+		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // clients log the errors
 	cmd.Stdout, cmd.Stderr = p.serverLog, p.serverLog
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("as user %s: %w", p.account.name, err)
@@ -243,9 +250,9 @@ func (p *privatePostgres) launch() (*os.Process, error) {
 	return cmd.Process, nil
 }
 
-// findPostmaster returns the running server of this data directory, or nil. Lock files that a crash left may be empty,
-// or name another process by now or a dead one that nobody has waited for; PostgreSQL would not start: they are removed.
-// What survives of the old server keeps a new one away, by shared memory whose key is the data directory's inode.
+// findPostmaster returns the running server of this data directory, or nil. It removes stale lock files, with which PostgreSQL
+// would not start: after a crash they may be empty, or name a zombie or a process of another program. Processes that
+// survive of the old server still keep a new one away, by shared memory whose key is the data directory's inode.
 func (p *privatePostgres) findPostmaster() (*os.Process, error) {
 	for _, name := range []string{"postmaster.pid", serverSocketName + ".lock"} {
 		text, err := p.data.ReadFile(name)
@@ -254,12 +261,12 @@ func (p *privatePostgres) findPostmaster() (*os.Process, error) {
 		}
 		line, _, _ := strings.Cut(string(text), "\n")
 		pid, _ := strconv.Atoi(strings.TrimPrefix(line, "-")) // "-" is single-user mode
-		process, err := os.FindProcess(pid)                   // the handle first, then what it is a handle of
+		process, err := os.FindProcess(pid)                   // before the check, so that both see one process
 		if err == nil && p.isPostmaster(pid) {
 			return process, nil
 		}
 		if mayListen(p.dialDir) {
-			return nil, fmt.Errorf("%w: another server answers in the data directory: end it first", errNotUp)
+			return nil, fmt.Errorf("%w: another server answers in the data directory; stop it first", errNotUp)
 		}
 		if err := p.data.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -268,7 +275,7 @@ func (p *privatePostgres) findPostmaster() (*os.Process, error) {
 	return nil, nil
 }
 
-// mayListen is false when certainly no process, of whatever container and however busy, listens on a directory's socket.
+// mayListen reports whether a process, in whatever container, may listen on the socket in dir. In doubt it is true.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
@@ -277,11 +284,11 @@ func mayListen(dir *os.File) bool {
 	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// oneLine turns a program's output into a part of an error message.
+// oneLine returns a program's output as one line, for an error message.
 func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
 
-// stop ends the server with the service: a fast shutdown, which closes connections and writes a checkpoint; if that
-// takes too long an immediate one, after which the next start recovers. Then it gives up the lock.
+// stop ends the server and gives up the lock. A fast shutdown closes connections and writes a checkpoint. If that takes too
+// long, an immediate one follows, after which the next start recovers.
 func (p *privatePostgres) stop() error {
 	p.cancel()
 	p.supervision.Wait()
@@ -305,10 +312,10 @@ func (p *privatePostgres) stop() error {
 	return fmt.Errorf("the private PostgreSQL, process %d, does not end", p.process.Pid)
 }
 
-// privateConfig returns how to connect as role cairn to database cairn of the server whose data directory is open as
-// dir, good while it is: a socket's path holds 107 bytes at most, so it is dialled through the descriptor.
+// privateConfig returns how to connect to the server of an open data directory, as role cairn. It is valid until dir is
+// closed: the path of a socket has at most 107 bytes, so clients reach it through the descriptor.
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
-	// libpq's environment is meant for other servers. pgx reads it unasked, and no keyword undoes PGSERVICE.
+	// libpq's variables are for other servers. pgx reads them, and no keyword overrides PGSERVICE.
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PG") {
 			os.Unsetenv(name)
@@ -317,16 +324,16 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 	return pgxpool.ParseConfig(fmt.Sprintf("host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
 }
 
-// findPrivatePostgres returns how to connect to the running server of a state directory, and what closes the
-// directory that it is dialled through once no connection is made any more. It starts nothing.
+// findPrivatePostgres returns how to connect to the running server of a state directory, and a function to call once no
+// connection is opened any more. It starts no server.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
-	var dir *os.File
-	if err == nil {
-		dir, err = os.Open(c.dataDir())
-	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("find the private PostgreSQL of %s, which `cairn serve` makes and runs: %w", stateDir, err)
+		return nil, nil, fmt.Errorf("find the private PostgreSQL of %s, which `cairn serve` creates and runs: %w", stateDir, err)
+	}
+	dir, err := os.Open(c.dataDir())
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	config, err := privateConfig(dir)
 	if err == nil && !mayListen(dir) {
@@ -339,17 +346,17 @@ func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	return config, func() { dir.Close() }, nil
 }
 
-// cluster is a PostgreSQL data directory on disk and who its server runs as.
+// cluster is a PostgreSQL data directory and the account of its server.
 type cluster struct {
 	folder  string // absolute, without symbolic links; holds the data directory and the server's log
 	account serverAccount
 }
 
-// dataDir is the absolute path of the data directory.
+// dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// isPostmaster reports whether a process is a server of this data directory: its OS user runs it, with the
-// argument that says so. To read that takes no privilege, and a process that has ended has no arguments.
+// isPostmaster reports whether a process is the server of this data directory, by its OS user and its arguments. Anyone may
+// read these, and a process that has ended has none.
 func (c cluster) isPostmaster(pid int) bool {
 	proc := fmt.Sprintf("/proc/%d", pid)
 	info, err := os.Stat(proc)
@@ -361,8 +368,8 @@ func (c cluster) isPostmaster(pid int) bool {
 	return err == nil && filepath.Base(program) == "postgres" && strings.Contains("\x00"+arguments, "\x00-D\x00"+c.dataDir()+"\x00")
 }
 
-// findCluster looks for the cluster of a state directory, there and, as root, below fallback; fs.ErrNotExist: none. What
-// exists is the one, also where the choice would now be another: a new and empty one would look like lost data.
+// findCluster returns the cluster of a state directory: there, or for root below fallback. If there is none, the error is
+// fs.ErrNotExist. It takes an existing cluster wherever createCluster would put one today: a new one would be empty.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -373,28 +380,28 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	if err != nil {
 		return cluster{}, fmt.Errorf("find data directory: %w", err)
 	}
-	if !info.IsDir() { // a link could lead root into the cluster of somebody else
+	if !info.IsDir() { // a symbolic link could lead root into another user's cluster
 		return cluster{}, fmt.Errorf("%s is not a directory", c.dataDir())
 	}
 	if c.account, err = accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info)))); err != nil {
 		return cluster{}, err
 	}
 	if self := uint32(os.Geteuid()); c.account.uid == 0 || self != 0 && self != c.account.uid {
-		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn has to run as its owner or as root, and PostgreSQL does not run as root", c.dataDir(), c.account.name)
+		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn must run as its owner or as root, and PostgreSQL does not run as root", c.dataDir(), c.account.name)
 	}
 	return c, nil
 }
 
-// createCluster makes a cluster in the state directory, whose server runs as whoever runs Cairn, or for root as the
-// directory's owner or where that is root too as user postgres. Where that user may not reach the directory it goes
-// into a folder below fallback.
+// createCluster creates a cluster in the state directory. Its server runs as the user that runs Cairn; for root, as the owner
+// of the state directory, or as user postgres if that is root. If this user cannot reach the state directory, the cluster
+// goes into a folder below fallback.
 func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
+	info, err := os.Stat(stateDir)
+	if err != nil {
+		return cluster{}, err
+	}
 	uid := uint32(os.Geteuid())
 	if uid == 0 {
-		info, err := os.Stat(stateDir)
-		if err != nil {
-			return cluster{}, err
-		}
 		uid = ownerOf(info)
 	}
 	account, err := accountOf(osuser.LookupId(fmt.Sprint(uid)))
@@ -405,23 +412,23 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 		return cluster{}, fmt.Errorf("find an OS user for PostgreSQL, which does not run as root (apt-get install postgresql): %w", err)
 	}
 	c := cluster{stateDir, account}
-	if err = c.create(ctx); !errors.Is(err, fs.ErrPermission) {
+	if err := c.create(ctx); !errors.Is(err, fs.ErrPermission) {
 		return c, err
 	}
 	c.folder = fallbackFolder(fallback, stateDir)
 	for _, dir := range []string{fallback, c.folder} {
 		if os.Mkdir(dir, 0o755) == nil {
-			os.Chmod(dir, 0o755) // whatever the umask
+			os.Chmod(dir, 0o755) // despite the umask
 		}
 	}
-	if err = c.create(ctx); err != nil {
-		err = fmt.Errorf("in %s, since user %s may not reach %s: %w", c.folder, account.name, stateDir, err)
+	if err := c.create(ctx); err != nil {
+		return c, fmt.Errorf("in %s, since user %s cannot reach %s: %w", c.folder, account.name, stateDir, err)
 	}
-	return c, err
+	return c, nil
 }
 
-// create makes the data directory with role and database. Until all is done it has another name, so that what an
-// interruption leaves is never mistaken for it. fs.ErrPermission says that the server's user may not reach it.
+// create creates the data directory, with role and database. It gets its name last, so that an interrupted attempt is never
+// taken for a complete one. The error is fs.ErrPermission if the server's OS user cannot reach the folder.
 func (c cluster) create(ctx context.Context) error {
 	programs, err := findServerPrograms("")
 	if err != nil {
@@ -441,7 +448,7 @@ func (c cluster) create(ctx context.Context) error {
 	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
 		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
 	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path, "-c", "exit_on_error=on", "postgres")
-	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n") // one a line
+	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n") // a statement a line
 	for _, cmd := range []*exec.Cmd{initdb, setup} {
 		if output, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
@@ -450,7 +457,7 @@ func (c cluster) create(ctx context.Context) error {
 	return errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
 }
 
-// fallbackFolder names the folder below fallback for the cluster of a state directory.
+// fallbackFolder returns the folder below fallback for the cluster of a state directory.
 func fallbackFolder(fallback, stateDir string) string {
 	readable := strings.ReplaceAll(stateDir, "/", "-")
 	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
@@ -461,18 +468,18 @@ func fallbackFolder(fallback, stateDir string) string {
 type serverAccount struct {
 	name       string
 	uid, gid   uint32
-	credential *syscall.Credential // what root switches to; nil for any other user
+	credential *syscall.Credential // that root switches to; nil if Cairn does not run as root
 }
 
-// accountOf returns the account of an OS user that was looked up. It leaves out further groups: a server needs no more
-// than its data directory.
+// accountOf returns the account of the result of a look-up, without its supplementary groups: a server needs only its data
+// directory.
 func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
-	if err == nil {
-		account.name = u.Username
-		_, err = fmt.Sscan(u.Uid+" "+u.Gid, &account.uid, &account.gid)
-	}
 	if err != nil {
 		return serverAccount{}, fmt.Errorf("look up an OS user, whose name peer authentication needs: %w", err)
+	}
+	account.name = u.Username
+	if _, err := fmt.Sscan(u.Uid+" "+u.Gid, &account.uid, &account.gid); err != nil {
+		return serverAccount{}, fmt.Errorf("read the ids of user %s: %w", u.Username, err)
 	}
 	if os.Geteuid() == 0 {
 		account.credential = &syscall.Credential{Uid: account.uid, Gid: account.gid}
@@ -480,8 +487,8 @@ func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 	return account, nil
 }
 
-// command prepares a program that runs as the account, with nothing of our environment and in its own process
-// group: a terminal's Ctrl-C is for Cairn.
+// command prepares a program that runs as the account, without Cairn's environment, and in a process group of its own, so
+// that Ctrl-C in a terminal reaches Cairn alone.
 func (a serverAccount) command(ctx context.Context, dir, program string, arguments ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, arguments...)
 	cmd.Dir = dir
@@ -491,11 +498,11 @@ func (a serverAccount) command(ctx context.Context, dir, program string, argumen
 	return cmd
 }
 
-// ownerOf is the id of the user that a file or process belongs to.
+// ownerOf returns the id of the owner of a file or process.
 func ownerOf(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// findServerPrograms returns the folder with initdb and postgres of a major version, or for "" of the newest, which
-// has to be at least 15. It looks in folders of these patterns; without any, in PATH and where distributions have them.
+// findServerPrograms returns the folder with initdb and postgres of a major version; for "" of the newest one, which must be
+// at least 15. It searches the folders that match patterns; without patterns, PATH and the folders of distributions.
 func findServerPrograms(version string, patterns ...string) (dir string, err error) {
 	if patterns == nil { // Debian, Red Hat, SUSE, Alpine
 		patterns = append(filepath.SplitList(os.Getenv("PATH")),
@@ -503,7 +510,7 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 	}
 	newest, found := 0, "none"
 	for _, pattern := range patterns {
-		folders, _ := filepath.Glob(pattern) // a folder in PATH may look like a malformed pattern
+		folders, _ := filepath.Glob(pattern) // a folder in PATH may be a malformed pattern
 		for _, folder := range folders {
 			programs, major := serverPrograms(folder)
 			if version == strconv.Itoa(major) {
@@ -523,8 +530,8 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 	return dir, nil
 }
 
-// serverPrograms returns where initdb and postgres of a folder really lie, and their major version, or 0 where they are
-// not both there. Root runs programs of root's only.
+// serverPrograms returns the real folder of initdb and postgres, and their major version, or 0 if they are not both in the
+// folder. Root runs only programs that belong to root.
 func serverPrograms(folder string) (dir string, major int) {
 	postgres, _ := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
 	dir = filepath.Dir(postgres)

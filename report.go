@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// folderReport is what is wrong with a dataset's files, by their rows alone.
+// folderReport lists the faults of a dataset's files, found in their rows alone.
 type folderReport struct {
 	DatasetID int64      `json:"dataset_id"`
 	Dataset   string     `json:"dataset"`
@@ -29,7 +29,7 @@ type folderReport struct {
 	Findings  []finding  `json:"findings"`
 }
 
-// tileGrid is a grid that the tiles of a CRS and pixel size lie on. A cell is as large as the step from a tile to the next.
+// tileGrid is the grid of the tiles of one CRS and pixel size. A cell is as large as the step from one tile to the next.
 type tileGrid struct {
 	CRS     string  `json:"crs"`
 	Pixel   string  `json:"-"` // the pixel's height to six digits
@@ -44,10 +44,10 @@ type tileGrid struct {
 	gaps    []cellRun
 }
 
-// cellRun is cells of a row of a grid, from one column to another.
+// cellRun is a run of cells in one row of a grid, from one column to another, both included.
 type cellRun struct{ Row, From, To int64 }
 
-// finding is one kind of fault and the first of the files, or missing tiles, that have it.
+// finding is one kind of fault, with the first files or missing tiles that have it.
 type finding struct {
 	Code   string        `json:"code"`
 	Detail string        `json:"detail"`
@@ -62,7 +62,7 @@ type findingFile struct {
 	Detail string `json:"detail"`
 }
 
-// missingTile says where a missing tile would lie.
+// missingTile is the place of a missing tile.
 type missingTile struct {
 	CRS    string  `json:"crs"`
 	Column int64   `json:"column"`
@@ -73,12 +73,12 @@ type missingTile struct {
 	MaxY   float64 `json:"max_y"`
 }
 
-// reportSQL is the queries of the report.
+// reportSQL holds the queries of the report.
 //
 //go:embed report.sql
 var reportSQL string
 
-// reportQuery is the query of that name.
+// reportQuery returns the query of that name.
 func reportQuery(name string) string {
 	section := func(name string) string {
 		_, text, _ := strings.Cut(reportSQL, "-- query "+name+"\n")
@@ -89,20 +89,39 @@ func reportQuery(name string) string {
 	return strings.ReplaceAll(query, ":tiles", section("tiles"))
 }
 
-// maxFindingFiles is how many files a finding names.
+// maxFindingFiles is how many files or tiles a finding names.
 const maxFindingFiles = 20
 
-// errFindings is that a report has findings: exit status 3.
+// errFindings is returned for a report with findings. It means exit status 3.
 var errFindings = errors.New("the report has findings")
 
-// getReport answers GET /api/v1/datasets/{id}/report: in JSON, or as text where that is asked for.
+// heavyQuery runs read, which may go through all rows of a dataset, in a snapshot. Then it gives the
+// caller's slot back, because a slow client may take long to read the answer.
+func heavyQuery[T any](s *server, r *http.Request, read func(context.Context, querier) (T, error)) (T, error) {
+	defer callerOf(r).leave()
+	return inSnapshot(r.Context(), s.db, read)
+}
+
+// inSnapshot runs read in one snapshot of the database. Only ctx limits the time of its statements.
+func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.Context, querier) (T, error)) (result T, err error) {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, db, options, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`); err != nil {
+			return fmt.Errorf("lift the time limit: %w", err)
+		}
+		result, err = read(ctx, tx)
+		return err
+	})
+	return result, err
+}
+
+// getReport answers GET /api/v1/datasets/{id}/report in JSON, or as text if the client accepts that.
 func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	report, err := reportOn(r.Context(), s.db, d)
-	callerOf(r).leave() // a slow client holds no slot
+	report, err := heavyQuery(s, r, d.report)
 	if err != nil {
 		return err
 	}
@@ -115,19 +134,13 @@ func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 	return writeBytes(w, http.StatusOK, "text/plain; charset=utf-8", text.Bytes())
 }
 
-// getGaps answers GET /api/v1/datasets/{id}/gaps.geojson: the tiles that are missing.
+// getGaps answers GET /api/v1/datasets/{id}/gaps.geojson with the missing tiles.
 func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	ctx := r.Context()
-	var grids []tileGrid
-	err = inSnapshot(ctx, s.db, func(tx pgx.Tx) error {
-		grids, err = findGrids(ctx, tx, d.ID)
-		return err
-	})
-	callerOf(r).leave() // a slow client holds no slot
+	grids, err := heavyQuery(s, r, d.grids)
 	if err != nil {
 		return err
 	}
@@ -136,7 +149,7 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 			for tile := range g.missing() {
 				m := tile.file()
 				if m.BBox == nil {
-					continue // it cannot be turned into degrees
+					continue // its CRS cannot be converted to degrees
 				}
 				if err := emit(feature{"Feature", 0, m.BBox, geometryOf(m), tile}); err != nil {
 					return err
@@ -147,20 +160,20 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// reportCommand is "cairn report DATASET": errFindings where there are any.
+// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings.
 func reportCommand(ctx context.Context, o operation) error {
 	var name string
 	if err := o.parse(flag.NewFlagSet("report", flag.ContinueOnError), &name); err != nil {
 		return err
 	}
 	found, err := listDatasets(ctx, o.db, &name, "", 1)
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("there is no dataset %q", name)
-	}
 	if err != nil {
 		return err
 	}
-	report, err := reportOn(ctx, o.db, found[0])
+	if len(found) == 0 {
+		return fmt.Errorf("there is no dataset %q", name)
+	}
+	report, err := inSnapshot(ctx, o.db, found[0].report)
 	if err != nil {
 		return err
 	}
@@ -171,7 +184,7 @@ func reportCommand(ctx context.Context, o operation) error {
 	return nil
 }
 
-// print writes the report as text. Its first line is what a script looks at.
+// print writes the report as text. Scripts read its first line.
 func (report folderReport) print(w io.Writer) {
 	count := "no"
 	if n := len(report.Findings); n > 0 {
@@ -196,36 +209,17 @@ func (report folderReport) print(w io.Writer) {
 	}
 }
 
-// inSnapshot runs do on the rows as they are at one moment, with no limit to the time of a statement but that of ctx.
-func inSnapshot(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`); err != nil {
-			return fmt.Errorf("lift the time limit: %w", err)
-		}
-		return do(tx)
-	})
-}
-
-// reportOn goes through the dataset's rows for everything that a report tells.
-func reportOn(ctx context.Context, db *pgxpool.Pool, d dataset) (report folderReport, err error) {
-	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
-		report, err = readReport(ctx, tx, d)
-		return err
-	})
-	return report, err
-}
-
-// readReport is reportOn with the rows of one moment.
-func readReport(ctx context.Context, q querier, d dataset) (folderReport, error) {
-	report := folderReport{DatasetID: d.ID, Dataset: d.Name, Grids: []tileGrid{}, Findings: []finding{}}
-	err := q.QueryRow(ctx, `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`, d.ID).Scan(&report.Files)
+// report looks for every kind of fault in the dataset's rows.
+func (d dataset) report(ctx context.Context, q querier) (report folderReport, err error) {
+	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Findings: []finding{}}
+	err = q.QueryRow(ctx, `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`, d.ID).Scan(&report.Files)
 	if err != nil {
 		return report, fmt.Errorf("count files: %w", err)
 	}
-	if report.Grids, err = findGrids(ctx, q, d.ID); err != nil {
+	if report.Grids, err = d.grids(ctx, q); err != nil {
 		return report, err
 	}
-	lost := finding{Code: "missing", Detail: "tiles are missing inside the area that the others cover"}
+	lost := finding{Code: "missing", Files: []findingFile{}}
 	for _, g := range report.Grids {
 		lost.Total += g.Missing
 		for tile := range g.missing() {
@@ -236,51 +230,57 @@ func readReport(ctx context.Context, q querier, d dataset) (folderReport, error)
 		}
 	}
 	if lost.Total > 0 {
-		lost.Files = []findingFile{}
 		report.Findings = append(report.Findings, lost)
 	}
 	for _, name := range [...]string{"unread", "duplicates", "overlaps", "seams", "odd", "names"} {
-		scopes := [][]any{{d.ID}}
-		if name == "overlaps" || name == "seams" {
-			scopes = nil
-			for _, g := range report.Grids {
-				scopes = append(scopes, g.args(d.ID))
-			}
-		}
-		for _, args := range scopes {
-			rows, err := collect[struct {
-				findingFile
-				Code  string
-				Total int64
-			}](ctx, q, "look for "+name, reportQuery(name), args...)
-			if err != nil {
+		if name != "overlaps" && name != "seams" {
+			if err := report.find(ctx, q, name, d.ID); err != nil {
 				return report, err
 			}
-			last := "" // the rows of a finding follow each other
-			for _, row := range rows {
-				at := slices.IndexFunc(report.Findings, func(f finding) bool { return f.Code == row.Code })
-				if at < 0 {
-					at = len(report.Findings)
-					report.Findings = append(report.Findings, finding{Code: row.Code, Detail: findingDetails()[row.Code]})
-				}
-				f := &report.Findings[at]
-				if last != row.Code {
-					f.Total += row.Total
-				}
-				if last = row.Code; len(f.Files) < maxFindingFiles {
-					f.Files = append(f.Files, row.findingFile)
-				}
+			continue
+		}
+		for _, g := range report.Grids {
+			if err := report.find(ctx, q, name, g.args(d.ID)...); err != nil {
+				return report, err
 			}
 		}
+	}
+	for i, f := range report.Findings {
+		report.Findings[i].Detail = findingDetails()[f.Code]
 	}
 	return report, nil
 }
 
-// findingDetails say what each kind of finding means.
+// find adds what the query of that name finds. Each of its rows has the total of the row's code.
+func (report *folderReport) find(ctx context.Context, q querier, name string, args ...any) error {
+	rows, err := collect[struct {
+		findingFile
+		Code  string
+		Total int64
+	}](ctx, q, "look for "+name, reportQuery(name), args...)
+	for i, row := range rows {
+		at := slices.IndexFunc(report.Findings, func(f finding) bool { return f.Code == row.Code })
+		if at < 0 {
+			at = len(report.Findings)
+			report.Findings = append(report.Findings, finding{Code: row.Code})
+		}
+		f := &report.Findings[at]
+		if i == 0 || rows[i-1].Code != row.Code {
+			f.Total += row.Total
+		}
+		if len(f.Files) < maxFindingFiles {
+			f.Files = append(f.Files, row.findingFile)
+		}
+	}
+	return err
+}
+
+// findingDetails returns the meaning of each code of a finding.
 func findingDetails() map[string]string {
 	return map[string]string{
+		"missing":      "tiles are missing inside the area that the others cover",
 		"unreadable":   "files that should be rasters cannot be read as such",
-		"no_extent":    "files do not say where they lie, or in a CRS that is not known",
+		"no_extent":    "files have no position, or an unknown CRS",
 		"duplicate":    "files cover the same place with the same pixels",
 		"overlap":      "tiles cover the same cell of their grid",
 		"seam":         "tiles lie off the grid by a part of a pixel",
@@ -293,54 +293,61 @@ func findingDetails() map[string]string {
 	}
 }
 
-// args are the parameters of a query for a grid.
+// args returns the parameters of a query for one grid.
 func (g tileGrid) args(datasetID int64) []any {
 	return []any{datasetID, g.CRS, g.Pixel, g.X, g.Y, g.East, g.North}
 }
 
-// findGrids finds the grids of the dataset that have most tiles, and the tiles that are missing there. A grid's step
-// and origin are those of the median tile: a few that lie elsewhere do not move it.
-func findGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, error) {
-	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups"), datasetID)
+// grids returns the grids with the most tiles, and their gaps. Step and origin of a grid are those of the median tile, so
+// that a few misplaced tiles do not move it.
+func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
+	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups"), d.ID)
+	if err != nil {
+		return nil, err
+	}
 	for i := range grids {
 		g := &grids[i]
-		if err == nil {
-			err = q.QueryRow(ctx, reportQuery("step"), g.args(datasetID)...).Scan(&g.East, &g.North)
+		if err := q.QueryRow(ctx, reportQuery("step"), g.args(d.ID)...).Scan(&g.East, &g.North); err != nil {
+			return nil, fmt.Errorf("find the step of a grid: %w", err)
 		}
-		if err == nil {
-			err = q.QueryRow(ctx, reportQuery("origin"), g.args(datasetID)...).Scan(&g.X, &g.Y)
+		if err := q.QueryRow(ctx, reportQuery("origin"), g.args(d.ID)...).Scan(&g.X, &g.Y); err != nil {
+			return nil, fmt.Errorf("find the origin of a grid: %w", err)
 		}
+		runs, err := g.tileRuns(ctx, q, d.ID)
 		if err != nil {
-			return nil, fmt.Errorf("find grids: %w", err)
-		}
-		var runs []cellRun
-		rows, err := q.Query(ctx, reportQuery("cells"), g.args(datasetID)...)
-		if err != nil {
-			return nil, fmt.Errorf("read cells: %w", err)
-		}
-		var cell cellRun
-		_, err = pgx.ForEachRow(rows, []any{&cell.Row, &cell.From, &cell.To}, func() error {
-			if n := len(runs); n > 0 && runs[n-1].Row == cell.Row && runs[n-1].To == cell.From-1 {
-				runs[n-1].To = cell.To
-			} else {
-				runs = append(runs, cell)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read cells: %w", err)
+			return nil, err
 		}
 		g.gaps = gapsBetween(runs)
 		for _, gap := range g.gaps {
 			g.Missing += gap.To - gap.From + 1
 		}
 	}
-	return grids, err
+	return grids, nil
 }
 
-// gapsBetween gives the cells without a tile inside the area that the runs, in the order of rows, cover: those that
-// tiles enclose. Where tiles fill seven eighths of the rectangle around them, that is the area.
-func gapsBetween(runs []cellRun) (gaps []cellRun) {
+// tileRuns returns the cells of the grid that have a tile, row by row.
+func (g tileGrid) tileRuns(ctx context.Context, q querier, datasetID int64) (runs []cellRun, err error) {
+	var cell cellRun
+	rows, _ := q.Query(ctx, reportQuery("cells"), g.args(datasetID)...) // its error comes back from ForEachRow
+	_, err = pgx.ForEachRow(rows, []any{&cell.Row, &cell.From, &cell.To}, func() error {
+		if n := len(runs); n > 0 && runs[n-1].Row == cell.Row && runs[n-1].To == cell.From-1 {
+			runs[n-1].To = cell.To
+		} else {
+			runs = append(runs, cell)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read cells: %w", err)
+	}
+	return runs, nil
+}
+
+// gapsBetween returns the cells without a tile that tiles enclose, by the runs of cells with a tile, row by row. If tiles
+// fill seven eighths of the rectangle around them, it returns all empty cells of the rectangle.
+//
+// It goes through the rows with a union-find over the gaps: gaps that touch are one set, and set 0 is the outside.
+func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil
 	}
@@ -350,24 +357,38 @@ func gapsBetween(runs []cellRun) (gaps []cellRun) {
 	}
 	first, last := runs[0].Row, runs[len(runs)-1].Row
 	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
-	var sets []int // of each gap, itself or another gap that it is one with; set 0 is what lies outside
+	var gaps []cellRun
+	var parents []int // of each gap, itself or another gap of its set
 	root := func(i int) int {
-		for sets[i] != i {
-			sets[i] = sets[sets[i]]
-			i = sets[i]
+		for parents[i] != i {
+			parents[i] = parents[parents[i]]
+			i = parents[i]
 		}
 		return i
 	}
-	join := func(a, b int) { sets[max(root(a), root(b))] = min(root(a), root(b)) }
+	join := func(a, b int) { parents[max(root(a), root(b))] = min(root(a), root(b)) }
 	add := func(row, from, to int64, outside bool) {
-		if from <= to {
-			gaps, sets = append(gaps, cellRun{row, from, to}), append(sets, len(gaps))
-			if outside && !full {
-				join(0, len(gaps)-1)
+		if from > to {
+			return
+		}
+		gaps, parents = append(gaps, cellRun{row, from, to}), append(parents, len(gaps))
+		if outside {
+			join(0, len(gaps)-1)
+		}
+	}
+	joinRows := func(above, here int) { // the gaps before here with those from here on
+		for i, j := above, here; i < here && j < len(gaps); {
+			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To {
+				join(i, j)
+			}
+			if gaps[i].To < gaps[j].To {
+				i++
+			} else {
+				j++
 			}
 		}
 	}
-	add(first-1, math.MinInt64, math.MaxInt64, false)
+	add(first-1, math.MinInt64, math.MaxInt64, true)
 	above := 0 // the first gap of the row before
 	for row := first; row <= last; row++ {
 		here, at := len(gaps), west
@@ -377,34 +398,23 @@ func gapsBetween(runs []cellRun) (gaps []cellRun) {
 			at, runs = runs[0].To+1, runs[1:]
 		}
 		add(row, at, east, true)
-		edge := row == first || row == last
-		for i, j := above, here; i < here && j < len(gaps); {
-			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To && (i > 0 || !full) {
-				join(i, j)
-			}
-			if gaps[i].To < gaps[j].To {
-				i++
-			} else {
-				j++
-			}
-		}
-		for j := here; j < len(gaps) && edge && !full; j++ {
-			join(0, j)
-		}
-		if above = here; blank && !full { // all that is empty up to the next tile is outside
+		joinRows(above, here)
+		if above = here; blank && !full { // every row up to the next tile is outside
 			row = runs[0].Row - 1
 		}
 	}
-	enclosed := gaps[:0]
-	for i, gap := range gaps {
-		if root(i) != 0 {
-			enclosed = append(enclosed, gap)
+	end := len(gaps)
+	add(last+1, math.MinInt64, math.MaxInt64, true)
+	joinRows(above, end)
+	for i := 1; i < end; i++ {
+		if full || root(i) != 0 {
+			enclosed = append(enclosed, gaps[i])
 		}
 	}
 	return enclosed
 }
 
-// missing gives the tiles that are missing in a grid, row by row.
+// missing iterates over the missing tiles of the grid, row by row.
 func (g tileGrid) missing() iter.Seq[missingTile] {
 	return func(yield func(missingTile) bool) {
 		for _, gap := range g.gaps {
@@ -418,7 +428,7 @@ func (g tileGrid) missing() iter.Seq[missingTile] {
 	}
 }
 
-// file is the file that a missing tile would be, of one pixel; without BBox where its CRS is not known.
+// file returns the missing tile as a file of one pixel. It has no BBox if its CRS is unknown.
 func (tile missingTile) file() ElevationDatasetFileMeta {
 	m := ElevationDatasetFileMeta{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
 		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}

@@ -22,20 +22,20 @@ type role struct {
 	CreatedAt   time.Time `json:"created_at"`
 }
 
-// roleColumns are the columns of a role, of the table roles under the name r.
+// roleColumns are the columns of a role. The table roles is r.
 const roleColumns = `
 	r.id, r.name, r.description, r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions`
 
-// listPermissions answers GET /api/v1/permissions: every permission and what it allows.
+// listPermissions answers GET /api/v1/permissions with every permission and what it allows.
 func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
 	meanings := map[string]string{
-		userManage:         "Manage users who hold no more than oneself: make, change, disable and remove them, and see all users and roles.",
+		userManage:         "Create, change, disable and delete users who hold no more than oneself; see all users and roles.",
 		roleManage:         "Manage roles that hold no more than oneself.",
 		adminSystemMessage: "Publish, change and retract system messages.",
-		datasetRead:        "See datasets, their files and what is known of these.",
+		datasetRead:        "See datasets and their files.",
 		datasetAnalyze:     "Start and cancel analyses.",
-		datasetManage:      "Register, change and forget datasets.",
+		datasetManage:      "Register, change and remove datasets.",
 		auditRead:          "Read the audit log.",
 		metricsRead:        "Read the metrics.",
 	}
@@ -50,7 +50,7 @@ func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
 }
 
-// listRoles answers GET /api/v1/roles, in the order of their names.
+// listRoles answers GET /api/v1/roles in the order of names.
 func (s *server) listRoles(w http.ResponseWriter, r *http.Request) error {
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
 		return listRoles(r.Context(), s.db, after[0], limit)
@@ -77,13 +77,13 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var v invalid
-	v.check(in.Permissions != nil, "permissions", "missing", "must be there; an empty list allows nothing")
+	v.check(in.Permissions != nil, "permissions", "missing", "is required; an empty list allows nothing")
 	if err := v.err(); err != nil {
 		return err
 	}
 	var created role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		created, err = addRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
+		created, err = createRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
 		return err
 	})
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, created)
 }
 
-// updateRole answers PATCH /api/v1/roles/{id}: what is not there stays as it is.
+// updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
 func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        *string  `json:"name"`
@@ -106,9 +106,10 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	var after role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := s.pathRole(r, tx)
-		if err == nil {
-			after, err = changeRole(ctx, tx, by, before, roleChange{in.Name, in.Description, in.Permissions})
+		if err != nil {
+			return err
 		}
+		after, err = changeRole(ctx, tx, by, before, roleChange{in.Name, in.Description, in.Permissions})
 		return err
 	})
 	if err != nil {
@@ -117,7 +118,7 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, after)
 }
 
-// deleteRole answers DELETE /api/v1/roles/{id}. Who holds the role gets the one that reassign names.
+// deleteRole answers DELETE /api/v1/roles/{id}. Users who hold the role get the one that reassign names.
 func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		old, err := s.pathRole(r, tx)
@@ -129,7 +130,7 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
-// pathRole returns the role that the request's path names.
+// pathRole returns the role whose id is in the path, or errNotFound.
 func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	id, err := pathID(r, "id")
 	if err != nil {
@@ -138,16 +139,13 @@ func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	return getRole(r.Context(), q, id)
 }
 
-// collectRoles collects the roles of a query, with what each allows now.
-func collectRoles(ctx context.Context, q querier, query string, args ...any) ([]role, error) {
-	roles, err := collect[role](ctx, q, "get roles", query, args...)
-	for i, r := range roles {
-		roles[i].Permissions = effectivePermissions([]string{r.Name}, r.Permissions)
-	}
-	return roles, err
+// withEffective sets the permissions that the role has now: its grants, or all for the role admin.
+func (r role) withEffective() role {
+	r.Permissions = effectivePermissions([]string{r.Name}, r.Permissions)
+	return r
 }
 
-// listRoles returns roles in the order of their names.
+// listRoles returns up to limit roles after a name, in the order of names.
 func listRoles(ctx context.Context, q querier, after string, limit int) ([]role, error) {
 	const query = `
 		SELECT ` + roleColumns + `
@@ -155,7 +153,11 @@ func listRoles(ctx context.Context, q querier, after string, limit int) ([]role,
 		WHERE r.name > $1
 		ORDER BY r.name
 		LIMIT $2`
-	return collectRoles(ctx, q, query, after, limit)
+	roles, err := collect[role](ctx, q, "list roles", query, after, limit)
+	for i := range roles {
+		roles[i] = roles[i].withEffective()
+	}
+	return roles, err
 }
 
 // getRole returns the role with that id, or errNotFound.
@@ -164,39 +166,28 @@ func getRole(ctx context.Context, q querier, id int64) (role, error) {
 		SELECT ` + roleColumns + `
 		FROM roles r
 		WHERE r.id = $1`
-	roles, err := collectRoles(ctx, q, query, id)
-	if err == nil && len(roles) == 0 {
-		err = errNotFound
-	}
-	if err != nil {
-		return role{}, err
-	}
-	return roles[0], nil
+	found, err := collectOne[role](ctx, q, errNotFound, "get role", query, id)
+	return found.withEffective(), err
 }
 
-// roleNamed returns the role of that name; none is a problem 422 of the field.
+// roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
 	const query = `
 		SELECT ` + roleColumns + `
 		FROM roles r
 		WHERE r.name = $1`
-	roles, err := collectRoles(ctx, q, query, name)
-	if err == nil && len(roles) == 0 {
-		err = invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
-	}
-	if err != nil {
-		return role{}, err
-	}
-	return roles[0], nil
+	missing := invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
+	found, err := collectOne[role](ctx, q, missing, "find role", query, name)
+	return found.withEffective(), err
 }
 
-// roleChange is what a role is to be; nil leaves it as it is.
+// roleChange holds the new fields of a role. A nil field stays unchanged.
 type roleChange struct {
 	name, description *string
 	permissions       []string
 }
 
-// check says as a problem what is wrong with a change, and puts the name into the form in which it is stored.
+// check returns a 422 if a field is invalid. It puts the name into the form in which it is stored.
 func (c *roleChange) check() error {
 	var v invalid
 	if c.name != nil {
@@ -211,11 +202,11 @@ func (c *roleChange) check() error {
 	return v.err()
 }
 
-// errBuiltIn is the 409 of a change to what the code itself relies on.
+// errBuiltIn is the 409 of a change to a role that the code relies on.
 var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in", detail: "The role admin cannot be changed or removed, nor member renamed or removed."}
 
-// addRole makes a role, whose permissions the actor must hold. The caller holds lockAccess.
-func addRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
+// createRole creates a role, with an audit row. The actor must hold the permissions of the role. The caller holds lockAccess.
+func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `
 		INSERT INTO roles (name, description)
 		VALUES ($1, coalesce($2, ''))
@@ -240,28 +231,28 @@ func addRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, erro
 	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
 }
 
-// roleTaken makes the violation of a role's unique name a problem 409.
+// roleTaken returns the 409 of a role name that is taken; any other err it wraps with doing.
 func roleTaken(doing string, err error) error {
 	if isUniqueViolation(err, "roles_name_key") {
-		return &problem{status: http.StatusConflict, code: "name_taken", detail: "There is a role of that name."}
+		return &problem{status: http.StatusConflict, code: "name_taken", detail: "Another role has that name."}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// grantPermissions gives the role these permissions and no other.
+// grantPermissions gives the role these permissions and no others.
 func grantPermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string) error {
 	const query = `
 		INSERT INTO role_permissions (role_id, permission)
 		SELECT DISTINCT $1::bigint, unnest($2::text[])`
-	_, err := execute(ctx, tx, "take permissions away", `DELETE FROM role_permissions WHERE role_id = $1`, id)
-	if err == nil {
-		_, err = execute(ctx, tx, "grant permissions", query, id, granted)
+	if _, err := execute(ctx, tx, "take permissions away", `DELETE FROM role_permissions WHERE role_id = $1`, id); err != nil {
+		return err
 	}
+	_, err := execute(ctx, tx, "grant permissions", query, id, granted)
 	return err
 }
 
-// changeRole changes a role, of which the actor must hold the old permissions and the new. The password tokens
-// of those who hold it are void: they were made when it allowed something else. The caller holds lockAccess.
+// changeRole changes a role. The actor must hold its old and its new permissions. New permissions void the password tokens
+// of the role's holders: those were made when the role allowed something else. The caller holds lockAccess.
 func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	const update = `
 		UPDATE roles
@@ -295,7 +286,7 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
 }
 
-// voidTokensOfRole voids the password tokens of all who hold the role.
+// voidTokensOfRole voids the password tokens of the users who hold the role.
 func voidTokensOfRole(ctx context.Context, tx pgx.Tx, id int64) error {
 	const query = `
 		DELETE FROM password_tokens t
@@ -305,16 +296,10 @@ func voidTokensOfRole(ctx context.Context, tx pgx.Tx, id int64) error {
 	return err
 }
 
-// deleteRole removes a role. Who holds it gets the one named by reassign; without that it is a problem 409. The actor
-// must hold the permissions of both. What was sent to the role's holders is not shown to those of the other: of its
-// audience the role goes. The caller holds lockAccess.
+// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role with holders is a 409. The
+// actor must hold the permissions of both roles. Messages for the role's holders are not passed on to holders of the
+// other one. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
-	const move = `
-		INSERT INTO user_roles (user_id, role_id)
-		SELECT user_id, $2
-		FROM user_roles
-		WHERE role_id = $1
-		ON CONFLICT DO NOTHING`
 	const readdress = `
 		UPDATE system_messages
 		SET role_ids = array_remove(role_ids, $1)
@@ -327,40 +312,52 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	}
 	var after any
 	if reassign != nil {
-		next, err := roleNamed(ctx, tx, "reassign", *reassign)
-		if err == nil && next.ID == old.ID {
-			err = invalid{{"reassign", "unknown", "must be another role"}}.err()
-		}
-		if err == nil {
-			err = by.covers(next.Permissions)
-		}
-		if err == nil {
-			err = voidTokensOfRole(ctx, tx, old.ID)
-		}
-		if err == nil {
-			_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
-		}
-		if err == nil {
-			_, err = execute(ctx, tx, "take role away", `DELETE FROM user_roles WHERE role_id = $1`, old.ID)
-		}
+		next, err := reassignRole(ctx, tx, by, old, *reassign)
 		if err != nil {
 			return err
 		}
 		after = map[string]string{"reassigned": next.Name}
 	}
-	err := advisoryLock(ctx, tx, lockMessages)
-	if err == nil {
-		_, err = execute(ctx, tx, "readdress messages", readdress, old.ID)
+	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
+		return err
+	}
+	if _, err := execute(ctx, tx, "readdress messages", readdress, old.ID); err != nil {
+		return err
+	}
+	_, err := execute(ctx, tx, "delete role", `DELETE FROM roles WHERE id = $1`, old.ID)
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" { // foreign_key_violation
+		return &problem{status: http.StatusConflict, code: "role_in_use", detail: "Users hold this role. Name the role that they get instead with ?reassign=."}
 	}
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `DELETE FROM roles WHERE id = $1`, old.ID)
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" { // foreign_key_violation
-		return &problem{status: http.StatusConflict, code: "role_in_use", detail: "Users hold this role: ?reassign= names the one that they get instead."}
-	}
-	if err != nil {
-		return fmt.Errorf("delete role: %w", err)
-	}
 	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
+}
+
+// reassignRole gives the holders of a role the one of that name instead, and returns it. It voids their password tokens.
+func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
+	const move = `
+		INSERT INTO user_roles (user_id, role_id)
+		SELECT user_id, $2
+		FROM user_roles
+		WHERE role_id = $1
+		ON CONFLICT DO NOTHING`
+	next, err := roleNamed(ctx, tx, "reassign", name)
+	if err != nil {
+		return role{}, err
+	}
+	if next.ID == old.ID {
+		return role{}, invalid{{"reassign", "unknown", "must be another role"}}.err()
+	}
+	if err := by.covers(next.Permissions); err != nil {
+		return role{}, err
+	}
+	if err := voidTokensOfRole(ctx, tx, old.ID); err != nil {
+		return role{}, err
+	}
+	if _, err := execute(ctx, tx, "reassign role", move, old.ID, next.ID); err != nil {
+		return role{}, err
+	}
+	_, err = execute(ctx, tx, "take role away", `DELETE FROM user_roles WHERE role_id = $1`, old.ID)
+	return next, err
 }

@@ -73,7 +73,7 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 
 // endOtherSessions answers DELETE /api/v1/auth/sessions: all of one's own but this one.
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
-	err := pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		_, err := endUserSessions(r.Context(), tx, actorOf(r), principalOf(r).User.ID, principalOf(r).CredentialID)
 		return err
 	})
@@ -86,7 +86,7 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = pgx.BeginFunc(r.Context(), s.db, func(tx pgx.Tx) error {
+	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		n, err := endSessions(r.Context(), tx, actorOf(r), "session.end", []string{id}, principalOf(r).User.ID)
 		if err == nil && n == 0 {
 			return errNotFound
@@ -152,7 +152,7 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		return sess, fmt.Errorf("rotate session: %w", err)
 	}
 	var refused error // told once what it says is committed
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		found, err := collectOne[struct {
 			session
 			Graced bool

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// supervisor is systemd as its environment variables show it; the zero value is none. What they mean is
-// in sd_notify(3), sd_listen_fds(3) and sd_watchdog_enabled(3).
+// supervisor holds what systemd passed in the environment; see sd_notify(3), sd_listen_fds(3) and sd_watchdog_enabled(3).
+// The zero value is no systemd.
 type supervisor struct {
-	notifySocket string        // takes what the service says of itself
-	sockets      int           // that were handed over, from descriptor 3 on
-	watchdog     time.Duration // after which a silent service is killed; 0: never
+	notifySocket string        // for the states of the service
+	sockets      int           // how many were passed, from descriptor 3 on
+	watchdog     time.Duration // after so long without a sign, systemd kills the service; 0: never
 }
 
-// findSupervisor reads the variables, as far as they are meant for this process.
+// findSupervisor reads the variables that are meant for this process.
 func findSupervisor(env []string) supervisor {
 	s := supervisor{notifySocket: lookup(env, "NOTIFY_SOCKET")}
 	self := strconv.Itoa(os.Getpid())
@@ -34,12 +34,12 @@ func findSupervisor(env []string) supervisor {
 	return s
 }
 
-// listen returns the socket that was handed over, else a new one on the address. Connections that come while no
-// process serves a socket of systemd's wait in it.
+// listen returns the socket that systemd passed, else a new one on the address. In a socket of systemd's, connections wait
+// while the service restarts.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"} {
-		os.Unsetenv(name) // they are not for our children
+		os.Unsetenv(name) // not for child processes
 	}
 	switch s.sockets {
 	case 0:
@@ -50,7 +50,7 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 		defer file.Close() // the listener has a copy
 		return net.FileListener(file)
 	}
-	return nil, fmt.Errorf("%d sockets were handed over, and only one can be served", s.sockets)
+	return nil, fmt.Errorf("systemd passed %d sockets, but Cairn serves only one", s.sockets)
 }
 
 // notify tells systemd the service's state.
@@ -58,7 +58,7 @@ func (s supervisor) notify(state string) error {
 	if s.notifySocket == "" {
 		return nil
 	}
-	conn, err := net.Dial("unixgram", s.notifySocket) // @ stands for an abstract name, here as there
+	conn, err := net.Dial("unixgram", s.notifySocket) // "@" begins an abstract name, for Go as for systemd
 	if err != nil {
 		return fmt.Errorf("notify systemd: %w", err)
 	}
@@ -69,8 +69,8 @@ func (s supervisor) notify(state string) error {
 	return nil
 }
 
-// keepWatchdog tells the watchdog that the service lives, as long as a request through its own front door asks the
-// pool and is answered. That the database is away is an answer too: a restart would not bring it back.
+// keepWatchdog notifies the watchdog as long as the service answers GET /health over its own listener. The answer may be
+// that the database is down: a restart would not help.
 func (s *server) keepWatchdog(ctx context.Context, door net.Addr) {
 	if s.cfg.supervisor.watchdog == 0 {
 		return
@@ -79,7 +79,7 @@ func (s *server) keepWatchdog(ctx context.Context, door net.Addr) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, door.Network(), door.String())
 		},
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // nothing is sent, and nothing believed
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // the request has no secret, and the answer is not read
 		DisableKeepAlives: true,
 	}}
 	tick := time.Tick(s.cfg.supervisor.watchdog / 3)
@@ -93,7 +93,7 @@ func (s *server) keepWatchdog(ctx context.Context, door net.Addr) {
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			s.log.Error("the watchdog is not told that the service lives", "error", err)
+			s.log.Error("watchdog not notified", "error", err)
 		}
 		select {
 		case <-ctx.Done():

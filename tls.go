@@ -9,19 +9,19 @@ import (
 	"syscall"
 )
 
-// certificate is the service's certificate and key, from two files that are looked at for each new connection:
-// what whoever renews them writes counts from the next one on, and the open ones stay.
+// certificate is the service's certificate and key, from two files that are checked for each new connection. So a renewal
+// takes effect with the next connection, and open ones stay.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
 
 	mu     sync.Mutex
-	seen   string // what the files looked like when the pair was read
+	seen   string // time, size and inode of the files when the pair was read
 	pair   *tls.Certificate
-	failed string // what is wrong with the files as they are now, which the log knows
+	failed string // the last error, which has been logged
 }
 
-// loadCertificate reads the files for the first time. They have to be good.
+// loadCertificate reads the files for the first time. It is an error if they are not a valid pair.
 func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, error) {
 	c := &certificate{certFile: certFile, keyFile: keyFile, log: log}
 	if err := c.refresh(); err != nil {
@@ -30,8 +30,8 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, 
 	return c, nil
 }
 
-// current is tls.Config's GetCertificate. New files that are no good, as between the writing of one and the other,
-// change nothing.
+// current is for tls.Config.GetCertificate. If the new files are not a valid pair, as between the writing of one and the
+// other, it returns the old pair.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,14 +40,14 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		failed = err.Error()
 	}
 	if failed != "" && failed != c.failed { // once, not for each connection
-		c.log.Error("the new certificate is not taken up", "error", failed)
+		c.log.Error("new certificate rejected", "error", failed)
 	}
 	c.failed = failed
 	return c.pair, nil
 }
 
-// refresh reads the files if they look otherwise than when they were last read well: what was wrong may be mended by what
-// does not show, such as a parent directory's mode.
+// refresh reads the files if they changed since they were last read without an error. After an error it reads them each
+// time: the cause may lie elsewhere, as in the mode of a directory.
 func (c *certificate) refresh() error {
 	seen := ""
 	for _, name := range []string{c.certFile, c.keyFile} {

@@ -91,7 +91,7 @@ func TestTLS(t *testing.T) {
 	if serial, _ := get(browser()); serial != 1 {
 		t.Errorf("with a bad file: serial %d", serial)
 	}
-	waitFor(t, "the log to say so", func() bool { return strings.Contains(ts.log.String(), "the new certificate is not taken up") })
+	waitFor(t, "the log to say so", func() bool { return strings.Contains(ts.log.String(), "new certificate rejected") })
 
 	pool.AddCert(writeCertificate(t, dir, 2))
 	if serial, _ := get(browser()); serial != 2 {
@@ -115,7 +115,7 @@ func TestBadCertificate(t *testing.T) {
 	for _, c := range []struct{ cert, key, says string }{
 		{dir + "/cert.pem", other + "/key.pem", "private key does not match public key"},
 		{dir + "/none.pem", dir + "/key.pem", "no such file"},
-		{dir + "/cert.pem", "", "go together"},
+		{dir + "/cert.pem", "", "must be set together"},
 	} {
 		env := append(base, "CAIRN_TLS_CERT="+c.cert, "CAIRN_TLS_KEY="+c.key)
 		err := run(context.Background(), []string{"serve"}, env, nil, io.Discard, io.Discard)
@@ -199,7 +199,7 @@ func TestCertificateReadLater(t *testing.T) {
 			t.Errorf("serial %d", n)
 		}
 	}
-	if n := strings.Count(log.String(), "not taken up"); n != 1 {
+	if n := strings.Count(log.String(), "new certificate rejected"); n != 1 {
 		t.Errorf("logged %d times", n)
 	}
 	write(good) // the same size, time and inode

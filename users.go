@@ -27,20 +27,20 @@ type user struct {
 	LastLoginAt *time.Time `json:"last_login_at"`
 }
 
-// tag is the user's entity tag, for If-Match. That he logs in does not change it: nobody's change is lost by that.
+// tag returns the user's entity tag, for If-Match. It leaves out the last login, which no edit can overwrite.
 func (u user) tag() string {
 	u.LastLoginAt = nil
-	body, _ := encodeJSON(u) // never fails: it is text, times and lists
+	body, _ := encodeJSON(u) // never fails: the fields are text, times and lists
 	return entityTag(body)
 }
 
-// writeUser answers with a user and his entity tag.
+// writeUser answers with a user and the user's entity tag.
 func writeUser(w http.ResponseWriter, u user) error {
 	w.Header().Set("ETag", u.tag())
 	return writeJSON(w, http.StatusOK, u)
 }
 
-// userColumns are the columns of a user, of the table users under the name u.
+// userColumns are the columns of a user. The table users is u.
 const userColumns = `
 	u.id::text AS id, u.username, u.email, u.display_name, u.status,
 	ARRAY(
@@ -52,63 +52,43 @@ const userColumns = `
 	) AS roles,
 	u.created_at, u.updated_at, u.last_login_at`
 
-// The values of a user's status.
+// The values of users.status.
 const (
 	statusActive   = "active"
 	statusDisabled = "disabled"
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: all, or those with a status, with a role, and with q in a name or e-mail,
-// in the order of sort, which a minus before it turns round.
+// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q in a name or e-mail
+// address. sort names the order; a minus before it reverses it.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
-	none := uuidText([16]byte{})
-	first := map[string][]string{
-		"username":       {"", none},
-		"-username":      {"~", none}, // after every name
-		"created_at":     {"-infinity", none},
-		"-created_at":    {"infinity", none},
-		"last_login_at":  {"-infinity", none},
-		"-last_login_at": {"infinity", none},
-	}
+	order, known := userOrders()[f.sort]
 	var v invalid
-	v.check(first[f.sort] != nil, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
+	v.check(known, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
 	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254, "q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
 	v.check(f.status == nil || isStatus(*f.status), "status", "unknown", "must be active, disabled or pending")
 	if err := v.err(); err != nil {
 		return err
 	}
-	return writeList(s, w, r, first[f.sort], func(after []string, limit int) ([]user, error) {
+	return writeList(s, w, r, []string{order.first, uuidText([16]byte{})}, func(after []string, limit int) ([]user, error) {
 		return listUsers(r.Context(), s.db, f, after, limit)
-	}, func(u user) []string {
-		key := u.Username
-		switch strings.TrimPrefix(f.sort, "-") {
-		case "created_at":
-			key = u.CreatedAt.Format(time.RFC3339Nano)
-		case "last_login_at":
-			key = "-infinity" // who never has
-			if u.LastLoginAt != nil {
-				key = u.LastLoginAt.Format(time.RFC3339Nano)
-			}
-		}
-		return []string{key, u.ID}
-	})
+	}, func(u user) []string { return []string{order.key(u), u.ID} })
 }
 
-// isStatus says whether a user's status can be that.
+// isStatus reports whether text is a value of a user's status.
 func isStatus(text string) bool {
 	return slices.Contains([]string{statusActive, statusDisabled, statusPending}, text)
 }
 
-// passwordToken is what lets a user set his password, once. It is shown to who made it, and nowhere else.
+// passwordToken lets a user set a password, once. Only the response to its creation shows it.
 type passwordToken struct {
 	PasswordToken string    `json:"password_token"`
 	ExpiresAt     time.Time `json:"expires_at"`
 }
 
-// createUser answers POST /api/v1/users: a user without a password, and the token to set one.
+// createUser answers POST /api/v1/users with a user who has no password, and the token to set one.
 func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	in := struct {
 		Username    string   `json:"username"`
@@ -130,7 +110,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		passwordToken
 	}
 	err := s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		if created.user, err = addUser(ctx, tx, by, n); err != nil {
+		if created.user, err = createUser(ctx, tx, by, n); err != nil {
 			return err
 		}
 		created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
@@ -152,7 +132,7 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeUser(w, u)
 }
 
-// updateUser answers PATCH /api/v1/users/{id}: what is not there stays as it is.
+// updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username    *string `json:"username"`
@@ -181,7 +161,7 @@ func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	var v invalid
-	v.check(in.Roles != nil, "roles", "missing", "must be there; an empty list takes all roles away")
+	v.check(in.Roles != nil, "roles", "missing", "is required; an empty list takes all roles away")
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -190,14 +170,14 @@ func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error 
 	})
 }
 
-// changeUser does something to the user of the path, and answers with the user as it is then.
+// changeUser runs do on the user of the path and answers with the changed user.
 func (s *server) changeUser(w http.ResponseWriter, r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
 	var after user
-	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		err := do(ctx, tx, by, target)
-		if err == nil {
-			after, err = getUser(ctx, tx, target.ID)
+	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
+		if err := do(ctx, tx, by, target); err != nil {
+			return err
 		}
+		after, err = getUser(ctx, tx, target.ID)
 		return err
 	})
 	if err != nil {
@@ -211,7 +191,7 @@ func (s *server) deleteUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.actOnUser(r, deleteUser))
 }
 
-// createPasswordReset answers POST /api/v1/users/{id}/password-reset: a token to hand over.
+// createPasswordReset answers POST /api/v1/users/{id}/password-reset with a token for the user.
 func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) error {
 	var token passwordToken
 	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
@@ -242,7 +222,7 @@ func (s *server) listUserTokens(w http.ResponseWriter, r *http.Request) error {
 	return s.writeAPITokens(w, r, u.ID)
 }
 
-// pathUser returns the user that the request's path names.
+// pathUser returns the user whose id is in the path, or errNotFound.
 func (s *server) pathUser(r *http.Request) (user, error) {
 	id, err := pathUUID(r, "id")
 	if err != nil {
@@ -267,7 +247,8 @@ func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// actOnUser does something to the user of the path, if the caller may act on him.
+// actOnUser runs do on the user of the path, under lockAccess. It checks first that the caller may act on this user, and
+// that If-Match, if given, names the user's entity tag.
 func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
 	id, err := pathUUID(r, "id")
 	if err != nil {
@@ -285,7 +266,7 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 	})
 }
 
-// optional is the value of a query parameter, or nil where it is not given.
+// optional returns the value of a query parameter, or nil if the parameter is absent.
 func optional(query map[string][]string, name string) *string {
 	if values := query[name]; len(values) > 0 {
 		return &values[0]
@@ -295,105 +276,128 @@ func optional(query map[string][]string, name string) *string {
 
 // userFilter says which users are listed, and in which order.
 type userFilter struct {
-	sort               string
+	sort               string  // a key of userOrders
 	status, part, role *string // nil: any
 }
 
-// listUsers returns users. All by name, the common case, is planned once, since it yields no more than a page. Any other
-// is planned for its filters. How a part of names is spread over the order the planner cannot know: it is looked for
-// among the first 10,000, then among all; not with a role, all of whose holders would be sorted to know the first.
+// userOrder is an order of the list of users. Two keys place a user in it: the one from key, and the id.
+type userOrder struct {
+	first string            // a key before that of every user
+	key   func(user) string // in text
+	after string            // SQL: the user u comes after the keys $1 and $2
+	by    string            // SQL: ORDER BY
+}
+
+// userOrders returns the orders by the value of the query parameter sort.
+func userOrders() map[string]userOrder {
+	name := func(u user) string { return u.Username }
+	created := func(u user) string { return u.CreatedAt.Format(time.RFC3339Nano) }
+	login := func(u user) string {
+		if u.LastLoginAt == nil { // the user has never signed in
+			return "-infinity"
+		}
+		return u.LastLoginAt.Format(time.RFC3339Nano)
+	}
+	const lastLogin = `coalesce(u.last_login_at, '-infinity')`
+	return map[string]userOrder{
+		"username":       {"", name, `(u.username, u.id) > ($1, $2::uuid)`, `u.username`},
+		"-username":      {"~", name, `(u.username, u.id) < ($1, $2::uuid)`, `u.username DESC`},
+		"created_at":     {"-infinity", created, `(u.created_at, u.id) > ($1::timestamptz, $2::uuid)`, `u.created_at, u.id`},
+		"-created_at":    {"infinity", created, `(u.created_at, u.id) < ($1::timestamptz, $2::uuid)`, `u.created_at DESC, u.id DESC`},
+		"last_login_at":  {"-infinity", login, `(` + lastLogin + `, u.id) > ($1::timestamptz, $2::uuid)`, lastLogin + `, u.id`},
+		"-last_login_at": {"infinity", login, `(` + lastLogin + `, u.id) < ($1::timestamptz, $2::uuid)`, lastLogin + ` DESC, u.id DESC`},
+	}
+}
+
+// listUsers returns up to limit users after the keys in after.
+//
+// The plain list by name is a prepared statement. Its constant limit, maxPage and one, lets PostgreSQL keep the plan.
+// All else is planned for its values. A search takes its hits from the next 10,000 users, if these fill the page: the
+// planner cannot know how hits are spread over the order. Otherwise it finds all hits by their index and sorts them.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
-	const byName = `
+	const (
+		byName = `
 		SELECT ` + userColumns + `
 		FROM (SELECT * FROM users WHERE username > $1 ORDER BY username LIMIT 501) u
 		ORDER BY u.username
 		LIMIT $2`
-	const afterKeys = ` CASE $1
-				WHEN 'username' THEN u.username > $2
-				WHEN '-username' THEN u.username < $2
-				WHEN 'created_at' THEN (u.created_at, u.id) > ($2::timestamptz, $3::uuid)
-				WHEN '-created_at' THEN (u.created_at, u.id) < ($2::timestamptz, $3::uuid)
-				WHEN 'last_login_at' THEN (coalesce(u.last_login_at, '-infinity'), u.id) > ($2::timestamptz, $3::uuid)
-				ELSE (coalesce(u.last_login_at, '-infinity'), u.id) < ($2::timestamptz, $3::uuid)
-			END`
-	const matches = ` ($4::text IS NULL OR u.status = $4)
-			AND ($5::text IS NULL OR u.username LIKE lower($5) OR u.email LIKE lower($5) OR lower(u.display_name) LIKE lower($5))`
-	const inOrder = `
-		ORDER BY
-			CASE $1 WHEN 'username' THEN u.username END,
-			CASE $1 WHEN '-username' THEN u.username END DESC,
-			CASE $1 WHEN 'created_at' THEN u.created_at WHEN 'last_login_at' THEN coalesce(u.last_login_at, '-infinity') END,
-			CASE $1 WHEN '-created_at' THEN u.created_at WHEN '-last_login_at' THEN coalesce(u.last_login_at, '-infinity') END DESC,
-			CASE WHEN $1 IN ('created_at', 'last_login_at') THEN u.id END,
-			CASE WHEN $1 IN ('-created_at', '-last_login_at') THEN u.id END DESC
-		LIMIT `
-	const columns = `SELECT ` + userColumns + ` FROM `
-	if f.sort == "username" && f.status == nil && f.part == nil && f.role == nil {
+		columns = `SELECT ` + userColumns + ` FROM `
+		matches = `
+		($3::text IS NULL OR u.status = $3)
+		AND ($4::text IS NULL OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))`
+	)
+	if f == (userFilter{sort: "username"}) {
 		return collect[user](ctx, q, "list users", byName, after[0], limit)
 	}
-	from, args := `users u`, []any{pgx.QueryExecModeExec, f.sort, after[0], after[1], f.status, nil, limit}
-	if f.role != nil {
+	var pattern *string
+	if f.part != nil {
+		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%")
+	}
+	order := userOrders()[f.sort]
+	args := []any{pgx.QueryExecModeExec, after[0], after[1], f.status, pattern, limit}
+	from, sorted := `users u WHERE `+order.after+` AND `+matches, ` ORDER BY `+order.by+` LIMIT `
+	switch {
+	case f.role != nil:
 		role, err := roleNamed(ctx, q, "role", *f.role)
 		if err != nil {
 			return nil, err
 		}
-		from, args = `users u JOIN user_roles f ON f.user_id = u.id AND f.role_id = $7::bigint`, append(args, role.ID)
-	}
-	found := from + ` WHERE` + afterKeys + ` AND` + matches
-	if f.part != nil {
-		args[5] = "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%"
-	}
-	if f.part != nil && f.role == nil {
-		near := columns + `(SELECT * FROM users u WHERE` + afterKeys + inOrder + `10000) u WHERE` + matches + inOrder + `$6`
-		if users, err := collect[user](ctx, q, "list users", near, args...); err != nil || len(users) == limit {
+		from = `users u JOIN user_roles h ON h.user_id = u.id AND h.role_id = $6::bigint WHERE ` + order.after + ` AND ` + matches
+		args = append(args, role.ID)
+	case f.part != nil:
+		near := `(SELECT * FROM users u WHERE ` + order.after + sorted + `10000) u WHERE ` + matches
+		users, err := collect[user](ctx, q, "list users", columns+near+sorted+`$5`, args...)
+		if err != nil || len(users) == limit {
 			return users, err
 		}
-		found = `(SELECT * FROM users u WHERE` + afterKeys + ` AND` + matches + ` OFFSET 0) u`
+		from = `(SELECT * FROM ` + from + ` OFFSET 0) u`
 	}
-	return collect[user](ctx, q, "list users", columns+found+inOrder+`$6`, args...)
+	return collect[user](ctx, q, "list users", columns+from+sorted+`$5`, args...)
 }
 
-// newUser is what a user is made of. The fields have been checked.
+// newUser holds the fields of a user to insert. They have been checked.
 type newUser struct {
 	username     string
 	email        *string
 	displayName  string
 	status       string
-	passwordHash *string // nil: cannot sign in with a password yet
+	passwordHash *string // nil: no password yet
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a name, e-mail address and display name, and puts the first
-// two into the form in which they are stored.
+// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns the first two in the
+// form in which they are stored.
 func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
 	name, ok := normalizeUsername(username)
-	v.check(!slices.Contains([]string{"operator", "cairn"}, name), "username", "reserved", "is how the audit log calls the command line or the service")
+	v.check(!slices.Contains([]string{"operator", "cairn"}, name), "username", "reserved", "names the command line or the service in the audit log")
 	v.check(ok, "username", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
-	if email != nil && *email != "" { // an empty one is none
+	if email != nil && *email != "" { // empty: none
 		address, ok := normalizeEmail(*email)
-		v.check(ok, "email", "malformed", "is no e-mail address")
+		v.check(ok, "email", "malformed", "is not an e-mail address")
 		email = &address
 	}
 	v.check(isLine(displayName, 0, 100), "display_name", "malformed", "must be at most 100 characters without control characters")
 	return name, email
 }
 
-// normalizeUsername returns the name in lower case and whether it can be one at all. Names are ASCII, so none can look
-// like another, and hold no @, so none can be an e-mail address.
+// normalizeUsername returns the name in lower case, and whether it is a valid user name. Names are ASCII, so that no two
+// look alike, and have no @, so that none is an e-mail address.
 func normalizeUsername(name string) (string, bool) {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1]) && strings.Trim(name, letters+"._-") == ""
 	return strings.ToLower(name), ok
 }
 
-// normalizeEmail returns the address in lower case and whether it has the shape of one. It is only a way to log in.
+// normalizeEmail returns the address in lower case, and whether it has the shape of an e-mail address. Users sign in with
+// it; Cairn sends no mail.
 func normalizeEmail(address string) (string, bool) {
 	local, host, _ := strings.Cut(address, "@")
 	odd := strings.ContainsFunc(local+host, func(c rune) bool { return c <= ' ' || c > '~' || c == '@' })
 	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
 }
 
-// isLine: one line of low to high code points, none a control character or one that turns writing around.
+// isLine reports whether text is one line of low to high code points, without control characters, non-characters and
+// characters that reverse the direction of writing.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -401,27 +405,34 @@ func isLine(text string, low, high int) bool {
 	})
 }
 
-// errEmailTaken is a problem 409.
+// errEmailTaken is the 409 of an e-mail address that another user has.
 var errEmailTaken = &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
 
-// addUser makes a user for the actor, if he may do all that the roles allow.
-func addUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
-	granted, err := rolePermissions(ctx, tx, n.roles)
-	if err == nil {
-		err = by.covers(granted)
-	}
-	if err != nil {
+// createUser creates a user, with an audit row. The actor must hold every permission of the roles. The caller holds
+// lockAccess.
+func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
+	if err := by.coversRoles(ctx, tx, n.roles); err != nil {
 		return user{}, err
 	}
-	u, err := createUser(ctx, tx, n)
+	u, err := insertUser(ctx, tx, n)
 	if err != nil {
 		return user{}, err
 	}
 	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
 }
 
-// createUser adds a user; a name or e-mail address that is taken is a problem 409. The caller holds lockAccess.
-func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
+// coversRoles is the subset rule for the permissions of these roles together. A name without a role is a 422.
+func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
+	granted, err := rolePermissions(ctx, q, names)
+	if err != nil {
+		return err
+	}
+	return a.covers(granted)
+}
+
+// insertUser adds a row for a user and grants the roles. A name or e-mail address that is taken is a problem 409.
+// The caller holds lockAccess.
+func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		INSERT INTO users (username, email, display_name, status, password_hash)
 		VALUES ($1, nullif($2, ''), $3, $4, $5)
@@ -437,33 +448,27 @@ func createUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	return getUser(ctx, tx, id)
 }
 
-// nameTaken makes the violation of a unique name or e-mail address a problem 409.
+// nameTaken returns the 409 of a user name or e-mail address that is taken; any other err it wraps with doing.
 func nameTaken(doing string, err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
-		return &problem{status: http.StatusConflict, code: "username_taken", detail: "There is, or was, a user of that name."}
+		return &problem{status: http.StatusConflict, code: "username_taken", detail: "A user has, or had, that name."}
 	case isUniqueViolation(err, "users_email_key"):
 		return errEmailTaken
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// userChange is what is to change of a user; nil leaves it as it is, and an empty e-mail address takes it away.
+// userChange holds the new fields of a user. A nil field stays unchanged; an empty e-mail address removes it.
 type userChange struct {
 	username, email, displayName, status *string
 }
 
-// check says as a problem what is wrong with a change, and puts names into the form in which they are stored.
+// check returns a 422 if a field is invalid. It puts user name and e-mail address into the form in which they are stored.
 func (c *userChange) check() error {
-	username, displayName := "any", ""
-	if c.username != nil {
-		username = *c.username
-	}
-	if c.displayName != nil {
-		displayName = *c.displayName
-	}
 	var v invalid
-	username, c.email = checkIdentity(&v, username, c.email, displayName)
+	username, email := checkIdentity(&v, *cmp.Or(c.username, new("any")), c.email, *cmp.Or(c.displayName, new("")))
+	c.email = email
 	if c.username != nil {
 		c.username = &username
 	}
@@ -471,8 +476,8 @@ func (c *userChange) check() error {
 	return v.err()
 }
 
-// changeUser changes a user. Another status voids his password token and what was begun with the old one; one
-// that is not active ends all that he holds. The caller holds lockAccess and has checked the target.
+// changeUser changes a user. A new status voids the user's password token and logins that began before it; a status other
+// than active also ends all sessions and API tokens. The caller holds lockAccess and has checked the target.
 func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userChange) error {
 	const query = `
 		UPDATE users
@@ -494,37 +499,34 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 		return err
 	}
 	if after.Status != target.Status {
-		err = voidPasswordToken(ctx, tx, target.ID)
-		if err == nil && after.Status != statusActive {
-			err = endEverything(ctx, tx, by, after)
+		if err := voidPasswordToken(ctx, tx, target.ID); err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return err
+		if after.Status != statusActive {
+			if err := endEverything(ctx, tx, by, after); err != nil {
+				return err
+			}
+		}
 	}
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles gives the user other roles, whose permissions the actor must hold, as he must those of the old
-// ones. It voids the user's password token. The caller holds lockAccess and has checked the target.
+// replaceRoles gives the user these roles instead of the old ones. The actor must hold the permissions of both. It voids
+// the user's password token. The caller holds lockAccess and has checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
-	granted, err := rolePermissions(ctx, tx, names)
-	if err == nil {
-		err = by.covers(granted)
+	if err := by.coversRoles(ctx, tx, names); err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = execute(ctx, tx, "take roles away", `DELETE FROM user_roles WHERE user_id = $1`, target.ID)
+	if _, err := execute(ctx, tx, "take roles away", `DELETE FROM user_roles WHERE user_id = $1`, target.ID); err != nil {
+		return err
 	}
-	if err == nil {
-		err = grantRoles(ctx, tx, target.ID, names)
+	if _, err := execute(ctx, tx, "note the change", `UPDATE users SET updated_at = now() WHERE id = $1`, target.ID); err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = execute(ctx, tx, "note the change", `UPDATE users SET updated_at = now() WHERE id = $1`, target.ID)
+	if err := grantRoles(ctx, tx, target.ID, names); err != nil {
+		return err
 	}
-	if err == nil {
-		err = voidPasswordToken(ctx, tx, target.ID)
-	}
-	if err != nil {
+	if err := voidPasswordToken(ctx, tx, target.ID); err != nil {
 		return err
 	}
 	after, err := getUser(ctx, tx, target.ID)
@@ -534,8 +536,8 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, after.Roles)
 }
 
-// deleteUser removes a user and all that he holds; his name is never given out again. What he wrote stays. The
-// caller holds lockAccess and has checked the target.
+// deleteUser deletes a user with sessions, API tokens and roles. Messages and audit rows of the user stay, and nobody gets
+// the user name again. The caller holds lockAccess and has checked the target.
 func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	if err := endEverything(ctx, tx, by, target); err != nil {
 		return err
@@ -546,11 +548,11 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
 }
 
-// resetTTL is how long the token for another password is good.
+// resetTTL is how long the token of a password reset is valid.
 const resetTTL = 15 * time.Minute
 
-// startPasswordReset makes the token with which the user can set another password. The caller holds lockAccess
-// and has checked the target.
+// startPasswordReset creates the token with which the user can set another password. The caller holds lockAccess and has
+// checked the target.
 func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
 	token, err := createPasswordToken(ctx, tx, target.ID, resetTTL)
 	if err != nil {
