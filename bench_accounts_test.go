@@ -92,7 +92,7 @@ func bare(t *testing.T, handler http.HandlerFunc) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.NewJSONHandler(&logBuffer{to: io.Discard}, nil))
+	log := slog.New(slog.NewJSONHandler(io.Discard, nil))
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		h := w.Header()
@@ -138,7 +138,7 @@ func TestBenchAccounts(t *testing.T) {
 	stdout, lines := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- serve(ctx, cfg, slog.New(slog.NewJSONHandler(&logBuffer{to: io.Discard}, nil)), lines, func(s *server) { ts.server = s })
+		done <- serve(ctx, cfg, slog.New(slog.NewJSONHandler(io.Discard, nil)), lines, func(s *server) { ts.server = s })
 	}()
 	defer func() { cancel(); <-done }()
 	line, err := bufio.NewReader(stdout).ReadString('\n')

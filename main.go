@@ -93,8 +93,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if err != nil {
 		return err
 	}
-	log, flush := newLogger(cfg, stderr)
-	defer flush()
+	log := newLogger(cfg, stderr)
 	switch {
 	case command == "config check" && len(args) == 2:
 		return checkConfig(env, stdout)
@@ -128,38 +127,13 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 // isOption says whether an argument looks like an option, which a file's name does not: ./-name is one.
 func isOption(argument string) bool { return strings.HasPrefix(argument, "-") }
 
-// logBuffer collects what is logged and writes it on at least every tenth of a second: else each request costs a write.
-type logBuffer struct {
-	mu sync.Mutex
-	to io.Writer
-	b  []byte
-}
-
-func (l *logBuffer) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.b) == 0 {
-		time.AfterFunc(100*time.Millisecond, l.flush)
-	}
-	l.b = append(l.b, line...)
-	return len(line), nil
-}
-
-// flush writes what is there. A log that cannot be written is lost: there is nowhere to say so.
-func (l *logBuffer) flush() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.to.Write(l.b)
-	l.b = l.b[:0]
-}
-
-// newLogger logs to w, buffered, in the form and from the level that are set. flush comes at the end.
-func newLogger(cfg config, w io.Writer) (log *slog.Logger, flush func()) {
-	options, buffer := &slog.HandlerOptions{Level: cfg.logLevel}, &logBuffer{to: w}
+// newLogger returns a logger that writes to w in the form and from the level that are set.
+func newLogger(cfg config, w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: cfg.logLevel}
 	if cfg.logFormat == "text" || (cfg.logFormat == "" && isTerminal(w)) {
-		return slog.New(slog.NewTextHandler(buffer, options)), buffer.flush
+		return slog.New(slog.NewTextHandler(w, options))
 	}
-	return slog.New(slog.NewJSONHandler(buffer, options)), buffer.flush
+	return slog.New(slog.NewJSONHandler(w, options))
 }
 
 // isTerminal says whether the reader or writer is a terminal (or another character device).
