@@ -22,7 +22,7 @@ type analysis struct {
 	Force          bool   `json:"force"`
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
-	Warnings       []string   `json:"warnings"`     // directories that could not be listed, or not by every instance
+	Warnings       []string   `json:"warnings"`     // directories that not every instance could list
 	FailureCode    *string    `json:"failure_code"` // with state failed
 	Failure        *string    `json:"failure"`
 	RequestedBy    string     `json:"requested_by"`
@@ -31,8 +31,8 @@ type analysis struct {
 	FinishedAt     *time.Time `json:"finished_at"`
 }
 
-// analysisCounts counts files. Once an analysis has succeeded total = added + changed + unchanged;
-// failed are those among them whose row is corrupt or unreadable.
+// analysisCounts counts files. Once an analysis has succeeded, total = added + changed + unchanged,
+// and failed counts those of them whose row is corrupt or unreadable.
 type analysisCounts struct {
 	Total     int64 `json:"total"` // found by the walk
 	Added     int64 `json:"added"`
@@ -42,10 +42,10 @@ type analysisCounts struct {
 	Failed    int64 `json:"failed"`
 }
 
-// progress is how far an analysis is.
+// progress says how far an analysis has got.
 type progress struct {
 	Done        int64  `json:"done"`         // files whose row is stored
-	Expected    *int64 `json:"expected"`     // files; while they are listed as many as last time, null at first
+	Expected    *int64 `json:"expected"`     // files; during the walk as many as last time, if there was one
 	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null where there is none
 }
 
@@ -60,7 +60,7 @@ const (
 	stateCanceled  = "canceled"
 )
 
-// analysisColumns are the columns of an analysis, of the table analyses under the name a.
+// analysisColumns is SQL for the columns of an analysis, from the table analyses a.
 const analysisColumns = `
 	a.id, a.dataset_id, a.state, a.force, a.total, a.added, a.changed, a.unchanged, a.removed, a.failed,
 	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at,
@@ -71,7 +71,7 @@ const analysisColumns = `
 		(extract(epoch FROM now() - a.started_at) * (greatest(a.expected * (a.state = 'walking')::int, a.total)
 			/ nullif(a.added + a.changed + a.unchanged, 0)::float8 - 1))::bigint END AS seconds_left`
 
-// analysisPath is where the API has an analysis.
+// analysisPath returns the path of an analysis in the API.
 func analysisPath(datasetID, id int64) string {
 	return "/api/v1/datasets/" + strconv.FormatInt(datasetID, 10) + "/analyses/" + strconv.FormatInt(id, 10)
 }
@@ -92,8 +92,7 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	}
 	var a analysis
 	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		// The row's lock keeps the dataset, and lets one request at a time find or make the running
-		// analysis.
+		// This lock lets one request at a time find or create the running analysis.
 		d, err := lockDataset(r.Context(), tx, datasetID)
 		if err != nil {
 			return err
@@ -132,11 +131,11 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// maxWait is the longest a client may ask to wait for a change.
+// maxWait is the longest wait that a client may ask for.
 const maxWait = time.Minute
 
-// getAnalysis answers GET …/analyses/{analysis}; with wait=30s when the state has changed, or after
-// that time.
+// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it answers when the state has changed,
+// after that time, or when the service stops.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var wait time.Duration
 	if text := r.URL.Query().Get("wait"); text != "" {
@@ -246,17 +245,16 @@ func (w *analysisWaits) poll(p *poller, what watch) {
 	p.end()
 }
 
-// fileChange is what became of a file in an analysis.
+// fileChange is one file that an analysis found added, changed or removed.
 type fileChange struct {
 	Path   string `json:"path"`
 	Change string `json:"change"` // added, changed or removed
 }
 
-// changesKept is of how many analyses of a dataset the changes are kept.
+// changesKept is the number of analyses of a dataset whose changes are kept.
 const changesKept = 10
 
-// listChanges answers GET …/analyses/{analysis}/changes, in the order of the paths: all, or one
-// kind.
+// listChanges answers GET …/analyses/{analysis}/changes, all or of one kind, ordered by path.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	change := optional(r.URL.Query(), "change")
 	var v invalid
@@ -274,7 +272,7 @@ func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	}, func(f fileChange) []string { return []string{f.Path} })
 }
 
-// cancelAnalysis answers DELETE …/analyses/{analysis}. What has been stored stays.
+// cancelAnalysis answers DELETE …/analyses/{analysis}. Rows that have been stored stay.
 func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 	a, err := s.pathAnalysis(r)
 	if err != nil {
@@ -333,7 +331,7 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 		datasetID, force, requestedBy, changesKept-1)
 }
 
-// runningAnalysis is the id of the dataset's analysis that has not ended, or 0.
+// runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.
 func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64, err error) {
 	const query = `
 		SELECT coalesce(max(id), 0)
@@ -345,10 +343,10 @@ func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64,
 	return id, nil
 }
 
-// newestAnalysis is above the id of every analysis.
+// newestAnalysis is greater than the id of any analysis.
 const newestAnalysis = "9223372036854775807"
 
-// listAnalyses returns a dataset's analyses, the newest first, of those before an id.
+// listAnalyses returns a dataset's analyses with ids less than before, the newest first.
 func listAnalyses(ctx context.Context, q querier, datasetID int64, before string, limit int) ([]analysis, error) {
 	const query = `
 		SELECT ` + analysisColumns + `
@@ -359,8 +357,8 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
 }
 
-// listChanges returns what an analysis found changed after a path. The intervals of its chunks do
-// not overlap, so the first that may hold such a path is the last that begins before it.
+// listChanges returns the changes of an analysis with paths after a path. The intervals of chunks do
+// not overlap, so the first chunk that may have such a path is the last that begins before it.
 func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) (
 	[]fileChange, error) {
 	const query = `
@@ -383,17 +381,16 @@ func listChanges(ctx context.Context, q querier, id int64, change *string, after
 	return collect[fileChange](ctx, q, "list changes", query, id, after, change, limit)
 }
 
-// lockAnalysis takes the lock of one analysis, shared with all that work on it, to the end of the
-// transaction; who ends the analysis takes it alone. It comes before every row of the analysis and
-// its chunks.
+// lockAnalysis takes the advisory lock of an analysis until the end of the transaction. Transactions
+// that store work share it, endAnalysis takes it exclusively. All take it before any row of the
+// analysis or its chunks, so that they cannot deadlock.
 func lockAnalysis(ctx context.Context, tx pgx.Tx, id int64) error {
 	_, err := execute(ctx, tx, "lock analysis", `SELECT pg_advisory_xact_lock_shared($1)`, lockAnalyses+id)
 	return err
 }
 
-// endAnalysis ends an analysis before its time, as failed or canceled, on behalf of the task with
-// that token if there is one. It returns errNotOurs where the analysis has ended, or the task is
-// another's.
+// endAnalysis ends an analysis as failed or canceled. With a token it does so for the holder of that
+// task. It returns errNotOurs if the analysis has ended already, or the token is stale.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const end = `
 		UPDATE analyses

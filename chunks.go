@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -179,7 +180,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 // A file that hangs becomes unreadable, and another goroutine goes on after it.
 func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile) error {
 	for len(files) > 0 {
-		todo := files // of this goroutine
+		todo := slices.Clone(files) // an abandoned goroutine keeps its own
 		err := runDetached(ctx, a, new(atomic.Int64), func(_ context.Context, send func(chunkFile) error) error {
 			return a.readInOrder(t, todo, send)
 		}, func(f chunkFile) error {
