@@ -76,7 +76,7 @@ func (o operation) printUser(asJSON bool, u user) error {
 	return o.print(asJSON, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// userCommand is a command that takes a user's name, does something to him, and shows him as he was found.
+// userCommand returns a command that takes a user's name, runs do, and prints the user: as changed, or if deleted as before.
 func userCommand(name string, do func(context.Context, pgx.Tx, user) error) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		var username string

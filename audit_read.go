@@ -199,7 +199,9 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		)
 		ORDER BY seq DESC
 		LIMIT 1`
-	const rows = `
+	const remove = `
+		WITH seals AS (DELETE FROM audit_seals WHERE seq < $1),
+			marked AS (UPDATE audit_seals SET kid = $2, checkpoint = $3 WHERE seq = $1)
 		DELETE FROM audit_log l
 		USING audit_seals s
 		WHERE s.audit_id = l.id
@@ -220,20 +222,12 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		if _, err := tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`); err != nil {
 			return err
 		}
-		if removed, err = execute(ctx, tx, "remove audit rows", rows, seq); err != nil {
+		number := strconv.FormatInt(seq, 10)
+		removed, err = execute(ctx, tx, "remove audit rows", remove, seq, k.id, k.sealMAC("checkpoint", mac, number))
+		if err != nil {
 			return err
 		}
-		if _, err := execute(ctx, tx, "remove seals", `DELETE FROM audit_seals WHERE seq < $1`, seq); err != nil {
-			return err
-		}
-		const mark = `
-			UPDATE audit_seals
-			SET kid = $2, checkpoint = $3
-			WHERE seq = $1`
-		if _, err := execute(ctx, tx, "mark checkpoint", mark, seq, k.id, k.sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))); err != nil {
-			return err
-		}
-		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+strconv.FormatInt(seq, 10), nil, map[string]any{"removed": removed, "head": hex.EncodeToString(mac)})
+		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+number, nil, map[string]any{"removed": removed, "head": hex.EncodeToString(mac)})
 	})
 	return removed, err
 }

@@ -5,6 +5,8 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -29,15 +31,15 @@ type feature struct {
 	Properties any       `json:"properties"`
 }
 
-// geometry is that of a feature, here always a MultiPolygon.
+// geometry is the geometry of a feature, here always a MultiPolygon.
 type geometry struct {
 	Type        string       `json:"type"`
 	Coordinates multiPolygon `json:"coordinates"`
 }
 
-// fileProperties are those of a file's feature: its row, flat, less what the geometry says.
+// fileProperties are the properties of a file's feature: the fields of its row that are not in the geometry.
 type fileProperties struct {
-	Location string `json:"location"` // the file's path as gdaltindex, run in the dataset root, writes it
+	Location string `json:"location"` // the path as gdaltindex in the dataset root writes it
 	datasetFile
 	Warnings   string `json:"warnings"`
 	Transform  *int   `json:"transform,omitempty"`
@@ -45,8 +47,8 @@ type fileProperties struct {
 	BBox       *int   `json:"bbox,omitempty"`
 }
 
-// getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson: the files that the filter lets through, those
-// without an extent only with all=1.
+// getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson with the files that match the filter. It leaves out
+// files without an extent unless all=1.
 func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	d, err := s.pathDataset(r)
 	if err != nil {
@@ -74,8 +76,8 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// eachFile hands over all files that the filter lets through. It reads them in batches, so that a client that is slow
-// holds no connection to the database.
+// eachFile calls do with each file that matches the filter. It reads in batches, so that a slow client holds no connection
+// of the pool.
 func (s *server) eachFile(r *http.Request, f fileFilter, do func(datasetFile) error) error {
 	ctx := r.Context()
 	const batch = 1000
@@ -103,19 +105,19 @@ func (s *server) eachFile(r *http.Request, f fileFilter, do func(datasetFile) er
 	}
 }
 
-// writeFeatures answers with a FeatureCollection of what read emits, one after the other, in gzip where the client
-// takes that. Its context has no time limit, but ends when the client leaves.
+// writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the client accepts it. The
+// context of read has no time limit, but ends when the client leaves.
 func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 	read func(ctx context.Context, emit func(feature) error) error) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/geo+json")
 	h.Set("Vary", "Accept-Encoding")
 	buffer := bufio.NewWriterSize(w, 64<<10)
-	out, closeOut := io.Writer(buffer), func() error { return nil }
-	if takesGzip(r.Header.Get("Accept-Encoding")) {
+	out, finish := io.Writer(buffer), buffer.Flush
+	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		h.Set("Content-Encoding", "gzip")
-		zipped, _ := gzip.NewWriterLevel(buffer, gzip.BestSpeed) // fails on a level that is none
-		out, closeOut = zipped, zipped.Close
+		zipped, _ := gzip.NewWriterLevel(buffer, gzip.BestSpeed) // fails only for an unknown level
+		out, finish = zipped, func() error { return errors.Join(zipped.Close(), buffer.Flush()) }
 	}
 	if r.Method == http.MethodHead {
 		return nil
@@ -124,36 +126,35 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 	if err != nil {
 		return err
 	}
-	before := `{"type":"FeatureCollection","name":` + string(title) + `,"features":[` + "\n"
-	err = read(r.Context(), func(f feature) error {
+	separator := ""
+	ctx := r.Context()
+	fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
+	err = read(ctx, func(f feature) error {
 		encoded, err := encodeJSON(f)
-		if err == nil { // as long as the client goes on reading it may take its time
-			err = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute))
-		}
 		if err != nil {
 			return err
 		}
-		if _, err := io.WriteString(out, before+string(encoded)); err != nil || r.Context().Err() != nil {
+		// A slow client may take its time as long as it goes on reading.
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(out, separator+string(encoded)); err != nil || ctx.Err() != nil {
 			return context.Canceled // the client left
 		}
-		before = ","
+		separator = ","
 		return nil
 	})
 	if err != nil {
-		h.Del("Content-Encoding") // where nothing is out yet the answer is a problem
+		h.Del("Content-Encoding") // if nothing has been sent yet, the answer is a problem
 		return err
 	}
-	if before == "," {
-		before = ""
-	}
-	io.WriteString(out, before+"]}\n") // as below, an error means that the client left
-	closeOut()
-	buffer.Flush()
+	io.WriteString(out, "]}\n") // an error here or below means that the client left
+	finish()
 	return nil
 }
 
-// takesGzip says whether Accept-Encoding (RFC 9110, section 12.5.3) names gzip, and not with weight 0.
-func takesGzip(accepted string) bool {
+// acceptsGzip reports whether Accept-Encoding (RFC 9110, section 12.5.3) names gzip with a weight above 0.
+func acceptsGzip(accepted string) bool {
 	for one := range strings.SplitSeq(accepted, ",") {
 		coding, weight, _ := strings.Cut(strings.ToLower(strings.ReplaceAll(one, " ", "")), ";")
 		if coding == "gzip" {
@@ -163,7 +164,7 @@ func takesGzip(accepted string) bool {
 	return false
 }
 
-// geometryOf is where a file lies: nil where that is not known in degrees.
+// geometryOf returns the outline of a file, or nil if it is unknown in degrees.
 func geometryOf(m ElevationDatasetFileMeta) *geometry {
 	if m.BBox == nil {
 		return nil
@@ -175,8 +176,8 @@ func geometryOf(m ElevationDatasetFileMeta) *geometry {
 	return &geometry{"MultiPolygon", parts}
 }
 
-// footprint is the outline of a file's raster in degrees, counter-clockwise and cut at 180°. Its edges are as straight
-// as the raster's own in its CRS; where that has no code that we know, it is the box.
+// footprint returns the outline of a file's raster in degrees, counter-clockwise and cut at 180°. Its edges follow those of
+// the raster in its CRS. If the registry does not know the CRS, the outline is the box.
 func footprint(m ElevationDatasetFileMeta) multiPolygon {
 	ring := m.outline()
 	west, east := math.Inf(1), math.Inf(-1)
@@ -207,8 +208,8 @@ func footprint(m ElevationDatasetFileMeta) multiPolygon {
 	return parts
 }
 
-// outline is the ring of the raster's edge, its longitudes in one piece; nil where its CRS is not known. One that goes
-// round a pole has the pole as an edge.
+// outline returns the ring of the raster's edge, with continuous longitudes, or nil if its CRS is unknown. A ring around a
+// pole has the pole as an edge.
 func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
@@ -216,7 +217,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	}
 	p, t, w, h := crs.projection, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
 	segments := 1
-	if p.method != methodGeographic { // a degree in so many chords: off by some metres at most
+	if p.method != methodGeographic { // about 8 chords a degree: off by some metres at most
 		turn := m.BBox[2] - m.BBox[0]
 		if turn <= 0 {
 			turn += 360
@@ -226,7 +227,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	corners := [...][2]float64{{0, 0}, {0, h}, {w, h}, {w, 0}, {0, 0}}
 	for edge := range 4 {
 		from, to := corners[edge], corners[edge+1]
-		for i := range segments + edge/3 { // the last edge comes back to the first corner
+		for i := range segments + edge/3 { // the last edge returns to the first corner
 			f := float64(i) / float64(segments)
 			lon, lat, err := p.inverse(applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1])))
 			if err != nil {
@@ -247,7 +248,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	return append(ring, position{ring[last][0], pole}, position{ring[0][0], pole})
 }
 
-// cutRing is the part of a ring where side times longitude is not less than a limit (Sutherland and Hodgman).
+// cutRing returns the part of a ring in which side times longitude is at least limit (Sutherland and Hodgman).
 func cutRing(ring []position, side, limit float64) (part []position) {
 	for i, to := range ring {
 		from := ring[(i+len(ring)-1)%len(ring)]
@@ -262,7 +263,7 @@ func cutRing(ring []position, side, limit float64) (part []position) {
 	return part
 }
 
-// signedArea is twice the area of a ring in square degrees, negative where it goes clockwise.
+// signedArea returns twice the area of a ring in square degrees. It is negative for a clockwise ring.
 func signedArea(ring []position) (area float64) {
 	for i, to := range ring {
 		from := ring[(i+len(ring)-1)%len(ring)]

@@ -1,9 +1,9 @@
--- The queries of the folder report, by name; :tiles and :grid_tiles stand for those. Findings are rows of code, path,
--- detail and the total of the code, at most 20 of each, in the order of codes.
+-- The queries of the folder report, by name. :tiles and :grid_tiles stand for the queries of these names. A query for
+-- findings returns code, path, detail and the total of the code, at most 20 rows of each code, in the order of codes.
 
 -- query tiles
--- A dataset's rasters with edges along the axes of their CRS: $1 is the dataset. What is too large or too small to
--- reckon with is none.
+-- The rasters of the dataset $1 whose edges are parallel to the axes of their CRS. Sizes too large or too small to compute
+-- with are left out.
 SELECT *
 FROM (
   SELECT path, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
@@ -18,8 +18,8 @@ FROM (
 WHERE least(dx, dy, w, h) > 1e-12
 
 -- query grid_tiles
--- The tiles of one grid: of CRS $2 and pixel height $3, with its origin at $4, $5 and steps of $6, $7. With the cells that
--- they cover: the one that their centre is in, and all whose centres they hold. What is larger than 64 cells is no tile.
+-- The tiles of the grid of CRS $2 and pixel height $3, with origin $4, $5 and steps $6, $7. A tile covers the cell around
+-- its centre, and every cell whose centre it holds. A raster larger than 64 cells is not a tile.
 SELECT *,
   least(floor(u + uw / 2), ceil(u - 0.49))::bigint AS column_from, greatest(floor(u + uw / 2), floor(u + uw - 0.51))::bigint AS column_to,
   least(floor(v + vh / 2), ceil(v - 0.49))::bigint AS row_from, greatest(floor(v + vh / 2), floor(v + vh - 0.51))::bigint AS row_to,
@@ -38,7 +38,7 @@ ORDER BY tiles DESC, crs, pixel
 LIMIT 20
 
 -- query step
--- From a tile to the next of its row and of its column, in the median.
+-- The median step from a tile to the next one in its row, and in its column.
 SELECT
   coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN $6::float8 / 2 AND $6 * 1.001), $6),
   coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY north) FILTER (WHERE north BETWEEN $7::float8 / 2 AND $7 * 1.001), $7)
@@ -51,7 +51,7 @@ FROM (
 ) t
 
 -- query origin
--- Where the median tile lies, from the next corner of the grid.
+-- The median offset of tiles from the grid, as its new origin.
 SELECT
   percentile_disc(0.5) WITHIN GROUP (ORDER BY x - $6::float8 * round((x - $4::float8) / $6)),
   percentile_disc(0.5) WITHIN GROUP (ORDER BY y - $7::float8 * round((y - $5::float8) / $7))
@@ -59,13 +59,13 @@ FROM (:tiles) t
 WHERE crs = $2 AND pixel = $3
 
 -- query cells
--- Every cell that has a tile.
+-- Every cell with a tile.
 SELECT DISTINCT r AS row, c AS from, c AS to
 FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
 ORDER BY r, c
 
 -- query unread
--- What cannot be read, among it what is named as the other rasters are but is none; and what lies nowhere.
+-- Files that cannot be read, unsupported ones with the extension of readable ones, and files without an extent.
 SELECT code, path, detail, total
 FROM (
   SELECT *, count(*) OVER (PARTITION BY code) AS total, row_number() OVER (PARTITION BY code ORDER BY path) AS nth
@@ -87,7 +87,7 @@ WHERE nth <= 20
 ORDER BY code DESC, path
 
 -- query duplicates
--- Tiles of the same extent, to a tenth of a pixel, and size.
+-- Tiles of the same extent, to a tenth of a pixel, and the same size in pixels.
 SELECT 'duplicate' AS code, path, 'the same as ' || first AS detail, count(*) OVER () AS total
 FROM (
   SELECT path, min(path) OVER (PARTITION BY crs, pixel, round(x / dx * 10), round(y / dy * 10), round(w / dx), round(h / dy)) AS first
@@ -98,7 +98,7 @@ ORDER BY path
 LIMIT 20
 
 -- query overlaps
--- Tiles that share a cell of their grid with another, and some of its area.
+-- Tiles that share a cell, and some area, with another tile.
 SELECT 'overlap' AS code, path, format('column %s, row %s of its grid, as %s', c, r, first) AS detail, count(*) OVER () AS total
 FROM (
   SELECT *, first_value(path) OVER cell AS first, first_value(ARRAY[x, y, x + w, y + h]) OVER cell AS box
@@ -111,7 +111,7 @@ ORDER BY path, r, c
 LIMIT 20
 
 -- query seams
--- Tiles that are off the grid by a part of a pixel.
+-- Tiles whose offset from the grid is not a whole number of pixels.
 SELECT 'seam' AS code, path, format('off by %s, %s pixels', round(off_x::numeric, 2), round(off_y::numeric, 2)) AS detail, count(*) OVER () AS total
 FROM (:grid_tiles) t
 WHERE abs(off_x - round(off_x)) > 0.05 OR abs(off_y - round(off_y)) > 0.05
@@ -119,7 +119,7 @@ ORDER BY path
 LIMIT 20
 
 -- query odd
--- Files whose attributes are not those of most.
+-- Files with an attribute that differs from the most common value.
 WITH attributes AS NOT MATERIALIZED (
   SELECT path, code, coalesce(value, 'none') AS value
   FROM elevation_dataset_file_meta, LATERAL (VALUES
@@ -145,8 +145,8 @@ WHERE nth <= 20
 ORDER BY code, path
 
 -- query names
--- Names that should hold coordinates of the lower or the upper left corner, in units, kilometres or tens of them, as most
--- do; and the reader's own warning.
+-- If at least three quarters of the names hold the coordinates of the lower or upper left corner, in units, kilometres, 10
+-- or 100 km: the other files. Also files with the reader's warning about their name.
 WITH named AS MATERIALIZED (
   SELECT path, format('at %s, %s', x, y) AS place, EXISTS (
     SELECT

@@ -242,11 +242,10 @@ func roleTaken(doing string, err error) error {
 // grantPermissions gives the role these permissions and no others.
 func grantPermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string) error {
 	const query = `
+		WITH gone AS (DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($2))
 		INSERT INTO role_permissions (role_id, permission)
-		SELECT DISTINCT $1::bigint, unnest($2::text[])`
-	if _, err := execute(ctx, tx, "take permissions away", `DELETE FROM role_permissions WHERE role_id = $1`, id); err != nil {
-		return err
-	}
+		SELECT DISTINCT $1::bigint, unnest($2::text[])
+		ON CONFLICT DO NOTHING`
 	_, err := execute(ctx, tx, "grant permissions", query, id, granted)
 	return err
 }
@@ -259,6 +258,10 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		SET name = coalesce($2, name),
 			description = coalesce($3, description)
 		WHERE id = $1`
+	const void = `
+		DELETE FROM password_tokens t
+		USING user_roles ur
+		WHERE ur.user_id = t.user_id AND ur.role_id = $1`
 	if err := c.check(); err != nil {
 		return role{}, err
 	}
@@ -275,7 +278,7 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		if err := grantPermissions(ctx, tx, before.ID, c.permissions); err != nil {
 			return role{}, err
 		}
-		if err := voidTokensOfRole(ctx, tx, before.ID); err != nil {
+		if _, err := execute(ctx, tx, "void password tokens of a role", void, before.ID); err != nil {
 			return role{}, err
 		}
 	}
@@ -284,16 +287,6 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return role{}, err
 	}
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
-}
-
-// voidTokensOfRole voids the password tokens of the users who hold the role.
-func voidTokensOfRole(ctx context.Context, tx pgx.Tx, id int64) error {
-	const query = `
-		DELETE FROM password_tokens t
-		USING user_roles ur
-		WHERE ur.user_id = t.user_id AND ur.role_id = $1`
-	_, err := execute(ctx, tx, "void password tokens of a role", query, id)
-	return err
 }
 
 // deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role with holders is a 409. The
@@ -337,10 +330,11 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 // reassignRole gives the holders of a role the one of that name instead, and returns it. It voids their password tokens.
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
+		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id),
+			tokens AS (DELETE FROM password_tokens t USING holders h WHERE h.user_id = t.user_id)
 		INSERT INTO user_roles (user_id, role_id)
 		SELECT user_id, $2
-		FROM user_roles
-		WHERE role_id = $1
+		FROM holders
 		ON CONFLICT DO NOTHING`
 	next, err := roleNamed(ctx, tx, "reassign", name)
 	if err != nil {
@@ -352,12 +346,6 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
 	}
-	if err := voidTokensOfRole(ctx, tx, old.ID); err != nil {
-		return role{}, err
-	}
-	if _, err := execute(ctx, tx, "reassign role", move, old.ID, next.ID); err != nil {
-		return role{}, err
-	}
-	_, err = execute(ctx, tx, "take role away", `DELETE FROM user_roles WHERE role_id = $1`, old.ID)
+	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	return next, err
 }

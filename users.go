@@ -514,19 +514,19 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 // replaceRoles gives the user these roles instead of the old ones. The actor must hold the permissions of both. It voids
 // the user's password token. The caller holds lockAccess and has checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
+	const takeAway = `
+		WITH roles AS (DELETE FROM user_roles WHERE user_id = $1),
+			tokens AS (DELETE FROM password_tokens WHERE user_id = $1)
+		UPDATE users
+		SET updated_at = now()
+		WHERE id = $1`
 	if err := by.coversRoles(ctx, tx, names); err != nil {
 		return err
 	}
-	if _, err := execute(ctx, tx, "take roles away", `DELETE FROM user_roles WHERE user_id = $1`, target.ID); err != nil {
-		return err
-	}
-	if _, err := execute(ctx, tx, "note the change", `UPDATE users SET updated_at = now() WHERE id = $1`, target.ID); err != nil {
+	if _, err := execute(ctx, tx, "take roles away", takeAway, target.ID); err != nil {
 		return err
 	}
 	if err := grantRoles(ctx, tx, target.ID, names); err != nil {
-		return err
-	}
-	if err := voidPasswordToken(ctx, tx, target.ID); err != nil {
 		return err
 	}
 	after, err := getUser(ctx, tx, target.ID)
