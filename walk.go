@@ -294,11 +294,6 @@ func (n neighbours) of(name string) int64 {
 	return sum
 }
 
-// isListed says whether an extension, with its dot and in any case, is in a list with a blank around each.
-func isListed(extension, list string) bool {
-	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
-}
-
 // isSettled says whether a file's time of change is old enough at a moment that any later change shows in it: file
 // systems tell times by up to two seconds apart.
 func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
@@ -602,15 +597,4 @@ func notRegular(mode fs.FileMode) error {
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"
-}
-
-// reasonOf is what went wrong, without the path that an *fs.PathError repeats.
-func reasonOf(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err
-	}
-	if err == io.EOF {
-		return "unexpected end"
-	}
-	return strings.ToValidUTF8(err.Error(), "?")
 }
