@@ -3,21 +3,51 @@ package main
 import (
 	"cmp"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// userDefined is the value of a code key that says "no EPSG code: see the other keys".
-const userDefined = 32767
+// GeoKeys, less "GeoKey" in their names: OGC GeoTIFF 1.1 (19-008r4), section 7; GDAL's own 2062.
+const (
+	keyModelType, keyRasterType, keyCitation              = 1024, 1025, 1026
+	keyGeodeticCRS, keyGeodeticCitation, keyGeodeticDatum = 2048, 2049, 2050
+	keyPrimeMeridian, keyPrimeMeridianLongitude           = 2051, 2061
+	keyGeogAngularUnits, keyGeogAngularUnitSize           = 2054, 2055
+	keyEllipsoid, keyEllipsoidInvFlattening               = 2056, 2059
+	keyEllipsoidSemiMajorAxis, keyEllipsoidSemiMinorAxis  = 2057, 2058
+	keyGeogTOWGS84                                        = 2062
+	keyProjectedCRS, keyProjectedCitation                 = 3072, 3073
+	keyProjection, keyProjMethod                          = 3074, 3075
+	keyProjLinearUnits, keyProjLinearUnitSize             = 3076, 3077
+	keyProjStdParallel1, keyProjStdParallel2              = 3078, 3079
+	keyProjNatOriginLong, keyProjNatOriginLat             = 3080, 3081
+	keyProjFalseEasting, keyProjFalseNorthing             = 3082, 3083
+	keyProjFalseOriginLong, keyProjFalseOriginLat         = 3084, 3085
+	keyProjFalseOriginEasting, keyProjFalseOriginNorthing = 3086, 3087
+	keyProjCenterLong, keyProjCenterLat                   = 3088, 3089
+	keyProjCenterEasting, keyProjCenterNorthing           = 3090, 3091
+	keyProjScaleAtNatOrigin, keyProjScaleAtCenter         = 3092, 3093
+	keyProjAzimuthAngle, keyProjRectifiedGridAngle        = 3094, 3096
+	keyProjStraightVertPoleLong                           = 3095
+	keyVertical, keyVerticalCitation, keyVerticalDatum    = 4096, 4097, 4098
+)
 
-// geoKeys is a file's GeoKeys (OGC GeoTIFF 1.1, 19-008r4) as they stand.
+// Values of GeoKeys.
+const (
+	rasterPixelIsArea, rasterPixelIsPoint = 1, 2
+	userDefined                           = 32767 // in place of a code: other keys describe the thing
+)
+
+// geoKeys is the GeoKeys of a file: OGC GeoTIFF 1.1, section 7.1.
 type geoKeys struct {
-	entries []float64 // of GeoKeyDirectory: id, tag of the value (0: here), count, value or index of it; nil where absent
+	entries []float64 // nil, or for each key: id, tag of the value (0: here), count, value or its index
 	doubles []float64 // GeoDoubleParams
 	ascii   []byte    // GeoAsciiParams
 }
 
-// readGeoKeys reads the keys. One that points outside its tag breaks them all, as in libgeotiff: they may be mispaired.
+// readGeoKeys reads the GeoKeys. If one points outside its tag, all are an error as in libgeotiff:
+// the tags may belong to different files.
 func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	directory, ok := d.field(tagGeoKeyDirectory)
 	if !ok {
@@ -29,12 +59,12 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	}
 	for _, w := range words {
 		if !(w >= 0 && w <= math.MaxUint16) || w != math.Trunc(w) {
-			return k, problemf(fileStatusCorrupt, "GeoKeyDirectory (tag 34735) holds %v, which is no SHORT", w)
+			return k, corruptf("GeoKeyDirectory (tag 34735) holds %v, which is not a SHORT", w)
 		}
 	}
 	// Header: version, revision, minor revision, number of keys.
 	if len(words) < 4 || words[0] > 1 || words[3] > maxGeoKeys || 4+4*int(words[3]) > len(words) {
-		return k, problemf(fileStatusCorrupt, "GeoKeyDirectory (tag 34735) of %d numbers has no header of version 1 that fits", len(words))
+		return k, corruptf("GeoKeyDirectory (tag 34735) of %d numbers has no valid header of version 1", len(words))
 	}
 	doubleField, ok := d.field(tagGeoDoubleParams)
 	if ok {
@@ -49,26 +79,26 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	}
 	entries := words[4 : 4+4*int(words[3])]
 	for e := entries; len(e) > 0; e = e[4:] {
-		end, sound := uint64(e[2]+e[3]), false
+		end, inside := uint64(e[2]+e[3]), false
 		switch e[1] {
 		case 0: // the value is here
-			sound = e[2] == 1
+			inside = e[2] == 1
 		case tagGeoKeyDirectory:
-			sound = end <= directory.count
+			inside = end <= directory.count
 		case tagGeoDoubleParams:
-			sound = end <= doubleField.count
+			inside = end <= doubleField.count
 		case tagGeoASCIIParams:
-			sound = end <= asciiField.count+1 // writers count a NUL that they did not write
+			inside = end <= asciiField.count+1 // some writers count a NUL that they did not write
 		}
-		if !sound {
-			return k, problemf(fileStatusCorrupt, "GeoKey %v points outside the file's GeoKey tags", e[0])
+		if !inside {
+			return k, corruptf("GeoKey %v points outside the file's GeoKey tags", e[0])
 		}
 	}
 	k.entries = entries
 	return k, nil
 }
 
-// find gives count and value of a key that lies in that tag: the last where it is there twice, as in libgeotiff.
+// find returns count and value of a key with its value in that tag: as in libgeotiff, the last.
 func (k *geoKeys) find(id, tag int) (count, value int, found bool) {
 	for i := len(k.entries) - 4; i >= 0; i -= 4 {
 		if e := k.entries[i : i+4]; e[0] == float64(id) && e[1] == float64(tag) {
@@ -78,13 +108,13 @@ func (k *geoKeys) find(id, tag int) (count, value int, found bool) {
 	return 0, 0, false
 }
 
-// code gives a key that is a code, 0 where it is absent.
+// code returns the value of a key that is a code, 0 where it is absent.
 func (k *geoKeys) code(id int) int {
 	_, value, _ := k.find(id, 0)
 	return value
 }
 
-// has says whether a key is there.
+// has reports whether a key is present.
 func (k *geoKeys) has(id int) bool {
 	for i := 0; i < len(k.entries); i += 4 {
 		if k.entries[i] == float64(id) {
@@ -94,7 +124,7 @@ func (k *geoKeys) has(id int) bool {
 	return false
 }
 
-// measure gives the first of these keys that is there, a length or an angle, NaN where none is.
+// measure returns the length or angle in the first of these keys that has one, otherwise NaN.
 func (k *geoKeys) measure(ids ...int) float64 {
 	for _, id := range ids {
 		if count, i, found := k.find(id, tagGeoDoubleParams); found && count == 1 && i < len(k.doubles) {
@@ -104,7 +134,7 @@ func (k *geoKeys) measure(ids ...int) float64 {
 	return math.NaN()
 }
 
-// name gives the name in the first of these citation keys that holds one.
+// name returns the name in the first of these citation keys that has one.
 func (k *geoKeys) name(ids ...int) string {
 	for _, id := range ids {
 		if s := crsNameFromCitation(k.citation(id)); s != "" {
@@ -114,7 +144,7 @@ func (k *geoKeys) name(ids ...int) string {
 	return ""
 }
 
-// citation gives the text of a key, nil where it is absent.
+// citation returns the text of a key, nil where it is absent.
 func (k *geoKeys) citation(id int) []byte {
 	count, i, found := k.find(id, tagGeoASCIIParams)
 	if !found || i >= len(k.ascii) {
@@ -123,11 +153,15 @@ func (k *geoKeys) citation(id int) []byte {
 	return k.ascii[i:min(i+count, len(k.ascii))]
 }
 
-// crsNameFromCitation takes the name out of a citation key: what is before "|"; in Esri's "ESRI PE String =
-// PROJCS["name",…", and in the "PCS Name = name|…" and the like of ArcGIS and Erdas Imagine, among other lines.
+// esriPE introduces well-known text that Esri writes into citation keys.
+const esriPE = "ESRI PE String ="
+
+// crsNameFromCitation returns the name in a citation key: the text before "|"; the first quoted
+// text of Esri's "ESRI PE String = PROJCS["name",…"; or the name in lines such as "PCS Name =
+// name|…" of ArcGIS and Erdas Imagine.
 func crsNameFromCitation(b []byte) string {
 	s := cleanText(b, maxGeoASCII)
-	if _, wkt, ok := strings.Cut(s, "ESRI PE String ="); ok {
+	if _, wkt, ok := strings.Cut(s, esriPE); ok {
 		_, wkt, _ = strings.Cut(wkt, `"`)
 		s, _, _ = strings.Cut(wkt, `"`)
 	}
@@ -144,171 +178,147 @@ func crsNameFromCitation(b []byte) string {
 	return cleanText([]byte(s), maxNameText)
 }
 
-// The values of crsParameters.kind, as GeoKey 1024 numbers them.
-const crsProjected, crsGeographic, crsGeocentric = 1, 2, 3
-
-// crsParameters is a CRS as a file describes it, by GeoKeys or in WKT; 0 is an absent code.
-type crsParameters struct {
-	present        bool // the file says something of its CRS
-	kind           int
-	name           string
-	code           int       // EPSG code of the CRS
-	geographic     int       // EPSG code of the geographic CRS that it is, or that it projects
-	datum          int       // EPSG code
-	ellipsoid      ellipsoid // NaN where the file does not say
-	primeMeridian  float64   // degrees east of Greenwich; NaN where the file does not say, infinite where it is not known
-	angularUnit    float64   // degrees; 0 where the file does not say, NaN where it is not known
-	linearUnit     float64   // metres; likewise
-	projectionCode int       // EPSG code of the projection with its parameters: GeoKey 3074
-	method         int       // EPSG code
-	vertical       int       // EPSG code of the vertical CRS
-	verticalName   string
-	reversed       bool            // an axis points west or south
-	toWGS84        []float64       // as datumShift has them; nil where the file does not say
-	values         map[int]float64 // of the method's parameters, by the EPSG code of their like; degrees, metres, ratios
-}
-
-// newCRSParameters is a CRS of which nothing is known.
-func newCRSParameters() crsParameters {
-	nan := math.NaN()
-	return crsParameters{ellipsoid: ellipsoid{nan, nan}, primeMeridian: nan, values: map[int]float64{}}
-}
-
-// geographicCRS is the geographic CRS of that code.
-func geographicCRS(code int) crsParameters {
-	p := newCRSParameters()
-	p.present, p.kind, p.code, p.geographic = true, crsGeographic, code, code
-	return p
-}
-
-// parameters gives the CRS that the keys describe.
+// parameters returns the CRS that the keys describe.
 func (k *geoKeys) parameters() crsParameters {
 	p := newCRSParameters()
-	p.present, p.kind = k.entries != nil, k.code(1024)
-	p.code, p.geographic = k.code(3072), k.code(2048)
-	p.name = k.name(3073, 1026)
-	p.angularUnit = unitSize(k.code(2054), k.measure(2055)*180/math.Pi)
-	p.linearUnit = unitSize(k.code(3076), k.measure(3077))
-	p.setVertical(k.code(4096), k.code(4098))
-	p.verticalName = k.name(4097)
-	if p.kind == crsGeographic {
-		p.code, p.name = p.geographic, k.name(2049, 1026)
+	p.present, p.kind = k.entries != nil, k.code(keyModelType)
+	p.code, p.geographic = k.code(keyProjectedCRS), k.code(keyGeodeticCRS)
+	p.name = k.name(keyProjectedCitation, keyCitation)
+	p.angularUnit = unitSize(k.code(keyGeogAngularUnits), k.measure(keyGeogAngularUnitSize)*180/math.Pi)
+	p.linearUnit = unitSize(k.code(keyProjLinearUnits), k.measure(keyProjLinearUnitSize))
+	p.setVertical(k.code(keyVertical), k.code(keyVerticalDatum))
+	p.verticalName = k.name(keyVerticalCitation)
+	if p.kind == modelTypeGeographic {
+		p.code, p.name = p.geographic, k.name(keyGeodeticCitation, keyCitation)
 	}
-	if isEPSG(p.code) { // the rest only matters where the CRS has no code
+	if isEPSG(p.code) { // the other keys only matter for a CRS without a code
 		return p
 	}
-	if _, wkt, found := strings.Cut(string(k.citation(3073)), "ESRI PE String ="); found { // says all that the keys may say
+	if _, wkt, found := strings.Cut(string(k.citation(keyProjectedCitation)), esriPE); found { // complete
 		if esri, err := crsFromWKT(wkt); err == nil {
 			esri.vertical, esri.verticalName = p.vertical, p.verticalName
 			return esri
 		}
 	}
-	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
-	p.datum = k.code(2050)
-	p.ellipsoid = ellipsoidByCode(k.code(2056))
-	if a := k.measure(2057); isFinite(a) {
+	k.readDatum(&p)
+	k.readProjection(&p)
+	return p
+}
+
+// readDatum sets datum, ellipsoid, prime meridian and shift of a CRS without a code.
+func (k *geoKeys) readDatum(p *crsParameters) {
+	p.datum = k.code(keyGeodeticDatum)
+	p.ellipsoid = ellipsoidByCode(k.code(keyEllipsoid))
+	if a := k.measure(keyEllipsoidSemiMajorAxis); isFinite(a) {
 		p.ellipsoid = ellipsoid{a, 0}
-		if minor := k.measure(2058); a > minor {
+		if minor := k.measure(keyEllipsoidSemiMinorAxis); a > minor {
 			p.ellipsoid.inverseFlattening = a / (a - minor)
 		}
 	}
-	if inverse := k.measure(2059); isFinite(inverse) {
+	if inverse := k.measure(keyEllipsoidInvFlattening); isFinite(inverse) {
 		p.ellipsoid.inverseFlattening = inverse
 	}
-	if meridian := k.code(2051); meridian != 0 {
+	if meridian := k.code(keyPrimeMeridian); meridian != 0 {
 		p.primeMeridian = math.Inf(1)
-		if longitude := k.measure(2061); isFinite(longitude) {
-			p.primeMeridian = longitude * degrees
-		} else if fields := registryLine("L", meridian); fields != nil {
-			p.primeMeridian = registryNumbers(fields[1])[0]
+		if longitude := k.measure(keyPrimeMeridianLongitude); isFinite(longitude) {
+			p.primeMeridian = longitude * cmp.Or(p.angularUnit, 1)
+		} else if r := findRecord(recordPrimeMeridian, meridian); r != nil {
+			p.primeMeridian = r.number(1)
 		}
 	}
-	if count, i, found := k.find(2062, tagGeoDoubleParams); found && (count == 3 || count == 7) && i+count <= len(k.doubles) {
+	count, i, _ := k.find(keyGeogTOWGS84, tagGeoDoubleParams)
+	if (count == 3 || count == 7) && i+count <= len(k.doubles) {
 		p.toWGS84 = k.doubles[i : i+count]
 	}
-	p.projectionCode, p.method = k.code(3074), k.code(3075)
-	methods := [...]int{ // of the numbers that GeoTIFF gives them; where it has none they go by EPSG's
-		1: 9807, 3: 9812, 4: 9813, 5: 9815, 7: 9804, 8: 9802, 9: 9801, 10: 9820, 11: 9822, 15: 9829, 16: 9809, 17: 1028,
-		18: 9806, 22: 9818, 24: sinusoidalCode, 26: 9811, 27: 9808, 28: 9835,
+}
+
+// readProjection sets the projection of a CRS without a code: OGC GeoTIFF 1.1, section 7.5.
+func (k *geoKeys) readProjection(p *crsParameters) {
+	p.projectionCode, p.method = k.code(keyProjection), k.code(keyProjMethod)
+	methods := [...]int{ // by the value of ProjMethodGeoKey; methods that GeoTIFF does not list have their EPSG code
+		1: methodTransverseMercator, 3: methodObliqueMercatorA, 4: methodLaborde, 5: methodObliqueMercatorB,
+		7: methodMercatorA, 8: methodLambertConic2SP, 9: methodLambertConic1SP, 10: methodLambertAzimuthal,
+		11: methodAlbers, 15: methodPolarStereographicB, 16: methodObliqueStereographic,
+		17: methodEquidistantCylindrical, 18: methodCassiniSoldner, 22: methodPolyconic, 24: methodSinusoidal,
+		26: methodNewZealandMapGrid, 27: methodTransverseMercatorSouth, 28: methodLambertCylindrical,
 	}
 	if p.method < len(methods) {
 		p.method = methods[p.method]
 	}
-	p.values[8814] = 90 // as in GDAL where the file does not say
 	set := func(parameter int, unit float64, ids ...int) {
-		for _, id := range ids {
-			if k.has(id) {
-				p.values[parameter] = k.measure(ids...) * unit // NaN where the key holds no number
-			}
+		if slices.ContainsFunc(ids, k.has) {
+			p.values[parameter] = k.measure(ids...) * unit // NaN where the keys hold no number
 		}
 	}
-	set(8801, degrees, 3081, 3085, 3089) // of the natural origin, the false origin, the centre
-	set(8802, degrees, 3080, 3084, 3088, 3095)
-	set(8823, degrees, 3078)
-	set(8824, degrees, 3079)
-	set(8813, degrees, 3094)
-	set(8814, degrees, 3096)
-	set(8805, 1, 3092, 3093)
-	set(8806, metres, 3082, 3086, 3090)
-	set(8807, metres, 3083, 3087, 3091)
-	return p
+	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
+	p.values[parameterSkewAngle] = 90 // GDAL's default
+	set(parameterLatitudeOfNaturalOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
+	set(parameterLongitudeOfNaturalOrigin, degrees,
+		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)
+	set(parameterStandardParallel1, degrees, keyProjStdParallel1)
+	set(parameterStandardParallel2, degrees, keyProjStdParallel2)
+	set(parameterAzimuth, degrees, keyProjAzimuthAngle)
+	set(parameterSkewAngle, degrees, keyProjRectifiedGridAngle)
+	set(parameterScaleAtNaturalOrigin, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
+	set(parameterFalseEasting, metres, keyProjFalseEasting, keyProjFalseOriginEasting, keyProjCenterEasting)
+	set(parameterFalseNorthing, metres, keyProjFalseNorthing, keyProjFalseOriginNorthing, keyProjCenterNorthing)
 }
 
-// setVertical takes GeoKeys 4096 and 4098, as GDAL reads the datum and ellipsoid codes that GeoTIFF 1.0 listed there:
-// 5101 to 5112 mean the CRS 600 above, 5171 (EGM96) means 5773, and 5001 to 5033 heights above an ellipsoid, which have
-// no EPSG code. GeoTIFF 1.1 names a geographic CRS of three dimensions here, which must be on the file's own datum; 5030
-// is how 1.0 said it of WGS 84.
+// setVertical sets the vertical CRS from keyVertical and keyVerticalDatum. It reads the codes of
+// GeoTIFF 1.0 as GDAL does: a datum means its CRS, and heights above an ellipsoid have no code. A
+// geographic CRS with three dimensions counts only on the file's own datum.
 func (p *crsParameters) setVertical(code, datum int) {
+	const (
+		firstDatum, lastDatum, datumToCRS                   = 5101, 5112, 600
+		heightEGM96                                         = 5171
+		firstEllipsoid, heightWGS84Ellipsoid, lastEllipsoid = 5001, 5030, 5033
+	)
 	switch {
 	case code == 0:
-	case code >= 5101 && code <= 5112 && datum == 0:
-		p.vertical = code + 600
-	case code == 5171:
-		p.vertical = 5773
+	case code >= firstDatum && code <= lastDatum && datum == 0:
+		p.vertical = code + datumToCRS
+	case code == heightEGM96:
+		p.vertical = epsgEGM96
 	case isGeographicCode(code):
-		if isGeographicCode(p.geographic) && registryLine("C", code)[2] == registryLine("C", p.geographic)[2] {
+		datumOf := func(code int) int { return findRecord(recordCRS, code).code(2) }
+		if isGeographicCode(p.geographic) && datumOf(code) == datumOf(p.geographic) {
 			p.geographic = code
 		}
-	case code == 5030 && p.geographic == 4326:
-		p.geographic = 4979
-	case code < 5001 || code > 5033:
+	case code == heightWGS84Ellipsoid && p.geographic == epsgWGS84:
+		p.geographic = epsgWGS84Height
+	case code < firstEllipsoid || code > lastEllipsoid:
 		p.vertical = code
 	}
 }
 
-// isEPSG says whether a code key holds an EPSG code: 1024 to 32766, the range that GeoTIFF 1.1 gives them.
+// isEPSG reports whether a code is one of EPSG: OGC GeoTIFF 1.1 reserves 1024 to 32766 for them.
 func isEPSG(code int) bool { return code >= 1024 && code < userDefined }
 
-// epsg writes a code as the columns have it.
-func epsg(code int) *string { return new(string(strconv.AppendInt([]byte("EPSG:"), int64(code), 10))) }
+// epsg writes an EPSG code as in extent.CRS.
+func epsg(code int) *string { return new("EPSG:" + strconv.Itoa(code)) }
 
-// definition sets CRS, CRSName and VerticalCRS, and gives the way to degrees, by its code or without; the problem is one of status no_bbox.
-func (p *crsParameters) definition(m *ElevationDatasetFileMeta, byCode func(code int) (crsDefinition, error)) (c crsDefinition, err error) {
-	if name := p.name; name != "" {
-		m.CRSName = &name
-	}
-	if name := p.verticalName; name != "" {
-		m.VerticalCRS = &name
-	}
+// definition sets CRS, CRSName and VerticalCRS, and returns the CRS. Errors have status no_bbox.
+func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err error) {
+	m.CRSName, m.VerticalCRS = nonEmpty(p.name), nonEmpty(p.verticalName)
 	if isEPSG(p.vertical) {
 		m.VerticalCRS = epsg(p.vertical)
 	}
 	switch {
 	case !p.present:
-		return c, problemf(fileStatusNoBBox, "the file does not say its CRS; give it one, for example with gdal_edit.py -a_srs")
-	case p.kind == crsGeocentric:
-		return c, problemf(fileStatusNoBBox, "its CRS is geocentric: X and Y are not on the ground")
+		return c, noBBoxf("the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs")
+	case p.kind == modelTypeGeocentric:
+		return c, noBBoxf("its CRS is geocentric: its X and Y are not map coordinates")
 	case !isEPSG(p.code):
 		if c, err = p.withoutCode(); err != nil {
-			err = problemf(fileStatusNoBBox, "%v", err)
+			err = noBBoxf("%v", err)
 		} else if len(c.assumed) > 0 {
-			m.warnf("its CRS does not give the %s: taken for 0, as GDAL does", strings.Join(c.assumed, " nor the "))
+			m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
 		}
 		return c, err
 	}
 	m.CRS = epsg(p.code)
-	if c, err = byCode(p.code); err != nil {
-		return c, problemf(fileStatusNoBBox, "%v", err)
+	if c, err = l.byCode(p.code); err != nil {
+		return c, noBBoxf("%v", err)
 	}
 	if c.vertical != 0 {
 		m.CRS, m.VerticalCRS = epsg(c.horizontal), epsg(c.vertical)
@@ -320,21 +330,18 @@ func (p *crsParameters) definition(m *ElevationDatasetFileMeta, byCode func(code
 	switch unit = cmp.Or(unit, c.unit); {
 	case sameUnit(unit, c.unit):
 		return c, nil
-	case c.method == 0: // libgeotiff overlooks the unit; but which of the two is wrong the file cannot tell
-		return c, problemf(fileStatusNoBBox, "EPSG:%d and the file's angular unit of %v° contradict each other", p.code, unit)
+	case c.method == 0: // libgeotiff ignores the unit; but the file does not tell which of the two is wrong
+		return c, noBBoxf("EPSG:%d and the file's angular unit of %v° contradict each other", p.code, unit)
 	case math.IsNaN(unit):
-		return c, problemf(fileStatusNoBBox, "the linear unit of GeoKey 3076 is not known")
+		return c, noBBoxf("the linear unit in GeoKey 3076 is unknown")
 	}
-	// As in GDAL: the projection of that code, with coordinates in another unit; so no longer its CRS.
-	m.warnf("its CRS is EPSG:%d in another unit, of %v m", p.code, unit)
+	// As in GDAL: that code's projection with coordinates in another unit, which is another CRS.
+	m.warnf("its CRS is EPSG:%d, but in another unit, of %v m", p.code, unit)
 	m.CRS, c.unit, c.projection.unit = nil, unit, unit
 	return c, nil
 }
 
-// sameUnit says whether two sizes of a unit differ by rounding at most; the two kinds of foot are further apart.
-func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
-
-// userUnit is a unit that the file gives the size of: 1 if it comes to a degree or a metre, NaN if it is none.
+// userUnit returns the size of a unit that a file defines: 1 if near a degree or metre, NaN if bad.
 func userUnit(size float64) float64 {
 	switch {
 	case sameUnit(size, 1):
@@ -345,19 +352,17 @@ func userUnit(size float64) float64 {
 	return math.NaN()
 }
 
-// unitSize gives a unit in degrees or metres, from GeoKeys 2054 and 2055 or 3076 and 3077: 0 where they do
-// not say, NaN where it is not known. So is 9110, packed degrees and minutes: no unit to scale by.
+// unitSize returns a unit in degrees or metres from the code and the size in a file's GeoKeys: 0
+// where they are absent, NaN where the unit is unknown. Packed degrees and minutes (9110) are
+// unknown, because no factor converts them.
 func unitSize(code int, size float64) float64 {
 	switch code {
 	case 0:
 		return 0
 	case userDefined:
 		return userUnit(size)
-	case 9001, 9102: // metre and degree, which nearly all files have
+	case epsgMetre, epsgDegree: // not looked up, because nearly all files have them
 		return 1
 	}
-	if fields := registryLine("U", code); fields != nil {
-		return registryNumbers(fields[1])[0]
-	}
-	return math.NaN()
+	return findRecord(recordUnit, code).number(1)
 }

@@ -9,48 +9,48 @@ import (
 	"unicode"
 )
 
-// The extensions of the formats that are read; those that GDAL, ArcGIS and QGIS name a raster's sidecars by;
-// and what they put behind its whole name: statistics and georeferencing, overviews, masks. See isListed.
+// Lists of extensions: supported rasters; sidecars with a raster's stem; and sidecars with its
+// whole name (statistics, overviews, masks). GDAL, ArcGIS and QGIS write these sidecars.
 const (
 	rasterExtensions  = " tif tiff hgt dt0 dt1 dt2 asc bil bip bsq flt dem "
 	sidecarExtensions = " tfw tifw tiffw wld blw bilw bpw bqw prj qpj hdr aux rrd stx clr tab imd rpb "
 	sidecarSuffixes   = " aux.xml ovr msk aux xml "
 )
 
-// isListed says whether an extension, with its dot and in any case, is in a list with a blank around each.
-func isListed(extension, list string) bool {
+// hasExtension reports whether list holds an extension, which begins with a dot, in any case.
+func hasExtension(extension, list string) bool {
 	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
 }
 
-// sidecarOf gives the name of the raster beside this file that it belongs to, "" where there is none.
-func (h *headerReader) sidecarOf(extension string) (string, error) {
-	if extension == ".tif" || isListed(extension, rasterExtensions) {
+// rasterOfSidecar returns the name of the raster whose sidecar this file is, "" where it is none.
+func (h *headerReader) rasterOfSidecar(extension string) (string, error) {
+	if hasExtension(extension, rasterExtensions) {
 		return "", nil
 	}
 	base := h.name
-	for _, suffix := range strings.Fields(sidecarSuffixes + sidecarSuffixes) { // masks have overviews
+	for _, suffix := range strings.Fields(sidecarSuffixes + sidecarSuffixes) { // twice, because masks have overviews
 		if n := len(base) - len(suffix) - 1; n > 0 && strings.EqualFold(base[n:], "."+suffix) {
 			base = base[:n]
 		}
 	}
-	if base != h.name && isListed(path.Ext(base), rasterExtensions) {
+	if base != h.name && hasExtension(path.Ext(base), rasterExtensions) {
 		if _, found, err := h.beside(base, 0); found || err != nil {
 			return base, err
 		}
 	}
-	if !isListed(extension, sidecarExtensions) {
+	if !hasExtension(extension, sidecarExtensions) {
 		return "", nil
 	}
 	_, raster, err := h.sidecar(0, strings.Fields(rasterExtensions)...)
 	return raster, err
 }
 
-// sidecar finds a file that is named as this one with one of the extensions, in any case. It probes for the
-// names, since a directory may hold a million; name is "" where there is none.
+// sidecar returns up to limit bytes of the file with this file's stem and one of the extensions, in
+// any case; without one, name is "". It probes each spelling: a directory may hold a million files.
 func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte, name string, err error) {
 	stem := strings.TrimSuffix(h.name, path.Ext(h.name)) + "."
 	for _, extension := range extensions {
-		for upper := range 1 << len(extension) { // a bit for each letter
+		for upper := range 1 << len(extension) { // one bit for each letter
 			b := []byte(stem + extension)
 			for i := range extension {
 				if upper>>i&1 == 1 {
@@ -66,7 +66,7 @@ func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte,
 	return nil, "", nil
 }
 
-// worldFile gives the transform of a world file with one of the extensions; the error is missing where there is none.
+// worldFile returns the transform of a world file. Without such a file, the error is missing.
 func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]float64, source string, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, extensions...)
 	if name == "" || err != nil {
@@ -76,7 +76,8 @@ func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]floa
 	return t, "the world file " + cleanText([]byte(name), maxNameText), err
 }
 
-// parseWorldFile reads six lines: a, d, b and e of a transform, and x and y of the centre of the first pixel.
+// parseWorldFile reads a world file. Its six lines are a, d, b and e of a transform, and x and y of
+// the centre of the first pixel.
 func parseWorldFile(content []byte) ([6]float64, error) {
 	var v []float64
 	for line := range strings.Lines(string(content)) {
@@ -89,13 +90,13 @@ func parseWorldFile(content []byte) ([6]float64, error) {
 		}
 	}
 	if len(v) < 6 || (v[0] == 0 && v[2] == 0) || (v[1] == 0 && v[3] == 0) {
-		return [6]float64{}, problemf(fileStatusNoGeoref, "its world file does not hold six numbers that place a raster")
+		return [6]float64{}, noGeoreff("its world file does not hold six numbers that place a raster")
 	}
 	return shiftHalfPixel([6]float64{v[0], v[2], v[4], v[1], v[3], v[5]}), nil
 }
 
-// compareWorldFile warns where the .tfw of a GeoTIFF disagrees with its tags. It looks for the likeliest name only.
-func (h *headerReader) compareWorldFile(tags [6]float64, m *ElevationDatasetFileMeta) {
+// compareWorldFile warns if a GeoTIFF and its world file disagree. It tries one likely name only.
+func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
 	world, ok := strings.CutSuffix(h.name, ".tif")
 	if world += ".tfw"; !ok {
 		world, ok = strings.CutSuffix(h.name, ".TIF")
@@ -108,12 +109,12 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *ElevationDatasetFile
 	if !found && err == nil {
 		return
 	}
-	t, broken := parseWorldFile(content)
-	if err = cmp.Or(err, broken); err != nil {
-		m.warnf("the world file beside it is of no use: %s", reasonOf(err))
+	t, invalid := parseWorldFile(content)
+	if err = cmp.Or(err, invalid); err != nil {
+		m.warnf("the world file beside it cannot be used: %s", reasonOf(err))
 		return
 	}
-	var off float64 // of the corners, in units of the CRS
+	var off float64 // largest distance between the corners, in units of the CRS
 	for _, at := range [...][2]float64{{0, 0}, {float64(*m.Width), 0}, {0, float64(*m.Height)}} {
 		x, y := applyTransform(t, at[0], at[1])
 		tagX, tagY := applyTransform(tags, at[0], at[1])
@@ -121,25 +122,26 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *ElevationDatasetFile
 	}
 	pixel := math.Sqrt(math.Abs(tags[0]*tags[4] - tags[1]*tags[3]))
 	if off > 0.01*pixel {
-		m.warnf("its world file puts it up to %.6g units of its CRS, or %.3g pixels, from where its tags do; the tags count", off, off/pixel)
+		m.warnf("its world file and its tags differ by up to %.6g units of its CRS, or %.3g pixels; the tags are used",
+			off, off/pixel)
 	}
 }
 
-// projectionFile gives the CRS that the .prj beside the file says.
-func (h *headerReader) projectionFile(m *ElevationDatasetFileMeta) (crsParameters, error) {
+// projectionFile returns the CRS in the .prj beside the file.
+func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
 	content, name, err := h.sidecar(maxSidecarBytes, "prj")
 	if name == "" || err != nil {
 		return newCRSParameters(), err
 	}
 	p, err := crsFromWKT(string(content))
-	m.survive(err)
+	m.warnOnError(err)
 	return p, nil
 }
 
-// parseNumber reads a decimal number, whose decimal sign may be a comma.
+// parseNumber reads a decimal number. Its decimal separator may be a comma.
 func parseNumber(s string) (float64, bool) {
 	if strings.Trim(s, "0123456789+-.,eE") != "" {
-		return 0, false // what ParseFloat takes besides: names, hexadecimal, underscores
+		return 0, false // ParseFloat also accepts names, hexadecimal and underscores
 	}
 	v, err := strconv.ParseFloat(strings.Replace(s, ",", ".", 1), 64)
 	return v, err == nil

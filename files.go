@@ -14,38 +14,14 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// ElevationDatasetFileMeta is what is known of one file of a dataset. A nil pointer or slice is "not known"
-// and JSON null. Text that comes from the file is valid UTF-8, without NUL, and bounded.
+// ElevationDatasetFileMeta is the row of one file of a dataset.
 type ElevationDatasetFileMeta struct {
 	ID         int64     `json:"id,omitzero" db:"id"`
 	Path       string    `json:"path" db:"path"`
 	SizeBytes  int64     `json:"size_bytes" db:"size_bytes"`
 	ModifiedAt time.Time `json:"modified_at" db:"modified_at"`
-	Format     *string   `json:"format" db:"format"` // geotiff for every TIFF, as in GDAL's driver list
-	Status     string    `json:"status" db:"status"` // one of the status constants
-	Reason     *string   `json:"reason" db:"reason"` // what to do about it; nil only where Status is ok
-	Width      *int64    `json:"width" db:"width"`
-	Height     *int64    `json:"height" db:"height"`
-	Bands      *int64    `json:"bands" db:"bands"`
-	SampleType *string   `json:"sample_type" db:"sample_type"`
-	Nodata     *string   `json:"nodata" db:"nodata"`     // as written in the file, trimmed
-	PixelIs    *string   `json:"pixel_is" db:"pixel_is"` // area or point; nil where the file does not say
-
-	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the first pixel's outer corner.
-	Transform []float64 `json:"transform" db:"transform"`
-	// NativeBBox is [minx miny maxx maxy] of the four outer corners in the file's own CRS.
-	NativeBBox  []float64 `json:"native_bbox" db:"native_bbox"`
-	CRS         *string   `json:"crs" db:"crs"`           // EPSG:n, or nil where the CRS has no code
-	CRSName     *string   `json:"crs_name" db:"crs_name"` // what the file calls it
-	VerticalCRS *string   `json:"vertical_crs" db:"vertical_crs"`
-	// BBox is [west south east north] in degrees (RFC 7946, section 5): west > east where it crosses 180°.
-	BBox []float64 `json:"bbox" db:"bbox"`
-	// BBoxAccuracyM is by how many metres BBox may be off from WGS 84; nil where unknown.
-	BBoxAccuracyM *float64  `json:"bbox_accuracy_m" db:"bbox_accuracy_m"`
-	ResolutionM   *float64  `json:"resolution_m" db:"resolution_m"` // ground size of a pixel at the centre, metres
-	Source        *string   `json:"source" db:"source"`             // which tag, header or sidecar gave the extent
-	Warnings      []string  `json:"warnings" db:"warnings"`         // what disagrees; never nil
-	AnalyzedAt    time.Time `json:"analyzed_at" db:"analyzed_at"`
+	extent
+	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
 	unsettled bool // may become something else without a change of its own size and time: a link to a directory
 }

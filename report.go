@@ -448,8 +448,8 @@ func (g tileGrid) missing() iter.Seq[missingTile] {
 
 // file is the file that a missing tile would be, of one pixel; without BBox where its CRS is not known.
 func (tile missingTile) file() ElevationDatasetFileMeta {
-	m := ElevationDatasetFileMeta{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
-		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}
+	m := ElevationDatasetFileMeta{extent: extent{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
+		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}}
 	if crs, _, ok := m.knownCRS(); ok {
 		if box, err := boxInDegrees(&crs, [6]float64(m.Transform), 1, 1); err == nil {
 			m.BBox = box.bounds[:]

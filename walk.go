@@ -46,7 +46,7 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 		Path:       e.Path,
 		SizeBytes:  e.Size,
 		ModifiedAt: time.Unix(0, e.Modified).UTC(),
-		Warnings:   []string{},
+		extent:     extent{Warnings: []string{}},
 		AnalyzedAt: now.UTC(),
 	}
 }
@@ -273,9 +273,9 @@ type neighbour struct {
 // again unseen: such a sidecar is never the same.
 func (n neighbours) add(dir *os.Root, raw, name string) {
 	switch extension := path.Ext(name); {
-	case isListed(extension, rasterExtensions):
+	case hasExtension(extension, rasterExtensions):
 		n[neighbour{true, stemSum(name)}] += int64(nameSum(name))
-	case isListed(extension, sidecarExtensions):
+	case hasExtension(extension, sidecarExtensions):
 		sum := int64(rand.Uint64())
 		if info, err := dir.Lstat(raw); err == nil && info.Mode().Type() != fs.ModeSymlink && isSettled(info.ModTime(), time.Now()) {
 			sum = int64(nameSum(fmt.Sprint(name, info.Size(), info.ModTime().UnixNano())))
@@ -287,7 +287,7 @@ func (n neighbours) add(dir *os.Root, raw, name string) {
 // of is what changes with what a reader of that file may look at beside it: see sidecarOf.
 func (n neighbours) of(name string) int64 {
 	sum := nothingBeside + n[neighbour{false, stemSum(name)}]
-	for isListed(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
+	for hasExtension(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
 		name = strings.TrimSuffix(name, path.Ext(name))
 		sum += n[neighbour{true, shortSum(name)}] + n[neighbour{true, stemSum(name)}]
 	}
@@ -402,13 +402,13 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		return m, true
 	}
 	defer f.Close()
-	fr.header.readExtent(fr.name, f, is.Size, fr.readBeside, &m)
+	m.extent = fr.header.readExtent(fr.name, f, is.Size, fr.readBeside)
 	return m, true
 }
 
 // readBeside is the besideFunc of the file that is read: in its directory, or that of the link to it.
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
-	if fr.single && isListed(path.Ext(name), sidecarExtensions) {
+	if fr.single && hasExtension(path.Ext(name), sidecarExtensions) {
 		return nil, false, nil // one that has come since shows in the next walk
 	}
 	// Mostly it is not there, and this is the cheapest way to know.
