@@ -7,144 +7,158 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"path"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
-// ElevationDatasetFileMeta is what is known of one file of a dataset. A nil pointer or slice is "not known"
-// and JSON null. Text that comes from the file is valid UTF-8, without NUL, and bounded.
-type ElevationDatasetFileMeta struct {
-	ID         int64     `json:"id,omitzero" db:"id"`
-	Path       string    `json:"path" db:"path"`
-	SizeBytes  int64     `json:"size_bytes" db:"size_bytes"`
-	ModifiedAt time.Time `json:"modified_at" db:"modified_at"`
-	Format     *string   `json:"format" db:"format"` // geotiff for every TIFF, as in GDAL's driver list
-	Status     string    `json:"status" db:"status"` // one of the status constants
-	Reason     *string   `json:"reason" db:"reason"` // what to do about it; nil only where Status is ok
-	Width      *int64    `json:"width" db:"width"`
-	Height     *int64    `json:"height" db:"height"`
-	Bands      *int64    `json:"bands" db:"bands"`
-	SampleType *string   `json:"sample_type" db:"sample_type"`
-	Nodata     *string   `json:"nodata" db:"nodata"`     // as written in the file, trimmed
-	PixelIs    *string   `json:"pixel_is" db:"pixel_is"` // area or point; nil where the file does not say
+// extent is what a file's header, name and sidecars say of its raster. A nil pointer or slice means
+// "not known". Text from the file is valid UTF-8 without NUL, and limited in length.
+type extent struct {
+	Format     *string `json:"format" db:"format"` // geotiff for every TIFF, as in GDAL's list of drivers
+	Status     string  `json:"status" db:"status"` // one of the status constants
+	Reason     *string `json:"reason" db:"reason"` // what is wrong; nil only where Status is ok
+	Width      *int64  `json:"width" db:"width"`
+	Height     *int64  `json:"height" db:"height"`
+	Bands      *int64  `json:"bands" db:"bands"`
+	SampleType *string `json:"sample_type" db:"sample_type"`
+	Nodata     *string `json:"nodata" db:"nodata"`     // as written in the file, trimmed
+	PixelIs    *string `json:"pixel_is" db:"pixel_is"` // area or point; nil where the file does not say
 
-	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the first pixel's outer corner.
+	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the outer
+	// corner.
 	Transform []float64 `json:"transform" db:"transform"`
 	// NativeBBox is [minx miny maxx maxy] of the four outer corners in the file's own CRS.
 	NativeBBox  []float64 `json:"native_bbox" db:"native_bbox"`
 	CRS         *string   `json:"crs" db:"crs"`           // EPSG:n, or nil where the CRS has no code
-	CRSName     *string   `json:"crs_name" db:"crs_name"` // what the file calls it
+	CRSName     *string   `json:"crs_name" db:"crs_name"` // the name in the file
 	VerticalCRS *string   `json:"vertical_crs" db:"vertical_crs"`
-	// BBox is [west south east north] in degrees (RFC 7946, section 5): west > east where it crosses 180°.
+	// BBox is [west south east north] in degrees: west > east across 180° (RFC 7946, section 5).
 	BBox []float64 `json:"bbox" db:"bbox"`
-	// BBoxAccuracyM is by how many metres BBox may be off from WGS 84; nil where unknown.
-	BBoxAccuracyM *float64  `json:"bbox_accuracy_m" db:"bbox_accuracy_m"`
-	ResolutionM   *float64  `json:"resolution_m" db:"resolution_m"` // ground size of a pixel at the centre, metres
-	Source        *string   `json:"source" db:"source"`             // which tag, header or sidecar gave the extent
-	Warnings      []string  `json:"warnings" db:"warnings"`         // what disagrees; never nil
-	AnalyzedAt    time.Time `json:"analyzed_at" db:"analyzed_at"`
-
-	unsettled bool // may become something else without a change of its own size and time: a link to a directory
+	// BBoxAccuracyM is the largest error in metres of BBox against WGS 84.
+	BBoxAccuracyM *float64 `json:"bbox_accuracy_m" db:"bbox_accuracy_m"`
+	ResolutionM   *float64 `json:"resolution_m" db:"resolution_m"` // ground size of a pixel at the centre, metres
+	Source        *string  `json:"source" db:"source"`             // the tag, header or sidecar that gave the extent
+	Warnings      []string `json:"warnings" db:"warnings"`         // contradictions and guesses; never nil
 }
 
-// The values of ElevationDatasetFileMeta.Status.
+// The values of extent.Status.
 const (
-	fileStatusOK          = "ok"          // native_bbox and bbox
-	fileStatusNoBBox      = "no_bbox"     // native_bbox, but its CRS is missing or none that we turn into degrees
+	fileStatusOK          = "ok"          // has native_bbox and bbox
+	fileStatusNoBBox      = "no_bbox"     // has native_bbox, but its CRS is missing or cannot be converted to degrees
 	fileStatusNoGeoref    = "no_georef"   // a raster without extent
 	fileStatusSidecar     = "sidecar"     // belongs to a raster beside it
-	fileStatusUnsupported = "unsupported" // not a format that we read
-	fileStatusCorrupt     = "corrupt"     // says it is a format that we read, but breaks its rules
-	fileStatusUnreadable  = "unreadable"  // the operating system gave an error; worth another try
+	fileStatusUnsupported = "unsupported" // not a supported format
+	fileStatusCorrupt     = "corrupt"     // breaks the rules of its format
+	fileStatusUnreadable  = "unreadable"  // reading failed with an I/O error; it may be tried again
 )
 
-// Limits of what the reader takes from one file, whatever the file says of itself.
+// Limits of what is read from one file, whatever the file says.
 const (
-	firstReadBytes   = 4 << 10   // the first read: serves most files alone
-	laterReadBytes   = 16 << 10  // each later one at least: tag values mostly lie near each other
+	firstReadBytes   = 4 << 10   // the first read; mostly the only one
+	laterReadBytes   = 16 << 10  // each later read at least, because tag values mostly lie close together
 	maxHeaderBytes   = 256 << 10 // all reads of one file together
 	maxSidecarBytes  = 16 << 10  // of a world file, .hdr or .prj
-	maxIFDEntries    = 4096      // far above any real directory; 80 KiB in BigTIFF
-	maxTIFFDimension = 1<<31 - 1 // GDAL's own limit of width and height
+	maxIFDEntries    = 4096      // far above real directories; 80 KiB in BigTIFF
+	maxTIFFDimension = 1<<31 - 1 // GDAL's limit of width and height
 	maxGeoKeys       = 1024
 	maxGeoASCII      = 16 << 10
 	maxNodataText    = 64  // bytes kept of a nodata value
 	maxNameText      = 200 // bytes kept of a name
 )
 
-// extentProblem is what is wrong with the content of a file, not an error of the operating system.
-type extentProblem struct{ status, reason string }
+// extentError means that a file's content gives no full extent. Other errors are I/O errors.
+type extentError struct{ status, reason string }
 
-// Error gives the reason.
-func (p *extentProblem) Error() string { return p.reason }
+func (e *extentError) Error() string { return e.reason }
 
-// problemf returns an *extentProblem with that status.
-func problemf(status, format string, args ...any) error {
-	return &extentProblem{status, fmt.Sprintf(format, args...)}
+// extentErrorf returns an *extentError with that status.
+func extentErrorf(status, format string, args ...any) error {
+	return &extentError{status, fmt.Sprintf(format, args...)}
 }
 
-// isProblem tells a fault of the content, which costs at most the tag it is in, from an I/O error, which ends all.
-func isProblem(err error) bool {
-	_, ok := errors.AsType[*extentProblem](err)
-	return ok
+// corruptf returns an *extentError for a file that breaks the rules of its format.
+func corruptf(format string, a ...any) error { return extentErrorf(fileStatusCorrupt, format, a...) }
+
+// noGeoreff returns an *extentError for a raster that does not say where it lies.
+func noGeoreff(format string, a ...any) error { return extentErrorf(fileStatusNoGeoref, format, a...) }
+
+// noBBoxf returns an *extentError for an extent that cannot be converted to degrees.
+func noBBoxf(format string, a ...any) error { return extentErrorf(fileStatusNoBBox, format, a...) }
+
+// statusOf returns the status that an error gives its file: for I/O errors fileStatusUnreadable.
+func statusOf(err error) string {
+	if e, ok := errors.AsType[*extentError](err); ok {
+		return e.status
+	}
+	return fileStatusUnreadable
+}
+
+// reasonOf returns the message of err without the path that an *fs.PathError repeats.
+func reasonOf(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = e.Err
+	}
+	if err == io.EOF {
+		return "unexpected end"
+	}
+	return strings.ToValidUTF8(err.Error(), "?")
 }
 
 // warnf adds a warning.
-func (m *ElevationDatasetFileMeta) warnf(format string, args ...any) {
+func (m *extent) warnf(format string, args ...any) {
 	m.Warnings = append(m.Warnings, fmt.Sprintf(format, args...))
 }
 
-// survive makes a fault a warning. Of a TIFF no other errors come once its directory is read.
-func (m *ElevationDatasetFileMeta) survive(err error) {
+// warnOnError adds a warning if err is not nil. It must not be given I/O errors.
+func (m *extent) warnOnError(err error) {
 	if err != nil {
 		m.warnf("%v", err)
 	}
 }
 
-// besideFunc reads at most limit bytes of a regular file in the same directory; limit 0 only asks whether it is there.
+// besideFunc reads up to limit bytes of a regular file in the same directory; 0 only looks for it.
 type besideFunc func(name string, limit int) (content []byte, found bool, err error)
 
-// readExtent fills m from Format to Warnings from the header of one open file of size bytes. name is the file's base
-// name, beside reads its sidecars. Every outcome is a status.
-func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside besideFunc, m *ElevationDatasetFileMeta) {
-	if h.crs == nil {
-		h.crs = new(lastCRS)
-	}
+// readExtent reads the extent of the raster in an open file of size bytes. name is the file's base
+// name; beside reads its sidecars. Every error becomes a status with a reason.
+func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside besideFunc) extent {
 	*h = headerReader{
 		name: name, r: r, size: uint64(max(size, 0)), beside: beside, order: binary.LittleEndian,
 		buffer: h.buffer[:0], windows: h.windows[:0], values: h.values[:0], fields: h.fields[:0], crs: h.crs,
 	}
-	m.Warnings = []string{}
-	err := h.readFormat(m)
+	m := extent{Status: fileStatusOK, Warnings: []string{}}
+	err := h.readFormat(&m)
 	if m.BBox != nil {
 		m.checkName(name)
 	}
-	m.Status, m.Reason = fileStatusOK, nil
-	if p, ok := errors.AsType[*extentProblem](err); ok {
-		m.Status, m.Reason = p.status, &p.reason
-	} else if err != nil {
-		m.fail(fileStatusUnreadable, "%s", reasonOf(err))
+	if err != nil {
+		m.Status, m.Reason = statusOf(err), new(reasonOf(err))
 	}
+	return m
 }
 
-// readFormat finds out what the file is and reads it.
-func (h *headerReader) readFormat(m *ElevationDatasetFileMeta) error {
+// readFormat recognises the format of the file and reads it.
+func (h *headerReader) readFormat(m *extent) error {
 	extension := strings.ToLower(path.Ext(h.name))
-	if raster, err := h.sidecarOf(extension); err != nil || raster != "" {
-		return cmp.Or(err, problemf(fileStatusSidecar, "belongs to %s beside it", cleanText([]byte(raster), maxNameText)))
+	raster, err := h.rasterOfSidecar(extension)
+	if err != nil {
+		return err
+	}
+	if raster != "" {
+		return extentErrorf(fileStatusSidecar, "belongs to %s beside it", cleanText([]byte(raster), maxNameText))
 	}
 	if h.size == 0 {
-		return problemf(fileStatusUnsupported, "the file is empty")
+		return extentErrorf(fileStatusUnsupported, "the file is empty")
 	}
 	head, err := h.at(0, min(h.size, firstReadBytes), "the file")
 	if err != nil {
 		return err
 	}
-	switch string(head[:min(len(head), 4)]) { // classic TIFF (42) or BigTIFF (43) of either byte order
+	switch string(head[:min(len(head), 4)]) { // classic TIFF (42) or BigTIFF (43) in either byte order
 	case "II*\x00", "MM\x00*", "II+\x00", "MM\x00+":
 		return h.readGeoTIFF(head, m)
 	}
@@ -154,89 +168,79 @@ func (h *headerReader) readFormat(m *ElevationDatasetFileMeta) error {
 	return unsupportedFormat(extension, head, m)
 }
 
-// setSize sets Width and Height, if they are whole numbers that GDAL would take as well.
-func (m *ElevationDatasetFileMeta) setSize(width, height float64) error {
-	usable := func(v float64) bool { return v >= 1 && v <= maxTIFFDimension && v == math.Trunc(v) }
-	if !usable(width) || !usable(height) {
-		return problemf(fileStatusCorrupt, "its width or height is missing or unusable: %v by %v", width, height)
+// setSize sets Width and Height. The error says that GDAL would refuse them too.
+func (m *extent) setSize(width, height float64) error {
+	valid := func(v float64) bool { return v >= 1 && v <= maxTIFFDimension && v == math.Trunc(v) }
+	if !valid(width) || !valid(height) {
+		return corruptf("its width or height is missing or invalid: %v by %v", width, height)
 	}
 	m.Width, m.Height = new(int64(width)), new(int64(height))
 	return nil
 }
 
-// setNodata sets Nodata from text of the file.
-func (m *ElevationDatasetFileMeta) setNodata(text []byte) {
-	if t := cleanText(text, maxNodataText); t != "" {
-		m.Nodata = &t
-	}
-}
-
-// setSamples sets Bands and SampleType as GDAL has them, from tags 277, 258 and 339: the smallest type that holds the bits.
-func (m *ElevationDatasetFileMeta) setSamples(bands, bits, format float64) {
+// setSamples sets Bands and SampleType from the values of the tags SamplesPerPixel, BitsPerSample
+// and SampleFormat. As in GDAL, the type is the smallest that holds the bits.
+func (m *extent) setSamples(bands, bits, format float64) {
 	if bands >= 1 && bands <= math.MaxUint16 {
 		m.Bands = new(int64(bands))
 	}
 	names := [...][5]string{ // of 8, 16, 32, 64 and 128 bits
-		1: {"uint8", "uint16", "uint32", "uint64"},
-		2: {"int8", "int16", "int32", "int64"},
-		3: {"", "float32", "float32", "float64"}, // GDAL widens half precision
-		4: {"uint8", "uint16", "uint32", "uint64"},
-		5: {"", "", "complex_int16", "complex_int32"},
-		6: {"", "", "complex64", "complex64", "complex128"},
+		sampleFormatUint:         {"uint8", "uint16", "uint32", "uint64"},
+		sampleFormatInt:          {"int8", "int16", "int32", "int64"},
+		sampleFormatFloat:        {"", "float32", "float32", "float64"}, // GDAL widens half precision
+		sampleFormatVoid:         {"uint8", "uint16", "uint32", "uint64"},
+		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
+		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
 	}
 	for i, size := range [...]float64{8, 16, 32, 64, 128} {
-		if bits >= 1 && bits <= size && format >= 1 && format <= 6 {
-			if name := names[int(format)][i]; name != "" {
-				m.SampleType = &name
-			}
+		if bits >= 1 && bits <= size && format >= 1 && format <= sampleFormatComplexFloat {
+			m.SampleType = nonEmpty(names[int(format)][i])
 			return
 		}
 	}
 }
 
-// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF; where the tags
-// give no extent, from the world file; where they say no CRS, from the .prj beside it.
-func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) error {
+// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF. The
+// world file beside it gives an extent that tags do not, and the .prj a CRS.
+func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	m.Format = new("geotiff")
 	d, err := h.readDirectory(head)
 	if err != nil {
 		return err
 	}
-	numbers := [...]float64{0, 0, 1, 1, 1} // the defaults of TIFF 6.0; without width and height there is no raster
-	for i, tag := range [...]uint16{tagImageWidth, tagImageLength, tagSamplesPerPixel, tagBitsPerSample, tagSampleFormat} {
-		f, ok := d.field(tag)
-		if !ok {
-			continue
-		}
-		v, err := h.numbers(f)
-		if err == nil && len(v) == 0 {
-			err = problemf(fileStatusCorrupt, "TIFF tag %d has no value", tag)
-		}
-		if numbers[i] = 0; err == nil {
-			numbers[i] = v[0]
-		} else if i < 2 {
-			return err
-		}
-		m.survive(err)
-	}
-	if err := m.setSize(numbers[0], numbers[1]); err != nil {
+	width, err := h.number(d, tagImageWidth, 0)
+	if err != nil {
 		return err
 	}
-	m.setSamples(numbers[2], numbers[3], numbers[4])
+	height, err := h.number(d, tagImageLength, 0)
+	if err != nil {
+		return err
+	}
+	sample := func(tag uint16) float64 {
+		v, err := h.number(d, tag, 1)
+		m.warnOnError(err)
+		return v
+	}
+	bands, bits, format := sample(tagSamplesPerPixel), sample(tagBitsPerSample), sample(tagSampleFormat)
+	if err := m.setSize(width, height); err != nil {
+		return err
+	}
+	m.setSamples(bands, bits, format)
 	if f, ok := d.field(tagGDALNoData); ok {
 		b, err := h.text(f)
-		m.setNodata(b)
-		m.survive(err)
+		m.Nodata = nonEmpty(cleanText(b, maxNodataText))
+		m.warnOnError(err)
 	}
 	keys, err := h.readGeoKeys(d)
-	m.survive(err)
-	switch keys.code(1025) { // GTRasterType
-	case 1:
+	m.warnOnError(err)
+	rasterType := keys.code(keyRasterType)
+	switch rasterType {
+	case rasterPixelIsArea:
 		m.PixelIs = new("area")
-	case 2:
+	case rasterPixelIsPoint:
 		m.PixelIs = new("point")
 	}
-	t, source, err := h.readTransform(d, keys.code(1025) == 2, m)
+	t, source, err := h.readTransform(d, rasterType == rasterPixelIsPoint, m)
 	if err == nil {
 		h.compareWorldFile(t, m)
 	} else if t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld"); err != nil {
@@ -251,13 +255,15 @@ func (h *headerReader) readGeoTIFF(head []byte, m *ElevationDatasetFileMeta) err
 	return h.place(m, t, source, crs)
 }
 
-// readTransform gives the raster's transform and the tags that it comes from, by the rules of GeoTIFF 1.1 as GDAL
-// follows them: a pixel scale (33550) with a tie point (33922), else a matrix (34264) of 16 numbers. A pixel scale
-// without a tie point keeps the matrix from giving an extent. Where a pixel is a point the tie point means its centre.
-func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *ElevationDatasetFileMeta) (t [6]float64, source string, err error) {
+// readTransform returns the raster's transform and the tags that give it, as GDAL reads OGC GeoTIFF
+// 1.1, annex B.6: a pixel scale with a tie point, otherwise a matrix of 16 numbers. A pixel scale
+// without a tie point rules out the matrix. Where a pixel is a point, the tags place its centre.
+func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *extent) (
+	t [6]float64, source string, err error,
+) {
 	var values [3][]float64
 	var counts [3]uint64
-	var broken error // of a tag that could not be read: it matters where the others give no extent
+	var broken error // of a tag that cannot be read; fatal only if the other tags give no extent
 	for i, tag := range [...]uint16{tagModelPixelScale, tagModelTiepoint, tagModelTransformation} {
 		if f, ok := d.field(tag); ok {
 			counts[i] = f.count
@@ -269,8 +275,7 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *Elev
 	scaled := len(scale) >= 2 && scale[0] != 0 && scale[1] != 0
 	switch {
 	case scaled && len(tie) >= 6:
-		// A negative Y scale is against the standard; GDAL takes such a raster as north-up all the same.
-		if scale[1] < 0 {
+		if scale[1] < 0 { // against the standard
 			m.warnf("the pixel scale in Y is negative; read as north-up, as GDAL does")
 		}
 		a, e := scale[0], -math.Abs(scale[1])
@@ -282,64 +287,362 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *Elev
 	case broken != nil:
 		return t, "", broken
 	case scaled:
-		return t, "", problemf(fileStatusNoGeoref, "it has a pixel scale (tag 33550) but no tie point (tag 33922): where it lies is not said")
+		return t, "", noGeoreff("it has a pixel scale (tag 33550) but no tie point (tag 33922): its place is unknown")
 	case counts[1] >= 6:
-		return t, "", problemf(fileStatusNoGeoref, "it has %d ground control points (tag 33922) but no pixel scale: rectify it first, for example with gdalwarp", counts[1]/6)
+		return t, "", noGeoreff("it has %d ground control points (tag 33922) but no pixel scale: rectify it first, "+
+			"for example with gdalwarp", counts[1]/6)
 	default:
-		return t, "", problemf(fileStatusNoGeoref, "the TIFF has no georeferencing tags (33550 and 33922, or 34264), and no world file lies beside it")
+		return t, "", noGeoreff("the TIFF has no georeferencing tags (33550 and 33922, or 34264), " +
+			"and no world file lies beside it")
 	}
 	if pixelIsPoint {
 		t = shiftHalfPixel(t)
 	}
-	m.survive(broken)
+	m.warnOnError(broken)
 	return t, source, nil
 }
 
-// shiftHalfPixel turns a transform from the centre of the first pixel into one from its outer corner.
+// shiftHalfPixel moves a transform's origin from the first pixel's centre to its outer corner.
 func shiftHalfPixel(t [6]float64) [6]float64 {
 	t[2] -= t[0]*0.5 + t[1]*0.5
 	t[5] -= t[3]*0.5 + t[4]*0.5
 	return t
 }
 
-// place sets the extent, and all that comes of it and the CRS; a problem with the CRS is one of status no_bbox.
-func (h *headerReader) place(m *ElevationDatasetFileMeta, t [6]float64, source string, p crsParameters) error {
+// place sets Transform, NativeBBox and Source, and the fields that follow from the CRS. An error
+// about the CRS has the status no_bbox.
+func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParameters) error {
 	width, height := float64(*m.Width), float64(*m.Height)
 	native := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
 	for _, corner := range [4][2]float64{{0, 0}, {width, 0}, {0, height}, {width, height}} {
 		x, y := applyTransform(t, corner[0], corner[1])
 		if !isFinite(x) || !isFinite(y) {
-			return problemf(fileStatusCorrupt, "%s holds numbers that are not finite", source)
+			return corruptf("%s holds numbers that are not finite", source)
 		}
 		native = [4]float64{min(native[0], x), min(native[1], y), max(native[2], x), max(native[3], y)}
 	}
 	if !(native[2] > native[0] && native[3] > native[1]) {
-		return problemf(fileStatusCorrupt, "%s gives the raster no area", source)
+		return corruptf("%s gives the raster no area", source)
 	}
 	m.Transform, m.NativeBBox, m.Source = t[:], native[:], &source
-	crs, err := p.definition(m, h.crs.byCode)
+	crs, err := p.definition(m, &h.crs)
 	if err != nil {
 		return err
 	}
 	box, err := boxInDegrees(&crs, t, width, height)
 	if err != nil {
-		return problemf(fileStatusNoBBox, "the extent cannot be turned into degrees: %v", err)
+		return noBBoxf("the extent cannot be converted to degrees: %v", err)
 	}
-	m.BBox = box.bounds[:]
+	m.BBox, m.BBoxAccuracyM = box.bounds[:], &box.accuracyM
 	if box.clamped {
 		m.warnf("the raster reaches beyond a pole; bbox ends there")
 	}
 	if box.turned {
-		m.warnf("its longitudes go beyond ±360°; bbox gives them within ±180°")
+		m.warnf("its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
-	m.BBoxAccuracyM = &box.accuracyM
 	if r, err := pixelSizeMetres(crs.projection, t, width/2, height/2); err == nil {
 		m.ResolutionM = &r
 	}
 	return nil
 }
 
-// cleanText gives text of a file up to the first NUL: valid UTF-8, no control characters, trimmed, at most limit bytes.
+// headerReader reads the headers of files, one file after the other. Every offset and length that a
+// file states goes through at. It keeps its memory between files; the zero value is ready. It is
+// not safe for concurrent use.
+type headerReader struct {
+	name    string // of the file, without directory
+	r       io.ReaderAt
+	size    uint64
+	beside  besideFunc
+	order   binary.ByteOrder // of the TIFF
+	windows []headerWindow   // the pieces read so far, a handful
+	buffer  []byte           // memory of windows
+	values  []float64        // memory of numbers
+	fields  tiffDirectory    // memory of readDirectory
+	crs     lastCRS
+}
+
+// headerWindow is a piece of the file in memory.
+type headerWindow struct {
+	offset uint64
+	data   []byte
+}
+
+// within reports whether a range of bytes lies inside the file. It cannot overflow.
+func (h *headerReader) within(offset, length uint64) bool {
+	return offset <= h.size && length <= h.size-offset
+}
+
+// at returns length bytes at offset, from memory where possible. A range that lies beyond the
+// file's end or exceeds maxHeaderBytes is an *extentError; what names the range in it.
+func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
+	if !h.within(offset, length) {
+		return nil, corruptf("%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short",
+			what, length, offset, h.size)
+	}
+	for _, w := range h.windows {
+		if start, n := offset-w.offset, uint64(len(w.data)); offset >= w.offset && start <= n && length <= n-start {
+			return w.data[start : start+length : start+length], nil
+		}
+	}
+	return h.fetch(offset, length)
+}
+
+// fetch reads a range that lies in the file. It reads firstReadBytes or laterReadBytes at least:
+// bytes after the range, and before it where the file ends.
+func (h *headerReader) fetch(offset, length uint64) ([]byte, error) {
+	least := uint64(firstReadBytes)
+	if len(h.windows) > 0 {
+		least = laterReadBytes
+	}
+	end := min(h.size, offset+max(length, least))
+	start := min(offset, end-min(end, least))
+	used := len(h.buffer)
+	if end-start > uint64(maxHeaderBytes-used) {
+		return nil, corruptf("its header refers to more than %d KiB, which no raster needs", maxHeaderBytes>>10)
+	}
+	h.buffer = slices.Grow(h.buffer, int(end-start))[:used+int(end-start)]
+	data := h.buffer[used:]
+	n, err := h.r.ReadAt(data, int64(start))
+	switch {
+	case n == len(data): // with io.EOF or without
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, corruptf("the file ends at %d, short of its size of %d: it may still be written",
+			start+uint64(max(n, 0)), h.size)
+	default:
+		return nil, fmt.Errorf("read at %d: %w", start, err)
+	}
+	h.windows = append(h.windows, headerWindow{start, data})
+	return data[offset-start:][:length:length], nil
+}
+
+// unsigned returns the unsigned integer in 1, 2, 4 or 8 bytes.
+func (h *headerReader) unsigned(b []byte) uint64 {
+	switch len(b) {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(h.order.Uint16(b))
+	case 4:
+		return uint64(h.order.Uint32(b))
+	}
+	return h.order.Uint64(b)
+}
+
+// signed returns the integer in two's complement in 1, 2, 4 or 8 bytes.
+func (h *headerReader) signed(b []byte) int64 {
+	unused := 64 - 8*len(b)
+	return int64(h.unsigned(b)<<unused) >> unused
+}
+
+// Tags: TIFF 6.0 (Adobe, 1992), sections 8 and 19; OGC GeoTIFF 1.1, section 7; GDAL's own 42113.
+const (
+	tagImageWidth          = 256
+	tagImageLength         = 257
+	tagBitsPerSample       = 258
+	tagSamplesPerPixel     = 277
+	tagSampleFormat        = 339
+	tagModelPixelScale     = 33550
+	tagModelTiepoint       = 33922
+	tagModelTransformation = 34264
+	tagGeoKeyDirectory     = 34735
+	tagGeoDoubleParams     = 34736
+	tagGeoASCIIParams      = 34737
+	tagGDALNoData          = 42113
+)
+
+// Values of the tag SampleFormat: TIFF 6.0, section 19, and complex numbers as in libtiff.
+const (
+	sampleFormatUint, sampleFormatInt, sampleFormatFloat, sampleFormatVoid = 1, 2, 3, 4
+	sampleFormatComplexInt, sampleFormatComplexFloat                       = 5, 6
+)
+
+// Field types: TIFF 6.0, section 2; IFD from TIFF Technical Note 1; the last line from BigTIFF.
+const (
+	typeByte, typeASCII, typeShort, typeLong, typeRational = 1, 2, 3, 4, 5
+	typeSByte, typeUndefined, typeSShort, typeSLong        = 6, 7, 8, 9
+	typeSRational, typeFloat, typeDouble, typeIFD          = 10, 11, 12, 13
+	typeLong8, typeSLong8, typeIFD8                        = 16, 17, 18
+)
+
+// tiffField is an entry of an image file directory. Its values lie at offset, perhaps in the entry.
+type tiffField struct {
+	tag, fieldType uint16
+	count          uint64
+	offset         uint64
+}
+
+// tiffDirectory holds the fields of the first image file directory that are read, each tag once.
+type tiffDirectory []tiffField
+
+// field returns the field of a tag. Of duplicates the directory has the first, as in libtiff.
+func (d tiffDirectory) field(tag uint16) (tiffField, bool) {
+	for _, f := range d {
+		if f.tag == tag {
+			return f, true
+		}
+	}
+	return tiffField{}, false
+}
+
+// maxValues returns how many values of a tag are read at most, 0 for a tag that is not read.
+func maxValues(tag uint16) uint64 {
+	switch tag {
+	case tagImageWidth, tagImageLength, tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat:
+		return 1
+	case tagModelPixelScale, tagModelTiepoint, tagModelTransformation:
+		return 16
+	case tagGeoKeyDirectory:
+		return 4 + 4*maxGeoKeys
+	case tagGeoDoubleParams:
+		return maxGeoKeys
+	case tagGeoASCIIParams:
+		return maxGeoASCII
+	case tagGDALNoData:
+		return maxNodataText
+	}
+	return 0
+}
+
+// fieldTypeSize returns the size of a value in bytes, 0 for an unknown field type.
+func fieldTypeSize(fieldType uint16) uint64 {
+	switch fieldType {
+	case typeByte, typeASCII, typeSByte, typeUndefined:
+		return 1
+	case typeShort, typeSShort:
+		return 2
+	case typeLong, typeSLong, typeFloat, typeIFD:
+		return 4
+	case typeRational, typeSRational, typeDouble, typeLong8, typeSLong8, typeIFD8:
+		return 8
+	}
+	return 0
+}
+
+// readDirectory reads the first image file directory and brings the values of its fields into
+// memory. Later directories (overviews, masks, pages) say nothing about the extent.
+func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
+	if head[0] == 'M' {
+		h.order = binary.BigEndian
+	}
+	// Classic TIFF counts entries of 12 bytes with a SHORT, BigTIFF entries of 20 with a LONG8.
+	const bigTIFF = 43
+	headerSize, countSize, entrySize, offsetSize := uint64(8), uint64(2), uint64(12), uint64(4)
+	big := h.order.Uint16(head[2:]) == bigTIFF
+	if big {
+		headerSize, countSize, entrySize, offsetSize = 16, 8, 20, 8
+	}
+	if uint64(len(head)) < headerSize {
+		return nil, corruptf("the TIFF header is cut short: the file has %d bytes", len(head))
+	}
+	if big && (h.order.Uint16(head[4:]) != 8 || h.order.Uint16(head[6:]) != 0) {
+		return nil, corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
+	}
+	start := h.unsigned(head[offsetSize : 2*offsetSize])
+	b, err := h.at(start, countSize, "the TIFF directory")
+	if err != nil {
+		return nil, err
+	}
+	entries := h.unsigned(b)
+	if entries == 0 || entries > maxIFDEntries {
+		return nil, corruptf("the TIFF directory at %d claims %d entries", start, entries)
+	}
+	b, err = h.at(start+countSize, entries*entrySize, "the TIFF directory")
+	if err != nil {
+		return nil, err
+	}
+	directory := h.fields
+	for i := range entries {
+		e, valueAt := b[i*entrySize:][:entrySize], entrySize-offsetSize
+		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), h.unsigned(e[4:valueAt]), h.unsigned(e[valueAt:])}
+		if _, twice := directory.field(f.tag); twice || maxValues(f.tag) == 0 {
+			continue
+		}
+		if size := fieldTypeSize(f.fieldType); size > 0 && f.count <= offsetSize/size { // the values are in the entry
+			f.offset = start + countSize + i*entrySize + valueAt
+		}
+		directory = append(directory, f)
+	}
+	h.fields = directory
+	// Reading from front to back takes the fewest reads.
+	slices.SortFunc(directory, func(a, b tiffField) int { return cmp.Compare(a.offset, b.offset) })
+	for _, f := range directory {
+		if _, err := h.bytes(f); err != nil && statusOf(err) == fileStatusUnreadable {
+			return nil, err
+		}
+	}
+	return directory, nil
+}
+
+// bytes returns a field's values, up to maxValues. All must lie in the file, as libtiff demands.
+func (h *headerReader) bytes(f tiffField) ([]byte, error) {
+	size := fieldTypeSize(f.fieldType)
+	switch {
+	case size == 0:
+		return nil, corruptf("TIFF tag %d has the unknown field type %d", f.tag, f.fieldType)
+	case f.count > h.size/size, !h.within(f.offset, f.count*size):
+		return nil, corruptf("TIFF tag %d points to %d values at %d, beyond the file's end at %d: it may be cut short",
+			f.tag, f.count, f.offset, h.size)
+	}
+	return h.at(f.offset, min(f.count, maxValues(f.tag))*size, "TIFF tag values")
+}
+
+// numbers returns a numeric field's values, up to maxValues. Valid ones are exact in a float64.
+func (h *headerReader) numbers(f tiffField) ([]float64, error) {
+	b, err := h.bytes(f)
+	if err != nil {
+		return nil, err
+	}
+	size, used := int(fieldTypeSize(f.fieldType)), len(h.values)
+	for ; len(b) >= size; b = b[size:] {
+		var v float64
+		switch f.fieldType {
+		case typeByte, typeShort, typeLong, typeLong8:
+			v = float64(h.unsigned(b[:size]))
+		case typeSByte, typeSShort, typeSLong, typeSLong8:
+			v = float64(h.signed(b[:size]))
+		case typeRational:
+			v = float64(h.unsigned(b[:4])) / float64(h.unsigned(b[4:8]))
+		case typeSRational:
+			v = float64(h.signed(b[:4])) / float64(h.signed(b[4:8]))
+		case typeFloat:
+			v = float64(math.Float32frombits(h.order.Uint32(b)))
+		case typeDouble:
+			v = math.Float64frombits(h.order.Uint64(b))
+		default:
+			return nil, corruptf("TIFF tag %d has field type %d, which is not a number", f.tag, f.fieldType)
+		}
+		h.values = append(h.values, v)
+	}
+	return h.values[used:], nil
+}
+
+// number returns the first value of a numeric tag, absent where the file does not have the tag.
+func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (float64, error) {
+	f, ok := d.field(tag)
+	if !ok {
+		return absent, nil
+	}
+	v, err := h.numbers(f)
+	if err != nil {
+		return 0, err
+	}
+	if len(v) == 0 {
+		return 0, corruptf("TIFF tag %d has no value", tag)
+	}
+	return v[0], nil
+}
+
+// text returns a text field's characters, up to maxValues.
+func (h *headerReader) text(f tiffField) ([]byte, error) {
+	if fieldTypeSize(f.fieldType) != 1 {
+		return nil, corruptf("TIFF tag %d has field type %d, which is not text", f.tag, f.fieldType)
+	}
+	return h.bytes(f)
+}
+
+// cleanText returns text up to a NUL: valid UTF-8, no control characters, trimmed, limit bytes at
+// most.
 func cleanText(b []byte, limit int) string {
 	b, _, _ = bytes.Cut(b, []byte{0})
 	s := strings.Map(func(r rune) rune {
@@ -352,37 +655,10 @@ func cleanText(b []byte, limit int) string {
 	return strings.TrimSpace(strings.ToValidUTF8(s[:min(limit, len(s))], ""))
 }
 
-// unsupportedFormat says what a file that we do not read seems to be, by its first bytes.
-func unsupportedFormat(extension string, head []byte, m *ElevationDatasetFileMeta) error {
-	known := "no raster format that is known here"
-	if !slices.ContainsFunc(head[:min(len(head), 512)], func(b byte) bool {
-		return b < ' ' && !strings.ContainsRune("\t\n\r\f", rune(b))
-	}) {
-		m.Format, known = new("text"), "a text file"
+// nonEmpty returns a pointer to s, nil where s is empty.
+func nonEmpty(s string) *string {
+	if s == "" {
+		return nil
 	}
-	for _, magic := range [...][3]string{
-		{"\x89PNG\r\n\x1a\n", "png", "a PNG picture"},
-		{"\xff\xd8\xff", "jpeg", "a JPEG picture"},
-		{"\x00\x00\x00\x0cjP  ", "jp2", "a JPEG 2000 picture"},
-		{"PK\x03\x04", "zip", "a ZIP archive; unpack it first"},
-		{"\x1f\x8b", "gzip", "compressed with gzip; unpack it first"},
-		{"BZh", "bzip2", "compressed with bzip2; unpack it first"},
-		{"\x28\xb5\x2f\xfd", "zstd", "compressed with zstd; unpack it first"},
-		{"%PDF", "pdf", "a PDF document"},
-		{"\x89HDF\r\n\x1a\n", "hdf5", "an HDF5 or netCDF-4 file"},
-		{"CDF", "netcdf", "a netCDF file"},
-		{"GRIB", "grib", "a GRIB file"},
-		{"EHFA_HEADER_TAG", "hfa", "an Erdas Imagine raster"},
-		{"LASF", "las", "a LAS or LAZ point cloud"},
-		{"SQLite format 3\x00", "sqlite", "an SQLite file, such as a GeoPackage"},
-		{"<?xml", "xml", "an XML file"},
-	} {
-		if bytes.HasPrefix(head, []byte(magic[0])) {
-			m.Format, known = new(magic[1]), magic[2]
-		}
-	}
-	if isListed(extension, rasterExtensions) {
-		return problemf(fileStatusUnsupported, "it is named %s but is none; it seems to be %s", extension, known)
-	}
-	return problemf(fileStatusUnsupported, "it seems to be %s, which is not read", known)
+	return &s
 }

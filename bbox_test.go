@@ -17,18 +17,16 @@ import (
 )
 
 // readExtent reads a file with a reader of its own.
-func readExtent(name string, r io.ReaderAt, size int64, beside besideFunc, m *ElevationDatasetFileMeta) {
+func readExtent(name string, r io.ReaderAt, size int64, beside besideFunc) extent {
 	if beside == nil {
 		beside = files{}.beside // nothing lies beside it
 	}
-	new(headerReader).readExtent(name, r, size, beside, m)
+	return new(headerReader).readExtent(name, r, size, beside)
 }
 
 // readBytes reads a file that is in memory.
-func readBytes(name string, b []byte) ElevationDatasetFileMeta {
-	var m ElevationDatasetFileMeta
-	readExtent(name, bytes.NewReader(b), int64(len(b)), nil, &m)
-	return m
+func readBytes(name string, b []byte) extent {
+	return readExtent(name, bytes.NewReader(b), int64(len(b)), nil)
 }
 
 // value gives what a pointer points to, the zero value for nil.
@@ -57,7 +55,7 @@ func TestTagRules(t *testing.T) {
 		{"width as LONG8", with(long8s(256, 4), long8s(257, 3), testPlace(), testKeys()), "ok", good, ""},
 		{"scale and tie point as FLOAT", with(testSize(), floats(33550, 0.5, 0.25, 0), floats(33922, 0, 0, 0, 10, 50, 0), testKeys()), "ok", good, ""},
 		{"tie point as SHORT", with(testSize(), testPlace()[0], shorts(33922, 0, 0, 0, 10, 50, 0), testKeys()), "ok", good, ""},
-		{"matrix of SLONG", with(testSize(), testTag{tag: 34264, kind: 9, values: []float64{1, 0, 0, -7, 0, -1, 0, -5, 0, 0, 0, 0, 0, 0, 0, 1}}, testKeys()), "ok", []float64{-7, -8, -3, -5}, ""},
+		{"matrix of SLONG", with(testSize(), testTag{tag: 34264, fieldType: 9, values: []float64{1, 0, 0, -7, 0, -1, 0, -5, 0, 0, 0, 0, 0, 0, 0, 1}}, testKeys()), "ok", []float64{-7, -8, -3, -5}, ""},
 		{"unsorted tags", with(testKeys(), testPlace()[1], testSize(), testPlace()[0]), "ok", good, ""},
 		{"the first duplicate wins", with(testSize(), testPlace(), doubles(33550, 9, 9, 0), shorts(256, 99), testKeys()), "ok", good, ""},
 		{"scale of two numbers", with(testSize(), doubles(33550, 0.5, 0.25), testPlace()[1], testKeys()), "ok", good, ""},
@@ -89,14 +87,14 @@ func TestTagRules(t *testing.T) {
 		{"pixel is 3", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(1025, 3), key(2048, 4326))), "ok", good, ""},
 		{"keys out of order", with(testSize(), testPlace(), geoKeyTag(key(2048, 4326), key(1025, 1), key(1024, 2))), "ok", good, ""},
 		{"the last of two keys counts", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(1025, 1), key(1025, 2), key(2048, 4269), key(2048, 4326))), "ok", []float64{9.75, 49.375, 11.75, 50.125}, ""},
-		{"more keys claimed than there are", with(testSize(), testPlace(), geoKeyTagN(9, key(1024, 2), key(2048, 4326))), "no_bbox", good, "that fits"},
+		{"more keys claimed than there are", with(testSize(), testPlace(), geoKeyTagN(9, key(1024, 2), key(2048, 4326))), "no_bbox", good, "no valid header"},
 		{"keys of version 2", with(testSize(), testPlace(), shorts(34735, 2, 1, 0, 0)), "no_bbox", good, "version 1"},
 		{"a key outside its tag", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(1025, 2), key(2048, 4326), [4]float64{1026, 34737, 9, 99}), asciiTag(34737, "name|\x00")), "no_bbox", good, "GeoKey 1026"},
 		{"a key in a tag that is not there", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(2048, 4326), [4]float64{2057, 34736, 1, 0})), "no_bbox", good, "GeoKey 2057"},
 		{"a key in an unknown place", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(2048, 4326), [4]float64{1026, 7, 1, 0})), "no_bbox", good, "GeoKey 1026"},
 		{"keys that are text", with(testSize(), testPlace(), asciiTag(34735, "not numbers")), "no_bbox", good, "not a number"},
 		{"keys as LONG", with(testSize(), testPlace(), longs(34735, 1, 1, 0, 2, 1024, 0, 1, 2, 2048, 0, 1, 4326)), "ok", good, ""},
-		{"keys that are no SHORT", with(testSize(), testPlace(), doubles(34735, 1, 1, 0, nan)), "no_bbox", good, "no SHORT"},
+		{"keys that are no SHORT", with(testSize(), testPlace(), doubles(34735, 1, 1, 0, nan)), "no_bbox", good, "not a SHORT"},
 		{"a code that is a double", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), [4]float64{2048, 34736, 1, 0}), doubles(34736, 4326.5)), "no_bbox", good, "no EPSG code"},
 		{"width 0", with(shorts(256, 0), shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
 		{"no width", with(shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
@@ -131,7 +129,7 @@ func near(a, b []float64) bool {
 }
 
 // checkRow holds any row to what is promised of every row.
-func checkRow(t *testing.T, m ElevationDatasetFileMeta) {
+func checkRow(t *testing.T, m extent) {
 	t.Helper()
 	if (m.Status == fileStatusOK) != (m.Reason == nil) || (m.Reason != nil && *m.Reason == "") {
 		t.Errorf("status %s with reason %v", m.Status, m.Reason)
@@ -175,8 +173,8 @@ func TestCRSRules(t *testing.T) {
 		{"geocentric", [][4]float64{key(1024, 3), key(2048, 4978)}, nil, "", "", "geocentric", 0},
 		{"user-defined projected", [][4]float64{key(1024, 1), key(2048, 4326), key(3072, 32767)}, nil, "", "", "no EPSG code", 0},
 		{"private code", [][4]float64{key(1024, 1), key(3072, 54009)}, nil, "", "", "no EPSG code", 0},
-		{"a projection that is not read", [][4]float64{key(1024, 1), key(3072, 27200)}, nil, "EPSG:27200", "", "is not read: projection method 9811", 0},
-		{"a code that is not given out", [][4]float64{key(1024, 1), key(3072, 1999)}, nil, "EPSG:1999", "", "no CRS of the registry", 0},
+		{"a projection that is not read", [][4]float64{key(1024, 1), key(3072, 27200)}, nil, "EPSG:27200", "", "is not supported: projection method 9811", 0},
+		{"a code that is not given out", [][4]float64{key(1024, 1), key(3072, 1999)}, nil, "EPSG:1999", "", "not a CRS in the built-in registry", 0},
 		{"a vertical code", [][4]float64{key(1024, 1), key(3072, 5773)}, nil, "EPSG:5773", "", "vertical CRS", 0},
 		{"a compound code", [][4]float64{key(1024, 1), key(3072, 9518)}, nil, "EPSG:4326", "EPSG:3855", "", 10},
 		{"a projection by its code", [][4]float64{key(1024, 1), key(2048, 4326), key(3072, 32767), key(3074, 3856)}, nil, "", "", "", 10 / 111319.49079327358},
@@ -282,7 +280,7 @@ func TestRasterTags(t *testing.T) {
 		{16, 3, "float32"}, {32, 3, "float32"}, {64, 3, "float64"}, {32, 5, "complex_int16"}, {64, 6, "complex64"}, {128, 6, "complex128"},
 		{128, 1, ""}, {8, 3, ""}, {0, 1, ""}, {math.NaN(), 1, ""}, {8, 99, ""}, {1e9, 1, ""},
 	} {
-		var m ElevationDatasetFileMeta
+		var m extent
 		if m.setSamples(1, c.bits, c.format); value(m.SampleType) != c.want {
 			t.Errorf("%v bits of format %v: %q, want %q", c.bits, c.format, value(m.SampleType), c.want)
 		}
@@ -294,7 +292,7 @@ func TestUnsupported(t *testing.T) {
 	for _, c := range []struct{ name, content, format, says string }{
 		{"empty.tif", "", "", "empty"},
 		{"a.png", "\x89PNG\r\n\x1a\n....", "png", "PNG"},
-		{"a.tif", "\x89PNG\r\n\x1a\n....", "png", "is named .tif but is none; it seems to be a PNG"},
+		{"a.tif", "\x89PNG\r\n\x1a\n....", "png", "is named .tif, but it seems to be a PNG"},
 		{"a.jpg", "\xff\xd8\xff\xe0", "jpeg", "JPEG"},
 		{"a.zip", "PK\x03\x04", "zip", "unpack"},
 		{"a.gz", "\x1f\x8b\x08", "gzip", "unpack"},
@@ -302,7 +300,7 @@ func TestUnsupported(t *testing.T) {
 		{"a.h5", "\x89HDF\r\n\x1a\n", "hdf5", "HDF5"},
 		{"a.nc", "CDF\x01", "netcdf", "netCDF"},
 		{"readme.txt", "hello\n", "text", "text"},
-		{"a.tif", "version https://git-lfs", "text", "is none; it seems to be a text file"},
+		{"a.tif", "version https://git-lfs", "text", "but it seems to be a text file"},
 		{"core", "\x00\x01\x02", "", "known"},
 		{"n43.DT0", "UHL1", "text", "named .dt0"},
 		{"a.asc", "rows 4", "text", "named .asc"},
@@ -318,18 +316,16 @@ func TestUnsupported(t *testing.T) {
 
 // TestJSON: an empty row has no id, null for what is not known, and a list of warnings.
 func TestJSON(t *testing.T) {
-	b, err := json.Marshal(readBytes("empty", nil))
+	b, err := json.Marshal(ElevationDatasetFileMeta{extent: readBytes("empty", nil)})
 	want := `{"path":"","size_bytes":0,"modified_at":"0001-01-01T00:00:00Z","format":null,"status":"unsupported","reason":"the file is empty",` +
 		`"width":null,"height":null,"bands":null,"sample_type":null,"nodata":null,"pixel_is":null,"transform":null,"native_bbox":null,"crs":null,` +
 		`"crs_name":null,"vertical_crs":null,"bbox":null,"bbox_accuracy_m":null,"resolution_m":null,"source":null,"warnings":[],"analyzed_at":"0001-01-01T00:00:00Z"}`
 	if err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)
 	}
-	row := reflect.TypeFor[ElevationDatasetFileMeta]()
-	for i := range row.NumField() {
-		tag := row.Field(i).Tag
-		if name, _, _ := strings.Cut(tag.Get("json"), ","); name != tag.Get("db") {
-			t.Errorf("field %s is %q in JSON and %q in the database", row.Field(i).Name, name, tag.Get("db"))
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[ElevationDatasetFileMeta]()) {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != field.Tag.Get("db") {
+			t.Errorf("field %s is %q in JSON and %q in the database", field.Name, name, field.Tag.Get("db"))
 		}
 	}
 }
@@ -393,12 +389,11 @@ func TestCorpus(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &countingReader{r: file}
-		var m ElevationDatasetFileMeta
 		beside := func(name string, limit int) ([]byte, bool, error) {
 			b, err := os.ReadFile(filepath.Join(filepath.Dir(file.Name()), name))
 			return b[:min(len(b), limit)], err == nil, nil
 		}
-		readExtent(filepath.Base(o.Path), r, info.Size(), beside, &m)
+		m := readExtent(filepath.Base(o.Path), r, info.Size(), beside)
 		file.Close()
 		checkRow(t, m)
 		if r.reads > 3 || r.bytes > 64<<10 {
@@ -480,9 +475,7 @@ func BenchmarkReadExtent(b *testing.B) {
 			b.ReportAllocs()
 			var h headerReader
 			for b.Loop() {
-				var m ElevationDatasetFileMeta
-				h.readExtent("x.tif", r, r.Size(), files{}.beside, &m)
-				if m.Status != fileStatusOK {
+				if m := h.readExtent("x.tif", r, r.Size(), files{}.beside); m.Status != fileStatusOK {
 					b.Fatal(*m.Reason)
 				}
 			}

@@ -5,20 +5,36 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
-// epsgCSV is the registry of coordinate reference systems, EPSG's; its head says how its lines read.
+// epsgCSV is the registry of coordinate reference systems (CRSs), an extract of the EPSG dataset.
+// The comment at its head describes its records.
 //
 //go:embed epsg.csv
 var epsgCSV string
 
-// registryAt gives the registry from the line of that key on, "" where there is none: by halving, as lines are sorted.
-func registryAt(key string) string {
+// Kinds of records in the registry, and indexes of names. A key is a kind and an EPSG code or name.
+const (
+	recordCRS, recordDatum, recordEllipsoid, recordPrimeMeridian, recordUnit = "C", "D", "E", "L", "U"
+	recordMethod, recordParameter, recordProjection, recordShift             = "M", "P", "O", "S"
+	indexOfDatums, indexOfMethods, indexOfParameters                         = "ND", "NM", "NP"
+)
+
+// EPSG codes of three geographic CRSs, a vertical one and two units.
+const (
+	epsgWGS84, epsgWGS84Height, epsgWGS72 = 4326, 4979, 4322
+	epsgEGM96                             = 5773
+	epsgMetre, epsgDegree                 = 9001, 9102
+)
+
+// registryFrom returns the registry from the line with that key on, "" where there is no such line.
+// Lines are sorted, so it searches by halving.
+func registryFrom(key string) string {
 	key += ";"
 	from, to := 0, len(epsgCSV)
 	for from < to {
@@ -37,97 +53,121 @@ func registryAt(key string) string {
 	return ""
 }
 
-// registryLine gives the fields of the line of a kind (and a code or name), nil where there is none.
-func registryLine(kind string, code int) []string {
-	line, _, found := strings.Cut(registryAt(kind+strconv.Itoa(code)), "\n")
+// record is the fields of a line of the registry. It is nil where there is no such line.
+type record []string
+
+// recordOfKey returns the record of a key, nil where there is none.
+func recordOfKey(key string) record {
+	line, _, found := strings.Cut(registryFrom(key), "\n")
 	if !found {
 		return nil
 	}
 	return strings.Split(line, ";")
 }
 
-// registryName gives the code of a name in one of the lists ND, NM and NP, 0 where it is not there.
-func registryName(list, name string) int {
-	line, _, _ := strings.Cut(registryAt(list+wktName(name)), "\n")
-	_, code, _ := strings.Cut(line, ";")
-	return registryCode(code)
+// findRecord returns the record of a kind and code, nil where there is none.
+func findRecord(kind string, code int) record { return recordOfKey(kind + strconv.Itoa(code)) }
+
+// codeOfName returns the EPSG code of a name in an index, 0 where it is not listed.
+func codeOfName(index, name string) int { return recordOfKey(index + plainName(name)).code(1) }
+
+// plainName returns a name's letters and digits in lower case. It keeps "+": CH1903+ is not CH1903.
+func plainName(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || r == '+' {
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, s)
 }
 
-// registryCode reads a code of the registry.
-func registryCode(s string) int {
-	code, _ := strconv.Atoi(s)
+// text returns a field, "" where there is none.
+func (r record) text(i int) string {
+	if i < 0 || i >= len(r) {
+		return ""
+	}
+	return r[i]
+}
+
+// name returns the last field, which is the name.
+func (r record) name() string { return r.text(len(r) - 1) }
+
+// code returns a field that is an EPSG code, 0 where there is none.
+func (r record) code(i int) int {
+	code, _ := strconv.Atoi(r.text(i))
 	return code
 }
 
-// registryNumbers reads the numbers of a field of the registry.
-func registryNumbers(s string) []float64 {
-	fields := strings.Fields(s)
-	numbers := make([]float64, len(fields))
-	for i, field := range fields {
-		numbers[i], _ = strconv.ParseFloat(field, 64) // a test reads every line
+// numbers returns the numbers in a field.
+func (r record) numbers(i int) (numbers []float64) {
+	for field := range strings.FieldsSeq(r.text(i)) {
+		v, _ := strconv.ParseFloat(field, 64) // a test reads every line
+		numbers = append(numbers, v)
 	}
 	return numbers
 }
 
-// crsDefinition is how to get from the coordinates of a CRS to degrees, and back.
+// number returns the first number in a field, NaN where there is none.
+func (r record) number(i int) float64 { return append(r.numbers(i), math.NaN())[0] }
+
+// crsDefinition converts between the coordinates of a CRS and degrees on WGS 84.
 type crsDefinition struct {
-	name                 string
-	method               int             // EPSG code of the projection's method; 0 where the CRS is geographic
-	parameters           map[int]float64 // of the method, by EPSG codes; degrees, metres, ratios
-	projection           projection      // to degrees from Greenwich on its own datum
-	datum                int             // EPSG code, 0 where it is not known
-	shift                *datumShift     // to WGS 84, where the file gives it and not the registry
-	shifts               []areaShift     // to WGS 84, by the registry
-	assumed              []string        // parameters that the file should give and does not: they are 0
-	horizontal, vertical int             // EPSG codes of the parts of a compound CRS
-	ellipsoid            ellipsoid
-	primeMeridian        float64 // degrees east of Greenwich
-	unit                 float64 // metres; degrees where geographic
+	name          string
+	method        int                  // EPSG code of the projection's method; 0 for a geographic CRS
+	parameters    projectionParameters // of the method
+	projection    projection           // to degrees east of Greenwich on the CRS's own datum
+	datum         int                  // EPSG code, 0 where unknown
+	shift         *datumShift          // to WGS 84 as the file gives it; nil: use shifts
+	shifts        []areaShift          // to WGS 84 as the registry gives them
+	assumed       []string             // names of parameters that the file lacks; they are taken for 0
+	horizontal    int                  // EPSG code of a part of a compound CRS, like vertical
+	vertical      int
+	ellipsoid     ellipsoid
+	primeMeridian float64 // degrees east of Greenwich
+	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
 }
 
-// crsByCode gives the CRS of an EPSG code; the error says what it is instead of one with a way to degrees.
+// crsByCode returns the CRS of an EPSG code. The error says why it has no way to degrees.
 func crsByCode(code int) (c crsDefinition, err error) {
-	fields := registryLine("C", code)
-	if fields == nil {
-		return c, fmt.Errorf("EPSG:%d is no CRS of the registry here", code)
-	}
-	name := fields[len(fields)-1]
-	switch fields[1] {
+	r := findRecord(recordCRS, code)
+	switch r.text(1) {
 	case "C":
-		c, err = crsByCode(registryCode(fields[2]))
-		c.horizontal, c.vertical = registryCode(fields[2]), registryCode(fields[3])
+		c, err = crsByCode(r.code(2))
+		c.horizontal, c.vertical = r.code(2), r.code(3)
 	case "G":
-		c.setDatum(registryCode(fields[2]))
-		c.unit = registryNumbers(fields[3])[0]
+		c.setDatum(r.code(2))
+		c.unit = r.number(3)
 		err = c.setProjection()
 	case "P":
-		c.setDatum(registryCode(registryLine("C", registryCode(fields[2]))[2]))
-		c.setParameters(registryCode(fields[3]))
-		c.unit = registryNumbers(fields[4])[0]
+		c.setDatum(findRecord(recordCRS, r.code(2)).code(2))
+		c.setParameters(r.code(3))
+		c.unit = r.number(4)
 		err = c.setProjection()
-		switch fields[5] {
-		case "sw": // x is south and y west, though the method's are east and north
+		switch r.text(5) {
+		case "sw": // x points south and y west, while the method's coordinates point east and north
 			c.projection.axes = [4]float64{0, -1, -1, 0}
-		case "nw": // x is north and y west, though the method's are west and north; its false coordinates are the same
+		case "nw": // x points north and y west, the method's west and north; both false coordinates are equal
 			c.projection.axes = [4]float64{0, 1, -1, 0}
 		}
 	case "V":
-		err = fmt.Errorf("EPSG:%d, %s, is a vertical CRS", code, name)
+		err = fmt.Errorf("EPSG:%d, %s, is a vertical CRS", code, r.name())
 	case "X":
-		err = fmt.Errorf("EPSG:%d, %s, is geocentric: X and Y are not on the ground", code, name)
+		err = fmt.Errorf("EPSG:%d, %s, is geocentric: its X and Y are not map coordinates", code, r.name())
+	default:
+		err = fmt.Errorf("EPSG:%d is not a CRS in the built-in registry", code)
 	}
-	c.name = name
+	c.name = r.name()
 	return c, err
 }
 
-// lastCRS is the CRS that was asked for last: most files of a folder have the same.
+// lastCRS remembers the last result of crsByCode: most files of a folder have the same CRS.
 type lastCRS struct {
 	code int
 	crs  crsDefinition
 	err  error
 }
 
-// byCode is crsByCode.
+// byCode is crsByCode with that memory.
 func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 	if l.code != code {
 		l.crs, l.err = crsByCode(code)
@@ -136,77 +176,104 @@ func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 	return l.crs, l.err
 }
 
-// isGeographicCode says whether a code is that of a geographic CRS.
-func isGeographicCode(code int) bool {
-	fields := registryLine("C", code)
-	return fields != nil && fields[1] == "G"
-}
+// isGeographicCode reports whether code is the EPSG code of a geographic CRS.
+func isGeographicCode(code int) bool { return findRecord(recordCRS, code).text(1) == "G" }
 
-// setDatum takes ellipsoid and prime meridian of a datum. It does nothing where the code is none.
+// setDatum sets the datum, its ellipsoid and its prime meridian. It ignores an unknown code.
 func (c *crsDefinition) setDatum(code int) {
-	if fields := registryLine("D", code); fields != nil {
-		c.datum, c.primeMeridian = code, registryNumbers(fields[2])[0]
-		c.ellipsoid = ellipsoidByCode(registryCode(fields[1]))
+	if r := findRecord(recordDatum, code); r != nil {
+		c.datum, c.ellipsoid, c.primeMeridian = code, ellipsoidByCode(r.code(1)), r.number(2)
 	}
 }
 
-// ellipsoidByCode gives the ellipsoid of an EPSG code, NaN where there is none.
+// ellipsoidByCode returns the ellipsoid of an EPSG code, one of NaN where there is none.
 func ellipsoidByCode(code int) ellipsoid {
-	if fields := registryLine("E", code); fields != nil {
-		return ellipsoid{registryNumbers(fields[1])[0], registryNumbers(fields[2])[0]}
-	}
-	return ellipsoid{math.NaN(), math.NaN()}
+	r := findRecord(recordEllipsoid, code)
+	return ellipsoid{r.number(1), r.number(2)}
 }
 
-// setParameters takes method and parameters of a projection. It does nothing where the code is none.
+// setParameters sets method and parameters of a projection. It ignores an unknown code.
 func (c *crsDefinition) setParameters(code int) {
-	if fields := registryLine("O", code); fields != nil {
-		c.method, c.parameters = registryCode(fields[1]), map[int]float64{}
-		values := registryNumbers(fields[2])
+	if r := findRecord(recordProjection, code); r != nil {
+		c.method, c.parameters = r.code(1), projectionParameters{}
+		values := r.numbers(2)
 		for i, parameter := range c.methodParameters() {
 			c.parameters[parameter] = values[i]
 		}
 	}
 }
 
-// methodParameters gives the EPSG codes of the method's parameters, in their order; none where it is not known.
+// methodParameters returns the EPSG codes of the method's parameters in their order.
 func (c *crsDefinition) methodParameters() (codes []int) {
-	if fields := registryLine("M", c.method); fields != nil {
-		for _, code := range strings.Fields(fields[1]) {
-			codes = append(codes, registryCode(code))
-		}
+	for _, code := range findRecord(recordMethod, c.method).numbers(1) {
+		codes = append(codes, int(code))
 	}
 	return codes
 }
 
-// setProjection makes the projection of all the rest.
+// setProjection sets the projection and the datum shifts once all the other fields are set.
 func (c *crsDefinition) setProjection() (err error) {
 	c.shifts = datumShifts(c.datum)
 	if c.ellipsoid.inverseFlattening == 0 {
 		c.ellipsoid.inverseFlattening = math.Inf(1)
 	}
 	if c.method == 0 {
-		c.projection = projection{method: methodGeographic, ellipsoid: c.ellipsoid, longitude: c.primeMeridian, unit: c.unit}
-		return nil
-	}
-	if c.projection, err = newProjection(c.method, c.ellipsoid, c.parameters); err != nil {
-		return fmt.Errorf("its projection is not read: %w", err)
+		c.projection = projection{formula: formulaGeographic, ellipsoid: c.ellipsoid}
+	} else if c.projection, err = newProjection(c.method, c.ellipsoid, c.parameters); err != nil {
+		return fmt.Errorf("its projection is not supported: %w", err)
 	}
 	c.projection.longitude += c.primeMeridian
 	c.projection.unit = c.unit
 	return nil
 }
 
-// withoutCode gives a CRS that has no code, by its datum and its parameters.
+// Kinds of CRSs, as the GeoKey GTModelType numbers them.
+const modelTypeProjected, modelTypeGeographic, modelTypeGeocentric = 1, 2, 3
+
+// crsParameters is a CRS as a file describes it, in GeoKeys or in WKT. A code of 0 is absent.
+type crsParameters struct {
+	present        bool // the file describes its CRS
+	kind           int  // modelTypeProjected, modelTypeGeographic or modelTypeGeocentric; 0 where the file does not say
+	name           string
+	code           int // EPSG code of the CRS
+	geographic     int // EPSG code of the geographic CRS, or of the one below a projected CRS
+	datum          int // EPSG code
+	ellipsoid      ellipsoid
+	primeMeridian  float64 // degrees east of Greenwich; NaN: absent, infinite: unknown
+	angularUnit    float64 // degrees; 0: absent, NaN: unknown
+	linearUnit     float64 // metres; 0: absent, NaN: unknown
+	projectionCode int     // EPSG code of a projection with its parameters
+	method         int     // EPSG code of a projection's method
+	vertical       int     // EPSG code of the vertical CRS
+	verticalName   string
+	reversed       bool                 // an axis points west or south
+	toWGS84        []float64            // as in datumShift; nil where absent
+	values         projectionParameters // by the EPSG code of their like
+}
+
+// newCRSParameters returns a CRS of which nothing is known.
+func newCRSParameters() crsParameters {
+	nan := math.NaN()
+	return crsParameters{ellipsoid: ellipsoid{nan, nan}, primeMeridian: nan, values: projectionParameters{}}
+}
+
+// geographicCRS returns the geographic CRS of an EPSG code.
+func geographicCRS(code int) crsParameters {
+	p := newCRSParameters()
+	p.present, p.kind, p.code, p.geographic = true, modelTypeGeographic, code, code
+	return p
+}
+
+// withoutCode returns a CRS by its datum and parameters. The error says why there is none.
 func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	c.setDatum(p.datum)
 	if isGeographicCode(p.geographic) {
-		c.setDatum(registryCode(registryLine("C", p.geographic)[2]))
+		c.setDatum(findRecord(recordCRS, p.geographic).code(2))
 	}
 	if own := c.ellipsoid; isFinite(p.ellipsoid.a) {
 		c.ellipsoid = p.ellipsoid
 		if !sameUnit(own.a, p.ellipsoid.a) || !(math.Abs(own.inverseFlattening-p.ellipsoid.inverseFlattening) < 1e-3) {
-			c.datum = 0 // on another ellipsoid it is another datum
+			c.datum = 0 // a different ellipsoid makes it a different datum
 		}
 	}
 	if !math.IsNaN(p.primeMeridian) {
@@ -216,141 +283,76 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		c.shift = &datumShift{operations: "TOWGS84", accuracyM: accuracyTOWGS84, values: p.toWGS84}
 	}
 	c.unit = cmp.Or(p.linearUnit, 1)
-	if p.kind == crsGeographic {
+	if p.kind == modelTypeGeographic {
 		c.unit = cmp.Or(p.angularUnit, 1)
 	}
 	const earthRadius, margin = 6.371e6, 0.01 // every ellipsoid of the Earth is within 0.2 %
 	switch e := &c.ellipsoid; {
-	case p.kind == crsGeographic && p.geographic != 0 && e.a == 0: // degrees, on whatever
+	case p.kind == modelTypeGeographic && p.geographic != 0 && e.a == 0: // degrees on any ellipsoid
 		e.a = earthRadius
 	case e.a == 0:
-		return c, errors.New("its CRS has no EPSG code, and neither its datum nor its ellipsoid is known")
+		return c, errors.New("its CRS has no EPSG code, and its datum and ellipsoid are unknown")
 	case !(math.Abs(e.a-earthRadius) <= margin*earthRadius) || !(e.inverseFlattening == 0 || e.inverseFlattening > 100):
-		return c, fmt.Errorf("its ellipsoid (semi-major axis %v m, 1/%v) is not one of the Earth", e.a, e.inverseFlattening)
+		return c, fmt.Errorf("its ellipsoid (semi-major axis %v m, 1/%v) is not one of the Earth",
+			e.a, e.inverseFlattening)
 	}
 	switch {
 	case math.IsInf(c.primeMeridian, 0):
-		return c, errors.New("its prime meridian is not one that is known")
+		return c, errors.New("its prime meridian is unknown")
 	case !(c.unit > 0):
-		return c, errors.New("its unit is not one that is known")
+		return c, errors.New("its unit is unknown")
 	case p.reversed:
-		return c, errors.New("its CRS has no EPSG code, and an axis that points west or south")
-	case p.kind == crsGeographic:
+		return c, errors.New("its CRS has no EPSG code, and one of its axes points west or south")
+	case p.kind == modelTypeGeographic:
 		return c, c.setProjection()
 	}
 	return c, p.project(&c)
 }
 
-// project sets the projection of a CRS that has no code. As in GDAL what is missing is 0, and a scale is 1.
+// project sets the projection by its parameters. As in GDAL, a missing one is 0, a scale 1.
 func (p *crsParameters) project(c *crsDefinition) error {
 	if c.setParameters(p.projectionCode); c.method != 0 {
 		return c.setProjection()
 	}
 	c.method = p.method
-	_, first := p.values[8823]
-	_, second := p.values[8824]
+	_, first := p.values[parameterStandardParallel1]
+	_, second := p.values[parameterStandardParallel2]
+	latitude := p.values[parameterLatitudeOfNaturalOrigin]
 	switch {
 	case c.method == 0:
-		return errors.New("its CRS has no EPSG code, and its projection is none of those that are read")
-	case c.method == 9829 && sameUnit(math.Abs(p.values[8801]), 90): // the scale at the pole
-		c.method = 9810
-	case c.method == 9829 && p.values[8801] == 0 && p.values[8823] == 0:
-		return errors.New("its polar stereographic projection does not say the latitude, nor which pole")
-	case c.method == 9802 && !second:
-		c.method = 9801
-	case c.method == 9804 && first:
-		c.method = 9805
+		return errors.New("its CRS has no EPSG code, and its projection is not supported")
+	case c.method == methodPolarStereographicB && sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
+		c.method = methodPolarStereographicA
+	case c.method == methodPolarStereographicB && latitude == 0 && p.values[parameterStandardParallel1] == 0:
+		return errors.New("its polar stereographic projection gives neither a latitude nor a pole")
+	case c.method == methodLambertConic2SP && !second:
+		c.method = methodLambertConic1SP
+	case c.method == methodMercatorA && first:
+		c.method = methodMercatorB
 	}
-	c.parameters = map[int]float64{}
+	c.parameters = projectionParameters{}
 	for _, code := range c.methodParameters() {
-		fields := registryLine("P", code)
-		like := registryCode(fields[1])
+		r := findRecord(recordParameter, code)
+		like := r.code(1)
 		v, given := p.values[like]
 		switch {
 		case given:
-		case like == 8801: // of the one standard parallel
-			v = p.values[8823]
-		case like == 8814: // by default the grid is turned to north
-			v = p.values[8813]
-		case like == 8805, like == 1038:
+		case like == parameterLatitudeOfNaturalOrigin: // the only standard parallel
+			v = p.values[parameterStandardParallel1]
+		case like == parameterSkewAngle: // by default the grid is turned to north
+			v = p.values[parameterAzimuth]
+		case like == parameterScaleAtNaturalOrigin, like == parameterEllipsoidScale:
 			v = 1
-		case like != 8801 && like != 8806 && like != 8807:
-			c.assumed = append(c.assumed, fields[2])
+		case like != parameterFalseEasting && like != parameterFalseNorthing:
+			c.assumed = append(c.assumed, r.name())
 		}
 		if !isFinite(v) {
-			return fmt.Errorf("its CRS has no EPSG code, and the %s of its projection is no number", fields[2])
+			return fmt.Errorf("its CRS has no EPSG code, and its projection parameter %q is not a number", r.name())
 		}
 		c.parameters[code] = v
 	}
 	return c.setProjection()
 }
 
-// printCRS is "cairn crs": what is known of a CRS, the coordinates in it of a longitude and latitude on WGS 84, or back.
-func printCRS(args []string, stdout io.Writer) error {
-	inverse := len(args) == 4 && args[1] == "--inverse"
-	if inverse {
-		args = []string{args[0], args[2], args[3]}
-	}
-	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(strings.Join(args[:min(1, len(args))], "")), "EPSG:"))
-	if err != nil || len(args) != 1 && len(args) != 3 {
-		return fmt.Errorf("crs takes an EPSG code, and a longitude and latitude, or --inverse, x and y: %w", errUsage)
-	}
-	c, err := crsByCode(code)
-	if len(args) == 1 && c.datum != 0 {
-		c.describe(code, stdout)
-	}
-	if err != nil || len(args) == 1 {
-		return err
-	}
-	x, errX := strconv.ParseFloat(args[1], 64)
-	y, errY := strconv.ParseFloat(args[2], 64)
-	decimals := 9
-	if err = errors.Join(errX, errY); err != nil {
-		return err
-	}
-	if inverse {
-		if x, y, err = c.projection.inverse(x, y); err == nil {
-			s := c.shiftAt(x, y, 0)
-			x, y = s.toWGS84(c.ellipsoid, x, y)
-		}
-	} else {
-		s := c.shiftAt(x, y, 0)
-		x, y, err = c.projection.forward(s.fromWGS84(c.ellipsoid, x, y))
-		if c.method != 0 {
-			decimals = 4
-		}
-	}
-	if err == nil {
-		_, err = fmt.Fprintf(stdout, "%.*f %.*f\n", decimals, x, decimals, y)
-	}
-	return err
-}
-
-// describe prints what is known of the CRS.
-func (c *crsDefinition) describe(code int, w io.Writer) {
-	last := func(kind string, code int) string {
-		fields := registryLine(kind, code)
-		return fmt.Sprintf("%s (EPSG:%d)", fields[len(fields)-1], code)
-	}
-	fmt.Fprintf(w, "%-16s%s\n", "EPSG:"+strconv.Itoa(code), c.name)
-	datum := registryLine("D", c.datum)
-	if c.method != 0 {
-		fmt.Fprintf(w, "%-16s%s\n", "method", last("M", c.method))
-		for _, parameter := range c.methodParameters() {
-			fmt.Fprintf(w, "%-16s%-44s%v\n", "", last("P", parameter), c.parameters[parameter])
-		}
-	}
-	fmt.Fprintf(w, "%-16s%v\n%-16s%s\n", "unit", c.unit, "datum", last("D", c.datum))
-	e := c.ellipsoid
-	fmt.Fprintf(w, "%-16s%s, %.10g m, 1/%.12g\n", "ellipsoid", last("E", registryCode(datum[1])), e.a, e.inverseFlattening)
-	fmt.Fprintf(w, "%-16s%v\n", "prime meridian", c.primeMeridian)
-	for i := 0; ; i++ {
-		line, _, found := strings.Cut(registryAt(fmt.Sprintf("S%d.%02d", c.datum, i)), "\n")
-		if fields := strings.Split(line, ";"); found {
-			fmt.Fprintf(w, "%-16sby EPSG:%s to %s m in %s: %s\n", "to WGS 84", fields[1], fields[2], fields[3], fields[4])
-			continue
-		}
-		fmt.Fprintf(w, "%-16sno shift is known elsewhere: up to %v m off\n", "", c.shiftAt(math.NaN(), 0, 0).accuracyM)
-		return
-	}
-}
+// sameUnit reports whether two units differ by rounding at most. Both kinds of foot differ by more.
+func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }

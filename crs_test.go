@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -36,7 +34,7 @@ func TestRegistry(t *testing.T) {
 	unread := map[string]int{}
 	crs := 0
 	for _, key := range registryKeys(t) {
-		line, _, _ := strings.Cut(registryAt(key), "\n")
+		line, _, _ := strings.Cut(registryFrom(key), "\n")
 		fields := strings.Split(line, ";")
 		if fields[0] != key {
 			t.Fatalf("%q is found at %q", key, line)
@@ -68,7 +66,7 @@ func TestRegistry(t *testing.T) {
 	}
 	t.Logf("%d CRSs; of methods that are not read: %v", crs, unread)
 	for _, absent := range []string{"", "C", "C1", "C99999", "C4326x", "S6326", "Z", "#", "~"} {
-		if line := registryAt(absent); line != "" {
+		if line := registryFrom(absent); line != "" {
 			t.Errorf("%q gives %.40q", absent, line)
 		}
 	}
@@ -117,38 +115,6 @@ func TestDatumShift(t *testing.T) {
 	}
 }
 
-// TestPrintCRS is the command, and its way back.
-func TestPrintCRS(t *testing.T) {
-	for _, c := range []struct{ args, want string }{
-		{"32633 15 50", "500000.0000 5538630.7029\n"},
-		{"EPSG:32633 --inverse 500000 5538630.7029", "15.000000000 50.000000000\n"},
-		{"epsg:4258 7 51", "7.000000000 51.000000000\n"},
-		{"2065 14.4 50.1", "1041424.2581 744125.9098\n"},
-		{"8044 14 48", "4266.4649 10257.9315\n"},
-	} {
-		var out bytes.Buffer
-		if err := printCRS(strings.Fields(c.args), &out); err != nil || out.String() != c.want {
-			t.Errorf("%s gives %q, %v", c.args, out.String(), err)
-		}
-	}
-	var out bytes.Buffer
-	if err := printCRS([]string{"27700"}, &out); err != nil {
-		t.Error(err)
-	}
-	for _, want := range []string{"OSGB36 / British National Grid", "Transverse Mercator (EPSG:9807)", "(EPSG:8805)", "0.9996012717", "Airy 1830", "EPSG:1314 to 2 m"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%s lacks %q", &out, want)
-		}
-	}
-	for _, args := range []string{"", "x", "27700 1", "27700 1 x", "1 2 3", "5773", "32633 200 100", "27200"} {
-		if err := printCRS(strings.Fields(args), &out); err == nil {
-			t.Errorf("%q is no error", args)
-		} else if (args == "" || args == "x" || args == "27700 1") != errors.Is(err, errUsage) {
-			t.Errorf("%q: %v", args, err)
-		}
-	}
-}
-
 // TestWithoutCode gives CRSs by their parameters, as they come in GeoKeys and WKT, the degrees of their codes.
 func TestWithoutCode(t *testing.T) {
 	const wgs84Base = `GEOGCS["w",DATUM["D_WGS_1984",SPHEROID["WGS_1984",6378137,298.257223563]],PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]`
@@ -185,8 +151,8 @@ func TestWithoutCode(t *testing.T) {
 		{"an unknown datum on another ellipsoid", project(`GEOGCS["w",DATUM["mine",SPHEROID["x",6370000,0]],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""), 0, accuracyUnknown, 0, 0},
 	} {
 		p, err := crsFromWKT(c.wkt)
-		var m ElevationDatasetFileMeta
-		got, err2 := p.definition(&m, crsByCode)
+		var m extent
+		got, err2 := p.definition(&m, new(lastCRS))
 		if err != nil || err2 != nil {
 			t.Errorf("%s: %v, %v", c.name, err, err2)
 			continue
@@ -218,8 +184,8 @@ func TestWithoutCode(t *testing.T) {
 		"no cone":                 project(wgs84Base, "Lambert_Conformal_Conic_2SP", at("standard_parallel_1", 30)+at("standard_parallel_2", -30)),
 	} {
 		p, err := crsFromWKT(wkt)
-		var m ElevationDatasetFileMeta
-		if c, err2 := p.definition(&m, crsByCode); err != nil || !isProblem(err2) {
+		var m extent
+		if c, err2 := p.definition(&m, new(lastCRS)); err != nil || err2 == nil || statusOf(err2) == fileStatusUnreadable {
 			t.Errorf("%s: %v, %v gives %+v", name, err, err2, c)
 		}
 	}
@@ -248,16 +214,16 @@ func TestGeoKeysWithoutNumbers(t *testing.T) {
 			k.entries = append(k.entries, e[:]...)
 		}
 		p := k.parameters()
-		var m ElevationDatasetFileMeta
-		got, err := p.definition(&m, crsByCode)
+		var m extent
+		got, err := p.definition(&m, new(lastCRS))
 		if (err == nil) != c.ok || c.ok && got.datum != 6314 {
 			t.Errorf("%s: %v, datum %d", c.name, err, got.datum)
 		}
 	}
-	var m ElevationDatasetFileMeta
+	var m extent
 	k := geoKeys{entries: []float64{1024, 0, 1, 1, 2048, 0, 1, 4326, 3072, 0, 1, 32767, 3075, 0, 1, 1}}
 	p := k.parameters()
-	if _, err := p.definition(&m, crsByCode); err != nil || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "Longitude of natural origin") {
+	if _, err := p.definition(&m, new(lastCRS)); err != nil || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "Longitude of natural origin") {
 		t.Error(err, m.Warnings)
 	}
 }

@@ -9,10 +9,23 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
+
+// ElevationDatasetFileMeta is the row of one file of a dataset.
+type ElevationDatasetFileMeta struct {
+	ID         int64     `json:"id,omitzero" db:"id"`
+	Path       string    `json:"path" db:"path"`
+	SizeBytes  int64     `json:"size_bytes" db:"size_bytes"`
+	ModifiedAt time.Time `json:"modified_at" db:"modified_at"`
+	extent
+	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
+
+	unsettled bool // may become something else without a change of its own size and time: a link to a directory
+}
 
 // datasetFile is a file and its dataset.
 type datasetFile struct {

@@ -22,8 +22,9 @@ func placedFile(t testing.TB, path string, code int, transform ...float64) Eleva
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := ElevationDatasetFileMeta{Path: path, Status: fileStatusOK, Format: new("geotiff"), CRS: new(fmt.Sprintf("EPSG:%d", code)),
-		Width: new(int64(100)), Height: new(int64(50)), Transform: transform, Warnings: []string{}, AnalyzedAt: time.Now()}
+	m := ElevationDatasetFileMeta{Path: path, AnalyzedAt: time.Now(), extent: extent{
+		Status: fileStatusOK, Format: new("geotiff"), CRS: new(fmt.Sprintf("EPSG:%d", code)),
+		Width: new(int64(100)), Height: new(int64(50)), Transform: transform, Warnings: []string{}}}
 	box, err := boxInDegrees(&crs, [6]float64(transform), 100, 50)
 	if err != nil {
 		t.Fatal(err)

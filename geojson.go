@@ -217,7 +217,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	}
 	p, t, w, h := crs.projection, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
 	segments := 1
-	if p.method != methodGeographic { // about 8 chords a degree: off by some metres at most
+	if p.formula != formulaGeographic { // about 8 chords a degree: off by some metres at most
 		turn := m.BBox[2] - m.BBox[0]
 		if turn <= 0 {
 			turn += 360

@@ -107,8 +107,8 @@ func cs2cs(from, to int, points [][2]float64, swapFrom, swapTo bool, arguments .
 func projectedCRSs(t *testing.T) (codes [][2]int) {
 	for _, key := range registryKeys(t) {
 		if code, err := strconv.Atoi(key[1:]); key[0] == 'C' && err == nil {
-			if fields := registryLine("C", code); fields[1] == "P" {
-				codes = append(codes, [2]int{code, registryCode(fields[2])})
+			if r := findRecord(recordCRS, code); r.text(1) == "P" {
+				codes = append(codes, [2]int{code, r.code(2)})
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func TestPeerDatums(t *testing.T) {
 			default:
 				compared++
 				if worst > 1 {
-					exceptions = append(exceptions, fmt.Sprintf("EPSG:%d, %s: %.2f times the accuracy of %v m", code, registryLine("C", code)[6], worst, stated))
+					exceptions = append(exceptions, fmt.Sprintf("EPSG:%d, %s: %.2f times the accuracy of %v m", code, findRecord(recordCRS, code).name(), worst, stated))
 				}
 			}
 		}

@@ -430,8 +430,8 @@ func (g tileGrid) missing() iter.Seq[missingTile] {
 
 // file returns the missing tile as a file of one pixel. It has no BBox if its CRS is unknown.
 func (tile missingTile) file() ElevationDatasetFileMeta {
-	m := ElevationDatasetFileMeta{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
-		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}
+	m := ElevationDatasetFileMeta{extent: extent{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
+		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}}
 	if crs, _, ok := m.knownCRS(); ok {
 		if box, err := boxInDegrees(&crs, [6]float64(m.Transform), 1, 1); err == nil {
 			m.BBox = box.bounds[:]

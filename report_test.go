@@ -141,7 +141,7 @@ func TestReport(t *testing.T) {
 	write("copy of a tile.tif", utmTIFF(32632, 502_000, 5202_000))
 	write(name(505, 5203), utmTIFF(32632, 505_050, 5203_000))
 	write(name(505, 5205), utmTIFF(32633, 505_000, 5205_000))
-	write(name(502, 5206), utmTIFF(32632, 502_000, 5206_000, testTag{tag: tagGDALNoData, kind: 2, text: "-9999"}))
+	write(name(502, 5206), utmTIFF(32632, 502_000, 5206_000, testTag{tag: tagGDALNoData, fieldType: 2, text: "-9999"}))
 	write("dtm_32_999_5204.tif", utmTIFF(32632, 502_000, 5204_000))
 	os.Remove(filepath.Join(dir, name(502, 5204)))
 	write(name(506, 5206), utmTIFF(32632, 506_000, 5206_000)[:60])

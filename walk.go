@@ -42,7 +42,7 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 		Path:       e.Path,
 		SizeBytes:  e.Size,
 		ModifiedAt: time.Unix(0, e.Modified).UTC(),
-		Warnings:   []string{},
+		extent:     extent{Warnings: []string{}},
 		AnalyzedAt: now.UTC(),
 	}
 }
@@ -211,7 +211,7 @@ func stemOf(name string) string { return strings.TrimSuffix(name, path.Ext(name)
 
 // rasterStems returns the stems of the rasters that a file, by its lower-case name, may belong to.
 func rasterStems(name string) (stems []string) {
-	for isListed(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
+	for hasExtension(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
 		name = stemOf(name)
 		stems = append(stems, name, stemOf(name)) // dem.tif.ovr belongs to dem.tif
 	}
@@ -225,7 +225,7 @@ func (n neighbours) addSidecar(e entry, mode fs.FileMode) {
 	for _, stem := range rasterStems(name) {
 		n.rasters[stem] = 0
 	}
-	if !isListed(path.Ext(name), sidecarExtensions) {
+	if !hasExtension(path.Ext(name), sidecarExtensions) {
 		return
 	}
 	if mode.Type() == fs.ModeSymlink || !isSettled(time.Unix(0, e.Modified), time.Now()) {
@@ -238,7 +238,7 @@ func (n neighbours) addSidecar(e entry, mode fs.FileMode) {
 // addRaster adds a file if it is a raster with a sidecar. The sidecars have to be added before.
 func (n neighbours) addRaster(name string) {
 	stem := stemOf(strings.ToLower(name))
-	if _, ok := n.rasters[stem]; ok && isListed(path.Ext(name), rasterExtensions) {
+	if _, ok := n.rasters[stem]; ok && hasExtension(path.Ext(name), rasterExtensions) {
 		n.rasters[stem] += checksum(name)
 	}
 }
@@ -258,11 +258,6 @@ func checksum(values ...any) int64 {
 	h := fnv.New64a()
 	fmt.Fprintln(h, values...)
 	return int64(h.Sum64())
-}
-
-// isListed says whether an extension, with its dot and in any case, is in a list (see grids.go).
-func isListed(extension, list string) bool {
-	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
 }
 
 // isSettled says whether a file was modified long enough ago for any later change to change its
@@ -343,7 +338,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		return m, true
 	}
 	defer f.Close()
-	fr.header.readExtent(fr.name, f, opened.Size, fr.readBeside, &m)
+	m.extent = fr.header.readExtent(fr.name, f, opened.Size, fr.readBeside)
 	return m, true
 }
 
@@ -537,15 +532,4 @@ func notRegular(mode fs.FileMode) error {
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"
-}
-
-// reasonOf returns the text of an error without the path that an *fs.PathError adds.
-func reasonOf(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err
-	}
-	if err == io.EOF {
-		return "unexpected end"
-	}
-	return strings.ToValidUTF8(err.Error(), "?")
 }

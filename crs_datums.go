@@ -6,46 +6,56 @@ import (
 	"strings"
 )
 
-// Accuracy of degrees that are taken for WGS 84, in metres.
+// Accuracy in metres of degrees that are taken for WGS 84.
 const (
-	accuracyWGS84 = 0.1 // at best: what rounding and the formulas may add
-	// Where no shift is known, the largest that EPSG knows: that of Kusaie 1951 moves places by 2,203 m over the ground;
-	// where the datum has the ellipsoid of WGS 84 or GRS 1980 at least, that of the Greek GGRS87, 325 m.
-	accuracyUnknown, accuracyGeocentric = 2210, 330
-	// Of TOWGS84 in a file, which does not say: as the least accurate of the shifts that EPSG gives an accuracy for.
+	accuracyWGS84 = 0.1 // the best: rounding and the formulas may add this much
+
+	// Without a known shift: the largest in EPSG, 2,203 m over the ground, of Kusaie 1951.
+	accuracyUnknown = 2210
+	// The same on the ellipsoid of WGS 84 or GRS 1980: 325 m, of GGRS87 in Greece.
+	accuracyGeocentric = 330
+	// For TOWGS84 in a file, without accuracy: that of the least accurate shift in EPSG.
 	accuracyTOWGS84 = 50
 )
 
-// datumShift is a transformation to WGS 84, EPSG methods 9603 and 9606 (position vector).
+// datumShift is a transformation to WGS 84: EPSG methods 9603 and 9606 (position vector).
 type datumShift struct {
-	operations string // their EPSG codes
+	operations string // EPSG codes of the operations
 	accuracyM  float64
-	values     []float64 // metres X Y Z, arc-seconds X Y Z, parts per million; the first three; none where there is no shift
+	values     []float64 // X Y Z in metres [X Y Z in arc-seconds, parts per million]; none: no shift is known
 }
 
-// areaShift is a transformation and the area, in degrees, that it is for.
+// areaShift is a transformation and the area that it is made for, in degrees.
 type areaShift struct {
 	datumShift
 	west, south, east, north float64
 }
 
-// datumShifts gives the registry's transformations of a datum, the most accurate first.
-func datumShifts(datum int) (shifts []areaShift) {
-	key := "S" + strconv.Itoa(datum) + "."
-	for rest := registryAt(key + "00"); strings.HasPrefix(rest, key); {
+// shiftRecords returns the records of a datum's shifts to WGS 84, the most accurate first.
+func shiftRecords(datum int) (records []record) {
+	key := recordShift + strconv.Itoa(datum) + "."
+	for rest := registryFrom(key + "00"); strings.HasPrefix(rest, key); {
 		var line string
 		line, rest, _ = strings.Cut(rest, "\n")
-		fields := strings.Split(line, ";")
-		area := registryNumbers(fields[3])
-		shift := datumShift{fields[1], max(accuracyWGS84, registryNumbers(fields[2])[0]), registryNumbers(fields[4])}
+		records = append(records, strings.Split(line, ";"))
+	}
+	return records
+}
+
+// datumShifts returns a datum's shifts to WGS 84, the most accurate first.
+func datumShifts(datum int) (shifts []areaShift) {
+	for _, r := range shiftRecords(datum) {
+		area := r.numbers(3)
+		shift := datumShift{r.text(1), max(accuracyWGS84, r.number(2)), r.numbers(4)}
 		shifts = append(shifts, areaShift{shift, area[0], area[1], area[2], area[3]})
 	}
 	return shifts
 }
 
-// shiftAt gives the transformation to WGS 84 that is the most accurate at the middle of a raster that reaches so many
-// degrees around. Where none is made for the place it is the one of the largest area, if the raster comes near that, or
-// none; its accuracy is then unknown.
+// shiftAt returns the most accurate shift to WGS 84 for a raster around lon, lat that reaches so
+// many degrees from there. Where no shift is made for lon, lat, it returns the one with the largest
+// area within 10 degrees of the raster, or one without values. Its accuracy is then one of the
+// constants for an unknown shift.
 func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	if c.shift != nil {
 		return *c.shift
@@ -55,7 +65,7 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
 		unknown.accuracyM = accuracyGeocentric
 	}
-	largest := 0.0 // area near the place, in degrees
+	largest := 0.0 // square degrees
 	for _, s := range c.shifts {
 		half := math.Mod(s.east-s.west+360, 360) / 2
 		if half == 0 {
@@ -72,8 +82,8 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	return unknown
 }
 
-// toWGS84 moves degrees from an ellipsoid at height 0 to WGS 84: EPSG Guidance Note 7-2, methods 9602 (geocentric
-// coordinates; back by Bowring's formula) and 9606 (position vector). The longitude stays within half a turn.
+// toWGS84 moves a point at height 0 to WGS 84, in degrees: EPSG Guidance Note 7-2, methods 9602 (to
+// geocentric coordinates; back by Bowring's formula) and 9606. The longitude is continuous at ±180.
 func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	if len(s.values) == 0 {
 		return lon, lat
@@ -97,7 +107,7 @@ func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	return lon + math.Remainder(math.Atan2(y, x)*180/math.Pi-lon, 360), lat
 }
 
-// fromWGS84 is the way back from toWGS84, by fixed-point iteration: each step gains three digits or more.
+// fromWGS84 inverts toWGS84 by fixed-point iteration; each step gains at least three digits.
 func (s *datumShift) fromWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	if len(s.values) == 0 || math.Abs(lat) > 90 {
 		return lon, lat

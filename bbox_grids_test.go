@@ -28,10 +28,9 @@ func (f files) beside(name string, limit int) ([]byte, bool, error) {
 
 // read reads one of the files; size is that of a file that begins with its content and goes on with zeros, 0 for
 // the content alone.
-func (f files) read(name string, size int64) (m ElevationDatasetFileMeta) {
+func (f files) read(name string, size int64) extent {
 	content := f[name]
-	readExtent(name, zeroPadded(content), max(size, int64(len(content))), f.beside, &m)
-	return m
+	return readExtent(name, zeroPadded(content), max(size, int64(len(content))), f.beside)
 }
 
 // zeroPadded is content with zeros without end behind it.
@@ -96,7 +95,7 @@ func TestWorldFile(t *testing.T) {
 		{"a world file half a pixel off", placed, "0.5\n0\n0\n-0.25\n10\n50\n", "", "ok", good, "0.791 pixels"},
 		{"a broken world file beside tags", placed, "x", "", "ok", good, "six numbers"},
 		{"with a .prj", bare, lines, utmPRJ, "ok", good, ""},
-		{"with a .prj that is none", bare, lines, "Projection UTM", "no_bbox", good, "no well-known text"},
+		{"with a .prj that is none", bare, lines, "Projection UTM", "no_bbox", good, "not valid well-known text"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := files{"a.tif": c.tiff, "a.tfw": c.world}
@@ -157,13 +156,13 @@ func TestHGT(t *testing.T) {
 		{"N60E010.hgt", "", narrow, "ok", []float64{10, 60, 11, 61}, 1801, ""},
 		{"N00E000.hgt", "", small, "ok", []float64{0, 0, 1, 1}, 1201, ""},
 		{"s01e179.hgt", "", small, "ok", []float64{179, -1, 180, 0}, 1201, ""},
-		{"N10E010.hgt", "", narrow, "ok", []float64{10, 10, 11, 11}, 1801, "promises"},
-		{"N45E007.SRTMGL1.hgt", "", small, "ok", []float64{7, 45, 8, 46}, 1201, "promises"},
+		{"N10E010.hgt", "", narrow, "ok", []float64{10, 10, 11, 11}, 1801, "contradicts its name"},
+		{"N45E007.SRTMGL1.hgt", "", small, "ok", []float64{7, 45, 8, 46}, 1201, "contradicts its name"},
 		{"N45E007.SRTMGL3.hgt", "", small, "ok", []float64{7, 45, 8, 46}, 1201, ""},
-		{"N45E007.hgt", "", small - 2, "corrupt", nil, 0, "size of no HGT file"},
-		{"alps.hgt", "", small, "no_georef", nil, 1201, "only in its name"},
-		{"N91E007.hgt", "", small, "no_georef", nil, 1201, "only in its name"},
-		{"N+5E007.hgt", "", small, "no_georef", nil, 1201, "only in its name"},
+		{"N45E007.hgt", "", small - 2, "corrupt", nil, 0, "no HGT file has"},
+		{"alps.hgt", "", small, "no_georef", nil, 1201, "only the name"},
+		{"N91E007.hgt", "", small, "no_georef", nil, 1201, "only the name"},
+		{"N+5E007.hgt", "", small, "no_georef", nil, 1201, "only the name"},
 		{"N45E007.hgt.zip", zipOf(t, map[string]int{"N45E007.hgt": small}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"x.zip", zipOf(t, map[string]int{"a/n45e007.HGT": small, "a/n45e007.num": 9}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"two.zip", zipOf(t, map[string]int{"n45e007.hgt": small, "n45e008.hgt": small}), 0, "unsupported", nil, 0, "ZIP"},
@@ -220,7 +219,7 @@ func TestDTED(t *testing.T) {
 		{"cut short", good, size - 1, "ok", box, "EPSG:4326", "", "cut short"},
 		{"no DSI", strings.Replace(good, "DSI", "XXX", 1), size, "corrupt", nil, "", "", "DSI"},
 		{"cut in the header", good[:500], 0, "corrupt", nil, "", "", "cut short"},
-		{"no numbers", dted("0800000W", "0430000N", "NANANANA", "01210121", "MSL", "WGS84"), size, "corrupt", nil, "", "", "no numbers"},
+		{"no numbers", dted("0800000W", "0430000N", "NANANANA", "01210121", "MSL", "WGS84"), size, "corrupt", nil, "", "", "not numbers"},
 		{"no columns", dted("0800000W", "0430000N", "03000300", "00000121", "MSL", "WGS84"), size, "corrupt", nil, "", "", "width"},
 		{"no interval", dted("0800000W", "0430000N", "00000300", "01210121", "MSL", "WGS84"), size, "corrupt", nil, "", "", "no area"},
 	} {
@@ -251,7 +250,7 @@ func TestASCIIGrid(t *testing.T) {
 		{"comma decimals", "ncols 4\nnrows 3\nxllcorner 0,10E+02\nyllcorner 0,20E+02\ncellsize ,1E+01\n", "no_bbox", good, "area", "", ""},
 		{"blanks and tabs", "  ncols\t  4 \n\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", "no_bbox", good, "area", "", ""},
 		{"byte order mark", "\xef\xbb\xbfncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", "no_bbox", good, "area", "", ""},
-		{"no corner", "ncols 4\nnrows 3\ncellsize 1\n", "no_georef", nil, "", "", "where it lies"},
+		{"no corner", "ncols 4\nnrows 3\ncellsize 1\n", "no_georef", nil, "", "", "lacks its place"},
 		{"no cell size", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\n", "no_georef", nil, "", "", "size of a cell"},
 		{"no rows", "ncols 4\nxllcorner 10\nyllcorner 20\ncellsize 1\n", "corrupt", nil, "", "", "height"},
 		{"half a column", "ncols 4.5\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", "corrupt", nil, "", "", "width"},
@@ -290,8 +289,8 @@ func TestEHdr(t *testing.T) {
 		{"signed by its nodata", "x.bsq", "nrows 3\nncols 4\nnbits 16\nnodata -1\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\n", 24, "no_bbox", good, "int16", ""},
 		{"floating-point grid", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\nbyteorder LSBFIRST\n", 48, "no_bbox", good, "float32", ""},
 		{"floating-point grid by centres", "x.flt", "ncols 4\nnrows 3\nxllcenter 10.5\nyllcenter 20.5\ncellsize 1\n", 48, "no_bbox", good, "float32", ""},
-		{"shorter than it says", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", 47, "no_bbox", good, "float32", "asks for 48"},
-		{"no place", "x.bil", "nrows 3\nncols 4\n", 12, "no_georef", nil, "uint8", "where it lies"},
+		{"shorter than it says", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", 47, "no_bbox", good, "float32", "demands 48"},
+		{"no place", "x.bil", "nrows 3\nncols 4\n", 12, "no_georef", nil, "uint8", "lacks its place"},
 		{"its own datum", "x.bil", "nrows 3\nncols 4\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\nprojection GEOGRAPHIC\ndatum WGS84\n", 12, "ok", good, "uint8", ""},
 		{"of ENVI", "x.bil", "ENVI\nsamples = 4\nlines = 3\n", 12, "unsupported", nil, "", "named .bil"},
 		{"so many bytes that they overflow", "x.bil", "nrows 2147483647\nncols 2147483647\nnbands 65535\nnbits 64\nulxmap 10\nulymap 22\nxdim 1\nydim 1\n", 12, "no_bbox",
@@ -410,13 +409,12 @@ func TestNames(t *testing.T) {
 }
 
 // boundedReader holds the reading of a file to what is promised of the worst: memory, and that it ends.
-func boundedReader(t *testing.T, read func(*ElevationDatasetFileMeta)) {
+func boundedReader(t *testing.T, read func() extent) {
 	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	var m ElevationDatasetFileMeta
 	start := time.Now()
-	read(&m)
+	m := read()
 	if took := time.Since(start); took > time.Second {
 		t.Errorf("it took %v", took)
 	}
@@ -436,15 +434,16 @@ func FuzzGrids(f *testing.F) {
 	f.Add("x.tif", testTIFF{binary.LittleEndian, false, testSize()}.build(), int64(0), "0.5\n0\n0\n-0.25\n10.25\n49.875\n")
 	f.Add("x.zip", []byte("PK\x05\x06"), int64(0), "")
 	f.Fuzz(func(t *testing.T, name string, content []byte, size int64, sidecar string) {
-		boundedReader(t, func(m *ElevationDatasetFileMeta) {
+		boundedReader(t, func() extent {
 			r := &countingReader{r: zeroPadded(content)}
 			beside := func(_ string, limit int) ([]byte, bool, error) {
 				return []byte(sidecar[:min(limit, len(sidecar))]), sidecar != "", nil
 			}
-			readExtent(name, r, max(size, int64(len(content))), beside, m)
+			m := readExtent(name, r, max(size, int64(len(content))), beside)
 			if r.bytes > maxHeaderBytes {
 				t.Errorf("%d bytes read", r.bytes)
 			}
+			return m
 		})
 	})
 }
@@ -463,9 +462,7 @@ func FuzzGeoKeys(f *testing.F) {
 		}
 		for _, kind := range testTIFFKinds(tags)[:2] {
 			content := kind.build()
-			boundedReader(t, func(m *ElevationDatasetFileMeta) {
-				readExtent("x.tif", bytes.NewReader(content), int64(len(content)), nil, m)
-			})
+			boundedReader(t, func() extent { return readBytes("x.tif", content) })
 		}
 	})
 }
@@ -479,7 +476,7 @@ func TestUserDefinedParameters(t *testing.T) {
 			key(3076, 9003), at(3078, 2), at(3079, 3), at(3084, 4), at(3085, 5), at(3086, 6), at(3087, 7), at(3093, 8), at(3094, 9), at(3096, 10)))
 	foot := 0.30480060960121924
 	want := crsParameters{
-		present: true, kind: crsProjected, code: userDefined, geographic: 4267, datum: 6267, ellipsoid: ellipsoid{6378206.4, 294.9786982},
+		present: true, kind: modelTypeProjected, code: userDefined, geographic: 4267, datum: 6267, ellipsoid: ellipsoid{6378206.4, 294.9786982},
 		primeMeridian: math.Inf(1), angularUnit: 1, linearUnit: foot, projectionCode: userDefined, method: 9822, toWGS84: []float64{29.5, 45.5, -96},
 		values: map[int]float64{8801: 23, 8802: -96, 8823: 29.5, 8824: 45.5, 8813: 30, 8814: 0, 8805: 0.9, 8806: 1000 * foot, 8807: 2000 * foot},
 	}

@@ -81,7 +81,7 @@ func TestProjectionsPublished(t *testing.T) {
 		{"polyconic, Snyder p. 304", 9818, clarke1866, 1, map[int]float64{8801: 30, 8802: -96, 8806: 0, 8807: 0}, -75, 40, 1776774.5, 1319657.8, 0.1},
 		{"World Equidistant Cylindrical", 1028, wgs84(), 1, map[int]float64{8823: 0, 8802: 0, 8806: 0, 8807: 0}, 10, 55, 1113194.91, 6097230.31, 0.01},
 		{"cylindrical equal area, Snyder p. 281", 9835, clarke1866, 1, map[int]float64{8823: 5, 8802: -75}, -78, 5, -332699.8, 554248.5, 0.1},
-		{"sinusoidal, Snyder p. 365", sinusoidalCode, clarke1866, 1, map[int]float64{8802: -90}, -75, -50, 1075471.5, -5540628.0, 0.1},
+		{"sinusoidal, Snyder p. 365", methodSinusoidal, clarke1866, 1, map[int]float64{8802: -90}, -75, -50, 1075471.5, -5540628.0, 0.1},
 		{"Bogota urban grid", 1052, grs80(), 1, map[int]float64{8801: dms(4, 40, 49.75), 8802: dms(-74, 8, 47.73), 8806: 92334.879,
 			8807: 109320.965, 1039: 2550}, dms(-74, 15, 0), dms(4, 48, 0), 80859.033, 122543.174, 0.01},
 	} {
@@ -144,7 +144,7 @@ func someProjections(t *testing.T) map[string]projection {
 		"Cassini":             {9806, map[int]float64{8801: 10.4, 8802: -61.3}},
 		"polyconic":           {9818, map[int]float64{8801: 0, 8802: -54, 8806: 5000000, 8807: 10000000}},
 		"Colombia":            {1052, map[int]float64{8801: 4.7, 8802: -74, 1039: 2550}},
-		"sinusoidal":          {sinusoidalCode, map[int]float64{8802: -90}},
+		"sinusoidal":          {methodSinusoidal, map[int]float64{8802: -90}},
 	} {
 		for kind, e := range map[string]ellipsoid{"": wgs84(), ", sphere": {6371000, 0}} {
 			p, err := newProjection(c.method, e, c.parameters)
@@ -179,7 +179,7 @@ func TestProjectionsRoundTrip(t *testing.T) {
 			lon, back, err := p.inverse(x, y)
 			off := math.Hypot(math.Remainder(lon-p.longitude-dLon, 360)*math.Cos(lat*radian), back-lat)
 			tolerance := 1e-9
-			if p.method == methodTransverseMercator && math.Abs(dLon) > 30 {
+			if p.formula == formulaTransverseMercator && math.Abs(dLon) > 30 {
 				tolerance = 1e-7
 			}
 			if err != nil || !(off <= tolerance) {

@@ -28,21 +28,21 @@ type testByteOrder interface {
 
 // testTag is one tag with values of one TIFF type.
 type testTag struct {
-	tag, kind uint16
-	values    []float64
-	text      string
+	tag, fieldType uint16
+	values         []float64
+	text           string
 }
 
-func bytesTag(tag uint16, v ...float64) testTag { return testTag{tag: tag, kind: 1, values: v} }
-func shorts(tag uint16, v ...float64) testTag   { return testTag{tag: tag, kind: 3, values: v} }
-func longs(tag uint16, v ...float64) testTag    { return testTag{tag: tag, kind: 4, values: v} }
-func floats(tag uint16, v ...float64) testTag   { return testTag{tag: tag, kind: 11, values: v} }
-func doubles(tag uint16, v ...float64) testTag  { return testTag{tag: tag, kind: 12, values: v} }
-func long8s(tag uint16, v ...float64) testTag   { return testTag{tag: tag, kind: 16, values: v} }
-func asciiTag(tag uint16, text string) testTag  { return testTag{tag: tag, kind: 2, text: text} }
+func bytesTag(tag uint16, v ...float64) testTag { return testTag{tag: tag, fieldType: 1, values: v} }
+func shorts(tag uint16, v ...float64) testTag   { return testTag{tag: tag, fieldType: 3, values: v} }
+func longs(tag uint16, v ...float64) testTag    { return testTag{tag: tag, fieldType: 4, values: v} }
+func floats(tag uint16, v ...float64) testTag   { return testTag{tag: tag, fieldType: 11, values: v} }
+func doubles(tag uint16, v ...float64) testTag  { return testTag{tag: tag, fieldType: 12, values: v} }
+func long8s(tag uint16, v ...float64) testTag   { return testTag{tag: tag, fieldType: 16, values: v} }
+func asciiTag(tag uint16, text string) testTag  { return testTag{tag: tag, fieldType: 2, text: text} }
 func geoKeyTag(keys ...[4]float64) testTag      { return geoKeyTagN(len(keys), keys...) }
 func rational(tag uint16, top, b float64) testTag {
-	return testTag{tag: tag, kind: 5, values: []float64{top, b}}
+	return testTag{tag: tag, fieldType: 5, values: []float64{top, b}}
 }
 
 // geoKeyTagN is a GeoKey directory that claims n keys.
@@ -57,7 +57,7 @@ func geoKeyTagN(n int, keys ...[4]float64) testTag {
 // encode gives the tag's values as bytes, and their count.
 func (f testTIFF) encode(t testTag) (b []byte, count uint64) {
 	for _, v := range t.values {
-		switch t.kind {
+		switch t.fieldType {
 		case 1, 6:
 			b = append(b, byte(int64(v)))
 		case 3, 8:
@@ -73,7 +73,7 @@ func (f testTIFF) encode(t testTag) (b []byte, count uint64) {
 		}
 	}
 	count = uint64(len(t.values) + len(t.text))
-	if t.kind == 5 || t.kind == 10 {
+	if t.fieldType == 5 || t.fieldType == 10 {
 		count /= 2
 	}
 	return append(b, t.text...), count
@@ -112,7 +112,7 @@ func (f testTIFF) build() []byte {
 	for _, t := range f.tags {
 		values, count := f.encode(t)
 		b = f.order.AppendUint16(b, t.tag)
-		b = f.order.AppendUint16(b, t.kind)
+		b = f.order.AppendUint16(b, t.fieldType)
 		b = number(b, count)
 		if len(values) <= inline {
 			b = append(append(b, values...), make([]byte, inline-len(values))...)
@@ -175,8 +175,7 @@ func TestReadErrors(t *testing.T) {
 		{"short without error", fileStatusCorrupt, func(p []byte, _ int64) (int, error) { return copy(p, good[:20]), nil }},
 		{"whole with EOF", fileStatusOK, func(p []byte, _ int64) (int, error) { return copy(p, good), io.EOF }},
 	} {
-		var m ElevationDatasetFileMeta
-		readExtent("x.tif", c.r, int64(len(good)), nil, &m)
+		m := readExtent("x.tif", c.r, int64(len(good)), nil)
 		if m.Status != c.status {
 			t.Errorf("%s: %s %q", c.name, m.Status, value(m.Reason))
 		}
@@ -186,13 +185,12 @@ func TestReadErrors(t *testing.T) {
 	far := append(good[:8:8], make([]byte, 1<<20)...)
 	far = append(far, good[8:]...)
 	binary.LittleEndian.PutUint32(far[4:], 8+1<<20)
-	var m ElevationDatasetFileMeta
-	readExtent("x.tif", readerFunc(func(p []byte, off int64) (int, error) {
+	m := readExtent("x.tif", readerFunc(func(p []byte, off int64) (int, error) {
 		if off > 0 {
 			return 0, errors.New("input/output error")
 		}
 		return copy(p, far), nil
-	}), int64(len(far)), nil, &m)
+	}), int64(len(far)), nil)
 	if m.Status != fileStatusUnreadable {
 		t.Errorf("late I/O error: %s %q", m.Status, value(m.Reason))
 	}
@@ -224,7 +222,7 @@ func layout(tags []testTag, size, directoryAt int, valuesAt func(tag uint16) int
 		values, count := f.encode(t)
 		e := b[directoryAt+2+12*i:]
 		binary.LittleEndian.PutUint16(e, t.tag)
-		binary.LittleEndian.PutUint16(e[2:], t.kind)
+		binary.LittleEndian.PutUint16(e[2:], t.fieldType)
 		binary.LittleEndian.PutUint32(e[4:], uint32(count))
 		if len(values) <= 4 {
 			copy(e[8:12], values)
@@ -285,8 +283,7 @@ func TestReadBudget(t *testing.T) {
 		}), 3},
 	} {
 		r := &countingReader{r: bytes.NewReader(c.file)}
-		var m ElevationDatasetFileMeta
-		readExtent("x.tif", r, size, nil, &m)
+		m := readExtent("x.tif", r, size, nil)
 		if m.Status != fileStatusOK || r.reads > c.reads || r.bytes > 64<<10 {
 			t.Errorf("%s: %s %q with %d reads of %d bytes", c.name, m.Status, value(m.Reason), r.reads, r.bytes)
 		}
@@ -356,7 +353,7 @@ func TestHostile(t *testing.T) {
 		case 34735, 258, 339:
 			kind = 3
 		}
-		claims = append(claims, testTag{tag: tag, kind: kind})
+		claims = append(claims, testTag{tag: tag, fieldType: kind})
 	}
 	copy(large, testTIFF{binary.LittleEndian, false, with(testSize()[:2], claims)}.build())
 	for i := range claims {
@@ -373,10 +370,9 @@ func TestHostile(t *testing.T) {
 
 	for name, file := range files {
 		r := &countingReader{r: bytes.NewReader(file)}
-		var m ElevationDatasetFileMeta
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		readExtent("x.tif", r, int64(len(file)), nil, &m)
+		m := readExtent("x.tif", r, int64(len(file)), nil)
 		runtime.ReadMemStats(&after)
 		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
 			t.Errorf("%s: %d bytes allocated", name, used)
@@ -414,8 +410,7 @@ func TestTruncated(t *testing.T) {
 					t.Fatalf("cut at %d of %d: %s %q %q", n, len(good), m.Status, value(m.Reason), m.Warnings)
 				}
 			}
-			var short ElevationDatasetFileMeta
-			readExtent("x.tif", bytes.NewReader(good[:n]), int64(len(good)), nil, &short)
+			short := readExtent("x.tif", bytes.NewReader(good[:n]), int64(len(good)), nil)
 			if short.Status != fileStatusCorrupt {
 				t.Fatalf("%d of %d bytes: %s", n, len(good), short.Status)
 			}
@@ -429,12 +424,13 @@ func FuzzTIFF(f *testing.F) {
 		f.Add(kind.build())
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		boundedReader(t, func(m *ElevationDatasetFileMeta) {
+		boundedReader(t, func() extent {
 			r := &countingReader{r: bytes.NewReader(b)}
-			readExtent("x.tif", r, int64(len(b)), nil, m)
+			m := readExtent("x.tif", r, int64(len(b)), nil)
 			if r.bytes > maxHeaderBytes {
 				t.Errorf("%d bytes read", r.bytes)
 			}
+			return m
 		})
 	})
 }

@@ -1,0 +1,368 @@
+package main
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// GeoKeys, less "GeoKey" in their names: OGC GeoTIFF 1.1 (19-008r4), section 7; GDAL's own 2062.
+const (
+	keyModelType, keyRasterType, keyCitation              = 1024, 1025, 1026
+	keyGeodeticCRS, keyGeodeticCitation, keyGeodeticDatum = 2048, 2049, 2050
+	keyPrimeMeridian, keyPrimeMeridianLongitude           = 2051, 2061
+	keyGeogAngularUnits, keyGeogAngularUnitSize           = 2054, 2055
+	keyEllipsoid, keyEllipsoidInvFlattening               = 2056, 2059
+	keyEllipsoidSemiMajorAxis, keyEllipsoidSemiMinorAxis  = 2057, 2058
+	keyGeogTOWGS84                                        = 2062
+	keyProjectedCRS, keyProjectedCitation                 = 3072, 3073
+	keyProjection, keyProjMethod                          = 3074, 3075
+	keyProjLinearUnits, keyProjLinearUnitSize             = 3076, 3077
+	keyProjStdParallel1, keyProjStdParallel2              = 3078, 3079
+	keyProjNatOriginLong, keyProjNatOriginLat             = 3080, 3081
+	keyProjFalseEasting, keyProjFalseNorthing             = 3082, 3083
+	keyProjFalseOriginLong, keyProjFalseOriginLat         = 3084, 3085
+	keyProjFalseOriginEasting, keyProjFalseOriginNorthing = 3086, 3087
+	keyProjCenterLong, keyProjCenterLat                   = 3088, 3089
+	keyProjCenterEasting, keyProjCenterNorthing           = 3090, 3091
+	keyProjScaleAtNatOrigin, keyProjScaleAtCenter         = 3092, 3093
+	keyProjAzimuthAngle, keyProjRectifiedGridAngle        = 3094, 3096
+	keyProjStraightVertPoleLong                           = 3095
+	keyVertical, keyVerticalCitation, keyVerticalDatum    = 4096, 4097, 4098
+)
+
+// Values of GeoKeys.
+const (
+	rasterPixelIsArea, rasterPixelIsPoint = 1, 2
+	userDefined                           = 32767 // in place of a code: other keys describe the thing
+)
+
+// geoKeys is the GeoKeys of a file: OGC GeoTIFF 1.1, section 7.1.
+type geoKeys struct {
+	entries []float64 // nil, or for each key: id, tag of the value (0: here), count, value or its index
+	doubles []float64 // GeoDoubleParams
+	ascii   []byte    // GeoAsciiParams
+}
+
+// readGeoKeys reads the GeoKeys. If one points outside its tag, all are an error as in libgeotiff:
+// the tags may belong to different files.
+func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
+	directory, ok := d.field(tagGeoKeyDirectory)
+	if !ok {
+		return k, nil
+	}
+	words, err := h.numbers(directory)
+	if err != nil {
+		return k, err
+	}
+	for _, w := range words {
+		if !(w >= 0 && w <= math.MaxUint16) || w != math.Trunc(w) {
+			return k, corruptf("GeoKeyDirectory (tag 34735) holds %v, which is not a SHORT", w)
+		}
+	}
+	// Header: version, revision, minor revision, number of keys.
+	if len(words) < 4 || words[0] > 1 || words[3] > maxGeoKeys || 4+4*int(words[3]) > len(words) {
+		return k, corruptf("GeoKeyDirectory (tag 34735) of %d numbers has no valid header of version 1", len(words))
+	}
+	doubleField, ok := d.field(tagGeoDoubleParams)
+	if ok {
+		k.doubles, err = h.numbers(doubleField)
+	}
+	asciiField, ok := d.field(tagGeoASCIIParams)
+	if ok && err == nil {
+		k.ascii, err = h.text(asciiField)
+	}
+	if err != nil {
+		return k, err
+	}
+	entries := words[4 : 4+4*int(words[3])]
+	for e := entries; len(e) > 0; e = e[4:] {
+		end, inside := uint64(e[2]+e[3]), false
+		switch e[1] {
+		case 0: // the value is here
+			inside = e[2] == 1
+		case tagGeoKeyDirectory:
+			inside = end <= directory.count
+		case tagGeoDoubleParams:
+			inside = end <= doubleField.count
+		case tagGeoASCIIParams:
+			inside = end <= asciiField.count+1 // some writers count a NUL that they did not write
+		}
+		if !inside {
+			return k, corruptf("GeoKey %v points outside the file's GeoKey tags", e[0])
+		}
+	}
+	k.entries = entries
+	return k, nil
+}
+
+// find returns count and value of a key with its value in that tag: as in libgeotiff, the last.
+func (k *geoKeys) find(id, tag int) (count, value int, found bool) {
+	for i := len(k.entries) - 4; i >= 0; i -= 4 {
+		if e := k.entries[i : i+4]; e[0] == float64(id) && e[1] == float64(tag) {
+			return int(e[2]), int(e[3]), true
+		}
+	}
+	return 0, 0, false
+}
+
+// code returns the value of a key that is a code, 0 where it is absent.
+func (k *geoKeys) code(id int) int {
+	_, value, _ := k.find(id, 0)
+	return value
+}
+
+// has reports whether a key is present.
+func (k *geoKeys) has(id int) bool {
+	for i := 0; i < len(k.entries); i += 4 {
+		if k.entries[i] == float64(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// measure returns the length or angle in the first of these keys that has one, otherwise NaN.
+func (k *geoKeys) measure(ids ...int) float64 {
+	for _, id := range ids {
+		if count, i, found := k.find(id, tagGeoDoubleParams); found && count == 1 && i < len(k.doubles) {
+			return k.doubles[i]
+		}
+	}
+	return math.NaN()
+}
+
+// name returns the name in the first of these citation keys that has one.
+func (k *geoKeys) name(ids ...int) string {
+	for _, id := range ids {
+		if s := crsNameFromCitation(k.citation(id)); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// citation returns the text of a key, nil where it is absent.
+func (k *geoKeys) citation(id int) []byte {
+	count, i, found := k.find(id, tagGeoASCIIParams)
+	if !found || i >= len(k.ascii) {
+		return nil
+	}
+	return k.ascii[i:min(i+count, len(k.ascii))]
+}
+
+// esriPE introduces well-known text that Esri writes into citation keys.
+const esriPE = "ESRI PE String ="
+
+// crsNameFromCitation returns the name in a citation key: the text before "|"; the first quoted
+// text of Esri's "ESRI PE String = PROJCS["name",…"; or the name in lines such as "PCS Name =
+// name|…" of ArcGIS and Erdas Imagine.
+func crsNameFromCitation(b []byte) string {
+	s := cleanText(b, maxGeoASCII)
+	if _, wkt, ok := strings.Cut(s, esriPE); ok {
+		_, wkt, _ = strings.Cut(wkt, `"`)
+		s, _, _ = strings.Cut(wkt, `"`)
+	}
+	for _, label := range [...]string{"PCS Name =", "GCS Name =", "Projection Name ="} {
+		if _, name, ok := strings.Cut(s, label); ok {
+			s, _, _ = strings.Cut(name, " Units = ") // Imagine's next line; cleanText made the line break a space
+			break
+		}
+	}
+	s, _, _ = strings.Cut(s, "|")
+	if strings.HasPrefix(s, "IMAGINE GeoTIFF Support") {
+		return "" // boilerplate without a name
+	}
+	return cleanText([]byte(s), maxNameText)
+}
+
+// parameters returns the CRS that the keys describe.
+func (k *geoKeys) parameters() crsParameters {
+	p := newCRSParameters()
+	p.present, p.kind = k.entries != nil, k.code(keyModelType)
+	p.code, p.geographic = k.code(keyProjectedCRS), k.code(keyGeodeticCRS)
+	p.name = k.name(keyProjectedCitation, keyCitation)
+	p.angularUnit = unitSize(k.code(keyGeogAngularUnits), k.measure(keyGeogAngularUnitSize)*180/math.Pi)
+	p.linearUnit = unitSize(k.code(keyProjLinearUnits), k.measure(keyProjLinearUnitSize))
+	p.setVertical(k.code(keyVertical), k.code(keyVerticalDatum))
+	p.verticalName = k.name(keyVerticalCitation)
+	if p.kind == modelTypeGeographic {
+		p.code, p.name = p.geographic, k.name(keyGeodeticCitation, keyCitation)
+	}
+	if isEPSG(p.code) { // the other keys only matter for a CRS without a code
+		return p
+	}
+	if _, wkt, found := strings.Cut(string(k.citation(keyProjectedCitation)), esriPE); found { // complete
+		if esri, err := crsFromWKT(wkt); err == nil {
+			esri.vertical, esri.verticalName = p.vertical, p.verticalName
+			return esri
+		}
+	}
+	k.readDatum(&p)
+	k.readProjection(&p)
+	return p
+}
+
+// readDatum sets datum, ellipsoid, prime meridian and shift of a CRS without a code.
+func (k *geoKeys) readDatum(p *crsParameters) {
+	p.datum = k.code(keyGeodeticDatum)
+	p.ellipsoid = ellipsoidByCode(k.code(keyEllipsoid))
+	if a := k.measure(keyEllipsoidSemiMajorAxis); isFinite(a) {
+		p.ellipsoid = ellipsoid{a, 0}
+		if minor := k.measure(keyEllipsoidSemiMinorAxis); a > minor {
+			p.ellipsoid.inverseFlattening = a / (a - minor)
+		}
+	}
+	if inverse := k.measure(keyEllipsoidInvFlattening); isFinite(inverse) {
+		p.ellipsoid.inverseFlattening = inverse
+	}
+	if meridian := k.code(keyPrimeMeridian); meridian != 0 {
+		p.primeMeridian = math.Inf(1)
+		if longitude := k.measure(keyPrimeMeridianLongitude); isFinite(longitude) {
+			p.primeMeridian = longitude * cmp.Or(p.angularUnit, 1)
+		} else if r := findRecord(recordPrimeMeridian, meridian); r != nil {
+			p.primeMeridian = r.number(1)
+		}
+	}
+	count, i, _ := k.find(keyGeogTOWGS84, tagGeoDoubleParams)
+	if (count == 3 || count == 7) && i+count <= len(k.doubles) {
+		p.toWGS84 = k.doubles[i : i+count]
+	}
+}
+
+// readProjection sets the projection of a CRS without a code: OGC GeoTIFF 1.1, section 7.5.
+func (k *geoKeys) readProjection(p *crsParameters) {
+	p.projectionCode, p.method = k.code(keyProjection), k.code(keyProjMethod)
+	methods := [...]int{ // by the value of ProjMethodGeoKey; methods that GeoTIFF does not list have their EPSG code
+		1: methodTransverseMercator, 3: methodObliqueMercatorA, 4: methodLaborde, 5: methodObliqueMercatorB,
+		7: methodMercatorA, 8: methodLambertConic2SP, 9: methodLambertConic1SP, 10: methodLambertAzimuthal,
+		11: methodAlbers, 15: methodPolarStereographicB, 16: methodObliqueStereographic,
+		17: methodEquidistantCylindrical, 18: methodCassiniSoldner, 22: methodPolyconic, 24: methodSinusoidal,
+		26: methodNewZealandMapGrid, 27: methodTransverseMercatorSouth, 28: methodLambertCylindrical,
+	}
+	if p.method < len(methods) {
+		p.method = methods[p.method]
+	}
+	set := func(parameter int, unit float64, ids ...int) {
+		if slices.ContainsFunc(ids, k.has) {
+			p.values[parameter] = k.measure(ids...) * unit // NaN where the keys hold no number
+		}
+	}
+	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
+	p.values[parameterSkewAngle] = 90 // GDAL's default
+	set(parameterLatitudeOfNaturalOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
+	set(parameterLongitudeOfNaturalOrigin, degrees,
+		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)
+	set(parameterStandardParallel1, degrees, keyProjStdParallel1)
+	set(parameterStandardParallel2, degrees, keyProjStdParallel2)
+	set(parameterAzimuth, degrees, keyProjAzimuthAngle)
+	set(parameterSkewAngle, degrees, keyProjRectifiedGridAngle)
+	set(parameterScaleAtNaturalOrigin, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
+	set(parameterFalseEasting, metres, keyProjFalseEasting, keyProjFalseOriginEasting, keyProjCenterEasting)
+	set(parameterFalseNorthing, metres, keyProjFalseNorthing, keyProjFalseOriginNorthing, keyProjCenterNorthing)
+}
+
+// setVertical sets the vertical CRS from keyVertical and keyVerticalDatum. It reads the codes of
+// GeoTIFF 1.0 as GDAL does: a datum means its CRS, and heights above an ellipsoid have no code. A
+// geographic CRS with three dimensions counts only on the file's own datum.
+func (p *crsParameters) setVertical(code, datum int) {
+	const (
+		firstDatum, lastDatum, datumToCRS                   = 5101, 5112, 600
+		heightEGM96                                         = 5171
+		firstEllipsoid, heightWGS84Ellipsoid, lastEllipsoid = 5001, 5030, 5033
+	)
+	switch {
+	case code == 0:
+	case code >= firstDatum && code <= lastDatum && datum == 0:
+		p.vertical = code + datumToCRS
+	case code == heightEGM96:
+		p.vertical = epsgEGM96
+	case isGeographicCode(code):
+		datumOf := func(code int) int { return findRecord(recordCRS, code).code(2) }
+		if isGeographicCode(p.geographic) && datumOf(code) == datumOf(p.geographic) {
+			p.geographic = code
+		}
+	case code == heightWGS84Ellipsoid && p.geographic == epsgWGS84:
+		p.geographic = epsgWGS84Height
+	case code < firstEllipsoid || code > lastEllipsoid:
+		p.vertical = code
+	}
+}
+
+// isEPSG reports whether a code is one of EPSG: OGC GeoTIFF 1.1 reserves 1024 to 32766 for them.
+func isEPSG(code int) bool { return code >= 1024 && code < userDefined }
+
+// epsg writes an EPSG code as in extent.CRS.
+func epsg(code int) *string { return new("EPSG:" + strconv.Itoa(code)) }
+
+// definition sets CRS, CRSName and VerticalCRS, and returns the CRS. Errors have status no_bbox.
+func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err error) {
+	m.CRSName, m.VerticalCRS = nonEmpty(p.name), nonEmpty(p.verticalName)
+	if isEPSG(p.vertical) {
+		m.VerticalCRS = epsg(p.vertical)
+	}
+	switch {
+	case !p.present:
+		return c, noBBoxf("the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs")
+	case p.kind == modelTypeGeocentric:
+		return c, noBBoxf("its CRS is geocentric: its X and Y are not map coordinates")
+	case !isEPSG(p.code):
+		if c, err = p.withoutCode(); err != nil {
+			err = noBBoxf("%v", err)
+		} else if len(c.assumed) > 0 {
+			m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
+		}
+		return c, err
+	}
+	m.CRS = epsg(p.code)
+	if c, err = l.byCode(p.code); err != nil {
+		return c, noBBoxf("%v", err)
+	}
+	if c.vertical != 0 {
+		m.CRS, m.VerticalCRS = epsg(c.horizontal), epsg(c.vertical)
+	}
+	unit := p.linearUnit
+	if c.method == 0 {
+		unit = p.angularUnit
+	}
+	switch unit = cmp.Or(unit, c.unit); {
+	case sameUnit(unit, c.unit):
+		return c, nil
+	case c.method == 0: // libgeotiff ignores the unit; but the file does not tell which of the two is wrong
+		return c, noBBoxf("EPSG:%d and the file's angular unit of %v° contradict each other", p.code, unit)
+	case math.IsNaN(unit):
+		return c, noBBoxf("the linear unit in GeoKey 3076 is unknown")
+	}
+	// As in GDAL: that code's projection with coordinates in another unit, which is another CRS.
+	m.warnf("its CRS is EPSG:%d, but in another unit, of %v m", p.code, unit)
+	m.CRS, c.unit, c.projection.unit = nil, unit, unit
+	return c, nil
+}
+
+// userUnit returns the size of a unit that a file defines: 1 if near a degree or metre, NaN if bad.
+func userUnit(size float64) float64 {
+	switch {
+	case sameUnit(size, 1):
+		return 1
+	case size > 0 && isFinite(size):
+		return size
+	}
+	return math.NaN()
+}
+
+// unitSize returns a unit in degrees or metres from the code and the size in a file's GeoKeys: 0
+// where they are absent, NaN where the unit is unknown. Packed degrees and minutes (9110) are
+// unknown, because no factor converts them.
+func unitSize(code int, size float64) float64 {
+	switch code {
+	case 0:
+		return 0
+	case userDefined:
+		return userUnit(size)
+	case epsgMetre, epsgDegree: // not looked up, because nearly all files have them
+		return 1
+	}
+	return findRecord(recordUnit, code).number(1)
+}

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// readGrid reads a file of the formats other than TIFF, known by their extensions or first bytes.
+// read is false for a file of any other format.
+func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read bool, err error) {
+	switch extension {
+	case ".hgt", ".zip", ".gz":
+		read, err = h.readHGT(extension, m)
+	case ".bil", ".bip", ".bsq", ".flt", ".dem":
+		read, err = h.readEHdr(extension, m)
+	}
+	if read || err != nil {
+		return read, err
+	}
+	if at := uhlRecord(head); at >= 0 {
+		return true, h.readDTED(at, m)
+	}
+	// An Esri ASCII grid begins with one of its keys and a number.
+	fields := strings.Fields(strings.ToLower(string(head[:min(len(head), 64)])) + " ? ?")
+	_, number := parseNumber(fields[1])
+	keys := strings.Fields("ncols nrows xllcorner yllcorner xllcenter yllcenter cellsize dx dy")
+	if !number || !slices.Contains(keys, strings.TrimPrefix(fields[0], "\ufeff")) {
+		return false, nil
+	}
+	if g := parseGridHeader(head); g["ncols"] != "" {
+		m.Format, m.Bands = new("asc"), new(int64(1)) // the samples after the header are not read
+		return true, h.placeGrid(g, "the header of the ASCII grid", m)
+	}
+	return false, nil
+}
+
+// readHGT reads an SRTM tile (NASA, SRTM Topography, 2015): samples without header, placed by name
+// and size, the outer ones on whole degrees. A ZIP archive or gzip states the size of its tile.
+func (h *headerReader) readHGT(extension string, m *extent) (read bool, err error) {
+	name, size := h.name, h.size
+	switch extension {
+	case ".zip":
+		if name, size, err = h.zippedHGT(); name == "" {
+			return false, err
+		}
+	case ".gz":
+		if name = name[:len(name)-len(extension)]; !strings.EqualFold(path.Ext(name), ".hgt") || h.size < 18 {
+			return false, nil
+		}
+		b, err := h.at(h.size-4, 4, "the size that gzip states") // RFC 1952, section 2.3.1: ISIZE
+		if err != nil {
+			return true, err
+		}
+		size = uint64(binary.LittleEndian.Uint32(b))
+	}
+	m.setHeights("hgt", "-32768")
+	var columns, rows float64
+	for _, shape := range [...][2]uint64{{1201, 1201}, {3601, 3601}, {1801, 3601}, {7201, 7201}} {
+		if size == shape[0]*shape[1]*2 {
+			columns, rows = float64(shape[0]), float64(shape[1])
+		}
+	}
+	if columns == 0 {
+		return true, corruptf("no HGT file has %d bytes: there are 1201², 3601², 1801 × 3601 or 7201² samples of 2 bytes", size)
+	}
+	m.setSize(columns, rows)
+	lat, lon, ok := cellOfName(name)
+	if !ok {
+		return true, noGeoreff("only the name of an HGT file gives its place, such as N45E007.hgt")
+	}
+	upper := strings.ToUpper(name)
+	if (columns == 1801 && lat > -51 && lat < 50) || // SRTM has this shape beyond 50 degrees only
+		(strings.Contains(upper, "SRTMGL1") && rows != 3601) || (strings.Contains(upper, "SRTMGL3") && rows != 1201) {
+		m.warnf("its size of %v by %v samples contradicts its name %s",
+			columns, rows, cleanText([]byte(name), maxNameText))
+	}
+	dx, dy := 1/(columns-1), 1/(rows-1)
+	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat + 1 + dy/2}
+	return true, h.place(m, t, "the name and the size of the HGT file", geographicCRS(epsgWGS84))
+}
+
+// setHeights sets the fields of a format that only has heights at points, in 16 bits.
+func (m *extent) setHeights(format, nodata string) {
+	m.Format, m.Nodata = &format, &nodata
+	m.Bands, m.PixelIs, m.SampleType = new(int64(1)), new("point"), new("int16")
+}
+
+// zippedHGT returns the name and size of the only .hgt file in a ZIP archive from its central
+// directory: PKWARE APPNOTE 6.3, section 4.3. name is "" where there is not exactly one.
+func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
+	const endSize, entrySize, maxDirectory = 22, 46, 32 << 10
+	b, err := h.at(h.size-min(h.size, firstReadBytes), min(h.size, firstReadBytes), "the end of the ZIP archive")
+	i := bytes.LastIndex(b, []byte("PK\x05\x06"))
+	if i < 0 || len(b)-i < endSize {
+		return "", 0, err
+	}
+	le := binary.LittleEndian
+	length, offset := uint64(le.Uint32(b[i+12:])), uint64(le.Uint32(b[i+16:]))
+	b, err = h.at(offset, min(length, maxDirectory), "the directory of the ZIP archive")
+	if err != nil && statusOf(err) != fileStatusUnreadable {
+		return "", 0, nil // another kind of archive, such as ZIP64
+	}
+	for len(b) >= entrySize && string(b[:4]) == "PK\x01\x02" {
+		end := entrySize + int(le.Uint16(b[28:]))
+		next := end + int(le.Uint16(b[30:])) + int(le.Uint16(b[32:]))
+		if next > len(b) {
+			break
+		}
+		if entry := path.Base(string(b[entrySize:end])); strings.EqualFold(path.Ext(entry), ".hgt") {
+			if name != "" {
+				return "", 0, nil
+			}
+			name, size = entry, uint64(le.Uint32(b[24:]))
+		}
+		b = b[next:]
+	}
+	return name, size, err
+}
+
+// uhlRecord returns the offset of a DTED file's User Header Label, which may follow volume and
+// header labels; -1 where there is none.
+func uhlRecord(head []byte) int {
+	for at := 0; at+80 <= len(head); at += 80 {
+		if label := strings.ToUpper(string(head[at : at+3])); label == "UHL" {
+			return at
+		} else if label != "VOL" && label != "HDR" {
+			break
+		}
+	}
+	return -1
+}
+
+// readDTED reads a DTED file (MIL-PRF-89020B, section 3.11): the records UHL, DSI and ACC, then
+// columns of samples from the south-west. The box reaches half a sample beyond the samples.
+func (h *headerReader) readDTED(at int, m *extent) error {
+	const uhlSize, dsiSize, accSize = 80, 648, 2700
+	m.setHeights("dted", "-32767")
+	b, err := h.at(uint64(at), uhlSize+dsiSize+3, "the header of the DTED file")
+	if err != nil {
+		return err
+	}
+	uhl, dsi := b[:uhlSize], b[uhlSize:uhlSize+dsiSize]
+	if string(dsi[:3]) != "DSI" || string(b[uhlSize+dsiSize:]) != "ACC" {
+		return corruptf("the DTED header has no DSI or no ACC record")
+	}
+	invalid := false
+	number := func(from, length int) float64 { // from counts from 1, as in the standard
+		n, err := strconv.Atoi(strings.TrimSpace(string(uhl[from-1 : from-1+length])))
+		invalid = invalid || err != nil || n < 0
+		return float64(n)
+	}
+	angle := func(from int) (float64, byte) { // DDDMMSSH
+		hemisphere := uhl[from+6]
+		v := number(from, 3) + number(from+3, 2)/60 + number(from+5, 2)/3600
+		if hemisphere == 'W' || hemisphere == 'S' {
+			v = -v
+		}
+		return v, hemisphere
+	}
+	lon, first := angle(5)
+	lat, _ := angle(13)
+	if first == 'N' || first == 'S' { // before Amendment 1 of MIL-D-89020 the two were swapped
+		lon, lat = lat, lon
+	}
+	dx, dy := number(21, 4)/36000, number(25, 4)/36000 // tenths of arc-seconds
+	columns, rows := number(48, 4), number(52, 4)
+	if invalid {
+		return corruptf("the User Header Label of the DTED file has fields that are not numbers")
+	}
+	if err := m.setSize(columns, rows); err != nil {
+		return err
+	}
+	m.checkLength(h.size, float64(at+uhlSize+dsiSize+accSize)+columns*(12+2*rows))
+	p := geographicCRS(epsgWGS84)
+	switch datum := cleanText(dsi[144:149], 5); datum {
+	case "WGS84":
+	case "WGS72":
+		p.code = epsgWGS72
+	default:
+		m.warnf("its horizontal datum is %q; read as WGS 84, as GDAL does", datum)
+	}
+	if string(dsi[141:144]) == "E96" {
+		p.vertical = epsgEGM96
+	}
+	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat - dy/2 + rows*dy}
+	return h.place(m, t, "the User Header Label (UHL) of the DTED file", p)
+}
+
+// checkLength warns if a file has fewer bytes than its header demands.
+func (m *extent) checkLength(size uint64, want float64) {
+	if float64(size) < want {
+		m.warnf("the file has %d bytes, but its header demands %.16g: it may be cut short", size, want)
+	}
+}
+
+// gridHeader is the header of an Esri grid: keys in lower case, each with its first value.
+type gridHeader map[string]string
+
+// parseGridHeader reads lines of keys and values. It takes samples for keys too; that is harmless.
+func parseGridHeader(text []byte) gridHeader {
+	header := gridHeader{}
+	lineBreak := func(r rune) bool { return r == '\n' || r == '\r' }
+	for line := range strings.FieldsFuncSeq(strings.TrimPrefix(string(text), "\ufeff"), lineBreak) {
+		fields := strings.Fields(line)
+		for i := 0; i+1 < len(fields); i += 2 {
+			if key := strings.ToLower(fields[i]); header[key] == "" {
+				header[key] = fields[i+1]
+			}
+		}
+	}
+	return header
+}
+
+// number returns the value of the first of these keys that has a number, NaN where none has.
+func (g gridHeader) number(keys ...string) float64 {
+	for _, key := range keys {
+		if v, ok := parseNumber(g[key]); ok {
+			return v
+		}
+	}
+	return math.NaN()
+}
+
+// placeGrid sets size, extent and CRS of an Esri grid. A cell is cellsize or dx, dy or xdim, ydim.
+func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
+	if err := m.setSize(g.number("ncols"), g.number("nrows")); err != nil {
+		return err
+	}
+	m.Nodata = nonEmpty(cleanText([]byte(g["nodata_value"]+g["nodata"]), maxNodataText))
+	dx, dy := g.number("cellsize", "dx", "xdim"), g.number("cellsize", "dy", "ydim")
+	x, y := g.number("xllcorner"), g.number("yllcorner")
+	m.PixelIs = new("area")
+	if math.IsNaN(x) {
+		x, m.PixelIs = g.number("xllcenter", "xllcentre")-dx/2, new("point")
+	}
+	if math.IsNaN(y) {
+		y = g.number("yllcenter", "yllcentre") - dy/2
+	}
+	if ulx, uly := g.number("ulxmap"), g.number("ulymap"); isFinite(ulx + uly) { // centre of the north-west pixel
+		x, y, m.PixelIs = ulx-dx/2, uly+dy/2-dy*float64(*m.Height), new("area")
+	}
+	if !isFinite(x + y + dx + dy) {
+		m.PixelIs = nil
+		return noGeoreff("its header lacks its place (a corner or a centre) or the size of a cell")
+	}
+	crs, err := h.projectionFile(m)
+	if err != nil {
+		return err
+	}
+	if !crs.present && strings.EqualFold(g["projection"], "geographic") && strings.EqualFold(g["datum"], "wgs84") {
+		crs = geographicCRS(epsgWGS84)
+	}
+	return h.place(m, [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}, source, crs)
+}
+
+// readEHdr reads Esri's BIL, BIP, BSQ or floating-point grid by its .hdr. Without, read is false.
+func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err error) {
+	content, name, err := h.sidecar(maxSidecarBytes, "hdr")
+	g := parseGridHeader(content)
+	if err != nil || g["ncols"] == "" || g["nrows"] == "" {
+		return false, err
+	}
+	m.Format = new("ehdr")
+	bands, bits, format := 1.0, 8.0, float64(sampleFormatUint)
+	if extension == ".flt" {
+		bits, format = 32, sampleFormatFloat
+	}
+	if n := g.number("nbands"); n > 0 {
+		bands = n
+	}
+	if n := g.number("nbits"); n > 0 {
+		bits = n
+	}
+	switch pixelType := strings.ToLower(g["pixeltype"]); {
+	case strings.HasPrefix(pixelType, "f"):
+		format = sampleFormatFloat
+	case strings.HasPrefix(pixelType, "s"), pixelType == "" && format == sampleFormatUint && g.number("nodata") < 0:
+		format = sampleFormatInt
+	}
+	m.setSamples(bands, bits, format)
+	err = h.placeGrid(g, "the header "+cleanText([]byte(name), maxNameText), m)
+	if m.Width != nil {
+		m.checkLength(h.size, float64(*m.Width)*float64(*m.Height)*bands*bits/8)
+	}
+	return true, err
+}
+
+// cellOfName returns the cell in a file name such as N43W080, s01e179 or N43_00_W080_00.
+func cellOfName(name string) (lat, lon float64, ok bool) {
+	for i := range name {
+		rest := name[i:]
+		if len(rest) < 7 || !strings.Contains("NSns", rest[:1]) || (i > 0 && unicode.IsLetter(rune(name[i-1]))) {
+			continue
+		}
+		north, rest := rest[:3], strings.TrimPrefix(strings.TrimPrefix(rest[3:], "_00"), "_")
+		if len(rest) < 4 || !strings.Contains("EWew", rest[:1]) {
+			continue
+		}
+		y, err := strconv.ParseUint(north[1:], 10, 8)
+		x, err2 := strconv.ParseUint(rest[1:4], 10, 8)
+		if err != nil || err2 != nil || y > 90 || x > 180 {
+			continue
+		}
+		lat, lon = float64(y), float64(x)
+		if north[0]|0x20 == 's' {
+			lat = -lat
+		}
+		if rest[0]|0x20 == 'w' {
+			lon = -lon
+		}
+		return lat, lon, true
+	}
+	return 0, 0, false
+}
+
+// checkName warns if the degree cell in the file's name does not fit its box. Most series name its
+// south-west corner; others another one, so the box must at least touch the named place.
+func (m *extent) checkName(name string) {
+	lat, lon, ok := cellOfName(name)
+	if !ok {
+		return
+	}
+	const margin = 0.02 // degrees, for an overlap of some pixels
+	width := math.Mod(m.BBox[2]-m.BBox[0]+360, 360)
+	for _, part := range [...][2]float64{{margin, 1 - margin}, {-margin, margin}} { // the cell, the corner
+		size, from := part[1]-part[0], math.Mod(lon+part[0]-m.BBox[0]+720, 360)
+		if (width == 0 || from <= width || from+size >= 360) && lat+part[0] <= m.BBox[3] && lat+part[1] >= m.BBox[1] {
+			return
+		}
+	}
+	m.warnf("its name says latitude %v, longitude %v, but its box lies elsewhere", lat, lon)
+}
+
+// unsupportedFormat returns the error for a file of another format, named by its first bytes.
+func unsupportedFormat(extension string, head []byte, m *extent) error {
+	seems := "of an unknown format"
+	if !slices.ContainsFunc(head[:min(len(head), 512)], func(b byte) bool {
+		return b < ' ' && !strings.ContainsRune("\t\n\r\f", rune(b))
+	}) {
+		m.Format, seems = new("text"), "a text file"
+	}
+	for _, magic := range [...][3]string{
+		{"\x89PNG\r\n\x1a\n", "png", "a PNG picture"},
+		{"\xff\xd8\xff", "jpeg", "a JPEG picture"},
+		{"\x00\x00\x00\x0cjP  ", "jp2", "a JPEG 2000 picture"},
+		{"PK\x03\x04", "zip", "a ZIP archive; unpack it first"},
+		{"\x1f\x8b", "gzip", "compressed with gzip; unpack it first"},
+		{"BZh", "bzip2", "compressed with bzip2; unpack it first"},
+		{"\x28\xb5\x2f\xfd", "zstd", "compressed with zstd; unpack it first"},
+		{"%PDF", "pdf", "a PDF document"},
+		{"\x89HDF\r\n\x1a\n", "hdf5", "an HDF5 or netCDF-4 file"},
+		{"CDF", "netcdf", "a netCDF file"},
+		{"GRIB", "grib", "a GRIB file"},
+		{"EHFA_HEADER_TAG", "hfa", "an Erdas Imagine raster"},
+		{"LASF", "las", "a LAS or LAZ point cloud"},
+		{"SQLite format 3\x00", "sqlite", "an SQLite file, such as a GeoPackage"},
+		{"<?xml", "xml", "an XML file"},
+	} {
+		if bytes.HasPrefix(head, []byte(magic[0])) {
+			m.Format, seems = new(magic[1]), magic[2]
+		}
+	}
+	if hasExtension(extension, rasterExtensions) {
+		return extentErrorf(fileStatusUnsupported, "it is named %s, but it seems to be %s", extension, seems)
+	}
+	return extentErrorf(fileStatusUnsupported, "it seems to be %s, which is not supported", seems)
+}

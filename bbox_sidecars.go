@@ -1,0 +1,148 @@
+package main
+
+import (
+	"cmp"
+	"math"
+	"path"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Lists of extensions: supported rasters; sidecars with a raster's stem; and sidecars with its
+// whole name (statistics, overviews, masks). GDAL, ArcGIS and QGIS write these sidecars.
+const (
+	rasterExtensions  = " tif tiff hgt dt0 dt1 dt2 asc bil bip bsq flt dem "
+	sidecarExtensions = " tfw tifw tiffw wld blw bilw bpw bqw prj qpj hdr aux rrd stx clr tab imd rpb "
+	sidecarSuffixes   = " aux.xml ovr msk aux xml "
+)
+
+// hasExtension reports whether list holds an extension, which begins with a dot, in any case.
+func hasExtension(extension, list string) bool {
+	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
+}
+
+// rasterOfSidecar returns the name of the raster whose sidecar this file is, "" where it is none.
+func (h *headerReader) rasterOfSidecar(extension string) (string, error) {
+	if hasExtension(extension, rasterExtensions) {
+		return "", nil
+	}
+	base := h.name
+	for _, suffix := range strings.Fields(sidecarSuffixes + sidecarSuffixes) { // twice, because masks have overviews
+		if n := len(base) - len(suffix) - 1; n > 0 && strings.EqualFold(base[n:], "."+suffix) {
+			base = base[:n]
+		}
+	}
+	if base != h.name && hasExtension(path.Ext(base), rasterExtensions) {
+		if _, found, err := h.beside(base, 0); found || err != nil {
+			return base, err
+		}
+	}
+	if !hasExtension(extension, sidecarExtensions) {
+		return "", nil
+	}
+	_, raster, err := h.sidecar(0, strings.Fields(rasterExtensions)...)
+	return raster, err
+}
+
+// sidecar returns up to limit bytes of the file with this file's stem and one of the extensions, in
+// any case; without one, name is "". It probes each spelling: a directory may hold a million files.
+func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte, name string, err error) {
+	stem := strings.TrimSuffix(h.name, path.Ext(h.name)) + "."
+	for _, extension := range extensions {
+		for upper := range 1 << len(extension) { // one bit for each letter
+			b := []byte(stem + extension)
+			for i := range extension {
+				if upper>>i&1 == 1 {
+					b[len(stem)+i] = byte(unicode.ToUpper(rune(extension[i])))
+				}
+			}
+			content, found, err := h.beside(string(b), limit)
+			if found || err != nil {
+				return content, string(b), err
+			}
+		}
+	}
+	return nil, "", nil
+}
+
+// worldFile returns the transform of a world file. Without such a file, the error is missing.
+func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]float64, source string, err error) {
+	content, name, err := h.sidecar(maxSidecarBytes, extensions...)
+	if name == "" || err != nil {
+		return t, "", cmp.Or(err, missing)
+	}
+	t, err = parseWorldFile(content)
+	return t, "the world file " + cleanText([]byte(name), maxNameText), err
+}
+
+// parseWorldFile reads a world file. Its six lines are a, d, b and e of a transform, and x and y of
+// the centre of the first pixel.
+func parseWorldFile(content []byte) ([6]float64, error) {
+	var v []float64
+	for line := range strings.Lines(string(content)) {
+		if fields := strings.Fields(line); len(fields) > 0 && len(v) < 6 {
+			n, ok := parseNumber(strings.TrimSuffix(fields[0], ","))
+			if !ok {
+				break
+			}
+			v = append(v, n)
+		}
+	}
+	if len(v) < 6 || (v[0] == 0 && v[2] == 0) || (v[1] == 0 && v[3] == 0) {
+		return [6]float64{}, noGeoreff("its world file does not hold six numbers that place a raster")
+	}
+	return shiftHalfPixel([6]float64{v[0], v[2], v[4], v[1], v[3], v[5]}), nil
+}
+
+// compareWorldFile warns if a GeoTIFF and its world file disagree. It tries one likely name only.
+func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
+	world, ok := strings.CutSuffix(h.name, ".tif")
+	if world += ".tfw"; !ok {
+		world, ok = strings.CutSuffix(h.name, ".TIF")
+		world += ".TFW"
+	}
+	if !ok {
+		return
+	}
+	content, found, err := h.beside(world, maxSidecarBytes)
+	if !found && err == nil {
+		return
+	}
+	t, invalid := parseWorldFile(content)
+	if err = cmp.Or(err, invalid); err != nil {
+		m.warnf("the world file beside it cannot be used: %s", reasonOf(err))
+		return
+	}
+	var off float64 // largest distance between the corners, in units of the CRS
+	for _, at := range [...][2]float64{{0, 0}, {float64(*m.Width), 0}, {0, float64(*m.Height)}} {
+		x, y := applyTransform(t, at[0], at[1])
+		tagX, tagY := applyTransform(tags, at[0], at[1])
+		off = max(off, math.Hypot(x-tagX, y-tagY))
+	}
+	pixel := math.Sqrt(math.Abs(tags[0]*tags[4] - tags[1]*tags[3]))
+	if off > 0.01*pixel {
+		m.warnf("its world file and its tags differ by up to %.6g units of its CRS, or %.3g pixels; the tags are used",
+			off, off/pixel)
+	}
+}
+
+// projectionFile returns the CRS in the .prj beside the file.
+func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
+	content, name, err := h.sidecar(maxSidecarBytes, "prj")
+	if name == "" || err != nil {
+		return newCRSParameters(), err
+	}
+	p, err := crsFromWKT(string(content))
+	m.warnOnError(err)
+	return p, nil
+}
+
+// parseNumber reads a decimal number. Its decimal separator may be a comma.
+func parseNumber(s string) (float64, bool) {
+	if strings.Trim(s, "0123456789+-.,eE") != "" {
+		return 0, false // ParseFloat also accepts names, hexadecimal and underscores
+	}
+	v, err := strconv.ParseFloat(strings.Replace(s, ",", ".", 1), 64)
+	return v, err == nil
+}

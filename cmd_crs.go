@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// printCRS is "cairn crs". It describes the CRS of an EPSG code, or converts a longitude and
+// latitude on WGS 84 into its coordinates, or such coordinates back into degrees.
+func printCRS(args []string, stdout io.Writer) error {
+	inverse := len(args) == 4 && args[1] == "--inverse"
+	if inverse {
+		args = []string{args[0], args[2], args[3]}
+	}
+	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(strings.Join(args[:min(1, len(args))], "")), "EPSG:"))
+	if err != nil || len(args) != 1 && len(args) != 3 {
+		return fmt.Errorf("crs takes an EPSG code, and a longitude and latitude, or --inverse, x and y: %w", errUsage)
+	}
+	c, err := crsByCode(code)
+	if len(args) == 1 && c.datum != 0 {
+		c.describe(code, stdout)
+	}
+	if err != nil || len(args) == 1 {
+		return err
+	}
+	x, errX := strconv.ParseFloat(args[1], 64)
+	y, errY := strconv.ParseFloat(args[2], 64)
+	if err = errors.Join(errX, errY); err != nil {
+		return err
+	}
+	decimals := 9
+	if inverse {
+		if x, y, err = c.projection.inverse(x, y); err == nil {
+			s := c.shiftAt(x, y, 0)
+			x, y = s.toWGS84(c.ellipsoid, x, y)
+		}
+	} else {
+		s := c.shiftAt(x, y, 0)
+		x, y, err = c.projection.forward(s.fromWGS84(c.ellipsoid, x, y))
+		if c.method != 0 {
+			decimals = 4
+		}
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(stdout, "%.*f %.*f\n", decimals, x, decimals, y)
+	}
+	return err
+}
+
+// describe prints the parts of the CRS, one a line.
+func (c *crsDefinition) describe(code int, w io.Writer) {
+	named := func(kind string, code int) string {
+		return fmt.Sprintf("%s (EPSG:%d)", findRecord(kind, code).name(), code)
+	}
+	fmt.Fprintf(w, "%-16s%s\n", "EPSG:"+strconv.Itoa(code), c.name)
+	if c.method != 0 {
+		fmt.Fprintf(w, "%-16s%s\n", "method", named(recordMethod, c.method))
+		for _, parameter := range c.methodParameters() {
+			fmt.Fprintf(w, "%-16s%-44s%v\n", "", named(recordParameter, parameter), c.parameters[parameter])
+		}
+	}
+	fmt.Fprintf(w, "%-16s%v\n%-16s%s\n", "unit", c.unit, "datum", named(recordDatum, c.datum))
+	e, of := c.ellipsoid, findRecord(recordDatum, c.datum).code(1)
+	fmt.Fprintf(w, "%-16s%s, %.10g m, 1/%.12g\n", "ellipsoid", named(recordEllipsoid, of), e.a, e.inverseFlattening)
+	fmt.Fprintf(w, "%-16s%v\n", "prime meridian", c.primeMeridian)
+	for _, r := range shiftRecords(c.datum) {
+		fmt.Fprintf(w, "%-16sby EPSG:%s to %s m in %s: %s\n", "to WGS 84", r[1], r[2], r[3], r[4])
+	}
+	unknown := c.shiftAt(math.NaN(), 0, 0).accuracyM
+	fmt.Fprintf(w, "%-16sno shift is known elsewhere: up to %v m off\n", "", unknown)
+}

@@ -1,0 +1,685 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ellipsoid is a figure of the Earth. inverseFlattening is infinite for a sphere.
+type ellipsoid struct{ a, inverseFlattening float64 } // semi-major axis in metres
+
+// wgs84 returns the ellipsoid of WGS 84, EPSG 7030.
+func wgs84() ellipsoid { return ellipsoid{6378137, 298.257223563} }
+
+// eccentricity2 returns the square of the first eccentricity.
+func (e ellipsoid) eccentricity2() float64 {
+	f := 1 / e.inverseFlattening
+	return f * (2 - f)
+}
+
+// EPSG codes of the projection methods, by their names in EPSG Guidance Note 7-2.
+const (
+	methodMercatorA, methodMercatorB, methodMercatorC                       = 9804, 9805, 1044
+	methodMercatorSphere, methodPseudoMercator                              = 9841, 1024
+	methodTransverseMercator, methodTransverseMercatorSouth                 = 9807, 9808
+	methodObliqueMercatorA, methodObliqueMercatorB                          = 9812, 9815
+	methodEquidistantCylindrical                                            = 1028
+	methodEquidistantCylindricalSphere, methodEquidistantCylindricalSphere2 = 1029, 9823
+	methodLambertCylindrical, methodLambertCylindricalSphere                = 9835, 9834
+	methodLambertConic1SP, methodLambertConic1SPB                           = 9801, 1102
+	methodLambertConic2SP, methodLambertConicWest                           = 9802, 9826
+	methodLambertConicBelgium, methodLambertConicMichigan                   = 9803, 1051
+	methodLambertAzimuthal, methodLambertAzimuthalSphere                    = 9820, 1027
+	methodPolarStereographicA, methodPolarStereographicB                    = 9810, 9829
+	methodPolarStereographicC, methodObliqueStereographic                   = 9830, 9809
+	methodKrovak, methodKrovakNorth, methodAlbers                           = 9819, 1041, 9822
+	methodCassiniSoldner, methodPolyconic, methodColombiaUrban              = 9806, 9818, 1052
+	methodNewZealandMapGrid, methodLaborde                                  = 9811, 9813 // not supported
+
+	// The EPSG dataset has no sinusoidal projection: minus GeoTIFF's code for it.
+	methodSinusoidal = -24
+)
+
+// EPSG codes of the parameters of projection methods.
+const (
+	parameterLatitudeOfNaturalOrigin, parameterLongitudeOfNaturalOrigin = 8801, 8802
+	parameterScaleAtNaturalOrigin, parameterEllipsoidScale              = 8805, 1038
+	parameterFalseEasting, parameterFalseNorthing                       = 8806, 8807
+	parameterLatitudeOfCentre, parameterLongitudeOfCentre               = 8811, 8812
+	parameterScaleAtCentre                                              = 8815
+	parameterEastingAtCentre, parameterNorthingAtCentre                 = 8816, 8817
+	parameterLatitudeOfFalseOrigin, parameterLongitudeOfFalseOrigin     = 8821, 8822
+	parameterEastingAtFalseOrigin, parameterNorthingAtFalseOrigin       = 8826, 8827
+	parameterStandardParallel1, parameterStandardParallel2              = 8823, 8824
+	parameterStandardParallel, parameterLongitudeOfOrigin               = 8832, 8833
+	parameterAzimuth, parameterSkewAngle                                = 8813, 8814
+	parameterPseudoParallel, parameterScaleOnPseudo                     = 8818, 8819
+	parameterConeCoLatitude, parameterPlaneHeight                       = 1036, 1039
+)
+
+// projectionParameters holds parameters by their EPSG codes, in degrees, metres, and 1 for scales.
+type projectionParameters map[int]float64
+
+// value returns the first of these parameters that is given, otherwise absent.
+func (p projectionParameters) value(absent float64, codes ...int) float64 {
+	for _, code := range codes {
+		if v, ok := p[code]; ok {
+			return v
+		}
+	}
+	return absent
+}
+
+// angle returns a parameter in radians, NaN where it is not given.
+func (p projectionParameters) angle(code int) float64 { return p.value(math.NaN(), code) * radian }
+
+// formula selects the formulas of a projection. Many methods of the EPSG dataset share theirs.
+type formula int
+
+// The formulas. The axis of a cylinder or a cone may be oblique.
+const (
+	formulaNone                formula = iota
+	formulaGeographic                  // no projection: longitude and latitude in some unit from some meridian
+	formulaMercator                    // conformal cylinder; x depends on longitude alone, y on latitude alone
+	formulaEqualAreaCylinder           // likewise
+	formulaEquidistantCylinder         // likewise
+	formulaObliqueMercator             // conformal cylinder about an oblique axis
+	formulaConformalCone               // Lambert's; its limits are the stereographic projections
+	formulaEqualAreaCone               // Albers'; its limits are the azimuthal equal-area projections
+	formulaTransverseMercator
+	formulaSinusoidal
+	formulaCassini
+	formulaPolyconic
+	formulaColombiaUrban
+)
+
+// projection converts between a CRS's coordinates and degrees on its datum. Unused fields are 0.
+//
+// It splits the formulas of EPSG Guidance Note 7-2 ("GN" below) into steps that methods share:
+//   - from the ellipsoid to a sphere of equal angles or equal areas, or to Gauss's sphere, which fits best at one latitude;
+//   - a turn of the sphere, so that its pole comes to the centre of the map or beside its centre line;
+//   - from the sphere to a cone or cylinder, in metres from the origin;
+//   - the scale, the axes, the false origin and the unit.
+type projection struct {
+	formula   formula
+	ellipsoid ellipsoid
+	unit      float64 // of coordinates, in metres; in degrees for a geographic CRS
+	longitude float64 // of the natural origin or the prime meridian, degrees
+
+	scale                 float64    // at the natural origin; negative where the axes point south and west
+	axes                  [4]float64 // matrix, row by row, from metres east and north to the two axes, before scale
+	falseEast, falseNorth float64    // metres along the first and the second axis
+	originNorthing        float64    // northing of the natural origin in the formulas, metres
+
+	e2, e  float64 // eccentricity squared, and eccentricity, in the formulas; 0 where they are spherical
+	kruger krugerSeries
+	qPole  float64 // q of the pole, GN 9820
+
+	gauss, gaussShift          float64 // factor of longitude and isometric latitude, and summand of the latter
+	sinPole, cosPole, poleLong float64 // the place on the sphere that becomes the pole; cosPole is 0 without a turn
+	cone                       float64 // constant n of the cone; 1 and -1 are planes at the poles
+	radius                     float64 // of a conformal cone at isometric latitude 0, or of the sphere, metres
+	inner                      float64 // equal area: n² times squared radius of the cone's pole, semi-major axes
+	along                      float64 // longitude on the turned sphere where the oblique Mercator's u is 0, radians
+	latitude, height           float64 // of the origin, in radians and metres
+}
+
+// Bounds of the places that a projection accepts.
+const (
+	radian   = math.Pi / 180 // one degree in radians
+	farthest = 1e8           // metres from the origin; only the poles of conformal projections, at infinity, lie beyond
+	rounding = 1e-12         // relative tolerance at the edge of the domain
+
+	searchedLong, searchedLat = 1.1, 1.5 // domain of search: radians from the central meridian and the equator
+)
+
+// errOutsideProjection is the error for coordinates outside a projection's domain.
+var errOutsideProjection = errors.New("coordinates outside the projection's domain")
+
+// newProjection returns the projection of an EPSG method. By default the scale is 1, latitude of
+// origin and false coordinates are 0; other parameters must be given. An inverse flattening of 0
+// means a sphere. Coordinates are east, north; but west, south in method 9808, south, west in 9819,
+// and west, north in 9826.
+func newProjection(method int, e ellipsoid, parameters projectionParameters) (projection, error) {
+	if e.inverseFlattening == 0 {
+		e.inverseFlattening = math.Inf(1)
+	}
+	p := projection{
+		ellipsoid: e, unit: 1, axes: [4]float64{1, 0, 0, 1}, gauss: 1, e2: e.eccentricity2(), kruger: newKrugerSeries(e),
+		longitude: parameters.value(math.NaN(), parameterLongitudeOfNaturalOrigin, parameterLongitudeOfCentre,
+			parameterLongitudeOfFalseOrigin, parameterLongitudeOfOrigin),
+		latitude: radian * parameters.value(0, parameterLatitudeOfFalseOrigin, parameterLatitudeOfNaturalOrigin,
+			parameterLatitudeOfCentre, parameterStandardParallel),
+		scale: parameters.value(1, parameterScaleAtNaturalOrigin, parameterScaleAtCentre, parameterScaleOnPseudo,
+			parameterEllipsoidScale),
+		falseEast: parameters.value(0, parameterFalseEasting, parameterEastingAtCentre, parameterEastingAtFalseOrigin),
+		falseNorth: parameters.value(0, parameterFalseNorthing, parameterNorthingAtCentre,
+			parameterNorthingAtFalseOrigin),
+	}
+	switch method {
+	case methodPseudoMercator, methodEquidistantCylindricalSphere, methodMercatorSphere: // of radius a
+		p.e2, p.kruger = 0, newKrugerSeries(ellipsoid{e.a, math.Inf(1)})
+	}
+	p.e = math.Sqrt(p.e2)
+	p.qPole = p.authalicQ(1)
+	if !p.setFormula(method, parameters) {
+		return projection{}, fmt.Errorf("projection method %d is unknown", method)
+	}
+	if p.cosPole == 0 {
+		_, p.originNorthing = p.project(0, p.latitude)
+	}
+	sum := p.longitude + p.falseEast + p.falseNorth + p.originNorthing + p.axes[0] + p.axes[3] + p.radius + p.inner +
+		p.height
+	if !(e.a > 0 && p.e2 >= 0 && p.e2 < 1 && p.scale != 0 && isFinite(sum+p.scale+p.cosPole+p.gaussShift)) {
+		return projection{}, fmt.Errorf("parameters of projection method %d are missing or out of range", method)
+	}
+	return p, nil
+}
+
+// setFormula sets the formula and its fields for an EPSG method. It reports whether it knows it.
+func (p *projection) setFormula(method int, parameters projectionParameters) bool {
+	hemisphere := math.Copysign(1, p.latitude)
+	phi1, phi2 := parameters.angle(parameterStandardParallel1), parameters.angle(parameterStandardParallel2)
+	switch method {
+	case methodTransverseMercator:
+		p.formula = formulaTransverseMercator
+	case methodTransverseMercatorSouth:
+		p.formula, p.scale = formulaTransverseMercator, -p.scale
+	case methodMercatorA, methodMercatorSphere, methodPseudoMercator:
+		p.formula = formulaMercator
+	case methodMercatorB, methodMercatorC:
+		p.formula, p.scale = formulaMercator, p.parallelRadius(phi1)
+	case methodEquidistantCylindrical, methodEquidistantCylindricalSphere, methodEquidistantCylindricalSphere2:
+		p.formula, p.axes[0] = formulaEquidistantCylinder, p.parallelRadius(phi1)
+	case methodLambertCylindrical, methodLambertCylindricalSphere:
+		k := p.parallelRadius(phi1)
+		p.formula, p.axes = formulaEqualAreaCylinder, [4]float64{k, 0, 0, 1 / k}
+	case methodLambertConic1SP, methodLambertConic1SPB:
+		phi := parameters.angle(parameterLatitudeOfNaturalOrigin)
+		p.setConformalCone(math.Sin(phi), phi)
+	case methodLambertConicWest:
+		p.setConformalCone(math.Sin(p.latitude), p.latitude)
+		p.axes[0] = -1
+	case methodLambertConic2SP, methodLambertConicBelgium, methodLambertConicMichigan: // Snyder, equation 15-8
+		n := math.Sin(phi1)
+		if phi1 != phi2 {
+			n = math.Log(p.parallelRadius(phi1)/p.parallelRadius(phi2)) / (p.isometric(phi2) - p.isometric(phi1))
+		}
+		p.setConformalCone(n, phi1)
+		if method == methodLambertConicBelgium { // GN 9803: the angle of the cone less 29.2985"
+			p.longitude += 29.2985 / 3600 / n
+		}
+	case methodPolarStereographicA: // the latitude is 90° or -90°
+		p.setConformalCone(math.Trunc(p.latitude/(math.Pi/2)), p.latitude)
+	case methodPolarStereographicB:
+		p.setConformalCone(hemisphere, p.latitude)
+		p.latitude = hemisphere * math.Pi / 2
+	case methodPolarStereographicC:
+		p.setConformalCone(hemisphere, p.latitude)
+	case methodAlbers:
+		p.setAlbers(phi1, phi2)
+	case methodLambertAzimuthal, methodLambertAzimuthalSphere:
+		p.setLambertAzimuthal(hemisphere)
+	case methodObliqueStereographic:
+		p.sinPole, p.cosPole = p.setGaussSphere()
+		p.formula, p.cone, p.radius = formulaConformalCone, 1, 2*p.radius
+	case methodKrovak, methodKrovakNorth:
+		p.setKrovak(parameters)
+		if method == methodKrovak {
+			p.axes = [4]float64{0, -1, -1, 0}
+		}
+	case methodObliqueMercatorA, methodObliqueMercatorB:
+		p.setObliqueMercator(method, parameters)
+	case methodCassiniSoldner:
+		p.formula = formulaCassini
+	case methodPolyconic:
+		p.formula = formulaPolyconic
+	case methodColombiaUrban:
+		p.formula, p.height = formulaColombiaUrban, parameters.value(math.NaN(), parameterPlaneHeight)
+	case methodSinusoidal:
+		p.formula = formulaSinusoidal
+	default:
+		return false
+	}
+	return true
+}
+
+// setAlbers sets Albers' cone with two standard parallels: Snyder, equations 14-13 and 14-14.
+func (p *projection) setAlbers(phi1, phi2 float64) {
+	n := math.Sin(phi1)
+	m1, q1 := p.parallelRadius(phi1), p.authalicQ(n)
+	if phi1 != phi2 {
+		n = (m1*m1 - math.Pow(p.parallelRadius(phi2), 2)) / (p.authalicQ(math.Sin(phi2)) - q1)
+	}
+	p.formula, p.cone, p.inner = formulaEqualAreaCone, n, m1*m1+n*q1-math.Abs(n)*p.qPole
+}
+
+// setLambertAzimuthal sets Lambert's azimuthal equal-area projection about p.latitude: GN 9820.
+func (p *projection) setLambertAzimuthal(hemisphere float64) {
+	p.formula, p.cone = formulaEqualAreaCone, hemisphere
+	if math.Abs(p.latitude) != math.Pi/2 {
+		p.cone, p.sinPole = 1, p.authalicQ(math.Sin(p.latitude))/p.qPole
+		p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
+		d := p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
+		p.axes = [4]float64{d, 0, 0, 1 / d}
+	}
+}
+
+// setKrovak sets Krovak's oblique conformal cone with axes east and north: GN 9819.
+func (p *projection) setKrovak(parameters projectionParameters) {
+	p.setGaussSphere()
+	p.cosPole, p.sinPole = math.Sincos(parameters.angle(parameterConeCoLatitude))
+	sin, cos := math.Sincos(parameters.angle(parameterPseudoParallel))
+	p.formula, p.cone = formulaConformalCone, sin
+	p.radius = p.radius * cos / sin * math.Exp(sin*math.Atanh(sin))
+}
+
+// setObliqueMercator sets Hotine's oblique Mercator: GN 9812. Variant A counts from where the
+// initial line crosses the sphere's equator, variant B from the centre.
+func (p *projection) setObliqueMercator(method int, parameters projectionParameters) {
+	sin, cos := p.setGaussSphere()
+	sinAzimuth, cosAzimuth := math.Sincos(parameters.angle(parameterAzimuth))
+	p.formula, p.sinPole = formulaObliqueMercator, sinAzimuth*cos // the pole is 90° to the left of the initial line
+	p.cosPole, p.poleLong = math.Sqrt(1-p.sinPole*p.sinPole), math.Atan2(-cosAzimuth, -sin*sinAzimuth)
+	p.along = math.Pi / 2
+	if method == methodObliqueMercatorB {
+		p.along, _ = turnSphere(-p.poleLong, sin/cos, p.sinPole, p.cosPole)
+	}
+	sin, cos = math.Sincos(parameters.angle(parameterSkewAngle))
+	p.axes = [4]float64{cos, sin, -sin, cos}
+}
+
+// setConformalCone sets a cone of constant n that is true to scale at latitude phi, before p.scale:
+// Snyder, equations 15-7 and 15-10 with exp(-ψ) for t. At 90° rounding of math.Pi/2 yields the
+// limit of GN 9810, 2a/√((1+e)^(1+e)·(1-e)^(1-e)).
+func (p *projection) setConformalCone(n, phi float64) {
+	p.formula, p.cone = formulaConformalCone, n
+	p.radius = p.ellipsoid.a * p.parallelRadius(phi) / n * math.Exp(n*p.isometric(phi))
+}
+
+// setGaussSphere puts Gauss's conformal sphere, which fits best at p.latitude, between ellipsoid
+// and map. It returns sine and cosine of p.latitude on that sphere. Its constants are n, c and R of
+// GN 9809; B, A/kc and H of GN 9812; and B, t0 and A of GN 9819.
+func (p *projection) setGaussSphere() (sin, cos float64) {
+	sinPhi, cosPhi := math.Sincos(p.latitude)
+	p.gauss = math.Sqrt(1 + p.e2*math.Pow(cosPhi, 4)/(1-p.e2))
+	sin = sinPhi / p.gauss
+	p.gaussShift = math.Atanh(sin) - p.gauss*p.isometric(p.latitude)
+	p.radius = p.ellipsoid.a * math.Sqrt(1-p.e2) / (1 - p.e2*sinPhi*sinPhi)
+	return sin, math.Sqrt(1 - sin*sin)
+}
+
+// turnSphere turns a sphere so that the place at longitude 0 and the latitude of sinPole and
+// cosPole becomes the pole; longitudes then begin at the far meridian. -cosPole turns it back.
+func turnSphere(lam, tan, sinPole, cosPole float64) (newLam, newTan float64) {
+	cos := 1 / math.Hypot(1, tan)
+	sinLam, cosLam := math.Sincos(lam)
+	x, y, z := cos*cosLam, cos*sinLam, tan*cos
+	x, z = x*sinPole-z*cosPole, x*cosPole+z*sinPole
+	return math.Atan2(y, x), z / max(math.Hypot(x, y), 1e-17)
+}
+
+// forward returns the coordinates of degrees. The error is errOutsideProjection.
+func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
+	if p.formula == formulaGeographic {
+		return finite((lon-p.longitude)/p.unit, lat/p.unit)
+	}
+	east, north := p.project(math.Remainder(lon-p.longitude, 360)*radian, lat*radian)
+	north -= p.originNorthing
+	if !(math.Abs(lat) <= 90 && math.Abs(east) <= farthest && math.Abs(north) <= farthest) {
+		return 0, 0, errOutsideProjection
+	}
+	x = p.falseEast + p.scale*(p.axes[0]*east+p.axes[1]*north)
+	y = p.falseNorth + p.scale*(p.axes[2]*east+p.axes[3]*north)
+	return finite(x/p.unit, y/p.unit)
+}
+
+// inverse returns longitude and latitude in degrees. The longitude may lie outside ±180; on a
+// cylinder it is continuous. The error is errOutsideProjection.
+func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
+	if p.formula == formulaGeographic {
+		return finite(x*p.unit+p.longitude, y*p.unit)
+	}
+	x, y = (x*p.unit-p.falseEast)/p.scale, (y*p.unit-p.falseNorth)/p.scale
+	determinant := p.axes[0]*p.axes[3] - p.axes[1]*p.axes[2]
+	east, north := (p.axes[3]*x-p.axes[1]*y)/determinant, (p.axes[0]*y-p.axes[2]*x)/determinant
+	if !(math.Abs(east) <= 1.01*farthest && math.Abs(north) <= 1.01*farthest) {
+		return 0, 0, errOutsideProjection
+	}
+	lam, phi := p.unproject(east, north+p.originNorthing)
+	return finite(p.longitude+lam/radian, phi/radian)
+}
+
+// isFinite reports whether v is neither infinite nor NaN.
+func isFinite(v float64) bool { return !math.IsNaN(v - v) }
+
+// finite returns a and b, or errOutsideProjection if one of them is not finite.
+func finite(a, b float64) (float64, float64, error) {
+	if !isFinite(a) || !isFinite(b) {
+		return 0, 0, errOutsideProjection
+	}
+	return a, b, nil
+}
+
+// project converts radians, longitude from p.longitude, to metres at scale 1; NaN off the domain.
+func (p *projection) project(lam, phi float64) (x, y float64) {
+	switch p.formula {
+	case formulaTransverseMercator:
+		return p.kruger.forward(lam, p.conformalTan(math.Tan(phi)))
+	case formulaEquidistantCylinder: // GN 1028
+		return p.ellipsoid.a * lam, p.meridianArc(phi)
+	case formulaSinusoidal: // Snyder, equation 30-8
+		return p.ellipsoid.a * lam * p.parallelRadius(phi), p.meridianArc(phi)
+	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
+		if math.Abs(lam) <= searchedLong && math.Abs(phi) <= searchedLat {
+			return p.projectLocal(lam, phi)
+		}
+		return math.NaN(), math.NaN()
+	}
+	lam, tan := p.toSphere(lam, phi)
+	h := math.Hypot(1, tan)
+	switch p.formula {
+	case formulaMercator: // GN 9804 with ψ
+		return p.ellipsoid.a * lam, p.ellipsoid.a * math.Asinh(tan)
+	case formulaEqualAreaCylinder: // GN 9835
+		return p.ellipsoid.a * lam, p.ellipsoid.a * p.qPole / 2 * tan / h
+	case formulaObliqueMercator: // GN 9812, v and u
+		return -p.radius * math.Asinh(tan), p.radius * math.Remainder(lam-p.along, 2*math.Pi)
+	}
+	var rho float64
+	switch p.formula {
+	case formulaConformalCone: // GN 9801 with t = exp(-ψ)
+		rho = p.radius * math.Exp(-p.cone*math.Asinh(tan))
+	case formulaEqualAreaCone: // GN 9822 with α = n²ρ²/a², from 1 - sin β, which is exact near the pole
+		versine := 1 / (h * (h + math.Abs(tan)))
+		if tan*p.cone < 0 {
+			versine = 2 - versine
+		}
+		if p.inner == 0 && versine > 2-1e-9 {
+			return math.NaN(), math.NaN()
+		}
+		rho = p.ellipsoid.a * math.Sqrt(p.inner+math.Abs(p.cone)*p.qPole*versine) / p.cone
+	}
+	sin, cos := math.Sincos(p.cone * lam)
+	return rho * sin, -rho * cos
+}
+
+// unproject inverts project.
+func (p *projection) unproject(x, y float64) (lam, phi float64) {
+	a := p.ellipsoid.a
+	var tan float64
+	switch p.formula {
+	case formulaTransverseMercator:
+		lam, tan = p.kruger.inverse(x, y)
+		return lam, math.Atan(p.geodeticTan(tan))
+	case formulaEquidistantCylinder:
+		return x / a, p.footpoint(y)
+	case formulaSinusoidal:
+		phi = p.footpoint(y)
+		return onGlobe(x/a/p.parallelRadius(phi), x), phi
+	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
+		return p.search(x, y)
+	case formulaMercator:
+		lam, tan = x/a, math.Sinh(y/a)
+	case formulaEqualAreaCylinder:
+		lam, tan = x/a, tanOfVersine(1-2*y/a/p.qPole)
+	case formulaObliqueMercator:
+		lam, tan = onGlobe(y/p.radius, y)+p.along, math.Sinh(-x/p.radius)
+	case formulaConformalCone, formulaEqualAreaCone:
+		rho := math.Copysign(math.Hypot(x, y), p.cone)
+		if math.Abs(rho) > 1e-6 { // otherwise it is the pole, whose direction would be rounding error
+			lam = onGlobe(math.Atan2(x/p.cone, -y/p.cone)/p.cone, rho)
+		}
+		if p.formula == formulaConformalCone {
+			tan = math.Sinh(max(-40, min(math.Log(p.radius/rho)/p.cone, 40))) // 40 is 90° to all digits
+			break
+		}
+		r := rho * p.cone / a
+		tan = math.Copysign(1, p.cone) * tanOfVersine((r*r-p.inner)/(math.Abs(p.cone)*p.qPole))
+	}
+	return p.fromSphere(lam, tan)
+}
+
+// toSphere converts radians to longitude and tan latitude on the conformal or authalic sphere.
+func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
+	if p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone { // GN 9820, β
+		sin := p.authalicQ(math.Sin(phi)) / p.qPole
+		tan = sin / math.Sqrt(max(1-sin*sin, 1e-34))
+	} else {
+		tan = p.conformalTan(math.Tan(phi))
+	}
+	if p.gauss != 1 {
+		lam = onGlobe(lam*p.gauss, p.radius) // Gauss's sphere has a gap at ±180°
+		tan = math.Sinh(p.gauss*math.Asinh(tan) + p.gaussShift)
+	}
+	if p.cosPole != 0 {
+		return turnSphere(lam-p.poleLong, tan, p.sinPole, p.cosPole)
+	}
+	return lam, tan
+}
+
+// fromSphere inverts toSphere.
+func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
+	if p.cosPole != 0 {
+		lam, tan = turnSphere(lam, tan, p.sinPole, -p.cosPole)
+		lam = math.Remainder(lam+p.poleLong, 2*math.Pi)
+	}
+	if p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone {
+		return lam, math.Asin(p.authalicSine(tan / math.Hypot(1, tan)))
+	}
+	if p.gauss != 1 {
+		lam, tan = lam/p.gauss, math.Sinh((math.Asinh(tan)-p.gaussShift)/p.gauss)
+	}
+	return lam, math.Atan(p.geodeticTan(tan))
+}
+
+// onGlobe returns a longitude within ±π, or NaN. It forgives a micrometre at the end of a lever in
+// metres.
+func onGlobe(lam, lever float64) float64 {
+	over := math.Abs(lam) - math.Pi
+	if over*math.Abs(lever) > 1e-6 {
+		return math.NaN()
+	}
+	return math.Copysign(math.Abs(lam)-max(over, 0), lam)
+}
+
+// tanOfVersine returns the tangent of a latitude from 1 minus its sine, NaN outside 0 to 2.
+func tanOfVersine(versine float64) float64 {
+	if !(versine >= -rounding && versine <= 2+rounding) {
+		return math.NaN()
+	}
+	return (1 - versine) / math.Sqrt(max(versine*(2-versine), 1e-34))
+}
+
+// parallelRadius returns the radius of a parallel in semi-major axes: m in Snyder, equation 14-15.
+func (p *projection) parallelRadius(phi float64) float64 {
+	sin, cos := math.Sincos(phi)
+	return cos / math.Sqrt(1-p.e2*sin*sin)
+}
+
+// meridianRadius returns the radius of curvature in the meridian, in metres: Snyder, equation 4-18.
+func (p *projection) meridianRadius(phi float64) float64 {
+	return p.ellipsoid.a * (1 - p.e2) / math.Pow(1-p.e2*math.Pow(math.Sin(phi), 2), 1.5)
+}
+
+// authalicQ returns q for the sine of a latitude: Snyder, equation 3-12.
+func (p *projection) authalicQ(sin float64) float64 {
+	if p.e == 0 {
+		return 2 * sin
+	}
+	return (1 - p.e2) * (sin/(1-p.e2*sin*sin) + math.Atanh(p.e*sin)/p.e)
+}
+
+// authalicSine inverts authalicQ / qPole by Newton's method as Snyder, equation 3-16, but for the
+// sine, because that converges fast near the pole too.
+func (p *projection) authalicSine(part float64) float64 {
+	sin := part
+	for range 8 {
+		w := 1 - p.e2*sin*sin
+		step := (part*p.qPole - p.authalicQ(sin)) * w * w / (2 * (1 - p.e2))
+		if sin += step; math.Abs(step) < 1e-15 {
+			break
+		}
+	}
+	return max(-1, min(sin, 1))
+}
+
+// conformalTan is the tangent of the conformal latitude: Karney 2011, equations 7 to 9.
+func (p *projection) conformalTan(tau float64) float64 {
+	secant := math.Sqrt(1 + tau*tau)
+	sigma := math.Sinh(p.e * math.Atanh(p.e*tau/secant))
+	return tau*math.Sqrt(1+sigma*sigma) - sigma*secant
+}
+
+// geodeticTan inverts conformalTan by Newton's method: Karney 2011, equations 19 to 21.
+func (p *projection) geodeticTan(tauC float64) float64 {
+	tau := tauC / (1 - p.e2)
+	for range 6 {
+		secant, guess := math.Sqrt(1+tau*tau), p.conformalTan(tau)
+		step := (tauC - guess) / math.Sqrt(1+guess*guess) * (1 + (1-p.e2)*tau*tau) / ((1 - p.e2) * secant)
+		if tau += step; !(math.Abs(step) > 1e-9*max(1, math.Abs(tau))) { // the next step would be rounding error
+			break
+		}
+	}
+	return tau
+}
+
+// isometric returns the isometric latitude ψ in radians.
+func (p *projection) isometric(phi float64) float64 { return math.Asinh(p.conformalTan(math.Tan(phi))) }
+
+// meridianArc returns the metres from the equator along a meridian.
+func (p *projection) meridianArc(phi float64) float64 {
+	_, north := p.kruger.forward(0, p.conformalTan(math.Tan(phi)))
+	return north
+}
+
+// footpoint inverts meridianArc: it returns the latitude in radians, NaN beyond the poles.
+func (p *projection) footpoint(arc float64) float64 {
+	if math.Abs(arc) > (math.Pi/2+rounding)*p.kruger.radius {
+		return math.NaN()
+	}
+	_, tan := p.kruger.inverse(0, arc)
+	return math.Atan(p.geodeticTan(tan))
+}
+
+// projectLocal is project for the formulas that search inverts. GN's inverse series are less exact.
+func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
+	sin, cos := math.Sincos(phi)
+	nu := p.ellipsoid.a * p.parallelRadius(phi) / cos // radius of curvature in the prime vertical
+	east := nu * cos * lam                            // along the parallel
+	arc := p.meridianArc(phi) - p.meridianArc(p.latitude)
+	switch p.formula {
+	case formulaPolyconic: // GN 9818, with the cotangent cancelled so that the equator is no exception
+		l := lam*sin + 1e-300 // never 0
+		half := math.Sin(l / 2)
+		return east * math.Sin(l) / l, arc + east*half*half*2/l
+	case formulaColombiaUrban: // GN 1052
+		nu0, rho0 := p.ellipsoid.a*p.parallelRadius(p.latitude)/math.Cos(p.latitude), p.meridianRadius(p.latitude)
+		curve := math.Tan(p.latitude) / (2 * rho0 * nu0) * east * east
+		scale := 1 + p.height/p.meridianRadius((phi+p.latitude)/2)
+		return east * (1 + p.height/nu0), scale * rho0 * (phi - p.latitude + curve)
+	}
+	// GN 9806
+	a, t, c := lam*cos, math.Tan(phi)*math.Tan(phi), p.e2/(1-p.e2)*cos*cos
+	a2 := a * a
+	x = nu * (a - t*a2*a/6 - (8-t+8*c)*t*a2*a2*a/120)
+	return x, arc + nu*math.Tan(phi)*(a2/2+(5-t+6*c)*a2*a2/24)
+}
+
+// search inverts projectLocal by Newton's method with differences, NaN where it does not converge.
+func (p *projection) search(x, y float64) (lam, phi float64) {
+	const step = 1e-6
+	phi = max(-searchedLat, min(p.latitude+y/p.ellipsoid.a, searchedLat))
+	lam = max(-searchedLong, min(x/p.ellipsoid.a/math.Cos(phi), searchedLong))
+	for range 20 {
+		x0, y0 := p.projectLocal(lam, phi)
+		dx, dy := x-x0, y-y0
+		inDomain := math.Abs(lam) <= searchedLong+rounding && math.Abs(phi) <= searchedLat+rounding
+		if math.Hypot(dx, dy) < 1e-8 && inDomain {
+			return lam, phi
+		}
+		xl, yl := p.projectLocal(lam+step, phi)
+		xp, yp := p.projectLocal(lam, phi+step)
+		xl, yl, xp, yp = xl-x0, yl-y0, xp-x0, yp-y0
+		determinant := (xl*yp - xp*yl) / step
+		lam, phi = lam+(dx*yp-dy*xp)/determinant, phi+(xl*dy-yl*dx)/determinant
+	}
+	return math.NaN(), math.NaN()
+}
+
+// krugerSeries is the Transverse Mercator of an ellipsoid by Krüger's series of sixth order: C. F.
+// F. Karney, "Transverse Mercator with an accuracy of a few nanometers", Journal of Geodesy 85
+// (2011), 475–485, equations 14, 35 and 36.
+type krugerSeries struct {
+	radius      float64    // of the rectifying sphere, metres: equation 14
+	alpha, beta [6]float64 // forward and inverse
+}
+
+// newKrugerSeries returns the constants for an ellipsoid.
+func newKrugerSeries(e ellipsoid) krugerSeries {
+	n := 1 / (2*e.inverseFlattening - 1)
+	n2 := n * n
+	n3, n4, n5, n6 := n2*n, n2*n2, n2*n2*n, n2*n2*n2
+	return krugerSeries{
+		radius: e.a / (1 + n) * (1 + n2/4 + n4/64 + n6/256),
+		alpha: [6]float64{
+			n/2 - n2*2/3 + n3*5/16 + n4*41/180 - n5*127/288 + n6*7891/37800,
+			n2*13/48 - n3*3/5 + n4*557/1440 + n5*281/630 - n6*1983433/1935360,
+			n3*61/240 - n4*103/140 + n5*15061/26880 + n6*167603/181440,
+			n4*49561/161280 - n5*179/168 + n6*6601661/7257600,
+			n5*34729/80640 - n6*3418889/1995840,
+			n6 * 212378941 / 319334400,
+		},
+		beta: [6]float64{
+			n/2 - n2*2/3 + n3*37/96 - n4/360 - n5*81/512 + n6*96199/604800,
+			n2/48 + n3/15 - n4*437/1440 + n5*46/105 - n6*1118711/3870720,
+			n3*17/480 - n4*37/840 - n5*209/4480 + n6*5569/90720,
+			n4*4397/161280 - n5*11/504 - n6*830251/7257600,
+			n5*4583/161280 - n6*108847/3991680,
+			n6 * 20648693 / 638668800,
+		},
+	}
+}
+
+// maxKrugerEta limits the distance from the central meridian, in rectifying radii, to about 9,500
+// km. There, forward and inverse close within a millimetre; within 4,000 km within nanometres.
+const maxKrugerEta = 1.5
+
+// krugerSum returns Σ c[j] sin 2j(ξ+iη) of equations 11 and 15 by Clenshaw's recurrence.
+func krugerSum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
+	sin, cos := math.Sincos(2 * xi)
+	sinh := math.Sinh(2 * eta)
+	cosh := math.Sqrt(1 + sinh*sinh)
+	// 2 cos 2ζ = (re, im); sin 2ζ = (sin cosh, cos sinh)
+	re, im := 2*cos*cosh, -2*sin*sinh
+	var r1, i1, r2, i2 float64
+	for j := len(c) - 1; j >= 0; j-- {
+		r1, i1, r2, i2 = re*r1-im*i1-r2+c[j], re*i1+im*r1-i2, r1, i1
+	}
+	return sin*cosh*r1 - cos*sinh*i1, sin*cosh*i1 + cos*sinh*r1
+}
+
+// forward converts radians from the central meridian and the tangent of the conformal latitude to
+// metres east and north, NaN beyond maxKrugerEta.
+func (k *krugerSeries) forward(lam, tauC float64) (east, north float64) {
+	sin, cos := math.Sincos(lam)
+	xi, eta := math.Atan2(tauC, cos), math.Asinh(sin/math.Hypot(tauC, cos))
+	dXi, dEta := krugerSum(&k.alpha, xi, eta)
+	if !(max(math.Abs(eta), math.Abs(eta+dEta)) <= maxKrugerEta) {
+		return math.NaN(), math.NaN()
+	}
+	return k.radius * (eta + dEta), k.radius * (xi + dXi)
+}
+
+// inverse inverts forward, NaN beyond maxKrugerEta and for more than half a turn northwards.
+func (k *krugerSeries) inverse(east, north float64) (lam, tauC float64) {
+	xi, eta := north/k.radius, east/k.radius
+	if !(math.Abs(eta) <= maxKrugerEta+rounding && math.Abs(xi) <= math.Pi+rounding) {
+		return math.NaN(), math.NaN()
+	}
+	dXi, dEta := krugerSum(&k.beta, xi, eta)
+	sin, cos := math.Sincos(xi - dXi)
+	sinh := math.Sinh(eta - dEta)
+	return math.Atan2(sinh, cos), sin / math.Hypot(sinh, cos)
+}
