@@ -555,7 +555,7 @@ func TestNoSecrets(t *testing.T) {
 	admin.do("GET", mePath+"?"+token, nil)
 	admin.do("GET", "/"+token, nil)
 	admin.refresh(cookie)
-	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '1 minute'`)
+	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '1 minute', burst_began_at = now() - interval '1 minute'`)
 	admin.refresh(cookie)
 	keys, err := os.ReadFile(ts.cfg.keysPath())
 	if err != nil {

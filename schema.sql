@@ -462,3 +462,11 @@ BEGIN
   END IF;
   RETURN (SELECT throttle_wait(t, from_known) FROM throttles t WHERE t.key = of_key); -- which is locked
 END $$;
+
+-- migration 7: bursts of refreshes
+
+-- A burst is a series of refreshes within one grace period. It began when burst_generation was replaced, at
+-- burst_began_at.
+ALTER TABLE sessions
+  ADD COLUMN burst_generation bigint      NOT NULL DEFAULT 0,
+  ADD COLUMN burst_began_at   timestamptz NOT NULL DEFAULT '-infinity';

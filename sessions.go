@@ -124,9 +124,10 @@ var (
 	errSessionLost  = &problem{status: http.StatusUnauthorized, code: "session_lost", detail: "The server has lost the state of this session. Sign in again."}
 )
 
-// rotateSession exchanges one generation of a session for the next, or returns the 401. In the common case that
-// is one statement; of several at once one wins, and the others find the generation raised: within the grace
-// period they get the same successor.
+// rotateSession exchanges a generation of a session for the next, in one statement. A generation that was replaced
+// within the grace period gets the current one: either its answer was lost or several tabs refresh at once. It was so
+// if it was replaced last, or in a burst of refreshes that began within the grace period. An older generation, shown
+// by a thief or by the owner after a thief, ends the session: a problem 401, as for a session that is over.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (sess session, err error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
@@ -135,38 +136,37 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
+			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation ELSE s.generation - 1 END,
+			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
 			idle_expires_at = least(now() + $3::interval, s.expires_at)` + live + `
 			AND s.generation = $2
 		RETURNING s.user_id::text, least(s.idle_expires_at, s.expires_at)`
 	const look = `
 		SELECT s.id AS session_id, s.user_id::text, s.generation, least(s.idle_expires_at, s.expires_at) AS expires_at,
-			s.rotated_at + $2::interval > now() AS graced
+			$2 = s.generation - 1 AND s.rotated_at + $3::interval > now() OR
+			$2 BETWEEN s.burst_generation AND s.generation - 1 AND s.burst_began_at + $3::interval > now() AS graced
 		FROM sessions s` + live + `
 		FOR UPDATE`
 	sess = session{SessionID: id, Generation: generation + 1}
-	row := db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL) // no collectOne: each user does this again and again
+	row := db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL, cfg.refreshGrace) // no collectOne: each user does this again and again
 	switch err = row.Scan(&sess.UserID, &sess.ExpiresAt); {
 	case err == nil:
 		return sess, nil
 	case !errors.Is(err, pgx.ErrNoRows):
 		return sess, fmt.Errorf("rotate session: %w", err)
 	}
-	var refused error // told once what it says is committed
+	var refused error // returned once the session's end is committed
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		found, err := collectOne[struct {
 			session
 			Graced bool
-		}](ctx, tx, errSessionEnded, "look at session", look, id, cfg.refreshGrace)
+		}](ctx, tx, errSessionEnded, "look at session", look, id, generation, cfg.refreshGrace)
 		sess = found.session
-		action := "session.refresh_token_reused"
-		refused = errTokenReused
-		switch {
-		case err != nil:
+		if err != nil || found.Graced {
 			return err
-		case generation == sess.Generation-1 && found.Graced:
-			refused = nil
-			return nil
-		case generation > sess.Generation:
+		}
+		action := "session.refresh_token_reused"
+		if refused = errTokenReused; generation > sess.Generation {
 			action, refused = "session.lost", errSessionLost
 		}
 		_, err = endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestRefreshRotation: each refresh token is good once; what was just replaced gets the same successor
+// for the grace period; anything older ends the session.
+func TestRefreshRotation(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	c, first := ts.client().login("ada", testPassword)
+	second := refreshCookieOf(c.refresh(first))
+	if second == "" || second == first {
+		t.Fatal("no new cookie")
+	}
+	if again := refreshCookieOf(c.refresh(first)); again != second {
+		t.Error("within the grace period the successor must be the same")
+	}
+	third := refreshCookieOf(c.refresh(second))
+	if third == "" {
+		t.Fatal("no third cookie")
+	}
+	if again := refreshCookieOf(c.refresh(first)); again != third {
+		t.Error("two generations old, within the grace period: the successor must be the current one")
+	}
+	ts.exec(`UPDATE sessions SET burst_began_at = now() - interval '11 seconds'`)
+	if again := refreshCookieOf(c.refresh(second)); again != third {
+		t.Error("what was replaced last has a grace period of its own")
+	}
+	a := c.refresh(first)
+	if a.status != 401 || a.text("code") != "refresh_token_reused" || !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
+		t.Errorf("two generations old, after the grace period: %s", a.body)
+	}
+	if a := c.refresh(third); a.status != 401 || a.text("code") != "session_ended" {
+		t.Errorf("the newest token outlived the theft: %s", a.body)
+	}
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+
+	c, first = ts.client().login("ada", testPassword)
+	c.refresh(first)
+	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '11 seconds', burst_began_at = now() - interval '11 seconds' WHERE ended_at IS NULL`)
+	if a := c.refresh(first); a.status != 401 || a.text("code") != "refresh_token_reused" {
+		t.Errorf("after the grace period: %s", a.body)
+	}
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+
+	c, first = ts.client().login("ada", testPassword)
+	id, _, err := ts.keys.Load().verifyRefresh(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := c.refresh(ts.keys.Load().keys[0].signRefresh(id, 5)); a.status != 401 || a.text("code") != "session_lost" {
+		t.Errorf("a generation that has not been: %s", a.body)
+	}
+	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
+	if a := c.refresh(ts.keys.Load().keys[0].signRefresh([16]byte{9}, 1)); a.status != 401 || a.text("code") != "session_ended" {
+		t.Errorf("a session that never was: %s", a.body)
+	}
+}
+
+// TestParallelRefresh: many tabs refresh at once. All go on, with one successor and one step.
+func TestParallelRefresh(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	c, first := ts.client().login("ada", testPassword)
+	successors := make([]string, 64)
+	var wg sync.WaitGroup
+	for i := range successors {
+		wg.Go(func() { successors[i] = refreshCookieOf(c.refresh(first)) })
+	}
+	wg.Wait()
+	for _, successor := range successors {
+		if successor == "" || successor != successors[0] {
+			t.Errorf("got %q and %q", successor, successors[0])
+		}
+	}
+	if n := ts.queryInt(`SELECT generation FROM sessions`); n != 2 {
+		t.Errorf("generation %d, want 2", n)
+	}
+}
+
+// TestRefreshBurst: a generation that a burst of refreshes has replaced is good until ten seconds after the burst
+// began, however many follow it. What was replaced last is good for ten seconds of its own.
+func TestRefreshBurst(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	later := func(seconds int) {
+		ts.exec(`UPDATE sessions SET rotated_at = rotated_at - make_interval(secs => $1), burst_began_at = burst_began_at - make_interval(secs => $1)`, seconds)
+	}
+	for _, old := range []int{2, 3} { // the index of a cookie that ends the session
+		c, cookie := ts.client().login("ada", testPassword)
+		cookies := []string{cookie}
+		refresh := func(which int) string {
+			t.Helper()
+			next := refreshCookieOf(c.refresh(cookies[which]))
+			if next == "" {
+				t.Fatalf("generation %d is refused", which+1)
+			}
+			return next
+		}
+		for i := range 4 { // one every three seconds
+			cookies = append(cookies, refresh(i))
+			for old := range i + 1 {
+				if refresh(old) != cookies[i+1] {
+					t.Errorf("generation %d does not get the current one", old+1)
+				}
+			}
+			later(3)
+		}
+		// Twelve seconds after the burst began the next refresh begins another, with what was replaced last.
+		cookies = append(cookies, refresh(4))
+		for old := 3; old <= 4; old++ {
+			if refresh(old) != cookies[5] {
+				t.Errorf("generation %d, replaced at most three seconds ago, does not get the current one", old+1)
+			}
+		}
+		if old == 3 {
+			later(8) // 11 seconds after it was replaced
+			if refresh(4) != cookies[5] {
+				t.Error("generation 5, replaced eight seconds ago, does not get the current one")
+			}
+		}
+		if a := c.refresh(cookies[old]); a.status != 401 || a.text("code") != "refresh_token_reused" {
+			t.Errorf("generation %d: %d %s", old+1, a.status, a.body)
+		}
+		c.refused(401, "invalid_token", "GET", mePath, nil)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.refresh_token_reused'`); n != 2 {
+		t.Errorf("%d audit rows", n)
+	}
+}
+
+// TestTabsWakeUp: a browser whose six tabs refresh at once, each with the cookie that the browser holds by then, keeps
+// its session, whichever instance each of them reaches and however long each way takes.
+func TestTabsWakeUp(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	other := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	instances := []client{ts.client(), other.client()}
+	id := ts.addUser("ada", datasetRead)
+	version := must(getCredentials(context.Background(), ts.db, "ada")).version
+	const browsers, atOnce, tabs = 200, 25, 6
+	way := func() { pause(t.Context(), rand.N(100*time.Millisecond)) } // the network, which is slow
+	browser := func() {
+		sess := must(createSession(context.Background(), ts.db, id, version, "", "", ts.cfg))
+		var jar sync.Mutex
+		cookie := ts.keys.Load().keys[0].signRefresh(sess.SessionID, sess.Generation)
+		var wg sync.WaitGroup
+		for range tabs {
+			wg.Go(func() {
+				pause(t.Context(), rand.N(100*time.Millisecond))
+				jar.Lock()
+				sent := cookie
+				jar.Unlock()
+				way()
+				a := instances[rand.N(2)].refresh(sent)
+				way()
+				if a.status != 200 {
+					t.Errorf("a tab is signed out: %s", a.body)
+					return
+				}
+				jar.Lock()
+				cookie = refreshCookieOf(a)
+				jar.Unlock()
+			})
+		}
+		wg.Wait()
+	}
+	for range browsers / atOnce {
+		var wg sync.WaitGroup
+		for range atOnce {
+			wg.Go(browser)
+		}
+		wg.Wait()
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL AND generation > 1`); n != browsers {
+		t.Errorf("%d sessions live, want %d", n, browsers)
+	}
+}
