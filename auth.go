@@ -124,15 +124,15 @@ func device(r *http.Request) string {
 func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error {
 	now := s.now()
 	expires := now.Add(s.cfg.accessTTL)
-	if sess.ExpiresAt.Before(expires) {
-		expires = sess.ExpiresAt
+	if sess.SessionExpiresAt.Before(expires) {
+		expires = sess.SessionExpiresAt
 	}
 	keys := s.keys.Load()
 	token, err := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	if err != nil {
 		return err
 	}
-	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), max(1, int(sess.ExpiresAt.Sub(now).Round(time.Second)/time.Second))))
+	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second)/time.Second))))
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
@@ -176,19 +176,12 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 		// Not cleared: it may be good where the right key file is.
 		return &problem{status: http.StatusUnauthorized, code: "refresh_token_invalid", detail: "The refresh cookie is not one of ours."}
 	}
-	ctx := r.Context()
-	sess, err := rotateSession(ctx, s.db, id, generation, actorOf(r), s.cfg)
-	var u user
+	sess, u, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
-		u, err = getUser(ctx, s.db, sess.UserID)
-	}
-	switch err {
-	case nil:
 		return s.writeTokens(w, u, sess)
-	case errTokenReused, errSessionLost:
-		http.SetCookie(w, s.cookie("", -1))
-	case errSessionEnded:
-		http.SetCookie(w, s.cookie("", -1))
+	}
+	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
+		http.SetCookie(w, s.cookie("", -1)) // the session is over
 	}
 	return err
 }

@@ -184,8 +184,9 @@ func (b accountsBench) whoAmI(t *testing.T) {
 			token, _ := bearerToken(r)
 			claims, err := b.keys.Load().verifyAccess(token, time.Now())
 			var sess session
+			var userID string
 			if err == nil {
-				err = b.db.QueryRow(r.Context(), byKey, claims.SessionID).Scan(&sess.UserID, &sess.Generation, &sess.ExpiresAt)
+				err = b.db.QueryRow(r.Context(), byKey, claims.SessionID).Scan(&userID, &sess.Generation, &sess.SessionExpiresAt)
 			}
 			if err != nil {
 				t.Error(err)
@@ -237,7 +238,7 @@ func (b accountsBench) refresh(t *testing.T) {
 		id, _, err := ts.keys.Load().verifyRefresh(cookie.Value)
 		sess := session{SessionID: id}
 		if err == nil {
-			err = ts.db.QueryRow(r.Context(), rotate, id, cfg.refreshTTL).Scan(&sess.Generation, &sess.ExpiresAt)
+			err = ts.db.QueryRow(r.Context(), rotate, id, cfg.refreshTTL).Scan(&sess.Generation, &sess.SessionExpiresAt)
 		}
 		if err == nil {
 			err = ts.writeTokens(w, caller, sess)
@@ -329,7 +330,7 @@ func (b accountsBench) login(t *testing.T) {
 		if err = errors.Join(err, e); err == nil {
 			_, err = ts.hasher.verify(r.Context(), netip.MustParseAddr(r.Header.Get("X-Forwarded-For")), found.passwordHash, in.Password)
 		}
-		sess := session{UserID: found.userID, Generation: 1, ExpiresAt: time.Now().Add(cfg.refreshTTL)}
+		sess := session{Generation: 1, SessionExpiresAt: time.Now().Add(cfg.refreshTTL)}
 		cryptorand.Read(sess.SessionID[:])
 		if err == nil {
 			_, err = ts.db.Exec(r.Context(), insert, sess.SessionID, found.userID)

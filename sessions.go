@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -17,10 +16,9 @@ import (
 
 // session is one login: an access token and a refresh token at a time.
 type session struct {
-	SessionID  [16]byte
-	UserID     string
-	Generation int64     // of the refresh token that is good now
-	ExpiresAt  time.Time // moves with each refresh, up to a fixed end
+	SessionID        [16]byte
+	Generation       int64     // of the refresh token that is good now
+	SessionExpiresAt time.Time // moves with each refresh, up to a fixed end
 }
 
 // uuidText is the text form of a UUID (RFC 9562, section 4).
@@ -110,7 +108,7 @@ func createSession(ctx context.Context, q querier, userID string, version int64,
 		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
 		SELECT $1, u.id, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
 		FROM u
-		RETURNING id AS session_id, user_id::text, generation, least(idle_expires_at, expires_at) AS expires_at`
+		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS session_expires_at`
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
 	return collectOne[session](ctx, q, errToken, "create session", query, id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax)
@@ -128,51 +126,51 @@ var (
 // within the grace period gets the current one: either its answer was lost or several tabs refresh at once. It was so
 // if it was replaced last, or in a burst of refreshes that began within the grace period. An older generation, shown
 // by a thief or by the owner after a thief, ends the session: a problem 401, as for a session that is over.
-func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (sess session, err error) {
+func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (session, user, error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
-			AND (SELECT u.status FROM users u WHERE u.id = s.user_id) = 'active'`
+			AND u.id = s.user_id AND u.status = 'active'`
+	const columns = `
+			s.id AS session_id, s.generation, least(s.idle_expires_at, s.expires_at) AS session_expires_at,` + userColumns
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
 			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation ELSE s.generation - 1 END,
 			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
-			idle_expires_at = least(now() + $3::interval, s.expires_at)` + live + `
+			idle_expires_at = least(now() + $3::interval, s.expires_at)
+		FROM users u` + live + `
 			AND s.generation = $2
-		RETURNING s.user_id::text, least(s.idle_expires_at, s.expires_at)`
+		RETURNING true AS graced,` + columns
 	const look = `
-		SELECT s.id AS session_id, s.user_id::text, s.generation, least(s.idle_expires_at, s.expires_at) AS expires_at,
+		SELECT
 			$2 = s.generation - 1 AND s.rotated_at + $3::interval > now() OR
-			$2 BETWEEN s.burst_generation AND s.generation - 1 AND s.burst_began_at + $3::interval > now() AS graced
-		FROM sessions s` + live + `
-		FOR UPDATE`
-	sess = session{SessionID: id, Generation: generation + 1}
-	row := db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL, cfg.refreshGrace) // no collectOne: each user does this again and again
-	switch err = row.Scan(&sess.UserID, &sess.ExpiresAt); {
-	case err == nil:
-		return sess, nil
-	case !errors.Is(err, pgx.ErrNoRows):
-		return sess, fmt.Errorf("rotate session: %w", err)
+			$2 BETWEEN s.burst_generation AND s.generation - 1 AND s.burst_began_at + $3::interval > now() AS graced,` + columns + `
+		FROM sessions s, users u` + live + `
+		FOR UPDATE OF s`
+	type found struct {
+		session
+		user
+		Graced bool
+	}
+	f, err := collectOne[found](ctx, db, errToken, "rotate session", rotate, id, generation, cfg.refreshTTL, cfg.refreshGrace)
+	if err != errToken {
+		return f.session, f.user, err
 	}
 	var refused error // returned once the session's end is committed
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		found, err := collectOne[struct {
-			session
-			Graced bool
-		}](ctx, tx, errSessionEnded, "look at session", look, id, generation, cfg.refreshGrace)
-		sess = found.session
-		if err != nil || found.Graced {
+		f, err = collectOne[found](ctx, tx, errSessionEnded, "look at session", look, id, generation, cfg.refreshGrace)
+		if err != nil || f.Graced {
 			return err
 		}
 		action := "session.refresh_token_reused"
-		if refused = errTokenReused; generation > sess.Generation {
+		if refused = errTokenReused; generation > f.Generation {
 			action, refused = "session.lost", errSessionLost
 		}
-		_, err = endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
+		_, err := endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
 		return err
 	})
-	return sess, cmp.Or(err, refused)
+	return f.session, f.user, cmp.Or(err, refused)
 }
 
 // endUserSessions ends all live sessions of the user but one, and returns their ids.
