@@ -73,11 +73,9 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	e.one("cairn_database_waits_total", "counter", "Those that had to be waited for.", float64(pool.EmptyAcquireCount()))
 	e.one("cairn_database_wait_seconds_total", "counter", "How long they were waited for.", pool.EmptyAcquireWaitTime().Seconds())
 	e.one("cairn_database_outages_total", "counter", "How often the database did not answer.", float64(s.outages.Load()))
-	s.hasher.mu.Lock()
-	waiting := s.hasher.waiting
-	s.hasher.mu.Unlock()
-	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(len(s.hasher.cores)))
-	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(waiting))
+	running, queued := s.hasher.load()
+	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(running))
+	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(queued))
 	e.family("cairn_principal_cache_lookups_total", "counter", "Credentials looked up in the cache of principals.")
 	fmt.Fprintf(&e, "cairn_principal_cache_lookups_total{result=\"hit\"} %d\ncairn_principal_cache_lookups_total{result=\"miss\"} %d\n",
 		s.principals.hits.Load(), s.principals.misses.Load())

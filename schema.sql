@@ -463,7 +463,25 @@ BEGIN
   RETURN (SELECT throttle_wait(t, from_known) FROM throttles t WHERE t.key = of_key); -- which is locked
 END $$;
 
--- migration 7: bursts of refreshes
+-- migration 7: one table of throttling rules, in the program; bursts of refreshes
+
+-- Attempts that cost a password hash, counted for an account, a network or both. Each key is an HMAC, or empty where
+-- the row does not count by it. Before next_at no attempt is heard. known: the account has signed in from the network.
+-- The rules are in throttle.go. expires_at is a full hour, so that most updates leave its index alone.
+DROP FUNCTION throttle(bytea, text, interval, boolean);
+DROP FUNCTION throttle_wait(throttles, boolean);
+DROP TABLE throttles;
+CREATE TABLE throttles (
+  account    bytea       NOT NULL,
+  network    bytea       NOT NULL,
+  attempts   bigint      NOT NULL,
+  last_at    timestamptz NOT NULL DEFAULT now(),
+  next_at    timestamptz,
+  known      boolean     NOT NULL DEFAULT false,
+  expires_at timestamptz NOT NULL,
+  PRIMARY KEY (account, network)
+);
+CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
 
 -- A burst is a series of refreshes within one grace period. It began when burst_generation was replaced, at
 -- burst_began_at.
