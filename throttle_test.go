@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -311,11 +312,17 @@ func TestSiege(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 	refused("ada", "203.0.113.22")
-	if err := ts.keys.Load().keys[0].endSiege(t.Context(), ts.db, id); err != nil {
-		t.Error(err)
+	if out, err := ts.command("user", "unlock", "ada"); err != nil {
+		t.Error(out, err)
 	}
 	signedIn("ada", "203.0.113.22")
 	signedIn("ada", home)
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.unlock' AND target = 'user:ada' AND actor = 'operator'`); n != 1 {
+		t.Errorf("%d audit rows", n)
+	}
+	if _, err := ts.command("user", "unlock", "nobody"); err == nil || !strings.Contains(err.Error(), "there is no user") {
+		t.Error(err)
+	}
 
 	// By a day without failures, though others went on trying: they were not heard.
 	failures(100)
