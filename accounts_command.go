@@ -39,6 +39,7 @@ func commands() map[string]func(context.Context, operation) error {
 		"user delete": userCommand("user delete", func(ctx context.Context, tx pgx.Tx, u user) error {
 			return deleteUser(ctx, tx, operatorActor(), u)
 		}),
+		"user unlock":         unlockUserCommand,
 		"user set-roles":      setRolesCommand,
 		"user reset-password": resetPasswordCommand,
 		"role create":         roleCommand("role create", createRole),
@@ -202,6 +203,23 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	return o.print(*asJSON, t, "%s", t.PasswordToken)
+}
+
+// unlockUserCommand is "cairn user unlock NAME": it ends a siege of the account and all waits of networks that have
+// guessed at its password. It does so under each key, since the service may not have taken up a promoted one yet.
+func unlockUserCommand(ctx context.Context, o operation) error {
+	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+	if err != nil {
+		return err
+	}
+	return userCommand("user unlock", func(ctx context.Context, tx pgx.Tx, u user) error {
+		for _, k := range ring.keys {
+			if err := k.endSiege(ctx, tx, u.ID); err != nil {
+				return err
+			}
+		}
+		return audit(ctx, tx, operatorActor(), "user.unlock", "user:"+u.Username, nil, nil)
+	})(ctx, o)
 }
 
 // printRole shows a role.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -165,112 +164,6 @@ func TestChangePassword(t *testing.T) {
 	if me := c.must(200, "GET", mePath, nil); me.text("display_name") != "Ada" {
 		t.Errorf("a change is not seen at once: %s", me.body)
 	}
-}
-
-// guess tries to log in from an address, through a proxy that is trusted.
-func (c client) guess(name, password, address string) answer {
-	c.t.Helper()
-	return c.do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": password}, "X-Forwarded-For: "+address)
-}
-
-// TestThrottle: guessing at an account from one place is slowed down; a right password from a quiet
-// place gets in however hard another tries, and unknown names are treated as known ones are.
-func TestThrottle(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
-	for _, name := range []string{"ada", "bob"} {
-		ts.addUser(name, datasetRead)
-	}
-	c := ts.client()
-	for _, name := range []string{"ada", "nobody"} {
-		for i := range 5 {
-			if a := c.guess(name, "wrong password", "198.51.100.1"); a.status != 401 {
-				t.Errorf("%s, attempt %d: %d %s", name, i+1, a.status, a.body)
-			}
-		}
-	}
-	// The sixth is counted and makes the seventh wait.
-	for _, name := range []string{"ada", "nobody"} {
-		c.guess(name, "wrong password", "198.51.100.1")
-		a := c.guess(name, testPassword, "198.51.100.1")
-		if a.status != 429 || a.text("code") != "too_many_attempts" || a.header.Get("Retry-After") == "" {
-			t.Errorf("%s: %d %s", name, a.status, a.body)
-		}
-	}
-	if a := c.guess("bob", testPassword, "198.51.100.1"); a.status != 200 {
-		t.Errorf("another account from there: %s", a.body)
-	}
-	if a := c.guess("ada", testPassword, "203.0.113.9"); a.status != 200 {
-		t.Errorf("from a quiet address: %s", a.body)
-	}
-	// After the delay it is heard again, and success clears the account for this address.
-	ts.exec(`UPDATE throttles SET last_at = last_at - interval '1 hour'`)
-	if a := c.guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
-		t.Errorf("after the delay: %s", a.body)
-	}
-	if n := ts.queryInt(`SELECT attempts FROM throttles WHERE kind = 'pair' AND known ORDER BY attempts DESC LIMIT 1`); n != 0 {
-		t.Errorf("%d attempts after success", n)
-	}
-	// Delays double up to a bound.
-	for attempts, want := range map[int]int{5: 0, 6: 1, 7: 2, 10: 16, 14: 256, 15: 300, 1 << 30: 300} {
-		if n := ts.queryInt(`SELECT coalesce(extract(epoch FROM throttle_wait(ROW ('', 'pair', $1, now(), false, now())::throttles, false)), 0)::int`, attempts); n != want {
-			t.Errorf("after %d attempts %d s, want %d", attempts, n, want)
-		}
-	}
-	// Under siege only addresses that have signed in before are heard, however many others try.
-	ts.exec(`UPDATE throttles SET attempts = 101 WHERE kind = 'account'`)
-	if a := c.guess("ada", testPassword, "192.0.2.77"); a.status != 429 || len(a.header.Get("Retry-After")) != 5 {
-		t.Errorf("a new address under siege: %d %s", a.status, a.body)
-	}
-	if a := c.guess("ada", testPassword, "203.0.113.9"); a.status != 200 {
-		t.Errorf("a known address under siege: %s", a.body)
-	}
-	ts.exec(`UPDATE throttles SET attempts = 0 WHERE kind = 'account'`)
-	// An IPv6 customer has one /64, not 2^64 addresses.
-	for i := range 6 {
-		c.guess("bob", "wrong password", fmt.Sprintf("2001:db8::%d", i))
-	}
-	if a := c.guess("bob", testPassword, "2001:db8::99"); a.status != 429 {
-		t.Errorf("another address of the /64: %d", a.status)
-	}
-	if a := c.guess("bob", testPassword, "2001:db8:0:1::1"); a.status != 200 {
-		t.Errorf("another /64: %s", a.body)
-	}
-}
-
-// TestThrottleAtOnce: attempts are counted before they are heard, so that many at once are not more
-// than one after the other.
-func TestThrottleAtOnce(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	ts.addUser("ada", datasetRead)
-	var mu sync.Mutex
-	statuses := map[int]int{}
-	var wg sync.WaitGroup
-	for range 64 {
-		wg.Go(func() {
-			a := ts.client().do("POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": "wrong password"})
-			mu.Lock()
-			defer mu.Unlock()
-			statuses[a.status]++
-		})
-	}
-	wg.Wait()
-	if statuses[401]+statuses[503] != 6 || statuses[429] != 58 {
-		t.Errorf("statuses: %v", statuses)
-	}
-}
-
-// TestConfirmationIsThrottled: the current password cannot be guessed with a stolen session.
-func TestConfirmationIsThrottled(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("ada", datasetRead)
-	body := map[string]string{"current_password": "wrong password", "new_password": "another long password"}
-	for range 6 {
-		c.refused(403, "wrong_password", "PUT", "/api/v1/auth/password", body)
-	}
-	c.refused(429, "too_many_attempts", "PUT", "/api/v1/auth/password", body)
 }
 
 // TestRevocationOnAnotherInstance: what one instance takes away, another refuses in the next request.
@@ -585,45 +478,4 @@ func TestNoSecrets(t *testing.T) {
 	if _, err := ts.db.Exec(context.Background(), `DELETE FROM audit_log`); err == nil {
 		t.Error("audit rows can be deleted")
 	}
-}
-
-// TestSweep: what has expired goes, by one instance at a time, and nothing else does.
-func TestSweep(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	ctx := context.Background()
-	c := ts.signIn("ada", datasetRead)
-	for _, column := range []string{"ended_at", "idle_expires_at", "expires_at"} {
-		ts.client().login("ada", testPassword)
-		ts.exec(`UPDATE sessions SET ` + column + ` = now() - interval '2 days' WHERE id = (SELECT id FROM sessions ORDER BY created_at DESC LIMIT 1)`)
-	}
-	ts.addToken("ada", "old", datasetRead)
-	ts.addToken("ada", "new", datasetRead)
-	ts.exec(`UPDATE api_tokens SET expires_at = now() - interval '31 days' WHERE name = 'old'`)
-	ts.exec(`UPDATE throttles SET expires_at = now() WHERE kind = 'address'`)
-	ts.exec(`UPDATE password_tokens SET expires_at = now()`)
-	left := `SELECT (SELECT count(*) FROM sessions) * 1000 + (SELECT count(*) FROM api_tokens) * 100 + (SELECT count(*) FROM throttles) * 10 + (SELECT count(*) FROM password_tokens)`
-	other, err := ts.db.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := advisoryLock(ctx, other, lockSweep); err != nil {
-		t.Fatal(err)
-	}
-	if err := sweep(ctx, ts.db); err != nil {
-		t.Fatal(err)
-	}
-	if n := ts.queryInt(left); n != 4231 {
-		t.Errorf("swept beside another: %d left", n)
-	}
-	if err := other.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := sweep(ctx, ts.db); err != nil {
-		t.Fatal(err)
-	}
-	if n := ts.queryInt(left); n != 1120 {
-		t.Errorf("after the sweep: %d left", n)
-	}
-	c.must(200, "GET", mePath, nil)
 }

@@ -92,7 +92,7 @@ func audit(ctx context.Context, q querier, by actor, action, target string, befo
 // auditContent is what is sealed of a row l: JSON of its columns, and whether before and after hold a value, which
 // JSON alone would not tell from null. It is here, not in the database, whose word it is to prove.
 const auditContent = `
-	jsonb_build_array(l.id, l.at, l.actor_id, l.actor, l.credential, l.address, l.request_id, l.action, l.target,
+	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id, l.action, l.target,
 		l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
 
 // sealMAC is the MAC of a seal: over the MAC of the one before and what is sealed, each with its length. kind

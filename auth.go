@@ -38,20 +38,27 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx := r.Context()
-	hash, err := s.hasher.hash(ctx, callerOf(r).address, in.Password)
+	address := callerOf(r).address
+	counted := s.keys.Load().keys[0].newRegistration(address)
+	var hash string
+	err := s.hashCounted(ctx, address, counted, func() error {
+		hash = s.hasher.newHash(in.Password)
+		return nil
+	})
 	if err != nil {
 		return err
 	}
+	defer counted.leave()
 	n.passwordHash = &hash
 	var created user
-	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
+	err = changeAccess(ctx, s.db, func(tx pgx.Tx) (err error) {
 		if created, err = insertUser(ctx, tx, n); err != nil {
 			return err
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
 	if err != nil {
-		return err
+		return s.forgiveFault(ctx, counted, err)
 	}
 	return writeJSON(w, http.StatusCreated, created)
 }
@@ -67,10 +74,11 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx, by := r.Context(), actorOf(r)
-	found, counted, right, err := s.checkCredentials(r, in.Username, in.Password)
+	found, guess, right, err := s.checkCredentials(r, in.Username, in.Password)
 	if err != nil {
 		return err
 	}
+	defer guess.leave()
 	refused := &problem{status: http.StatusUnauthorized, code: "invalid_credentials", detail: "The user name or the password is wrong."}
 	switch {
 	case !right:
@@ -93,14 +101,14 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 			if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
 				return err
 			}
-			return forgiveAttempt(ctx, tx, counted)
+			return guess.forgive(ctx, tx)
 		})
 		if err == nil {
 			s.rehash(ctx, r, found, in.Password)
 			return s.writeTokens(w, u, sess)
 		}
 		if !errors.Is(err, errToken) {
-			return err
+			return s.forgiveFault(ctx, guess, err)
 		}
 		// The password or the status changed while we hashed: refused as a wrong one is.
 	}

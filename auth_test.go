@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -447,47 +446,5 @@ func TestUserCreateCommand(t *testing.T) {
 	}
 	if n := ts.queryInt(`SELECT count(*) FROM users WHERE username = 'hopper'`); n != 0 {
 		t.Error("a refused user was made")
-	}
-}
-
-// TestHashQueue: an address has its part of the queue, and what is too much is refused at once.
-func TestHashQueue(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	login := make([]map[string]string, maxHashesCaller+1) // of one user each, or they would be too many attempts
-	for i := range login {
-		name := fmt.Sprintf("ada%d", i)
-		ts.addUser(name, datasetRead)
-		login[i] = map[string]string{"username": name, "password": testPassword}
-	}
-	for range cap(ts.hasher.cores) { // all cores are busy
-		ts.hasher.cores <- struct{}{}
-	}
-	answers := make(chan answer)
-	for i := range maxHashesCaller {
-		go func() { answers <- ts.client().do("POST", "/api/v1/auth/login", login[i]) }()
-	}
-	waitFor(t, "the queue to fill", func() bool {
-		ts.hasher.mu.Lock()
-		defer ts.hasher.mu.Unlock()
-		return ts.hasher.waiting == maxHashesCaller
-	})
-	a := ts.client().refused(503, "busy", "POST", "/api/v1/auth/login", login[maxHashesCaller])
-	if a.header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
-	ts.client().must(200, "GET", "/health", nil)
-	for range cap(ts.hasher.cores) {
-		<-ts.hasher.cores
-	}
-	for range maxHashesCaller {
-		if a := <-answers; a.status != http.StatusOK {
-			t.Errorf("a login that waited: %s", a.body)
-		}
-	}
-	ts.hasher.mu.Lock()
-	defer ts.hasher.mu.Unlock()
-	if ts.hasher.waiting != 0 || len(ts.hasher.callers) != 0 {
-		t.Errorf("%d wait, %d callers are remembered", ts.hasher.waiting, len(ts.hasher.callers))
 	}
 }

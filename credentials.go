@@ -43,8 +43,8 @@ func getCredentials(ctx context.Context, q querier, login string) (credentials, 
 	return c, nil
 }
 
-// rehash stores a password under stronger parameters, if it was stored under weaker ones. That it fails
-// does not matter to the login that it follows.
+// rehash stores a password under stronger parameters, if it was stored under weaker ones. The login that it follows
+// has a turn, and succeeds even if this fails.
 func (s *server) rehash(ctx context.Context, r *http.Request, found credentials, password string) {
 	const query = `
 		UPDATE users
@@ -54,39 +54,42 @@ func (s *server) rehash(ctx context.Context, r *http.Request, found credentials,
 	if !s.hasher.isWeak(*found.passwordHash) {
 		return
 	}
-	hash, err := s.hasher.hash(ctx, callerOf(r).address, password)
-	if err == nil {
-		_, err = s.db.Exec(ctx, query, found.userID, *found.passwordHash, hash)
-	}
+	err := s.hasher.withCore(ctx, func() error {
+		_, err := s.db.Exec(ctx, query, found.userID, *found.passwordHash, s.hasher.newHash(password))
+		return err
+	})
 	if err != nil {
-		s.log.Warn("a password was not hashed anew", "id", callerOf(r).requestID, "error", err)
+		s.log.Warn("password not hashed anew", "id", callerOf(r).requestID, "error", err)
 	}
 }
 
-// checkCredentials counts an attempt to log in, before anything else, and says whether the password is right.
-func (s *server) checkCredentials(r *http.Request, login, password string) (found credentials, counted attempt, right bool, err error) {
+// checkCredentials looks the user up, counts the attempt and says whether the password is right. The caller
+// forgives the attempt if so, and ends it by leave. An unknown user and a wrong password take the same steps.
+func (s *server) checkCredentials(r *http.Request, login, password string) (found credentials, guess *attempt, right bool, err error) {
 	ctx, address := r.Context(), callerOf(r).address
-	counted = s.keys.Load().keys[0].newAttempt(login, address)
-	if err = countAttempt(ctx, s.db, counted); err == nil {
-		found, err = getCredentials(ctx, s.db, login)
+	if found, err = getCredentials(ctx, s.db, login); err != nil {
+		return found, nil, false, err
 	}
-	if err == nil {
-		right, err = s.hasher.verify(ctx, address, found.passwordHash, password)
-	}
-	return found, counted, right, err
+	guess = s.keys.Load().keys[0].newGuess(found, login, address)
+	err = s.hashCounted(ctx, address, guess, func() (err error) {
+		right, err = s.hasher.verify(found.passwordHash, password)
+		return err
+	})
+	return found, guess, right, err
 }
 
-// confirmPassword checks the caller's own password, before what only he may do. It counts as an attempt to log in.
+// confirmPassword checks the caller's own password, before what only its owner may do. It counts as an attempt to
+// log in.
 func (s *server) confirmPassword(r *http.Request, password string) (credentials, error) {
-	ctx, me := r.Context(), principalOf(r).User
-	found, counted, right, err := s.checkCredentials(r, me.Username, password)
+	found, guess, right, err := s.checkCredentials(r, principalOf(r).User.Username, password)
 	if err != nil {
 		return credentials{}, err
 	}
+	defer guess.leave()
 	if !right {
 		return credentials{}, &problem{status: http.StatusForbidden, code: "wrong_password", detail: "The current password is wrong."}
 	}
-	return found, forgiveAttempt(ctx, s.db, counted)
+	return found, s.forgiveFault(r.Context(), guess, guess.forgive(r.Context(), s.db))
 }
 
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end.
@@ -123,7 +126,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 }
 
 // resetPassword answers POST /api/v1/auth/password-reset: who holds a password token sets the
-// password, once. All the user's sessions and API tokens end.
+// password, once. All the user's sessions and API tokens end, and so does a siege of the account.
 func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Token       string `json:"token"`
@@ -152,6 +155,9 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
+			return err
+		}
+		if err := s.keys.Load().keys[0].endSiege(ctx, tx, u.ID); err != nil {
 			return err
 		}
 		return endEverything(ctx, tx, actorOf(r), u)

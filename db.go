@@ -337,39 +337,58 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes what has expired, in batches what anyone can make many of, unless another instance is at it. A
-// session is kept for a day after its end.
+// sweep deletes what has expired, unless another instance is doing so. Rows that anyone can cause go in batches, each
+// in a transaction of its own, until none is left or ten seconds have passed. A session is kept for a day after its
+// end.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
+	const batch = 1000
 	const expired = `
-		DELETE FROM sessions
-		WHERE id IN (
-			SELECT id
-			FROM sessions
-			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
-			LIMIT 1000
-		);
-		DELETE FROM throttles
-		WHERE key IN (
-			SELECT key
-			FROM throttles
+		WITH swept_sessions AS (
+			DELETE FROM sessions
+			WHERE id IN (
+				SELECT id
+				FROM sessions
+				WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
+				LIMIT $1
+			)
+			RETURNING 1
+		), swept_throttles AS (
+			DELETE FROM throttles
+			WHERE (account, network) IN (
+				SELECT account, network
+				FROM throttles
+				WHERE expires_at < now()
+				LIMIT $1
+				FOR UPDATE SKIP LOCKED
+			)
+			RETURNING 1
+		), swept_api_tokens AS (
+			DELETE FROM api_tokens
+			WHERE expires_at < now() - interval '30 days'
+		), swept_password_tokens AS (
+			DELETE FROM password_tokens
 			WHERE expires_at < now()
-			LIMIT 1000
-			FOR UPDATE SKIP LOCKED
-		);
-		DELETE FROM api_tokens
-		WHERE expires_at < now() - interval '30 days';
-		DELETE FROM password_tokens
-		WHERE expires_at < now();
-		DELETE FROM instances
-		WHERE seen_at < now() - interval '100 days'`
-	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		var ours bool
-		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&ours); err != nil || !ours {
+		), swept_instances AS (
+			DELETE FROM instances
+			WHERE seen_at < now() - interval '100 days'
+		)
+		SELECT greatest((SELECT count(*) FROM swept_sessions), (SELECT count(*) FROM swept_throttles))`
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for swept := batch; swept == batch; {
+		err := inTransaction(ctx, pool, func(tx pgx.Tx) error {
+			var ours bool
+			err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&ours)
+			if swept = 0; err == nil && ours {
+				err = tx.QueryRow(ctx, expired, batch).Scan(&swept)
+			}
 			return err
+		})
+		if err != nil {
+			return fmt.Errorf("sweep: %w", err)
 		}
-		_, err := execute(ctx, tx, "sweep", expired)
-		return err
-	})
+	}
+	return nil
 }
 
 // isUniqueViolation says whether err is the violation (SQLSTATE 23505) of that very constraint.

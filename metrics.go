@@ -72,12 +72,10 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", float64(pool.AcquireCount()))
 	e.one("cairn_database_waits_total", "counter", "Those that had to be waited for.", float64(pool.EmptyAcquireCount()))
 	e.one("cairn_database_wait_seconds_total", "counter", "How long they were waited for.", pool.EmptyAcquireWaitTime().Seconds())
-	e.one("cairn_database_outages_total", "counter", "How often the database did not answer.", float64(s.database.outages.Load()))
-	s.hasher.mu.Lock()
-	waiting := s.hasher.waiting
-	s.hasher.mu.Unlock()
-	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(len(s.hasher.cores)))
-	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(waiting))
+	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", float64(s.database.outages.Load()))
+	running, queued := s.hasher.load()
+	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(running))
+	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(queued))
 	e.family("cairn_analyses", "gauge", "Analyses by state, of all instances.")
 	for _, state := range byState {
 		fmt.Fprintf(&e, "cairn_analyses{state=%q} %d\n", state.State, state.Count)

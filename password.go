@@ -51,82 +51,122 @@ const (
 // maxPassword is the longest password in code points.
 const maxPassword = 256
 
-// Bounds of the queue for hashing. A hash takes about 20 ms of a core, so at 64 a core the last one
-// in the queue waits little more than a second.
+// Bounds of the lines for hashing. A hash takes about 20 ms of a core, so the last request in the cores' line waits
+// little more than a second. A network has few places in that line, so others need not wait for all its requests.
 const (
-	maxHashesWaiting = 64 // for each core
-	maxHashesCaller  = 8  // waiting or running, for each address
+	maxHashesWaiting = 64 // in line for the cores or running, for each core
+	maxHashesNetwork = 64 // requests of one network
+	maxNetworkTurns  = 4  // of them in line for the cores, running or about to be decided
 )
 
 // passwordHasher makes and compares password hashes, at most one a core at a time: more would lose
 // throughput and need 19 MiB each.
 type passwordHasher struct {
 	argon argonParameters
-	cores chan struct{} // a token is in it for each hash that runs
+	cores int
 
-	mu      sync.Mutex
-	waiting int
-	callers map[netip.Addr]int
+	mu    sync.Mutex
+	lines map[string]*hashLine // those that are not empty
+}
+
+// coreLine is the name of the line for the cores.
+const coreLine = "core"
+
+// hashLine is a line of requests, the first of which have a turn.
+type hashLine struct {
+	length int           // guarded by passwordHasher.mu
+	turns  chan struct{} // holds a value for each request that has a turn
 }
 
 // newPasswordHasher makes a hasher for all cores.
 func newPasswordHasher(argon argonParameters) *passwordHasher {
-	return &passwordHasher{
-		argon:   argon,
-		cores:   make(chan struct{}, runtime.GOMAXPROCS(0)),
-		callers: map[netip.Addr]int{},
-	}
+	return &passwordHasher{argon: argon, cores: runtime.GOMAXPROCS(0), lines: map[string]*hashLine{}}
 }
 
-// enter waits for a free core; leave must be called after. Where the queue is full, or the address
-// has more than its part of it, it is a problem 503.
-func (h *passwordHasher) enter(ctx context.Context, address netip.Addr) error {
-	address = customer(address)
+// errBusy is the 503 of a request that finds a line full, or whose time runs out in it.
+var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy", detail: "Too many passwords are being checked at the moment.", retryAfter: 2 * time.Second}
+
+// enter waits for one of the turns of a line, and returns the function that gives it back. It returns errBusy if
+// the line has no room or the time of ctx runs out.
+func (h *passwordHasher) enter(ctx context.Context, name string, turns, room int) (leave func(), err error) {
 	h.mu.Lock()
-	full := h.waiting >= maxHashesWaiting*cap(h.cores) || h.callers[address] >= maxHashesCaller
+	line := h.lines[name]
+	if line == nil {
+		line = &hashLine{turns: make(chan struct{}, turns)}
+		h.lines[name] = line
+	}
+	full := line.length >= room
 	if !full {
-		h.waiting++
-		h.callers[address]++
+		line.length++
 	}
 	h.mu.Unlock()
 	if full {
-		return &problem{status: http.StatusServiceUnavailable, code: "busy", detail: "Too many passwords are being checked at the moment.", retryAfter: 2 * time.Second}
+		return nil, errBusy
+	}
+	quit := func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if line.length--; line.length == 0 {
+			delete(h.lines, name)
+		}
 	}
 	select {
-	case h.cores <- struct{}{}:
-		return nil
+	case line.turns <- struct{}{}:
+		return func() { <-line.turns; quit() }, nil
 	case <-ctx.Done():
-		h.forget(address)
-		return ctx.Err()
+		quit()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil, errBusy
+		}
+		return nil, ctx.Err()
 	}
 }
 
-// leave frees the core that enter waited for.
-func (h *passwordHasher) leave(address netip.Addr) {
-	<-h.cores
-	h.forget(customer(address))
+// enterNetwork waits for a turn of the address's network.
+func (h *passwordHasher) enterNetwork(ctx context.Context, address netip.Addr) (leave func(), err error) {
+	return h.enter(ctx, "network "+clientNetwork(address).String(), maxNetworkTurns, maxHashesNetwork)
 }
 
-// forget takes the address out of the queue's books.
-func (h *passwordHasher) forget(address netip.Addr) {
+// withCore runs work, which hashes, when a core is free. The caller has a turn of its network.
+func (h *passwordHasher) withCore(ctx context.Context, work func() error) error {
+	leave, err := h.enter(ctx, coreLine, h.cores, maxHashesWaiting*h.cores)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return work()
+}
+
+// load returns how many hashes run, and how many run or wait for a core.
+func (h *passwordHasher) load() (running, queued int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.waiting--
-	if h.callers[address]--; h.callers[address] == 0 {
-		delete(h.callers, address)
+	if line := h.lines[coreLine]; line != nil {
+		running, queued = len(line.turns), line.length
 	}
+	return running, queued
 }
 
-// hash makes the hash under which a password is stored, as a PHC string.
-func (h *passwordHasher) hash(ctx context.Context, address netip.Addr, password string) (string, error) {
-	if err := h.enter(ctx, address); err != nil {
+// hash waits for a turn and a core, and returns the hash under which a password is stored.
+func (h *passwordHasher) hash(ctx context.Context, address netip.Addr, password string) (hash string, err error) {
+	leave, err := h.enterNetwork(ctx, address)
+	if err != nil {
 		return "", err
 	}
-	defer h.leave(address)
+	defer leave()
+	err = h.withCore(ctx, func() error {
+		hash = h.newHash(password)
+		return nil
+	})
+	return hash, err
+}
+
+// newHash returns the hash under which a password is stored, as a PHC string. The caller holds a core.
+func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
 	sum := argon2.IDKey([]byte(password), salt, h.argon.passes, h.argon.memory, h.argon.lanes, argonKeyLen)
-	return phcString(h.argon, salt, sum), nil
+	return phcString(h.argon, salt, sum)
 }
 
 // phcString is a hash as it is stored, in the PHC string format.
@@ -161,12 +201,8 @@ func (h *passwordHasher) isWeak(stored string) bool {
 }
 
 // verify says whether the password is the one that the hash was made of. No hash (nil), of a user who is
-// unknown or has no password, takes as long as one of the parameters of now, and is false.
-func (h *passwordHasher) verify(ctx context.Context, address netip.Addr, stored *string, password string) (bool, error) {
-	if err := h.enter(ctx, address); err != nil {
-		return false, err
-	}
-	defer h.leave(address)
+// unknown or has no password, takes as long as one of the parameters of now, and is false. The caller holds a core.
+func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	text := phcString(h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen))
 	if stored != nil {
 		text = *stored

@@ -359,7 +359,7 @@ func (c *caller) name() string {
 	if c.principal != nil {
 		return "user " + c.principal.User.ID
 	}
-	return "network " + customer(c.address).String()
+	return "network " + clientNetwork(c.address).String()
 }
 
 // callerKey is the key of the caller in a request's context.

@@ -1,0 +1,595 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const loginPath = "/api/v1/auth/login"
+
+// guess tries to log in from an address, through a proxy that is trusted.
+func (c client) guess(name, password, address string) answer {
+	c.t.Helper()
+	return c.do("POST", loginPath, map[string]string{"username": name, "password": password}, "X-Forwarded-For: "+address)
+}
+
+// startThrottled starts a service that trusts the proxy of guess and hashes for next to nothing.
+func startThrottled(t *testing.T, env ...string) *testServer {
+	t.Helper()
+	return startServer(t, func(s *server) { s.hasher = newPasswordHasher(argonParameters{8, 1, 1}) },
+		append([]string{"CAIRN_TRUSTED_PROXIES=127.0.0.1/32"}, env...)...)
+}
+
+// addUserCheaply adds a user whose password costs next to nothing to check.
+func (ts *testServer) addUserCheaply(name string) (id string) {
+	ts.t.Helper()
+	id = ts.addUser(name, datasetRead)
+	hash := ts.hasher.newHash(testPassword)
+	ts.exec(`UPDATE users SET password_hash = $2 WHERE id = $1`, id, hash)
+	return id
+}
+
+// besiege lets guesses at the user's password fail, or at that of an unknown name, until the account is under siege.
+func (ts *testServer) besiege(name string) {
+	ts.t.Helper()
+	for i := range 20 {
+		for range 5 {
+			if a := ts.client().guess(name, "wrong password", fmt.Sprintf("192.0.2.%d", i)); a.status != 401 {
+				ts.t.Fatalf("guess from %d: %s", i, a.body)
+			}
+		}
+	}
+}
+
+// throttlesLater moves all that is counted back in time.
+func (ts *testServer) throttlesLater(d time.Duration) {
+	ts.t.Helper()
+	ts.exec(`UPDATE throttles SET last_at = last_at - $1::interval, next_at = next_at - $1::interval, expires_at = expires_at - $1::interval`, d)
+}
+
+// TestThrottle: guessing at an account from one place is slowed down; a right password from a quiet
+// place gets in however hard another tries, and unknown names are treated as known ones are.
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
+	for _, name := range []string{"ada", "bob"} {
+		ts.addUser(name, datasetRead)
+	}
+	c := ts.client()
+	for _, name := range []string{"ada", "nobody"} {
+		for i := range 5 {
+			if a := c.guess(name, "wrong password", "198.51.100.1"); a.status != 401 {
+				t.Errorf("%s, attempt %d: %d %s", name, i+1, a.status, a.body)
+			}
+		}
+	}
+	// Five are free. The next has to wait.
+	for _, name := range []string{"ada", "nobody"} {
+		a := c.guess(name, testPassword, "198.51.100.1")
+		if a.status != 429 || a.text("code") != "too_many_attempts" || a.header.Get("Retry-After") != "1" {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+	if a := c.guess("bob", testPassword, "198.51.100.1"); a.status != 200 {
+		t.Errorf("another account from there: %s", a.body)
+	}
+	if a := c.guess("ada", testPassword, "203.0.113.9"); a.status != 200 {
+		t.Errorf("from a quiet address: %s", a.body)
+	}
+	// After the delay it is heard again, and success clears the account for this address.
+	ts.throttlesLater(time.Hour)
+	if a := c.guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
+		t.Errorf("after the delay: %s", a.body)
+	}
+	if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE known`); n != 0 {
+		t.Errorf("%d attempts after success", n)
+	}
+	// An IPv6 customer has one /64, not 2^64 addresses.
+	for i := range 5 {
+		c.guess("bob", "wrong password", fmt.Sprintf("2001:db8::%d", i))
+	}
+	if a := c.guess("bob", testPassword, "2001:db8::99"); a.status != 429 {
+		t.Errorf("another address of the /64: %d", a.status)
+	}
+	if a := c.guess("bob", testPassword, "2001:db8:0:1::1"); a.status != 200 {
+		t.Errorf("another /64: %s", a.body)
+	}
+}
+
+// TestThrottleRules: of each rule, how long an attempt has to wait after so many, and when they are forgotten.
+func TestThrottleRules(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	network, account, both, registration := guessRules()[0], guessRules()[1], guessRules()[2], registrationRules()[0]
+	for _, test := range []struct {
+		name   string
+		rule   throttleRule
+		before int // attempts that were counted
+		ago    time.Duration
+		want   time.Duration // that the next has to wait, once this one is counted
+	}{
+		{"network", network, 98, 0, 0},
+		{"network", network, 99, 0, time.Second},
+		{"network", network, 100, 0, 2 * time.Second},
+		{"network", network, 1 << 40, 0, time.Minute},
+		{"network", network, 1 << 40, time.Hour, 0},
+		{"account", account, 98, 0, 0},
+		{"account", account, 99, 0, 24 * time.Hour},
+		{"account", account, 1 << 40, 0, 24 * time.Hour},
+		{"account", account, 1 << 40, 24 * time.Hour, 0},
+		{"account and network", both, 3, 0, 0},
+		{"account and network", both, 4, 0, time.Second},
+		{"account and network", both, 5, 0, 2 * time.Second},
+		{"account and network", both, 12, 0, 256 * time.Second},
+		{"account and network", both, 13, 0, 5 * time.Minute},
+		{"account and network", both, 13, 23 * time.Hour, 5 * time.Minute},
+		{"account and network", both, 13, 24 * time.Hour, 0},
+		{"registration", registration, 8, 0, 0},
+		{"registration", registration, 9, 0, time.Minute},
+		{"registration", registration, 15, 0, time.Hour},
+		{"registration", registration, 15, 24 * time.Hour, 0},
+	} {
+		ts.exec(`TRUNCATE throttles`)
+		ts.exec(`INSERT INTO throttles (account, network, attempts, last_at, expires_at) VALUES ('a', 'b', $1, now() - $2::interval, now())`, test.before, test.ago)
+		test.rule.byAccount, test.rule.byNetwork = true, true
+		a := &attempt{rules: []throttleRule{test.rule}, account: []byte("a"), network: []byte("b")}
+		if err := a.count(t.Context(), ts.db); err != nil {
+			t.Fatal(err)
+		}
+		wait := ts.queryInt(`SELECT coalesce(extract(epoch FROM next_at - last_at), 0) FROM throttles`)
+		if time.Duration(wait)*time.Second != test.want {
+			t.Errorf("%s, %d attempts %v ago: %d s, want %v", test.name, test.before, test.ago, wait, test.want)
+		}
+	}
+}
+
+// TestThrottleAtOnce: attempts are counted before they are heard, so that many at once are not more
+// than one after the other, however many instances they come to.
+func TestThrottleAtOnce(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	ts.addUserCheaply("ada")
+	other := startThrottled(t, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			a := []*testServer{ts, other}[i%2].client().guess("ada", "wrong password", "198.51.100.1")
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[a.status]++
+		})
+	}
+	wg.Wait()
+	if statuses[401] != 5 || statuses[429] != 59 {
+		t.Errorf("statuses: %v", statuses)
+	}
+}
+
+// TestRightLoginsAtOnce: many right logins at once from one address are no attack, of one account or of many.
+func TestRightLoginsAtOnce(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	other := startThrottled(t, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	for i := range 20 {
+		ts.addUserCheaply(fmt.Sprint("user", i))
+	}
+	for _, name := range []func(i int) string{func(int) string { return "user0" }, func(i int) string { return fmt.Sprint("user", i) }} {
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				if a := []*testServer{ts, other}[i%2].client().guess(name(i), testPassword, "198.51.100.1"); a.status != 200 {
+					t.Errorf("%s: %d %s", name(i), a.status, a.body)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if n := ts.queryInt(`SELECT max(attempts) FROM throttles`); n != 0 {
+		t.Errorf("%d attempts stay counted", n)
+	}
+}
+
+// TestThrottledNetwork: an attempt that is refused leaves nothing in the database.
+func TestThrottledNetwork(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	ts.addUserCheaply("ada")
+	for i := range 100 {
+		if a := ts.client().guess(fmt.Sprint("nobody", i), "wrong password", "198.51.100.1"); a.status != 401 {
+			t.Fatalf("attempt %d: %d %s", i, a.status, a.body)
+		}
+	}
+	ts.exec(`UPDATE throttles SET next_at = now() + interval '1 minute' WHERE account = ''`)
+	const all = `SELECT count(*) * 1000000 + sum(attempts) FROM throttles`
+	before := ts.queryInt(all)
+	for i := range 3000 {
+		if a := ts.client().guess(fmt.Sprint("other", i), "wrong password", "198.51.100.1"); a.status != 429 {
+			t.Fatalf("attempt %d: %d %s", i, a.status, a.body)
+		}
+	}
+	if after := ts.queryInt(all); after != before {
+		t.Errorf("refused attempts were counted: %d, then %d", before, after)
+	}
+	if a := ts.client().guess("ada", testPassword, "198.51.100.2"); a.status != 200 {
+		t.Errorf("another network: %s", a.body)
+	}
+
+	// Nor does an attempt that only its last counter refuses raise the others, if it comes so early that check passes.
+	k := ts.keys.Load().keys[0]
+	for range 6 {
+		a := k.newGuess(credentials{}, "guessed", netip.MustParseAddr("198.51.100.7"))
+		before = ts.queryInt(all)
+		if err := a.count(t.Context(), ts.db); err != nil {
+			if p, ok := errors.AsType[*problem](err); !ok || p.status != 429 || ts.queryInt(all) != before {
+				t.Errorf("%v; %d, then %d", err, before, ts.queryInt(all))
+			}
+			return
+		}
+	}
+	t.Error("the sixth attempt was counted")
+}
+
+// TestSiege: after 100 failures on an account only networks that it has signed in from are heard. The owner's success
+// ends it, as do a password reset, the operator and a day without failures; nothing else does, and nothing prolongs it
+// that is no failure. The answers for a name that does not exist are the same.
+func TestSiege(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	id := ts.addUserCheaply("ada")
+	ts.exec(`UPDATE users SET email = 'ada@example.org' WHERE id = $1`, id)
+	root := ts.signIn("root", "all")
+	const home, away, new1 = "203.0.113.9", "203.0.113.10", "another password"
+	password := testPassword
+	signedIn := func(name, address string) client {
+		t.Helper()
+		a := ts.client().guess(name, password, address)
+		if a.status != 200 {
+			t.Fatalf("from %s: %s", address, a.body)
+		}
+		return ts.client().as(a.text("access_token"))
+	}
+	refused := func(name, address string) answer {
+		t.Helper()
+		a := ts.client().guess(name, password, address)
+		if a.status != 429 || len(a.header.Get("Retry-After")) != 5 {
+			t.Errorf("%s from %s is heard: %d %s", name, address, a.status, a.body)
+		}
+		return a
+	}
+	signedIn("ada@example.org", home)
+	signedIn("ada@example.org", "203.0.113.8") // a second place that it knows
+	ts.besiege("ada")
+	ts.besiege("nobody")
+	for _, name := range []string{"ada", "ADA@example.org", "nobody"} {
+		refused(name, away)
+	}
+
+	// Whoever signed in by e-mail can confirm the password, and that is a success like another.
+	ts.exec(`UPDATE throttles SET attempts = 101 WHERE attempts = 100 AND network = ''`)
+	c := signedIn("ada@example.org", home)
+	signedIn("ada", away)
+	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts >= 100 AND network = ''`); n != 1 {
+		t.Errorf("%d accounts are under siege, want that of nobody", n)
+	}
+	failures := func(n int) {
+		t.Helper()
+		ts.exec(`UPDATE throttles SET attempts = $2, next_at = now() + interval '1 day', last_at = now() WHERE account = $1 AND network = ''`,
+			ts.keys.Load().keys[0].throttleKey("account", id), n)
+	}
+	failures(100)
+	c.must(200, "PATCH", mePath, map[string]string{"email": "a@example.org", "current_password": password}, "X-Forwarded-For: "+home)
+	signedIn("ada", "203.0.113.20")
+
+	// A wrong password from a known network is one more failure.
+	failures(100)
+	ts.client().guess("ada", "wrong password", home)
+	refused("ada", "203.0.113.21")
+
+	// By a password reset.
+	token := root.must(201, "POST", "/api/v1/users/"+id+"/password-reset", nil).text("password_token")
+	refused("ada", "203.0.113.21")
+	ts.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": new1})
+	password = new1
+	signedIn("ada", "203.0.113.21")
+
+	// By the operator, who ends the waits of networks too.
+	failures(100)
+	for range 5 {
+		ts.client().guess("ada", "wrong password", home)
+	}
+	if a := ts.client().guess("ada", password, home); a.status != 429 {
+		t.Errorf("%s", a.body)
+	}
+	refused("ada", "203.0.113.22")
+	if out, err := ts.command("user", "unlock", "ada"); err != nil {
+		t.Error(out, err)
+	}
+	signedIn("ada", "203.0.113.22")
+	signedIn("ada", home)
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.unlock' AND target = 'user:ada' AND actor = 'operator'`); n != 1 {
+		t.Errorf("%d audit rows", n)
+	}
+	if _, err := ts.command("user", "unlock", "nobody"); err == nil || !strings.Contains(err.Error(), "there is no user") {
+		t.Error(err)
+	}
+
+	// By a day without failures, though others went on trying: they were not heard.
+	failures(100)
+	ts.throttlesLater(23 * time.Hour)
+	refusedStill := ts.client().guess("ada", password, "203.0.113.23")
+	if refusedStill.status != 429 {
+		t.Errorf("after 23 hours: %s", refusedStill.body)
+	}
+	ts.throttlesLater(time.Hour)
+	signedIn("ada", "203.0.113.23")
+}
+
+// TestFailuresInARow: failures count only until a success, and those of months do not add up.
+func TestFailuresInARow(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	ts.addUserCheaply("ada")
+	for i := range 30 {
+		for range 4 {
+			if a := ts.client().guess("ada", "wrong password", "198.51.100.1"); a.status != 401 {
+				t.Fatalf("round %d: %d %s", i, a.status, a.body)
+			}
+		}
+		if i%2 == 0 {
+			if a := ts.client().guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
+				t.Fatalf("round %d: %d %s", i, a.status, a.body)
+			}
+		} else {
+			ts.throttlesLater(24 * time.Hour)
+		}
+		if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account <> ''`); n > 4 {
+			t.Fatalf("round %d: %d attempts", i, n)
+		}
+	}
+}
+
+// TestFaultIsNoFailure: an attempt that ends with 503 is not counted.
+func TestFaultIsNoFailure(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	ts.addUserCheaply("ada")
+	if a := ts.client().guess("ada", "wrong password", "198.51.100.1"); a.status != 401 {
+		t.Fatalf("%s", a.body)
+	}
+	const all = `SELECT coalesce(sum(attempts), 0) FROM throttles`
+	login := map[string]string{"username": "ada", "password": testPassword}
+	register := map[string]string{"username": "bob", "password": testPassword}
+	// The session, or the user, cannot be stored.
+	ts.exec(`
+		CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$;
+		CREATE TRIGGER fail BEFORE INSERT ON sessions EXECUTE FUNCTION fail();
+		CREATE TRIGGER fail BEFORE INSERT ON users EXECUTE FUNCTION fail()`)
+	for range 20 {
+		for path, body := range map[string]any{loginPath: login, "/api/v1/auth/register": register} {
+			ts.client().refused(503, "database_unavailable", "POST", path, body, "X-Forwarded-For: 198.51.100.1")
+		}
+	}
+	if n := ts.queryInt(all); n != 1 { // one of the network; the right password restarted the others
+		t.Errorf("%d attempts are counted", n)
+	}
+	ts.exec(`DROP FUNCTION fail CASCADE`)
+	// The wait for a core runs out, or there is no room to wait.
+	leave := ts.takeCores()
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	if _, err := ts.hasher.hash(ctx, netip.MustParseAddr("198.51.100.1"), testPassword); err != errBusy {
+		t.Errorf("the time runs out: %v", err)
+	}
+	ts.hasher.mu.Lock()
+	ts.hasher.lines[coreLine].length += maxHashesWaiting * ts.hasher.cores
+	ts.hasher.mu.Unlock()
+	for range 20 {
+		for path, body := range map[string]any{loginPath: login, "/api/v1/auth/register": register} {
+			ts.client().refused(503, "busy", "POST", path, body, "X-Forwarded-For: 198.51.100.1")
+		}
+	}
+	ts.hasher.mu.Lock()
+	ts.hasher.lines[coreLine].length -= maxHashesWaiting * ts.hasher.cores
+	ts.hasher.mu.Unlock()
+	leave()
+	if n := ts.queryInt(all); n != 1 {
+		t.Errorf("%d attempts are counted after the queue was full", n)
+	}
+	ts.client().must(201, "POST", "/api/v1/auth/register", register)
+}
+
+// TestRegistrationThrottle: a network may register 10 accounts, and then has to wait.
+func TestRegistrationThrottle(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	register := func(name, address string) answer {
+		return ts.client().do("POST", "/api/v1/auth/register", map[string]string{"username": name, "password": testPassword}, "X-Forwarded-For: "+address)
+	}
+	for i := range 20 { // costs no hash, so it is not counted
+		if a := register(fmt.Sprint("bad name ", i), "198.51.100.1"); a.status != 422 {
+			t.Errorf("%s", a.body)
+		}
+	}
+	for i := range 10 {
+		if a := register(fmt.Sprint("user", i/2), "198.51.100.1"); a.status != []int{201, 409}[i%2] {
+			t.Errorf("registration %d: %d %s", i, a.status, a.body)
+		}
+	}
+	if a := register("another", "198.51.100.1"); a.status != 429 || a.text("code") != "too_many_attempts" || a.header.Get("Retry-After") != "60" {
+		t.Errorf("the eleventh: %d %s", a.status, a.body)
+	}
+	if a := register("another", "198.51.100.2"); a.status != 201 {
+		t.Errorf("another network: %s", a.body)
+	}
+	if a := ts.client().guess("user0", testPassword, "198.51.100.1"); a.status != 200 {
+		t.Errorf("login: %s", a.body)
+	}
+	ts.throttlesLater(time.Minute)
+	if a := register("third", "198.51.100.1"); a.status != 201 {
+		t.Errorf("after the wait: %s", a.body)
+	}
+	if a := register("fourth", "198.51.100.1"); a.status != 429 || a.header.Get("Retry-After") != "120" {
+		t.Errorf("the wait doubles: %d %s", a.status, a.body)
+	}
+}
+
+// TestConfirmationIsThrottled: the current password cannot be guessed with a stolen session.
+func TestConfirmationIsThrottled(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	body := map[string]string{"current_password": "wrong password", "new_password": "another long password"}
+	for range 5 {
+		c.refused(403, "wrong_password", "PUT", "/api/v1/auth/password", body)
+	}
+	c.refused(429, "too_many_attempts", "PUT", "/api/v1/auth/password", body)
+}
+
+// takeCores makes all cores busy until leave is called.
+func (ts *testServer) takeCores() (leave func()) {
+	ts.t.Helper()
+	var leaves []func()
+	for range ts.hasher.cores {
+		leave, err := ts.hasher.enter(ts.t.Context(), coreLine, ts.hasher.cores, maxHashesWaiting)
+		if err != nil {
+			ts.t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
+	}
+	return func() {
+		for _, leave := range leaves {
+			leave()
+		}
+	}
+}
+
+// TestHashQueue: a network waits in its own line, which has a bound and few of whose requests wait for a core at a
+// time, so that others need not wait for all of them.
+func TestHashQueue(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	names := make([]string, maxHashesNetwork+1)
+	for i := range names {
+		names[i] = fmt.Sprint("user", i)
+		ts.addUserCheaply(names[i])
+	}
+	leave := ts.takeCores()
+	length := func(line string) int {
+		ts.hasher.mu.Lock()
+		defer ts.hasher.mu.Unlock()
+		if ts.hasher.lines[line] == nil {
+			return 0
+		}
+		return ts.hasher.lines[line].length
+	}
+	answers := make(chan answer)
+	for i := range maxHashesNetwork {
+		go func() { answers <- ts.client().guess(names[i], testPassword, "198.51.100.1") }()
+	}
+	waitFor(t, "the network's line to fill", func() bool { return length("network 198.51.100.1") == maxHashesNetwork })
+	body := map[string]string{"username": names[maxHashesNetwork], "password": testPassword}
+	a := ts.client().refused(503, "busy", "POST", loginPath, body, "X-Forwarded-For: 198.51.100.1")
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	go func() { answers <- ts.client().guess(names[maxHashesNetwork], testPassword, "198.51.100.2") }()
+	waitFor(t, "all with a turn to wait for a core", func() bool { return length(coreLine) == ts.hasher.cores+maxNetworkTurns+1 })
+	ts.client().must(200, "GET", "/health", nil)
+	leave()
+	for range names {
+		if a := <-answers; a.status != http.StatusOK {
+			t.Errorf("a login that waited: %s", a.body)
+		}
+	}
+	waitFor(t, "the lines to be forgotten", func() bool { // the last login gives its turn back after its answer
+		ts.hasher.mu.Lock()
+		defer ts.hasher.mu.Unlock()
+		return len(ts.hasher.lines) == 0
+	})
+}
+
+// TestSweep: what has expired goes, by one instance at a time, and nothing else does.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ctx := context.Background()
+	c := ts.signIn("ada", datasetRead)
+	for _, column := range []string{"ended_at", "idle_expires_at", "expires_at"} {
+		ts.client().login("ada", testPassword)
+		ts.exec(`UPDATE sessions SET ` + column + ` = now() - interval '2 days' WHERE id = (SELECT id FROM sessions ORDER BY created_at DESC LIMIT 1)`)
+	}
+	ts.addToken("ada", "old", datasetRead)
+	ts.addToken("ada", "new", datasetRead)
+	ts.exec(`UPDATE api_tokens SET expires_at = now() - interval '31 days' WHERE name = 'old'`)
+	ts.exec(`UPDATE throttles SET expires_at = now() WHERE account = ''`)
+	ts.exec(`UPDATE password_tokens SET expires_at = now()`)
+	// More than a batch of what anyone can cause.
+	ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) SELECT i::text::bytea, '', 1, now() FROM generate_series(1, 3500) i`)
+	ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at) SELECT gen_random_uuid(), u.id, now() - interval '2 days', now() FROM generate_series(1, 2500), users u WHERE username = 'ada'`)
+	left := `SELECT (SELECT count(*) FROM sessions) * 100000 + (SELECT count(*) FROM api_tokens) * 10000 + (SELECT count(*) FROM throttles) * 10 + (SELECT count(*) FROM password_tokens)`
+	other, err := ts.db.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := advisoryLock(ctx, other, lockSweep); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweep(ctx, ts.db); err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.queryInt(left); n != 2504*100000+2*10000+3503*10+1 {
+		t.Errorf("swept beside another: %d left", n)
+	}
+	if err := other.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweep(ctx, ts.db); err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.queryInt(left); n != 1*100000+1*10000+2*10 {
+		t.Errorf("after the sweep: %d left", n)
+	}
+	c.must(200, "GET", mePath, nil)
+}
+
+// TestThrottleLocks: successes, failures and the end of sieges of the same accounts at once do not wait for each other
+// in a circle.
+func TestThrottleLocks(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	k := ts.keys.Load().keys[0]
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 50 {
+				user := credentials{userID: fmt.Sprint("user", (i+j)%3)}
+				a := k.newGuess(user, "", netip.AddrFrom4([4]byte{10, 0, 0, byte((i * j) % 3)}))
+				err := a.count(t.Context(), ts.db)
+				if p, ok := errors.AsType[*problem](err); ok && p.status == 429 {
+					err = nil
+				}
+				if err == nil {
+					err = pgx.BeginFunc(t.Context(), ts.db, func(tx pgx.Tx) error { return a.forgive(t.Context(), tx) })
+				}
+				if err == nil && i == 0 {
+					err = k.endSiege(t.Context(), ts.db, user.userID)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
