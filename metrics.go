@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// durationBounds returns the upper bounds, in seconds, of the buckets of the histogram of request durations.
+// durationBounds returns the upper bounds of the buckets of request durations, in seconds.
 func durationBounds() [8]float64 { return [8]float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60} }
 
 // routeCounts counts the requests of one route, without a lock.
@@ -117,7 +117,7 @@ func (s *server) exposeRequests(e *exposition) {
 	e.Write(histograms.Bytes())
 }
 
-// exposeRuntime writes metrics of the process. Names are those of Prometheus's Go client, if it has one.
+// exposeRuntime writes metrics of the process, under the names of Prometheus's Go client.
 func exposeRuntime(e *exposition) {
 	samples := []metrics.Sample{{Name: "/sched/goroutines:goroutines"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
