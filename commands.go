@@ -66,9 +66,10 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	}
 	now := time.Now()
 	expires := now.Add(time.Duration(*days) * 24 * time.Hour)
+	allowed := splitList(*granted)
 	var v invalid
 	username, _ = checkIdentity(&v, username, nil, "")
-	checkAPIToken(&v, name, splitList(*granted), now, expires)
+	checkAPIToken(&v, name, allowed, now, expires)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, splitList(*granted), expires)
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, allowed, expires)
 		return err
 	})
 	if err != nil {
@@ -225,7 +226,7 @@ func userNamed(ctx context.Context, q querier, name string) (user, error) {
 // operator returns the network address under which the command line hashes passwords.
 func operator() netip.Addr { return netip.Addr{} }
 
-// readPassword reads a password: from a terminal twice without echo, else the first line.
+// readPassword reads a password: from a terminal twice without echo, else a line of stdin.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	lines := bufio.NewReader(stdin)
 	read := func() (string, error) {

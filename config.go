@@ -266,7 +266,7 @@ func checkConfig(env []string, stdout io.Writer) error {
 // keysPath returns the path of the key file.
 func (c config) keysPath() string { return cmp.Or(c.keysFile, filepath.Join(c.stateDir, "keys")) }
 
-// keysAreCredential reports whether systemd provides the key file, as a copy from the start.
+// keysAreCredential reports whether systemd provides the key file, as a copy made at the start.
 func (c config) keysAreCredential() bool {
 	return c.credentialsDir != "" && filepath.Dir(c.keysPath()) == filepath.Clean(c.credentialsDir)
 }
