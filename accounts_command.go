@@ -131,7 +131,7 @@ func createUserCommand(ctx context.Context, o operation) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, operator(), password)
+	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, password)
 	if err != nil {
 		return err
 	}

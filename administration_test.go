@@ -654,7 +654,7 @@ func TestAccountCommands(t *testing.T) {
 	bad("there is no user", "user", "show", "nobody")
 	bad("cairn help", "user", "set-roles", "ada")
 	bad("cairn help", "audit", "verify", "--head", "")
-	bad("is how the audit log calls", "token", "create", "operator", "t", "--permissions", datasetRead)
+	bad("in the audit log", "token", "create", "operator", "t", "--permissions", datasetRead)
 	ts.exec(`UPDATE users SET email = 'boss@example.org' WHERE username = 'ada'`)
 	bad("there is no user", "user", "set-roles", "boss@example.org", "admin")
 	var shown user

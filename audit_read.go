@@ -33,8 +33,8 @@ type auditRow struct {
 	After      json.RawMessage `json:"after"`
 }
 
-// listAudit answers GET /api/v1/audit with the rows that match the filters, the newest first. since is included in the
-// time span, until is not.
+// listAudit answers GET /api/v1/audit with the rows that match the filters, the newest first. since
+// is included in the time span, until is not.
 func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
@@ -108,9 +108,9 @@ func pruneAuditCommand(ctx context.Context, o operation) error {
 	return err
 }
 
-// verifyAudit compares the audit log with its seals. The error names the first row that is missing, was changed since it
-// was sealed, or was not added by Cairn. With a head, the log must also hold that seal. It returns the head of the last
-// seal and how many rows wait for theirs.
+// verifyAudit compares the audit log with its seals. The error names the first row that is missing,
+// was changed since it was sealed, or was not added by Cairn. With a head, the log must also hold
+// that seal. It returns the head of the last seal and how many rows wait for theirs.
 func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (last string, waiting int64, err error) {
 	const foreign = `
 		SELECT min(l.id)
@@ -147,8 +147,8 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 	return last, waiting, err
 }
 
-// verifySeals follows the chain of seals, and compares each with its row. It returns the head of the last seal, and
-// whether one of the heads is the wanted one, or none is wanted.
+// verifySeals follows the chain of seals, and compares each with its row. It returns the head of
+// the last seal, and whether one of the heads is the wanted one, or none is wanted.
 func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
 	const sealed = `
 		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END
@@ -185,8 +185,8 @@ func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (
 	return last, found, err
 }
 
-// pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a checkpoint, from which
-// verifyAudit can go on. It returns how many rows it deleted.
+// pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a
+// checkpoint, from which verifyAudit can go on. It returns how many rows it deleted.
 func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) (removed int64, err error) {
 	const choose = `
 		SELECT seq, mac

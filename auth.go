@@ -38,10 +38,9 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx := r.Context()
-	address := callerOf(r).address
-	counted := s.keys.Load().keys[0].newRegistration(address)
+	counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 	var hash string
-	err := s.hashCounted(ctx, address, counted, func() error {
+	err := s.hashCounted(ctx, counted, func() error {
 		hash = s.hasher.newHash(in.Password)
 		return nil
 	})

@@ -17,13 +17,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectionKeywords finds the keywords of a database URL that databaseProgram passes on, with their values.
+// connectionKeywords finds the settings of a database URL that databaseProgram passes on.
 var connectionKeywords = regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslkey)=([^&\s]*)`)
 
 // tableNames finds the tables that schema.sql creates.
 var tableNames = regexp.MustCompile(`CREATE TABLE (\w+)`)
 
-// beforeRestore is SQL that begins a transaction and drops every table and function of the database's owner.
+// beforeRestore is SQL that begins a transaction and drops the owner's tables and functions.
 const beforeRestore = `
 BEGIN;
 DO $$
@@ -47,8 +47,8 @@ BEGIN
 END $$;
 `
 
-// afterRestore is SQL that fails if the backup's schema is newer than the program's. It ends all sessions and password
-// tokens, which may have ended since the backup, and commits.
+// afterRestore is SQL that fails if the backup's schema is newer than the program's. It ends all
+// sessions and password tokens, which may have ended since the backup, and commits.
 const afterRestore = `
 RESET search_path;
 SET LOCAL cairn.newest = :newest; -- psql replaces no variable inside quotes
@@ -66,8 +66,8 @@ DELETE FROM instances;
 COMMIT;
 `
 
-// databaseProgram prepares a PostgreSQL client program for the pool's database. It connects by its environment, which other
-// users cannot read.
+// databaseProgram prepares a PostgreSQL client program for the pool's database. It connects by its
+// environment, which other users cannot read.
 func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name string, args ...string) *exec.Cmd {
 	if dir, err := findServerPrograms(""); err == nil {
 		name = filepath.Join(dir, name)
@@ -89,18 +89,18 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 	return cmd
 }
 
-// explained calls run, which runs cmd, and adds the program's error output to the error.
-func explained(cmd *exec.Cmd, run func() error) error {
+// runProgram runs a program. Its error has the program's error output.
+func runProgram(cmd *exec.Cmd) error {
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	if err := run(); err != nil {
+	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(said.Bytes()))
 	}
 	return nil
 }
 
-// backup is "cairn backup FILE", which writes the database to one file in pg_dump's custom format. The file appears whole
-// or not at all.
+// backup is "cairn backup FILE", which writes the database to one file in pg_dump's custom format.
+// The file appears whole or not at all.
 func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdout io.Writer) error {
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s exists and is not a regular file", name)
@@ -113,7 +113,7 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	defer f.Close()
 	dump := databaseProgram(ctx, cfg, db, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--no-comments")
 	dump.Stdout = f
-	if err := explained(dump, dump.Run); err != nil {
+	if err := runProgram(dump); err != nil {
 		return err
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
@@ -126,8 +126,9 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	return nil
 }
 
-// restore is "cairn restore FILE", which replaces the contents of the database by a backup, all or nothing. No instance may
-// run meanwhile: it locks the state directory and starts the private PostgreSQL, as serve does.
+// restore is "cairn restore FILE", which replaces the contents of the database by a backup, all or
+// nothing. No instance may run meanwhile: it locks the state directory and starts the private
+// PostgreSQL, as serve does.
 func restore(ctx context.Context, cfg config, log *slog.Logger, name string, stdout io.Writer) error {
 	const foreignTables = `
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
@@ -175,8 +176,8 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 	})
 }
 
-// restoreDump pipes the backup as SQL from pg_restore to psql, which runs it in one transaction. newest is the newest schema
-// version that the program knows.
+// restoreDump pipes the backup as SQL from pg_restore to psql, which runs it in one transaction.
+// newest is the newest schema version that the program knows.
 func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, newest int) error {
 	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
 	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=newest=%d", newest))
@@ -185,11 +186,11 @@ func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string,
 	write.Stdin, read.Stdout = script, feed
 	go func() {
 		io.WriteString(feed, beforeRestore)
-		err := explained(read, read.Run)
+		err := runProgram(read)
 		if err == nil {
 			_, err = io.WriteString(feed, afterRestore)
 		}
 		feed.CloseWithError(err) // psql ends without a commit, and its error has the cause
 	}()
-	return explained(write, write.Run)
+	return runProgram(write)
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,8 +48,9 @@ func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
 	return nil
 }
 
-// createTokenCommand is "cairn token create", which prints the secret of a new API token. If there is no user of that name,
-// it creates a service account: a user without a password, with the role from --role.
+// createTokenCommand is "cairn token create", which prints the secret of a new API token. If there
+// is no user of that name, it creates a service account: a user without a password, with the role
+// from --role.
 func createTokenCommand(ctx context.Context, o operation) error {
 	var username, name string
 	flags := flag.NewFlagSet("token create", flag.ContinueOnError)
@@ -65,9 +65,10 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	}
 	now := time.Now()
 	expires := now.Add(time.Duration(*days) * 24 * time.Hour)
+	allowed := splitList(*granted)
 	var v invalid
 	username, _ = checkIdentity(&v, username, nil, "")
-	checkAPIToken(&v, name, splitList(*granted), now, expires)
+	checkAPIToken(&v, name, allowed, now, expires)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, splitList(*granted), expires)
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, allowed, expires)
 		return err
 	})
 	if err != nil {
@@ -211,7 +212,7 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 // errNoUser is returned for the name of no user.
 var errNoUser = errors.New("there is no user of that name")
 
-// userNamed returns the user of that name, or errNoUser. E-mail addresses do not count: nobody has verified them.
+// userNamed returns the user of that name, or errNoUser. Nobody verifies e-mail addresses.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
 	const query = `
 		SELECT ` + userColumns + `
@@ -221,10 +222,7 @@ func userNamed(ctx context.Context, q querier, name string) (user, error) {
 	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
 }
 
-// operator returns the network address under which the command line hashes passwords.
-func operator() netip.Addr { return netip.Addr{} }
-
-// readPassword reads a password: from a terminal twice and without echo, else the first line of stdin.
+// readPassword reads a password: from a terminal twice without echo, else a line of stdin.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	lines := bufio.NewReader(stdin)
 	read := func() (string, error) {
@@ -276,8 +274,9 @@ func printRoutes(stdout io.Writer) error {
 	return table.Flush()
 }
 
-// printExtents is "cairn bbox", which prints the row of each file and of each file below each directory. With --root, paths
-// are relative to it, and no symbolic link leads out of it; else that holds for each argument.
+// printExtents is "cairn bbox", which prints the row of each file and of each file below each
+// directory. With --root, paths are relative to it, and no symbolic link leads out of it; else that
+// holds for each argument.
 func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("cairn bbox", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -53,8 +53,8 @@ type setting struct {
 	parse func(value string) error
 }
 
-// settings returns every setting with its value from an environment of "NAME=value", or its default. An empty value counts
-// as unset. Each parse stores the value in c.
+// settings returns every setting with its value from an environment of "NAME=value", or its
+// default. An empty value counts as unset. Each parse stores the value in c.
 func settings(c *config, env []string) []setting {
 	url, unread := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 	all := []setting{
@@ -129,7 +129,7 @@ func duration(to *time.Duration) func(string) error {
 	}
 }
 
-// parseArgon stores the parameters of the password hash. They may be stronger than the default, not weaker.
+// parseArgon stores the parameters of the password hash, which may not be below the default.
 func (c *config) parseArgon(value string) (err error) {
 	if c.argon, err = parseArgon(value); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (c *config) parseArgon(value string) (err error) {
 	return nil
 }
 
-// parseRoots stores the dataset roots, by default "datasets" beside the state directory, which has been parsed before.
+// parseRoots stores the dataset roots, by default "datasets" beside the state directory.
 func (c *config) parseRoots(value string) error {
 	for _, root := range filepath.SplitList(cmp.Or(value, filepath.Join(filepath.Dir(c.stateDir), "datasets"))) {
 		abs, err := filepath.Abs(root)
@@ -181,8 +181,9 @@ func loadConfig(env []string) (config, error) {
 	return c, nil
 }
 
-// databaseCredential returns the content of the file database-url from systemd's LoadCredential=, or "" if there is none. An
-// empty file is an error: Cairn would start on another database, and the data would seem lost.
+// databaseCredential returns the content of the file database-url from systemd's LoadCredential=,
+// or "" if there is none. An empty file is an error: Cairn would start on another database, and the
+// data would seem lost.
 func databaseCredential(dir string) (string, error) {
 	path := filepath.Join(dir, "database-url")
 	if dir == "" || !exists(path) {
@@ -205,8 +206,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// packagedEnvironment returns the environment in which a command finds database and keys of the packaged service: the
-// service's settings, and the folder from which systemd loads its credentials.
+// packagedEnvironment returns the environment in which a command finds database and keys of the
+// packaged service: the service's settings, and the folder from which systemd loads its
+// credentials.
 func packagedEnvironment(dir string) (env []string) {
 	content, err := os.ReadFile(filepath.Join(dir, "cairn.env"))
 	if err != nil {
@@ -247,8 +249,7 @@ func unknownSettings(env []string) (unknown []string) {
 	return unknown
 }
 
-// checkConfig is "cairn config check", which prints each setting in force. It hides the database URL, which may hold a
-// password.
+// checkConfig is "cairn config check". It hides the database URL, which may hold a password.
 func checkConfig(env []string, stdout io.Writer) error {
 	for _, s := range settings(new(config), env) {
 		if s.name == "CAIRN_DATABASE_URL" && s.value != "" {
@@ -265,7 +266,7 @@ func checkConfig(env []string, stdout io.Writer) error {
 // keysPath returns the path of the key file.
 func (c config) keysPath() string { return cmp.Or(c.keysFile, filepath.Join(c.stateDir, "keys")) }
 
-// keysAreCredential reports whether systemd provides the key file. Then the service reads a copy from its start.
+// keysAreCredential reports whether systemd provides the key file, as a copy made at the start.
 func (c config) keysAreCredential() bool {
 	return c.credentialsDir != "" && filepath.Dir(c.keysPath()) == filepath.Clean(c.credentialsDir)
 }
@@ -278,7 +279,7 @@ func (c config) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkPlaces refuses dataset roots that hold secrets: users who may register datasets could have them read.
+// checkPlaces refuses dataset roots that hold secrets, which users of datasets could read.
 func (c config) checkPlaces() error {
 	for _, root := range c.datasetRoots {
 		for _, secret := range []string{c.stateDir, c.keysPath(), cmp.Or(c.tlsKey, c.stateDir)} {

@@ -42,11 +42,11 @@ type coverageLayer struct {
 	Y, TextY     int
 }
 
-// coverageView projects degrees to pixels. A degree of longitude is everywhere as long as in the middle of the picture.
-// Longitudes count on from west.
+// coverageView projects degrees to pixels. A degree of longitude is everywhere as long as in the
+// middle of the picture. Longitudes count on from west.
 type coverageView struct{ west, lon, lat, perLon, perLat float64 }
 
-// The map's frame in pixels, and limits for the files' outlines: as many files, or bytes of the picture.
+// The map's frame in pixels, and the most files and bytes of the picture for outlines.
 const (
 	mapLeft, mapTop, mapWidth, mapHeight = 60, 60, 720, 540
 	maxOutlined                          = 2000
@@ -62,13 +62,11 @@ func (v coverageView) at(lon, lat float64) (x, y float64) {
 	return mapLeft + mapWidth/2 + (lon-v.lon)*v.perLon, mapTop + mapHeight/2 - (lat-v.lat)*v.perLat
 }
 
-// getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files, coloured by resolution or status.
+// getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.
 func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	by := r.URL.Query().Get("color")
-	var v invalid
-	v.check(by == "" || by == "resolution" || by == "status", "color", "unknown", "must be resolution or status")
-	if err := v.err(); err != nil {
-		return err
+	if by != "" && by != "resolution" && by != "status" {
+		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
 	d, err := s.pathDataset(r)
 	if err != nil {
@@ -183,7 +181,7 @@ func (c *coverage) drawGraticule() {
 	}
 }
 
-// drawFiles draws the outline of each file if they are few, else the area that they cover, in squares just large enough.
+// drawFiles draws the outline of each file if they are few, else the area they cover, in squares.
 func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails, byStatus bool) error {
 	if d.Files[fileStatusOK] <= maxOutlined {
 		files, err := findFiles(ctx, q, fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}, firstFile(), maxOutlined)
@@ -252,8 +250,8 @@ func (c *coverage) outline(path *bytes.Buffer, parts multiPolygon) {
 	}
 }
 
-// drawSquares draws the files' boxes in squares of so many pixels, finer files over coarser ones, and joins squares of one
-// layer to rectangles. It returns the length of the paths.
+// drawSquares draws the files' boxes in squares of so many pixels, finer files over coarser ones,
+// and joins squares of one layer to rectangles. It returns the length of the paths.
 func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, byStatus bool, square int) (size int, err error) {
 	const query = `
 		SELECT layer, x1, y1, x2, y2, count(*)

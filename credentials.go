@@ -44,7 +44,7 @@ func getCredentials(ctx context.Context, q querier, login string) (credentials, 
 }
 
 // rehash stores a password under stronger parameters, if it was stored under weaker ones. The login that it follows
-// has a turn, and succeeds even if this fails.
+// succeeds even if this fails.
 func (s *server) rehash(ctx context.Context, r *http.Request, found credentials, password string) {
 	const query = `
 		UPDATE users
@@ -66,12 +66,12 @@ func (s *server) rehash(ctx context.Context, r *http.Request, found credentials,
 // checkCredentials looks the user up, counts the attempt and says whether the password is right. The caller
 // forgives the attempt if so, and ends it by leave. An unknown user and a wrong password take the same steps.
 func (s *server) checkCredentials(r *http.Request, login, password string) (found credentials, guess *attempt, right bool, err error) {
-	ctx, address := r.Context(), callerOf(r).address
+	ctx := r.Context()
 	if found, err = getCredentials(ctx, s.db, login); err != nil {
 		return found, nil, false, err
 	}
-	guess = s.keys.Load().keys[0].newGuess(found, login, address)
-	err = s.hashCounted(ctx, address, guess, func() (err error) {
+	guess = s.keys.Load().keys[0].newGuess(found, login, callerOf(r).address)
+	err = s.hashCounted(ctx, guess, func() (err error) {
 		right, err = s.hasher.verify(found.passwordHash, password)
 		return err
 	})
@@ -111,7 +111,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	hash, err := s.hasher.hash(ctx, callerOf(r).address, in.NewPassword)
+	hash, err := s.hasher.hash(ctx, in.NewPassword)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	hash, err := s.hasher.hash(ctx, callerOf(r).address, in.NewPassword)
+	hash, err := s.hasher.hash(ctx, in.NewPassword)
 	if err != nil {
 		return err
 	}

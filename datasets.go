@@ -48,8 +48,8 @@ func (s *server) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	}, func(d dataset) []string { return []string{d.Name} })
 }
 
-// createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. A file system that does not
-// answer in time counts as a missing directory.
+// createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. A
+// file system that does not answer in time counts as a missing directory.
 func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        string `json:"name"`
@@ -185,15 +185,15 @@ func (s *server) pathDataset(r *http.Request) (dataset, error) {
 	return oneDataset(r.Context(), s.db, "get dataset", query, id)
 }
 
-// place is the directory of a dataset: a dataset root, the path below it, and the path as datasets.path has it.
+// place is a dataset's directory: its root, the path below that, and the path in datasets.path.
 type place struct {
 	root   string
 	below  string
 	stored string
 }
 
-// placeDataset finds the dataset root above a path, or returns what is wrong with the path. It looks at the text alone:
-// os.Root makes sure later that no symbolic link leads out of the root.
+// placeDataset finds the dataset root above a path, or returns what is wrong with the path. It
+// looks at the text alone: os.Root makes sure later that no symbolic link leads out of the root.
 func (c config) placeDataset(path string) (place, invalid) {
 	outside := invalid{{"path", "outside_root", "lies outside the dataset roots"}}
 	if path == "" || len(path) > 1024 || !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
@@ -218,8 +218,8 @@ func (c config) placeDataset(path string) (place, invalid) {
 	return place{}, outside
 }
 
-// open opens the dataset's directory and reports whether it is empty. A directory that cannot be listed is an error.
-// Through dir nothing outside the dataset root can be reached.
+// open opens the dataset's directory and reports whether it is empty. A directory that cannot be
+// listed is an error. Through dir nothing outside the dataset root can be reached.
 func (p place) open() (dir *os.Root, empty bool, err error) {
 	root, err := os.OpenRoot(p.root)
 	if err != nil {
@@ -256,7 +256,7 @@ func (p place) check() invalid {
 	return invalid{{"path", "not_a_directory", "cannot be opened as a directory: " + reasonOf(err)}}
 }
 
-// listDatasets returns up to limit datasets after a name, in the order of names; with name, only the dataset of that name.
+// listDatasets returns up to limit datasets after a name, in that order; with name, only that one.
 func listDatasets(ctx context.Context, q querier, name *string, after string, limit int) ([]dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
@@ -267,7 +267,7 @@ func listDatasets(ctx context.Context, q querier, name *string, after string, li
 	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
-// oneDataset returns the dataset of a query, or errNotFound. A name or path that is taken is a problem 409.
+// oneDataset returns the dataset of a query, or errNotFound. A taken name or path is a 409.
 func oneDataset(ctx context.Context, q querier, doing, query string, args ...any) (dataset, error) {
 	d, err := collectOne[dataset](ctx, q, errNotFound, doing, query, args...)
 	switch {
@@ -319,14 +319,15 @@ func updateDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, na
 	return d, err
 }
 
-// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, nobody else changes or deletes it
-// or begins an analysis of it.
+// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, nobody else
+// changes or deletes it or begins an analysis of it.
 func lockDataset(ctx context.Context, tx pgx.Tx, id int64) (dataset, error) {
 	return oneDataset(ctx, tx, "lock dataset", `SELECT `+datasetColumns+` FROM datasets d WHERE d.id = $1 FOR NO KEY UPDATE`, id)
 }
 
-// summarizeDataset returns the dataset with the totals of its files. The overall box is the narrower of two, with
-// longitudes from -180° and from 0°, so that files on both sides of 180° do not span the globe.
+// summarizeDataset returns the dataset with the totals of its files. The overall box is the
+// narrower of two, with longitudes from -180° and from 0°, so that files on both sides of 180° do
+// not span the globe.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const counts = `
 		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size
@@ -374,8 +375,8 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 	return details, err
 }
 
-// overallBox returns [west, south, east, north] in degrees, of the narrower of two spans of longitude: one with all
-// wests in -180…180, one with all in 0…360. A full turn is -180…180.
+// overallBox returns [west, south, east, north] in degrees, of the narrower of two spans of
+// longitude: one with all wests in -180…180, one with all in 0…360. A full turn is -180…180.
 func overallBox(west, east, west0, east0, south, north float64) []float64 {
 	if east0-west0 < east-west {
 		west, east = west0, east0
@@ -413,7 +414,7 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, stored.file())
 }
 
-// storedColumns are the columns of a file that an analysis writes: all but the ids of the file and its dataset.
+// storedColumns are the columns of a file that an analysis writes: all but the two ids.
 const storedColumns = `
 	path, size_bytes, modified_ns, format, status, reason, width, height, bands, sample_type, nodata, pixel_is,
 	transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings,
@@ -423,7 +424,7 @@ const storedColumns = `
 const fileColumns = `
 	id, to_timestamp(modified_ns / 1e9) AS modified_at,` + storedColumns
 
-// storedFile is a row of fileColumns. Its time in nanoseconds is finer than the database's own times.
+// storedFile is a row of fileColumns, with a time finer than the database's own times.
 type storedFile struct {
 	ElevationDatasetFileMeta
 	ModifiedNS int64

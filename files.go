@@ -89,8 +89,8 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	return f, v.err()
 }
 
-// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The order is by dataset and
-// path; with a point, the finest files come first.
+// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The
+// order is by dataset and path; with a point, the finest files come first.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	f, err := readFileFilter(r.URL.Query())
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 // firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-1", "0", ""} }
 
-// key returns the keys that place a file in the order: its resolution if the filter is a point, its dataset and path.
+// key returns a file's place in the order: the resolution, for a point; the dataset; the path.
 func (f fileFilter) key(file datasetFile) []string {
 	fineness := 0.0
 	if f.isPoint {
@@ -120,7 +120,7 @@ func (f fileFilter) key(file datasetFile) []string {
 	return []string{strconv.FormatFloat(fineness, 'g', -1, 64), strconv.FormatInt(file.DatasetID, 10), file.Path}
 }
 
-// findFiles returns up to limit files after the keys in after. For a point it keeps the files whose raster covers it.
+// findFiles returns up to limit files after the keys in after; for a point, those that cover it.
 func findFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	var found []datasetFile
 	for {
@@ -137,8 +137,8 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	}
 }
 
-// contains reports whether the file's raster covers a place, by its own CRS and transform: its box in degrees is larger
-// than the raster. If the registry does not know the CRS, the box decides.
+// contains reports whether the file's raster covers a place, by its own CRS and transform: its box
+// in degrees is larger than the raster. If the registry does not know the CRS, the box decides.
 func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
@@ -165,8 +165,8 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	return false
 }
 
-// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if the registry does not know the CRS or the raster
-// has no transform.
+// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if the registry does not
+// know the CRS or the raster has no transform.
 func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
 	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
@@ -185,7 +185,7 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 // maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
 const maxHits = 10_000
 
-// foundFile is a row of the queries in listFiles. Hits counts the hits of the box before paging, up to maxHits + 1.
+// foundFile is a row of the queries in listFiles. Hits counts those of the box, up to maxHits + 1.
 type foundFile struct {
 	storedFile
 	DatasetID int64
@@ -193,8 +193,9 @@ type foundFile struct {
 	Hits      int64
 }
 
-// The parts of the queries for files. The table elevation_dataset_file_meta is f. Parameter 1 is the dataset, 2 to 5 are
-// the other filters, 6 to 9 the box from west to north, and 10 is the limit.
+// The parts of the queries for files. The table elevation_dataset_file_meta is f. Parameter 1 is
+// the dataset, 2 to 5 are the other filters, 6 to 9 the box from west to north, and 10 is the
+// limit.
 const (
 	foundColumns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
@@ -212,10 +213,12 @@ const (
 			)`
 )
 
-// listFiles returns up to limit files after the keys in after. For a point these are the files whose box covers it.
+// listFiles returns up to limit files after the keys in after. For a point these are the files
+// whose box covers it.
 //
-// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If the hits are many, or
-// without a box, the files are scanned in order; that statement is planned for its values, which may have an index.
+// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If
+// the hits are many, or without a box, the files are scanned in order; that statement is planned
+// for its values, which may have an index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		fineness = `CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END`
@@ -268,8 +271,9 @@ func datasetFiles(rows []foundFile) (files []datasetFile) {
 	return files
 }
 
-// boxes returns the boxes to look up in the index for the filter's box: the box itself; 360 degrees further east, for
-// files that cross 180°; and 360 degrees further west, if the box itself crosses it.
+// boxes returns the boxes to look up in the index for the filter's box: the box itself; 360 degrees
+// further east, for files that cross 180°; and 360 degrees further west, if the box itself crosses
+// it.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
 	for _, turn := range [...]float64{0, 360, -360} {
 		if west, east := *f.west+turn, *f.east+turn; east >= -180 {

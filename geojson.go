@@ -19,7 +19,7 @@ import (
 // position is longitude and latitude in degrees.
 type position [2]float64
 
-// multiPolygon is a MultiPolygon's coordinates (RFC 7946, section 3.1.7): polygons of one ring each.
+// multiPolygon is the coordinates of polygons of one ring each (RFC 7946, section 3.1.7).
 type multiPolygon [][1][]position
 
 // feature is a GeoJSON feature (RFC 7946, section 3.2). Without a geometry it is unlocated.
@@ -37,7 +37,7 @@ type geometry struct {
 	Coordinates multiPolygon `json:"coordinates"`
 }
 
-// fileProperties are the properties of a file's feature: the fields of its row that are not in the geometry.
+// fileProperties are the properties of a file's feature: its row without the geometry's fields.
 type fileProperties struct {
 	Location string `json:"location"` // the path as gdaltindex in the dataset root writes it
 	datasetFile
@@ -47,8 +47,8 @@ type fileProperties struct {
 	BBox       *int   `json:"bbox,omitempty"`
 }
 
-// getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson with the files that match the filter. It leaves out
-// files without an extent unless all=1.
+// getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson with the files that match the
+// filter. It leaves out files without an extent unless all=1.
 func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	d, err := s.pathDataset(r)
 	if err != nil {
@@ -60,10 +60,8 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	}
 	f.datasetID = &d.ID
 	all := r.URL.Query().Get("all")
-	var v invalid
-	v.check(slices.Contains([]string{"", "0", "1"}, all), "all", "unknown", "must be 0 or 1")
-	if err := v.err(); err != nil {
-		return err
+	if !slices.Contains([]string{"", "0", "1"}, all) {
+		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
 	}
 	return s.writeFeatures(w, r, d.Name, func(_ context.Context, emit func(feature) error) error {
 		return s.eachFile(r, f, func(file datasetFile) error {
@@ -76,8 +74,7 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// eachFile calls do with each file that matches the filter. It reads in batches, so that a slow client holds no connection
-// of the pool.
+// eachFile calls do with each matching file. It holds no connection while it waits for a client.
 func (s *server) eachFile(r *http.Request, f fileFilter, do func(datasetFile) error) error {
 	ctx := r.Context()
 	const batch = 1000
@@ -105,8 +102,8 @@ func (s *server) eachFile(r *http.Request, f fileFilter, do func(datasetFile) er
 	}
 }
 
-// writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the client accepts it. The
-// context of read has no time limit, but ends when the client leaves.
+// writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the
+// client accepts it. The context of read has no time limit, but ends when the client leaves.
 func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 	read func(ctx context.Context, emit func(feature) error) error) error {
 	h := w.Header()
@@ -153,7 +150,7 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 	return nil
 }
 
-// acceptsGzip reports whether Accept-Encoding (RFC 9110, section 12.5.3) names gzip with a weight above 0.
+// acceptsGzip reports whether Accept-Encoding (RFC 9110, section 12.5.3) allows gzip.
 func acceptsGzip(accepted string) bool {
 	for one := range strings.SplitSeq(accepted, ",") {
 		coding, weight, _ := strings.Cut(strings.ToLower(strings.ReplaceAll(one, " ", "")), ";")
@@ -176,8 +173,9 @@ func geometryOf(m ElevationDatasetFileMeta) *geometry {
 	return &geometry{"MultiPolygon", parts}
 }
 
-// footprint returns the outline of a file's raster in degrees, counter-clockwise and cut at 180°. Its edges follow those of
-// the raster in its CRS. If the registry does not know the CRS, the outline is the box.
+// footprint returns the outline of a file's raster in degrees, counter-clockwise and cut at 180°.
+// Its edges follow those of the raster in its CRS. If the registry does not know the CRS, the
+// outline is the box.
 func footprint(m ElevationDatasetFileMeta) multiPolygon {
 	ring := m.outline()
 	west, east := math.Inf(1), math.Inf(-1)
@@ -208,8 +206,8 @@ func footprint(m ElevationDatasetFileMeta) multiPolygon {
 	return parts
 }
 
-// outline returns the ring of the raster's edge, with continuous longitudes, or nil if its CRS is unknown. A ring around a
-// pole has the pole as an edge.
+// outline returns the ring of the raster's edge, with continuous longitudes, or nil if its CRS is
+// unknown. A ring around a pole has the pole as an edge.
 func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
@@ -248,7 +246,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	return append(ring, position{ring[last][0], pole}, position{ring[0][0], pole})
 }
 
-// cutRing returns the part of a ring in which side times longitude is at least limit (Sutherland and Hodgman).
+// cutRing returns the part where side times longitude is at least limit (Sutherland and Hodgman).
 func cutRing(ring []position, side, limit float64) (part []position) {
 	for i, to := range ring {
 		from := ring[(i+len(ring)-1)%len(ring)]
@@ -263,7 +261,7 @@ func cutRing(ring []position, side, limit float64) (part []position) {
 	return part
 }
 
-// signedArea returns twice the area of a ring in square degrees. It is negative for a clockwise ring.
+// signedArea returns twice the area of a ring in square degrees, negative for a clockwise ring.
 func signedArea(ring []position) (area float64) {
 	for i, to := range ring {
 		from := ring[(i+len(ring)-1)%len(ring)]

@@ -451,7 +451,7 @@ func (ts *testServer) addUser(name string, permissions ...string) (id string) {
 
 // testPasswordHash is the hash of testPassword, made once.
 var testPasswordHash = sync.OnceValue(func() string {
-	hash, err := newPasswordHasher(argonParameters{19456, 2, 1}).hash(context.Background(), operator(), testPassword)
+	hash, err := newPasswordHasher(argonParameters{19456, 2, 1}).hash(context.Background(), testPassword)
 	if err != nil {
 		panic(err)
 	}

@@ -65,7 +65,7 @@ func newCallerLimit(size int) *callerLimit {
 }
 
 // enter waits for one of the caller's places. leave gives it back; it may be called more than once. If
-// the time limit of ctx ends first the error is a problem 503, and leave does nothing.
+// the time limit of ctx ends first the error is errBusy, and leave does nothing.
 func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), err error) {
 	l.mu.Lock()
 	line := l.callers[caller]
@@ -92,8 +92,12 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 	}), nil
 }
 
+// errBusy is the 503 for a request that waited in line in vain.
+var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
+	detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
+
 // enterSlot waits for room in a channel that holds an element for each user of a slot. If the time limit
-// of ctx ends first the error is a problem 503.
+// of ctx ends first it returns errBusy.
 func enterSlot(ctx context.Context, slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:
@@ -101,7 +105,7 @@ func enterSlot(ctx context.Context, slots chan struct{}) error {
 	case <-ctx.Done():
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &problem{status: http.StatusServiceUnavailable, code: "busy", detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
+		return errBusy
 	}
 	return ctx.Err()
 }

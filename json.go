@@ -18,8 +18,8 @@ import (
 // maxBody is the largest body of a request, in bytes.
 const maxBody = 1 << 20
 
-// decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses keys in another case, duplicate
-// and unknown keys, and anything after the object.
+// decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses keys in
+// another case, duplicate and unknown keys, and anything after the object.
 func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -53,8 +53,8 @@ func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// checkKeys checks that a JSON text is one object with nothing after it, that no object in it has a key twice, and that keys
-// are lower case, as all of Cairn's are.
+// checkKeys checks that a JSON text is one object with nothing after it, that no object in it has a
+// key twice, and that keys are lower case, as all of Cairn's are.
 func checkKeys(body []byte) error {
 	type level struct {
 		seen    map[string]bool // nil in an array
@@ -64,7 +64,7 @@ func checkKeys(body []byte) error {
 	var open []level
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	// The decoder replaces half of a surrogate pair by U+FFFD. So a U+FFFD that the body itself does not have is such a half.
+	// The decoder turns half of a surrogate pair into U+FFFD, which the body itself may hold too.
 	replaced := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
 	for n := 0; n == 0 || len(open) > 0; n++ {
 		token, err := dec.Token()

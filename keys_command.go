@@ -57,8 +57,9 @@ func (f keyFile) replace(lines []string) error {
 	return errors.Join(os.Rename(next, f.path), syncDir(filepath.Dir(f.path)))
 }
 
-// keysCommand is "cairn keys list", "add", which appends a key that only verifies, and "promote KID", which makes a key the
-// signer. A running service reads the change on SIGHUP, or on a restart if systemd provides the file.
+// keysCommand is "cairn keys list", "add", which appends a key that only verifies, and "promote
+// KID", which makes a key the signer. A running service reads the change on SIGHUP, or on a restart
+// if systemd provides the file.
 func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	file, err := openKeyFile(cfg)
 	if err != nil {
@@ -101,8 +102,9 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	return errUsage
 }
 
-// pruneKeys is "cairn keys prune". It removes former signing keys whose last tokens have expired and that no seal of the
-// audit log needs. If it may not write the file, as in the Debian package, the error names these keys.
+// pruneKeys is "cairn keys prune". It removes former signing keys whose last tokens have expired
+// and that no seal of the audit log needs. If it may not write the file, as in the Debian package,
+// the error names these keys.
 func pruneKeys(ctx context.Context, o operation) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)

@@ -155,6 +155,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		instance:  rand.Text(),
 		hasher:    newPasswordHasher(cfg.argon),
 		places:    newCallerLimit(max(1, int(d.pool.Config().MaxConns)/2)),
+		guesses:   newCallerLimit(1),
 		expensive: newCallerLimit(1),
 		slots:     make(chan struct{}, expensiveSlots),
 		refused:   refusals{counts: map[string]int64{}},

@@ -50,7 +50,8 @@ const messageState = `
 		ELSE 'published'
 	END`
 
-// messageReader joins messages m with the user $1 as u, with the ids of the user's roles and the user's watermark w.
+// messageReader joins messages m with the user $1 as u, with the ids of the user's roles and the
+// user's watermark w.
 const messageReader = `
 	FROM system_messages m
 	LEFT JOIN (
@@ -59,22 +60,22 @@ const messageReader = `
 	) u ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed: the message was published for the user u, through a role or for everybody, after u joined or for new
-// users too.
+// messageWasAddressed: the message was published for a role of the user u or for everybody, and
+// after u joined or for new users too.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed: the user u sees the message now. It was addressed and has neither expired nor been retracted.
+// messageAddressed: the user u sees the message now. It has neither expired nor been retracted.
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
 // messageIsCovered: the message is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
-// messageIsRead: the watermark covers the message, or the user u has marked it. The mark is looked up for each message:
-// a join is planned by statistics, and takes seconds if they are out of date.
+// messageIsRead: the watermark covers the message, or the user u has marked it. The mark is looked
+// up for each message: a join is planned by statistics, and takes seconds if they are out of date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -91,7 +92,7 @@ func (c *changed[T]) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &c.value)
 }
 
-// messageChange holds the new fields of a message. An absent field stays unchanged, or gets its default.
+// messageChange holds the new fields of a message. An absent one is unchanged, or gets its default.
 type messageChange struct {
 	Title           *string           `json:"title"`
 	Body            *string           `json:"body"`
@@ -121,7 +122,8 @@ func isSeverity(text string) bool {
 	return slices.Contains([]string{"info", "warning", "critical"}, text)
 }
 
-// isText reports whether text has 1 to high code points, not all blank, and no control characters but tab and newline.
+// isText reports whether text is not blank, at most high code points long, and without control
+// characters other than tab and newline.
 func isText(text string, high int) bool {
 	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high &&
 		!strings.ContainsFunc(text, func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' })
@@ -177,7 +179,7 @@ type messageFilter struct {
 	since, until          *time.Time
 }
 
-// listMessages answers GET /api/v1/system-messages with the messages that match the filters, the newest first.
+// listMessages answers GET /api/v1/system-messages, filtered, the newest first.
 func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := messageFilter{part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state")}
@@ -195,10 +197,8 @@ func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
 // listInbox answers GET /api/v1/inbox with the messages addressed to the caller, the newest first.
 func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
 	unread := optional(r.URL.Query(), "unread")
-	var v invalid
-	v.check(unread == nil || *unread == "true" || *unread == "false", "unread", "malformed", "must be true or false")
-	if err := v.err(); err != nil {
-		return err
+	if unread != nil && *unread != "true" && *unread != "false" {
+		return invalid{{"unread", "malformed", "must be true or false"}}.err()
 	}
 	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread != nil && *unread == "true"})
 }
@@ -212,7 +212,7 @@ func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f message
 	})
 }
 
-// getMessage answers GET /api/v1/system-messages/{id}, with the number of its recipients and readers.
+// getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
 func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	m, err := s.pathMessage(r)
 	if err != nil {
@@ -265,18 +265,16 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	v.check(len(in.IDs) > 0 && len(in.IDs) <= maxPage, "ids", "malformed", "must name 1 to 500 messages")
-	if err := v.err(); err != nil {
-		return err
+	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
+		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()
 	}
 	return writeDone(w, s.markRead(r, in.IDs))
 }
 
-// errNotAddressed is the 404 of a message that is not for the caller. It does not tell whether the message exists.
+// errNotAddressed is the 404 of a message that is not for the caller, whether it exists or not.
 var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed", detail: "There is no such message for you."}
 
-// markRead marks messages as read by the caller. If one is not for the caller, it returns errNotAddressed.
+// markRead marks messages as read by the caller, or returns errNotAddressed.
 func (s *server) markRead(r *http.Request, ids []int64) error {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
@@ -291,8 +289,8 @@ func (s *server) markRead(r *http.Request, ids []int64) error {
 	})
 }
 
-// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. With up_to, the newest message
-// that the client has shown, later ones stay unread.
+// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. With
+// up_to, the newest message that the client has shown, later ones stay unread.
 func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		UpTo *int64 `json:"up_to"`
@@ -316,7 +314,7 @@ func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
 	return writeTagged(w, r, counts)
 }
 
-// audienceIDs returns the ids of the roles of a message's audience; nil is everybody. An unknown role is a 422.
+// audienceIDs returns the ids of the named roles; nil is everybody. An unknown role is a 422.
 func audienceIDs(ctx context.Context, q querier, names *[]string) ([]int64, error) {
 	if names == nil {
 		return nil, nil
@@ -332,8 +330,9 @@ func audienceIDs(ctx context.Context, q querier, names *[]string) ([]int64, erro
 	return ids, nil
 }
 
-// placeMessage returns the time of publication of a message: the one wished for, but not before now, and above every
-// watermark even if the clock has stepped back. So no watermark covers a message that appears after it.
+// placeMessage returns the time of publication of a message: the one wished for, but not before
+// now, and above every watermark even if the clock has stepped back. So no watermark covers a
+// message that appears after it.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -378,7 +377,7 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 	return id, err
 }
 
-// auditMessage adds the audit row of a change to a message. before is the message before it, or nil.
+// auditMessage adds the audit row of a change to a message, which was before, or nil.
 func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id int64, before any) error {
 	after, err := getMessage(ctx, tx, nil, id)
 	if err != nil {
@@ -387,7 +386,7 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// lockMessage locks changes of messages until the transaction ends, and returns a message, or errNotFound.
+// lockMessage locks all messages until the transaction ends. It returns one, or errNotFound.
 func lockMessage(ctx context.Context, tx pgx.Tx, id int64) (message, error) {
 	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 		return message{}, err
@@ -395,8 +394,8 @@ func lockMessage(ctx context.Context, tx pgx.Tx, id int64) (message, error) {
 	return getMessage(ctx, tx, nil, id)
 }
 
-// changeMessage changes a message, with an audit row. A retracted message cannot be changed, and publish_at of a published
-// message cannot either.
+// changeMessage changes a message, with an audit row. A retracted message cannot be changed, and
+// publish_at of a published message cannot either.
 func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange) error {
 	const query = `
 		UPDATE system_messages
@@ -473,8 +472,8 @@ func getMessage(ctx context.Context, q querier, userID *string, id int64) (messa
 	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
 }
 
-// listMessages returns up to limit messages after the keys in after, as a user sees them, the newest first. A nil userID is
-// nobody.
+// listMessages returns up to limit messages after the keys in after, as a user sees them, the
+// newest first. A nil userID is nobody.
 func listMessages(ctx context.Context, q querier, userID *string, f messageFilter, after []string, limit int) ([]message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
@@ -492,8 +491,8 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
-// markRead marks messages as read, with a row for each above the user's watermark. It returns how many of the messages are
-// addressed to the user.
+// markRead marks messages as read, with a row for each above the user's watermark. It returns how
+// many of the messages are addressed to the user.
 func markRead(ctx context.Context, tx pgx.Tx, userID string, ids []int64) (n int, err error) {
 	const query = `
 		WITH there AS (
@@ -514,10 +513,10 @@ func markRead(ctx context.Context, tx pgx.Tx, userID string, ids []int64) (n int
 	return n, nil
 }
 
-// markAllRead marks the user's messages as read, up to one of them if upTo is given, else errNotAddressed. It raises the
-// watermark to the newest message that is more than a minute old, and deletes the marks below. Newer messages get a mark
-// each: the transaction of one among them may still be open, and a watermark would cover it unseen. The watermark never
-// goes down.
+// markAllRead marks the user's messages as read, up to one of them if upTo is given, else
+// errNotAddressed. It raises the watermark to the newest message that is more than a minute old,
+// and deletes the marks below. Newer messages get a mark each: the transaction of one among them
+// may still be open, and a watermark would cover it unseen. The watermark never goes down.
 func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
 	const shown = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	if upTo != nil {
@@ -568,8 +567,8 @@ type unread struct {
 	BySeverity map[string]int64 `json:"by_severity"`
 }
 
-// countUnread counts the unread messages that are addressed to the user. By the bound on publish_at the index skips what the
-// watermark covers. The marks above it are read once.
+// countUnread counts the unread messages that are addressed to the user. By the bound on publish_at
+// the index skips what the watermark covers. The marks above it are read once.
 func countUnread(ctx context.Context, q querier, userID string) (counts unread, err error) {
 	const query = `
 		SELECT

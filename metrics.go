@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// durationBounds returns the upper bounds, in seconds, of the buckets of the histogram of request durations.
+// durationBounds returns the upper bounds of the buckets of request durations, in seconds.
 func durationBounds() [8]float64 { return [8]float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60} }
 
 // routeCounts counts the requests of one route, without a lock.
@@ -73,9 +73,8 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	e.one("cairn_database_waits_total", "counter", "Those that had to be waited for.", float64(pool.EmptyAcquireCount()))
 	e.one("cairn_database_wait_seconds_total", "counter", "How long they were waited for.", pool.EmptyAcquireWaitTime().Seconds())
 	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", float64(s.database.outages.Load()))
-	running, queued := s.hasher.load()
-	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(running))
-	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(queued))
+	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(len(s.hasher.cores)))
+	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(s.hasher.waiting.Load()))
 	e.family("cairn_analyses", "gauge", "Analyses by state, of all instances.")
 	for _, state := range byState {
 		fmt.Fprintf(&e, "cairn_analyses{state=%q} %d\n", state.State, state.Count)
@@ -112,7 +111,7 @@ func (s *server) exposeRequests(e *exposition) {
 	e.Write(histograms.Bytes())
 }
 
-// exposeRuntime writes metrics of the process. Names are those of Prometheus's Go client, if it has one.
+// exposeRuntime writes metrics of the process, under the names of Prometheus's Go client.
 func exposeRuntime(e *exposition) {
 	samples := []metrics.Sample{{Name: "/sched/goroutines:goroutines"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}

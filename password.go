@@ -8,13 +8,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"time"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"golang.org/x/crypto/argon2"
@@ -51,109 +48,39 @@ const (
 // maxPassword is the longest password in code points.
 const maxPassword = 256
 
-// Bounds of the lines for hashing. A hash takes about 20 ms of a core, so the last request in the cores' line waits
-// little more than a second. A network has few places in that line, so others need not wait for all its requests.
-const (
-	maxHashesWaiting = 64 // in line for the cores or running, for each core
-	maxHashesNetwork = 64 // requests of one network
-	maxNetworkTurns  = 4  // of them in line for the cores, running or about to be decided
-)
+// maxHashesWaiting is how many requests may run a hash or wait for a core, for each core. A hash takes
+// about 20 ms of a core, so the last one waits little more than a second.
+const maxHashesWaiting = 64
 
-// passwordHasher makes and compares password hashes, at most one a core at a time: more would lose
+// passwordHasher makes and compares password hashes, at most one on each core at a time: more would lose
 // throughput and need 19 MiB each.
 type passwordHasher struct {
-	argon argonParameters
-	cores int
-
-	mu    sync.Mutex
-	lines map[string]*hashLine // those that are not empty
+	argon   argonParameters
+	cores   chan struct{} // holds an element for each hash that runs
+	waiting atomic.Int64  // requests that run a hash or wait for a core
 }
 
-// coreLine is the name of the line for the cores.
-const coreLine = "core"
-
-// hashLine is a line of requests, the first of which have a turn.
-type hashLine struct {
-	length int           // guarded by passwordHasher.mu
-	turns  chan struct{} // holds a value for each request that has a turn
-}
-
-// newPasswordHasher makes a hasher for all cores.
+// newPasswordHasher returns a hasher for all cores.
 func newPasswordHasher(argon argonParameters) *passwordHasher {
-	return &passwordHasher{argon: argon, cores: runtime.GOMAXPROCS(0), lines: map[string]*hashLine{}}
+	return &passwordHasher{argon: argon, cores: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
-// errBusy is the 503 of a request that finds a line full, or whose time runs out in it.
-var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy", detail: "Too many passwords are being checked at the moment.", retryAfter: 2 * time.Second}
-
-// enter waits for one of the turns of a line, and returns the function that gives it back. It returns errBusy if
-// the line has no room or the time of ctx runs out.
-func (h *passwordHasher) enter(ctx context.Context, name string, turns, room int) (leave func(), err error) {
-	h.mu.Lock()
-	line := h.lines[name]
-	if line == nil {
-		line = &hashLine{turns: make(chan struct{}, turns)}
-		h.lines[name] = line
-	}
-	full := line.length >= room
-	if !full {
-		line.length++
-	}
-	h.mu.Unlock()
-	if full {
-		return nil, errBusy
-	}
-	quit := func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if line.length--; line.length == 0 {
-			delete(h.lines, name)
-		}
-	}
-	select {
-	case line.turns <- struct{}{}:
-		return func() { <-line.turns; quit() }, nil
-	case <-ctx.Done():
-		quit()
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return nil, errBusy
-		}
-		return nil, ctx.Err()
-	}
-}
-
-// enterNetwork waits for a turn of the address's network.
-func (h *passwordHasher) enterNetwork(ctx context.Context, address netip.Addr) (leave func(), err error) {
-	return h.enter(ctx, "network "+clientNetwork(address).String(), maxNetworkTurns, maxHashesNetwork)
-}
-
-// withCore runs work, which hashes, when a core is free. The caller has a turn of its network.
+// withCore runs work, which hashes, when a core is free. If too many wait already, or the time limit of
+// ctx ends first, it returns errBusy.
 func (h *passwordHasher) withCore(ctx context.Context, work func() error) error {
-	leave, err := h.enter(ctx, coreLine, h.cores, maxHashesWaiting*h.cores)
-	if err != nil {
+	defer h.waiting.Add(-1)
+	if h.waiting.Add(1) > int64(maxHashesWaiting*cap(h.cores)) {
+		return errBusy
+	}
+	if err := enterSlot(ctx, h.cores); err != nil {
 		return err
 	}
-	defer leave()
+	defer func() { <-h.cores }()
 	return work()
 }
 
-// load returns how many hashes run, and how many run or wait for a core.
-func (h *passwordHasher) load() (running, queued int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if line := h.lines[coreLine]; line != nil {
-		running, queued = len(line.turns), line.length
-	}
-	return running, queued
-}
-
-// hash waits for a turn and a core, and returns the hash under which a password is stored.
-func (h *passwordHasher) hash(ctx context.Context, address netip.Addr, password string) (hash string, err error) {
-	leave, err := h.enterNetwork(ctx, address)
-	if err != nil {
-		return "", err
-	}
-	defer leave()
+// hash waits for a core and returns the hash under which a password is stored.
+func (h *passwordHasher) hash(ctx context.Context, password string) (hash string, err error) {
 	err = h.withCore(ctx, func() error {
 		hash = h.newHash(password)
 		return nil

@@ -39,24 +39,26 @@ const (
 	privateFallbackDir = "/var/lib/cairn-private" // see createCluster
 )
 
-// accessRules is pg_hba.conf: role cairn may use its own database, and the superuser, for maintenance, all of them.
+// accessRules is pg_hba.conf. The superuser is for maintenance.
 const accessRules = `# Written by Cairn at every start: changes here are lost.
 local  cairn  cairn     peer  map=cairn
 local  all    postgres  peer  map=cairn
 `
 
-// accessMap is pg_ident.conf, a format for the server's OS user. Cairn runs as this user or as root.
+// accessMap is pg_ident.conf, a format for the OS user that runs the server, and Cairn if not root.
 const accessMap = `# Written by Cairn at every start: changes here are lost.
 cairn  "%[1]s"  cairn
 cairn  "root"   cairn
 cairn  "%[1]s"  postgres
 `
 
-// privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a second service away. The
-// server is a child process, or was adopted from a Cairn that was killed. It needs Linux's /proc.
+// privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a
+// second service away. The server is a child process, or was adopted from a Cairn that was killed.
+// It needs Linux's /proc.
 //
-// The server listens only on a socket in the data directory, which has mode 0700. Peer authentication admits the OS user of
-// the server, and root as the owner of the database, who is not a superuser.
+// The server listens only on a socket in the data directory, which has mode 0700. Peer
+// authentication admits the OS user of the server, and root as the owner of the database, who is
+// not a superuser.
 type privatePostgres struct {
 	cluster
 	log         *slog.Logger
@@ -69,11 +71,11 @@ type privatePostgres struct {
 	supervision sync.WaitGroup
 }
 
-// errNotUp is returned if the server ended before it answered, or another server answers in its place. A server that is
-// just ending looks like either, so the caller tries again.
+// errNotUp is returned if the server ended before it answered, or another server answers in its
+// place. A server that is just ending looks like either, so the caller tries again.
 var errNotUp = errors.New("the server is not up")
 
-// lockStateDir creates the state directory if it is missing, and locks it against a second service until the file is closed.
+// lockStateDir creates the state directory and locks it for one service, until the file is closed.
 func lockStateDir(stateDir string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {
 		return nil, fmt.Errorf("create the state directory: %w", err)
@@ -89,8 +91,9 @@ func lockStateDir(stateDir string) (*os.File, error) {
 	return lock, nil
 }
 
-// startPrivatePostgres locks the state directory, creates the cluster if it is missing, starts the server or adopts the
-// running one, and waits until it answers or ctx ends. From then on it restarts a server that ends, until stop.
+// startPrivatePostgres locks the state directory, creates the cluster if it is missing, starts the
+// server or adopts the running one, and waits until it answers or ctx ends. From then on it
+// restarts a server that ends, until stop.
 func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
 	lock, err := lockStateDir(stateDir)
 	if err != nil {
@@ -132,8 +135,9 @@ func (p *privatePostgres) start(ctx context.Context) error {
 	}
 }
 
-// prepare opens the data directory, removes incomplete ones and writes the access files. The server's OS user may own the
-// folder and plant a symbolic link in it: os.Root keeps root from following it.
+// prepare opens the data directory, removes incomplete ones and writes the access files. The
+// server's OS user may own the folder and plant a symbolic link in it: os.Root keeps root from
+// following it.
 func (p *privatePostgres) prepare() error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
@@ -154,7 +158,7 @@ func (p *privatePostgres) prepare() error {
 	if p.serverLog, err = folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
 		return err
 	}
-	// initdb has created the access files. Written in place, they stay the property of the server's OS user.
+	// initdb has created the access files. Written in place, they keep their owner.
 	return errors.Join(p.serverLog.Chown(int(p.account.uid), -1),
 		p.data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
 		p.data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600))
@@ -173,12 +177,12 @@ func (p *privatePostgres) supervise(ctx context.Context) {
 	}
 }
 
-// runs reports whether the server runs. Callers poll it: only the server's parent could wait for its end.
+// runs reports whether the server runs. Callers poll, as only its parent could wait for its end.
 func (p *privatePostgres) runs() bool {
 	if p.isPostmaster(p.process.Pid) {
 		return true
 	}
-	// A child process has no arguments until it runs the program, and after its end stays a zombie until it is waited for.
+	// A child has no arguments until it runs the program, and stays a zombie until waited for.
 	ended, err := syscall.Wait4(p.process.Pid, nil, syscall.WNOHANG, nil)
 	return err == nil && ended == 0
 }
@@ -224,7 +228,7 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	}
 }
 
-// launch starts a server of the data directory's version. The server outlives a Cairn that is killed.
+// launch starts a server of the data directory's version, which outlives a Cairn that is killed.
 func (p *privatePostgres) launch() (*os.Process, error) {
 	version, err := p.data.ReadFile("PG_VERSION")
 	if err != nil {
@@ -250,9 +254,10 @@ func (p *privatePostgres) launch() (*os.Process, error) {
 	return cmd.Process, nil
 }
 
-// findPostmaster returns the running server of this data directory, or nil. It removes stale lock files, with which PostgreSQL
-// would not start: after a crash they may be empty, or name a zombie or a process of another program. Processes that
-// survive of the old server still keep a new one away, by shared memory whose key is the data directory's inode.
+// findPostmaster returns the running server of this data directory, or nil. It removes stale lock
+// files, with which PostgreSQL would not start: after a crash they may be empty, or name a zombie
+// or a process of another program. Processes that survive of the old server still keep a new one
+// away, by shared memory whose key is the data directory's inode.
 func (p *privatePostgres) findPostmaster() (*os.Process, error) {
 	for _, name := range []string{"postmaster.pid", serverSocketName + ".lock"} {
 		text, err := p.data.ReadFile(name)
@@ -275,7 +280,7 @@ func (p *privatePostgres) findPostmaster() (*os.Process, error) {
 	return nil, nil
 }
 
-// mayListen reports whether a process, in whatever container, may listen on the socket in dir. In doubt it is true.
+// mayListen reports whether a process, in whatever container, may listen on the socket in dir.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
@@ -287,8 +292,9 @@ func mayListen(dir *os.File) bool {
 // oneLine returns a program's output as one line, for an error message.
 func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
 
-// stop ends the server and gives up the lock. A fast shutdown closes connections and writes a checkpoint. If that takes too
-// long, an immediate one follows, after which the next start recovers.
+// stop ends the server and gives up the lock. A fast shutdown closes connections and writes a
+// checkpoint. If that takes too long, an immediate one follows, after which the next start
+// recovers.
 func (p *privatePostgres) stop() error {
 	p.cancel()
 	p.supervision.Wait()
@@ -312,8 +318,9 @@ func (p *privatePostgres) stop() error {
 	return fmt.Errorf("the private PostgreSQL, process %d, does not end", p.process.Pid)
 }
 
-// privateConfig returns how to connect to the server of an open data directory, as role cairn. It is valid until dir is
-// closed: the path of a socket has at most 107 bytes, so clients reach it through the descriptor.
+// privateConfig returns how to connect to the server of an open data directory, as role cairn. It
+// is valid until dir is closed: the path of a socket has at most 107 bytes, so clients reach it
+// through the descriptor.
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 	// libpq's variables are for other servers. pgx reads them, and no keyword overrides PGSERVICE.
 	for _, entry := range os.Environ() {
@@ -324,8 +331,8 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 	return pgxpool.ParseConfig(fmt.Sprintf("host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
 }
 
-// findPrivatePostgres returns how to connect to the running server of a state directory, and a function to call once no
-// connection is opened any more. It starts no server.
+// findPrivatePostgres returns how to connect to the running server of a state directory, and a
+// function to call once no connection is opened any more. It starts no server.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if err != nil {
@@ -355,8 +362,8 @@ type cluster struct {
 // dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// isPostmaster reports whether a process is the server of this data directory, by its OS user and its arguments. Anyone may
-// read these, and a process that has ended has none.
+// isPostmaster reports whether a process is the server of this data directory, by its OS user and
+// its arguments. Anyone may read these, and a process that has ended has none.
 func (c cluster) isPostmaster(pid int) bool {
 	proc := fmt.Sprintf("/proc/%d", pid)
 	info, err := os.Stat(proc)
@@ -368,8 +375,9 @@ func (c cluster) isPostmaster(pid int) bool {
 	return err == nil && filepath.Base(program) == "postgres" && strings.Contains("\x00"+arguments, "\x00-D\x00"+c.dataDir()+"\x00")
 }
 
-// findCluster returns the cluster of a state directory: there, or for root below fallback. If there is none, the error is
-// fs.ErrNotExist. It takes an existing cluster wherever createCluster would put one today: a new one would be empty.
+// findCluster returns the cluster of a state directory: there, or for root below fallback. If there
+// is none, the error is fs.ErrNotExist. It takes an existing cluster wherever createCluster would
+// put one today: a new one would be empty.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -392,9 +400,9 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	return c, nil
 }
 
-// createCluster creates a cluster in the state directory. Its server runs as the user that runs Cairn; for root, as the owner
-// of the state directory, or as user postgres if that is root. If this user cannot reach the state directory, the cluster
-// goes into a folder below fallback.
+// createCluster creates a cluster in the state directory. Its server runs as the user that runs
+// Cairn; for root, as the owner of the state directory, or as user postgres if that is root. If
+// this user cannot reach the state directory, the cluster goes into a folder below fallback.
 func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
 	info, err := os.Stat(stateDir)
 	if err != nil {
@@ -427,8 +435,9 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 	return c, nil
 }
 
-// create creates the data directory, with role and database. It gets its name last, so that an interrupted attempt is never
-// taken for a complete one. The error is fs.ErrPermission if the server's OS user cannot reach the folder.
+// create creates the data directory, with role and database. It gets its name last, so that an
+// interrupted attempt is never taken for a complete one. The error is fs.ErrPermission if the
+// server's OS user cannot reach the folder.
 func (c cluster) create(ctx context.Context) error {
 	programs, err := findServerPrograms("")
 	if err != nil {
@@ -471,8 +480,7 @@ type serverAccount struct {
 	credential *syscall.Credential // that root switches to; nil if Cairn does not run as root
 }
 
-// accountOf returns the account of the result of a look-up, without its supplementary groups: a server needs only its data
-// directory.
+// accountOf returns the account of the result of a look-up, without its supplementary groups.
 func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 	if err != nil {
 		return serverAccount{}, fmt.Errorf("look up an OS user, whose name peer authentication needs: %w", err)
@@ -487,8 +495,8 @@ func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 	return account, nil
 }
 
-// command prepares a program that runs as the account, without Cairn's environment, and in a process group of its own, so
-// that Ctrl-C in a terminal reaches Cairn alone.
+// command prepares a program that runs as the account, without Cairn's environment, and in a
+// process group of its own, so that Ctrl-C in a terminal reaches Cairn alone.
 func (a serverAccount) command(ctx context.Context, dir, program string, arguments ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, arguments...)
 	cmd.Dir = dir
@@ -501,8 +509,9 @@ func (a serverAccount) command(ctx context.Context, dir, program string, argumen
 // ownerOf returns the id of the owner of a file or process.
 func ownerOf(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// findServerPrograms returns the folder with initdb and postgres of a major version; for "" of the newest one, which must be
-// at least 15. It searches the folders that match patterns; without patterns, PATH and the folders of distributions.
+// findServerPrograms returns the folder with initdb and postgres of a major version; for "" of the
+// newest one, which must be at least 15. It searches the folders that match patterns; without
+// patterns, PATH and the folders of distributions.
 func findServerPrograms(version string, patterns ...string) (dir string, err error) {
 	if patterns == nil { // Debian, Red Hat, SUSE, Alpine
 		patterns = append(filepath.SplitList(os.Getenv("PATH")),
@@ -530,8 +539,8 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 	return dir, nil
 }
 
-// serverPrograms returns the real folder of initdb and postgres, and their major version, or 0 if they are not both in the
-// folder. Root runs only programs that belong to root.
+// serverPrograms returns the real folder of initdb and postgres, and their major version, or 0 if
+// they are not both in the folder. Root runs only programs that belong to root.
 func serverPrograms(folder string) (dir string, major int) {
 	postgres, _ := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
 	dir = filepath.Dir(postgres)

@@ -29,7 +29,7 @@ type folderReport struct {
 	Findings  []finding  `json:"findings"`
 }
 
-// tileGrid is the grid of the tiles of one CRS and pixel size. A cell is as large as the step from one tile to the next.
+// tileGrid is the grid of the tiles of one CRS and pixel size, a cell for each step between tiles.
 type tileGrid struct {
 	CRS     string  `json:"crs"`
 	Pixel   string  `json:"-"` // the pixel's height to six digits
@@ -115,7 +115,7 @@ func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.
 	return result, err
 }
 
-// getReport answers GET /api/v1/datasets/{id}/report in JSON, or as text if the client accepts that.
+// getReport answers GET /api/v1/datasets/{id}/report in JSON, or as text for Accept: text/plain.
 func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 	d, err := s.pathDataset(r)
 	if err != nil {
@@ -298,8 +298,8 @@ func (g tileGrid) args(datasetID int64) []any {
 	return []any{datasetID, g.CRS, g.Pixel, g.X, g.Y, g.East, g.North}
 }
 
-// grids returns the grids with the most tiles, and their gaps. Step and origin of a grid are those of the median tile, so
-// that a few misplaced tiles do not move it.
+// grids returns the grids with the most tiles, and their gaps. Step and origin of a grid are those
+// of the median tile, so that a few misplaced tiles do not move it.
 func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups"), d.ID)
 	if err != nil {
@@ -313,7 +313,7 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 		if err := q.QueryRow(ctx, reportQuery("origin"), g.args(d.ID)...).Scan(&g.X, &g.Y); err != nil {
 			return nil, fmt.Errorf("find the origin of a grid: %w", err)
 		}
-		runs, err := g.tileRuns(ctx, q, d.ID)
+		runs, err := collect[cellRun](ctx, q, "read the cells of a grid", reportQuery("cells"), g.args(d.ID)...)
 		if err != nil {
 			return nil, err
 		}
@@ -325,28 +325,12 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 	return grids, nil
 }
 
-// tileRuns returns the cells of the grid that have a tile, row by row.
-func (g tileGrid) tileRuns(ctx context.Context, q querier, datasetID int64) (runs []cellRun, err error) {
-	var cell cellRun
-	rows, _ := q.Query(ctx, reportQuery("cells"), g.args(datasetID)...) // its error comes back from ForEachRow
-	_, err = pgx.ForEachRow(rows, []any{&cell.Row, &cell.From, &cell.To}, func() error {
-		if n := len(runs); n > 0 && runs[n-1].Row == cell.Row && runs[n-1].To == cell.From-1 {
-			runs[n-1].To = cell.To
-		} else {
-			runs = append(runs, cell)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read cells: %w", err)
-	}
-	return runs, nil
-}
-
-// gapsBetween returns the cells without a tile that tiles enclose, by the runs of cells with a tile, row by row. If tiles
-// fill seven eighths of the rectangle around them, it returns all empty cells of the rectangle.
+// gapsBetween returns the cells without a tile that tiles enclose, by the runs of cells with a
+// tile, row by row. If tiles fill seven eighths of the rectangle around them, it returns all empty
+// cells of the rectangle.
 //
-// It goes through the rows with a union-find over the gaps: gaps that touch are one set, and set 0 is the outside.
+// It goes through the rows with a union-find over the gaps: gaps that touch are one set, and set 0
+// is the outside.
 func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil

@@ -59,10 +59,17 @@ FROM (:tiles) t
 WHERE crs = $2 AND pixel = $3
 
 -- query cells
--- Every cell with a tile.
-SELECT DISTINCT r AS row, c AS from, c AS to
-FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
-ORDER BY r, c
+-- The runs of cells with a tile. In a run, column minus rank is constant.
+SELECT row, min(c) AS from, max(c) AS to
+FROM (
+  SELECT row, c, c - row_number() OVER (PARTITION BY row ORDER BY c) AS run
+  FROM (
+    SELECT DISTINCT r AS row, c
+    FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
+  ) cells
+) cells
+GROUP BY row, run
+ORDER BY row, min(c)
 
 -- query unread
 -- Files that cannot be read, unsupported ones with the extension of readable ones, and files without an extent.

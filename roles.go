@@ -76,10 +76,8 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	v.check(in.Permissions != nil, "permissions", "missing", "is required; an empty list allows nothing")
-	if err := v.err(); err != nil {
-		return err
+	if in.Permissions == nil {
+		return invalid{{"permissions", "missing", "is required; an empty list allows nothing"}}.err()
 	}
 	var created role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
@@ -118,7 +116,7 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, after)
 }
 
-// deleteRole answers DELETE /api/v1/roles/{id}. Users who hold the role get the one that reassign names.
+// deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=, its holders get that role instead.
 func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		old, err := s.pathRole(r, tx)
@@ -205,7 +203,7 @@ func (c *roleChange) check() error {
 // errBuiltIn is the 409 of a change to a role that the code relies on.
 var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in", detail: "The role admin cannot be changed or removed, nor member renamed or removed."}
 
-// createRole creates a role, with an audit row. The actor must hold the permissions of the role. The caller holds lockAccess.
+// createRole creates a role whose permissions the actor must hold. The caller holds lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `
 		INSERT INTO roles (name, description)
@@ -250,8 +248,9 @@ func grantPermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string
 	return err
 }
 
-// changeRole changes a role. The actor must hold its old and its new permissions. New permissions void the password tokens
-// of the role's holders: those were made when the role allowed something else. The caller holds lockAccess.
+// changeRole changes a role. The actor must hold its old and its new permissions. New permissions
+// void the password tokens of the role's holders: those were made when the role allowed something
+// else. The caller holds lockAccess.
 func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	const update = `
 		UPDATE roles
@@ -289,9 +288,9 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
 }
 
-// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role with holders is a 409. The
-// actor must hold the permissions of both roles. Messages for the role's holders are not passed on to holders of the
-// other one. The caller holds lockAccess.
+// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role
+// with holders is a 409. The actor must hold the permissions of both roles. Messages for the role's
+// holders are not passed on to holders of the other one. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const readdress = `
 		UPDATE system_messages
@@ -327,7 +326,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
 }
 
-// reassignRole gives the holders of a role the one of that name instead, and returns it. It voids their password tokens.
+// reassignRole gives the holders of a role another one, and voids their password tokens.
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
 		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id),

@@ -34,6 +34,7 @@ type server struct {
 	hasher      *passwordHasher
 	analyzer    *analyzer
 	places      *callerLimit     // at most half of the pool for one caller
+	guesses     *callerLimit     // one undecided attempt at an account from a network
 	expensive   *callerLimit     // one expensive request for each caller
 	slots       chan struct{}    // holds an element for each expensive request that runs
 	life        time.Duration    // how long this instance counts as living after its last sign

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// supervisor holds what systemd passed in the environment; see sd_notify(3), sd_listen_fds(3) and sd_watchdog_enabled(3).
-// The zero value is no systemd.
+// supervisor holds what systemd passed in the environment; see sd_notify(3), sd_listen_fds(3) and
+// sd_watchdog_enabled(3). The zero value is no systemd.
 type supervisor struct {
 	notifySocket string        // for the states of the service
 	sockets      int           // how many were passed, from descriptor 3 on
@@ -34,8 +34,8 @@ func findSupervisor(env []string) supervisor {
 	return s
 }
 
-// listen returns the socket that systemd passed, else a new one on the address. In a socket of systemd's, connections wait
-// while the service restarts.
+// listen returns the socket that systemd passed, else a new one on the address. In a socket of
+// systemd's, connections wait while the service restarts.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"} {
@@ -69,8 +69,8 @@ func (s supervisor) notify(state string) error {
 	return nil
 }
 
-// keepWatchdog notifies the watchdog as long as the service answers GET /health over its own listener. The answer may be
-// that the database is down: a restart would not help.
+// keepWatchdog notifies the watchdog as long as the service answers GET /health over its own
+// listener. The answer may be that the database is down: a restart would not help.
 func (s *server) keepWatchdog(ctx context.Context, door net.Addr) {
 	if s.cfg.supervisor.watchdog == 0 {
 		return

@@ -46,7 +46,7 @@ type attempt struct {
 	rules            []throttleRule
 	account, network []byte // account is empty for a registration
 	known            bool   // the account has signed in from this network; set by check
-	leave            func() // gives back the turns that hashCounted has taken
+	leave            func() // lets the next attempt go on: see hashCounted
 }
 
 // throttleKey returns the HMAC of a name of that kind.
@@ -149,7 +149,7 @@ func (a *attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 			return nil
 		})
 	}
-	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	err := inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil || !throttled {
 			return err
 		}
@@ -217,29 +217,23 @@ func (k key) endSiege(ctx context.Context, q querier, userID string) error {
 	return err
 }
 
-// hashCounted runs work, which hashes a password, once the attempt has a turn and a core and is counted. The caller
-// calls a.leave when the attempt is decided. Until then further attempts at the same account from the same network
-// wait in line, so that many right passwords at once do not count as many guesses. An attempt that is throttled does
-// not wait, and one that waits in vain (503) is not counted.
-func (s *server) hashCounted(ctx context.Context, address netip.Addr, a *attempt, work func() error) error {
+// hashCounted runs work, which hashes a password, once a core is free and the attempt is counted. The
+// caller calls a.leave when the attempt is decided. Until then further attempts at the same account from
+// the same network wait in line, so that many right passwords at once do not count as many guesses. An
+// attempt that is throttled does not wait, and one that waits in vain (503) is not counted.
+func (s *server) hashCounted(ctx context.Context, a *attempt, work func() error) (err error) {
 	if err := a.check(ctx, s.db); err != nil {
 		return err
 	}
-	leaveNetwork, err := s.hasher.enterNetwork(ctx, address)
-	if err != nil {
+	if a.leave, err = s.guesses.enter(ctx, string(a.account)+string(a.network)); err != nil {
 		return err
 	}
-	a.leave = leaveNetwork
-	leaveAccount, err := s.hasher.enter(ctx, string(a.account)+string(a.network), 1, maxHashesNetwork)
-	if err == nil {
-		a.leave = func() { leaveAccount(); leaveNetwork() }
-		err = s.hasher.withCore(ctx, func() error {
-			if err := a.count(ctx, s.db); err != nil {
-				return err
-			}
-			return work()
-		})
-	}
+	err = s.hasher.withCore(ctx, func() error {
+		if err := a.count(ctx, s.db); err != nil {
+			return err
+		}
+		return work()
+	})
 	if err != nil {
 		a.leave()
 	}

@@ -388,20 +388,16 @@ func TestFaultIsNoFailure(t *testing.T) {
 	leave := ts.takeCores()
 	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
-	if _, err := ts.hasher.hash(ctx, netip.MustParseAddr("198.51.100.1"), testPassword); err != errBusy {
+	if _, err := ts.hasher.hash(ctx, testPassword); err != errBusy {
 		t.Errorf("the time runs out: %v", err)
 	}
-	ts.hasher.mu.Lock()
-	ts.hasher.lines[coreLine].length += maxHashesWaiting * ts.hasher.cores
-	ts.hasher.mu.Unlock()
+	ts.hasher.waiting.Add(int64(maxHashesWaiting * cap(ts.hasher.cores)))
 	for range 20 {
 		for path, body := range map[string]any{loginPath: login, "/api/v1/auth/register": register} {
 			ts.client().refused(503, "busy", "POST", path, body, "X-Forwarded-For: 198.51.100.1")
 		}
 	}
-	ts.hasher.mu.Lock()
-	ts.hasher.lines[coreLine].length -= maxHashesWaiting * ts.hasher.cores
-	ts.hasher.mu.Unlock()
+	ts.hasher.waiting.Add(-int64(maxHashesWaiting * cap(ts.hasher.cores)))
 	leave()
 	if n := ts.queryInt(all); n != 1 {
 		t.Errorf("%d attempts are counted after the queue was full", n)
@@ -459,137 +455,44 @@ func TestConfirmationIsThrottled(t *testing.T) {
 // takeCores makes all cores busy until leave is called.
 func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
-	var leaves []func()
-	for range ts.hasher.cores {
-		leave, err := ts.hasher.enter(ts.t.Context(), coreLine, ts.hasher.cores, maxHashesWaiting)
-		if err != nil {
-			ts.t.Fatal(err)
-		}
-		leaves = append(leaves, leave)
+	for range cap(ts.hasher.cores) {
+		ts.hasher.cores <- struct{}{}
 	}
 	return func() {
-		for _, leave := range leaves {
-			leave()
+		for range cap(ts.hasher.cores) {
+			<-ts.hasher.cores
 		}
 	}
 }
 
-// TestHashQueue: a network waits in its own line, which has a bound and few of whose requests wait for a core at a
-// time, so that others need not wait for all of them.
+// TestHashQueue: few requests of one network wait for a core at a time, so that others need not wait for all of them.
 func TestHashQueue(t *testing.T) {
 	t.Parallel()
 	ts := startThrottled(t)
-	names := make([]string, maxHashesNetwork+1)
-	for i := range names {
-		names[i] = fmt.Sprint("user", i)
-		ts.addUserCheaply(names[i])
+	const logins = 30
+	for i := range logins {
+		ts.addUserCheaply(fmt.Sprint("user", i))
 	}
 	leave := ts.takeCores()
-	length := func(line string) int {
-		ts.hasher.mu.Lock()
-		defer ts.hasher.mu.Unlock()
-		if ts.hasher.lines[line] == nil {
-			return 0
-		}
-		return ts.hasher.lines[line].length
-	}
 	answers := make(chan answer)
-	for i := range maxHashesNetwork {
-		go func() { answers <- ts.client().guess(names[i], testPassword, "198.51.100.1") }()
+	for i := range logins {
+		address := "198.51.100.1"
+		if i == 0 {
+			address = "198.51.100.2"
+		}
+		go func() { answers <- ts.client().guess(fmt.Sprint("user", i), testPassword, address) }()
 	}
-	waitFor(t, "the network's line to fill", func() bool { return length("network 198.51.100.1") == maxHashesNetwork })
-	body := map[string]string{"username": names[maxHashesNetwork], "password": testPassword}
-	a := ts.client().refused(503, "busy", "POST", loginPath, body, "X-Forwarded-For: 198.51.100.1")
-	if a.header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
-	go func() { answers <- ts.client().guess(names[maxHashesNetwork], testPassword, "198.51.100.2") }()
-	waitFor(t, "all with a turn to wait for a core", func() bool { return length(coreLine) == ts.hasher.cores+maxNetworkTurns+1 })
+	waitFor(t, "the logins to wait for a core", func() bool { return ts.hasher.waiting.Load() == int64(ts.places.size+1) })
 	ts.client().must(200, "GET", "/health", nil)
 	leave()
-	for range names {
+	for range logins {
 		if a := <-answers; a.status != http.StatusOK {
 			t.Errorf("a login that waited: %s", a.body)
 		}
 	}
-	waitFor(t, "the lines to be forgotten", func() bool { // the last login gives its turn back after its answer
-		ts.hasher.mu.Lock()
-		defer ts.hasher.mu.Unlock()
-		return len(ts.hasher.lines) == 0
+	waitFor(t, "the lines to be forgotten", func() bool { // the last login leaves after its answer
+		ts.guesses.mu.Lock()
+		defer ts.guesses.mu.Unlock()
+		return len(ts.guesses.callers) == 0
 	})
-}
-
-// TestSweep: what has expired goes, by one instance at a time, and nothing else does.
-func TestSweep(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	ctx := context.Background()
-	c := ts.signIn("ada", datasetRead)
-	for _, column := range []string{"ended_at", "idle_expires_at", "expires_at"} {
-		ts.client().login("ada", testPassword)
-		ts.exec(`UPDATE sessions SET ` + column + ` = now() - interval '2 days' WHERE id = (SELECT id FROM sessions ORDER BY created_at DESC LIMIT 1)`)
-	}
-	ts.addToken("ada", "old", datasetRead)
-	ts.addToken("ada", "new", datasetRead)
-	ts.exec(`UPDATE api_tokens SET expires_at = now() - interval '31 days' WHERE name = 'old'`)
-	ts.exec(`UPDATE throttles SET expires_at = now() WHERE account = ''`)
-	ts.exec(`UPDATE password_tokens SET expires_at = now()`)
-	// More than a batch of what anyone can cause.
-	ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) SELECT i::text::bytea, '', 1, now() FROM generate_series(1, 3500) i`)
-	ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at) SELECT gen_random_uuid(), u.id, now() - interval '2 days', now() FROM generate_series(1, 2500), users u WHERE username = 'ada'`)
-	left := `SELECT (SELECT count(*) FROM sessions) * 100000 + (SELECT count(*) FROM api_tokens) * 10000 + (SELECT count(*) FROM throttles) * 10 + (SELECT count(*) FROM password_tokens)`
-	other, err := ts.db.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := advisoryLock(ctx, other, lockSweep); err != nil {
-		t.Fatal(err)
-	}
-	if err := sweep(ctx, ts.db); err != nil {
-		t.Fatal(err)
-	}
-	if n := ts.queryInt(left); n != 2504*100000+2*10000+3503*10+1 {
-		t.Errorf("swept beside another: %d left", n)
-	}
-	if err := other.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := sweep(ctx, ts.db); err != nil {
-		t.Fatal(err)
-	}
-	if n := ts.queryInt(left); n != 1*100000+1*10000+2*10 {
-		t.Errorf("after the sweep: %d left", n)
-	}
-	c.must(200, "GET", mePath, nil)
-}
-
-// TestThrottleLocks: successes, failures and the end of sieges of the same accounts at once do not wait for each other
-// in a circle.
-func TestThrottleLocks(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	k := ts.keys.Load().keys[0]
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for j := range 50 {
-				user := credentials{userID: fmt.Sprint("user", (i+j)%3)}
-				a := k.newGuess(user, "", netip.AddrFrom4([4]byte{10, 0, 0, byte((i * j) % 3)}))
-				err := a.count(t.Context(), ts.db)
-				if p, ok := errors.AsType[*problem](err); ok && p.status == 429 {
-					err = nil
-				}
-				if err == nil {
-					err = pgx.BeginFunc(t.Context(), ts.db, func(tx pgx.Tx) error { return a.forgive(t.Context(), tx) })
-				}
-				if err == nil && i == 0 {
-					err = k.endSiege(t.Context(), ts.db, user.userID)
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// certificate is the service's certificate and key, from two files that are checked for each new connection. So a renewal
-// takes effect with the next connection, and open ones stay.
+// certificate is the service's certificate and key, from two files that are checked for each new
+// connection. So a renewal takes effect with the next connection, and open ones stay.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -30,8 +30,8 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, 
 	return c, nil
 }
 
-// current is for tls.Config.GetCertificate. If the new files are not a valid pair, as between the writing of one and the
-// other, it returns the old pair.
+// current is for tls.Config.GetCertificate. If the new files are not a valid pair, as between the
+// writing of one and the other, it returns the old pair.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,8 +46,8 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.pair, nil
 }
 
-// refresh reads the files if they changed since they were last read without an error. After an error it reads them each
-// time: the cause may lie elsewhere, as in the mode of a directory.
+// refresh reads the files if they changed since they were last read without an error. After an
+// error it reads them each time: the cause may lie elsewhere, as in the mode of a directory.
 func (c *certificate) refresh() error {
 	seen := ""
 	for _, name := range []string{c.certFile, c.keyFile} {

@@ -27,7 +27,7 @@ type user struct {
 	LastLoginAt *time.Time `json:"last_login_at"`
 }
 
-// tag returns the user's entity tag, for If-Match. It leaves out the last login, which no edit can overwrite.
+// tag returns the user's entity tag, for If-Match. The last login, which no edit sets, is left out.
 func (u user) tag() string {
 	u.LastLoginAt = nil
 	body, _ := encodeJSON(u) // never fails: the fields are text, times and lists
@@ -59,8 +59,8 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q in a name or e-mail
-// address. sort names the order; a minus before it reverses it.
+// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q
+// in a name or e-mail address. sort names the order; a minus before it reverses it.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
@@ -160,10 +160,8 @@ func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error 
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	v.check(in.Roles != nil, "roles", "missing", "is required; an empty list takes all roles away")
-	if err := v.err(); err != nil {
-		return err
+	if in.Roles == nil {
+		return invalid{{"roles", "missing", "is required; an empty list takes all roles away"}}.err()
 	}
 	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return replaceRoles(ctx, tx, by, target, in.Roles)
@@ -247,8 +245,8 @@ func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// actOnUser runs do on the user of the path, under lockAccess. It checks first that the caller may act on this user, and
-// that If-Match, if given, names the user's entity tag.
+// actOnUser runs do on the user of the path, under lockAccess. It checks first that the caller may
+// act on this user, and that If-Match, if given, names the user's entity tag.
 func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
 	id, err := pathUUID(r, "id")
 	if err != nil {
@@ -280,7 +278,7 @@ type userFilter struct {
 	status, part, role *string // nil: any
 }
 
-// userOrder is an order of the list of users. Two keys place a user in it: the one from key, and the id.
+// userOrder is an order of the list of users. A key and the id place each user in it.
 type userOrder struct {
 	first string            // a key before that of every user
 	key   func(user) string // in text
@@ -311,9 +309,10 @@ func userOrders() map[string]userOrder {
 
 // listUsers returns up to limit users after the keys in after.
 //
-// The plain list by name is a prepared statement. Its constant limit, maxPage and one, lets PostgreSQL keep the plan.
-// All else is planned for its values. A search takes its hits from the next 10,000 users, if these fill the page: the
-// planner cannot know how hits are spread over the order. Otherwise it finds all hits by their index and sorts them.
+// The plain list by name is a prepared statement. Its constant limit, maxPage and one, lets
+// PostgreSQL keep the plan. All else is planned for its values. A search takes its hits from the
+// next 10,000 users, if these fill the page: the planner cannot know how hits are spread over the
+// order. Otherwise it finds all hits by their index and sorts them.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -365,8 +364,8 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns the first two in the
-// form in which they are stored.
+// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns
+// the first two in the form in which they are stored.
 func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
 	name, ok := normalizeUsername(username)
 	v.check(!slices.Contains([]string{"operator", "cairn"}, name), "username", "reserved", "names the command line or the service in the audit log")
@@ -380,24 +379,24 @@ func checkIdentity(v *invalid, username string, email *string, displayName strin
 	return name, email
 }
 
-// normalizeUsername returns the name in lower case, and whether it is a valid user name. Names are ASCII, so that no two
-// look alike, and have no @, so that none is an e-mail address.
+// normalizeUsername returns the name in lower case, and whether it is a valid user name. Names are
+// ASCII, so that no two look alike, and have no @, so that none is an e-mail address.
 func normalizeUsername(name string) (string, bool) {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1]) && strings.Trim(name, letters+"._-") == ""
 	return strings.ToLower(name), ok
 }
 
-// normalizeEmail returns the address in lower case, and whether it has the shape of an e-mail address. Users sign in with
-// it; Cairn sends no mail.
+// normalizeEmail returns the address in lower case, and whether it has the shape of an e-mail
+// address. Users sign in with it; Cairn sends no mail.
 func normalizeEmail(address string) (string, bool) {
 	local, host, _ := strings.Cut(address, "@")
 	odd := strings.ContainsFunc(local+host, func(c rune) bool { return c <= ' ' || c > '~' || c == '@' })
 	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
 }
 
-// isLine reports whether text is one line of low to high code points, without control characters, non-characters and
-// characters that reverse the direction of writing.
+// isLine reports whether text is one line of low to high code points, without control characters,
+// non-characters and characters that reverse the direction of writing.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -408,8 +407,7 @@ func isLine(text string, low, high int) bool {
 // errEmailTaken is the 409 of an e-mail address that another user has.
 var errEmailTaken = &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
 
-// createUser creates a user, with an audit row. The actor must hold every permission of the roles. The caller holds
-// lockAccess.
+// createUser creates a user whose permissions the actor must hold. The caller holds lockAccess.
 func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
 	if err := by.coversRoles(ctx, tx, n.roles); err != nil {
 		return user{}, err
@@ -421,7 +419,7 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
 }
 
-// coversRoles is the subset rule for the permissions of these roles together. A name without a role is a 422.
+// coversRoles is the subset rule for the permissions of these roles. An unknown role is a 422.
 func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {
@@ -430,8 +428,8 @@ func (a actor) coversRoles(ctx context.Context, q querier, names []string) error
 	return a.covers(granted)
 }
 
-// insertUser adds a row for a user and grants the roles. A name or e-mail address that is taken is a problem 409.
-// The caller holds lockAccess.
+// insertUser adds a row for a user and grants the roles. A name or e-mail address that is taken is
+// a problem 409. The caller holds lockAccess.
 func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		INSERT INTO users (username, email, display_name, status, password_hash)
@@ -448,7 +446,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	return getUser(ctx, tx, id)
 }
 
-// nameTaken returns the 409 of a user name or e-mail address that is taken; any other err it wraps with doing.
+// nameTaken returns the 409 of a taken user name or e-mail address, else err wrapped with doing.
 func nameTaken(doing string, err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
@@ -459,12 +457,12 @@ func nameTaken(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// userChange holds the new fields of a user. A nil field stays unchanged; an empty e-mail address removes it.
+// userChange holds the new fields of a user. Nil is no change; an empty e-mail address removes it.
 type userChange struct {
 	username, email, displayName, status *string
 }
 
-// check returns a 422 if a field is invalid. It puts user name and e-mail address into the form in which they are stored.
+// check returns a 422 if a field is invalid. It normalizes user name and e-mail address.
 func (c *userChange) check() error {
 	var v invalid
 	username, email := checkIdentity(&v, *cmp.Or(c.username, new("any")), c.email, *cmp.Or(c.displayName, new("")))
@@ -476,8 +474,9 @@ func (c *userChange) check() error {
 	return v.err()
 }
 
-// changeUser changes a user. A new status voids the user's password token and logins that began before it; a status other
-// than active also ends all sessions and API tokens. The caller holds lockAccess and has checked the target.
+// changeUser changes a user. A new status voids the user's password token and logins that began
+// before it; a status other than active also ends all sessions and API tokens. The caller holds
+// lockAccess and has checked the target.
 func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userChange) error {
 	const query = `
 		UPDATE users
@@ -511,8 +510,9 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles gives the user these roles instead of the old ones. The actor must hold the permissions of both. It voids
-// the user's password token. The caller holds lockAccess and has checked the target.
+// replaceRoles gives the user these roles instead of the old ones. The actor must hold the
+// permissions of both. It voids the user's password token. The caller holds lockAccess and has
+// checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const takeAway = `
 		WITH roles AS (DELETE FROM user_roles WHERE user_id = $1),
@@ -536,8 +536,9 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, after.Roles)
 }
 
-// deleteUser deletes a user with sessions, API tokens and roles. Messages and audit rows of the user stay, and nobody gets
-// the user name again. The caller holds lockAccess and has checked the target.
+// deleteUser deletes a user with sessions, API tokens and roles. Messages and audit rows of the
+// user stay, and nobody gets the user name again. The caller holds lockAccess and has checked the
+// target.
 func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	if err := endEverything(ctx, tx, by, target); err != nil {
 		return err
@@ -551,8 +552,8 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 // resetTTL is how long the token of a password reset is valid.
 const resetTTL = 15 * time.Minute
 
-// startPasswordReset creates the token with which the user can set another password. The caller holds lockAccess and has
-// checked the target.
+// startPasswordReset creates the token with which the user can set another password. The caller
+// holds lockAccess and has checked the target.
 func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
 	token, err := createPasswordToken(ctx, tx, target.ID, resetTTL)
 	if err != nil {
