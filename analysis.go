@@ -149,14 +149,19 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
+	waits, user := s.analyzer.waits, principalOf(r).User.ID
+	if wait > 0 {
+		if err := waits.enter(user); err != nil {
+			return err
+		}
+		defer waits.leave(user)
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
 	a, err := s.pathAnalysis(r)
 	for before := a.State; err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil; {
-		if err = s.analyzer.waits.wait(ctx, principalOf(r).User.ID, watch{a.ID, a.State}); err != nil {
-			break
-		}
+		waits.wait(ctx, watch{a.ID, a.State})
 		if errors.Is(r.Context().Err(), context.DeadlineExceeded) {
 			break // a request that began during an outage of the database has less time
 		}
@@ -194,9 +199,9 @@ type poller struct {
 	waiting int
 }
 
-// wait returns when the state may have changed, or when ctx ends. It returns a problem 429 if too
-// many requests of the user wait already.
-func (w *analysisWaits) wait(ctx context.Context, user string, what watch) error {
+// enter counts a request of a user that may wait, or returns a problem 429. It comes before the
+// database is asked, so that refusals are cheap.
+func (w *analysisWaits) enter(user string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiting[user] >= maxWaiting {
@@ -204,6 +209,21 @@ func (w *analysisWaits) wait(ctx context.Context, user string, what watch) error
 			detail: fmt.Sprintf("%d of your requests wait for analyses already.", maxWaiting)}
 	}
 	w.waiting[user]++
+	return nil
+}
+
+// leave undoes enter.
+func (w *analysisWaits) leave(user string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting[user]--; w.waiting[user] == 0 {
+		delete(w.waiting, user)
+	}
+}
+
+// wait returns when the state may have changed, or when ctx ends.
+func (w *analysisWaits) wait(ctx context.Context, what watch) {
+	w.mu.Lock()
 	p := w.pollers[what]
 	if p == nil {
 		p = new(poller)
@@ -218,13 +238,10 @@ func (w *analysisWaits) wait(ctx context.Context, user string, what watch) error
 	case <-p.Done():
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if p.waiting--; p.waiting == 0 {
 		p.end()
 	}
-	if w.waiting[user]--; w.waiting[user] == 0 {
-		delete(w.waiting, user)
-	}
-	return nil
 }
 
 // poll asks for the state until that changes, no request waits, or the database returns an error. A

@@ -146,16 +146,21 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (entries []entry, besid
 		return nil, beside, err
 	}
 	defer f.Close()
-	for {
-		names, err := f.Readdirnames(256)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, beside, err
-		}
-		infos, errs := w.look(dir, names)
-		for i, name := range names {
+	var names []string
+	for err == nil {
+		var some []string
+		some, err = f.Readdirnames(256)
+		names = append(names, some...)
+		w.progress.Add(1)
+		err = cmp.Or(ctx.Err(), err)
+	}
+	if err != io.EOF {
+		return nil, beside, err
+	}
+	entries = make([]entry, 0, len(names)) // no larger than needed, where there may be a million
+	for batch := range slices.Chunk(names, 256) {
+		infos, errs := w.look(dir, batch)
+		for i, name := range batch {
 			e := entry{Path: encodeName(name)}
 			switch info := infos[i]; {
 			case errors.Is(errs[i], fs.ErrNotExist):
