@@ -284,7 +284,7 @@ func (n neighbours) add(dir *os.Root, raw, name string) {
 	}
 }
 
-// of is what changes with what a reader of that file may look at beside it: see sidecarOf.
+// of is what changes with what a reader of that file may look at beside it: see rasterOfSidecar.
 func (n neighbours) of(name string) int64 {
 	sum := nothingBeside + n[neighbour{false, stemSum(name)}]
 	for hasExtension(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
