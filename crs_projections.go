@@ -97,7 +97,7 @@ const (
 // projection converts between a CRS's coordinates and degrees on its datum. Unused fields are 0.
 //
 // It splits the formulas of EPSG Guidance Note 7-2 ("GN" below) into steps that methods share:
-//   - from the ellipsoid to a sphere of equal angles or areas, or to Gauss's, which fits a latitude best;
+//   - from the ellipsoid to a sphere of equal angles or areas, or to Gauss's of best fit;
 //   - a turn of the sphere, which brings its pole to the map's centre or beside its centre line;
 //   - from the sphere to a cone or cylinder, in metres from the origin;
 //   - the scale, the axes, the false origin and the unit.
