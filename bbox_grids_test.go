@@ -17,26 +17,26 @@ import (
 	"time"
 )
 
-// files are files in memory that lie in one directory.
+// files are the files of one directory, in memory.
 type files map[string]string
 
-// beside is the besideFunc of these files.
+// beside is a besideFunc.
 func (f files) beside(name string, limit int) ([]byte, bool, error) {
 	content, found := f[name]
 	return []byte(content[:min(limit, len(content))]), found, nil
 }
 
-// read reads one of the files; size is that of a file that begins with its content and goes on with zeros, 0 for
-// the content alone.
+// read reads the extent of one of the files. A size larger than its content's means that zeros
+// follow.
 func (f files) read(name string, size int64) extent {
 	content := f[name]
 	return readExtent(name, zeroPadded(content), max(size, int64(len(content))), f.beside)
 }
 
-// zeroPadded is content with zeros without end behind it.
+// zeroPadded is content that endless zeros follow.
 type zeroPadded string
 
-// ReadAt reads.
+// ReadAt implements io.ReaderAt.
 func (z zeroPadded) ReadAt(p []byte, off int64) (int, error) {
 	clear(p)
 	if off < int64(len(z)) {
@@ -45,12 +45,13 @@ func (z zeroPadded) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// utmPRJ is a .prj as Esri writes it, of a CRS without a code.
+// utmPRJ is Esri's .prj of a CRS without code.
 const utmPRJ = `PROJCS["WGS_1984_UTM_Zone_33N",GEOGCS["GCS_WGS_1984",DATUM["D_WGS_1984",SPHEROID["WGS_1984",6378137.0,298.257223563]],` +
 	`PRIMEM["Greenwich",0.0],UNIT["Degree",0.0174532925199433]],PROJECTION["Transverse_Mercator"],PARAMETER["False_Easting",500000.0],` +
 	`PARAMETER["False_Northing",0.0],PARAMETER["Central_Meridian",15.0],PARAMETER["Scale_Factor",0.9996],PARAMETER["Latitude_Of_Origin",0.0],UNIT["Meter",1.0]]`
 
-// TestWorldFile: the last resort of a TIFF, in both byte orders, classic and Big.
+// TestWorldFile: a world file gives the extent of a TIFF without georeferencing tags, in every kind
+// of TIFF.
 func TestWorldFile(t *testing.T) {
 	good := []float64{10, 49.25, 12, 50}
 	const lines = "0.5\n0\n0\n-0.25\n10.25\n49.875\n"
@@ -95,7 +96,7 @@ func TestWorldFile(t *testing.T) {
 		{"a world file half a pixel off", placed, "0.5\n0\n0\n-0.25\n10\n50\n", "", "ok", good, "0.791 pixels"},
 		{"a broken world file beside tags", placed, "x", "", "ok", good, "six numbers"},
 		{"with a .prj", bare, lines, utmPRJ, "ok", good, ""},
-		{"with a .prj that is none", bare, lines, "Projection UTM", "no_bbox", good, "not valid well-known text"},
+		{"with an invalid .prj", bare, lines, "Projection UTM", "no_bbox", good, "not valid well-known text"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := files{"a.tif": c.tiff, "a.tfw": c.world}
@@ -110,7 +111,7 @@ func TestWorldFile(t *testing.T) {
 	}
 }
 
-// zipOf is a ZIP archive of files of that many zeros.
+// zipOf returns a ZIP archive of files with that many zeros.
 func zipOf(t *testing.T, sizes map[string]int) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -134,7 +135,7 @@ func zipOf(t *testing.T, sizes map[string]int) string {
 	return b.String()
 }
 
-// TestHGT: the name says where, the size how fine.
+// TestHGT: the name gives the place of an HGT file, the size its resolution.
 func TestHGT(t *testing.T) {
 	const small, large, narrow, fine = 1201 * 1201 * 2, 3601 * 3601 * 2, 1801 * 3601 * 2, 7201 * 7201 * 2
 	var compressed bytes.Buffer
@@ -187,14 +188,14 @@ func TestHGT(t *testing.T) {
 	}
 }
 
-// dted builds the header of a DTED file.
+// dted returns the header of a DTED file.
 func dted(lon, lat, intervals, size, vertical, datum string) string {
 	uhl := "UHL1" + lon + lat + intervals + fmt.Sprintf("%-19s", "U") + size + "0"
 	dsi := fmt.Sprintf("DSI%138s%s%s", "", vertical, datum)
 	return fmt.Sprintf("%-80s%-648s%-2700s", uhl, dsi, "ACC")
 }
 
-// TestDTED: the User Header Label, where it lies, half a sample, swapped coordinates.
+// TestDTED: the extent follows from the User Header Label, wherever it lies.
 func TestDTED(t *testing.T) {
 	good := dted("0800000W", "0430000N", "03000300", "01210121", "MSL", "WGS84")
 	const size = 3428 + 121*(12+2*121)
@@ -208,10 +209,10 @@ func TestDTED(t *testing.T) {
 		crs, vertical string
 		says          string
 	}{
-		{"as it should be", good, size, "ok", box, "EPSG:4326", "", ""},
+		{"valid", good, size, "ok", box, "EPSG:4326", "", ""},
 		{"behind VOL and HDR labels", fmt.Sprintf("%-80s%-80s%s", "VOL1", "HDR1", good), size + 160, "ok", box, "EPSG:4326", "", ""},
 		{"swapped", dted("0430000N", "0800000W", "03000300", "01210121", "MSL", "WGS84"), size, "ok", box, "EPSG:4326", "", ""},
-		{"south and west of nought", dted("0010000W", "0010000S", "03000300", "01210121", "MSL", "WGS84"), size, "ok", []float64{-1 - post, -1 - post, post, post}, "EPSG:4326", "", ""},
+		{"south and west of 0", dted("0010000W", "0010000S", "03000300", "01210121", "MSL", "WGS84"), size, "ok", []float64{-1 - post, -1 - post, post, post}, "EPSG:4326", "", ""},
 		{"minutes and seconds", dted("0803036W", "0430000N", "03000300", "01210121", "MSL", "WGS84"), size, "ok", []float64{-80.51 - post, 43 - post, -79.51 + post, 44 + post}, "EPSG:4326", "", ""},
 		{"level 2 in the north", dted("0100000E", "0600000N", "00200010", "18013601", "E96", "WGS84"), 1e9, "ok", []float64{10 - 1./3600, 60 - 1./7200, 11 + 1./3600, 61 + 1./7200}, "EPSG:4326", "EPSG:5773", ""},
 		{"WGS 72", dted("0800000W", "0430000N", "03000300", "01210121", "MSL", "WGS72"), size, "ok", box, "EPSG:4322", "", ""},
@@ -233,7 +234,7 @@ func TestDTED(t *testing.T) {
 	}
 }
 
-// TestASCIIGrid: the keys of the header, in the forms that writers give them.
+// TestASCIIGrid: the header's keys are read in every form that programs write.
 func TestASCIIGrid(t *testing.T) {
 	good := []float64{10, 20, 14, 23}
 	for _, c := range []struct {
@@ -274,7 +275,7 @@ func TestASCIIGrid(t *testing.T) {
 	}
 }
 
-// TestEHdr: the raw formats with a .hdr.
+// TestEHdr: raw rasters are read by their .hdr.
 func TestEHdr(t *testing.T) {
 	good := []float64{10, 20, 14, 23}
 	for _, c := range []struct {
@@ -289,11 +290,11 @@ func TestEHdr(t *testing.T) {
 		{"signed by its nodata", "x.bsq", "nrows 3\nncols 4\nnbits 16\nnodata -1\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\n", 24, "no_bbox", good, "int16", ""},
 		{"floating-point grid", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\nbyteorder LSBFIRST\n", 48, "no_bbox", good, "float32", ""},
 		{"floating-point grid by centres", "x.flt", "ncols 4\nnrows 3\nxllcenter 10.5\nyllcenter 20.5\ncellsize 1\n", 48, "no_bbox", good, "float32", ""},
-		{"shorter than it says", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", 47, "no_bbox", good, "float32", "demands 48"},
+		{"shorter than its header demands", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", 47, "no_bbox", good, "float32", "demands 48"},
 		{"no place", "x.bil", "nrows 3\nncols 4\n", 12, "no_georef", nil, "uint8", "lacks its place"},
 		{"its own datum", "x.bil", "nrows 3\nncols 4\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\nprojection GEOGRAPHIC\ndatum WGS84\n", 12, "ok", good, "uint8", ""},
 		{"of ENVI", "x.bil", "ENVI\nsamples = 4\nlines = 3\n", 12, "unsupported", nil, "", "named .bil"},
-		{"so many bytes that they overflow", "x.bil", "nrows 2147483647\nncols 2147483647\nnbands 65535\nnbits 64\nulxmap 10\nulymap 22\nxdim 1\nydim 1\n", 12, "no_bbox",
+		{"more bytes than an integer holds", "x.bil", "nrows 2147483647\nncols 2147483647\nnbands 65535\nnbits 64\nulxmap 10\nulymap 22\nxdim 1\nydim 1\n", 12, "no_bbox",
 			[]float64{9.5, 22.5 - 2147483647, 9.5 + 2147483647, 22.5}, "uint64", "cut short"},
 	} {
 		m := files{c.file: "\x00\x01", "x.HDR": c.header}.read(c.file, c.size)
@@ -311,7 +312,7 @@ func TestEHdr(t *testing.T) {
 	}
 }
 
-// TestSidecars: what belongs to a raster beside it says so; without one it is what it is.
+// TestSidecars: a sidecar names its raster. Without the raster it is an ordinary file.
 func TestSidecars(t *testing.T) {
 	beside := files{"a.TIF": "", "b.tif": "", "c.flt": "", "d.asc": "", "e.hgt": ""}
 	for name, raster := range map[string]string{
@@ -329,14 +330,14 @@ func TestSidecars(t *testing.T) {
 		}
 		checkRow(t, m)
 	}
-	// Overviews are TIFF; where the raster is gone they are read as one.
+	// Overviews are TIFFs. Without their raster they are read as such.
 	overview := string(testTIFF{binary.LittleEndian, false, with(testSize(), testPlace(), testKeys())}.build())
 	if m := (files{"x.tif.ovr": overview}).read("x.tif.ovr", 0); m.Status != fileStatusOK {
 		t.Errorf("overview alone: %s", m.Status)
 	}
 }
 
-// TestFileReaderBeside: the sidecars of files on disk, and of links to them.
+// TestFileReaderBeside: sidecars are found beside files on disk, and beside links to files.
 func TestFileReaderBeside(t *testing.T) {
 	dir := t.TempDir()
 	bare := testTIFF{binary.LittleEndian, false, testSize()}.build()
@@ -371,8 +372,8 @@ func TestFileReaderBeside(t *testing.T) {
 	}
 }
 
-// TestReadEntry: a file is read the same whether a walk had found it with a size or not, also where it is
-// something else by now.
+// TestReadEntry: the size that the walk found changes nothing about reading, even if the file is of
+// another type by then.
 func TestReadEntry(t *testing.T) {
 	dir := t.TempDir()
 	want := oddFiles(t, dir)
@@ -389,7 +390,7 @@ func TestReadEntry(t *testing.T) {
 	}
 }
 
-// TestNames: a degree cell in the name against the box.
+// TestNames: a warning says that the cell in the file's name does not fit the box.
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -408,7 +409,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// boundedReader holds the reading of a file to what is promised of the worst: memory, and that it ends.
+// boundedReader checks the bounds of reading one file: memory and time.
 func boundedReader(t *testing.T, read func() extent) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -425,7 +426,7 @@ func boundedReader(t *testing.T, read func() extent) {
 	checkRow(t, m)
 }
 
-// FuzzGrids reads anything under any name, with anything as each of its sidecars.
+// FuzzGrids reads any content under any name with any sidecar.
 func FuzzGrids(f *testing.F) {
 	f.Add("N45E007.hgt", []byte{0}, int64(1201*1201*2), "")
 	f.Add("x.dt0", []byte(dted("0800000W", "0430000N", "03000300", "01210121", "MSL", "WGS84")), int64(0), "")
@@ -448,7 +449,7 @@ func FuzzGrids(f *testing.F) {
 	})
 }
 
-// FuzzGeoKeys reads any three GeoKey tags.
+// FuzzGeoKeys reads any content of the three GeoKey tags.
 func FuzzGeoKeys(f *testing.F) {
 	f.Add([]byte{1, 0, 1, 0, 0, 0, 1, 0, 0, 4, 0, 0, 1, 0, 2, 0}, []byte{}, "")
 	f.Add([]byte{1, 0, 1, 0, 0, 0, 2, 0, 0, 4, 0, 0, 1, 0, 1, 0, 1, 4, 0xb1, 0x87, 5, 0, 0, 0}, make([]byte, 16), "name|")
@@ -467,7 +468,7 @@ func FuzzGeoKeys(f *testing.F) {
 	})
 }
 
-// TestUserDefinedParameters: the keys of a CRS without a code are all kept, angles in degrees, lengths in metres.
+// TestUserDefinedParameters: all keys of a CRS without code are read, in degrees and metres.
 func TestUserDefinedParameters(t *testing.T) {
 	at := func(id, i float64) [4]float64 { return [4]float64{id, 34736, 1, i} }
 	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }

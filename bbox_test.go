@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// readExtent reads a file with a reader of its own.
+// readExtent reads an extent with a new headerReader.
 func readExtent(name string, r io.ReaderAt, size int64, beside besideFunc) extent {
 	if beside == nil {
 		beside = files{}.beside // nothing lies beside it
@@ -24,12 +24,12 @@ func readExtent(name string, r io.ReaderAt, size int64, beside besideFunc) exten
 	return new(headerReader).readExtent(name, r, size, beside)
 }
 
-// readBytes reads a file that is in memory.
+// readBytes reads the extent of a file in memory.
 func readBytes(name string, b []byte) extent {
 	return readExtent(name, bytes.NewReader(b), int64(len(b)), nil)
 }
 
-// value gives what a pointer points to, the zero value for nil.
+// value returns the value that p points to, the zero value for nil.
 func value[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -37,7 +37,7 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// TestTagRules names every rule of the tags. Each case is read in both byte orders, classic and Big.
+// TestTagRules has a case for every rule of the tags, and reads it in every kind of TIFF.
 func TestTagRules(t *testing.T) {
 	good := []float64{10, 49.25, 12, 50}
 	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }
@@ -63,14 +63,14 @@ func TestTagRules(t *testing.T) {
 		{"scale of 0", with(testSize(), doubles(33550, 0, 0.25, 0), testPlace()[1], testKeys()), "no_georef", nil, "control points"},
 		{"scale of 0 leaves it to the matrix", with(testSize(), doubles(33550, 0, 0, 0), testPlace()[1], matrixTag(0.5, 0, 10, 0, -0.25, 50), testKeys()), "ok", good, ""},
 		{"scale comes before matrix", with(testSize(), testPlace(), matrixTag(1, 0, 0, 0, -1, 0), testKeys()), "ok", good, ""},
-		{"scale without tie point is nothing", with(testSize(), testPlace()[0], testKeys()), "no_georef", nil, "no tie point"},
+		{"scale without tie point gives no extent", with(testSize(), testPlace()[0], testKeys()), "no_georef", nil, "no tie point"},
 		{"scale without tie point beside a matrix, as GDAL", with(testSize(), testPlace()[0], matrixTag(1, 0, 0, 0, -1, 0), testKeys()), "no_georef", nil, "no tie point"},
 		{"tie point of five numbers", with(testSize(), testPlace()[0], doubles(33922, 0, 0, 0, 10, 50), testKeys()), "no_georef", nil, "no tie point"},
 		{"tie point not at 0,0", with(testSize(), testPlace()[0], doubles(33922, 2, 1, 0, 11, 49.75, 0), testKeys()), "ok", good, ""},
 		{"several tie points with a scale", with(testSize(), testPlace()[0], doubles(33922, 0, 0, 0, 10, 50, 0, 4, 3, 0, 99, 99, 0), testKeys()), "ok", good, ""},
 		{"several tie points without", with(testSize(), doubles(33922, 0, 0, 0, 10, 50, 0, 4, 3, 0, 12, 49, 0), testKeys()), "no_georef", nil, "2 ground control points"},
 		{"a negative scale in Y is read as north-up", with(testSize(), doubles(33550, 0.5, -0.25, 0), testPlace()[1], testKeys()), "ok", good, "negative"},
-		{"a negative scale in X is not", with(testSize(), doubles(33550, -0.5, 0.25, 0), testPlace()[1], testKeys()), "ok", []float64{8, 49.25, 10, 50}, ""},
+		{"a negative scale in X is read as it is", with(testSize(), doubles(33550, -0.5, 0.25, 0), testPlace()[1], testKeys()), "ok", []float64{8, 49.25, 10, 50}, ""},
 		{"a rotated matrix", with(testSize(), matrixTag(0.5, 0.1, 10, 0.2, -0.25, 50), testKeys()), "ok", []float64{10, 49.25, 12.3, 50.8}, ""},
 		{"a south-up matrix", with(testSize(), matrixTag(0.5, 0, 10, 0, 0.25, 49.25), testKeys()), "ok", good, ""},
 		{"a matrix of 12 numbers", with(testSize(), doubles(34264, 0.5, 0, 0, 10, 0, -0.25, 0, 50, 0, 0, 0, 0), testKeys()), "no_georef", nil, "no georeferencing tags"},
@@ -78,7 +78,7 @@ func TestTagRules(t *testing.T) {
 		{"a matrix of nothing", with(testSize(), matrixTag(0, 0, 0, 0, 0, 0), testKeys()), "corrupt", nil, "no area"},
 		{"nothing", testSize(), "no_georef", nil, "no world file"},
 		{"no CRS", with(testSize(), testPlace()), "no_bbox", good, "gdal_edit"},
-		{"scale that is no number", with(testSize(), doubles(33550, nan, 1, 0), testPlace()[1], testKeys()), "corrupt", nil, "not finite"},
+		{"scale is NaN", with(testSize(), doubles(33550, nan, 1, 0), testPlace()[1], testKeys()), "corrupt", nil, "not finite"},
 		{"infinite tie point", with(testSize(), testPlace()[0], doubles(33922, 0, 0, 0, inf, 50, 0), testKeys()), "corrupt", nil, "not finite"},
 		{"overflow to infinity", with(testSize(), doubles(33550, 1e308, 1e308, 0), doubles(33922, -10, 0, 0, 0, 0, 0), testKeys()), "corrupt", nil, "not finite"},
 		{"rational over 0", with(testSize(), testPlace(), rational(34264, 1, 0), testKeys()), "ok", good, ""},
@@ -90,17 +90,17 @@ func TestTagRules(t *testing.T) {
 		{"more keys claimed than there are", with(testSize(), testPlace(), geoKeyTagN(9, key(1024, 2), key(2048, 4326))), "no_bbox", good, "no valid header"},
 		{"keys of version 2", with(testSize(), testPlace(), shorts(34735, 2, 1, 0, 0)), "no_bbox", good, "version 1"},
 		{"a key outside its tag", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(1025, 2), key(2048, 4326), [4]float64{1026, 34737, 9, 99}), asciiTag(34737, "name|\x00")), "no_bbox", good, "GeoKey 1026"},
-		{"a key in a tag that is not there", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(2048, 4326), [4]float64{2057, 34736, 1, 0})), "no_bbox", good, "GeoKey 2057"},
+		{"a key in an absent tag", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(2048, 4326), [4]float64{2057, 34736, 1, 0})), "no_bbox", good, "GeoKey 2057"},
 		{"a key in an unknown place", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), key(2048, 4326), [4]float64{1026, 7, 1, 0})), "no_bbox", good, "GeoKey 1026"},
 		{"keys that are text", with(testSize(), testPlace(), asciiTag(34735, "not numbers")), "no_bbox", good, "not a number"},
 		{"keys as LONG", with(testSize(), testPlace(), longs(34735, 1, 1, 0, 2, 1024, 0, 1, 2, 2048, 0, 1, 4326)), "ok", good, ""},
-		{"keys that are no SHORT", with(testSize(), testPlace(), doubles(34735, 1, 1, 0, nan)), "no_bbox", good, "not a SHORT"},
+		{"keys that are not SHORT", with(testSize(), testPlace(), doubles(34735, 1, 1, 0, nan)), "no_bbox", good, "not a SHORT"},
 		{"a code that is a double", with(testSize(), testPlace(), geoKeyTag(key(1024, 2), [4]float64{2048, 34736, 1, 0}), doubles(34736, 4326.5)), "no_bbox", good, "no EPSG code"},
 		{"width 0", with(shorts(256, 0), shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
 		{"no width", with(shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
 		{"a width of 2 to the 31", with(longs(256, 1<<31), shorts(257, 3), testPlace(), testKeys()), "corrupt", nil, "width"},
 		{"height of text", with(shorts(256, 4), asciiTag(257, "3"), testPlace(), testKeys()), "corrupt", nil, "tag 257"},
-		{"sample tags that are text are let pass", with(shorts(256, 4), shorts(257, 3), asciiTag(258, "8"), testPlace(), testKeys()), "ok", good, "tag 258"},
+		{"sample tags of text are only a warning", with(shorts(256, 4), shorts(257, 3), asciiTag(258, "8"), testPlace(), testKeys()), "ok", good, "tag 258"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, f := range testTIFFKinds(c.tags) {
@@ -118,17 +118,17 @@ func TestTagRules(t *testing.T) {
 	}
 }
 
-// testTIFFKinds gives the tags as files of both byte orders, classic and Big.
+// testTIFFKinds returns TIFFs of these tags in both byte orders, classic and Big.
 func testTIFFKinds(tags []testTag) []testTIFF {
 	return []testTIFF{{binary.LittleEndian, false, tags}, {binary.BigEndian, false, tags}, {binary.LittleEndian, true, tags}, {binary.BigEndian, true, tags}}
 }
 
-// near says whether two boxes agree to what a product of decimal fractions may lose.
+// near reports whether two boxes agree up to rounding.
 func near(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Abs(x-y) <= 1e-12*math.Max(1, math.Abs(y)) })
 }
 
-// checkRow holds any row to what is promised of every row.
+// checkRow checks what every extent promises.
 func checkRow(t *testing.T, m extent) {
 	t.Helper()
 	if (m.Status == fileStatusOK) != (m.Reason == nil) || (m.Reason != nil && *m.Reason == "") {
@@ -154,7 +154,7 @@ func checkRow(t *testing.T, m extent) {
 	}
 }
 
-// TestCRSRules names every rule of the GeoKeys that say the CRS.
+// TestCRSRules has a case for every rule of the GeoKeys that describe the CRS.
 func TestCRSRules(t *testing.T) {
 	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }
 	double := func(id, at float64) [4]float64 { return [4]float64{id, 34736, 1, at} }
@@ -173,8 +173,8 @@ func TestCRSRules(t *testing.T) {
 		{"geocentric", [][4]float64{key(1024, 3), key(2048, 4978)}, nil, "", "", "geocentric", 0},
 		{"user-defined projected", [][4]float64{key(1024, 1), key(2048, 4326), key(3072, 32767)}, nil, "", "", "no EPSG code", 0},
 		{"private code", [][4]float64{key(1024, 1), key(3072, 54009)}, nil, "", "", "no EPSG code", 0},
-		{"a projection that is not read", [][4]float64{key(1024, 1), key(3072, 27200)}, nil, "EPSG:27200", "", "is not supported: projection method 9811", 0},
-		{"a code that is not given out", [][4]float64{key(1024, 1), key(3072, 1999)}, nil, "EPSG:1999", "", "not a CRS in the built-in registry", 0},
+		{"an unsupported projection", [][4]float64{key(1024, 1), key(3072, 27200)}, nil, "EPSG:27200", "", "is not supported: projection method 9811", 0},
+		{"an unassigned code", [][4]float64{key(1024, 1), key(3072, 1999)}, nil, "EPSG:1999", "", "not a CRS in the built-in registry", 0},
 		{"a vertical code", [][4]float64{key(1024, 1), key(3072, 5773)}, nil, "EPSG:5773", "", "vertical CRS", 0},
 		{"a compound code", [][4]float64{key(1024, 1), key(3072, 9518)}, nil, "EPSG:4326", "EPSG:3855", "", 10},
 		{"a projection by its code", [][4]float64{key(1024, 1), key(2048, 4326), key(3072, 32767), key(3074, 3856)}, nil, "", "", "", 10 / 111319.49079327358},
@@ -183,7 +183,7 @@ func TestCRSRules(t *testing.T) {
 		{"in its own metres", [][4]float64{key(1024, 1), key(3072, 3857), key(3076, 9001)}, nil, "EPSG:3857", "", "", 10 / 111319.49079327358},
 		{"in a unit of its own", [][4]float64{key(1024, 1), key(3072, 3857), key(3076, 32767), double(3077, 0)}, []float64{2}, "", "", "another unit", 20 / 111319.49079327358},
 		{"in an unknown unit", [][4]float64{key(1024, 1), key(3072, 3857), key(3076, 9199)}, nil, "EPSG:3857", "", "linear unit", 0},
-		{"degrees said twice", [][4]float64{key(1024, 2), key(2048, 4326), key(2054, 9102)}, nil, "EPSG:4326", "", "", 10},
+		{"degrees in the unit key too", [][4]float64{key(1024, 2), key(2048, 4326), key(2054, 9102)}, nil, "EPSG:4326", "", "", 10},
 		{"a code in degrees with radians", [][4]float64{key(1024, 2), key(2048, 4326), key(2054, 9101)}, nil, "EPSG:4326", "", "contradict", 0},
 		{"a code in grads from Paris", [][4]float64{key(1024, 2), key(2048, 4807), key(2054, 9105)}, nil, "EPSG:4807", "", "", 11.33690191418632},
 		{"user-defined in arc-seconds", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 9104)}, nil, "", "", "", 10.0 / 3600},
@@ -192,8 +192,8 @@ func TestCRSRules(t *testing.T) {
 		{"user-defined in another unit of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 32767), double(2055, 0)}, []float64{math.Pi / 200}, "", "", "", 9},
 		{"user-defined from a meridian of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 32767), double(2061, 1)}, []float64{6378137, 2.5}, "", "", "", 12.5},
 		{"user-defined from Paris", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8903)}, nil, "", "", "", 12.33722917},
-		{"user-defined from nowhere", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8999)}, nil, "", "", "prime meridian", 0},
-		{"of the Moon", [][4]float64{key(1024, 2), key(2048, 32767), double(2057, 0)}, []float64{1737400}, "", "", "of the Earth", 0},
+		{"user-defined from an unknown meridian", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8999)}, nil, "", "", "prime meridian", 0},
+		{"on the Moon's ellipsoid", [][4]float64{key(1024, 2), key(2048, 32767), double(2057, 0)}, []float64{1737400}, "", "", "of the Earth", 0},
 		{"on a sphere", [][4]float64{key(1024, 2), key(2048, 32767), double(2057, 0), double(2059, 1)}, []float64{6371000, 0}, "", "", "", 10},
 		{"vertical", [][4]float64{key(1024, 2), key(2048, 4326), key(4096, 5773)}, nil, "EPSG:4326", "EPSG:5773", "", 10},
 		{"vertical by a datum's code", [][4]float64{key(1024, 2), key(2048, 4326), key(4096, 5103)}, nil, "EPSG:4326", "EPSG:5703", "", 10},
@@ -223,7 +223,7 @@ func TestCRSRules(t *testing.T) {
 	}
 }
 
-// TestCRSName: what the citations come to.
+// TestCRSName: the name of a CRS is found in citations of every style.
 func TestCRSName(t *testing.T) {
 	for citation, want := range map[string]string{
 		"WGS 84 / UTM zone 33N|":                                        "WGS 84 / UTM zone 33N",
@@ -248,7 +248,7 @@ func TestCRSName(t *testing.T) {
 	}
 }
 
-// TestESRIString: a CRS in WKT in a citation, as ArcGIS writes it.
+// TestESRIString: ArcGIS writes the CRS as WKT into a citation.
 func TestESRIString(t *testing.T) {
 	text := "ESRI PE String = " + utmPRJ + "|"
 	tags := with(testSize(), testPlace(), geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{3072, 0, 1, 32767}, [4]float64{3073, 34737, float64(len(text)), 0}), asciiTag(34737, text))
@@ -258,7 +258,8 @@ func TestESRIString(t *testing.T) {
 	}
 }
 
-// TestRasterTags: bands, type, nodata, pixel, and the numbers of a whole row.
+// TestRasterTags: bands, sample type, nodata and pixel type are read, and all numbers of a row are
+// right.
 func TestRasterTags(t *testing.T) {
 	tags := with(shorts(256, 4), shorts(257, 3), shorts(258, 16, 16, 16), shorts(277, 3), shorts(339, 2, 2, 2), testPlace(), testKeys(), asciiTag(42113, " -9999 \x00junk"))
 	for _, f := range testTIFFKinds(tags) {
@@ -267,7 +268,7 @@ func TestRasterTags(t *testing.T) {
 			value(m.Format) != "geotiff" || value(m.BBoxAccuracyM) != 0.1 || !reflect.DeepEqual(m.Transform, []float64{0.5, 0, 10, 0, -0.25, 50}) {
 			t.Errorf("%+v", m)
 		}
-		// Half a degree by a quarter at 49.625 north: 36.2 by 27.8 km.
+		// Half a degree by a quarter at 49.625° north is 36.2 by 27.8 km.
 		if r := value(m.ResolutionM); math.Abs(r-31710) > 30 {
 			t.Errorf("resolution %v m", r)
 		}
@@ -287,7 +288,7 @@ func TestRasterTags(t *testing.T) {
 	}
 }
 
-// TestUnsupported says what a file is that is no TIFF.
+// TestUnsupported: the reason names the format of a file that is not supported.
 func TestUnsupported(t *testing.T) {
 	for _, c := range []struct{ name, content, format, says string }{
 		{"empty.tif", "", "", "empty"},
@@ -314,7 +315,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestJSON: an empty row has no id, null for what is not known, and a list of warnings.
+// TestJSON: an empty row has no id, null for unknown fields, and a list of warnings.
 func TestJSON(t *testing.T) {
 	b, err := json.Marshal(ElevationDatasetFileMeta{extent: readBytes("empty", nil)})
 	want := `{"path":"","size_bytes":0,"modified_at":"0001-01-01T00:00:00Z","format":null,"status":"unsupported","reason":"the file is empty",` +
@@ -330,7 +331,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// corpusRow is what GDAL and PROJ say of a file of the corpus.
+// corpusRow is what GDAL and PROJ say about a file of the corpus.
 type corpusRow struct {
 	Path       string    `json:"path"`
 	GDAL       string    `json:"gdal"`
@@ -347,7 +348,8 @@ type corpusRow struct {
 	WGS84      []float64 `json:"lonlat_wgs84"`
 }
 
-// TestCorpus reads the files of $CAIRN_CORPUS, by default ../shared/extents, and compares with what GDAL says of them in its oracle.jsonl.
+// TestCorpus compares the files of $CAIRN_CORPUS, by default ../shared/extents, with what GDAL says
+// about them in oracle.jsonl.
 func TestCorpus(t *testing.T) {
 	root := os.Getenv("CAIRN_CORPUS")
 	if root == "" {
@@ -432,7 +434,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// sameDegrees says whether boxes of degrees agree once both are clamped to the globe.
+// sameDegrees reports whether boxes in degrees agree once both are clamped to the globe.
 func sameDegrees(a, b []float64, tolerance float64) bool {
 	if len(a) != 4 || len(b) != 4 {
 		return false
@@ -445,7 +447,7 @@ func sameDegrees(a, b []float64, tolerance float64) bool {
 	return off <= tolerance
 }
 
-// nearBox says whether boxes agree to a part of their size or of the coordinate.
+// nearBox reports whether boxes agree up to a part of their size or of the coordinate.
 func nearBox(a, b []float64, part float64) bool {
 	if len(a) != 4 || len(b) != 4 {
 		return false
@@ -459,7 +461,7 @@ func nearBox(a, b []float64, part float64) bool {
 	return true
 }
 
-// BenchmarkReadExtent is the work on one file once its first 4 KiB are there.
+// BenchmarkReadExtent measures reading one file whose first 4 KiB are in memory.
 func BenchmarkReadExtent(b *testing.B) {
 	utm := geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{1025, 0, 1, 1}, [4]float64{3072, 0, 1, 32633})
 	for _, c := range []struct {

@@ -13,20 +13,20 @@ import (
 	"testing"
 )
 
-// testTIFF builds a TIFF in memory: its tags in the order given, directory first, values behind it.
+// testTIFF builds a TIFF in memory: the directory with the tags in that order, then the values.
 type testTIFF struct {
 	order testByteOrder
 	big   bool
 	tags  []testTag
 }
 
-// testByteOrder is a byte order to write in.
+// testByteOrder reads and writes numbers.
 type testByteOrder interface {
 	binary.ByteOrder
 	binary.AppendByteOrder
 }
 
-// testTag is one tag with values of one TIFF type.
+// testTag is a tag with values of one field type.
 type testTag struct {
 	tag, fieldType uint16
 	values         []float64
@@ -45,7 +45,7 @@ func rational(tag uint16, top, b float64) testTag {
 	return testTag{tag: tag, fieldType: 5, values: []float64{top, b}}
 }
 
-// geoKeyTagN is a GeoKey directory that claims n keys.
+// geoKeyTagN returns a GeoKey directory that claims n keys.
 func geoKeyTagN(n int, keys ...[4]float64) testTag {
 	v := []float64{1, 1, 0, float64(n)}
 	for _, k := range keys {
@@ -54,7 +54,7 @@ func geoKeyTagN(n int, keys ...[4]float64) testTag {
 	return shorts(tagGeoKeyDirectory, v...)
 }
 
-// encode gives the tag's values as bytes, and their count.
+// encode returns the tag's values as bytes, and their count.
 func (f testTIFF) encode(t testTag) (b []byte, count uint64) {
 	for _, v := range t.values {
 		switch t.fieldType {
@@ -79,7 +79,7 @@ func (f testTIFF) encode(t testTag) (b []byte, count uint64) {
 	return append(b, t.text...), count
 }
 
-// build gives the file.
+// build returns the file.
 func (f testTIFF) build() []byte {
 	b := []byte("II")
 	if f.order == binary.BigEndian {
@@ -124,22 +124,23 @@ func (f testTIFF) build() []byte {
 	return append(number(b, 0), data...)
 }
 
-// The tags of the good file: 4 by 3 pixels of half a degree by a quarter, from 10 east, 50 north, in WGS 84.
+// testSize returns the size of the good file: 4 by 3 pixels of 0.5° by 0.25° from 10° east, 50°
+// north, in WGS 84.
 func testSize() []testTag {
 	return []testTag{shorts(tagImageWidth, 4), shorts(tagImageLength, 3), shorts(tagBitsPerSample, 8)}
 }
 
-// testPlace is where it lies.
+// testPlace returns its place.
 func testPlace() []testTag {
 	return []testTag{doubles(tagModelPixelScale, 0.5, 0.25, 0), doubles(tagModelTiepoint, 0, 0, 0, 10, 50, 0)}
 }
 
-// testKeys is its CRS.
+// testKeys returns its CRS.
 func testKeys() testTag {
 	return geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326})
 }
 
-// with joins tags.
+// with joins tags and lists of tags.
 func with(parts ...any) (tags []testTag) {
 	for _, p := range parts {
 		switch p := p.(type) {
@@ -152,18 +153,18 @@ func with(parts ...any) (tags []testTag) {
 	return tags
 }
 
-// matrixTag is a ModelTransformation of a, b, c, d, e, f.
+// matrixTag returns the ModelTransformation of a transform.
 func matrixTag(a, b, c, d, e, f float64) testTag {
 	return doubles(tagModelTransformation, a, b, 0, c, d, e, 0, f, 0, 0, 0, 0, 0, 0, 0, 1)
 }
 
-// readerFunc is an io.ReaderAt of a function.
+// readerFunc is a function as an io.ReaderAt.
 type readerFunc func(p []byte, off int64) (int, error)
 
-// ReadAt calls the function.
+// ReadAt implements io.ReaderAt.
 func (f readerFunc) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
-// TestReadErrors: an error of the system is unreadable, a file shorter than its size corrupt.
+// TestReadErrors: an I/O error makes a file unreadable, an early end makes it corrupt.
 func TestReadErrors(t *testing.T) {
 	good := testTIFF{binary.LittleEndian, false, with(testSize(), testPlace(), testKeys())}.build()
 	for _, c := range []struct {
@@ -181,7 +182,7 @@ func TestReadErrors(t *testing.T) {
 		}
 		checkRow(t, m)
 	}
-	// An I/O error behind the first page, where the values are, must not pass for a file without them.
+	// An I/O error after the first read must not make tags look absent.
 	far := append(good[:8:8], make([]byte, 1<<20)...)
 	far = append(far, good[8:]...)
 	binary.LittleEndian.PutUint32(far[4:], 8+1<<20)
@@ -196,21 +197,21 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// countingReader counts reads and bytes.
+// countingReader counts reads and their bytes.
 type countingReader struct {
 	r     io.ReaderAt
 	reads int
 	bytes int
 }
 
-// ReadAt reads and counts.
+// ReadAt implements io.ReaderAt.
 func (c *countingReader) ReadAt(p []byte, off int64) (int, error) {
 	c.reads++
 	c.bytes += len(p)
 	return c.r.ReadAt(p, off)
 }
 
-// layout moves the parts of a classic little-endian TIFF as writers do: the directory to one place, the values to another.
+// layout puts directory and values of a classic little-endian TIFF where some writers put them.
 func layout(tags []testTag, size, directoryAt int, valuesAt func(tag uint16) int) []byte {
 	f := testTIFF{order: binary.LittleEndian}
 	b := make([]byte, size)
@@ -236,7 +237,7 @@ func layout(tags []testTag, size, directoryAt int, valuesAt func(tag uint16) int
 	return b
 }
 
-// TestReadBudget: at most three reads and 64 KiB for the layouts that real writers make.
+// TestReadBudget: three reads and 64 KiB are enough for every writer's layout.
 func TestReadBudget(t *testing.T) {
 	strips := longs(273, make([]float64, 100_000)...)
 	counts := longs(279, make([]float64, 100_000)...)
@@ -290,7 +291,7 @@ func TestReadBudget(t *testing.T) {
 	}
 }
 
-// TestHostile: files made to hurt. Each ends with a status, few reads and little memory.
+// TestHostile: malicious files end with a status after few reads and little memory.
 func TestHostile(t *testing.T) {
 	files := map[string][]byte{}
 	for _, f := range testTIFFKinds(with(testSize(), testPlace(), testKeys(), asciiTag(34737, "name|name|name|"), doubles(34736, 1, 2, 3), asciiTag(42113, "-9999.99999"))) {
@@ -342,7 +343,7 @@ func TestHostile(t *testing.T) {
 			mutate("offsets of 4 bytes", func(b []byte) { f.order.PutUint16(b[4:], 4) })
 		}
 	}
-	// A large file whose tags all claim as much as there is, at places far from each other.
+	// A large file whose tags each claim a mebibyte, far from each other.
 	large := make([]byte, 32<<20)
 	var claims []testTag
 	for _, tag := range []uint16{33550, 33922, 34264, 34735, 34736, 34737, 42113, 258, 339} {
@@ -362,7 +363,7 @@ func TestHostile(t *testing.T) {
 		binary.LittleEndian.PutUint32(e[8:], uint32((1+2*i)<<20))
 	}
 	files["every tag claims a mebibyte"] = large
-	// BigTIFF with as many entries as are allowed, all wanted, none twice but by number.
+	// A BigTIFF with the most entries allowed, all of tags that are read.
 	many := testTIFF{binary.LittleEndian, true, slices.Repeat(with(testSize(), testPlace()), maxIFDEntries/5)}
 	files["a directory of 4095 entries"] = many.build()
 	many.tags = append(many.tags, testSize()...)
@@ -393,8 +394,8 @@ func (f testTIFF) put(b []byte, v uint64) {
 	}
 }
 
-// TestTruncated cuts a good file at every byte, both as a short file and as a file that is shorter than its size. It must never be ok with
-// another extent than the whole file's.
+// TestTruncated cuts a good file at every byte, as a short file and as one shorter than its size.
+// It never has another extent than the whole file.
 func TestTruncated(t *testing.T) {
 	for _, f := range testTIFFKinds(with(testSize(), testPlace(), testKeys())) {
 		good := f.build()
@@ -418,7 +419,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// FuzzTIFF reads anything as a file: a row that keeps its promises, within the limits.
+// FuzzTIFF reads any content as a TIFF.
 func FuzzTIFF(f *testing.F) {
 	for _, kind := range testTIFFKinds(with(testSize(), testPlace(), matrixTag(1, 0, 0, 0, -1, 0), testKeys(), asciiTag(34737, "name|"), doubles(34736, 1), asciiTag(42113, "0"))) {
 		f.Add(kind.build())

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestWKT: names, codes, datums, projections, parameters and units, in each dialect.
+// TestWKT: name, code, datum, projection, parameters and units are read in each dialect.
 func TestWKT(t *testing.T) {
 	const usFoot = 1200.0 / 3937
 	utm33 := map[int]float64{8801: 0, 8802: 15, 8805: 0.9996, 8806: 500000, 8807: 0}
@@ -67,7 +67,7 @@ func TestWKT(t *testing.T) {
 	}
 }
 
-// TestWKTPrimeMeridian: in the unit of the CRS, but for GDAL's Paris.
+// TestWKTPrimeMeridian: the prime meridian is in the unit of the CRS, except GDAL's Paris.
 func TestWKTPrimeMeridian(t *testing.T) {
 	for wkt, want := range map[string]float64{
 		`GEOGCS["a",DATUM["d",SPHEROID["s",6378249.2,293.466]],PRIMEM["Paris",2.33722917],UNIT["grad",0.015707963267948967]]`:                                         2.33722917,
@@ -80,7 +80,7 @@ func TestWKTPrimeMeridian(t *testing.T) {
 	}
 }
 
-// FuzzWKT reads anything as the CRS of a grid.
+// FuzzWKT reads any text as the .prj of a grid.
 func FuzzWKT(f *testing.F) {
 	f.Add(utmPRJ)
 	f.Add(`GEOGCRS["WGS 84",DATUM["World Geodetic System 1984",ELLIPSOID["WGS 84",6378137,298.257223563]],CS[ellipsoidal,2],AXIS["lat",north],ANGLEUNIT["degree",0.0174532925199433],ID["EPSG",4326]]`)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// BenchmarkExtents reads 20,000 small GeoTIFFs on all cores, and beside it opens them, reads 4 KiB and closes
-// them: the floor. ratio is the one to the other, in one run.
+// BenchmarkExtents reads 20,000 small GeoTIFFs on all cores. The floor opens them, reads 4 KiB and
+// closes them. ratio compares the two in one run.
 func BenchmarkExtents(b *testing.B) {
 	const files, perDirectory = 20_000, 1000
 	dir := b.TempDir()
@@ -34,7 +34,7 @@ func BenchmarkExtents(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer root.Close()
-	// all runs work on a share of the files on each core.
+	// all runs work for a share of the files on each core.
 	all := func(work func(paths []string)) time.Duration {
 		start, n := time.Now(), runtime.GOMAXPROCS(0)
 		var group sync.WaitGroup
@@ -76,8 +76,8 @@ func BenchmarkExtents(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkBoxes turns boxes into degrees on one core, with 21 points between the corners of each edge: of a UTM zone on
-// WGS 84 and on a datum with seven parameters, and of other projections.
+// BenchmarkBoxes converts boxes to degrees on one core: of a UTM zone on WGS 84 and on a datum with
+// seven parameters, and of other projections.
 func BenchmarkBoxes(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -100,7 +100,7 @@ func BenchmarkBoxes(b *testing.B) {
 	}
 }
 
-// BenchmarkRegistry makes a CRS of its code: there is no other cost at first use.
+// BenchmarkRegistry makes a CRS from its code. First use costs nothing more.
 func BenchmarkRegistry(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

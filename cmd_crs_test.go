@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestPrintCRS is the command, and its way back.
+// TestPrintCRS: the command describes a CRS and converts both ways.
 func TestPrintCRS(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"32633 15 50", "500000.0000 5538630.7029\n"},

@@ -32,7 +32,8 @@ func emptyRange() degreesRange {
 
 // add extends the range to a place.
 func (r *degreesRange) add(lon, lat float64) {
-	*r = degreesRange{min(r.west, lon), min(r.south, lat), max(r.east, lon), max(r.north, lat)}
+	r.west, r.east = min(r.west, lon), max(r.east, lon)
+	r.south, r.north = min(r.south, lat), max(r.north, lat)
 }
 
 // shiftOver returns the shift to WGS 84 for all of a raster, which is the one for its middle. The

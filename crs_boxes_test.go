@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// northUp is the transform of a raster without rotation, from its upper left corner and its pixel.
+// northUp returns the transform of a north-up raster from its upper left corner and pixel size.
 func northUp(x, y, pixel float64) [6]float64 { return [6]float64{pixel, 0, x, 0, -pixel, y} }
 
-// crsOf is a CRS by its code.
+// crsOf returns the CRS of an EPSG code.
 func crsOf(t testing.TB, code int) *crsDefinition {
 	t.Helper()
 	c, err := crsByCode(code)
@@ -18,7 +18,7 @@ func crsOf(t testing.TB, code int) *crsDefinition {
 	return &c
 }
 
-// TestBoxInDegrees names the cases of the box: seams, poles, and what is not on the globe.
+// TestBoxInDegrees has the special cases of boxes: 180°, poles, and coordinates off the globe.
 func TestBoxInDegrees(t *testing.T) {
 	geographic, utm := crsOf(t, 4326), func(zone int) *crsDefinition { return crsOf(t, 32600+zone) }
 	for _, c := range []struct {
@@ -41,14 +41,14 @@ func TestBoxInDegrees(t *testing.T) {
 		{"up to 180", geographic, northUp(170, 10, 1), 10, 10, [4]float64{170, 0, 180, 10}, 0, false},
 		{"from 180", geographic, northUp(180, 10, 1), 10, 10, [4]float64{-180, 0, -170, 10}, 0, false},
 		{"from -180", geographic, northUp(-180, 10, 1), 10, 10, [4]float64{-180, 0, -170, 10}, 0, false},
-		{"metres called degrees", geographic, northUp(500000, 5000000, 30), 10, 10, [4]float64{}, 0, true},
-		{"a longitude no one counts to", geographic, northUp(1000, 10, 1), 10, 10, [4]float64{}, 0, true},
+		{"metres in a CRS of degrees", geographic, northUp(500000, 5000000, 30), 10, 10, [4]float64{}, 0, true},
+		{"a longitude of 1000", geographic, northUp(1000, 10, 1), 10, 10, [4]float64{}, 0, true},
 		{"grads from Paris", crsOf(t, 4902), northUp(0, 50, 1), 10, 10, [4]float64{2.33722917, 36, 11.33722917, 45}, 1e-9, false}, // no shift is known
-		// The oracle of the next two is PROJ 9.1's cs2cs.
+		// The next two are PROJ 9.1's: cs2cs.
 		{"UTM on one side", crsOf(t, 26917), northUp(500000, 4500000, 50), 20, 20, [4]float64{-81, 40.64184711787324, -80.9881718055447, 40.65085651660554}, 1e-9, false},
 		{"UTM across 180", utm(1), northUp(300000, 7400000, 5000), 20, 20, [4]float64{178.4741726516775, 65.7589622834817, -179.18702819378754, 66.7022045727602}, 1e-9, false},
 		{"UTM over the north pole", utm(33), northUp(400000, 10100000, 1000), 200, 200, [4]float64{-180, 88.7204, 180, 90}, 1e-4, false},
-		{"UTM without end", utm(33), northUp(0, 0, 1e9), 10, 10, [4]float64{}, 0, true},
+		{"an endless UTM raster", utm(33), northUp(0, 0, 1e9), 10, 10, [4]float64{}, 0, true},
 		{"not finite", utm(33), northUp(math.NaN(), 0, 1), 10, 10, [4]float64{}, 0, true},
 	} {
 		box, err := boxInDegrees(c.crs, c.t, c.width, c.height)
@@ -67,7 +67,8 @@ func TestBoxInDegrees(t *testing.T) {
 	}
 }
 
-// TestBoxBulge holds boxes against a fine walk along every edge, over boxes all around a zone: they are off by the accuracy stated at most.
+// TestBoxBulge follows every edge of boxes around a zone closely: no box is off by more than its
+// accuracy.
 func TestBoxBulge(t *testing.T) {
 	for _, code := range []int{32631, 32731, 3035, 3413} {
 		crs := crsOf(t, code)
@@ -95,7 +96,7 @@ func TestBoxBulge(t *testing.T) {
 	}
 }
 
-// TestPixelSize: a pixel's size on the ground, whatever the unit and the turn.
+// TestPixelSize: the size of a pixel on the ground does not depend on unit and rotation.
 func TestPixelSize(t *testing.T) {
 	metre := 1.0 / 111319.49079327358 // degrees of longitude at the equator of WGS 84
 	sin, cos := math.Sincos(0.5)

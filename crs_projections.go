@@ -97,8 +97,8 @@ const (
 // projection converts between a CRS's coordinates and degrees on its datum. Unused fields are 0.
 //
 // It splits the formulas of EPSG Guidance Note 7-2 ("GN" below) into steps that methods share:
-//   - from the ellipsoid to a sphere of equal angles or equal areas, or to Gauss's sphere, which fits best at one latitude;
-//   - a turn of the sphere, so that its pole comes to the centre of the map or beside its centre line;
+//   - from the ellipsoid to a sphere of equal angles or areas, or to Gauss's of best fit;
+//   - a turn of the sphere, which brings its pole to the map's centre or beside its centre line;
 //   - from the sphere to a cone or cylinder, in metres from the origin;
 //   - the scale, the axes, the false origin and the unit.
 type projection struct {
@@ -145,8 +145,15 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 	if e.inverseFlattening == 0 {
 		e.inverseFlattening = math.Inf(1)
 	}
+	figure := e // of the formulas
+	switch method {
+	case methodPseudoMercator, methodEquidistantCylindricalSphere, methodMercatorSphere: // a sphere of radius a
+		figure.inverseFlattening = math.Inf(1)
+	}
+	e2 := figure.eccentricity2()
 	p := projection{
-		ellipsoid: e, unit: 1, axes: [4]float64{1, 0, 0, 1}, gauss: 1, e2: e.eccentricity2(), kruger: newKrugerSeries(e),
+		ellipsoid: e, unit: 1, axes: [4]float64{1, 0, 0, 1}, gauss: 1,
+		e2: e2, e: math.Sqrt(e2), kruger: newKrugerSeries(figure),
 		longitude: parameters.value(math.NaN(), parameterLongitudeOfNaturalOrigin, parameterLongitudeOfCentre,
 			parameterLongitudeOfFalseOrigin, parameterLongitudeOfOrigin),
 		latitude: radian * parameters.value(0, parameterLatitudeOfFalseOrigin, parameterLatitudeOfNaturalOrigin,
@@ -157,11 +164,6 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 		falseNorth: parameters.value(0, parameterFalseNorthing, parameterNorthingAtCentre,
 			parameterNorthingAtFalseOrigin),
 	}
-	switch method {
-	case methodPseudoMercator, methodEquidistantCylindricalSphere, methodMercatorSphere: // of radius a
-		p.e2, p.kruger = 0, newKrugerSeries(ellipsoid{e.a, math.Inf(1)})
-	}
-	p.e = math.Sqrt(p.e2)
 	p.qPole = p.authalicQ(1)
 	if !p.setFormula(method, parameters) {
 		return projection{}, fmt.Errorf("projection method %d is unknown", method)
@@ -177,7 +179,7 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 	return p, nil
 }
 
-// setFormula sets the formula and its fields for an EPSG method. It reports whether it knows it.
+// setFormula sets the formula of an EPSG method and its fields, or returns false if it is unknown.
 func (p *projection) setFormula(method int, parameters projectionParameters) bool {
 	hemisphere := math.Copysign(1, p.latitude)
 	phi1, phi2 := parameters.angle(parameterStandardParallel1), parameters.angle(parameterStandardParallel2)

@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// grs80 is the ellipsoid EPSG 7019, of ETRS89 and NAD83.
+// grs80 returns the ellipsoid of ETRS89 and NAD83, EPSG 7019.
 func grs80() ellipsoid { return ellipsoid{6378137, 298.257222101} }
 
-// dms is an angle in degrees, minutes and seconds.
+// dms converts degrees, minutes and seconds to degrees.
 func dms(degrees, minutes, seconds float64) float64 {
 	return math.Copysign(math.Abs(degrees)+minutes/60+seconds/3600, degrees)
 }
 
-// TestProjectionsPublished holds the formulas against worked examples from print, in both directions: those of EPSG Guidance Note
-// 7-2, where no other source is named. Lengths are in the example's unit.
+// TestProjectionsPublished compares with published examples in both directions: those of EPSG
+// Guidance Note 7-2, unless another source is named. Lengths are in the example's unit.
 func TestProjectionsPublished(t *testing.T) {
 	airy1830 := ellipsoid{6377563.396, 299.3249646}
 	clarke1866 := ellipsoid{6378206.4, 294.978698214}
@@ -108,7 +108,7 @@ func TestProjectionsPublished(t *testing.T) {
 	}
 }
 
-// someProjections has one of each set of formulas and of each case in them, with how far around its origin it is to be sound.
+// someProjections returns projections for every formula and every special case in it.
 func someProjections(t *testing.T) map[string]projection {
 	projections := map[string]projection{}
 	for name, c := range map[string]struct {
@@ -157,7 +157,8 @@ func someProjections(t *testing.T) map[string]projection {
 	return projections
 }
 
-// TestProjectionsRoundTrip: places all over the globe come back from every projection that takes them, and those near its origin are taken.
+// TestProjectionsRoundTrip: places all over the globe come back from every projection that accepts
+// them. Places near the origin are accepted.
 func TestProjectionsRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, p := range someProjections(t) {
@@ -191,7 +192,7 @@ func TestProjectionsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestProjectionsHostile: what is not on the map is an error, or comes back.
+// TestProjectionsHostile: coordinates outside the domain are an error, or come back.
 func TestProjectionsHostile(t *testing.T) {
 	numbers := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, 1e9, 1e8, -2e7, 1e7, -90, 90, 90.0001, 180, -180, 0, 5e-324, 89.99999999}
 	for name, p := range someProjections(t) {
@@ -217,7 +218,8 @@ func TestProjectionsHostile(t *testing.T) {
 	}
 }
 
-// TestProjectionRoundTrip goes to the ground and back: to a millionth of a metre, and to a millimetre as far as the series is followed.
+// TestProjectionRoundTrip: coordinates come back within a micrometre, and within a millimetre far
+// from the central meridian.
 func TestProjectionRoundTrip(t *testing.T) {
 	for _, code := range []int{4326, 4807, 4805, 3857, 32601, 32633, 32660, 32733, 25832, 26917} {
 		p := crsOf(t, code).projection
@@ -241,7 +243,8 @@ func TestProjectionRoundTrip(t *testing.T) {
 	}
 }
 
-// TestProjectionRefuses: what is not finite, or outside, is an error and never a number.
+// TestProjectionRefuses: coordinates that are not finite or lie outside are an error, never a
+// number.
 func TestProjectionRefuses(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, code := range []int{4326, 3857, 32633} {

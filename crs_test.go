@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// registryKeys gives the keys of the registry's lines, and fails where they are not sorted.
+// registryKeys returns the keys of the registry, and fails if its lines are not sorted.
 func registryKeys(t testing.TB) (keys []string) {
 	t.Helper()
 	last := ""
@@ -25,7 +25,8 @@ func registryKeys(t testing.TB) (keys []string) {
 	return keys
 }
 
-// TestRegistry finds every line by its key, reads every number, and makes every CRS but those of methods that are named here.
+// TestRegistry finds every line by its key, reads every number, and makes every CRS of a supported
+// method.
 func TestRegistry(t *testing.T) {
 	if len(epsgCSV) >= 700_000 || !strings.Contains(epsgCSV[:1000], "https://epsg.org/terms-of-use.html") {
 		t.Errorf("%d bytes that begin %q", len(epsgCSV), epsgCSV[:1000])
@@ -77,7 +78,8 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestDatumShift is the example of EPSG Guidance Note 7-2, method 9606, WGS 72 to WGS 84, and what is known of each kind of datum.
+// TestDatumShift: the shift from WGS 72 is the example of EPSG Guidance Note 7-2, method 9606, and
+// each kind of datum has its accuracy.
 func TestDatumShift(t *testing.T) {
 	wgs72 := crsOf(t, 4322)
 	s := datumShift{values: []float64{0, 0, 4.5, 0, 0, 0.554, 0.219}}
@@ -115,7 +117,7 @@ func TestDatumShift(t *testing.T) {
 	}
 }
 
-// TestWithoutCode gives CRSs by their parameters, as they come in GeoKeys and WKT, the degrees of their codes.
+// TestWithoutCode: a CRS by its parameters yields the same degrees as the CRS by its code.
 func TestWithoutCode(t *testing.T) {
 	const wgs84Base = `GEOGCS["w",DATUM["D_WGS_1984",SPHEROID["WGS_1984",6378137,298.257223563]],PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]`
 	at := func(name string, v float64) string {
@@ -174,14 +176,14 @@ func TestWithoutCode(t *testing.T) {
 		}
 	}
 	for name, wkt := range map[string]string{
-		"the Moon":                project(`GEOGCS["w",DATUM["m",SPHEROID["x",1737400,0]],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
-		"no ellipsoid":            project(`GEOGCS["w",DATUM["m"],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
-		"an unknown projection":   project(wgs84Base, "Two_Point_Equidistant", ""),
-		"no pole":                 project(wgs84Base, "Polar_Stereographic", at("central_meridian", 0)),
-		"a meridian that is none": project(wgs84Base, "Transverse_Mercator", `,PARAMETER["central_meridian","x"]`),
-		"a unit that is none":     strings.Replace(project(wgs84Base, "Transverse_Mercator", at("central_meridian", 9)), `["Meter",1]`, `["Meter",-1]`, 1),
-		"an axis to the south":    strings.TrimSuffix(project(wgs84Base, "Transverse_Mercator", at("central_meridian", 9)), "]") + `,AXIS["Y",WEST],AXIS["X",SOUTH]]`,
-		"no cone":                 project(wgs84Base, "Lambert_Conformal_Conic_2SP", at("standard_parallel_1", 30)+at("standard_parallel_2", -30)),
+		"the Moon":              project(`GEOGCS["w",DATUM["m",SPHEROID["x",1737400,0]],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
+		"no ellipsoid":          project(`GEOGCS["w",DATUM["m"],UNIT["Degree",0.0174532925199433]]`, "Sinusoidal", ""),
+		"an unknown projection": project(wgs84Base, "Two_Point_Equidistant", ""),
+		"no pole":               project(wgs84Base, "Polar_Stereographic", at("central_meridian", 0)),
+		"an invalid meridian":   project(wgs84Base, "Transverse_Mercator", `,PARAMETER["central_meridian","x"]`),
+		"an invalid unit":       strings.Replace(project(wgs84Base, "Transverse_Mercator", at("central_meridian", 9)), `["Meter",1]`, `["Meter",-1]`, 1),
+		"an axis to the south":  strings.TrimSuffix(project(wgs84Base, "Transverse_Mercator", at("central_meridian", 9)), "]") + `,AXIS["Y",WEST],AXIS["X",SOUTH]]`,
+		"no cone":               project(wgs84Base, "Lambert_Conformal_Conic_2SP", at("standard_parallel_1", 30)+at("standard_parallel_2", -30)),
 	} {
 		p, err := crsFromWKT(wkt)
 		var m extent
@@ -191,8 +193,7 @@ func TestWithoutCode(t *testing.T) {
 	}
 }
 
-// TestGeoKeysWithoutNumbers: where a key is there and holds no number, or names a CRS on another datum, nothing is taken
-// in its place.
+// TestGeoKeysWithoutNumbers: a key without a valid number is an error, not a default.
 func TestGeoKeysWithoutNumbers(t *testing.T) {
 	type entries = [][4]float64
 	utm := entries{{1024, 0, 1, 1}, {2048, 0, 1, 4314}, {3072, 0, 1, 32767}, {3075, 0, 1, 1}, {3080, tagGeoDoubleParams, 1, 0}}

@@ -204,7 +204,7 @@ func (w *walker) look(dir *os.Root, names []string) (infos []fs.FileInfo, errs [
 }
 
 // neighbours tells which sidecars and rasters of a directory belong together by their names (see
-// sidecarOf). A stem is a name without its extension, in lower case, since a file system may not
+// rasterOfSidecar). A stem is a name without its extension, in lower case, since a file system may not
 // tell the two cases apart.
 type neighbours struct {
 	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
