@@ -6,7 +6,7 @@
 // directories made to crash, mislead or leave the dataset roots. What it trusts: the operator, the
 // key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES names.
 //
-// Read schema.sql first, then server.go (every route, and who may call it), token.go, auth.go and
+// Read schema.sql first, then server.go (every route, and who may call it), auth_tokens.go, auth.go and
 // rbac.go, then what interests you. ARCHITECTURE.md leads through it.
 package main
 

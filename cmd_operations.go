@@ -3,13 +3,11 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -272,100 +270,4 @@ func printRoutes(stdout io.Writer) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\n", rt.method, rt.path, rt.who)
 	}
 	return table.Flush()
-}
-
-// printExtents is "cairn bbox", which prints the row of each file and of each file below each
-// directory. With --root, paths are relative to it, and no symbolic link leads out of it; else that
-// holds for each argument.
-func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("cairn bbox", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	top := flags.String("root", "", "")
-	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
-		return fmt.Errorf("bbox needs a path: %w", errUsage)
-	}
-	out := bufio.NewWriter(stdout)
-	failed := 0
-	for _, path := range flags.Args() {
-		if err := printPath(ctx, *top, path, out, stderr); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			fmt.Fprintln(stderr, "cairn:", err)
-			failed++
-		}
-	}
-	if err := out.Flush(); err != nil {
-		return err
-	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d paths could not be read", failed, flags.NArg())
-	}
-	return nil
-}
-
-// printPath prints the row of one file, or of all files below a directory.
-func printPath(ctx context.Context, top, path string, out, stderr io.Writer) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	below, shown := ".", "" // the path below top, and the prefix of each printed path
-	switch {
-	case top != "":
-		absTop, topErr := filepath.Abs(top)
-		absPath, pathErr := filepath.Abs(path)
-		if err := errors.Join(topErr, pathErr); err != nil {
-			return err
-		}
-		below, err = filepath.Rel(absTop, absPath)
-		if err != nil || !filepath.IsLocal(below) {
-			return fmt.Errorf("%s does not lie below %s", path, top)
-		}
-	case info.IsDir():
-		top, shown = path, encodeName(strings.TrimSuffix(path, "/"))+"/"
-	default:
-		top, below = filepath.Split(path)
-		shown = encodeName(top)
-		top = filepath.Join(top, ".")
-	}
-	root, err := os.OpenRoot(top)
-	if err != nil {
-		return err
-	}
-	reader := &fileReader{root: root, now: time.Now}
-	defer reader.close()
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	printFile := func(e entry) error {
-		m, found := reader.readEntry(e)
-		if !found {
-			return nil
-		}
-		m.Path = shown + m.Path
-		return encoder.Encode(m)
-	}
-	if !info.IsDir() {
-		return printFile(entry{Path: encodeName(below)})
-	}
-	dir, err := root.OpenRoot(below)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	prefix := ""
-	if below != "." {
-		prefix = encodeName(below) + "/"
-	}
-	w := walker{
-		file: printFile,
-		warn: func(dir string, err error) error {
-			if dir == prefix {
-				return fmt.Errorf("list directory: %s", reasonOf(err))
-			}
-			fmt.Fprintf(stderr, "cairn: %s%s: %s\n", shown, dir, reasonOf(err))
-			return nil
-		},
-	}
-	return w.walk(ctx, dir, prefix)
 }

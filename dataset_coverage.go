@@ -16,7 +16,7 @@ import (
 
 // coverageTemplate is the picture. html/template escapes the values in it.
 //
-//go:embed coverage.svg
+//go:embed dataset_coverage.svg
 var coverageTemplate string
 
 // coverage holds the values of the template.

@@ -75,7 +75,7 @@ type missingTile struct {
 
 // reportSQL holds the queries of the report.
 //
-//go:embed report.sql
+//go:embed dataset_report.sql
 var reportSQL string
 
 // reportQuery returns the query of that name.
