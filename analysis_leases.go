@@ -62,7 +62,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		}
 		for _, other := range living {
 			if !slices.Contains(other.Fingerprints, ours[0]) {
-				return fmt.Errorf("compare keys: another running instance does not know the signing key %s: "+
+				return fmt.Errorf("compare keys: the signing key %s is not known to another instance that runs: "+
 					"add it there first (cairn keys add, then promote)", ring.keys[0].id)
 			}
 			if !slices.Contains(ours, other.Signer) {
