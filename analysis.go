@@ -131,9 +131,6 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// maxWait is the longest wait that a client may ask for.
-const maxWait = time.Minute
-
 // getAnalysis answers GET …/analyses/{analysis}. With wait=30s it answers when the state has changed,
 // after that time, or when the service stops.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {

@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// version is what "cairn version" prints.
+const version = "0.1.0"
+
 // config is every setting, parsed. README.md has the table of the environment variables.
 type config struct {
 	listen         string

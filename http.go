@@ -348,8 +348,7 @@ func (v invalid) err() error {
 }
 
 // writeProblem answers with the problem that err is. Any other error is logged, and the client learns nothing of it.
-func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
-	c := callerOf(r)
+func (s *server) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
 	case ok:
@@ -365,7 +364,7 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 		s.throttled.Add(1)
 	}
 	if p.err != nil {
-		s.log.Error("request failed", "id", c.requestID, "route", w.route, "error", p.err)
+		s.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
 	if w.routed && w.status != 0 {
 		panic(http.ErrAbortHandler) // part of an answer is out: cut it off, so that it is not taken for whole
@@ -380,7 +379,7 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 		Permission string       `json:"permission,omitempty"`
 		Errors     []fieldError `json:"errors,omitempty"`
 		RequestID  string       `json:"request_id"`
-	}{"about:blank", http.StatusText(p.status), p.status, p.detail, p.code, p.permission, p.fields, c.requestID}
+	}{"about:blank", http.StatusText(p.status), p.status, p.detail, p.code, p.permission, p.fields, w.requestID}
 	h := w.Header()
 	if p.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(p.retryAfter/time.Second)))
@@ -388,7 +387,7 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	if p.location != "" {
 		h.Set("Location", p.location)
 	}
-	if p.code == errInvalidToken.code {
+	if p.code == "invalid_token" {
 		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
 	} else if p.status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
@@ -398,4 +397,47 @@ func (s *server) writeProblem(w *responseWriter, r *http.Request, err error) {
 	}
 	encoded, _ := encodeJSON(body) // text and numbers: there is no error
 	writeBytes(w, p.status, "application/problem+json", encoded)
+}
+
+// verifyPath is what a proxy asks. Its 401 offers HTTP Basic too, for browsers behind the proxy.
+const verifyPath = "/api/v1/auth/verify"
+
+// responseWriter notes the status of the answer. Until a route is found it keeps back what the mux writes.
+type responseWriter struct {
+	http.ResponseWriter
+	requestID string
+	route     string // its path in the route table
+	row       int    // its row in the route table, from 1; 0 if the request is for no route
+	routed    bool   // the answer is ours, not the mux's
+	status    int    // of the answer; 0 before it
+}
+
+func (w *responseWriter) WriteHeader(status int) {
+	if w.status != 0 {
+		return
+	}
+	w.status = status
+	if w.routed {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+func (w *responseWriter) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	if !w.routed {
+		return len(b), nil
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// pathID returns a path value that is a canonical decimal number, else errNotFound.
+func pathID(r *http.Request, name string) (int64, error) {
+	id, err := strconv.ParseInt(r.PathValue(name), 10, 64)
+	if err != nil || strconv.FormatInt(id, 10) != r.PathValue(name) {
+		return 0, errNotFound
+	}
+	return id, nil
 }

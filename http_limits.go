@@ -43,6 +43,9 @@ func (p pace) limit() time.Duration {
 	}
 }
 
+// maxWait is the longest time that a client may ask to wait for a change.
+const maxWait = time.Minute
+
 // expensiveSlots is how many expensive requests run at a time.
 const expensiveSlots = 2
 

@@ -33,9 +33,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// version is what "cairn version" prints.
-const version = "0.1.0"
-
 // usage is what "cairn help" prints.
 //
 //go:embed usage.txt
@@ -220,14 +217,6 @@ func (s *server) warnOfStrangers(address net.Addr) {
 	if s.certificate == nil {
 		s.log.Warn("passwords and tokens can be read on the way to this address; CAIRN_TLS_CERT and CAIRN_TLS_KEY change that", "address", address.String())
 	}
-}
-
-// scheme is that of the service's URLs.
-func (s *server) scheme() string {
-	if s.certificate != nil {
-		return "https"
-	}
-	return "http"
 }
 
 // run serves on the listener and works on analyses until ctx ends.

@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -78,9 +77,6 @@ type route struct {
 	query   []string // the query parameters it takes; any other is refused
 	pace    pace     // how long it may take
 }
-
-// verifyPath is what a proxy asks. Its 401 offers HTTP Basic too, for browsers behind the proxy.
-const verifyPath = "/api/v1/auth/verify"
 
 // routes is every endpoint and who may call it: it serves, is printed, and drives the authorization tests.
 func (s *server) routes() []route {
@@ -164,17 +160,14 @@ func (s *server) routes() []route {
 func (s *server) handle() {
 	s.mux = http.NewServeMux()
 	s.origins = http.NewCrossOriginProtection()
-	s.counts = []*routeCounts{{}} // of what is no route
-	for _, rt := range s.routes() {
-		counts := &routeCounts{method: rt.method, path: rt.path}
-		s.counts = append(s.counts, counts)
+	s.counts = []*routeCounts{{}} // for requests that match no route
+	for i, rt := range s.routes() {
+		s.counts = append(s.counts, &routeCounts{method: rt.method, path: rt.path})
 		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter) // ServeHTTP passes no other
-			answer.routed = true
-			answer.route = rt.path
-			answer.counts = counts
+			answer.route, answer.row, answer.routed = rt.path, i+1, true
 			if err := s.call(rt, answer, r); err != nil {
-				s.writeProblem(answer, r, err)
+				s.writeProblem(answer, err)
 			}
 		})
 	}
@@ -186,7 +179,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}}
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
-	answer := &responseWriter{ResponseWriter: w, counts: s.counts[0]}
+	answer := &responseWriter{ResponseWriter: w, requestID: caller.requestID}
 	h := answer.Header()
 	h.Set("X-Request-Id", caller.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -202,16 +195,16 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			user = caller.principal.User.Username
 		}
 		took := s.now().Sub(start)
-		answer.counts.count(answer.status, took)
+		s.counts[answer.row].count(answer.status, took)
 		s.log.Info("request", "id", caller.requestID, "user", user, "method", r.Method, "route", answer.route,
 			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", caller.address)
 	}()
 
 	switch err := s.origins.Check(r); {
 	case err != nil:
-		s.writeProblem(answer, r, &problem{status: http.StatusForbidden, code: "cross_origin", detail: "This request came from a page of another origin."})
+		s.writeProblem(answer, &problem{status: http.StatusForbidden, code: "cross_origin", detail: "This request came from a page of another origin."})
 	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
-		s.writeProblem(answer, r, errNotFound)
+		s.writeProblem(answer, errNotFound)
 	default:
 		s.mux.ServeHTTP(answer, r)
 		if !answer.routed {
@@ -222,7 +215,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				err = &problem{status: answer.status, code: "method_not_allowed", detail: "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."}
 			}
 			answer.status = 0
-			s.writeProblem(answer, r, err)
+			s.writeProblem(answer, err)
 		}
 	}
 }
@@ -346,32 +339,6 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	return err
 }
 
-// caller is what is known of who sent a request.
-type caller struct {
-	requestID  string
-	address    netip.Addr
-	credential credential
-	principal  *principal // nil on public routes
-	leave      func()     // gives back the caller's place: see callerLimit
-}
-
-// name is what the caller's places are counted for: the user or, on public routes, the network.
-func (c *caller) name() string {
-	if c.principal != nil {
-		return "user " + c.principal.User.ID
-	}
-	return "network " + clientNetwork(c.address).String()
-}
-
-// callerKey is the key of the caller in a request's context.
-type callerKey struct{}
-
-// callerOf returns the caller that ServeHTTP put into the request.
-func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
-
-// principalOf returns the signed-in caller, or nil on a public route.
-func principalOf(r *http.Request) *principal { return callerOf(r).principal }
-
 // requestID is the id a trusted proxy gave the request, else a new one.
 func (s *server) requestID(r *http.Request) string {
 	if id := r.Header.Get("X-Request-Id"); id != "" && s.cfg.trusts(remoteAddress(r)) &&
@@ -411,45 +378,6 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 func remoteAddress(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return ap.Addr().Unmap().WithZone("")
-}
-
-// responseWriter notes what was answered. Until a route is found it keeps back what the mux writes.
-type responseWriter struct {
-	http.ResponseWriter
-	route  string
-	routed bool
-	status int
-	counts *routeCounts
-}
-
-func (w *responseWriter) WriteHeader(status int) {
-	if w.status != 0 {
-		return
-	}
-	w.status = status
-	if w.routed {
-		w.ResponseWriter.WriteHeader(status)
-	}
-}
-
-func (w *responseWriter) Write(b []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	if !w.routed {
-		return len(b), nil
-	}
-	return w.ResponseWriter.Write(b)
-}
-
-// Unwrap is for http.ResponseController.
-func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// pathID reads a numeric id of the path. What is no number names nothing: 404.
-func pathID(r *http.Request, name string) (int64, error) {
-	id, err := strconv.ParseInt(r.PathValue(name), 10, 64)
-	if err != nil || strconv.FormatInt(id, 10) != r.PathValue(name) {
-		return 0, errNotFound
-	}
-	return id, nil
 }
 
 // getHealth answers GET /health: 200 if the database answers, else 503.

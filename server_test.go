@@ -270,7 +270,7 @@ func TestPanic(t *testing.T) {
 			answer := w.(*responseWriter)
 			answer.routed = true
 			if err := s.call(route{who: public, handler: func(http.ResponseWriter, *http.Request) error { panic("secret detail") }}, answer, r); err != nil {
-				s.writeProblem(answer, r, err)
+				s.writeProblem(answer, err)
 			}
 		})
 	})

@@ -66,3 +66,11 @@ func (c *certificate) refresh() error {
 	c.seen, c.pair = seen, &pair
 	return nil
 }
+
+// scheme returns the scheme of the service's URLs.
+func (s *server) scheme() string {
+	if s.certificate != nil {
+		return "https"
+	}
+	return "http"
+}
