@@ -1,13 +1,13 @@
 // Cairn gives a small team accounts, roles, announcements and a catalogue of its elevation files over
 // HTTP. It is one program, and PostgreSQL is all it needs.
 //
-// What it defends against: clients that forge, replay or steal tokens, guess passwords, or ask for
-// more than their roles allow; pages of other sites that use a signed-in browser; files and
-// directories made to crash, mislead or leave the dataset roots. What it trusts: the operator, the
-// key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES names.
+// It defends against clients that forge, replay or steal tokens, guess passwords, or ask for more than
+// their roles allow; against pages of other sites that use a signed-in browser; and against files and
+// directories made to crash it, mislead it or leave the dataset roots. It trusts the operator, the key
+// file, the database, and the proxies that CAIRN_TRUSTED_PROXIES names.
 //
-// Read schema.sql first, then server.go (every route, and who may call it), auth_tokens.go, auth.go and
-// rbac.go, then what interests you. ARCHITECTURE.md leads through it.
+// Read schema.sql first, then server.go (every route, who may call it, and how long it may take),
+// auth_principal.go, auth_tokens.go, auth.go and rbac.go. ARCHITECTURE.md gives the whole order.
 package main
 
 import (
@@ -38,10 +38,10 @@ import (
 //go:embed usage.txt
 var usage string
 
-// errUsage is that the command line is not one of those in usage: exit status 2.
+// errUsage is returned for a command line that is not in usage. The exit status is 2.
 var errUsage = errors.New("see: cairn help")
 
-// main is the only place that ends the process.
+// main runs the program and is the only place that ends the process.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	env := os.Environ()
@@ -63,13 +63,13 @@ func main() {
 	os.Exit(1)
 }
 
-// limitMemory says where the collector begins to work harder: each password hash leaves its memory as garbage, which
-// must not pile up. There is room for those that run and some thousand idle connections; below that it would never rest.
+// limitMemory sets the size from which the garbage collector works harder, because each password hash
+// leaves its memory as garbage. There is room for the hashes that run and some thousand idle connections.
 func limitMemory(cfg config) {
 	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
 }
 
-// run is the program: it carries out one command until that is done or ctx ends.
+// run carries out one command, until it is done or ctx ends.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	command := strings.Join(args[:min(2, len(args))], " ")
 	switch {
@@ -96,7 +96,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return checkConfig(env, stdout)
 	case args[0] == "serve" && len(args) == 1:
 		for _, name := range unknownSettings(env) {
-			log.Warn("there is no such setting", "name", name)
+			log.Warn("unknown setting", "name", name)
 		}
 		limitMemory(cfg)
 		return serve(ctx, cfg, log, stdout, func(*server) {})
@@ -121,7 +121,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	return fmt.Errorf("%q is no command: %w", strings.Join(args, " "), errUsage)
 }
 
-// isOption says whether an argument looks like an option, which a file's name does not: ./-name is one.
+// isOption reports whether an argument looks like an option. A file "-name" is written "./-name".
 func isOption(argument string) bool { return strings.HasPrefix(argument, "-") }
 
 // newLogger returns a logger that writes to w in the form and from the level that are set.
@@ -133,7 +133,7 @@ func newLogger(cfg config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// isTerminal says whether the reader or writer is a terminal (or another character device).
+// isTerminal reports whether the reader or writer is a terminal or another character device.
 func isTerminal(stream any) bool {
 	if f, ok := stream.(*os.File); ok {
 		info, err := f.Stat()
@@ -142,7 +142,7 @@ func isTerminal(stream any) bool {
 	return false
 }
 
-// newServer puts the service together. Nothing runs yet.
+// newServer returns the service. Nothing runs yet.
 func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server {
 	s := &server{
 		cfg:       cfg,
@@ -165,15 +165,15 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 	return s
 }
 
-// serve runs the service until ctx ends: then no new request is taken, those under way are finished,
-// and what was begun of analyses is stored or given back. The line on stdout that names the address
-// comes once it answers. adjust sees the server before it runs; tests set clocks and hooks there.
+// serve runs the service until ctx ends. Then it accepts no new request, finishes those under way, and
+// stores or gives back the analysis work it holds. Once it answers it prints its address on stdout.
+// adjust is called before it runs; tests set clocks and hooks there.
 func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) error {
 	if err := cfg.checkPlaces(); err != nil {
 		return err
 	}
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // from now on: by itself it would end the start
+	signal.Notify(hangups, syscall.SIGHUP) // by default it would end the process
 	defer signal.Stop(hangups)
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		if err := migrate(ctx, d.pool, log); err != nil {
@@ -201,21 +201,21 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err != nil {
 			return err
 		}
-		s.warnOfStrangers(listener.Addr())
+		s.warnOfExposure(listener.Addr())
 		return s.run(ctx, listener, stdout)
 	})
 }
 
-// warnOfStrangers warns of what is unwise where others than the users of this machine reach the service.
-func (s *server) warnOfStrangers(address net.Addr) {
+// warnOfExposure logs settings that are unwise if the service can be reached from other machines.
+func (s *server) warnOfExposure(address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
 		return
 	}
 	if s.cfg.registration == registrationOpen {
-		s.log.Warn("anyone who reaches this address may register; CAIRN_REGISTRATION=approval or closed changes that", "address", address.String())
+		s.log.Warn("registration open to anyone who reaches this address: see CAIRN_REGISTRATION", "address", address.String())
 	}
 	if s.certificate == nil {
-		s.log.Warn("passwords and tokens can be read on the way to this address; CAIRN_TLS_CERT and CAIRN_TLS_KEY change that", "address", address.String())
+		s.log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY", "address", address.String())
 	}
 }
 
@@ -229,7 +229,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 32},
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // what clients do to their connections
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // broken connections
 	}
 	var open sync.Map // connections that are new or have a request under way
 	web.ConnState = func(conn net.Conn, state http.ConnState) {
@@ -247,7 +247,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	background.Go(func() { s.database.watch(working, s.log) })
 	background.Go(func() { s.sendHeartbeats(working) })
 	background.Go(func() { s.runMaintenance(working) })
-	watched, unwatch := context.WithCancel(ctx) // who is told to stop answers no more through the front door
+	watched, unwatch := context.WithCancel(ctx) // a service that stops does not answer the watchdog's requests
 	context.AfterFunc(working, unwatch)
 	background.Go(func() { s.keepWatchdog(watched, listener.Addr()) })
 	served := make(chan error, 1)
@@ -270,14 +270,13 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		s.notify("STOPPING=1")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		// Shutdown drops a request whose header is still being read, so that has to be over first. Without
-		// keep-alive each answer is the last of its connection.
+		// Shutdown would drop requests whose headers are still being read, so wait for these first.
 		listener.Close()
-		<-served // so that Shutdown does not close the listener again, which would be an error
+		<-served // or Shutdown would close the listener again, which is an error
 		web.SetKeepAlivesEnabled(false)
-		drain, cancelDrain := context.WithTimeout(shutdown, 2*time.Second) // to send a request in
+		drain, cancelDrain := context.WithTimeout(shutdown, 2*time.Second)
 		defer cancelDrain()
-		for conn := range open.Range { // each until it is open no more
+		for conn := range open.Range {
 			for _, is := open.Load(conn); is && drain.Err() == nil; _, is = open.Load(conn) {
 				pause(drain, 10*time.Millisecond)
 			}
@@ -291,15 +290,15 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if stopErr := instanceStopped(stopped, s.database.own, s.instance); stopErr != nil {
-		s.log.Warn("stopping", "error", stopErr)
+		s.log.Warn("lease not given up", "error", stopErr)
 	}
 	return err
 }
 
-// notify tells systemd the service's state. The service can do without.
+// notify tells systemd the service's state. A failure is only logged.
 func (s *server) notify(state string) {
 	if err := s.cfg.supervisor.notify(state); err != nil {
-		s.log.Warn("not heard", "state", state, "error", err)
+		s.log.Warn("systemd not notified", "state", state, "error", err)
 	}
 }
 
@@ -347,7 +346,7 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// sealAudit seals the audit log. The log keeps the head, for "cairn audit verify --head".
+// sealAudit seals what was added to the audit log, and logs the head for "cairn audit verify --head".
 func (s *server) sealAudit(ctx context.Context) error {
 	for {
 		last, err := sealAudit(ctx, s.db, s.keys.Load().keys[0], s.sealed)
@@ -355,11 +354,11 @@ func (s *server) sealAudit(ctx context.Context) error {
 			return err
 		}
 		s.sealed = last
-		s.log.Info("sealed the audit log", "head", auditHead(last.seq, last.mac))
+		s.log.Info("audit log sealed", "head", auditHead(last.seq, last.mac))
 	}
 }
 
-// auditThrottled notes how many attempts have been turned away since it last did.
+// auditThrottled audits the number of attempts that were refused with 429 since its last call.
 func (s *server) auditThrottled(ctx context.Context) error {
 	n := s.throttled.Swap(0)
 	if n == 0 {
@@ -368,25 +367,26 @@ func (s *server) auditThrottled(ctx context.Context) error {
 	return audit(ctx, s.db, serviceActor(), "login.throttled", "", nil, map[string]int64{"attempts": n})
 }
 
-// reloadKeys takes up a changed key file, unless it is wrong or other instances could not work with it.
+// reloadKeys replaces the keyring by a changed key file, unless that is malformed or other instances do not
+// know its keys.
 func (s *server) reloadKeys(ctx context.Context) error {
 	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
 	if err == nil {
 		err = noteInstance(ctx, s.database.own, s.instance, keys, s.life)
 	}
 	if err != nil {
-		return fmt.Errorf("the key file was not taken up: %w", err)
+		return fmt.Errorf("reload key file: %w", err)
 	}
 	s.keys.Store(keys)
-	s.log.Info("took up the key file", "signer", keys.keys[0].id, "keys", len(keys.keys))
+	s.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
 	if s.cfg.keysAreCredential() {
-		s.log.Warn("systemd copies the key file for the service as it starts: restart it to take up what has changed since")
+		s.log.Warn("key file is systemd's copy from the start of the service: restart the service to load a later change")
 	}
 	return nil
 }
 
-// withOwnDatabase locks the state directory against a second service, and runs do on the database that the settings
-// name, or on the private one, which it starts and stops.
+// withOwnDatabase locks the state directory against a second service and runs do on the database that the
+// settings name, or on the private one, which it starts and stops.
 func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) (err error) {
 	if cfg.databaseURL != "" {
 		lock, err := lockStateDir(cfg.stateDir)
@@ -404,7 +404,7 @@ func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(
 	return connect(ctx, cfg, do)
 }
 
-// withDatabase runs a command on the database that the service uses. It starts none.
+// withDatabase runs do on the database that the service uses. It does not start one.
 func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error) error {
 	return connect(ctx, cfg, func(d *database) error { return do(d.pool) })
 }

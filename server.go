@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// server holds everything a handler needs. One is made at start; its fields are not set after.
+// server holds everything a handler needs. It is made at start; its fields are not set afterwards.
 type server struct {
 	cfg         config
 	log         *slog.Logger
@@ -36,36 +36,36 @@ type server struct {
 	guesses     *callerLimit     // one undecided attempt at an account from a network
 	expensive   *callerLimit     // one expensive request for each caller
 	slots       chan struct{}    // holds an element for each expensive request that runs
-	life        time.Duration    // how long this instance counts as living after its last sign
+	life        time.Duration    // how long the instance's lease lasts after a heartbeat
 	now         func() time.Time // the clock; a test sets its own
 	stopping    context.Context  // ends when the service is told to stop
-	hangups     <-chan os.Signal // SIGHUP: to read the key file again
+	hangups     <-chan os.Signal // SIGHUP: reload the key file
 	mux         *http.ServeMux
 	origins     *http.CrossOriginProtection
 	certificate *certificate // nil: plain HTTP
 
 	counts          []*routeCounts
-	sealed          seal // the last of the audit log's that this instance has made
+	sealed          seal // the last seal of the audit log that this instance made
 	refused         refusals
-	throttled       atomic.Int64 // requests answered 429 that the audit log does not tell of yet
-	warnedForwarded atomic.Bool  // that X-Forwarded-For came from an untrusted loopback was logged
+	throttled       atomic.Int64 // requests answered 429 since the last audit row about them
+	warnedForwarded atomic.Bool  // the warning about X-Forwarded-For from an untrusted loopback was logged
 }
 
-// access is who may call a route: one of these, or who holds the permission that it names.
+// access says who may call a route: one of these, or everybody who holds the permission that it names.
 type access string
 
-// The values of access that are no permission.
+// The values of access that are not permissions.
 const (
 	public        access = "public"         // anyone
-	refreshCookie access = "refresh cookie" // anyone; the handler itself asks for a good refresh cookie
+	refreshCookie access = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
 	signedIn      access = "signed in"      // a session or an API token
-	ownSession    access = "session"        // a signed-in person's own session
+	ownSession    access = "session"        // a session, not an API token
 )
 
-// holds is the access of those whose session or API token holds the permission.
+// holds returns the access for callers whose session or API token holds the permission.
 func holds(permission string) access { return access(permission) }
 
-// handler answers a request or returns why it did not. After an error it has written nothing.
+// handler answers a request, or returns an error and has written nothing.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 // route is one row of the route table.
@@ -78,7 +78,8 @@ type route struct {
 	pace    pace     // how long it may take
 }
 
-// routes is every endpoint and who may call it: it serves, is printed, and drives the authorization tests.
+// routes returns the route table: every endpoint, who may call it and how long it may take. It serves
+// requests, is printed by "cairn routes", and drives the authorization tests.
 func (s *server) routes() []route {
 	return []route{
 		{"GET", "/health", public, s.getHealth, nil, light},
@@ -156,7 +157,7 @@ func (s *server) routes() []route {
 	}
 }
 
-// handle makes the mux of the route table.
+// handle builds the mux from the route table.
 func (s *server) handle() {
 	s.mux = http.NewServeMux()
 	s.origins = http.NewCrossOriginProtection()
@@ -164,7 +165,7 @@ func (s *server) handle() {
 	for i, rt := range s.routes() {
 		s.counts = append(s.counts, &routeCounts{method: rt.method, path: rt.path})
 		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
-			answer := w.(*responseWriter) // ServeHTTP passes no other
+			answer := w.(*responseWriter) // ServeHTTP passes nothing else
 			answer.route, answer.row, answer.routed = rt.path, i+1, true
 			if err := s.call(rt, answer, r); err != nil {
 				s.writeProblem(answer, err)
@@ -173,8 +174,8 @@ func (s *server) handle() {
 	}
 }
 
-// ServeHTTP answers every request: it gives it an id, keeps other sites' pages out, finds the route,
-// and writes one log line.
+// ServeHTTP answers every request. It gives it an id, refuses pages of other origins, finds the route and
+// writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}}
@@ -184,7 +185,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Request-Id", caller.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'") // there are no pages
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Referrer-Policy", "no-referrer")
 	if s.certificate != nil {
 		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
@@ -208,7 +209,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.mux.ServeHTTP(answer, r)
 		if !answer.routed {
-			// The mux answered 404, or 405 with Allow; responseWriter kept that back.
+			// The mux answered 404, or 405 with Allow, and responseWriter kept that back.
 			h.Del("Content-Type")
 			err := error(errNotFound)
 			if answer.status == http.StatusMethodNotAllowed {
@@ -220,8 +221,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call runs the route's handler within the route's time limit, if the caller may call it. A panic comes
-// back as an error.
+// call runs the route's handler within the route's time limit, if the caller may call it. A panic is
+// returned as an error.
 func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -236,8 +237,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	}
 	ctx, limit := r.Context(), rt.pace.limit()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		// A change goes on although its caller left: a logout must. A slow body must not use up the limit of others.
-		ctx = context.WithoutCancel(ctx)
+		ctx = context.WithoutCancel(ctx) // a change, such as a logout, is completed even if the client leaves
 		http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit))
 	}
 	if limit > time.Minute {
@@ -322,7 +322,7 @@ func (s *server) takePlace(p pace, r *http.Request) (err error) {
 	return err
 }
 
-// auditRefusal notes in the audit log that a signed-in caller was refused something, and returns err.
+// auditRefusal returns err. If it refuses something to a signed-in caller, it adds a row to the audit log.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	c := callerOf(r)
 	p, ok := errors.AsType[*problem](err)
@@ -330,7 +330,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	if !refused || c.principal == nil || rt.path == verifyPath || !s.refused.note(c.principal.CredentialID) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit()) // also for a caller who left
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit()) // also if the client left
 	defer cancel()
 	what := map[string]string{"code": p.code, "permission": p.permission, "path": cleanText([]byte(r.URL.Path), maxNameText)}
 	if auditErr := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
@@ -339,16 +339,18 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	return err
 }
 
-// requestID is the id a trusted proxy gave the request, else a new one.
+// requestIDs matches the request ids that are accepted from a proxy.
+var requestIDs = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// requestID returns the id that a trusted proxy gave the request, else a new one.
 func (s *server) requestID(r *http.Request) string {
-	if id := r.Header.Get("X-Request-Id"); id != "" && s.cfg.trusts(remoteAddress(r)) &&
-		regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`).MatchString(id) {
+	if id := r.Header.Get("X-Request-Id"); s.cfg.trusts(remoteAddress(r)) && requestIDs.MatchString(id) {
 		return id
 	}
 	return rand.Text()
 }
 
-// clientAddress is where the request comes from: the connection's address, or behind trusted proxies
+// clientAddress returns the client's address: the other end of the connection or, behind trusted proxies,
 // the last address in X-Forwarded-For that is not one of theirs.
 func (s *server) clientAddress(r *http.Request) netip.Addr {
 	address := remoteAddress(r)
@@ -358,7 +360,7 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 	}
 	if !s.cfg.trusts(address) {
 		if address.IsLoopback() && s.warnedForwarded.CompareAndSwap(false, true) {
-			s.log.Warn("a proxy on this machine sends X-Forwarded-For, but CAIRN_TRUSTED_PROXIES does not name it: all its clients count as one")
+			s.log.Warn("X-Forwarded-For ignored: CAIRN_TRUSTED_PROXIES does not name the proxy on this machine, so its clients count as one")
 		}
 		return address
 	}
@@ -374,7 +376,7 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 	return address
 }
 
-// remoteAddress is the other end of the connection; the zero Addr where it is none (a Unix socket).
+// remoteAddress returns the other end of the connection, or the zero Addr for a Unix socket.
 func remoteAddress(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return ap.Addr().Unmap().WithZone("")
@@ -388,12 +390,12 @@ func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-// ping answers without touching anything.
+// ping answers GET /api/v1/ping.
 func (s *server) ping(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]string{"message": "pong"})
 }
 
-// contract is openapi.yaml: every route, what it takes and what it answers.
+// contract is openapi.yaml, which describes every route.
 //
 //go:embed openapi.yaml
 var contract []byte

@@ -133,7 +133,7 @@ func TestWarnOfStrangers(t *testing.T) {
 		warns  bool
 	}{{"0.0.0.0:0", true}, {"127.0.0.1:0", false}} {
 		ts := startServer(t, nil, "CAIRN_LISTEN="+c.listen, "CAIRN_REGISTRATION=closed")
-		if warns := strings.Contains(ts.log.String(), "can be read on the way"); warns != c.warns {
+		if warns := strings.Contains(ts.log.String(), "plain HTTP on a non-loopback"); warns != c.warns {
 			t.Errorf("%s: %s", c.listen, ts.log.String())
 		}
 	}
