@@ -187,6 +187,15 @@ func TestRevocationOnAnotherInstance(t *testing.T) {
 		{"roles replaced", func(c client, _ string) {
 			root.must(200, "PUT", userOf(c)+"/roles", map[string]any{"roles": []string{}})
 		}, 403, "permission_missing"},
+		{"role row deleted by hand", func(_ client, name string) {
+			one.exec(`DELETE FROM user_roles WHERE user_id = (SELECT id FROM users WHERE username = $1)`, name)
+		}, 403, "permission_missing"},
+		{"permission deleted by hand", func(_ client, name string) {
+			one.exec(`DELETE FROM role_permissions WHERE role_id = (SELECT id FROM roles WHERE name = 'only-' || $1)`, name)
+		}, 403, "permission_missing"},
+		{"disabled by hand", func(_ client, name string) {
+			one.exec(`UPDATE users SET status = 'disabled' WHERE username = $1`, name)
+		}, 401, "invalid_token"},
 		{"role changed", func(c client, name string) {
 			id := one.queryInt(`SELECT id::int FROM roles WHERE name = 'only-' || $1`, name)
 			root.must(200, "PATCH", fmt.Sprintf("/api/v1/roles/%d", id), map[string]any{"permissions": []string{}})
@@ -210,6 +219,25 @@ func TestRevocationOnAnotherInstance(t *testing.T) {
 			if a := at2.do("GET", "/api/v1/datasets", nil); a.status != change.status || a.text("code") != change.code {
 				t.Errorf("%s, API token %t: %d %s, want %d %s", change.what, script, a.status, a.body, change.status, change.code)
 			}
+		}
+	}
+	// What is shown of a user is never older than the last change, whoever made it.
+	ada := one.signIn("ada", datasetRead)
+	ada.url = two.url
+	for i := range 20 {
+		ada.must(200, "GET", mePath, nil)
+		name := fmt.Sprint("Ada ", i)
+		one.exec(`UPDATE users SET display_name = $1 WHERE username = 'ada'`, name)
+		if got := ada.must(200, "GET", mePath, nil).text("display_name"); got != name {
+			t.Errorf("%q is shown, want %q", got, name)
+		}
+		grants := i % 2
+		one.exec(`DELETE FROM role_permissions WHERE permission = 'user.manage' AND role_id = (SELECT id FROM roles WHERE name = 'only-ada')`)
+		if grants == 1 {
+			one.exec(`INSERT INTO role_permissions SELECT id, 'user.manage' FROM roles WHERE name = 'only-ada'`)
+		}
+		if a := ada.do("GET", "/api/v1/users", nil); (a.status == 200) != (grants == 1) {
+			t.Errorf("round %d: %d", i, a.status)
 		}
 	}
 	owner := one.signIn("owner", datasetRead)

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
 )
 
 // TestIncremental: only what changed is read again, also what changed beside a file, and what changed is listed.

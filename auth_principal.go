@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,64 +104,113 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	return token, shown
 }
 
-// The columns of a principal, of the table users under the name u. findPrincipal scans them.
-const principalColumns = `
-	u.id::text, u.username, u.email, u.display_name, u.status, u.created_at, u.updated_at, u.last_login_at,
-	ARRAY(
-		SELECT r.name
-		FROM user_roles ur
-		JOIN roles r ON r.id = ur.role_id
-		WHERE ur.user_id = u.id
-	),
-	ARRAY(
-		SELECT rp.permission
-		FROM user_roles ur
-		JOIN role_permissions rp ON rp.role_id = ur.role_id
-		WHERE ur.user_id = u.id
-	)`
+// userAccess is a user and what the user may do, under the versions that the database gives both.
+type userAccess struct {
+	versions    accessVersions
+	user        user
+	permissions []string
+}
 
-// getPrincipal returns who holds the credential and what it may do now, or errInvalidToken where the
-// session or API token has ended or expired or its user is not active. Every signed-in request asks this
-// once, in one statement, and nothing of the answer outlives the request: so a logout, a disabled user, a
-// removed role and a revoked token act at once on every instance.
-func getPrincipal(ctx context.Context, q querier, c credential) (*principal, error) {
+// accessVersions change whenever a user's row changes, and whenever any role, its permissions or its holders do.
+type accessVersions struct{ user, access [16]byte }
+
+// userCache remembers users that were read before. A cached user is valid only under the versions that the
+// database has now.
+type userCache struct {
+	mu    sync.RWMutex
+	users map[string]*userAccess // by id
+}
+
+// maxCachedUsers bounds the memory of a userCache, to about 10 MB.
+const maxCachedUsers = 10_000
+
+// get returns the user under these versions, from memory or else from the database.
+func (c *userCache) get(ctx context.Context, q querier, id string, versions accessVersions) (*userAccess, error) {
+	c.mu.RLock()
+	known := c.users[id]
+	c.mu.RUnlock()
+	if known != nil && known.versions == versions {
+		return known, nil
+	}
+	found, err := getUserAccess(ctx, q, id)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.users) >= maxCachedUsers {
+		clear(c.users)
+	}
+	c.users[id] = found
+	return found, nil
+}
+
+// getUserAccess reads a user with the versions, or returns errInvalidToken.
+func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, error) {
+	const query = `
+		SELECT ` + userColumns + `,
+			ARRAY(
+				SELECT rp.permission
+				FROM user_roles ur
+				JOIN role_permissions rp ON rp.role_id = ur.role_id
+				WHERE ur.user_id = u.id
+			) AS grants,
+			u.version AS user_version, (SELECT version FROM access_version) AS access_version
+		FROM users u
+		WHERE u.id = $1`
+	found, err := collectOne[struct {
+		user
+		Grants                     []string
+		UserVersion, AccessVersion [16]byte
+	}](ctx, q, errInvalidToken, "get access of user", query, id)
+	if err != nil {
+		return nil, err
+	}
+	return &userAccess{accessVersions{found.UserVersion, found.AccessVersion}, found.user, effectivePermissions(found.Roles, found.Grants)}, nil
+}
+
+// getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the session
+// or API token has ended or expired or its user is not active. Every signed-in request asks this once. The
+// answer holds the versions under which the user may be cached, so a logout, a disabled user, a removed role
+// and a revoked token act at once on every instance.
+func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
+	const versions = `u.id::text, u.version, (SELECT version FROM access_version)`
 	const bySession = `
-		SELECT s.id::text, NULL::text[], least(s.idle_expires_at, s.expires_at), false,` + principalColumns + `
+		SELECT s.id::text, NULL::text[], least(s.idle_expires_at, s.expires_at), false, ` + versions + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
 		SELECT t.id::text, t.permissions, t.expires_at,
-			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute',` + principalColumns + `
+			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute', ` + versions + `
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 AND t.expires_at > now() AND u.status = 'active'`
-	p := &principal{Kind: "session"}
-	var narrowed, grants []string
-	row := pgx.Row(nil)
-	if c.tokenHash == nil {
-		row = q.QueryRow(ctx, bySession, c.sessionID, c.userID)
-	} else {
-		p.Kind = "token"
-		row = q.QueryRow(ctx, byToken, c.tokenHash)
+	p, query, args := &principal{Kind: "session"}, bySession, []any{c.sessionID, c.userID}
+	if c.tokenHash != nil {
+		p.Kind, query, args = "token", byToken, []any{c.tokenHash}
 	}
-	u := &p.User
-	err := row.Scan(&p.CredentialID, &narrowed, &p.ExpiresAt, &p.unnoted, &u.ID, &u.Username, &u.Email, &u.DisplayName, &u.Status,
-		&u.CreatedAt, &u.UpdatedAt, &u.LastLoginAt, &u.Roles, &grants)
+	var narrowed []string
+	var userID string
+	var now accessVersions
+	row := q.QueryRow(ctx, query, args...)
+	err := row.Scan(&p.CredentialID, &narrowed, &p.ExpiresAt, &p.unnoted, &userID, &now.user, &now.access)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get principal: %w", err)
 	}
-	slices.Sort(u.Roles)
-	p.owned = effectivePermissions(u.Roles, grants)
-	p.Permissions = p.owned
+	access, err := cache.get(ctx, q, userID, now)
+	if err != nil {
+		return nil, err
+	}
+	p.User, p.owned, p.Permissions = access.user, access.permissions, access.permissions
 	if c.tokenHash == nil {
 		p.ExpiresAt = c.expiresAt
-		return p, nil
+	} else {
+		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), func(held string) bool { return !slices.Contains(narrowed, held) })
 	}
-	p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), func(held string) bool { return !slices.Contains(narrowed, held) })
 	return p, nil
 }

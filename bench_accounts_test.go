@@ -176,9 +176,14 @@ type accountsBench struct {
 func (b accountsBench) whoAmI(t *testing.T) {
 	const byKey = `SELECT user_id::text, generation, expires_at FROM sessions WHERE id = $1`
 	me := b.ada.must(200, "GET", mePath, nil)
+	var callers []client // several, since each may use only half of the pool
+	for i := range 16 {
+		callers = append(callers, b.signIn(fmt.Sprintf("caller%02d", i), datasetRead))
+	}
 	for _, path := range []string{mePath, verifyPath} {
-		request := "GET " + path + " HTTP/1.1\r\nHost: cairn\r\nAuthorization: Bearer " + b.ada.token + "\r\n\r\n"
-		same := func(int, []byte) string { return request }
+		same := func(i int, _ []byte) string {
+			return "GET " + path + " HTTP/1.1\r\nHost: cairn\r\nAuthorization: Bearer " + callers[i%16].token + "\r\n\r\n"
+		}
 		floor := bare(t, func(w http.ResponseWriter, r *http.Request) {
 			token, _ := bearerToken(r)
 			claims, err := b.keys.Load().verifyAccess(token, time.Now())
@@ -222,7 +227,7 @@ func (b accountsBench) refresh(t *testing.T) {
 			value, _, _ := bytes.Cut(after, []byte(";"))
 			cookies[i] = string(value)
 		}
-		return "POST /api/v1/auth/refresh HTTP/1.1\r\nHost: cairn\r\nCookie: __Host-cairn_refresh=" + cookies[i] + "\r\nContent-Length: 0\r\n\r\n"
+		return fmt.Sprintf("POST /api/v1/auth/refresh HTTP/1.1\r\nHost: cairn\r\nX-Forwarded-For: 10.0.0.%d\r\nCookie: __Host-cairn_refresh=%s\r\nContent-Length: 0\r\n\r\n", i, cookies[i])
 	}
 	caller, err := userNamed(t.Context(), ts.db, "ada")
 	if err != nil {
@@ -247,7 +252,7 @@ func (b accountsBench) refresh(t *testing.T) {
 		}
 	})
 	still := func(i int, _ []byte) string {
-		return "POST /api/v1/auth/refresh HTTP/1.1\r\nHost: cairn\r\nCookie: __Host-cairn_refresh=" + keep[i] + "\r\nContent-Length: 0\r\n\r\n"
+		return fmt.Sprintf("POST /api/v1/auth/refresh HTTP/1.1\r\nHost: cairn\r\nX-Forwarded-For: 10.0.0.%d\r\nCookie: __Host-cairn_refresh=%s\r\nContent-Length: 0\r\n\r\n", i, keep[i])
 	}
 	report("POST /api/v1/auth/refresh", 0.85, func() float64 { return load(t, address, benchConnections, refresh) }, func() float64 { return load(t, floor, benchConnections, still) })
 

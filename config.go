@@ -16,7 +16,7 @@ import (
 )
 
 // version is what "cairn version" prints.
-const version = "0.1.0"
+const version = "0.2.0"
 
 // config is every setting, parsed. README.md has the table of the environment variables.
 type config struct {

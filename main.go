@@ -151,6 +151,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		db:        d.pool,
 		instance:  rand.Text(),
 		hasher:    newPasswordHasher(cfg.argon),
+		users:     userCache{users: map[string]*userAccess{}},
 		places:    newCallerLimit(max(1, int(d.pool.Config().MaxConns)/2)),
 		guesses:   newCallerLimit(1),
 		expensive: newCallerLimit(1),

@@ -102,7 +102,7 @@ func administratorExists(ctx context.Context, q querier) (exists bool, err error
 func (s *server) administer(r *http.Request, permission string, do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
 	ctx, by := r.Context(), actorOf(r)
 	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		p, err := getPrincipal(ctx, tx, callerOf(r).credential)
+		p, err := getPrincipal(ctx, tx, &s.users, callerOf(r).credential)
 		if err != nil {
 			return err
 		}

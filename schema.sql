@@ -21,6 +21,7 @@ CREATE TABLE users (
   created_at         timestamptz NOT NULL DEFAULT now(),
   updated_at         timestamptz NOT NULL DEFAULT now(),
   last_login_at      timestamptz,
+  version            uuid        NOT NULL DEFAULT gen_random_uuid(), -- a new one with each change of the row
   CONSTRAINT users_username_key UNIQUE (username),
   CONSTRAINT users_email_key UNIQUE (email),
   CONSTRAINT users_username_check CHECK (username ~ '^[a-z0-9][a-z0-9._-]{1,62}$'),
@@ -30,6 +31,13 @@ CREATE INDEX users_created_at_id_idx ON users (created_at, id);
 CREATE INDEX users_last_login_at_id_idx ON users ((coalesce(last_login_at, '-infinity')), id);
 CREATE INDEX users_trgm_idx ON users USING gin
   (username gin_trgm_ops, email gin_trgm_ops, lower(display_name) gin_trgm_ops);
+
+CREATE FUNCTION renew_user_version() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.version := gen_random_uuid();
+  RETURN NEW;
+END $$;
+CREATE TRIGGER users_version BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION renew_user_version();
 
 -- Names of users who were deleted or renamed. They are never given to anybody again.
 CREATE TABLE retired_usernames (
@@ -68,6 +76,24 @@ CREATE TABLE user_roles (
   PRIMARY KEY (user_id, role_id)
 );
 CREATE INDEX user_roles_role_id_idx ON user_roles (role_id);
+
+-- One row, whose version is new after each change of a role, its permissions or its holders. Instances
+-- remember what a user may do under this version and that of the user, and read both with each request.
+CREATE TABLE access_version (
+  version uuid NOT NULL
+);
+INSERT INTO access_version VALUES (gen_random_uuid());
+CREATE FUNCTION renew_access_version() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE access_version SET version = gen_random_uuid();
+  RETURN NULL;
+END $$;
+CREATE TRIGGER roles_version AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON roles
+  FOR EACH STATEMENT EXECUTE FUNCTION renew_access_version();
+CREATE TRIGGER role_permissions_version AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON role_permissions
+  FOR EACH STATEMENT EXECUTE FUNCTION renew_access_version();
+CREATE TRIGGER user_roles_version AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON user_roles
+  FOR EACH STATEMENT EXECUTE FUNCTION renew_access_version();
 
 INSERT INTO roles (name, description) VALUES
   ('admin', 'Holds every permission.'),

@@ -32,6 +32,7 @@ type server struct {
 	instance    string                  // a random name, to tell instances that share a database apart
 	hasher      *passwordHasher
 	analyzer    *analyzer
+	users       userCache
 	places      *callerLimit     // at most half of the pool for one caller
 	guesses     *callerLimit     // one undecided attempt at an account from a network
 	expensive   *callerLimit     // one expensive request for each caller
@@ -275,7 +276,7 @@ func (s *server) authorize(rt route, r *http.Request) (err error) {
 	if c.leave, err = s.places.enter(ctx, name); err != nil {
 		return err
 	}
-	p, err := getPrincipal(ctx, s.db, c.credential)
+	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
 	if err != nil {
 		return err
 	}
