@@ -18,8 +18,9 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres ## run the test suite on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run the tests against other programs, which it installs: nginx, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian
+test-peers: postgres ## run the tests against other programs, which it installs: nginx, PgBouncer, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
+	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
 	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
 	@command -v ogrinfo >/dev/null || tools/install gdal-bin
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
