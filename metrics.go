@@ -3,21 +3,24 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"net/http"
 	"runtime/metrics"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
 // durationBounds returns the upper bounds of the buckets of request durations, in seconds.
-func durationBounds() [8]float64 { return [8]float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60} }
+func durationBounds() []float64 {
+	return []float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60, math.Inf(1)}
+}
 
 // routeCounts counts the requests of one route, without a lock.
 type routeCounts struct {
 	method, path string
 	codes        [600]atomic.Uint64 // by status
-	durations    [9]atomic.Uint64   // by bucket; the last has no upper bound
+	durations    [9]atomic.Uint64   // by bucket
 	microseconds atomic.Uint64
 }
 
@@ -25,10 +28,7 @@ type routeCounts struct {
 func (c *routeCounts) count(status int, took time.Duration) {
 	c.codes[min(max(status, 0), len(c.codes)-1)].Add(1)
 	c.microseconds.Add(uint64(max(took.Microseconds(), 0)))
-	bounds, bucket := durationBounds(), 0
-	for bucket < len(bounds) && took.Seconds() > bounds[bucket] {
-		bucket++
-	}
+	bucket, _ := slices.BinarySearch(durationBounds(), took.Seconds())
 	c.durations[bucket].Add(1)
 }
 
@@ -98,11 +98,12 @@ func (s *server) exposeRequests(e *exposition) {
 		if totals.Len() == before {
 			continue
 		}
-		for i, bound := range append(strings.Fields(strings.Trim(fmt.Sprint(durationBounds()), "[]")), "+Inf") {
+		for i, bound := range durationBounds() {
 			n += c.durations[i].Load()
-			fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_bucket{%s,le=%q} %d\n", labels, bound, n)
+			fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_bucket{%s,le=\"%v\"} %d\n", labels, bound, n)
 		}
-		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_sum{%s} %v\n", labels, float64(c.microseconds.Load())/1e6)
+		seconds := float64(c.microseconds.Load()) / 1e6
+		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_sum{%s} %v\n", labels, seconds)
 		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_count{%s} %d\n", labels, n)
 	}
 	e.family("cairn_http_requests_total", "counter", "Requests by route and status.")

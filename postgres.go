@@ -65,6 +65,7 @@ type privatePostgres struct {
 	cancel    context.CancelFunc
 	processes sync.WaitGroup // the server and its supervision
 	ended     chan struct{}  // closed when the server has ended
+	exit      error          // how it ended
 }
 
 // lockStateDir creates the state directory and locks it for one service, until the file is closed.
@@ -100,10 +101,6 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 		lock.Close()
 		return nil, fmt.Errorf("find or create a private PostgreSQL: %w", err)
 	}
-	if c.folder != stateDir {
-		log.Info("private PostgreSQL outside the state directory, which its OS user cannot reach",
-			"directory", c.folder, "state_dir", stateDir, "os_user", c.account.name)
-	}
 	p := &privatePostgres{cluster: c, log: log, lock: lock}
 	p.running, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := p.bringUp(ctx); err != nil {
@@ -120,7 +117,7 @@ func (p *privatePostgres) supervise() {
 		if p.running.Err() != nil {
 			return
 		}
-		p.log.Error("private PostgreSQL ended; restarting it", "directory", p.dataDir())
+		p.log.Error("private PostgreSQL ended; restarting it", "directory", p.dataDir(), "error", p.exit)
 		if err := p.bringUp(p.running); err != nil && p.running.Err() == nil {
 			p.log.Error("private PostgreSQL not started", "error", err)
 			pause(p.running, serverPause)
@@ -137,7 +134,7 @@ func (p *privatePostgres) stop() error {
 }
 
 // bringUp launches the server and waits until it accepts a connection as role cairn. The server's
-// OS user may own the folder and plant symbolic links in it: os.Root keeps root from following them.
+// OS user may plant symbolic links in the data directory: os.Root keeps root from following them.
 func (p *privatePostgres) bringUp(ctx context.Context) error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
@@ -166,43 +163,24 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	for _, name := range left {
 		folder.RemoveAll(name) // if an orphaned initdb still writes there, the next start removes it
 	}
-	if info, err := serverLog.Stat(); err == nil && info.Size() > serverLogLimit {
-		serverLog.Truncate(0)
-	}
-	// initdb has created the access files. Written in place, they keep their owner.
-	if err := errors.Join(serverLog.Chown(int(p.account.uid), -1),
-		data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
-		data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600)); err != nil {
+	if err := p.launch(data, serverLog); err != nil {
 		return err
 	}
-	version, err := data.ReadFile("PG_VERSION")
-	if err != nil {
-		return err
-	}
-	pid, err := p.launch(strings.TrimSpace(string(version)), serverLog)
-	if err != nil {
-		return err
-	}
-	if err := p.awaitAnswer(ctx, dir, serverLog); err != nil {
-		return err
-	}
-	p.log.Info("private PostgreSQL up", "directory", p.dataDir(), "os_user", p.account.name, "pid", pid)
-	return nil
+	return p.awaitAnswer(ctx, dir, serverLog)
 }
 
-// awaitUnused waits until no server uses the data directory, and removes stale lock files, with which
-// PostgreSQL might not start. All processes of a server that Cairn launched share its lock on the
-// server's log. A server that an operator launched has a socket there, or its process id in a file.
+// awaitUnused waits until no server uses the data directory, and removes stale lock files, which
+// might keep PostgreSQL from starting. All processes of a server that Cairn launched hold its lock
+// on the server's log. Any other server has a socket there, or its process id in a lock file.
 func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, serverLog *os.File) error {
-	const lockFile = "postmaster.pid"
 	for waiting := false; ; pause(ctx, 10*time.Millisecond) {
-		text, _ := data.ReadFile(lockFile)
 		var pid int
+		text, _ := data.ReadFile("postmaster.pid")
 		fmt.Sscan(string(text), &pid)
 		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", max(pid, -pid))) // negative: single-user mode
 		if syscall.Flock(int(serverLog.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil &&
 			!mayListen(dir) && !strings.Contains(string(arguments), p.dataDir()) {
-			data.Remove(lockFile)
+			data.Remove("postmaster.pid")
 			data.Remove(serverSocketName + ".lock")
 			return nil
 		}
@@ -216,11 +194,25 @@ func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, s
 	}
 }
 
-// launch starts a server of a major version, which inherits the lock on its log.
-func (p *privatePostgres) launch(version string, serverLog *os.File) (pid int, err error) {
-	programs, err := findServerPrograms(version)
+// launch starts a server of the data directory's version, with current access files. The server
+// inherits the lock on its log.
+func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
+	version, err := data.ReadFile("PG_VERSION")
 	if err != nil {
-		return 0, err
+		return err
+	}
+	programs, err := findServerPrograms(strings.TrimSpace(string(version)))
+	if err != nil {
+		return err
+	}
+	if info, err := serverLog.Stat(); err == nil && info.Size() > serverLogLimit {
+		serverLog.Truncate(0)
+	}
+	// initdb has created the access files. Written in place, they keep their owner.
+	if err := errors.Join(serverLog.Chown(int(p.account.uid), -1),
+		data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
+		data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600)); err != nil {
+		return err
 	}
 	// Neither the operator's postgresql.conf nor ALTER SYSTEM can override the command line.
 	cmd := p.account.command(p.running, p.dataDir(), filepath.Join(programs, "postgres"),
@@ -232,21 +224,13 @@ func (p *privatePostgres) launch(version string, serverLog *os.File) (pid int, e
 	cmd.SysProcAttr.Pdeathsig = fastShutdown
 	cmd.Cancel = func() error { return cmd.Process.Signal(fastShutdown) }
 	cmd.WaitDelay = serverStopPatience
-	started, ended := make(chan error), make(chan struct{})
-	p.ended = ended
+	p.ended = make(chan struct{})
 	p.processes.Go(func() {
 		runtime.LockOSThread() // Linux sends Pdeathsig when the thread ends that started the process
-		defer close(ended)
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			cmd.Wait()
-		}
+		p.exit = cmd.Run()
+		close(p.ended)
 	})
-	if err := <-started; err != nil {
-		return 0, fmt.Errorf("as user %s: %w", p.account.name, err)
-	}
-	return cmd.Process.Pid, nil
+	return nil
 }
 
 // awaitAnswer waits until the server accepts a connection. If the server ends first, the error has
@@ -259,6 +243,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 		if err == nil {
+			p.log.Info("private PostgreSQL up", "directory", p.dataDir(), "os_user", p.account.name)
 			return conn.Close(ctx)
 		}
 		refusal, refused := errors.AsType[*pgconn.PgError](err)
@@ -269,7 +254,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 		case <-p.ended:
 			size, _ := serverLog.Seek(0, io.SeekEnd)
 			tail, _ := io.ReadAll(io.NewSectionReader(serverLog, max(0, size-800), 800))
-			return fmt.Errorf("the server ended before it answered: %s", oneLine(tail))
+			return fmt.Errorf("the server, run by user %s, ended before it answered (%v): %s", p.account.name, p.exit, oneLine(tail))
 		case <-ctx.Done():
 		case <-time.After(wait):
 		}
@@ -298,7 +283,8 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 			os.Unsetenv(name)
 		}
 	}
-	return pgxpool.ParseConfig(fmt.Sprintf("host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
+	return pgxpool.ParseConfig(fmt.Sprintf(
+		"host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
 }
 
 // findPrivatePostgres returns how to connect to the running server of a state directory, and a
@@ -306,7 +292,7 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("find the private PostgreSQL of %s, which `cairn serve` creates and runs: %w", stateDir, err)
+		return nil, nil, fmt.Errorf("find the private PostgreSQL, which `cairn serve` creates in %s: %w", stateDir, err)
 	}
 	dir, err := os.Open(c.dataDir())
 	if err != nil {
@@ -352,7 +338,8 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 		return cluster{}, err
 	}
 	if self := uint32(os.Geteuid()); c.account.uid == 0 || self != 0 && self != c.account.uid {
-		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn must run as its owner or as root, and PostgreSQL does not run as root", c.dataDir(), c.account.name)
+		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn must run as its owner or as root, "+
+			"and PostgreSQL does not run as root", c.dataDir(), c.account.name)
 	}
 	return c, nil
 }
@@ -374,7 +361,7 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 		account, err = accountOf(osuser.Lookup("postgres"))
 	}
 	if err != nil {
-		return cluster{}, fmt.Errorf("find an OS user for PostgreSQL, which does not run as root (apt-get install postgresql): %w", err)
+		return cluster{}, fmt.Errorf("PostgreSQL does not run as root (apt-get install postgresql): %w", err)
 	}
 	c := cluster{stateDir, account}
 	if err := c.create(ctx); !errors.Is(err, fs.ErrPermission) {
@@ -413,8 +400,10 @@ func (c cluster) create(ctx context.Context) error {
 	path := filepath.Join(c.folder, unfinished)
 	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
 		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
-	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path, "-c", "exit_on_error=on", "postgres")
-	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n") // a statement a line
+	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path,
+		"-c", "exit_on_error=on", "postgres")
+	// Single-user mode reads one statement per line.
+	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n")
 	for _, cmd := range []*exec.Cmd{initdb, setup} {
 		if output, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
@@ -439,12 +428,12 @@ type serverAccount struct {
 
 // accountOf returns the account of the result of a look-up, without its supplementary groups.
 func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
+	if err == nil {
+		account.name = u.Username
+		_, err = fmt.Sscan(u.Uid+" "+u.Gid, &account.uid, &account.gid)
+	}
 	if err != nil {
 		return serverAccount{}, fmt.Errorf("look up an OS user, whose name peer authentication needs: %w", err)
-	}
-	account.name = u.Username
-	if _, err := fmt.Sscan(u.Uid+" "+u.Gid, &account.uid, &account.gid); err != nil {
-		return serverAccount{}, fmt.Errorf("read the ids of user %s: %w", u.Username, err)
 	}
 	if os.Geteuid() == 0 {
 		account.credential = &syscall.Credential{Uid: account.uid, Gid: account.gid}
@@ -487,11 +476,13 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 			}
 		}
 	}
-	if version != "" {
-		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): apt-get install postgresql-%[1]s", version, found)
-	}
-	if newest < 15 {
-		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): apt-get install postgresql", found)
+	switch {
+	case version != "":
+		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): "+
+			"apt-get install postgresql-%[1]s", version, found)
+	case newest < 15:
+		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): "+
+			"apt-get install postgresql", found)
 	}
 	return dir, nil
 }
