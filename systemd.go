@@ -59,11 +59,11 @@ func (s supervisor) notify(state string) error {
 		return nil
 	}
 	conn, err := net.Dial("unixgram", s.notifySocket) // "@" begins an abstract name, for Go as for systemd
-	if err != nil {
-		return fmt.Errorf("notify systemd: %w", err)
+	if err == nil {
+		defer conn.Close()
+		_, err = conn.Write([]byte(state))
 	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte(state)); err != nil {
+	if err != nil {
 		return fmt.Errorf("notify systemd: %w", err)
 	}
 	return nil
