@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"runtime/metrics"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -41,12 +41,13 @@ func (e *exposition) family(name, kind, help string) {
 }
 
 // one writes a metric with one value.
-func (e *exposition) one(name, kind, help string, value float64) {
+func (e *exposition) one(name, kind, help string, value any) {
 	e.family(name, kind, help)
 	fmt.Fprintf(e, "%s %v\n", name, value)
 }
 
-// getMetrics answers GET /metrics, for Prometheus.
+// getMetrics answers GET /metrics, for Prometheus. The metrics of the process have the names of
+// Prometheus's Go client.
 func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	const analyses = `
 		SELECT state, count(*)
@@ -66,22 +67,31 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	s.exposeRequests(&e)
 	pool := s.db.Stat()
 	e.family("cairn_database_connections", "gauge", "Connections of the pool.")
-	fmt.Fprintf(&e, "cairn_database_connections{state=\"used\"} %d\ncairn_database_connections{state=\"idle\"} %d\n",
-		pool.AcquiredConns(), pool.IdleConns())
-	e.one("cairn_database_connections_max", "gauge", "Connections that the pool may have.", float64(pool.MaxConns()))
-	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", float64(pool.AcquireCount()))
-	e.one("cairn_database_waits_total", "counter", "Those that had to be waited for.", float64(pool.EmptyAcquireCount()))
-	e.one("cairn_database_wait_seconds_total", "counter", "How long they were waited for.", pool.EmptyAcquireWaitTime().Seconds())
-	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", float64(s.database.outages.Load()))
-	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(len(s.hasher.cores)))
-	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(s.hasher.waiting.Load()))
+	fmt.Fprintf(&e, "cairn_database_connections{state=\"used\"} %d\n", pool.AcquiredConns())
+	fmt.Fprintf(&e, "cairn_database_connections{state=\"idle\"} %d\n", pool.IdleConns())
+	e.one("cairn_database_connections_max", "gauge", "Connections that the pool may have.", pool.MaxConns())
+	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", pool.AcquireCount())
+	e.one("cairn_database_waits_total", "counter", "Connections that a caller waited for.", pool.EmptyAcquireCount())
+	waited := pool.EmptyAcquireWaitTime().Seconds()
+	e.one("cairn_database_wait_seconds_total", "counter", "Time that callers waited for connections.", waited)
+	outages := s.database.outages.Load()
+	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", outages)
+	e.one("cairn_password_hashes_running", "gauge", "Password hashes being computed.", len(s.hasher.cores))
+	queued := s.hasher.waiting.Load()
+	e.one("cairn_password_hashes_queued", "gauge", "Password hashes being computed or waiting for a core.", queued)
 	e.family("cairn_analyses", "gauge", "Analyses by state, of all instances.")
 	for _, state := range byState {
 		fmt.Fprintf(&e, "cairn_analyses{state=%q} %d\n", state.State, state.Count)
 	}
-	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", float64(s.analyzer.stored.Load()))
-	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", float64(s.analyzer.hung.Load()))
-	exposeRuntime(&e)
+	stored, hung := s.analyzer.stored.Load(), s.analyzer.hung.Load()
+	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", stored)
+	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", hung)
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	e.one("go_goroutines", "gauge", "Goroutines.", runtime.NumGoroutine())
+	e.one("go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap.", memory.HeapAlloc)
+	e.one("go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has from the system.", memory.Sys)
+	e.one("cairn_gc_cycles_total", "counter", "Garbage collections.", memory.NumGC)
 	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", e.Bytes())
 }
 
@@ -110,19 +120,4 @@ func (s *server) exposeRequests(e *exposition) {
 	e.Write(totals.Bytes())
 	e.family("cairn_http_request_duration_seconds", "histogram", "How long requests took, by route.")
 	e.Write(histograms.Bytes())
-}
-
-// exposeRuntime writes metrics of the process, under the names of Prometheus's Go client.
-func exposeRuntime(e *exposition) {
-	samples := []metrics.Sample{{Name: "/sched/goroutines:goroutines"}, {Name: "/memory/classes/heap/objects:bytes"},
-		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
-	metrics.Read(samples)
-	for i, m := range []struct{ name, kind, help string }{
-		{"go_goroutines", "gauge", "Goroutines."},
-		{"go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap."},
-		{"go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has of the system."},
-		{"cairn_gc_cycles_total", "counter", "Garbage collections."},
-	} {
-		e.one(m.name, m.kind, m.help, float64(samples[i].Value.Uint64()))
-	}
 }
