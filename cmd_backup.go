@@ -20,9 +20,6 @@ import (
 // connectionKeywords finds the settings of a database URL that databaseProgram passes on.
 var connectionKeywords = regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslkey)=([^&\s]*)`)
 
-// tableNames finds the tables that schema.sql creates.
-var tableNames = regexp.MustCompile(`CREATE TABLE (\w+)`)
-
 // beforeRestore is a psql script that begins a transaction and drops the owner's tables and
 // functions, except those of extensions. \gexec runs each row as a statement.
 const beforeRestore = `
@@ -128,22 +125,19 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
 		FROM pg_tables
 		WHERE schemaname = current_schema() AND tableowner = current_user
-			AND (tablename <> ALL ($1) OR to_regclass('schema_migrations') IS NULL)`
+			AND (tablename <> 'schema_migrations' AND strpos($1, 'CREATE TABLE ' || tablename || ' (') = 0
+				OR to_regclass('schema_migrations') IS NULL)`
 	const living = `
 		SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
 	steps, err := parseMigrations(schemaSQL)
 	if err != nil {
 		return err
 	}
-	ours := []string{"schema_migrations"}
-	for _, table := range tableNames.FindAllStringSubmatch(schemaSQL, -1) {
-		ours = append(ours, table[1])
-	}
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string
 		var runs bool
-		if err := db.QueryRow(ctx, foreignTables, ours).Scan(&foreign); err != nil {
+		if err := db.QueryRow(ctx, foreignTables, schemaSQL).Scan(&foreign); err != nil {
 			return fmt.Errorf("look for tables of other programs: %w", err)
 		}
 		if foreign != "" {

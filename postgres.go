@@ -28,10 +28,8 @@ import (
 
 // Limits for the private server, and names on disk.
 const (
-	serverPause        = time.Second      // between attempts to restart it
-	serverStopPatience = 30 * time.Second // for a fast shutdown
-	serverLogLimit     = 4 << 20          // bytes, checked when a server is launched
-	cannotConnectNow   = "57P03"          // SQLSTATE: starting, recovering or shutting down
+	serverLogLimit     = 4 << 20 // bytes, checked when a server is launched
+	cannotConnectNow   = "57P03" // SQLSTATE: starting, recovering or shutting down
 	serverSocketName   = ".s.PGSQL.5432"
 	dataDirName        = "postgres"
 	unfinishedPrefix   = "postgres.new-"          // of data directories that are not complete
@@ -120,7 +118,7 @@ func (p *privatePostgres) supervise() {
 		p.log.Error("private PostgreSQL ended; restarting it", "directory", p.dataDir(), "error", p.exit)
 		if err := p.bringUp(p.running); err != nil && p.running.Err() == nil {
 			p.log.Error("private PostgreSQL not started", "error", err)
-			pause(p.running, serverPause)
+			pause(p.running, time.Second)
 		}
 	}
 }
@@ -223,7 +221,7 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	const fastShutdown = syscall.SIGINT
 	cmd.SysProcAttr.Pdeathsig = fastShutdown
 	cmd.Cancel = func() error { return cmd.Process.Signal(fastShutdown) }
-	cmd.WaitDelay = serverStopPatience
+	cmd.WaitDelay = 30 * time.Second // then it is killed
 	p.ended = make(chan struct{})
 	p.processes.Go(func() {
 		runtime.LockOSThread() // Linux sends Pdeathsig when the thread ends that started the process
@@ -254,7 +252,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 		case <-p.ended:
 			size, _ := serverLog.Seek(0, io.SeekEnd)
 			tail, _ := io.ReadAll(io.NewSectionReader(serverLog, max(0, size-800), 800))
-			return fmt.Errorf("the server, run by user %s, ended before it answered (%v): %s", p.account.name, p.exit, oneLine(tail))
+			return fmt.Errorf("the server of user %s ended early (%v): %s", p.account.name, p.exit, oneLine(tail))
 		case <-ctx.Done():
 		case <-time.After(wait):
 		}
@@ -264,7 +262,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 // oneLine returns a program's output as one line, for an error message.
 func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
 
-// mayListen reports whether a process, in whatever container, may listen on the socket in dir.
+// mayListen reports whether a process, in this container or another, may listen on dir's socket.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
@@ -373,10 +371,10 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 			os.Chmod(dir, 0o755) // despite the umask
 		}
 	}
-	if err := c.create(ctx); err != nil {
-		return c, fmt.Errorf("in %s, since user %s cannot reach %s: %w", c.folder, account.name, stateDir, err)
+	if err = c.create(ctx); err != nil {
+		err = fmt.Errorf("in %s, since user %s cannot reach %s: %w", c.folder, account.name, stateDir, err)
 	}
-	return c, nil
+	return c, err
 }
 
 // create creates the data directory, with role and database. It gets its name last, so that an
@@ -412,7 +410,8 @@ func (c cluster) create(ctx context.Context) error {
 	return errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
 }
 
-// fallbackFolder returns the folder below fallback for the cluster of a state directory.
+// fallbackFolder returns the folder below fallback for a state directory: the end of its path, to
+// be read, and a hash.
 func fallbackFolder(fallback, stateDir string) string {
 	readable := strings.ReplaceAll(stateDir, "/", "-")
 	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
