@@ -20,31 +20,19 @@ import (
 // connectionKeywords finds the settings of a database URL that databaseProgram passes on.
 var connectionKeywords = regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslkey)=([^&\s]*)`)
 
-// tableNames finds the tables that schema.sql creates.
-var tableNames = regexp.MustCompile(`CREATE TABLE (\w+)`)
-
-// beforeRestore is SQL that begins a transaction and drops the owner's tables and functions.
+// beforeRestore is a psql script that begins a transaction and drops the owner's tables and
+// functions, except those of extensions. \gexec runs each row as a statement.
 const beforeRestore = `
 BEGIN;
-DO $$
-DECLARE name text;
-BEGIN
-	FOR name IN
-		SELECT oid::regclass
-		FROM pg_class
-		WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND relowner = current_user::regrole
-	LOOP
-		EXECUTE 'DROP TABLE IF EXISTS ' || name || ' CASCADE';
-	END LOOP;
-	FOR name IN
-		SELECT p.oid::regprocedure
-		FROM pg_proc p
-		WHERE pronamespace = current_schema()::regnamespace AND proowner = current_user::regrole
-			AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = p.oid AND deptype = 'e') -- an extension's
-	LOOP
-		EXECUTE 'DROP ROUTINE IF EXISTS ' || name || ' CASCADE';
-	END LOOP;
-END $$;
+SELECT format('DROP TABLE IF EXISTS %s CASCADE', oid::regclass)
+FROM pg_class
+WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND relowner = current_user::regrole
+UNION ALL
+SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', p.oid::regprocedure)
+FROM pg_proc p
+WHERE pronamespace = current_schema()::regnamespace AND proowner = current_user::regrole
+	AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = p.oid AND deptype = 'e')
+\gexec
 `
 
 // afterRestore is SQL that fails if the backup's schema is newer than the program's. It ends all
@@ -57,7 +45,8 @@ DECLARE version integer;
 BEGIN
 	SELECT max(m.version) INTO version FROM schema_migrations m;
 	IF version > current_setting('cairn.newest')::integer THEN
-		RAISE 'the backup has schema version %, newer than this program''s %: run the newer cairn', version, current_setting('cairn.newest');
+		RAISE 'the backup has schema version %, newer than this program''s %: run the newer cairn',
+			version, current_setting('cairn.newest');
 	END IF;
 END $$;
 UPDATE sessions SET ended_at = now(), end_reason = 'restored' WHERE ended_at IS NULL;
@@ -78,9 +67,10 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 	for _, f := range c.Fallbacks { // a host appears twice if TLS is only preferred
 		hosts, ports = append(hosts, f.Host), append(ports, fmt.Sprint(f.Port))
 	}
-	host := strings.ReplaceAll(strings.Join(hosts, ","), "/proc/self/", fmt.Sprintf("/proc/%d/", os.Getpid())) // see privateConfig
-	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+strings.Join(ports, ","), "PGTARGETSESSIONATTRS=read-write",
-		"PGUSER="+c.User, "PGPASSWORD="+c.Password, "PGDATABASE="+c.Database)
+	own := fmt.Sprintf("/proc/%d/", os.Getpid()) // privateConfig names a descriptor of this process
+	host := strings.ReplaceAll(strings.Join(hosts, ","), "/proc/self/", own)
+	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+strings.Join(ports, ","),
+		"PGTARGETSESSIONATTRS=read-write", "PGUSER="+c.User, "PGPASSWORD="+c.Password, "PGDATABASE="+c.Database)
 	for _, m := range connectionKeywords.FindAllStringSubmatch(cfg.databaseURL, -1) {
 		if value, err := url.PathUnescape(m[2]); err == nil {
 			cmd.Env = append(cmd.Env, "PG"+strings.ToUpper(m[1])+"="+strings.Trim(value, "'"))
@@ -91,10 +81,10 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 
 // runProgram runs a program. Its error has the program's error output.
 func runProgram(cmd *exec.Cmd) error {
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var messages bytes.Buffer
+	cmd.Stderr = &messages
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(said.Bytes()))
+		return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(messages.Bytes()))
 	}
 	return nil
 }
@@ -122,7 +112,8 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	if err := errors.Join(os.Rename(f.Name(), name), syncDir(filepath.Dir(name))); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "The database is in %s. The key file is not: keep a copy of %s in another place.\n", name, cfg.keysPath())
+	fmt.Fprintf(stdout, "The database is in %s. The key file is not: keep a copy of %s in another place.\n",
+		name, cfg.keysPath())
 	return nil
 }
 
@@ -134,22 +125,19 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
 		FROM pg_tables
 		WHERE schemaname = current_schema() AND tableowner = current_user
-			AND (tablename <> ALL ($1) OR to_regclass('schema_migrations') IS NULL)`
+			AND (tablename <> 'schema_migrations' AND strpos($1, 'CREATE TABLE ' || tablename || ' (') = 0
+				OR to_regclass('schema_migrations') IS NULL)`
 	const living = `
 		SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
 	steps, err := parseMigrations(schemaSQL)
 	if err != nil {
 		return err
 	}
-	ours := []string{"schema_migrations"}
-	for _, table := range tableNames.FindAllStringSubmatch(schemaSQL, -1) {
-		ours = append(ours, table[1])
-	}
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string
 		var runs bool
-		if err := db.QueryRow(ctx, foreignTables, ours).Scan(&foreign); err != nil {
+		if err := db.QueryRow(ctx, foreignTables, schemaSQL).Scan(&foreign); err != nil {
 			return fmt.Errorf("look for tables of other programs: %w", err)
 		}
 		if foreign != "" {
@@ -171,7 +159,8 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		if err := migrate(ctx, db, log); err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "The database has been restored from %s. All sessions have ended. API tokens that were revoked since the backup are valid again.\n", name)
+		fmt.Fprintf(stdout, "The database has been restored from %s. All sessions have ended. "+
+			"API tokens that were revoked since the backup are valid again.\n", name)
 		return audit(ctx, db, operatorActor(), "database.restore", "", nil, nil)
 	})
 }
@@ -180,7 +169,8 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 // newest is the newest schema version that the program knows.
 func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, newest int) error {
 	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
-	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null", "--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=newest=%d", newest))
+	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
+		"--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=newest=%d", newest))
 	script, feed := io.Pipe()
 	defer script.Close()
 	write.Stdin, read.Stdout = script, feed

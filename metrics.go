@@ -3,21 +3,24 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"net/http"
-	"runtime/metrics"
-	"strings"
+	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
 // durationBounds returns the upper bounds of the buckets of request durations, in seconds.
-func durationBounds() [8]float64 { return [8]float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60} }
+func durationBounds() []float64 {
+	return []float64{0.001, 0.005, 0.025, 0.1, 0.5, 2, 10, 60, math.Inf(1)}
+}
 
 // routeCounts counts the requests of one route, without a lock.
 type routeCounts struct {
 	method, path string
 	codes        [600]atomic.Uint64 // by status
-	durations    [9]atomic.Uint64   // by bucket; the last has no upper bound
+	durations    [9]atomic.Uint64   // by bucket
 	microseconds atomic.Uint64
 }
 
@@ -25,10 +28,7 @@ type routeCounts struct {
 func (c *routeCounts) count(status int, took time.Duration) {
 	c.codes[min(max(status, 0), len(c.codes)-1)].Add(1)
 	c.microseconds.Add(uint64(max(took.Microseconds(), 0)))
-	bounds, bucket := durationBounds(), 0
-	for bucket < len(bounds) && took.Seconds() > bounds[bucket] {
-		bucket++
-	}
+	bucket, _ := slices.BinarySearch(durationBounds(), took.Seconds())
 	c.durations[bucket].Add(1)
 }
 
@@ -41,12 +41,13 @@ func (e *exposition) family(name, kind, help string) {
 }
 
 // one writes a metric with one value.
-func (e *exposition) one(name, kind, help string, value float64) {
+func (e *exposition) one(name, kind, help string, value any) {
 	e.family(name, kind, help)
 	fmt.Fprintf(e, "%s %v\n", name, value)
 }
 
-// getMetrics answers GET /metrics, for Prometheus.
+// getMetrics answers GET /metrics, for Prometheus. The metrics of the process have the names of
+// Prometheus's Go client.
 func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	const analyses = `
 		SELECT state, count(*)
@@ -66,22 +67,31 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	s.exposeRequests(&e)
 	pool := s.db.Stat()
 	e.family("cairn_database_connections", "gauge", "Connections of the pool.")
-	fmt.Fprintf(&e, "cairn_database_connections{state=\"used\"} %d\ncairn_database_connections{state=\"idle\"} %d\n",
-		pool.AcquiredConns(), pool.IdleConns())
-	e.one("cairn_database_connections_max", "gauge", "Connections that the pool may have.", float64(pool.MaxConns()))
-	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", float64(pool.AcquireCount()))
-	e.one("cairn_database_waits_total", "counter", "Those that had to be waited for.", float64(pool.EmptyAcquireCount()))
-	e.one("cairn_database_wait_seconds_total", "counter", "How long they were waited for.", pool.EmptyAcquireWaitTime().Seconds())
-	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", float64(s.database.outages.Load()))
-	e.one("cairn_password_hashes_running", "gauge", "Password hashes under way.", float64(len(s.hasher.cores)))
-	e.one("cairn_password_hashes_queued", "gauge", "Password hashes under way or waiting for a core.", float64(s.hasher.waiting.Load()))
+	fmt.Fprintf(&e, "cairn_database_connections{state=\"used\"} %d\n", pool.AcquiredConns())
+	fmt.Fprintf(&e, "cairn_database_connections{state=\"idle\"} %d\n", pool.IdleConns())
+	e.one("cairn_database_connections_max", "gauge", "Connections that the pool may have.", pool.MaxConns())
+	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", pool.AcquireCount())
+	e.one("cairn_database_waits_total", "counter", "Connections that a caller waited for.", pool.EmptyAcquireCount())
+	waited := pool.EmptyAcquireWaitTime().Seconds()
+	e.one("cairn_database_wait_seconds_total", "counter", "Time that callers waited for connections.", waited)
+	outages := s.database.outages.Load()
+	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", outages)
+	e.one("cairn_password_hashes_running", "gauge", "Password hashes being computed.", len(s.hasher.cores))
+	queued := s.hasher.waiting.Load()
+	e.one("cairn_password_hashes_queued", "gauge", "Password hashes being computed or waiting for a core.", queued)
 	e.family("cairn_analyses", "gauge", "Analyses by state, of all instances.")
 	for _, state := range byState {
 		fmt.Fprintf(&e, "cairn_analyses{state=%q} %d\n", state.State, state.Count)
 	}
-	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", float64(s.analyzer.stored.Load()))
-	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", float64(s.analyzer.hung.Load()))
-	exposeRuntime(&e)
+	stored, hung := s.analyzer.stored.Load(), s.analyzer.hung.Load()
+	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", stored)
+	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", hung)
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	e.one("go_goroutines", "gauge", "Goroutines.", runtime.NumGoroutine())
+	e.one("go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap.", memory.HeapAlloc)
+	e.one("go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has from the system.", memory.Sys)
+	e.one("cairn_gc_cycles_total", "counter", "Garbage collections.", memory.NumGC)
 	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", e.Bytes())
 }
 
@@ -98,30 +108,16 @@ func (s *server) exposeRequests(e *exposition) {
 		if totals.Len() == before {
 			continue
 		}
-		for i, bound := range append(strings.Fields(strings.Trim(fmt.Sprint(durationBounds()), "[]")), "+Inf") {
+		for i, bound := range durationBounds() {
 			n += c.durations[i].Load()
-			fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_bucket{%s,le=%q} %d\n", labels, bound, n)
+			fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_bucket{%s,le=\"%v\"} %d\n", labels, bound, n)
 		}
-		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_sum{%s} %v\n", labels, float64(c.microseconds.Load())/1e6)
+		seconds := float64(c.microseconds.Load()) / 1e6
+		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_sum{%s} %v\n", labels, seconds)
 		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_count{%s} %d\n", labels, n)
 	}
 	e.family("cairn_http_requests_total", "counter", "Requests by route and status.")
 	e.Write(totals.Bytes())
 	e.family("cairn_http_request_duration_seconds", "histogram", "How long requests took, by route.")
 	e.Write(histograms.Bytes())
-}
-
-// exposeRuntime writes metrics of the process, under the names of Prometheus's Go client.
-func exposeRuntime(e *exposition) {
-	samples := []metrics.Sample{{Name: "/sched/goroutines:goroutines"}, {Name: "/memory/classes/heap/objects:bytes"},
-		{Name: "/memory/classes/total:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
-	metrics.Read(samples)
-	for i, m := range []struct{ name, kind, help string }{
-		{"go_goroutines", "gauge", "Goroutines."},
-		{"go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap."},
-		{"go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has of the system."},
-		{"cairn_gc_cycles_total", "counter", "Garbage collections."},
-	} {
-		e.one(m.name, m.kind, m.help, float64(samples[i].Value.Uint64()))
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	osuser "os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,12 +28,8 @@ import (
 
 // Limits for the private server, and names on disk.
 const (
-	serverTries        = 10               // at start
-	serverPause        = time.Second      // between tries
-	serverMayRefuse    = 5 * time.Second  // an adopted server has to reload pg_ident.conf first
-	serverStopPatience = 30 * time.Second // after SIGINT; after SIGQUIT PostgreSQL ends within 5 s
-	serverLogLimit     = 4 << 20          // bytes, checked when a server is launched
-	cannotConnectNow   = "57P03"          // SQLSTATE: starting, recovering or shutting down
+	serverLogLimit     = 4 << 20 // bytes, checked when a server is launched
+	cannotConnectNow   = "57P03" // SQLSTATE: starting, recovering or shutting down
 	serverSocketName   = ".s.PGSQL.5432"
 	dataDirName        = "postgres"
 	unfinishedPrefix   = "postgres.new-"          // of data directories that are not complete
@@ -52,28 +49,22 @@ cairn  "root"   cairn
 cairn  "%[1]s"  postgres
 `
 
-// privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a
-// second service away. The server is a child process, or was adopted from a Cairn that was killed.
-// It needs Linux's /proc.
+// privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a second
+// service away. Linux shuts the server down when Cairn ends, however that happens.
 //
 // The server listens only on a socket in the data directory, which has mode 0700. Peer
 // authentication admits the OS user of the server, and root as the owner of the database, who is
 // not a superuser.
 type privatePostgres struct {
 	cluster
-	log         *slog.Logger
-	lock        *os.File
-	data        *os.Root // the data directory
-	dialDir     *os.File // the data directory again, for privateConfig
-	serverLog   *os.File
-	process     *os.Process // the server, by pidfd: no signal reaches a later process of the same id
-	cancel      context.CancelFunc
-	supervision sync.WaitGroup
+	log       *slog.Logger
+	lock      *os.File
+	running   context.Context // until stop
+	cancel    context.CancelFunc
+	processes sync.WaitGroup // the server and its supervision
+	ended     chan struct{}  // closed when the server has ended
+	exit      error          // how it ended
 }
-
-// errNotUp is returned if the server ended before it answered, or another server answers in its
-// place. A server that is just ending looks like either, so the caller tries again.
-var errNotUp = errors.New("the server is not up")
 
 // lockStateDir creates the state directory and locks it for one service, until the file is closed.
 func lockStateDir(stateDir string) (*os.File, error) {
@@ -92,8 +83,8 @@ func lockStateDir(stateDir string) (*os.File, error) {
 }
 
 // startPrivatePostgres locks the state directory, creates the cluster if it is missing, starts the
-// server or adopts the running one, and waits until it answers or ctx ends. From then on it
-// restarts a server that ends, until stop.
+// server, and waits until it answers or ctx ends. From then on it restarts a server that ends,
+// until stop.
 func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
 	lock, err := lockStateDir(stateDir)
 	if err != nil {
@@ -108,214 +99,176 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 		lock.Close()
 		return nil, fmt.Errorf("find or create a private PostgreSQL: %w", err)
 	}
-	if c.folder != stateDir {
-		log.Info("private PostgreSQL outside the state directory, which its OS user cannot reach",
-			"directory", c.folder, "state_dir", stateDir, "os_user", c.account.name)
-	}
-	supervision, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p := &privatePostgres{cluster: c, log: log, lock: lock, cancel: cancel}
-	if err := p.start(ctx); err != nil {
+	p := &privatePostgres{cluster: c, log: log, lock: lock}
+	p.running, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	if err := p.bringUp(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err), p.stop())
 	}
-	p.supervision.Go(func() { p.supervise(supervision) })
+	p.processes.Go(p.supervise)
 	return p, nil
 }
 
-// start prepares the data directory and brings the server up.
-func (p *privatePostgres) start(ctx context.Context) error {
-	if err := p.prepare(); err != nil {
-		return err
-	}
-	for try := 1; ; try++ {
-		err := p.bringUp(ctx)
-		if try == serverTries || !errors.Is(err, errNotUp) {
-			return err
+// supervise starts the server again whenever it ends, until stop.
+func (p *privatePostgres) supervise() {
+	for {
+		<-p.ended
+		if p.running.Err() != nil {
+			return
 		}
-		pause(ctx, serverPause)
+		p.log.Error("private PostgreSQL ended; restarting it", "directory", p.dataDir(), "error", p.exit)
+		if err := p.bringUp(p.running); err != nil && p.running.Err() == nil {
+			p.log.Error("private PostgreSQL not started", "error", err)
+			pause(p.running, time.Second)
+		}
 	}
 }
 
-// prepare opens the data directory, removes incomplete ones and writes the access files. The
-// server's OS user may own the folder and plant a symbolic link in it: os.Root keeps root from
-// following it.
-func (p *privatePostgres) prepare() error {
+// stop ends the server by a fast shutdown, which closes its connections and writes a checkpoint. It
+// kills a server that takes too long, and the next start recovers. Then it gives up the lock.
+func (p *privatePostgres) stop() error {
+	p.cancel()
+	p.processes.Wait()
+	return p.lock.Close()
+}
+
+// bringUp launches the server and waits until it accepts a connection as role cairn. The server's
+// OS user may plant symbolic links in the data directory: os.Root keeps root from following them.
+func (p *privatePostgres) bringUp(ctx context.Context) error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
 		return err
 	}
 	defer folder.Close()
-	if p.data, err = folder.OpenRoot(dataDirName); err != nil {
+	data, err := folder.OpenRoot(dataDirName)
+	if err != nil {
 		return err
 	}
-	if p.dialDir, err = p.data.Open("."); err != nil {
+	defer data.Close()
+	dir, err := data.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	serverLog, err := folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer serverLog.Close()
+	if err := p.awaitUnused(ctx, data, dir, serverLog); err != nil {
 		return err
 	}
 	left, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
 	for _, name := range left {
 		folder.RemoveAll(name) // if an orphaned initdb still writes there, the next start removes it
 	}
-	// The server outlives a Cairn that is killed, so it logs to a file, not to a pipe.
-	if p.serverLog, err = folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
+	if err := p.launch(data, serverLog); err != nil {
 		return err
 	}
-	// initdb has created the access files. Written in place, they keep their owner.
-	return errors.Join(p.serverLog.Chown(int(p.account.uid), -1),
-		p.data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
-		p.data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600))
+	return p.awaitAnswer(ctx, dir, serverLog)
 }
 
-// supervise starts the server again whenever it ends, until ctx is done.
-func (p *privatePostgres) supervise(ctx context.Context) {
-	for ; ctx.Err() == nil; pause(ctx, serverPause) {
-		if p.runs() {
-			continue
-		}
-		p.log.Error("private PostgreSQL ended; restarting it", "server_log", p.serverLog.Name())
-		if err := p.bringUp(ctx); err != nil && ctx.Err() == nil {
-			p.log.Error("private PostgreSQL not started", "error", err)
-		}
-	}
-}
-
-// runs reports whether the server runs. Callers poll, as only its parent could wait for its end.
-func (p *privatePostgres) runs() bool {
-	if p.isPostmaster(p.process.Pid) {
-		return true
-	}
-	// A child has no arguments until it runs the program, and stays a zombie until waited for.
-	ended, err := syscall.Wait4(p.process.Pid, nil, syscall.WNOHANG, nil)
-	return err == nil && ended == 0
-}
-
-// bringUp adopts or launches a server, and waits until it accepts a connection as role cairn.
-func (p *privatePostgres) bringUp(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	process, err := p.findPostmaster()
-	if err != nil {
-		return err
-	}
-	if process != nil {
-		p.log.Info("private PostgreSQL adopted", "directory", p.dataDir(), "pid", process.Pid)
-		process.Signal(syscall.SIGHUP) // the access files may be new
-	} else if process, err = p.launch(); err != nil {
-		return err
-	}
-	p.process = process
-	config, err := privateConfig(p.dialDir)
-	if err != nil {
-		return err
-	}
-	for began, wait := time.Now(), 5*time.Millisecond; ; wait = min(2*wait, time.Second) {
-		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-		refusal, refused := errors.AsType[*pgconn.PgError](err)
-		switch {
-		case err == nil:
-			conn.Close(ctx)
-			p.log.Info("private PostgreSQL up", "directory", p.dataDir(), "os_user", p.account.name, "pid", process.Pid)
+// awaitUnused waits until no server uses the data directory, and removes stale lock files, which
+// might keep PostgreSQL from starting. All processes of a server that Cairn launched hold its lock
+// on the server's log. Any other server has a socket there, or its process id in a lock file.
+func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, serverLog *os.File) error {
+	for waiting := false; ; pause(ctx, 10*time.Millisecond) {
+		var pid int
+		text, _ := data.ReadFile("postmaster.pid")
+		fmt.Sscan(string(text), &pid)
+		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", max(pid, -pid))) // negative: single-user mode
+		if syscall.Flock(int(serverLog.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil &&
+			!mayListen(dir) && !strings.Contains(string(arguments), p.dataDir()) {
+			data.Remove("postmaster.pid")
+			data.Remove(serverSocketName + ".lock")
 			return nil
-		case refused && refusal.Code != cannotConnectNow && time.Since(began) > serverMayRefuse:
-			return fmt.Errorf("connect: %w", err)
-		case !p.runs():
-			size, _ := p.serverLog.Seek(0, io.SeekEnd)
-			tail, _ := io.ReadAll(io.NewSectionReader(p.serverLog, max(0, size-800), 800))
-			return fmt.Errorf("%w: it ended before it answered: %s", errNotUp, oneLine(tail))
-		case ctx.Err() != nil:
-			return fmt.Errorf("%w (%w)", ctx.Err(), err)
 		}
-		pause(ctx, wait)
+		if ctx.Err() != nil {
+			return fmt.Errorf("another server uses the data directory; stop it first: %w", ctx.Err())
+		}
+		if !waiting {
+			p.log.Warn("private PostgreSQL waits for another server to end", "directory", p.dataDir(), "pid", pid)
+		}
+		waiting = true
 	}
 }
 
-// launch starts a server of the data directory's version, which outlives a Cairn that is killed.
-func (p *privatePostgres) launch() (*os.Process, error) {
-	version, err := p.data.ReadFile("PG_VERSION")
+// launch starts a server of the data directory's version, with current access files. The server
+// inherits the lock on its log.
+func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
+	version, err := data.ReadFile("PG_VERSION")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	programs, err := findServerPrograms(strings.TrimSpace(string(version)))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if size, err := p.serverLog.Seek(0, io.SeekEnd); err == nil && size > serverLogLimit {
-		p.serverLog.Truncate(0)
+	if info, err := serverLog.Stat(); err == nil && info.Size() > serverLogLimit {
+		serverLog.Truncate(0)
+	}
+	// initdb has created the access files. Written in place, they keep their owner.
+	if err := errors.Join(serverLog.Chown(int(p.account.uid), -1),
+		data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
+		data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600)); err != nil {
+		return err
 	}
 	// Neither the operator's postgresql.conf nor ALTER SYSTEM can override the command line.
-	cmd := p.account.command(context.Background(), p.dataDir(), filepath.Join(programs, "postgres"),
+	cmd := p.account.command(p.running, p.dataDir(), filepath.Join(programs, "postgres"),
 		"-D", p.dataDir(), "-k", ".", "-p", "5432",
-		"-c", "listen_addresses=", "-c", "fsync=on", "-c", "jit=off",
-		"-c", "client_connection_check_interval=1s", // ends the queries of a killed Cairn
+		"-c", "listen_addresses=", "-c", "fsync=on", "-c", "jit=off", "-c", "logging_collector=off",
 		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // clients log the errors
-	cmd.Stdout, cmd.Stderr = p.serverLog, p.serverLog
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("as user %s: %w", p.account.name, err)
-	}
-	return cmd.Process, nil
+	cmd.Stdout, cmd.Stderr = serverLog, serverLog
+	const fastShutdown = syscall.SIGINT
+	cmd.SysProcAttr.Pdeathsig = fastShutdown
+	cmd.Cancel = func() error { return cmd.Process.Signal(fastShutdown) }
+	cmd.WaitDelay = 30 * time.Second // then it is killed
+	p.ended = make(chan struct{})
+	p.processes.Go(func() {
+		runtime.LockOSThread() // Linux sends Pdeathsig when the thread ends that started the process
+		p.exit = cmd.Run()
+		close(p.ended)
+	})
+	return nil
 }
 
-// findPostmaster returns the running server of this data directory, or nil. It removes stale lock
-// files, with which PostgreSQL would not start: after a crash they may be empty, or name a zombie
-// or a process of another program. Processes that survive of the old server still keep a new one
-// away, by shared memory whose key is the data directory's inode.
-func (p *privatePostgres) findPostmaster() (*os.Process, error) {
-	for _, name := range []string{"postmaster.pid", serverSocketName + ".lock"} {
-		text, err := p.data.ReadFile(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+// awaitAnswer waits until the server accepts a connection. If the server ends first, the error has
+// the end of its log.
+func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.File) error {
+	config, err := privateConfig(dir)
+	if err != nil {
+		return err
+	}
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+		if err == nil {
+			p.log.Info("private PostgreSQL up", "directory", p.dataDir(), "os_user", p.account.name)
+			return conn.Close(ctx)
 		}
-		line, _, _ := strings.Cut(string(text), "\n")
-		pid, _ := strconv.Atoi(strings.TrimPrefix(line, "-")) // "-" is single-user mode
-		process, err := os.FindProcess(pid)                   // before the check, so that both see one process
-		if err == nil && p.isPostmaster(pid) {
-			return process, nil
+		refusal, refused := errors.AsType[*pgconn.PgError](err)
+		if ctx.Err() != nil || refused && refusal.Code != cannotConnectNow {
+			return fmt.Errorf("connect: %w", err)
 		}
-		if mayListen(p.dialDir) {
-			return nil, fmt.Errorf("%w: another server answers in the data directory; stop it first", errNotUp)
-		}
-		if err := p.data.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+		select {
+		case <-p.ended:
+			size, _ := serverLog.Seek(0, io.SeekEnd)
+			tail, _ := io.ReadAll(io.NewSectionReader(serverLog, max(0, size-800), 800))
+			return fmt.Errorf("the server of user %s ended early (%v): %s", p.account.name, p.exit, oneLine(tail))
+		case <-ctx.Done():
+		case <-time.After(wait):
 		}
 	}
-	return nil, nil
 }
 
-// mayListen reports whether a process, in whatever container, may listen on the socket in dir.
+// oneLine returns a program's output as one line, for an error message.
+func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
+
+// mayListen reports whether a process, in this container or another, may listen on dir's socket.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
 		conn.Close()
 	}
 	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
-}
-
-// oneLine returns a program's output as one line, for an error message.
-func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
-
-// stop ends the server and gives up the lock. A fast shutdown closes connections and writes a
-// checkpoint. If that takes too long, an immediate one follows, after which the next start
-// recovers.
-func (p *privatePostgres) stop() error {
-	p.cancel()
-	p.supervision.Wait()
-	defer p.lock.Close() // last
-	defer p.dialDir.Close()
-	defer p.serverLog.Close()
-	if p.data != nil {
-		defer p.data.Close()
-	}
-	if p.process == nil {
-		return nil
-	}
-	for _, shutdown := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
-		p.process.Signal(shutdown)
-		for began := time.Now(); time.Since(began) < serverStopPatience; time.Sleep(10 * time.Millisecond) {
-			if !p.runs() {
-				return nil
-			}
-		}
-	}
-	return fmt.Errorf("the private PostgreSQL, process %d, does not end", p.process.Pid)
 }
 
 // privateConfig returns how to connect to the server of an open data directory, as role cairn. It
@@ -328,7 +281,8 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 			os.Unsetenv(name)
 		}
 	}
-	return pgxpool.ParseConfig(fmt.Sprintf("host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
+	return pgxpool.ParseConfig(fmt.Sprintf(
+		"host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
 }
 
 // findPrivatePostgres returns how to connect to the running server of a state directory, and a
@@ -336,7 +290,7 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("find the private PostgreSQL of %s, which `cairn serve` creates and runs: %w", stateDir, err)
+		return nil, nil, fmt.Errorf("find the private PostgreSQL, which `cairn serve` creates in %s: %w", stateDir, err)
 	}
 	dir, err := os.Open(c.dataDir())
 	if err != nil {
@@ -362,19 +316,6 @@ type cluster struct {
 // dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// isPostmaster reports whether a process is the server of this data directory, by its OS user and
-// its arguments. Anyone may read these, and a process that has ended has none.
-func (c cluster) isPostmaster(pid int) bool {
-	proc := fmt.Sprintf("/proc/%d", pid)
-	info, err := os.Stat(proc)
-	if err != nil || ownerOf(info) != c.account.uid {
-		return false
-	}
-	text, err := os.ReadFile(proc + "/cmdline")
-	program, arguments, _ := strings.Cut(string(text), "\x00")
-	return err == nil && filepath.Base(program) == "postgres" && strings.Contains("\x00"+arguments, "\x00-D\x00"+c.dataDir()+"\x00")
-}
-
 // findCluster returns the cluster of a state directory: there, or for root below fallback. If there
 // is none, the error is fs.ErrNotExist. It takes an existing cluster wherever createCluster would
 // put one today: a new one would be empty.
@@ -395,7 +336,8 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 		return cluster{}, err
 	}
 	if self := uint32(os.Geteuid()); c.account.uid == 0 || self != 0 && self != c.account.uid {
-		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn must run as its owner or as root, and PostgreSQL does not run as root", c.dataDir(), c.account.name)
+		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn must run as its owner or as root, "+
+			"and PostgreSQL does not run as root", c.dataDir(), c.account.name)
 	}
 	return c, nil
 }
@@ -417,7 +359,7 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 		account, err = accountOf(osuser.Lookup("postgres"))
 	}
 	if err != nil {
-		return cluster{}, fmt.Errorf("find an OS user for PostgreSQL, which does not run as root (apt-get install postgresql): %w", err)
+		return cluster{}, fmt.Errorf("PostgreSQL does not run as root (apt-get install postgresql): %w", err)
 	}
 	c := cluster{stateDir, account}
 	if err := c.create(ctx); !errors.Is(err, fs.ErrPermission) {
@@ -429,10 +371,10 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 			os.Chmod(dir, 0o755) // despite the umask
 		}
 	}
-	if err := c.create(ctx); err != nil {
-		return c, fmt.Errorf("in %s, since user %s cannot reach %s: %w", c.folder, account.name, stateDir, err)
+	if err = c.create(ctx); err != nil {
+		err = fmt.Errorf("in %s, since user %s cannot reach %s: %w", c.folder, account.name, stateDir, err)
 	}
-	return c, nil
+	return c, err
 }
 
 // create creates the data directory, with role and database. It gets its name last, so that an
@@ -456,8 +398,10 @@ func (c cluster) create(ctx context.Context) error {
 	path := filepath.Join(c.folder, unfinished)
 	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
 		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
-	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path, "-c", "exit_on_error=on", "postgres")
-	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n") // a statement a line
+	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path,
+		"-c", "exit_on_error=on", "postgres")
+	// Single-user mode reads one statement per line.
+	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n")
 	for _, cmd := range []*exec.Cmd{initdb, setup} {
 		if output, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
@@ -466,7 +410,8 @@ func (c cluster) create(ctx context.Context) error {
 	return errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
 }
 
-// fallbackFolder returns the folder below fallback for the cluster of a state directory.
+// fallbackFolder returns the folder below fallback for a state directory: the end of its path, to
+// be read, and a hash.
 func fallbackFolder(fallback, stateDir string) string {
 	readable := strings.ReplaceAll(stateDir, "/", "-")
 	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
@@ -482,12 +427,12 @@ type serverAccount struct {
 
 // accountOf returns the account of the result of a look-up, without its supplementary groups.
 func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
+	if err == nil {
+		account.name = u.Username
+		_, err = fmt.Sscan(u.Uid+" "+u.Gid, &account.uid, &account.gid)
+	}
 	if err != nil {
 		return serverAccount{}, fmt.Errorf("look up an OS user, whose name peer authentication needs: %w", err)
-	}
-	account.name = u.Username
-	if _, err := fmt.Sscan(u.Uid+" "+u.Gid, &account.uid, &account.gid); err != nil {
-		return serverAccount{}, fmt.Errorf("read the ids of user %s: %w", u.Username, err)
 	}
 	if os.Geteuid() == 0 {
 		account.credential = &syscall.Credential{Uid: account.uid, Gid: account.gid}
@@ -530,11 +475,13 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 			}
 		}
 	}
-	if version != "" {
-		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): apt-get install postgresql-%[1]s", version, found)
-	}
-	if newest < 15 {
-		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): apt-get install postgresql", found)
+	switch {
+	case version != "":
+		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): "+
+			"apt-get install postgresql-%[1]s", version, found)
+	case newest < 15:
+		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): "+
+			"apt-get install postgresql", found)
 	}
 	return dir, nil
 }

@@ -6,18 +6,20 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
 
-// supervisor holds what systemd passed in the environment; see sd_notify(3), sd_listen_fds(3) and
-// sd_watchdog_enabled(3). The zero value is no systemd.
+// supervisor holds the variables that systemd sets for a service; see sd_notify(3),
+// sd_listen_fds(3) and sd_watchdog_enabled(3). It is zero without systemd.
 type supervisor struct {
-	notifySocket string        // for the states of the service
-	sockets      int           // how many were passed, from descriptor 3 on
-	watchdog     time.Duration // after so long without a sign, systemd kills the service; 0: never
+	notifySocket string        // takes the states of the service
+	sockets      int           // number of listening sockets, from descriptor 3 on
+	watchdog     time.Duration // systemd kills a service that is silent for so long; 0: never
 }
 
 // findSupervisor reads the variables that are meant for this process.
@@ -34,12 +36,13 @@ func findSupervisor(env []string) supervisor {
 	return s
 }
 
-// listen returns the socket that systemd passed, else a new one on the address. In a socket of
-// systemd's, connections wait while the service restarts.
+// listen returns the socket that systemd passed, else a new one on the address. Connections to
+// systemd's socket wait while the service restarts.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
-	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"} {
-		os.Unsetenv(name) // not for child processes
+	// Child processes must not see the variables.
+	for _, name := range strings.Fields("LISTEN_PID LISTEN_FDS LISTEN_FDNAMES NOTIFY_SOCKET WATCHDOG_PID WATCHDOG_USEC") {
+		os.Unsetenv(name)
 	}
 	switch s.sockets {
 	case 0:
@@ -58,12 +61,12 @@ func (s supervisor) notify(state string) error {
 	if s.notifySocket == "" {
 		return nil
 	}
-	conn, err := net.Dial("unixgram", s.notifySocket) // "@" begins an abstract name, for Go as for systemd
-	if err != nil {
-		return fmt.Errorf("notify systemd: %w", err)
+	conn, err := net.Dial("unixgram", s.notifySocket) // Go and systemd write "@" before an abstract name
+	if err == nil {
+		defer conn.Close()
+		_, err = conn.Write([]byte(state))
 	}
-	defer conn.Close()
-	if _, err := conn.Write([]byte(state)); err != nil {
+	if err != nil {
 		return fmt.Errorf("notify systemd: %w", err)
 	}
 	return nil
@@ -71,26 +74,25 @@ func (s supervisor) notify(state string) error {
 
 // keepWatchdog notifies the watchdog as long as the service answers GET /health over its own
 // listener. The answer may be that the database is down: a restart would not help.
-func (s *server) keepWatchdog(ctx context.Context, door net.Addr) {
+func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 	if s.cfg.supervisor.watchdog == 0 {
 		return
 	}
 	web := http.Client{Timeout: s.cfg.supervisor.watchdog / 3, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, door.Network(), door.String())
+			return new(net.Dialer).DialContext(ctx, address.Network(), address.String())
 		},
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // the request has no secret, and the answer is not read
 		DisableKeepAlives: true,
 	}}
 	tick := time.Tick(s.cfg.supervisor.watchdog / 3)
+	health := &url.URL{Scheme: s.scheme(), Host: "cairn", Path: "/health"}
+	request := (&http.Request{Method: "GET", URL: health}).WithContext(ctx)
 	for {
-		request, err := http.NewRequestWithContext(ctx, "GET", s.scheme()+"://cairn/health", nil)
+		response, err := web.Do(request)
 		if err == nil {
-			var response *http.Response
-			if response, err = web.Do(request); err == nil {
-				response.Body.Close()
-				err = s.cfg.supervisor.notify("WATCHDOG=1")
-			}
+			response.Body.Close()
+			err = s.cfg.supervisor.notify("WATCHDOG=1")
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Error("watchdog not notified", "error", err)
