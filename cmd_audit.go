@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,18 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// verifyAuditCommand is "cairn audit verify [--head H]".
+// verifyAuditCommand is "cairn audit verify".
 func verifyAuditCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
-	head := ""
-	flags.Func("head", "", func(text string) error {
-		if head = text; head == "" {
-			return errors.New("is empty")
-		}
-		return nil
-	})
-	if err := o.parse(flags); err != nil {
-		return err
+	head := o.options.Get("head")
+	if head == "" && o.options.Has("head") {
+		return fmt.Errorf("--head is empty: %w", errUsage)
 	}
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {
@@ -37,18 +29,12 @@ func verifyAuditCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
-	_, err = fmt.Fprintf(o.stdout, "the audit log is whole; head %s, %d rows wait for their seal\n", last, waiting)
-	return err
+	return o.print(nil, "the audit log is whole; head %s, %d rows wait for their seal", last, waiting)
 }
 
-// pruneAuditCommand is "cairn audit prune --before DATE".
+// pruneAuditCommand is "cairn audit prune".
 func pruneAuditCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("audit prune", flag.ContinueOnError)
-	before := flags.String("before", "", "")
-	if err := o.parse(flags); err != nil {
-		return err
-	}
-	date, err := time.Parse(time.DateOnly, *before)
+	date, err := time.Parse(time.DateOnly, o.options.Get("before"))
 	if err != nil {
 		return fmt.Errorf("--before takes a date, as 2026-01-31: %w", errUsage)
 	}
@@ -60,8 +46,7 @@ func pruneAuditCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(o.stdout, "removed %d rows from the audit log\n", removed)
-	return err
+	return o.print(nil, "removed %d rows from the audit log", removed)
 }
 
 // verifyAudit compares the audit log with its seals. The error names the first row that is missing,

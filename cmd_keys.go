@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -111,9 +110,6 @@ func pruneKeys(ctx context.Context, o operation) error {
 			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
 		FROM instances
 		WHERE signer = $1`
-	if err := o.parse(flag.NewFlagSet("keys prune", flag.ContinueOnError)); err != nil {
-		return err
-	}
 	file, err := openKeyFile(o.cfg)
 	if err != nil {
 		return err
@@ -130,8 +126,7 @@ func pruneKeys(ctx context.Context, o operation) error {
 		}
 	}
 	if removed == "" {
-		fmt.Fprintln(o.stdout, "every key is needed")
-		return nil
+		return o.print(nil, "every key is needed")
 	}
 	if err := file.replace(lines); err != nil {
 		return fmt.Errorf("remove from %s the lines of%s: %w", file.path, removed, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,20 +69,16 @@ func (s *server) getRole(w http.ResponseWriter, r *http.Request) error {
 
 // createRole answers POST /api/v1/roles.
 func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Name        string   `json:"name"`
-		Description string   `json:"description"`
-		Permissions []string `json:"permissions"`
-	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	var c roleChange
+	if err := decodeJSON(w, r, &c); err != nil {
 		return err
 	}
-	if in.Permissions == nil {
+	if c.Permissions == nil {
 		return invalid{{"permissions", "missing", "is required; an empty list allows nothing"}}.err()
 	}
 	var created role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		created, err = createRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
+		created, err = createRole(ctx, tx, by, c)
 		return err
 	})
 	if err != nil {
@@ -93,12 +90,8 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 
 // updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
 func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Name        *string  `json:"name"`
-		Description *string  `json:"description"`
-		Permissions []string `json:"permissions"`
-	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	var c roleChange
+	if err := decodeJSON(w, r, &c); err != nil {
 		return err
 	}
 	var after role
@@ -107,7 +100,7 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		after, err = changeRole(ctx, tx, by, before, roleChange{in.Name, in.Description, in.Permissions})
+		after, err = changeRole(ctx, tx, by, before, c)
 		return err
 	})
 	if err != nil {
@@ -181,27 +174,31 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
 type roleChange struct {
-	name, description *string
-	permissions       []string
+	Name        *string  `json:"name"`
+	Description *string  `json:"description"`
+	Permissions []string `json:"permissions"`
 }
 
-// check returns a 422 if a field is invalid. It puts the name into the form in which it is stored.
+// check returns a 422 if a field is invalid. It normalizes the name.
 func (c *roleChange) check() error {
 	var v invalid
-	if c.name != nil {
-		name, ok := normalizeUsername(*c.name)
-		v.check(ok, "name", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
-		c.name = &name
+	if c.Name != nil {
+		name, ok := normalizeUsername(*c.Name)
+		v.check(ok, "name", "malformed", usernameRule)
+		c.Name = &name
 	}
-	v.check(c.description == nil || isLine(*c.description, 0, 200), "description", "malformed", "must be at most 200 characters without control characters")
-	for _, permission := range c.permissions {
-		v.check(slices.Contains(permissions(), permission), "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+	v.check(c.Description == nil || isLine(*c.Description, 0, 200),
+		"description", "malformed", "must be at most 200 characters without control characters")
+	for _, permission := range c.Permissions {
+		v.check(slices.Contains(permissions(), permission),
+			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
 	}
 	return v.err()
 }
 
 // errBuiltIn is the 409 of a change to a role that the code relies on.
-var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in", detail: "The role admin cannot be changed or removed, nor member renamed or removed."}
+var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in",
+	detail: "The role admin cannot be changed or removed, and member cannot be renamed or removed."}
 
 // createRole creates a role whose permissions the actor must hold. The caller holds lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
@@ -209,17 +206,18 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		INSERT INTO roles (name, description)
 		VALUES ($1, coalesce($2, ''))
 		RETURNING id`
+	c.Name = cmp.Or(c.Name, new("")) // required
 	if err := c.check(); err != nil {
 		return role{}, err
 	}
-	if err := by.covers(c.permissions); err != nil {
+	if err := by.covers(c.Permissions); err != nil {
 		return role{}, err
 	}
 	var id int64
-	if err := tx.QueryRow(ctx, query, c.name, c.description).Scan(&id); err != nil {
-		return role{}, roleTaken("create role", err)
+	if err := tx.QueryRow(ctx, query, c.Name, c.Description).Scan(&id); err != nil {
+		return role{}, takenError("create role", err)
 	}
-	if err := grantPermissions(ctx, tx, id, c.permissions); err != nil {
+	if err := grantPermissions(ctx, tx, id, c.Permissions); err != nil {
 		return role{}, err
 	}
 	created, err := getRole(ctx, tx, id)
@@ -227,14 +225,6 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		return role{}, err
 	}
 	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
-}
-
-// roleTaken returns the 409 of a role name that is taken; any other err it wraps with doing.
-func roleTaken(doing string, err error) error {
-	if isUniqueViolation(err, "roles_name_key") {
-		return &problem{status: http.StatusConflict, code: "name_taken", detail: "Another role has that name."}
-	}
-	return fmt.Errorf("%s: %w", doing, err)
 }
 
 // grantPermissions gives the role these permissions and no others.
@@ -249,8 +239,8 @@ func grantPermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string
 }
 
 // changeRole changes a role. The actor must hold its old and its new permissions. New permissions
-// void the password tokens of the role's holders: those were made when the role allowed something
-// else. The caller holds lockAccess.
+// void the password tokens of the role's holders, which were created for the old permissions. The
+// caller holds lockAccess.
 func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	const update = `
 		UPDATE roles
@@ -264,17 +254,17 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := c.check(); err != nil {
 		return role{}, err
 	}
-	if before.Name == adminRole || before.Name == memberRole && c.name != nil && *c.name != memberRole {
+	if before.Name == adminRole || before.Name == memberRole && c.Name != nil && *c.Name != memberRole {
 		return role{}, errBuiltIn
 	}
-	if err := by.covers(slices.Concat(before.Permissions, c.permissions)); err != nil {
+	if err := by.covers(slices.Concat(before.Permissions, c.Permissions)); err != nil {
 		return role{}, err
 	}
-	if _, err := tx.Exec(ctx, update, before.ID, c.name, c.description); err != nil {
-		return role{}, roleTaken("change role", err)
+	if _, err := tx.Exec(ctx, update, before.ID, c.Name, c.Description); err != nil {
+		return role{}, takenError("change role", err)
 	}
-	if c.permissions != nil {
-		if err := grantPermissions(ctx, tx, before.ID, c.permissions); err != nil {
+	if c.Permissions != nil {
+		if err := grantPermissions(ctx, tx, before.ID, c.Permissions); err != nil {
 			return role{}, err
 		}
 		if _, err := execute(ctx, tx, "void password tokens of a role", void, before.ID); err != nil {
@@ -318,7 +308,8 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	}
 	_, err := execute(ctx, tx, "delete role", `DELETE FROM roles WHERE id = $1`, old.ID)
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" { // foreign_key_violation
-		return &problem{status: http.StatusConflict, code: "role_in_use", detail: "Users hold this role. Name the role that they get instead with ?reassign=."}
+		return &problem{status: http.StatusConflict, code: "role_in_use",
+			detail: "Users hold this role. Name the role that they get instead with ?reassign=."}
 	}
 	if err != nil {
 		return err
