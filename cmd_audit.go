@@ -52,44 +52,41 @@ func pruneAuditCommand(ctx context.Context, o operation) error {
 // verifyAudit compares the audit log with its seals. The error names the first row that is missing,
 // was changed since it was sealed, or was not added by Cairn. With a head, the log must also hold
 // that seal. It returns the head of the last seal and how many rows wait for theirs.
-func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (last string, waiting int64, err error) {
-	const foreign = `
-		SELECT min(l.id)
-		FROM audit_log l
-		WHERE NOT EXISTS (SELECT FROM audit_seals s WHERE s.audit_id = l.id)
-			AND NOT EXISTS (SELECT FROM audit_unsealed q WHERE q.audit_id = l.id)`
-	const lost = `
-		SELECT count(*), min(q.audit_id) FILTER (WHERE l.id IS NULL)
+func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (string, int64, error) {
+	const unsealed = `
+		SELECT
+			(SELECT min(l.id)
+				FROM audit_log l
+				WHERE NOT EXISTS (SELECT FROM audit_seals s WHERE s.audit_id = l.id)
+					AND NOT EXISTS (SELECT FROM audit_unsealed q WHERE q.audit_id = l.id)),
+			min(q.audit_id) FILTER (WHERE l.id IS NULL),
+			count(*)
 		FROM audit_unsealed q
 		LEFT JOIN audit_log l ON l.id = q.audit_id`
-	_, err = inSnapshot(ctx, db, func(ctx context.Context, q querier) (result any, err error) {
-		var found bool
-		if last, found, err = verifySeals(ctx, q, ring, head); err != nil {
-			return nil, err
+	var waiting int64
+	last, err := inSnapshot(ctx, db, func(ctx context.Context, q querier) (string, error) {
+		last, found, err := verifySeals(ctx, q, ring, head)
+		if err != nil {
+			return "", err
 		}
-		var id *int64
-		if err := q.QueryRow(ctx, foreign).Scan(&id); err != nil {
-			return nil, err
+		var foreign, lost *int64
+		err = q.QueryRow(ctx, unsealed).Scan(&foreign, &lost, &waiting)
+		switch {
+		case err != nil:
+		case foreign != nil:
+			err = fmt.Errorf("row %d has no seal: Cairn did not add it, or its seal is gone", *foreign)
+		case lost != nil:
+			err = fmt.Errorf("row %d, which waited for its seal, is missing", *lost)
+		case !found:
+			err = fmt.Errorf("the log does not hold the seal %s: it was cut off or made anew", head)
 		}
-		if id != nil {
-			return nil, fmt.Errorf("row %d has no seal: Cairn did not add it, or its seal is gone", *id)
-		}
-		if err := q.QueryRow(ctx, lost).Scan(&waiting, &id); err != nil {
-			return nil, err
-		}
-		if id != nil {
-			return nil, fmt.Errorf("row %d, which waited for its seal, is missing", *id)
-		}
-		if !found {
-			return nil, fmt.Errorf("the log does not hold the seal %s: it was cut off or made anew", head)
-		}
-		return nil, nil
+		return last, err
 	})
 	return last, waiting, err
 }
 
-// verifySeals follows the chain of seals, and compares each with its row. It returns the head of
-// the last seal, and whether one of the heads is the wanted one, or none is wanted.
+// verifySeals follows the chain of seals and compares each with its row. It returns the head of the
+// last seal, and whether one of the heads is the wanted one or none is wanted.
 func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
 	const sealed = `
 		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END
@@ -103,13 +100,13 @@ func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (
 	found = wanted == ""
 	rows, _ := q.Query(ctx, sealed) // its error comes back from ForEachRow
 	_, err = pgx.ForEachRow(rows, []any{&seq, &auditID, &kid, &mac, &checkpoint, &content}, func() error {
-		at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid })
+		at, number := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid }), strconv.FormatInt(seq, 10)
 		switch {
 		case seq != before+1 && (before != 0 || checkpoint == nil):
 			return fmt.Errorf("the seals from %d to %d are missing", before+1, seq-1)
 		case at < 0:
 			return fmt.Errorf("row %d (seal %d): the key file has no key %s", auditID, seq, kid)
-		case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))):
+		case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, number)):
 			return fmt.Errorf("seal %d is not a valid checkpoint: the rows before it are missing", seq)
 		case checkpoint != nil && before == 0 && content == nil: // retention took the checkpoint's own row
 		case checkpoint != nil:
@@ -168,7 +165,8 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		if err != nil {
 			return err
 		}
-		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+number, nil, map[string]any{"removed": removed, "head": hex.EncodeToString(mac)})
+		after := map[string]any{"removed": removed, "head": hex.EncodeToString(mac)}
+		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+number, nil, after)
 	})
 	return removed, err
 }

@@ -233,14 +233,19 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 		}
 		return strings.TrimRight(line, "\r\n"), nil
 	}
-	restore, err := echoOff(stdin)
-	if err != nil { // not a terminal
+	stty := func(setting string) error {
+		c := exec.Command("stty", setting)
+		c.Stdin = stdin
+		return c.Run()
+	}
+	if !isTerminal(stdin) || stty("-echo") != nil {
 		return read()
 	}
-	defer restore()
+	defer stty("echo")
 	var typed [2]string
 	for i, prompt := range []string{"Password: ", "Again: "} {
 		fmt.Fprint(stderr, prompt)
+		var err error
 		typed[i], err = read()
 		fmt.Fprintln(stderr)
 		if err != nil {
@@ -251,19 +256,6 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 		return "", errors.New("the passwords differ")
 	}
 	return typed[0], nil
-}
-
-// echoOff turns off the terminal's echo with stty(1). It is an error if stdin is not a terminal.
-func echoOff(stdin io.Reader) (restore func(), err error) {
-	stty := func(setting string) error {
-		c := exec.Command("stty", setting)
-		c.Stdin = stdin
-		return c.Run()
-	}
-	if !isTerminal(stdin) {
-		return nil, errors.New("not a terminal")
-	}
-	return func() { stty("echo") }, stty("-echo")
 }
 
 // printRoutes is "cairn routes", which prints the route table.
