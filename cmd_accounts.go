@@ -2,18 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"math"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// command is a command on the database. It takes as many names as the number says, and then options,
-// of which "name=value" has a default.
+// command is a command on the database. Its arguments are names and then options.
 type command struct {
 	names   int
-	options string
+	options string // separated by blanks; "name=value" sets a default
 	do      func(context.Context, operation) error
 }
 
@@ -55,9 +53,9 @@ func commands() map[string]command {
 	}
 }
 
-// printUser prints a user.
-func (o operation) printUser(u user) error {
-	return o.print(u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
+// printUser prints a user. If err is set, it only returns err.
+func (o operation) printUser(err error, u user) error {
+	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
 // onUser returns a command that runs do on the user it names and prints the user: as changed, or as
@@ -77,10 +75,7 @@ func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Co
 			}
 			return nil
 		})
-		if err != nil {
-			return err
-		}
-		return o.printUser(u)
+		return o.printUser(err, u)
 	}
 }
 
@@ -111,10 +106,7 @@ func createUserCommand(ctx context.Context, o operation) error {
 		u, err = createUser(ctx, tx, operatorActor(), n)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return o.print(u, "created user %s with role %s", u.Username, role)
+	return o.print(err, u, "created user %s with role %s", u.Username, role)
 }
 
 // listUsersCommand is "cairn user list".
@@ -122,7 +114,7 @@ func listUsersCommand(ctx context.Context, o operation) error {
 	for after := []string{""}; ; {
 		users, err := listUsers(ctx, o.db, userFilter{sort: "username"}, after, maxPage)
 		for _, u := range users {
-			err = errors.Join(err, o.printUser(u))
+			err = o.printUser(err, u)
 		}
 		if err != nil || len(users) == 0 {
 			return err
@@ -161,14 +153,11 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return o.print(t, "%s", t.PasswordToken)
+	return o.print(err, t, "%s", t.PasswordToken)
 }
 
-// unlockUserCommand is "cairn user unlock". It clears the failed logins to the account, and all waits
-// of networks because of them. It does so under every key: the service may still use the former one.
+// unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the waits
+// that they caused. It does so under every key: the service may still use the former one.
 func unlockUserCommand(ctx context.Context, o operation) error {
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {
@@ -184,13 +173,12 @@ func unlockUserCommand(ctx context.Context, o operation) error {
 	})(ctx, o)
 }
 
-// printRole prints a role.
-func (o operation) printRole(r role) error {
-	return o.print(r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
+// printRole prints a role. If err is set, it only returns err.
+func (o operation) printRole(err error, r role) error {
+	return o.print(err, r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
 }
 
-// onRole returns a command that runs do with a role's name, description and permissions and prints
-// the role.
+// onRole returns a command that runs do with the fields of a role and prints the role.
 func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		c := roleChange{Name: &o.names[0], Description: optional(o.options, "description")}
@@ -202,10 +190,7 @@ func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) f
 			r, err = do(ctx, tx, operatorActor(), c)
 			return err
 		})
-		if err != nil {
-			return err
-		}
-		return o.printRole(r)
+		return o.printRole(err, r)
 	}
 }
 
@@ -222,7 +207,7 @@ func editRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, err
 func listRolesCommand(ctx context.Context, o operation) error {
 	roles, err := listRoles(ctx, o.db, "", math.MaxInt32)
 	for _, r := range roles {
-		err = errors.Join(err, o.printRole(r))
+		err = o.printRole(err, r)
 	}
 	return err
 }

@@ -29,24 +29,21 @@ func verifyAuditCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
-	return o.print(nil, "the audit log is whole; head %s, %d rows wait for their seal", last, waiting)
+	return o.print(nil, nil, "the audit log is whole; head %s, %d rows wait for their seal", last, waiting)
 }
 
 // pruneAuditCommand is "cairn audit prune".
 func pruneAuditCommand(ctx context.Context, o operation) error {
 	date, err := time.Parse(time.DateOnly, o.options.Get("before"))
 	if err != nil {
-		return fmt.Errorf("--before takes a date, as 2026-01-31: %w", errUsage)
+		return fmt.Errorf("--before takes a date like 2026-01-31: %w", errUsage)
 	}
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {
 		return err
 	}
 	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
-	if err != nil {
-		return err
-	}
-	return o.print(nil, "removed %d rows from the audit log", removed)
+	return o.print(err, nil, "removed %d rows from the audit log", removed)
 }
 
 // verifyAudit compares the audit log with its seals. The error names the first row that is missing,
@@ -78,7 +75,7 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 		case lost != nil:
 			err = fmt.Errorf("row %d, which waited for its seal, is missing", *lost)
 		case !found:
-			err = fmt.Errorf("the log does not hold the seal %s: it was cut off or made anew", head)
+			err = fmt.Errorf("the log does not hold the seal %s: it was truncated or rewritten", head)
 		}
 		return last, err
 	})

@@ -73,10 +73,13 @@ func (o operation) run(ctx context.Context, name string, args []string) error {
 	})
 }
 
-// print prints v as JSON with --json, else a line of text.
-func (o operation) print(v any, format string, args ...any) error {
+// print prints v as JSON with --json, else a line of text. If err is set, it only returns err.
+func (o operation) print(err error, v any, format string, args ...any) error {
+	if err != nil {
+		return err
+	}
 	if !o.asJSON {
-		_, err := fmt.Fprintf(o.stdout, format+"\n", args...)
+		_, err = fmt.Fprintf(o.stdout, format+"\n", args...)
 		return err
 	}
 	body, err := encodeJSON(v)
@@ -86,8 +89,8 @@ func (o operation) print(v any, format string, args ...any) error {
 	return err
 }
 
-// createTokenCommand is "cairn token create", which prints the secret of a new API token. If there
-// is no such user, it creates a service account: a user without a password, with the role from --role.
+// createTokenCommand is "cairn token create", which prints the secret of a new API token. For an
+// unknown user it first creates a service account: a user without a password, with the given role.
 func createTokenCommand(ctx context.Context, o operation) error {
 	days, err := strconv.Atoi(o.options.Get("days"))
 	if err != nil || days < 1 || days > 366 {
@@ -115,10 +118,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, allowed, expires)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return o.print(nil, "%s", secret)
+	return o.print(err, nil, "%s", secret)
 }
 
 // listTokensCommand is "cairn token list".
@@ -130,7 +130,7 @@ func listTokensCommand(ctx context.Context, o operation) error {
 	tokens, err := listAPITokens(ctx, o.db, u.ID, "", math.MaxInt32)
 	for _, t := range tokens {
 		permissions, until := strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly)
-		err = errors.Join(err, o.print(nil, "%s\t%s\tuntil %s", t.Name, permissions, until))
+		err = o.print(err, nil, "%s\t%s\tuntil %s", t.Name, permissions, until)
 	}
 	return err
 }
@@ -151,10 +151,7 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return o.print(nil, "ended API token %s of %s", name, username)
+	return o.print(err, nil, "ended API token %s of %s", name, username)
 }
 
 // createDatasetCommand is "cairn dataset create". It checks the same as the API.
@@ -165,10 +162,7 @@ func createDatasetCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	d, err := createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
-	if err != nil {
-		return err
-	}
-	return o.print(nil, "created dataset %d, %s, of %s", d.ID, d.Name, filepath.Join(where.root, where.below))
+	return o.print(err, nil, "created dataset %d, %s, of %s", d.ID, d.Name, filepath.Join(where.root, where.below))
 }
 
 // sendMessageCommand is "cairn message send". It reads the body from standard input.
@@ -185,10 +179,7 @@ func sendMessageCommand(ctx context.Context, o operation) error {
 		c.Roles.value = new(splitList(o.options.Get("roles")))
 	}
 	id, err := createMessage(ctx, o.db, operatorActor(), c)
-	if err != nil {
-		return err
-	}
-	return o.print(nil, "%d", id)
+	return o.print(err, nil, "%d", id)
 }
 
 // listMessagesCommand is "cairn message list". It prints the newest 500 messages.
@@ -196,7 +187,7 @@ func listMessagesCommand(ctx context.Context, o operation) error {
 	messages, err := listMessages(ctx, o.db, nil, messageFilter{}, []string{"infinity", "0"}, maxPage)
 	for _, m := range messages {
 		at := m.PublishAt.Format(time.RFC3339)
-		err = errors.Join(err, o.print(m, "%d\t%s\t%s\t%s\t%s", m.ID, at, m.State, m.Severity, m.Title))
+		err = o.print(err, m, "%d\t%s\t%s\t%s\t%s", m.ID, at, m.State, m.Severity, m.Title)
 	}
 	return err
 }
@@ -213,12 +204,10 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 // errNoUser is the error for an unknown user name.
 var errNoUser = errors.New("there is no user of that name")
 
-// userNamed returns the user of that name, or errNoUser. It takes no e-mail address: none is verified.
+// userNamed returns the user of that name, or errNoUser. It takes no e-mail address, which nobody
+// verifies.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
-	const query = `
-		SELECT ` + userColumns + `
-		FROM users u
-		WHERE u.username = $1`
+	const query = `SELECT ` + userColumns + ` FROM users u WHERE u.username = $1`
 	username, _ := normalizeUsername(name)
 	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
 }

@@ -30,23 +30,19 @@ const roleColumns = `
 
 // listPermissions answers GET /api/v1/permissions with every permission and what it allows.
 func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
-	meanings := map[string]string{
-		userManage:         "Create, change, disable and delete users who hold no more than oneself; see all users and roles.",
-		roleManage:         "Manage roles that hold no more than oneself.",
-		adminSystemMessage: "Publish, change and retract system messages.",
-		datasetRead:        "See datasets and their files.",
-		datasetAnalyze:     "Start and cancel analyses.",
-		datasetManage:      "Register, change and remove datasets.",
-		auditRead:          "Read the audit log.",
-		metricsRead:        "Read the metrics.",
-	}
 	type item struct {
 		Name    string `json:"name"`
 		Meaning string `json:"meaning"`
 	}
-	items := []item{}
-	for _, name := range permissions() {
-		items = append(items, item{name, meanings[name]})
+	items := []item{
+		{userManage, "Create, change, disable and delete users who hold no more than oneself; see all users and roles."},
+		{roleManage, "Manage roles that hold no more than oneself."},
+		{adminSystemMessage, "Publish, change and retract system messages."},
+		{datasetRead, "See datasets and their files."},
+		{datasetAnalyze, "Start and cancel analyses."},
+		{datasetManage, "Register, change and remove datasets."},
+		{auditRead, "Read the audit log."},
+		{metricsRead, "Read the metrics."},
 	}
 	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
 }
@@ -130,7 +126,7 @@ func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	return getRole(r.Context(), q, id)
 }
 
-// withEffective sets the permissions that the role has now: its grants, or all for the role admin.
+// withEffective sets the role's permissions: its grants in order, or all for the role admin.
 func (r role) withEffective() role {
 	r.Permissions = effectivePermissions([]string{r.Name}, r.Permissions)
 	return r
@@ -153,20 +149,14 @@ func listRoles(ctx context.Context, q querier, after string, limit int) ([]role,
 
 // getRole returns the role with that id, or errNotFound.
 func getRole(ctx context.Context, q querier, id int64) (role, error) {
-	const query = `
-		SELECT ` + roleColumns + `
-		FROM roles r
-		WHERE r.id = $1`
+	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1`
 	found, err := collectOne[role](ctx, q, errNotFound, "get role", query, id)
 	return found.withEffective(), err
 }
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
-	const query = `
-		SELECT ` + roleColumns + `
-		FROM roles r
-		WHERE r.name = $1`
+	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.name = $1`
 	missing := invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
 	found, err := collectOne[role](ctx, q, missing, "find role", query, name)
 	return found.withEffective(), err
@@ -278,9 +268,9 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
 }
 
-// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role
-// with holders is a 409. The actor must hold the permissions of both roles. Messages for the role's
-// holders are not passed on to holders of the other one. The caller holds lockAccess.
+// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role with
+// holders is a 409. The actor must hold the permissions of both roles. The other role does not get
+// messages for the deleted one. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const readdress = `
 		UPDATE system_messages

@@ -34,8 +34,11 @@ func (u user) tag() string {
 	return entityTag(body)
 }
 
-// writeUser answers with a user and the user's entity tag.
-func writeUser(w http.ResponseWriter, u user) error {
+// writeUser answers with a user and the user's entity tag. If err is set, it only returns err.
+func writeUser(w http.ResponseWriter, u user, err error) error {
+	if err != nil {
+		return err
+	}
 	w.Header().Set("ETag", u.tag())
 	return writeJSON(w, http.StatusOK, u)
 }
@@ -59,11 +62,12 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q
-// in a name or e-mail address. sort names the order; a minus before it reverses it.
+// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q in
+// a name or e-mail address, in the order of sort.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	f := userFilter{cmp.Or(query.Get("sort"), "username"), optional(query, "status"), optional(query, "q"), optional(query, "role")}
+	f := userFilter{sort: cmp.Or(query.Get("sort"), "username")}
+	f.status, f.part, f.role = optional(query, "status"), optional(query, "q"), optional(query, "role")
 	order, known := userOrders()[f.sort]
 	var v invalid
 	v.check(known, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
@@ -85,7 +89,7 @@ func checkStatus(v *invalid, status *string) {
 		"status", "unknown", "must be active, disabled or pending")
 }
 
-// passwordToken lets a user set a password, once. Only the response to its creation shows it.
+// passwordToken lets a user set a password once. Only the response to its creation shows it.
 type passwordToken struct {
 	PasswordToken string    `json:"password_token"`
 	ExpiresAt     time.Time `json:"expires_at"`
@@ -129,10 +133,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 // getUser answers GET /api/v1/users/{id}.
 func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	u, err := s.pathUser(r)
-	if err != nil {
-		return err
-	}
-	return writeUser(w, u)
+	return writeUser(w, u, err)
 }
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
@@ -176,10 +177,7 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
 		after, err = getUser(ctx, tx, target.ID)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeUser(w, after)
+	return writeUser(w, after, err)
 }
 
 // deleteUser answers DELETE /api/v1/users/{id}.
@@ -365,8 +363,8 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns
-// the first two in the form in which they are stored.
+// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns the
+// first two normalized.
 func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
 	name, ok := normalizeUsername(username)
 	v.check(name != "operator" && name != "cairn",
@@ -455,7 +453,8 @@ func takenError(doing string, err error) error {
 	case isUniqueViolation(err, "users_username_key"):
 		return &problem{status: http.StatusConflict, code: "username_taken", detail: "A user has, or had, that name."}
 	case isUniqueViolation(err, "users_email_key"):
-		return &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
+		return &problem{status: http.StatusConflict, code: "email_taken",
+			detail: "Another user has that e-mail address."}
 	case isUniqueViolation(err, "roles_name_key"):
 		return &problem{status: http.StatusConflict, code: "name_taken", detail: "Another role has that name."}
 	}
@@ -518,9 +517,8 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles gives the user these roles instead of the old ones. The actor must hold the
-// permissions of both. It voids the user's password token. The caller holds lockAccess and has
-// checked the target.
+// replaceRoles replaces a user's roles and voids the user's password token. The actor must hold the
+// permissions of the new roles. The caller holds lockAccess and has checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const takeAway = `
 		WITH roles AS (DELETE FROM user_roles WHERE user_id = $1),
@@ -550,9 +548,8 @@ func endSessionsOfUser(ctx context.Context, tx pgx.Tx, by actor, target user) er
 	return err
 }
 
-// deleteUser deletes a user with sessions, API tokens and roles. Messages and audit rows of the
-// user stay, and nobody gets the user name again. The caller holds lockAccess and has checked the
-// target.
+// deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
+// stay, and the name is never used again. The caller holds lockAccess and has checked the target.
 func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	if err := endEverything(ctx, tx, by, target); err != nil {
 		return err
@@ -563,13 +560,10 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
 }
 
-// resetTTL is how long the token of a password reset is valid.
-const resetTTL = 15 * time.Minute
-
-// startPasswordReset creates the token with which the user can set another password. The caller
-// holds lockAccess and has checked the target.
+// startPasswordReset creates a token to set another password with, which is valid for 15 minutes. The
+// caller holds lockAccess and has checked the target.
 func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
-	token, err := createPasswordToken(ctx, tx, target.ID, resetTTL)
+	token, err := createPasswordToken(ctx, tx, target.ID, 15*time.Minute)
 	if err != nil {
 		return token, err
 	}
@@ -578,9 +572,5 @@ func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (
 
 // getUser returns the user with that id, or errNotFound.
 func getUser(ctx context.Context, q querier, id string) (user, error) {
-	const query = `
-		SELECT ` + userColumns + `
-		FROM users u
-		WHERE u.id = $1`
-	return collectOne[user](ctx, q, errNotFound, "get user", query, id)
+	return collectOne[user](ctx, q, errNotFound, "get user", `SELECT `+userColumns+` FROM users u WHERE u.id = $1`, id)
 }
