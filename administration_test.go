@@ -259,6 +259,13 @@ func TestAdministration(t *testing.T) {
 	ts := startServer(t, nil)
 	root := ts.signIn("root", "all")
 	rootID := root.must(200, "GET", "/api/v1/auth/me", nil).text("id")
+	var listed []string
+	for _, item := range root.must(200, "GET", "/api/v1/permissions", nil).items() {
+		listed = append(listed, item["name"].(string))
+	}
+	if !slices.Equal(listed, permissions()) {
+		t.Errorf("permissions: %v", listed)
+	}
 
 	// Bad input, each with its status and code.
 	for _, bad := range []struct {
@@ -282,6 +289,8 @@ func TestAdministration(t *testing.T) {
 		{422, "invalid", "PATCH", "/users/" + rootID, `{"status":"gone"}`},
 		{404, "not_found", "PATCH", "/users/" + uuidText([16]byte{1}), `{"status":"active"}`},
 		{422, "invalid", "POST", "/roles", `{"name":"x y"}`},
+		{422, "invalid", "POST", "/roles", `{"name":null,"permissions":[]}`},
+		{422, "invalid", "POST", "/roles", `{"permissions":[]}`},
 		{422, "invalid", "POST", "/roles", `{"name":"keeper","permissions":["all"]}`},
 		{409, "name_taken", "POST", "/roles", `{"name":"Member","permissions":[]}`},
 		{409, "role_built_in", "PATCH", "/roles/1", `{"permissions":[]}`},

@@ -5,11 +5,14 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,6 +45,48 @@ func operatorActor() actor {
 
 // serviceActor is the service itself.
 func serviceActor() actor { return actor{name: "cairn", permissions: permissions()} }
+
+// auditRow is a row of the audit log.
+type auditRow struct {
+	ID         int64           `json:"id"`
+	At         time.Time       `json:"at"`
+	ActorID    *string         `json:"actor_id"`
+	Actor      string          `json:"actor"`
+	Credential string          `json:"credential"`
+	Address    string          `json:"address"`
+	RequestID  string          `json:"request_id"`
+	Action     string          `json:"action"`
+	Target     string          `json:"target"`
+	Before     json.RawMessage `json:"before"`
+	After      json.RawMessage `json:"after"`
+}
+
+// listAudit answers GET /api/v1/audit with the rows that match the filters, the newest first. since
+// is included in the time span, until is not.
+func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
+		FROM audit_log
+		WHERE id < $1::text::bigint AND ($3::text IS NULL OR actor = $3)
+			AND ($4::text IS NULL OR credential = $4) AND ($5::text IS NULL OR action = $5)
+			AND ($6::text IS NULL OR target = $6) AND ($7::text IS NULL OR request_id = $7)
+			AND ($8::timestamptz IS NULL OR at >= $8) AND ($9::timestamptz IS NULL OR at < $9)
+		ORDER BY id DESC
+		LIMIT $2`
+	return writeList(s, w, r, []string{strconv.FormatInt(1<<62, 10)}, func(after []string, limit int) ([]auditRow, error) {
+		args := []any{pgx.QueryExecModeExec, after[0], limit} // planned for these very filters
+		values := r.URL.Query()
+		for _, name := range []string{"actor", "credential", "action", "target", "request_id"} {
+			args = append(args, optional(values, name))
+		}
+		var v invalid
+		args = append(args, v.time("since", optional(values, "since")), v.time("until", optional(values, "until")))
+		if err := v.err(); err != nil {
+			return nil, err
+		}
+		return collect[auditRow](r.Context(), s.db, "list audit log", query, args...)
+	}, func(a auditRow) []string { return []string{strconv.FormatInt(a.ID, 10)} })
+}
 
 // refusals counts what was refused to each caller in the minute at hand, so that one who tries on and on does not
 // fill the audit log.

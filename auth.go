@@ -248,11 +248,11 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	me := principalOf(r).User
-	c := userChange{email: in.Email, displayName: in.DisplayName}
+	c := userChange{Email: in.Email, DisplayName: in.DisplayName}
 	if err := c.check(); err != nil {
 		return err
 	}
-	if c.email != nil {
+	if c.Email != nil {
 		if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
 			return err
 		}

@@ -2,96 +2,72 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// commands are the commands that work on the database, as the operator, who may do everything and is named so
-// in the audit log. Each works beside a running service.
-func commands() map[string]func(context.Context, operation) error {
-	status := func(status string) func(context.Context, pgx.Tx, user) error {
-		return func(ctx context.Context, tx pgx.Tx, u user) error {
-			return changeUser(ctx, tx, operatorActor(), u, userChange{status: &status})
-		}
+// command is a command on the database. Its arguments are names and then options.
+type command struct {
+	names   int
+	options string // separated by blanks; "name=value" sets a default
+	do      func(context.Context, operation) error
+}
+
+// commands returns the commands on the database by their names. They act as the operator, who holds
+// every permission. All may run beside the service.
+func commands() map[string]command {
+	setStatus := func(status string) func(context.Context, operation) error {
+		return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+			return changeUser(ctx, tx, by, u, userChange{Status: &status})
+		})
 	}
-	return map[string]func(context.Context, operation) error{
-		"user create":  createUserCommand,
-		"user list":    listUsersCommand,
-		"user show":    userCommand("user show", func(context.Context, pgx.Tx, user) error { return nil }),
-		"user disable": userCommand("user disable", status(statusDisabled)),
-		"user enable":  userCommand("user enable", status(statusActive)),
-		"user end-sessions": userCommand("user end-sessions", func(ctx context.Context, tx pgx.Tx, u user) error {
-			_, err := endUserSessions(ctx, tx, operatorActor(), u.ID, "")
-			return err
-		}),
-		"user revoke": userCommand("user revoke", func(ctx context.Context, tx pgx.Tx, u user) error {
-			if err := endEverything(ctx, tx, operatorActor(), u); err != nil {
-				return err
-			}
-			return audit(ctx, tx, operatorActor(), "user.revoke", "user:"+u.Username, nil, nil)
-		}),
-		"user delete": userCommand("user delete", func(ctx context.Context, tx pgx.Tx, u user) error {
-			return deleteUser(ctx, tx, operatorActor(), u)
-		}),
-		"user unlock":         unlockUserCommand,
-		"user set-roles":      setRolesCommand,
-		"user reset-password": resetPasswordCommand,
-		"role create":         roleCommand("role create", createRole),
-		"role edit":           editRoleCommand,
-		"role list":           listRolesCommand,
-		"role delete":         deleteRoleCommand,
-		"audit verify":        verifyAuditCommand,
-		"audit prune":         pruneAuditCommand,
-		"token create":        createTokenCommand,
-		"token list":          listTokensCommand,
-		"token revoke":        revokeTokenCommand,
-		"keys prune":          pruneKeys,
-		"dataset create":      createDatasetCommand,
-		"message send":        sendMessageCommand,
-		"message list":        listMessagesCommand,
-		"message retract":     retractMessageCommand,
+	return map[string]command{
+		"user create":         {1, "role=" + memberRole + " email display-name json", createUserCommand},
+		"user list":           {0, "json", listUsersCommand},
+		"user show":           {1, "json", onUser(func(context.Context, pgx.Tx, actor, user) error { return nil })},
+		"user disable":        {1, "json", setStatus(statusDisabled)},
+		"user enable":         {1, "json", setStatus(statusActive)},
+		"user end-sessions":   {1, "json", onUser(endSessionsOfUser)},
+		"user revoke":         {1, "json", onUser(revokeUser)},
+		"user delete":         {1, "json", onUser(deleteUser)},
+		"user unlock":         {1, "json", unlockUserCommand},
+		"user set-roles":      {2, "json", setRolesCommand},
+		"user reset-password": {1, "json", resetPasswordCommand},
+		"role create":         {1, "description permissions json", onRole(createRole)},
+		"role edit":           {1, "description permissions json", onRole(editRole)},
+		"role list":           {0, "json", listRolesCommand},
+		"role delete":         {1, "reassign", deleteRoleCommand},
+		"audit verify":        {0, "head", verifyAuditCommand},
+		"audit prune":         {0, "before", pruneAuditCommand},
+		"token create":        {2, "permissions days=90 role=" + memberRole, createTokenCommand},
+		"token list":          {1, "", listTokensCommand},
+		"token revoke":        {2, "", revokeTokenCommand},
+		"keys prune":          {0, "", pruneKeys},
+		"dataset create":      {2, "", createDatasetCommand},
+		"message send":        {1, "severity roles publish-at expires-at include-new-users", sendMessageCommand},
+		"message list":        {0, "json", listMessagesCommand},
+		"message retract":     {1, "", retractMessageCommand},
+		"report":              {1, "", reportCommand},
 	}
 }
 
-// print shows v as JSON where --json is given, else as the line of text.
-func (o operation) print(asJSON bool, v any, format string, args ...any) error {
-	if !asJSON {
-		_, err := fmt.Fprintf(o.stdout, format+"\n", args...)
-		return err
-	}
-	body, err := encodeJSON(v)
-	if err == nil {
-		_, err = o.stdout.Write(body)
-	}
-	return err
+// printUser prints a user. If err is set, it only returns err.
+func (o operation) printUser(err error, u user) error {
+	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// printUser shows a user.
-func (o operation) printUser(asJSON bool, u user) error {
-	return o.print(asJSON, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
-}
-
-// userCommand returns a command that takes a user's name, runs do, and prints the user: as changed, or if deleted as before.
-func userCommand(name string, do func(context.Context, pgx.Tx, user) error) func(context.Context, operation) error {
+// onUser returns a command that runs do on the user it names and prints the user: as changed, or as
+// before if do deleted the user.
+func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
-		var username string
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		asJSON := flags.Bool("json", false, "")
-		if err := o.parse(flags, &username); err != nil {
-			return err
-		}
 		var u user
 		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
-			if u, err = userNamed(ctx, tx, username); err != nil {
+			if u, err = userNamed(ctx, tx, o.names[0]); err != nil {
 				return err
 			}
-			if err = do(ctx, tx, u); err != nil {
+			if err := do(ctx, tx, operatorActor(), u); err != nil {
 				return err
 			}
 			if after, err := getUser(ctx, tx, u.ID); err == nil { // not deleted
@@ -99,27 +75,16 @@ func userCommand(name string, do func(context.Context, pgx.Tx, user) error) func
 			}
 			return nil
 		})
-		if err != nil {
-			return err
-		}
-		return o.printUser(*asJSON, u)
+		return o.printUser(err, u)
 	}
 }
 
-// createUserCommand is "cairn user create": the operator makes a user with a password and one role.
+// createUserCommand is "cairn user create". It creates a user with a password and one role.
 func createUserCommand(ctx context.Context, o operation) error {
-	var name string
-	flags := flag.NewFlagSet("user create", flag.ContinueOnError)
-	asJSON := flags.Bool("json", false, "")
-	role := flags.String("role", memberRole, "")
-	email := flags.String("email", "", "")
-	displayName := flags.String("display-name", "", "")
-	if err := o.parse(flags, &name); err != nil {
-		return err
-	}
-	n := newUser{displayName: *displayName, status: statusActive, roles: []string{*role}}
+	role := o.options.Get("role")
+	n := newUser{displayName: o.options.Get("display-name"), status: statusActive, roles: []string{role}}
 	var v invalid
-	n.username, n.email = checkIdentity(&v, name, email, *displayName)
+	n.username, n.email = checkIdentity(&v, o.names[0], optional(o.options, "email"), n.displayName)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -141,23 +106,15 @@ func createUserCommand(ctx context.Context, o operation) error {
 		u, err = createUser(ctx, tx, operatorActor(), n)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return o.print(*asJSON, u, "made user %s with role %s", u.Username, *role)
+	return o.print(err, u, "created user %s with role %s", u.Username, role)
 }
 
 // listUsersCommand is "cairn user list".
 func listUsersCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("user list", flag.ContinueOnError)
-	asJSON := flags.Bool("json", false, "")
-	if err := o.parse(flags); err != nil {
-		return err
-	}
 	for after := []string{""}; ; {
 		users, err := listUsers(ctx, o.db, userFilter{sort: "username"}, after, maxPage)
 		for _, u := range users {
-			err = errors.Join(err, o.printUser(*asJSON, u))
+			err = o.printUser(err, u)
 		}
 		if err != nil || len(users) == 0 {
 			return err
@@ -166,130 +123,102 @@ func listUsersCommand(ctx context.Context, o operation) error {
 	}
 }
 
-// setRolesCommand is "cairn user set-roles NAME ROLE,...": no role is "".
-func setRolesCommand(ctx context.Context, o operation) error {
-	if len(o.args) < 2 {
-		return fmt.Errorf("user set-roles: a name or the roles are missing: %w", errUsage)
+// revokeUser ends all sessions and tokens of a user.
+func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	if err := endEverything(ctx, tx, by, u); err != nil {
+		return err
 	}
-	roles := splitList(o.args[1])
-	o.args = slices.Delete(slices.Clone(o.args), 1, 2)
-	return userCommand("user set-roles", func(ctx context.Context, tx pgx.Tx, u user) error {
-		return replaceRoles(ctx, tx, operatorActor(), u, roles)
+	return audit(ctx, tx, by, "user.revoke", "user:"+u.Username, nil, nil)
+}
+
+// setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list takes all roles away.
+func setRolesCommand(ctx context.Context, o operation) error {
+	return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+		return replaceRoles(ctx, tx, by, u, splitList(o.names[1]))
 	})(ctx, o)
 }
 
-// splitList is the parts of a list with commas between them.
+// splitList returns the parts of a list that are separated by commas.
 func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' })
 }
 
-// resetPasswordCommand is "cairn user reset-password NAME": it prints a token with which the user sets another.
+// resetPasswordCommand is "cairn user reset-password". It prints a token to set a password with.
 func resetPasswordCommand(ctx context.Context, o operation) error {
-	var username string
-	flags := flag.NewFlagSet("user reset-password", flag.ContinueOnError)
-	asJSON := flags.Bool("json", false, "")
-	if err := o.parse(flags, &username); err != nil {
-		return err
-	}
 	var t passwordToken
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		u, err := userNamed(ctx, tx, username)
+		u, err := userNamed(ctx, tx, o.names[0])
 		if err == nil {
 			t, err = startPasswordReset(ctx, tx, operatorActor(), u)
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return o.print(*asJSON, t, "%s", t.PasswordToken)
+	return o.print(err, t, "%s", t.PasswordToken)
 }
 
-// unlockUserCommand is "cairn user unlock NAME": it ends a siege of the account and all waits of networks that have
-// guessed at its password. It does so under each key, since the service may not have taken up a promoted one yet.
+// unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the waits
+// that they caused. It does so under every key: the service may still use the former one.
 func unlockUserCommand(ctx context.Context, o operation) error {
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {
 		return err
 	}
-	return userCommand("user unlock", func(ctx context.Context, tx pgx.Tx, u user) error {
+	return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		for _, k := range ring.keys {
 			if err := k.endSiege(ctx, tx, u.ID); err != nil {
 				return err
 			}
 		}
-		return audit(ctx, tx, operatorActor(), "user.unlock", "user:"+u.Username, nil, nil)
+		return audit(ctx, tx, by, "user.unlock", "user:"+u.Username, nil, nil)
 	})(ctx, o)
 }
 
-// printRole shows a role.
-func (o operation) printRole(asJSON bool, r role) error {
-	return o.print(asJSON, r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
+// printRole prints a role. If err is set, it only returns err.
+func (o operation) printRole(err error, r role) error {
+	return o.print(err, r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
 }
 
-// roleCommand is a command that takes a role's name, description and permissions, and shows the role.
-func roleCommand(name string, do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, operation) error {
+// onRole returns a command that runs do with the fields of a role and prints the role.
+func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
-		var roleName string
-		flags := flag.NewFlagSet(name, flag.ContinueOnError)
-		asJSON := flags.Bool("json", false, "")
-		c := roleChange{name: &roleName}
-		flags.Func("description", "", func(text string) error { c.description = &text; return nil })
-		flags.Func("permissions", "", func(text string) error { c.permissions = append([]string{}, splitList(text)...); return nil })
-		if err := o.parse(flags, &roleName); err != nil {
-			return err
+		c := roleChange{Name: &o.names[0], Description: optional(o.options, "description")}
+		if o.options.Has("permissions") { // an empty list takes all permissions away
+			c.Permissions = append([]string{}, splitList(o.options.Get("permissions"))...)
 		}
 		var r role
 		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
 			r, err = do(ctx, tx, operatorActor(), c)
 			return err
 		})
-		if err != nil {
-			return err
-		}
-		return o.printRole(*asJSON, r)
+		return o.printRole(err, r)
 	}
 }
 
-// editRoleCommand is "cairn role edit".
-func editRoleCommand(ctx context.Context, o operation) error {
-	return roleCommand("role edit", func(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
-		before, err := roleNamed(ctx, tx, "role", *c.name)
-		if err != nil {
-			return role{}, err
-		}
-		return changeRole(ctx, tx, by, before, c)
-	})(ctx, o)
+// editRole changes the role that has the name of the change.
+func editRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
+	before, err := roleNamed(ctx, tx, "role", *c.Name)
+	if err != nil {
+		return role{}, err
+	}
+	return changeRole(ctx, tx, by, before, c)
 }
 
 // listRolesCommand is "cairn role list".
 func listRolesCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("role list", flag.ContinueOnError)
-	asJSON := flags.Bool("json", false, "")
-	if err := o.parse(flags); err != nil {
-		return err
-	}
 	roles, err := listRoles(ctx, o.db, "", math.MaxInt32)
 	for _, r := range roles {
-		err = errors.Join(err, o.printRole(*asJSON, r))
+		err = o.printRole(err, r)
 	}
 	return err
 }
 
-// deleteRoleCommand is "cairn role delete NAME [--reassign ROLE]".
+// deleteRoleCommand is "cairn role delete".
 func deleteRoleCommand(ctx context.Context, o operation) error {
-	var name string
-	var reassign *string
-	flags := flag.NewFlagSet("role delete", flag.ContinueOnError)
-	flags.Func("reassign", "", func(text string) error { reassign = &text; return nil })
-	if err := o.parse(flags, &name); err != nil {
-		return err
-	}
 	return changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		r, err := roleNamed(ctx, tx, "role", name)
+		r, err := roleNamed(ctx, tx, "role", o.names[0])
 		if err != nil {
 			return err
 		}
-		return deleteRole(ctx, tx, operatorActor(), r, reassign)
+		return deleteRole(ctx, tx, operatorActor(), r, optional(o.options, "reassign"))
 	})
 }

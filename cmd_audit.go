@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/hmac"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,60 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// auditRow is a row of the audit log.
-type auditRow struct {
-	ID         int64           `json:"id"`
-	At         time.Time       `json:"at"`
-	ActorID    *string         `json:"actor_id"`
-	Actor      string          `json:"actor"`
-	Credential string          `json:"credential"`
-	Address    string          `json:"address"`
-	RequestID  string          `json:"request_id"`
-	Action     string          `json:"action"`
-	Target     string          `json:"target"`
-	Before     json.RawMessage `json:"before"`
-	After      json.RawMessage `json:"after"`
-}
-
-// listAudit answers GET /api/v1/audit with the rows that match the filters, the newest first. since
-// is included in the time span, until is not.
-func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
-	const query = `
-		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
-		FROM audit_log
-		WHERE id < $1::text::bigint AND ($3::text IS NULL OR actor = $3)
-			AND ($4::text IS NULL OR credential = $4) AND ($5::text IS NULL OR action = $5)
-			AND ($6::text IS NULL OR target = $6) AND ($7::text IS NULL OR request_id = $7)
-			AND ($8::timestamptz IS NULL OR at >= $8) AND ($9::timestamptz IS NULL OR at < $9)
-		ORDER BY id DESC
-		LIMIT $2`
-	return writeList(s, w, r, []string{strconv.FormatInt(1<<62, 10)}, func(after []string, limit int) ([]auditRow, error) {
-		args := []any{pgx.QueryExecModeExec, after[0], limit} // planned for these very filters
-		values := r.URL.Query()
-		for _, name := range []string{"actor", "credential", "action", "target", "request_id"} {
-			args = append(args, optional(values, name))
-		}
-		var v invalid
-		args = append(args, v.time("since", optional(values, "since")), v.time("until", optional(values, "until")))
-		if err := v.err(); err != nil {
-			return nil, err
-		}
-		return collect[auditRow](r.Context(), s.db, "list audit log", query, args...)
-	}, func(a auditRow) []string { return []string{strconv.FormatInt(a.ID, 10)} })
-}
-
-// verifyAuditCommand is "cairn audit verify [--head H]".
+// verifyAuditCommand is "cairn audit verify".
 func verifyAuditCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
-	head := ""
-	flags.Func("head", "", func(text string) error {
-		if head = text; head == "" {
-			return errors.New("is empty")
-		}
-		return nil
-	})
-	if err := o.parse(flags); err != nil {
-		return err
+	head := o.options.Get("head")
+	if head == "" && o.options.Has("head") {
+		return fmt.Errorf("--head is empty: %w", errUsage)
 	}
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {
@@ -81,74 +29,61 @@ func verifyAuditCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
-	_, err = fmt.Fprintf(o.stdout, "the audit log is whole; head %s, %d rows wait for their seal\n", last, waiting)
-	return err
+	return o.print(nil, nil, "the audit log is whole; head %s, %d rows wait for their seal", last, waiting)
 }
 
-// pruneAuditCommand is "cairn audit prune --before DATE".
+// pruneAuditCommand is "cairn audit prune".
 func pruneAuditCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("audit prune", flag.ContinueOnError)
-	before := flags.String("before", "", "")
-	if err := o.parse(flags); err != nil {
-		return err
-	}
-	date, err := time.Parse(time.DateOnly, *before)
+	date, err := time.Parse(time.DateOnly, o.options.Get("before"))
 	if err != nil {
-		return fmt.Errorf("--before takes a date, as 2026-01-31: %w", errUsage)
+		return fmt.Errorf("--before takes a date like 2026-01-31: %w", errUsage)
 	}
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {
 		return err
 	}
 	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(o.stdout, "removed %d rows from the audit log\n", removed)
-	return err
+	return o.print(err, nil, "removed %d rows from the audit log", removed)
 }
 
 // verifyAudit compares the audit log with its seals. The error names the first row that is missing,
 // was changed since it was sealed, or was not added by Cairn. With a head, the log must also hold
 // that seal. It returns the head of the last seal and how many rows wait for theirs.
-func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (last string, waiting int64, err error) {
-	const foreign = `
-		SELECT min(l.id)
-		FROM audit_log l
-		WHERE NOT EXISTS (SELECT FROM audit_seals s WHERE s.audit_id = l.id)
-			AND NOT EXISTS (SELECT FROM audit_unsealed q WHERE q.audit_id = l.id)`
-	const lost = `
-		SELECT count(*), min(q.audit_id) FILTER (WHERE l.id IS NULL)
+func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head string) (string, int64, error) {
+	const unsealed = `
+		SELECT
+			(SELECT min(l.id)
+				FROM audit_log l
+				WHERE NOT EXISTS (SELECT FROM audit_seals s WHERE s.audit_id = l.id)
+					AND NOT EXISTS (SELECT FROM audit_unsealed q WHERE q.audit_id = l.id)),
+			min(q.audit_id) FILTER (WHERE l.id IS NULL),
+			count(*)
 		FROM audit_unsealed q
 		LEFT JOIN audit_log l ON l.id = q.audit_id`
-	_, err = inSnapshot(ctx, db, func(ctx context.Context, q querier) (result any, err error) {
-		var found bool
-		if last, found, err = verifySeals(ctx, q, ring, head); err != nil {
-			return nil, err
+	var waiting int64
+	last, err := inSnapshot(ctx, db, func(ctx context.Context, q querier) (string, error) {
+		last, found, err := verifySeals(ctx, q, ring, head)
+		if err != nil {
+			return "", err
 		}
-		var id *int64
-		if err := q.QueryRow(ctx, foreign).Scan(&id); err != nil {
-			return nil, err
+		var foreign, lost *int64
+		err = q.QueryRow(ctx, unsealed).Scan(&foreign, &lost, &waiting)
+		switch {
+		case err != nil:
+		case foreign != nil:
+			err = fmt.Errorf("row %d has no seal: Cairn did not add it, or its seal is gone", *foreign)
+		case lost != nil:
+			err = fmt.Errorf("row %d, which waited for its seal, is missing", *lost)
+		case !found:
+			err = fmt.Errorf("the log does not hold the seal %s: it was truncated or rewritten", head)
 		}
-		if id != nil {
-			return nil, fmt.Errorf("row %d has no seal: Cairn did not add it, or its seal is gone", *id)
-		}
-		if err := q.QueryRow(ctx, lost).Scan(&waiting, &id); err != nil {
-			return nil, err
-		}
-		if id != nil {
-			return nil, fmt.Errorf("row %d, which waited for its seal, is missing", *id)
-		}
-		if !found {
-			return nil, fmt.Errorf("the log does not hold the seal %s: it was cut off or made anew", head)
-		}
-		return nil, nil
+		return last, err
 	})
 	return last, waiting, err
 }
 
-// verifySeals follows the chain of seals, and compares each with its row. It returns the head of
-// the last seal, and whether one of the heads is the wanted one, or none is wanted.
+// verifySeals follows the chain of seals and compares each with its row. It returns the head of the
+// last seal, and whether one of the heads is the wanted one or none is wanted.
 func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
 	const sealed = `
 		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END
@@ -162,13 +97,13 @@ func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (
 	found = wanted == ""
 	rows, _ := q.Query(ctx, sealed) // its error comes back from ForEachRow
 	_, err = pgx.ForEachRow(rows, []any{&seq, &auditID, &kid, &mac, &checkpoint, &content}, func() error {
-		at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid })
+		at, number := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid }), strconv.FormatInt(seq, 10)
 		switch {
 		case seq != before+1 && (before != 0 || checkpoint == nil):
 			return fmt.Errorf("the seals from %d to %d are missing", before+1, seq-1)
 		case at < 0:
 			return fmt.Errorf("row %d (seal %d): the key file has no key %s", auditID, seq, kid)
-		case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))):
+		case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, number)):
 			return fmt.Errorf("seal %d is not a valid checkpoint: the rows before it are missing", seq)
 		case checkpoint != nil && before == 0 && content == nil: // retention took the checkpoint's own row
 		case checkpoint != nil:
@@ -227,7 +162,8 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		if err != nil {
 			return err
 		}
-		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+number, nil, map[string]any{"removed": removed, "head": hex.EncodeToString(mac)})
+		after := map[string]any{"removed": removed, "head": hex.EncodeToString(mac)}
+		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+number, nil, after)
 	})
 	return removed, err
 }

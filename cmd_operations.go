@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -19,62 +20,97 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// operation is the input of a command that works on the database. args follow the command's name.
+// operation is the input of a command on the database.
 type operation struct {
-	cfg    config
-	db     *pgxpool.Pool
-	args   []string
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
+	cfg             config
+	db              *pgxpool.Pool
+	names           []string   // as many as the command takes
+	options         url.Values // those given, and defaults
+	asJSON          bool       // --json
+	includeNewUsers bool       // --include-new-users
+	stdin           io.Reader
+	stdout, stderr  io.Writer
 }
 
-// parse reads the command's names and then its flags. Any other argument is an errUsage.
-func (o operation) parse(flags *flag.FlagSet, names ...*string) error {
-	flags.SetOutput(io.Discard)
-	if len(o.args) < len(names) {
-		return fmt.Errorf("%s: a name is missing: %w", flags.Name(), errUsage)
+// run runs a command on the service's database. Arguments that the command does not take are an
+// errUsage.
+func (o operation) run(ctx context.Context, name string, args []string) error {
+	c, ok := commands()[name]
+	if !ok {
+		return fmt.Errorf("%q is no command: %w", name, errUsage)
 	}
-	for i := range names {
-		if *names[i] = o.args[i]; strings.HasPrefix(o.args[i], "-") {
-			return fmt.Errorf("%s: the names come before %q: %w", flags.Name(), o.args[i], errUsage)
+	if len(args) < c.names {
+		return fmt.Errorf("%s: a name is missing: %w", name, errUsage)
+	}
+	o.names, args, o.options = args[:c.names], args[c.names:], url.Values{}
+	for _, text := range o.names {
+		if strings.HasPrefix(text, "-") {
+			return fmt.Errorf("%s: the names come before %q: %w", name, text, errUsage)
 		}
 	}
-	if err := flags.Parse(o.args[len(names):]); err != nil || flags.NArg() > 0 {
-		return fmt.Errorf("%s %s: %w", flags.Name(), strings.Join(o.args, " "), errUsage)
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	for _, field := range strings.Fields(c.options) {
+		option, value, hasDefault := strings.Cut(field, "=")
+		if hasDefault {
+			o.options.Set(option, value)
+		}
+		switch option {
+		case "json":
+			flags.BoolVar(&o.asJSON, option, false, "")
+		case "include-new-users":
+			flags.BoolVar(&o.includeNewUsers, option, false, "")
+		default:
+			flags.Func(option, "", func(text string) error { o.options.Set(option, text); return nil })
+		}
 	}
-	return nil
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return fmt.Errorf("%s: wrong arguments %q: %w", name, args, errUsage)
+	}
+	return withDatabase(ctx, o.cfg, func(pool *pgxpool.Pool) error {
+		o.db = pool
+		return c.do(ctx, o)
+	})
 }
 
-// createTokenCommand is "cairn token create", which prints the secret of a new API token. If there
-// is no user of that name, it creates a service account: a user without a password, with the role
-// from --role.
-func createTokenCommand(ctx context.Context, o operation) error {
-	var username, name string
-	flags := flag.NewFlagSet("token create", flag.ContinueOnError)
-	granted := flags.String("permissions", "", "")
-	days := flags.Int("days", 90, "")
-	role := flags.String("role", memberRole, "")
-	if err := o.parse(flags, &username, &name); err != nil {
+// print prints v as JSON with --json, else a line of text. If err is set, it only returns err.
+func (o operation) print(err error, v any, format string, args ...any) error {
+	if err != nil {
 		return err
 	}
-	if *days < 1 || *days > 366 {
+	if !o.asJSON {
+		_, err = fmt.Fprintf(o.stdout, format+"\n", args...)
+		return err
+	}
+	body, err := encodeJSON(v)
+	if err == nil {
+		_, err = o.stdout.Write(body)
+	}
+	return err
+}
+
+// createTokenCommand is "cairn token create", which prints the secret of a new API token. For an
+// unknown user it first creates a service account: a user without a password, with the given role.
+func createTokenCommand(ctx context.Context, o operation) error {
+	days, err := strconv.Atoi(o.options.Get("days"))
+	if err != nil || days < 1 || days > 366 {
 		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
 	}
 	now := time.Now()
-	expires := now.Add(time.Duration(*days) * 24 * time.Hour)
-	allowed := splitList(*granted)
+	expires := now.Add(time.Duration(days) * 24 * time.Hour)
+	name, allowed := o.names[1], splitList(o.options.Get("permissions"))
+	n := newUser{status: statusActive, roles: []string{o.options.Get("role")}}
 	var v invalid
-	username, _ = checkIdentity(&v, username, nil, "")
+	n.username, _ = checkIdentity(&v, o.names[0], nil, "")
 	checkAPIToken(&v, name, allowed, now, expires)
 	if err := v.err(); err != nil {
 		return err
 	}
 	var secret string
-	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		u, err := userNamed(ctx, tx, username)
+	err = changeAccess(ctx, o.db, func(tx pgx.Tx) error {
+		u, err := userNamed(ctx, tx, n.username)
 		if errors.Is(err, errNoUser) {
-			u, err = createUser(ctx, tx, operatorActor(), newUser{username: username, status: statusActive, roles: []string{*role}})
+			u, err = createUser(ctx, tx, operatorActor(), n)
 		}
 		if err != nil {
 			return err
@@ -82,41 +118,27 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, allowed, expires)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(o.stdout, secret)
-	return nil
+	return o.print(err, nil, "%s", secret)
 }
 
-// listTokensCommand is "cairn token list USER".
+// listTokensCommand is "cairn token list".
 func listTokensCommand(ctx context.Context, o operation) error {
-	var username string
-	if err := o.parse(flag.NewFlagSet("token list", flag.ContinueOnError), &username); err != nil {
-		return err
-	}
-	u, err := userNamed(ctx, o.db, username)
+	u, err := userNamed(ctx, o.db, o.names[0])
 	if err != nil {
 		return err
 	}
 	tokens, err := listAPITokens(ctx, o.db, u.ID, "", math.MaxInt32)
 	for _, t := range tokens {
-		fmt.Fprintf(o.stdout, "%s\t%s\tuntil %s\n", t.Name, strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly))
+		permissions, until := strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly)
+		err = o.print(err, nil, "%s\t%s\tuntil %s", t.Name, permissions, until)
 	}
 	return err
 }
 
-// revokeTokenCommand is "cairn token revoke USER NAME".
+// revokeTokenCommand is "cairn token revoke".
 func revokeTokenCommand(ctx context.Context, o operation) error {
-	const query = `
-		SELECT id::text
-		FROM api_tokens
-		WHERE user_id = $1
-			AND name = $2`
-	var username, name string
-	if err := o.parse(flag.NewFlagSet("token revoke", flag.ContinueOnError), &username, &name); err != nil {
-		return err
-	}
+	const query = `SELECT id::text FROM api_tokens WHERE user_id = $1 AND name = $2`
+	username, name := o.names[0], o.names[1]
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, username)
 		if err != nil {
@@ -124,103 +146,73 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 		}
 		missing := fmt.Errorf("%s has no API token %q", username, name)
 		token, err := collectOne[struct{ ID string }](ctx, tx, missing, "find API token", query, u.ID, name)
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = deleteAPITokens(ctx, tx, operatorActor(), u, &token.ID)
 		}
-		_, err = deleteAPITokens(ctx, tx, operatorActor(), u, &token.ID)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(o.stdout, "ended API token %s of %s\n", name, username)
-	return nil
+	return o.print(err, nil, "ended API token %s of %s", name, username)
 }
 
 // createDatasetCommand is "cairn dataset create". It checks the same as the API.
 func createDatasetCommand(ctx context.Context, o operation) error {
-	var name, path string
-	if err := o.parse(flag.NewFlagSet("dataset create", flag.ContinueOnError), &name, &path); err != nil {
-		return err
-	}
-	where, err := o.cfg.checkDataset(name, path, "")
+	name := o.names[0]
+	where, err := o.cfg.checkDataset(name, o.names[1], "")
 	if err != nil {
 		return err
 	}
 	d, err := createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(o.stdout, "made dataset %d, %s, of %s\n", d.ID, d.Name, filepath.Join(where.root, where.below))
-	return nil
+	return o.print(err, nil, "created dataset %d, %s, of %s", d.ID, d.Name, filepath.Join(where.root, where.below))
 }
 
-// sendMessageCommand is "cairn message send TITLE". It reads the body from standard input.
+// sendMessageCommand is "cairn message send". It reads the body from standard input.
 func sendMessageCommand(ctx context.Context, o operation) error {
-	var c messageChange
-	var title string
-	flags := flag.NewFlagSet("message send", flag.ContinueOnError)
-	severity := flags.String("severity", "info", "")
-	newUsers := flags.Bool("include-new-users", false, "")
-	flags.Func("roles", "", func(text string) error { c.Roles.value = new(splitList(text)); return nil })
-	flags.Func("publish-at", "", func(text string) error { c.PublishAt.value = &text; return nil })
-	flags.Func("expires-at", "", func(text string) error { c.ExpiresAt.value = &text; return nil })
-	if err := o.parse(flags, &title); err != nil {
-		return err
-	}
-	body, err := io.ReadAll(io.LimitReader(o.stdin, maxBody))
+	text, err := io.ReadAll(io.LimitReader(o.stdin, maxBody))
 	if err != nil {
 		return fmt.Errorf("read the message: %w", err)
 	}
-	c.Title, c.Body, c.Severity, c.IncludeNewUsers = &title, new(strings.TrimSpace(string(body))), severity, newUsers
-	id, err := createMessage(ctx, o.db, operatorActor(), c)
-	if err != nil {
-		return err
+	body := strings.TrimSpace(string(text))
+	c := messageChange{Title: &o.names[0], Body: &body, IncludeNewUsers: &o.includeNewUsers}
+	c.Severity = optional(o.options, "severity")
+	c.PublishAt.value, c.ExpiresAt.value = optional(o.options, "publish-at"), optional(o.options, "expires-at")
+	if o.options.Has("roles") {
+		c.Roles.value = new(splitList(o.options.Get("roles")))
 	}
-	return o.print(false, nil, "%d", id)
+	id, err := createMessage(ctx, o.db, operatorActor(), c)
+	return o.print(err, nil, "%d", id)
 }
 
 // listMessagesCommand is "cairn message list". It prints the newest 500 messages.
 func listMessagesCommand(ctx context.Context, o operation) error {
-	flags := flag.NewFlagSet("message list", flag.ContinueOnError)
-	asJSON := flags.Bool("json", false, "")
-	if err := o.parse(flags); err != nil {
-		return err
-	}
 	messages, err := listMessages(ctx, o.db, nil, messageFilter{}, []string{"infinity", "0"}, maxPage)
 	for _, m := range messages {
-		err = errors.Join(err, o.print(*asJSON, m, "%d\t%s\t%s\t%s\t%s", m.ID, m.PublishAt.Format(time.RFC3339), m.State, m.Severity, m.Title))
+		at := m.PublishAt.Format(time.RFC3339)
+		err = o.print(err, m, "%d\t%s\t%s\t%s\t%s", m.ID, at, m.State, m.Severity, m.Title)
 	}
 	return err
 }
 
-// retractMessageCommand is "cairn message retract ID".
+// retractMessageCommand is "cairn message retract".
 func retractMessageCommand(ctx context.Context, o operation) error {
-	var text string
-	if err := o.parse(flag.NewFlagSet("message retract", flag.ContinueOnError), &text); err != nil {
-		return err
-	}
-	id, err := strconv.ParseInt(text, 10, 64)
+	id, err := strconv.ParseInt(o.names[0], 10, 64)
 	if err != nil {
-		return fmt.Errorf("%q is not the number of a message: %w", text, errUsage)
+		return fmt.Errorf("%q is not the number of a message: %w", o.names[0], errUsage)
 	}
 	return retractMessage(ctx, o.db, operatorActor(), id)
 }
 
-// errNoUser is returned for the name of no user.
+// errNoUser is the error for an unknown user name.
 var errNoUser = errors.New("there is no user of that name")
 
-// userNamed returns the user of that name, or errNoUser. Nobody verifies e-mail addresses.
+// userNamed returns the user of that name, or errNoUser. It takes no e-mail address, which nobody
+// verifies.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
-	const query = `
-		SELECT ` + userColumns + `
-		FROM users u
-		WHERE u.username = $1`
+	const query = `SELECT ` + userColumns + ` FROM users u WHERE u.username = $1`
 	username, _ := normalizeUsername(name)
 	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
 }
 
-// readPassword reads a password: from a terminal twice without echo, else a line of stdin.
+// readPassword reads a password: twice without echo from a terminal, else one line of stdin.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	lines := bufio.NewReader(stdin)
 	read := func() (string, error) {
@@ -230,14 +222,19 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 		}
 		return strings.TrimRight(line, "\r\n"), nil
 	}
-	restore, err := echoOff(stdin)
-	if err != nil { // not a terminal
+	stty := func(setting string) error {
+		c := exec.Command("stty", setting)
+		c.Stdin = stdin
+		return c.Run()
+	}
+	if !isTerminal(stdin) || stty("-echo") != nil {
 		return read()
 	}
-	defer restore()
+	defer stty("echo")
 	var typed [2]string
 	for i, prompt := range []string{"Password: ", "Again: "} {
 		fmt.Fprint(stderr, prompt)
+		var err error
 		typed[i], err = read()
 		fmt.Fprintln(stderr)
 		if err != nil {
@@ -248,19 +245,6 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 		return "", errors.New("the passwords differ")
 	}
 	return typed[0], nil
-}
-
-// echoOff turns off the terminal's echo with stty(1). It is an error if stdin is not a terminal.
-func echoOff(stdin io.Reader) (restore func(), err error) {
-	stty := func(setting string) error {
-		c := exec.Command("stty", setting)
-		c.Stdin = stdin
-		return c.Run()
-	}
-	if !isTerminal(stdin) {
-		return nil, errors.New("not a terminal")
-	}
-	return func() { stty("echo") }, stty("-echo")
 }
 
 // printRoutes is "cairn routes", which prints the route table.

@@ -87,8 +87,12 @@ func settings(c *config, env []string) []setting {
 			return nil
 		}},
 		{"CAIRN_ARGON2", "m=19456,t=2,p=1", c.parseArgon},
-		{"CAIRN_REGISTRATION", registrationOpen, text(&c.registration, registrationOpen, registrationApproval, registrationClosed)},
-		{"CAIRN_COOKIE_INSECURE", "0", func(v string) (err error) { c.cookieInsecure, err = strconv.ParseBool(v); return err }},
+		{"CAIRN_REGISTRATION", registrationOpen,
+			text(&c.registration, registrationOpen, registrationApproval, registrationClosed)},
+		{"CAIRN_COOKIE_INSECURE", "0", func(v string) (err error) {
+			c.cookieInsecure, err = strconv.ParseBool(v)
+			return err
+		}},
 		{"CAIRN_TRUSTED_PROXIES", "", c.parseProxies},
 		{"CAIRN_TLS_CERT", "", absolute(&c.tlsCert)},
 		{"CAIRN_TLS_KEY", "", absolute(&c.tlsKey)},
@@ -137,7 +141,8 @@ func (c *config) parseArgon(value string) (err error) {
 	if c.argon, err = parseArgon(value); err != nil {
 		return err
 	}
-	if c.argon.memory < 19456 || c.argon.memory > 1<<20 || c.argon.passes < 2 || c.argon.passes > 100 || c.argon.lanes > 4 {
+	a := c.argon
+	if a.memory < 19456 || a.memory > 1<<20 || a.passes < 2 || a.passes > 100 || a.lanes > 4 {
 		return errors.New("must be from m=19456,t=2,p=1 to m=1048576,t=100,p=4")
 	}
 	return nil
@@ -184,23 +189,19 @@ func loadConfig(env []string) (config, error) {
 	return c, nil
 }
 
-// databaseCredential returns the content of the file database-url from systemd's LoadCredential=,
-// or "" if there is none. An empty file is an error: Cairn would start on another database, and the
-// data would seem lost.
+// databaseCredential returns the content of systemd's credential database-url, or "" if there is none.
+// An empty file is an error: Cairn would start on another database, and the data would seem lost.
 func databaseCredential(dir string) (string, error) {
 	path := filepath.Join(dir, "database-url")
 	if dir == "" || !exists(path) {
 		return "", nil
 	}
 	content, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
 	url := strings.TrimSpace(string(content))
-	if url == "" {
-		return "", fmt.Errorf("%s is empty", path)
+	if err == nil && url == "" {
+		err = fmt.Errorf("%s is empty", path)
 	}
-	return url, nil
+	return url, err
 }
 
 // exists reports whether something is at the path.
@@ -210,8 +211,7 @@ func exists(path string) bool {
 }
 
 // packagedEnvironment returns the environment in which a command finds database and keys of the
-// packaged service: the service's settings, and the folder from which systemd loads its
-// credentials.
+// packaged service: its settings and the directory of its credentials.
 func packagedEnvironment(dir string) (env []string) {
 	content, err := os.ReadFile(filepath.Join(dir, "cairn.env"))
 	if err != nil {
@@ -242,10 +242,11 @@ func lookup(env []string, name string) string {
 
 // unknownSettings returns the variables that begin with CAIRN_ but name no setting.
 func unknownSettings(env []string) (unknown []string) {
+	all := settings(new(config), nil)
 	for _, pair := range env {
 		name, _, _ := strings.Cut(pair, "=")
-		isIt := func(s setting) bool { return s.name == name }
-		if strings.HasPrefix(name, "CAIRN_") && !slices.ContainsFunc(settings(new(config), nil), isIt) {
+		known := slices.ContainsFunc(all, func(s setting) bool { return s.name == name })
+		if strings.HasPrefix(name, "CAIRN_") && !known {
 			unknown = append(unknown, name)
 		}
 	}

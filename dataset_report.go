@@ -6,7 +6,6 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"iter"
@@ -162,10 +161,7 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings.
 func reportCommand(ctx context.Context, o operation) error {
-	var name string
-	if err := o.parse(flag.NewFlagSet("report", flag.ContinueOnError), &name); err != nil {
-		return err
-	}
+	name := o.names[0]
 	found, err := listDatasets(ctx, o.db, &name, "", 1)
 	if err != nil {
 		return err

@@ -102,10 +102,6 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return serve(ctx, cfg, log, stdout, func(*server) {})
 	case args[0] == "migrate" && len(args) == 1:
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return migrate(ctx, pool, log) })
-	case args[0] == "report":
-		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
-			return reportCommand(ctx, operation{cfg, pool, args[1:], stdin, stdout, stderr})
-		})
 	case args[0] == "backup" && len(args) == 2 && !isOption(args[1]):
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return backup(ctx, cfg, pool, args[1], stdout) })
 	case args[0] == "restore" && len(args) == 2 && !isOption(args[1]):
@@ -113,12 +109,11 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
 	}
-	if do := commands()[command]; do != nil {
-		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error {
-			return do(ctx, operation{cfg, pool, args[2:], stdin, stdout, stderr})
-		})
+	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
+	if args[0] == "report" {
+		return o.run(ctx, args[0], args[1:])
 	}
-	return fmt.Errorf("%q is no command: %w", strings.Join(args, " "), errUsage)
+	return o.run(ctx, command, args[min(2, len(args)):])
 }
 
 // isOption reports whether an argument looks like an option. A file "-name" is written "./-name".

@@ -36,8 +36,10 @@ type message struct {
 
 // messageColumns are the columns of a message as the user $1 sees it, from messageReader.
 const messageColumns = `
-	m.id, m.title, m.body, m.severity, m.author, m.include_new_users, m.publish_at, m.expires_at, m.created_at, m.updated_at,
-	CASE WHEN m.role_ids IS NOT NULL THEN ARRAY(SELECT r.name FROM roles r WHERE r.id = ANY (m.role_ids) ORDER BY r.name) END AS roles,
+	m.id, m.title, m.body, m.severity, m.author, m.include_new_users,
+	m.publish_at, m.expires_at, m.created_at, m.updated_at,
+	CASE WHEN m.role_ids IS NOT NULL
+		THEN ARRAY(SELECT r.name FROM roles r WHERE r.id = ANY (m.role_ids) ORDER BY r.name) END AS roles,
 	` + messageState + ` AS state,
 	CASE WHEN ` + messageAddressed + ` THEN ` + messageIsRead + ` END AS read`
 
@@ -50,32 +52,32 @@ const messageState = `
 		ELSE 'published'
 	END`
 
-// messageReader joins messages m with the user $1 as u, with the ids of the user's roles and the
-// user's watermark w.
+// messageUsers are the users u, with the ids of their roles.
+const messageUsers = `
+	(SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids FROM users u) u`
+
+// messageReader joins messages m with the user $1 as u and the user's watermark w.
 const messageReader = `
 	FROM system_messages m
-	LEFT JOIN (
-		SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids
-		FROM users u
-	) u ON u.id = $1
+	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed: the message was published for a role of the user u or for everybody, and
-// after u joined or for new users too.
+// messageWasAddressed is true if the message was published for a role of the user u or for everybody,
+// and after u joined or for new users too.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed: the user u sees the message now. It has neither expired nor been retracted.
+// messageAddressed is true if the user u sees the message now: it has not expired or been retracted.
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
-// messageIsCovered: the message is at or below the watermark w.
+// messageIsCovered is true if the message is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
-// messageIsRead: the watermark covers the message, or the user u has marked it. The mark is looked
-// up for each message: a join is planned by statistics, and takes seconds if they are out of date.
+// messageIsRead is true if the watermark covers the message or the user u has marked it. It looks up
+// the mark of each message: a join would take seconds while the statistics are out of date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -108,25 +110,29 @@ type messageChange struct {
 // check returns a 422 if a field is invalid. It parses the times.
 func (c *messageChange) check() error {
 	var v invalid
-	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "", "title", "malformed", "must be one line of 1 to 200 characters")
-	v.check(c.Body == nil || isText(*c.Body, 20000), "body", "malformed", "must be text of 1 to 20,000 characters, without control characters other than tab and newline")
-	v.check(c.Severity == nil || isSeverity(*c.Severity), "severity", "unknown", "must be info, warning or critical")
-	v.check(c.Roles.value == nil || len(*c.Roles.value) > 0, "roles", "missing", "must name a role, or be null for everybody")
+	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "",
+		"title", "malformed", "must be one line of 1 to 200 characters")
+	v.check(c.Body == nil || isText(*c.Body, 20000), "body", "malformed",
+		"must be text of 1 to 20,000 characters, without control characters other than tab and newline")
+	checkSeverity(&v, c.Severity)
+	v.check(c.Roles.value == nil || len(*c.Roles.value) > 0,
+		"roles", "missing", "must name a role, or be null for everybody")
 	c.publishAt = v.time("publish_at", c.PublishAt.value)
 	c.expiresAt = v.time("expires_at", c.ExpiresAt.value)
 	return v.err()
 }
 
-// isSeverity reports whether text is a value of a message's severity.
-func isSeverity(text string) bool {
-	return slices.Contains([]string{"info", "warning", "critical"}, text)
+// checkSeverity notes a severity that is unknown. Nil is not checked.
+func checkSeverity(v *invalid, severity *string) {
+	v.check(severity == nil || slices.Contains([]string{"info", "warning", "critical"}, *severity),
+		"severity", "unknown", "must be info, warning or critical")
 }
 
 // isText reports whether text is not blank, at most high code points long, and without control
 // characters other than tab and newline.
 func isText(text string, high int) bool {
-	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high &&
-		!strings.ContainsFunc(text, func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' })
+	isOdd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
+	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high && !strings.ContainsFunc(text, isOdd)
 }
 
 // createMessage answers POST /api/v1/system-messages.
@@ -139,7 +145,8 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id) // after the commit, so that it is published
+	// A read after the commit sees the message as published.
+	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
 	if err != nil {
 		return err
 	}
@@ -153,11 +160,11 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &c); err != nil {
 		return err
 	}
-	m, err := s.pathMessage(r)
+	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	if err := changeMessage(r.Context(), s.db, actorOf(r), m.ID, c); err != nil {
+	if err := changeMessage(r.Context(), s.db, actorOf(r), id, c); err != nil {
 		return err
 	}
 	return s.getMessage(w, r)
@@ -165,11 +172,11 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 
 // deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message.
 func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.pathMessage(r)
+	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), m.ID))
+	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), id))
 }
 
 // messageFilter selects messages. Nil is any.
@@ -182,12 +189,14 @@ type messageFilter struct {
 // listMessages answers GET /api/v1/system-messages, filtered, the newest first.
 func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	f := messageFilter{part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state")}
 	var v invalid
-	v.check(f.severity == nil || isSeverity(*f.severity), "severity", "unknown", "must be info, warning or critical")
+	f := messageFilter{
+		part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state"),
+		since: v.time("since", optional(query, "since")), until: v.time("until", optional(query, "until")),
+	}
+	checkSeverity(&v, f.severity)
 	v.check(f.state == nil || slices.Contains([]string{"scheduled", "published", "expired", "retracted"}, *f.state),
 		"state", "unknown", "must be scheduled, published, expired or retracted")
-	f.since, f.until = v.time("since", optional(query, "since")), v.time("until", optional(query, "until"))
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -214,20 +223,20 @@ func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f message
 
 // getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
 func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.pathMessage(r)
-	if err != nil {
-		return err
-	}
 	const count = `
 		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers
 		FROM system_messages m
-		CROSS JOIN (
-			SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids
-			FROM users u
-			WHERE u.status = 'active'
-		) u
+		CROSS JOIN` + messageUsers + `
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
-		WHERE m.id = $1 AND ` + messageAddressed
+		WHERE m.id = $1 AND u.status = 'active' AND ` + messageAddressed
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	m, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
+	if err != nil {
+		return err
+	}
 	answer := struct {
 		message
 		Recipients int64 `json:"recipients"`
@@ -237,15 +246,6 @@ func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("count readers: %w", err)
 	}
 	return writeJSON(w, http.StatusOK, answer)
-}
-
-// pathMessage returns the message whose id is in the path, as the caller sees it, or errNotFound.
-func (s *server) pathMessage(r *http.Request) (message, error) {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return message{}, err
-	}
-	return getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
 }
 
 // readMessage answers POST …/{id}/read, which marks a message as read. It is idempotent.
@@ -272,21 +272,34 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 }
 
 // errNotAddressed is the 404 of a message that is not for the caller, whether it exists or not.
-var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed", detail: "There is no such message for you."}
+var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed",
+	detail: "There is no such message for you."}
 
-// markRead marks messages as read by the caller, or returns errNotAddressed.
+// markRead marks messages as read by the caller, with a row for each above the caller's watermark.
+// It marks none and returns errNotAddressed unless all are addressed to the caller.
 func (s *server) markRead(r *http.Request, ids []int64) error {
+	const query = `
+		WITH there AS (
+			SELECT m.id, ` + messageIsRead + ` AS read` + messageReader + `
+			WHERE m.id = ANY ($2) AND ` + messageAddressed + `
+		), marked AS (
+			INSERT INTO system_message_reads (user_id, message_id)
+			SELECT $1, id
+			FROM there
+			WHERE NOT read AND (SELECT count(*) FROM there) = cardinality($2)
+			ON CONFLICT DO NOTHING
+		)
+		SELECT count(*) = cardinality($2)
+		FROM there`
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		n, err := markRead(r.Context(), tx, principalOf(r).User.ID, ids)
-		if err != nil {
-			return err
-		}
-		if n < len(ids) {
-			return errNotAddressed
-		}
-		return nil
-	})
+	var all bool
+	if err := s.db.QueryRow(r.Context(), query, principalOf(r).User.ID, ids).Scan(&all); err != nil {
+		return fmt.Errorf("mark messages read: %w", err)
+	}
+	if !all {
+		return errNotAddressed
+	}
+	return nil
 }
 
 // readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. With
@@ -315,24 +328,22 @@ func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
 }
 
 // audienceIDs returns the ids of the named roles; nil is everybody. An unknown role is a 422.
-func audienceIDs(ctx context.Context, q querier, names *[]string) ([]int64, error) {
+func audienceIDs(ctx context.Context, q querier, names *[]string) (ids []int64, err error) {
 	if names == nil {
 		return nil, nil
 	}
 	if _, err := rolePermissions(ctx, q, *names); err != nil {
 		return nil, err
 	}
-	rows, _ := q.Query(ctx, `SELECT id FROM roles WHERE name = ANY ($1) ORDER BY id`, *names) // its error comes back from CollectRows
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
+	const query = `SELECT array_agg(id ORDER BY id) FROM roles WHERE name = ANY ($1)`
+	if err := q.QueryRow(ctx, query, *names).Scan(&ids); err != nil {
 		return nil, fmt.Errorf("get audience: %w", err)
 	}
 	return ids, nil
 }
 
-// placeMessage returns the time of publication of a message: the one wished for, but not before
-// now, and above every watermark even if the clock has stepped back. So no watermark covers a
-// message that appears after it.
+// placeMessage returns the time of publication of a message: the one wished for, but not before now,
+// and above every watermark even if the clock has stepped back. So no watermark covers a new message.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -349,7 +360,8 @@ var errExpiresEarly = invalid{{"expires_at", "out_of_range", "must be after publ
 // createMessage creates a message, with an audit row, and returns its id.
 func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageChange) (id int64, err error) {
 	const query = `
-		INSERT INTO system_messages (title, body, severity, role_ids, include_new_users, publish_at, expires_at, author_id, author)
+		INSERT INTO system_messages (
+			title, body, severity, role_ids, include_new_users, publish_at, expires_at, author_id, author)
 		VALUES ($1, $2, coalesce($3, 'info'), $4, coalesce($5, false), $6, $7, $8, $9)
 		RETURNING id`
 	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
@@ -368,8 +380,8 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 		if c.expiresAt != nil && !c.expiresAt.After(at) {
 			return errExpiresEarly
 		}
-		err = tx.QueryRow(ctx, query, c.Title, c.Body, c.Severity, audience, c.IncludeNewUsers, at, c.expiresAt, by.id, by.name).Scan(&id)
-		if err != nil {
+		args := []any{c.Title, c.Body, c.Severity, audience, c.IncludeNewUsers, at, c.expiresAt, by.id, by.name}
+		if err := tx.QueryRow(ctx, query, args...).Scan(&id); err != nil {
 			return fmt.Errorf("create message: %w", err)
 		}
 		return auditMessage(ctx, tx, by, "message.create", id, nil)
@@ -428,7 +440,8 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 		case before.State == "retracted":
 			return &problem{status: http.StatusConflict, code: "retracted", detail: "The message has been retracted."}
 		case c.PublishAt.set && before.State != "scheduled":
-			return &problem{status: http.StatusConflict, code: "already_published", detail: "The message has been published; publish_at cannot be changed any more."}
+			return &problem{status: http.StatusConflict, code: "already_published",
+				detail: "The message has been published; publish_at cannot be changed any more."}
 		case c.PublishAt.set:
 			if publishAt, err = placeMessage(ctx, tx, c.publishAt); err != nil {
 				return err
@@ -437,7 +450,8 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 		if expiresAt != nil && !expiresAt.After(publishAt) {
 			return errExpiresEarly
 		}
-		_, err = execute(ctx, tx, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set, audience, c.IncludeNewUsers, publishAt, expiresAt)
+		_, err = execute(ctx, tx, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set, audience,
+			c.IncludeNewUsers, publishAt, expiresAt)
 		if err != nil {
 			return err
 		}
@@ -474,7 +488,8 @@ func getMessage(ctx context.Context, q querier, userID *string, id int64) (messa
 
 // listMessages returns up to limit messages after the keys in after, as a user sees them, the
 // newest first. A nil userID is nobody.
-func listMessages(ctx context.Context, q querier, userID *string, f messageFilter, after []string, limit int) ([]message, error) {
+func listMessages(ctx context.Context, q querier, userID *string, f messageFilter,
+	after []string, limit int) ([]message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
 		WHERE (m.publish_at, m.id) < ($2::text::timestamptz, $3::text::bigint)
@@ -491,32 +506,11 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
-// markRead marks messages as read, with a row for each above the user's watermark. It returns how
-// many of the messages are addressed to the user.
-func markRead(ctx context.Context, tx pgx.Tx, userID string, ids []int64) (n int, err error) {
-	const query = `
-		WITH there AS (
-			SELECT m.id, ` + messageIsRead + ` AS read` + messageReader + `
-			WHERE m.id = ANY ($2) AND ` + messageAddressed + `
-		), marked AS (
-			INSERT INTO system_message_reads (user_id, message_id)
-			SELECT $1, id
-			FROM there
-			WHERE NOT read
-			ON CONFLICT DO NOTHING
-		)
-		SELECT count(*)
-		FROM there`
-	if err := tx.QueryRow(ctx, query, userID, ids).Scan(&n); err != nil {
-		return 0, fmt.Errorf("mark messages read: %w", err)
-	}
-	return n, nil
-}
-
-// markAllRead marks the user's messages as read, up to one of them if upTo is given, else
-// errNotAddressed. It raises the watermark to the newest message that is more than a minute old,
-// and deletes the marks below. Newer messages get a mark each: the transaction of one among them
-// may still be open, and a watermark would cover it unseen. The watermark never goes down.
+// markAllRead marks the user's messages as read. With upTo it stops at that message, which must have
+// been addressed to the user, or else errNotAddressed. It raises the watermark to the newest message
+// that is more than a minute old and deletes the marks below. Newer messages get a mark each: the
+// transaction of an earlier one may still be open, and a watermark would cover that message unseen.
+// The watermark never goes down.
 func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
 	const shown = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	if upTo != nil {
@@ -530,7 +524,8 @@ func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) err
 	}
 	const there = `
 		WHERE ` + messageAddressed + `
-			AND ($2::bigint IS NULL OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2))`
+			AND ($2::bigint IS NULL
+				OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2))`
 	const raise = `
 		INSERT INTO system_message_watermarks AS old (user_id, publish_at, message_id)
 		SELECT u.id, m.publish_at, m.id` + messageReader + there + `
@@ -568,23 +563,19 @@ type unread struct {
 }
 
 // countUnread counts the unread messages that are addressed to the user. By the bound on publish_at
-// the index skips what the watermark covers. The marks above it are read once.
-func countUnread(ctx context.Context, q querier, userID string) (counts unread, err error) {
+// the index skips messages below the watermark. The marks above it are read once.
+func countUnread(ctx context.Context, q querier, userID string) (unread, error) {
 	const query = `
 		SELECT
-			count(*),
-			count(*) FILTER (WHERE m.severity = 'info'),
-			count(*) FILTER (WHERE m.severity = 'warning'),
-			count(*) FILTER (WHERE m.severity = 'critical')` + messageReader + `
+			count(*) AS unread,
+			jsonb_build_object(
+				'info', count(*) FILTER (WHERE m.severity = 'info'),
+				'warning', count(*) FILTER (WHERE m.severity = 'warning'),
+				'critical', count(*) FILTER (WHERE m.severity = 'critical')) AS by_severity` + messageReader + `
 		WHERE ` + messageAddressed + `
 			AND m.publish_at >= coalesce(
 				(SELECT publish_at FROM system_message_watermarks WHERE user_id = $1), '-infinity')
 			AND NOT ` + messageIsCovered + `
 			AND m.id NOT IN (SELECT mr.message_id FROM system_message_reads mr WHERE mr.user_id = $1)`
-	var info, warning, critical int64
-	if err := q.QueryRow(ctx, query, userID).Scan(&counts.Unread, &info, &warning, &critical); err != nil {
-		return counts, fmt.Errorf("count unread messages: %w", err)
-	}
-	counts.BySeverity = map[string]int64{"info": info, "warning": warning, "critical": critical}
-	return counts, nil
+	return collectOne[unread](ctx, q, errNotFound, "count unread messages", query, userID)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,23 +30,19 @@ const roleColumns = `
 
 // listPermissions answers GET /api/v1/permissions with every permission and what it allows.
 func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
-	meanings := map[string]string{
-		userManage:         "Create, change, disable and delete users who hold no more than oneself; see all users and roles.",
-		roleManage:         "Manage roles that hold no more than oneself.",
-		adminSystemMessage: "Publish, change and retract system messages.",
-		datasetRead:        "See datasets and their files.",
-		datasetAnalyze:     "Start and cancel analyses.",
-		datasetManage:      "Register, change and remove datasets.",
-		auditRead:          "Read the audit log.",
-		metricsRead:        "Read the metrics.",
-	}
 	type item struct {
 		Name    string `json:"name"`
 		Meaning string `json:"meaning"`
 	}
-	items := []item{}
-	for _, name := range permissions() {
-		items = append(items, item{name, meanings[name]})
+	items := []item{
+		{userManage, "Create, change, disable and delete users who hold no more than oneself; see all users and roles."},
+		{roleManage, "Manage roles that hold no more than oneself."},
+		{adminSystemMessage, "Publish, change and retract system messages."},
+		{datasetRead, "See datasets and their files."},
+		{datasetAnalyze, "Start and cancel analyses."},
+		{datasetManage, "Register, change and remove datasets."},
+		{auditRead, "Read the audit log."},
+		{metricsRead, "Read the metrics."},
 	}
 	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
 }
@@ -68,20 +65,16 @@ func (s *server) getRole(w http.ResponseWriter, r *http.Request) error {
 
 // createRole answers POST /api/v1/roles.
 func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Name        string   `json:"name"`
-		Description string   `json:"description"`
-		Permissions []string `json:"permissions"`
-	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	var c roleChange
+	if err := decodeJSON(w, r, &c); err != nil {
 		return err
 	}
-	if in.Permissions == nil {
+	if c.Permissions == nil {
 		return invalid{{"permissions", "missing", "is required; an empty list allows nothing"}}.err()
 	}
 	var created role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		created, err = createRole(ctx, tx, by, roleChange{&in.Name, &in.Description, in.Permissions})
+		created, err = createRole(ctx, tx, by, c)
 		return err
 	})
 	if err != nil {
@@ -93,12 +86,8 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 
 // updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
 func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Name        *string  `json:"name"`
-		Description *string  `json:"description"`
-		Permissions []string `json:"permissions"`
-	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	var c roleChange
+	if err := decodeJSON(w, r, &c); err != nil {
 		return err
 	}
 	var after role
@@ -107,7 +96,7 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		after, err = changeRole(ctx, tx, by, before, roleChange{in.Name, in.Description, in.Permissions})
+		after, err = changeRole(ctx, tx, by, before, c)
 		return err
 	})
 	if err != nil {
@@ -137,7 +126,7 @@ func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	return getRole(r.Context(), q, id)
 }
 
-// withEffective sets the permissions that the role has now: its grants, or all for the role admin.
+// withEffective sets the role's permissions: its grants in order, or all for the role admin.
 func (r role) withEffective() role {
 	r.Permissions = effectivePermissions([]string{r.Name}, r.Permissions)
 	return r
@@ -160,20 +149,14 @@ func listRoles(ctx context.Context, q querier, after string, limit int) ([]role,
 
 // getRole returns the role with that id, or errNotFound.
 func getRole(ctx context.Context, q querier, id int64) (role, error) {
-	const query = `
-		SELECT ` + roleColumns + `
-		FROM roles r
-		WHERE r.id = $1`
+	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1`
 	found, err := collectOne[role](ctx, q, errNotFound, "get role", query, id)
 	return found.withEffective(), err
 }
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
-	const query = `
-		SELECT ` + roleColumns + `
-		FROM roles r
-		WHERE r.name = $1`
+	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.name = $1`
 	missing := invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
 	found, err := collectOne[role](ctx, q, missing, "find role", query, name)
 	return found.withEffective(), err
@@ -181,27 +164,31 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
 type roleChange struct {
-	name, description *string
-	permissions       []string
+	Name        *string  `json:"name"`
+	Description *string  `json:"description"`
+	Permissions []string `json:"permissions"`
 }
 
-// check returns a 422 if a field is invalid. It puts the name into the form in which it is stored.
+// check returns a 422 if a field is invalid. It normalizes the name.
 func (c *roleChange) check() error {
 	var v invalid
-	if c.name != nil {
-		name, ok := normalizeUsername(*c.name)
-		v.check(ok, "name", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
-		c.name = &name
+	if c.Name != nil {
+		name, ok := normalizeUsername(*c.Name)
+		v.check(ok, "name", "malformed", usernameRule)
+		c.Name = &name
 	}
-	v.check(c.description == nil || isLine(*c.description, 0, 200), "description", "malformed", "must be at most 200 characters without control characters")
-	for _, permission := range c.permissions {
-		v.check(slices.Contains(permissions(), permission), "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+	v.check(c.Description == nil || isLine(*c.Description, 0, 200),
+		"description", "malformed", "must be at most 200 characters without control characters")
+	for _, permission := range c.Permissions {
+		v.check(slices.Contains(permissions(), permission),
+			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
 	}
 	return v.err()
 }
 
 // errBuiltIn is the 409 of a change to a role that the code relies on.
-var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in", detail: "The role admin cannot be changed or removed, nor member renamed or removed."}
+var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in",
+	detail: "The role admin cannot be changed or removed, and member cannot be renamed or removed."}
 
 // createRole creates a role whose permissions the actor must hold. The caller holds lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
@@ -209,17 +196,18 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		INSERT INTO roles (name, description)
 		VALUES ($1, coalesce($2, ''))
 		RETURNING id`
+	c.Name = cmp.Or(c.Name, new("")) // required
 	if err := c.check(); err != nil {
 		return role{}, err
 	}
-	if err := by.covers(c.permissions); err != nil {
+	if err := by.covers(c.Permissions); err != nil {
 		return role{}, err
 	}
 	var id int64
-	if err := tx.QueryRow(ctx, query, c.name, c.description).Scan(&id); err != nil {
-		return role{}, roleTaken("create role", err)
+	if err := tx.QueryRow(ctx, query, c.Name, c.Description).Scan(&id); err != nil {
+		return role{}, takenError("create role", err)
 	}
-	if err := grantPermissions(ctx, tx, id, c.permissions); err != nil {
+	if err := grantPermissions(ctx, tx, id, c.Permissions); err != nil {
 		return role{}, err
 	}
 	created, err := getRole(ctx, tx, id)
@@ -227,14 +215,6 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		return role{}, err
 	}
 	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
-}
-
-// roleTaken returns the 409 of a role name that is taken; any other err it wraps with doing.
-func roleTaken(doing string, err error) error {
-	if isUniqueViolation(err, "roles_name_key") {
-		return &problem{status: http.StatusConflict, code: "name_taken", detail: "Another role has that name."}
-	}
-	return fmt.Errorf("%s: %w", doing, err)
 }
 
 // grantPermissions gives the role these permissions and no others.
@@ -249,8 +229,8 @@ func grantPermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string
 }
 
 // changeRole changes a role. The actor must hold its old and its new permissions. New permissions
-// void the password tokens of the role's holders: those were made when the role allowed something
-// else. The caller holds lockAccess.
+// void the password tokens of the role's holders, which were created for the old permissions. The
+// caller holds lockAccess.
 func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	const update = `
 		UPDATE roles
@@ -264,17 +244,17 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := c.check(); err != nil {
 		return role{}, err
 	}
-	if before.Name == adminRole || before.Name == memberRole && c.name != nil && *c.name != memberRole {
+	if before.Name == adminRole || before.Name == memberRole && c.Name != nil && *c.Name != memberRole {
 		return role{}, errBuiltIn
 	}
-	if err := by.covers(slices.Concat(before.Permissions, c.permissions)); err != nil {
+	if err := by.covers(slices.Concat(before.Permissions, c.Permissions)); err != nil {
 		return role{}, err
 	}
-	if _, err := tx.Exec(ctx, update, before.ID, c.name, c.description); err != nil {
-		return role{}, roleTaken("change role", err)
+	if _, err := tx.Exec(ctx, update, before.ID, c.Name, c.Description); err != nil {
+		return role{}, takenError("change role", err)
 	}
-	if c.permissions != nil {
-		if err := grantPermissions(ctx, tx, before.ID, c.permissions); err != nil {
+	if c.Permissions != nil {
+		if err := grantPermissions(ctx, tx, before.ID, c.Permissions); err != nil {
 			return role{}, err
 		}
 		if _, err := execute(ctx, tx, "void password tokens of a role", void, before.ID); err != nil {
@@ -288,9 +268,9 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
 }
 
-// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role
-// with holders is a 409. The actor must hold the permissions of both roles. Messages for the role's
-// holders are not passed on to holders of the other one. The caller holds lockAccess.
+// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role with
+// holders is a 409. The actor must hold the permissions of both roles. The other role does not get
+// messages for the deleted one. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const readdress = `
 		UPDATE system_messages
@@ -318,7 +298,8 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	}
 	_, err := execute(ctx, tx, "delete role", `DELETE FROM roles WHERE id = $1`, old.ID)
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" { // foreign_key_violation
-		return &problem{status: http.StatusConflict, code: "role_in_use", detail: "Users hold this role. Name the role that they get instead with ?reassign=."}
+		return &problem{status: http.StatusConflict, code: "role_in_use",
+			detail: "Users hold this role. Name the role that they get instead with ?reassign=."}
 	}
 	if err != nil {
 		return err

@@ -34,8 +34,11 @@ func (u user) tag() string {
 	return entityTag(body)
 }
 
-// writeUser answers with a user and the user's entity tag.
-func writeUser(w http.ResponseWriter, u user) error {
+// writeUser answers with a user and the user's entity tag. If err is set, it only returns err.
+func writeUser(w http.ResponseWriter, u user, err error) error {
+	if err != nil {
+		return err
+	}
 	w.Header().Set("ETag", u.tag())
 	return writeJSON(w, http.StatusOK, u)
 }
@@ -59,30 +62,34 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q
-// in a name or e-mail address. sort names the order; a minus before it reverses it.
+// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q in
+// a name or e-mail address, in the order of sort.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
+	f := userFilter{sort: cmp.Or(query.Get("sort"), "username")}
+	f.status, f.part, f.role = optional(query, "status"), optional(query, "q"), optional(query, "role")
 	order, known := userOrders()[f.sort]
 	var v invalid
 	v.check(known, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
-	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254, "q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
-	v.check(f.status == nil || isStatus(*f.status), "status", "unknown", "must be active, disabled or pending")
+	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254,
+		"q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
+	checkStatus(&v, f.status)
 	if err := v.err(); err != nil {
 		return err
 	}
-	return writeList(s, w, r, []string{order.first, uuidText([16]byte{})}, func(after []string, limit int) ([]user, error) {
+	first := []string{order.first, uuidText([16]byte{})}
+	return writeList(s, w, r, first, func(after []string, limit int) ([]user, error) {
 		return listUsers(r.Context(), s.db, f, after, limit)
 	}, func(u user) []string { return []string{order.key(u), u.ID} })
 }
 
-// isStatus reports whether text is a value of a user's status.
-func isStatus(text string) bool {
-	return slices.Contains([]string{statusActive, statusDisabled, statusPending}, text)
+// checkStatus notes a status that is unknown. Nil is not checked.
+func checkStatus(v *invalid, status *string) {
+	v.check(status == nil || slices.Contains([]string{statusActive, statusDisabled, statusPending}, *status),
+		"status", "unknown", "must be active, disabled or pending")
 }
 
-// passwordToken lets a user set a password, once. Only the response to its creation shows it.
+// passwordToken lets a user set a password once. Only the response to its creation shows it.
 type passwordToken struct {
 	PasswordToken string    `json:"password_token"`
 	ExpiresAt     time.Time `json:"expires_at"`
@@ -126,24 +133,15 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 // getUser answers GET /api/v1/users/{id}.
 func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	u, err := s.pathUser(r)
-	if err != nil {
-		return err
-	}
-	return writeUser(w, u)
+	return writeUser(w, u, err)
 }
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Username    *string `json:"username"`
-		Email       *string `json:"email"`
-		DisplayName *string `json:"display_name"`
-		Status      *string `json:"status"`
-	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	var c userChange
+	if err := decodeJSON(w, r, &c); err != nil {
 		return err
 	}
-	c := userChange{in.Username, in.Email, in.DisplayName, in.Status}
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -169,7 +167,8 @@ func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error 
 }
 
 // changeUser runs do on the user of the path and answers with the changed user.
-func (s *server) changeUser(w http.ResponseWriter, r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
+func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
+	do func(context.Context, pgx.Tx, actor, user) error) error {
 	var after user
 	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
 		if err := do(ctx, tx, by, target); err != nil {
@@ -178,10 +177,7 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request, do func(cont
 		after, err = getUser(ctx, tx, target.ID)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeUser(w, after)
+	return writeUser(w, after, err)
 }
 
 // deleteUser answers DELETE /api/v1/users/{id}.
@@ -231,10 +227,7 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		_, err := endUserSessions(ctx, tx, by, target.ID, "")
-		return err
-	}))
+	return writeDone(w, s.actOnUser(r, endSessionsOfUser))
 }
 
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens.
@@ -258,7 +251,8 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 			return err
 		}
 		if tags := r.Header.Get("If-Match"); tags != "" && !matchesTag(tags, target.tag()) {
-			return &problem{status: http.StatusPreconditionFailed, code: "stale", detail: "The user has changed since you read it."}
+			detail := "The user has changed since you read it."
+			return &problem{status: http.StatusPreconditionFailed, code: "stale", detail: detail}
 		}
 		return do(ctx, tx, by, target)
 	})
@@ -272,10 +266,10 @@ func optional(query map[string][]string, name string) *string {
 	return nil
 }
 
-// userFilter says which users are listed, and in which order.
+// userFilter selects and orders users. sort is a key of userOrders; a nil field matches any user.
 type userFilter struct {
-	sort               string  // a key of userOrders
-	status, part, role *string // nil: any
+	sort               string
+	status, part, role *string
 }
 
 // userOrder is an order of the list of users. A key and the id place each user in it.
@@ -296,23 +290,26 @@ func userOrders() map[string]userOrder {
 		}
 		return u.LastLoginAt.Format(time.RFC3339Nano)
 	}
-	const lastLogin = `coalesce(u.last_login_at, '-infinity')`
+	const (
+		lastLogin = `coalesce(u.last_login_at, '-infinity')`
+		keys      = ` ($1::timestamptz, $2::uuid)`
+	)
 	return map[string]userOrder{
 		"username":       {"", name, `(u.username, u.id) > ($1, $2::uuid)`, `u.username`},
 		"-username":      {"~", name, `(u.username, u.id) < ($1, $2::uuid)`, `u.username DESC`},
-		"created_at":     {"-infinity", created, `(u.created_at, u.id) > ($1::timestamptz, $2::uuid)`, `u.created_at, u.id`},
-		"-created_at":    {"infinity", created, `(u.created_at, u.id) < ($1::timestamptz, $2::uuid)`, `u.created_at DESC, u.id DESC`},
-		"last_login_at":  {"-infinity", login, `(` + lastLogin + `, u.id) > ($1::timestamptz, $2::uuid)`, lastLogin + `, u.id`},
-		"-last_login_at": {"infinity", login, `(` + lastLogin + `, u.id) < ($1::timestamptz, $2::uuid)`, lastLogin + ` DESC, u.id DESC`},
+		"created_at":     {"-infinity", created, `(u.created_at, u.id) >` + keys, `u.created_at, u.id`},
+		"-created_at":    {"infinity", created, `(u.created_at, u.id) <` + keys, `u.created_at DESC, u.id DESC`},
+		"last_login_at":  {"-infinity", login, `(` + lastLogin + `, u.id) >` + keys, lastLogin + `, u.id`},
+		"-last_login_at": {"infinity", login, `(` + lastLogin + `, u.id) <` + keys, lastLogin + ` DESC, u.id DESC`},
 	}
 }
 
 // listUsers returns up to limit users after the keys in after.
 //
 // The plain list by name is a prepared statement. Its constant limit, maxPage and one, lets
-// PostgreSQL keep the plan. All else is planned for its values. A search takes its hits from the
-// next 10,000 users, if these fill the page: the planner cannot know how hits are spread over the
-// order. Otherwise it finds all hits by their index and sorts them.
+// PostgreSQL keep the plan. Other lists are planned for their values. A search first looks at the
+// next 10,000 users. If these do not fill the page, it finds all hits by their index and sorts them.
+// It takes both steps because the planner cannot know how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -323,7 +320,8 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 		columns = `SELECT ` + userColumns + ` FROM `
 		matches = `
 		($3::text IS NULL OR u.status = $3)
-		AND ($4::text IS NULL OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))`
+		AND ($4::text IS NULL
+			OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))`
 	)
 	if f == (userFilter{sort: "username"}) {
 		return collect[user](ctx, q, "list users", byName, after[0], limit)
@@ -334,14 +332,15 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 	}
 	order := userOrders()[f.sort]
 	args := []any{pgx.QueryExecModeExec, after[0], after[1], f.status, pattern, limit}
-	from, sorted := `users u WHERE `+order.after+` AND `+matches, ` ORDER BY `+order.by+` LIMIT `
+	where, sorted := ` WHERE `+order.after+` AND `+matches, ` ORDER BY `+order.by+` LIMIT `
+	from := `users u` + where
 	switch {
 	case f.role != nil:
 		role, err := roleNamed(ctx, q, "role", *f.role)
 		if err != nil {
 			return nil, err
 		}
-		from = `users u JOIN user_roles h ON h.user_id = u.id AND h.role_id = $6::bigint WHERE ` + order.after + ` AND ` + matches
+		from = `users u JOIN user_roles h ON h.user_id = u.id AND h.role_id = $6::bigint` + where
 		args = append(args, role.ID)
 	case f.part != nil:
 		near := `(SELECT * FROM users u WHERE ` + order.after + sorted + `10000) u WHERE ` + matches
@@ -364,27 +363,32 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns
-// the first two in the form in which they are stored.
+// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns the
+// first two normalized.
 func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
 	name, ok := normalizeUsername(username)
-	v.check(!slices.Contains([]string{"operator", "cairn"}, name), "username", "reserved", "names the command line or the service in the audit log")
-	v.check(ok, "username", "malformed", "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit")
+	v.check(name != "operator" && name != "cairn",
+		"username", "reserved", "names the command line or the service in the audit log")
+	v.check(ok, "username", "malformed", usernameRule)
 	if email != nil && *email != "" { // empty: none
 		address, ok := normalizeEmail(*email)
 		v.check(ok, "email", "malformed", "is not an e-mail address")
 		email = &address
 	}
-	v.check(isLine(displayName, 0, 100), "display_name", "malformed", "must be at most 100 characters without control characters")
+	v.check(isLine(displayName, 0, 100),
+		"display_name", "malformed", "must be at most 100 characters without control characters")
 	return name, email
 }
 
-// normalizeUsername returns the name in lower case, and whether it is a valid user name. Names are
+// usernameRule says which names of users and roles are valid.
+const usernameRule = "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit"
+
+// normalizeUsername returns the name in lower case, and whether it follows usernameRule. Names are
 // ASCII, so that no two look alike, and have no @, so that none is an e-mail address.
 func normalizeUsername(name string) (string, bool) {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1]) && strings.Trim(name, letters+"._-") == ""
-	return strings.ToLower(name), ok
+	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1])
+	return strings.ToLower(name), ok && strings.Trim(name, letters+"._-") == ""
 }
 
 // normalizeEmail returns the address in lower case, and whether it has the shape of an e-mail
@@ -403,9 +407,6 @@ func isLine(text string, low, high int) bool {
 		return unicode.IsControl(c) || c&0xfffe == 0xfffe || unicode.In(c, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
 	})
 }
-
-// errEmailTaken is the 409 of an e-mail address that another user has.
-var errEmailTaken = &problem{status: http.StatusConflict, code: "email_taken", detail: "Another user has that e-mail address."}
 
 // createUser creates a user whose permissions the actor must hold. The caller holds lockAccess.
 func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
@@ -428,8 +429,8 @@ func (a actor) coversRoles(ctx context.Context, q querier, names []string) error
 	return a.covers(granted)
 }
 
-// insertUser adds a row for a user and grants the roles. A name or e-mail address that is taken is
-// a problem 409. The caller holds lockAccess.
+// insertUser inserts a user and grants the roles. A name or e-mail address that is taken is a 409.
+// The caller holds lockAccess.
 func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		INSERT INTO users (username, email, display_name, status, password_hash)
@@ -438,7 +439,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	var id string
 	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash).Scan(&id)
 	if err != nil {
-		return user{}, nameTaken("create user", err)
+		return user{}, takenError("create user", err)
 	}
 	if err := grantRoles(ctx, tx, id, n.roles); err != nil {
 		return user{}, err
@@ -446,31 +447,37 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	return getUser(ctx, tx, id)
 }
 
-// nameTaken returns the 409 of a taken user name or e-mail address, else err wrapped with doing.
-func nameTaken(doing string, err error) error {
+// takenError returns the 409 of a name or e-mail address that is taken, else err wrapped with doing.
+func takenError(doing string, err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
 		return &problem{status: http.StatusConflict, code: "username_taken", detail: "A user has, or had, that name."}
 	case isUniqueViolation(err, "users_email_key"):
-		return errEmailTaken
+		return &problem{status: http.StatusConflict, code: "email_taken",
+			detail: "Another user has that e-mail address."}
+	case isUniqueViolation(err, "roles_name_key"):
+		return &problem{status: http.StatusConflict, code: "name_taken", detail: "Another role has that name."}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
 // userChange holds the new fields of a user. Nil is no change; an empty e-mail address removes it.
 type userChange struct {
-	username, email, displayName, status *string
+	Username    *string `json:"username"`
+	Email       *string `json:"email"`
+	DisplayName *string `json:"display_name"`
+	Status      *string `json:"status"`
 }
 
 // check returns a 422 if a field is invalid. It normalizes user name and e-mail address.
 func (c *userChange) check() error {
 	var v invalid
-	username, email := checkIdentity(&v, *cmp.Or(c.username, new("any")), c.email, *cmp.Or(c.displayName, new("")))
-	c.email = email
-	if c.username != nil {
-		c.username = &username
+	username, email := checkIdentity(&v, *cmp.Or(c.Username, new("any")), c.Email, *cmp.Or(c.DisplayName, new("")))
+	c.Email = email
+	if c.Username != nil {
+		c.Username = &username
 	}
-	v.check(c.status == nil || isStatus(*c.status), "status", "unknown", "must be active, disabled or pending")
+	checkStatus(&v, c.Status)
 	return v.err()
 }
 
@@ -490,29 +497,28 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	if c == (userChange{}) {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, query, target.ID, c.username, c.email, c.displayName, c.status); err != nil {
-		return nameTaken("change user", err)
+	if _, err := tx.Exec(ctx, query, target.ID, c.Username, c.Email, c.DisplayName, c.Status); err != nil {
+		return takenError("change user", err)
 	}
 	after, err := getUser(ctx, tx, target.ID)
 	if err != nil {
 		return err
 	}
-	if after.Status != target.Status {
-		if err := voidPasswordToken(ctx, tx, target.ID); err != nil {
-			return err
-		}
-		if after.Status != statusActive {
-			if err := endEverything(ctx, tx, by, after); err != nil {
-				return err
-			}
-		}
+	switch {
+	case after.Status == target.Status:
+	case after.Status == statusActive:
+		err = voidPasswordToken(ctx, tx, target.ID)
+	default:
+		err = endEverything(ctx, tx, by, after)
+	}
+	if err != nil {
+		return err
 	}
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles gives the user these roles instead of the old ones. The actor must hold the
-// permissions of both. It voids the user's password token. The caller holds lockAccess and has
-// checked the target.
+// replaceRoles replaces a user's roles and voids the user's password token. The actor must hold the
+// permissions of the new roles. The caller holds lockAccess and has checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const takeAway = `
 		WITH roles AS (DELETE FROM user_roles WHERE user_id = $1),
@@ -536,9 +542,14 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, after.Roles)
 }
 
-// deleteUser deletes a user with sessions, API tokens and roles. Messages and audit rows of the
-// user stay, and nobody gets the user name again. The caller holds lockAccess and has checked the
-// target.
+// endSessionsOfUser ends all sessions of a user. The caller has checked the target.
+func endSessionsOfUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	_, err := endUserSessions(ctx, tx, by, target.ID, "")
+	return err
+}
+
+// deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
+// stay, and the name is never used again. The caller holds lockAccess and has checked the target.
 func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	if err := endEverything(ctx, tx, by, target); err != nil {
 		return err
@@ -549,13 +560,10 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
 }
 
-// resetTTL is how long the token of a password reset is valid.
-const resetTTL = 15 * time.Minute
-
-// startPasswordReset creates the token with which the user can set another password. The caller
-// holds lockAccess and has checked the target.
+// startPasswordReset creates a token to set another password with, which is valid for 15 minutes. The
+// caller holds lockAccess and has checked the target.
 func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
-	token, err := createPasswordToken(ctx, tx, target.ID, resetTTL)
+	token, err := createPasswordToken(ctx, tx, target.ID, 15*time.Minute)
 	if err != nil {
 		return token, err
 	}
@@ -564,9 +572,5 @@ func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (
 
 // getUser returns the user with that id, or errNotFound.
 func getUser(ctx context.Context, q querier, id string) (user, error) {
-	const query = `
-		SELECT ` + userColumns + `
-		FROM users u
-		WHERE u.id = $1`
-	return collectOne[user](ctx, q, errNotFound, "get user", query, id)
+	return collectOne[user](ctx, q, errNotFound, "get user", `SELECT `+userColumns+` FROM users u WHERE u.id = $1`, id)
 }
