@@ -17,14 +17,48 @@ import (
 
 // ElevationDatasetFileMeta is the row of one file of a dataset.
 type ElevationDatasetFileMeta struct {
-	ID         int64     `json:"id,omitzero" db:"id"`
-	Path       string    `json:"path" db:"path"`
-	SizeBytes  int64     `json:"size_bytes" db:"size_bytes"`
-	ModifiedAt time.Time `json:"modified_at" db:"modified_at"`
+	ID         int64    `json:"id,omitzero" db:"id"`
+	Path       string   `json:"path" db:"path"`
+	SizeBytes  int64    `json:"size_bytes" db:"size_bytes"`
+	ModifiedAt fileTime `json:"modified_at" db:"modified_at"`
 	extent
 	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
 	unsettled bool // may become something else without a change of its own size and time: a link to a directory
+}
+
+// fileTime is a time that the database holds in nanoseconds since 1970, finer than its own times.
+type fileTime struct{ time.Time }
+
+// ScanInt64 sets the time from a column.
+func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
+	t.Time = time.Unix(0, ns.Int64).UTC()
+	return nil
+}
+
+// The columns of the table elevation_dataset_file_meta that make a file.
+const (
+	fileColumns   = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` + extentColumns
+	extentColumns = `format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
+		`native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
+)
+
+// storedColumns returns the names of the columns that storedValues returns.
+func storedColumns() []string {
+	return append(strings.Split(extentColumns, ", "), "path", "size_bytes", "modified_ns", "analyzed_at")
+}
+
+// storedValues returns the values of storedColumns.
+func (m *ElevationDatasetFileMeta) storedValues() []any {
+	return []any{m.Format, m.Status, m.Reason, m.Width, m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs, m.Transform,
+		m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS, m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings,
+		m.Path, m.SizeBytes, m.ModifiedAt.UnixNano(), m.AnalyzedAt}
+}
+
+// fileStatuses returns every value of a file's status.
+func fileStatuses() []string {
+	return []string{fileStatusOK, fileStatusNoBBox, fileStatusNoGeoref, fileStatusSidecar, fileStatusUnsupported,
+		fileStatusCorrupt, fileStatusUnreadable}
 }
 
 // datasetFile is a file and its dataset.
@@ -32,6 +66,7 @@ type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
+	Hits int64 `json:"-"` // of the query's box in all; at most maxHits + 1 are counted
 }
 
 // fileFilter selects the files that meet every condition that is set.
@@ -60,7 +95,8 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		crs: optional(query, "crs"), part: optional(query, "q"), isPoint: query.Has("point"),
 	}
 	var v invalid
-	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
+	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown",
+		"must be one of "+strings.Join(fileStatuses(), ", "))
 	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be used together with bbox")
 	for name, size := range map[string]int{"bbox": 4, "point": 2} {
 		if !query.Has(name) {
@@ -73,8 +109,8 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 			if at[i], err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || !isFinite(at[i]) || len(parts) != size {
 				return f, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
 			}
-			limit := [...]float64{180, 90}[i%2]
-			v.check(math.Abs(at[i]) <= limit, name, "out_of_range", "longitudes go from -180 to 180, latitudes from -90 to 90")
+			v.check(math.Abs(at[i]) <= [...]float64{180, 90}[i%2], name, "out_of_range",
+				"longitudes go from -180 to 180, latitudes from -90 to 90")
 		}
 		at = append(at, at...)[:4]
 		v.check(at[1] <= at[3], name, "out_of_range", "south must not lie north of north")
@@ -87,6 +123,27 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		f.west, f.south, f.east, f.north = &at[0], &at[1], &at[2], &at[3]
 	}
 	return f, v.err()
+}
+
+// getFile answers GET /api/v1/datasets/{id}/files/{file}.
+func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT` + fileColumns + `
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND id = $2`
+	datasetID, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	id, err := pathID(r, "file")
+	if err != nil {
+		return err
+	}
+	file, err := collectOne[ElevationDatasetFileMeta](r.Context(), s.db, errNotFound, "get file", query, datasetID, id)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, file)
 }
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The
@@ -185,17 +242,8 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 // maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
 const maxHits = 10_000
 
-// foundFile is a row of the queries in listFiles. Hits counts those of the box, up to maxHits + 1.
-type foundFile struct {
-	storedFile
-	DatasetID int64
-	Dataset   string
-	Hits      int64
-}
-
 // The parts of the queries for files. The table elevation_dataset_file_meta is f. Parameter 1 is
-// the dataset, 2 to 5 are the other filters, 6 to 9 the box from west to north, and 10 is the
-// limit.
+// the dataset, 2 to 5 are the other filters, 6 to 9 the box from west to north, 10 is the limit.
 const (
 	foundColumns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
@@ -217,8 +265,8 @@ const (
 // whose box covers it.
 //
 // A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If
-// the hits are many, or without a box, the files are scanned in order; that statement is planned
-// for its values, which may have an index.
+// there are many hits, or no box, the files are scanned in order. That statement is planned for its
+// values, for which there may be an index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		fineness = `CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END`
@@ -253,31 +301,23 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
 		}
-		files, err := collect[foundFile](ctx, q, "find files", query, append(args, f.isPoint, f.boxes(), after[0], after[1], after[2], most)...)
+		args := append(args, f.isPoint, f.boxes(), after[0], after[1], after[2], most)
+		files, err := collect[datasetFile](ctx, q, "find files", query, args...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
-			return datasetFiles(files), err
+			return files, err
 		}
 	}
-	args = append([]any{pgx.QueryExecModeExec}, args...)
-	files, err := collect[foundFile](ctx, q, "list files", inOrder, append(args, after[1], after[2])...)
-	return datasetFiles(files), err
+	args = append([]any{pgx.QueryExecModeExec}, append(args, after[1], after[2])...)
+	return collect[datasetFile](ctx, q, "list files", inOrder, args...)
 }
 
-// datasetFiles returns the files of the rows.
-func datasetFiles(rows []foundFile) (files []datasetFile) {
-	for _, row := range rows {
-		files = append(files, datasetFile{row.DatasetID, row.Dataset, row.file()})
-	}
-	return files
-}
-
-// boxes returns the boxes to look up in the index for the filter's box: the box itself; 360 degrees
-// further east, for files that cross 180°; and 360 degrees further west, if the box itself crosses
-// it.
+// boxes returns the boxes to look up in the index: the filter's box; the same 360 degrees further
+// east, for files that cross 180°; and 360 degrees further west, if the box itself crosses 180°.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
 	for _, turn := range [...]float64{0, 360, -360} {
 		if west, east := *f.west+turn, *f.east+turn; east >= -180 {
-			boxes = append(boxes, pgtype.Box{P: [2]pgtype.Vec2{{X: east, Y: *f.north}, {X: west, Y: *f.south}}, Valid: true})
+			corners := [2]pgtype.Vec2{{X: east, Y: *f.north}, {X: west, Y: *f.south}}
+			boxes = append(boxes, pgtype.Box{P: corners, Valid: true})
 		}
 	}
 	return boxes
