@@ -144,14 +144,14 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.writeFeatures(w, r, d.Name, func(_ context.Context, emit func(feature) error) error {
+	return writeFeatures(w, r, d.Name, func(emit func(feature) error) error {
 		for _, g := range grids {
 			for tile := range g.missing() {
 				m := tile.file()
 				if m.BBox == nil {
 					continue // its CRS cannot be converted to degrees
 				}
-				if err := emit(feature{"Feature", 0, m.BBox, geometryOf(m), tile}); err != nil {
+				if err := emit(featureOf(m, tile)); err != nil {
 					return err
 				}
 			}
