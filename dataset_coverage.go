@@ -62,11 +62,7 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if by != "" && by != "resolution" && by != "status" {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	c, err := heavyQuery(s, r, func(ctx context.Context, q querier) (*coverage, error) {
+	_, c, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
 		return drawCoverage(ctx, q, d, by == "status")
 	})
 	if err != nil {
@@ -155,28 +151,29 @@ func degrees(v float64, positive, negative string) string {
 
 // drawGraticule draws about six meridians and six parallels.
 func (c *coverage) drawGraticule() {
-	step := func(span float64) float64 {
+	draw := func(span, from, to float64, line func(at float64) coverageLine) {
 		unit := math.Pow(10, math.Floor(math.Log10(span/4)))
-		for _, step := range [...]float64{30, 15, 5 * unit, 2 * unit} {
+		every := unit
+		for _, step := range [...]float64{2 * unit, 5 * unit, 15, 30} {
 			if span/step >= 4 {
-				return step
+				every = step
 			}
 		}
-		return unit
+		for i := math.Ceil(from / every); i*every <= to; i++ {
+			c.Lines = append(c.Lines, line(i*every))
+		}
 	}
 	lons, lats := mapWidth/c.perLon, mapHeight/c.perLat
-	every := step(lons)
-	for i := math.Ceil((c.lon - lons/2) / every); i*every <= c.lon+lons/2; i++ {
-		x := mapLeft + mapWidth/2 + (i*every-c.lon)*c.perLon
-		path, label := fmt.Sprintf("M%.1f %dv%d", x, mapTop, mapHeight), degrees(math.Remainder(i*every, 360), "E", "W")
-		c.Lines = append(c.Lines, coverageLine{path, label, "middle", math.Round(x), mapTop + mapHeight + 16})
-	}
-	every = step(lats)
-	for i := math.Ceil(max(-90, c.lat-lats/2) / every); i*every <= min(90, c.lat+lats/2); i++ {
-		_, y := c.at(c.lon, i*every)
-		path, label := fmt.Sprintf("M%d %.1fh%d", mapLeft, y, mapWidth), degrees(i*every, "N", "S")
-		c.Lines = append(c.Lines, coverageLine{path, label, "end", mapLeft - 4, math.Round(y) + 4})
-	}
+	draw(lons, c.lon-lons/2, c.lon+lons/2, func(lon float64) coverageLine {
+		x := mapLeft + mapWidth/2 + (lon-c.lon)*c.perLon
+		path, label := fmt.Sprintf("M%.1f %dv%d", x, mapTop, mapHeight), degrees(math.Remainder(lon, 360), "E", "W")
+		return coverageLine{path, label, "middle", math.Round(x), mapTop + mapHeight + 16}
+	})
+	draw(lats, max(-90, c.lat-lats/2), min(90, c.lat+lats/2), func(lat float64) coverageLine {
+		_, y := c.at(c.lon, lat)
+		path, label := fmt.Sprintf("M%d %.1fh%d", mapLeft, y, mapWidth), degrees(lat, "N", "S")
+		return coverageLine{path, label, "end", mapLeft - 4, math.Round(y) + 4}
+	})
 }
 
 // drawFiles draws the outline of each file if they are few, else the area they cover, in squares.

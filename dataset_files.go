@@ -242,33 +242,29 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 // maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
 const maxHits = 10_000
 
-// The parts of the queries for files. The table elevation_dataset_file_meta is f. Parameter 1 is
-// the dataset, 2 to 5 are the other filters, 6 to 9 the box from west to north, 10 is the limit.
-const (
-	foundColumns = `
-		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-	isFile = `
-			AND ($2::text IS NULL OR f.status = $2)
-			AND ($3::text IS NULL OR f.format = $3)
-			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
-			AND ($5::text IS NULL OR strpos(lower(f.path), lower($5)) > 0)`
-	unwrappedEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
-	meetsBox      = `
-			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
-				f.bbox[1] <= $8 AND ` + unwrappedEast + ` >= $6
-				OR f.bbox[1] <= $8 - 360::float8
-				OR ` + unwrappedEast + ` >= $6 + 360::float8
-			)`
-)
-
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
 //
 // A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If
 // there are many hits, or no box, the files are scanned in order. That statement is planned for its
-// values, for which there may be an index.
+// values, for which there may be an index. Parameter 1 is the dataset, 2 to 5 are the other filters,
+// 6 to 9 the box from west to north, and 10 is the limit.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
+		columns = `
+		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
+		isFile = `
+			AND ($2::text IS NULL OR f.status = $2)
+			AND ($3::text IS NULL OR f.format = $3)
+			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
+			AND ($5::text IS NULL OR strpos(lower(f.path), lower($5)) > 0)`
+		east     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
+		meetsBox = `
+			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
+				f.bbox[1] <= $8 AND ` + east + ` >= $6
+				OR f.bbox[1] <= $8 - 360::float8
+				OR ` + east + ` >= $6 + 360::float8
+			)`
 		fineness = `CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END`
 		near     = `
 		WITH hits AS MATERIALIZED (
@@ -278,13 +274,13 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 				AND (` + fineness + `, f.dataset_id, f.path) > ($13::float8, $14::bigint, $15::text)`
 		first = `
 			LIMIT $16
-		)` + foundColumns + `, (SELECT count(*) FROM hits) AS hits
+		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.fineness, f.dataset_id, f.path
 		LIMIT $10`
 		nearInOne = near + ` AND f.dataset_id = $1::bigint` + first
 		nearInAll = near + ` AND $1::bigint IS NULL` + first
-		inOrder   = foundColumns + `, 0 AS hits
+		inOrder   = columns + `, 0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + isFile + `
 			AND ($6::float8 IS NULL OR` + meetsBox + `)

@@ -94,21 +94,23 @@ const maxFindingFiles = 20
 // errFindings is returned for a report with findings. It means exit status 3.
 var errFindings = errors.New("the report has findings")
 
-// heavyQuery is inSnapshot for a request that may go through all rows of a dataset. Then it gives the
-// caller's slot back, because a slow client may take long to read the answer.
-func heavyQuery[T any](s *server, r *http.Request, read func(context.Context, querier) (T, error)) (T, error) {
+// heavyQuery is inSnapshot for the dataset in the path of a request, and may go through all its rows.
+// Then it gives the caller's slot back, because a slow client may take long to read the answer.
+func heavyQuery[T any](s *server, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
+	d dataset, result T, err error) {
 	defer callerOf(r).leave()
-	return inSnapshot(r.Context(), s.db, read)
+	if d, err = s.pathDataset(r); err != nil {
+		return d, result, err
+	}
+	result, err = inSnapshot(r.Context(), s.db, func(ctx context.Context, q querier) (T, error) { return read(d, ctx, q) })
+	return d, result, err
 }
 
 // inSnapshot runs read in one snapshot of the database. Only ctx limits the time of its statements.
 func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.Context, querier) (T, error)) (
 	result T, err error) {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = pgx.BeginTxFunc(ctx, db, options, func(tx pgx.Tx) error {
-		if _, err := execute(ctx, tx, "lift the time limit", `SET LOCAL statement_timeout = 0`); err != nil {
-			return err
-		}
+	const begin = `BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL statement_timeout = 0`
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
 		result, err = read(ctx, tx)
 		return err
 	})
@@ -117,11 +119,7 @@ func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.
 
 // getReport answers GET /api/v1/datasets/{id}/report in JSON, or as text for Accept: text/plain.
 func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	report, err := heavyQuery(s, r, d.report)
+	_, report, err := heavyQuery(s, r, dataset.report)
 	if err != nil {
 		return err
 	}
@@ -136,11 +134,7 @@ func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 
 // getGaps answers GET /api/v1/datasets/{id}/gaps.geojson with the missing tiles.
 func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	grids, err := heavyQuery(s, r, d.grids)
+	d, grids, err := heavyQuery(s, r, dataset.grids)
 	if err != nil {
 		return err
 	}
@@ -164,14 +158,12 @@ func reportCommand(ctx context.Context, o operation) error {
 	if err := o.parse(flag.NewFlagSet("report", flag.ContinueOnError), &name); err != nil {
 		return err
 	}
-	found, err := listDatasets(ctx, o.db, &name, "", 1)
+	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE name = $1`
+	d, err := collectOne[dataset](ctx, o.db, fmt.Errorf("there is no dataset %q", name), "get dataset", query, name)
 	if err != nil {
 		return err
 	}
-	if len(found) == 0 {
-		return fmt.Errorf("there is no dataset %q", name)
-	}
-	report, err := inSnapshot(ctx, o.db, found[0].report)
+	report, err := inSnapshot(ctx, o.db, d.report)
 	if err != nil {
 		return err
 	}
@@ -325,9 +317,9 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 	return grids, nil
 }
 
-// gapsBetween returns the cells without a tile that tiles enclose. It takes the runs of cells with a
-// tile, in order, as long as they can be. If tiles fill seven eighths of the rectangle around them,
-// it returns all empty cells of the rectangle.
+// gapsBetween returns the cells without a tile that tiles enclose, by the maximal runs of cells with a
+// tile, in order. If tiles fill seven eighths of the rectangle around them, it returns all empty
+// cells of the rectangle.
 //
 // The gaps of each row, with one column and one row more on every side, are joined to those of the
 // row before (union-find). Gaps in the set of the first one are outside.

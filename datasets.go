@@ -39,10 +39,17 @@ type datasetDetails struct {
 	Analysis   *analysis        `json:"analysis"`
 }
 
-// listDatasets answers GET /api/v1/datasets, ordered by name.
+// listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
 func (s *server) listDatasets(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE name > $1 AND ($2::text IS NULL OR name = $2)
+		ORDER BY name
+		LIMIT $3`
+	name := optional(r.URL.Query(), "name")
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
-		return listDatasets(r.Context(), s.db, optional(r.URL.Query(), "name"), after[0], limit)
+		return collect[dataset](r.Context(), s.db, "list datasets", query, after[0], name, limit)
 	}, func(d dataset) []string { return []string{d.Name} })
 }
 
@@ -57,21 +64,14 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var dir place
 	err := errHangs
 	if s.analyzer.hung.Load() < maxHung {
 		ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
 		defer cancel()
-		err = runDetached(ctx, s.analyzer, new(atomic.Int64), func(_ context.Context, send func(place) error) error {
-			found, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
-			if err != nil {
-				return err
-			}
-			return send(found)
-		}, func(found place) error {
-			dir = found
-			return nil
-		})
+		err = runDetached[any](ctx, s.analyzer, new(atomic.Int64), func(context.Context, func(any) error) error {
+			_, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
+			return err
+		}, nil)
 	}
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
 		err = invalid{{"path", "not_a_directory", "cannot be opened as a directory: the file system does not answer"}}.err()
@@ -79,6 +79,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	dir, _ := s.cfg.placeDataset(in.Path) // checked above
 	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
 	if err != nil {
 		return err
@@ -232,14 +233,12 @@ func (c config) placeDataset(path string) (place, invalid) {
 		path = filepath.Join(c.datasetRoots[0], path)
 	}
 	for i, root := range c.datasetRoots {
-		below, err := filepath.Rel(root, path)
-		if err != nil || !filepath.IsLocal(below) {
-			continue
+		if below, err := filepath.Rel(root, path); err == nil && filepath.IsLocal(below) {
+			if i == 0 {
+				return place{root, below, below}, nil
+			}
+			return place{root, below, filepath.Join(root, below)}, nil
 		}
-		if i == 0 {
-			return place{root, below, below}, nil
-		}
-		return place{root, below, filepath.Join(root, below)}, nil
 	}
 	return place{}, outside
 }
@@ -265,17 +264,6 @@ func (p place) open() (dir *os.Root, empty bool, err error) {
 		return nil, false, err
 	}
 	return dir, err == io.EOF, nil
-}
-
-// listDatasets returns up to limit datasets after a name, in that order; with name, only that one.
-func listDatasets(ctx context.Context, q querier, name *string, after string, limit int) ([]dataset, error) {
-	const query = `
-		SELECT ` + datasetColumns + `
-		FROM datasets
-		WHERE name > $1 AND ($2::text IS NULL OR name = $2)
-		ORDER BY name
-		LIMIT $3`
-	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
 // oneDataset returns the dataset of a query, or errNotFound. A taken name or path is a 409.
@@ -309,8 +297,8 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 	return d, err
 }
 
-// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, no other can
-// change or delete the dataset or begin an analysis of it.
+// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, no other
+// transaction can change or delete the dataset or begin an analysis of it.
 func lockDataset(ctx context.Context, tx pgx.Tx, id int64) (dataset, error) {
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	return oneDataset(ctx, tx, "lock dataset", query, id)
