@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// coverageTemplate is the picture. html/template escapes the values in it.
+// coverageTemplate is the picture's template. html/template escapes the values in it.
 //
 //go:embed dataset_coverage.svg
 var coverageTemplate string

@@ -24,7 +24,7 @@ type ElevationDatasetFileMeta struct {
 	extent
 	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
-	unsettled bool // may become something else without a change of its own size and time: a link to a directory
+	unsettled bool // the file can change without a change of its own size and time: a link to a directory
 }
 
 // fileTime is a time that the database holds in nanoseconds since 1970, finer than its own times.
@@ -66,7 +66,7 @@ type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
-	Hits int64 `json:"-"` // of the query's box in all; at most maxHits + 1 are counted
+	Hits int64 `json:"-"` // files that meet the query's box, up to maxHits + 1
 }
 
 // fileFilter selects the files that meet every condition that is set.
@@ -239,7 +239,7 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	return crs, shift, err == nil && isCode
 }
 
-// maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
+// maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
 const maxHits = 10_000
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files

@@ -278,7 +278,7 @@ func oneDataset(ctx context.Context, q querier, doing, query string, args ...any
 	return d, err
 }
 
-// target returns the dataset's name in the audit log.
+// target returns the dataset as the audit log names it.
 func (d dataset) target() string { return "dataset:" + d.Name }
 
 // createDataset creates a dataset, with an audit row.
@@ -305,7 +305,8 @@ func lockDataset(ctx context.Context, tx pgx.Tx, id int64) (dataset, error) {
 }
 
 // summarizeDataset returns the dataset with the totals of its files. Only files with status ok have
-// a box.
+// a box. The overall box is the narrower of two, with all wests in -180…180 or in 0…360, so that
+// files on both sides of 180° do not span the globe.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const query = `
 		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size,
@@ -336,7 +337,12 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		details.Files["total"] += t.N
 		details.TotalBytes += t.Size
 		if t.West != nil {
-			details.BBox = overallBox(*t.West, *t.East, *t.West0, *t.East0, *t.South, *t.North)
+			west, east := *t.West, *t.East
+			if *t.East0-*t.West0 < east-west {
+				west, east = *t.West0, *t.East0
+			}
+			west, east = normaliseLongitudes(west, east)
+			details.BBox = []float64{west, *t.South, east, *t.North}
 		}
 	}
 	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
@@ -344,23 +350,4 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		details.Analysis = &analyses[0]
 	}
 	return details, err
-}
-
-// overallBox returns [west, south, east, north] in degrees, of the narrower of two spans of
-// longitude: one with all wests in -180…180, one with all in 0…360. So files on both sides of 180°
-// do not span the globe. A full turn is -180…180.
-func overallBox(west, east, west0, east0, south, north float64) []float64 {
-	if east0-west0 < east-west {
-		west, east = west0, east0
-	}
-	if east-west >= 360 {
-		return []float64{-180, south, 180, north}
-	}
-	if west > 180 {
-		west -= 360
-	}
-	if east > 180 {
-		east -= 360
-	}
-	return []float64{west, south, east, north}
 }
