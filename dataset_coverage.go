@@ -92,8 +92,11 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool) (*co
 	if len(counts) > 0 {
 		c.Summary = fmt.Sprintf("%d files (%s)", details.Files["total"], strings.Join(counts, ", "))
 	}
-	labels := [][2]string{{"pixels under 1 m", "#440154"}, {"1 m to 5 m", "#414487"}, {"5 m to 10 m", "#2a788e"},
-		{"10 m to 30 m", "#22a884"}, {"30 m to 100 m", "#7ad151"}, {"100 m and more", "#d8c200"}, {"of unknown size", "#999999"}}
+	labels := [][2]string{
+		{"pixels under 1 m", "#440154"}, {"1 m to 5 m", "#414487"}, {"5 m to 10 m", "#2a788e"},
+		{"10 m to 30 m", "#22a884"}, {"30 m to 100 m", "#7ad151"}, {"100 m and more", "#d8c200"},
+		{"of unknown size", "#999999"},
+	}
 	if byStatus {
 		labels = [][2]string{{"ok", "#2a788e"}, {"ok, with warnings", "#d95f02"}}
 	}
@@ -180,7 +183,8 @@ func (c *coverage) drawGraticule() {
 func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) error {
 	few := d.Files[fileStatusOK] <= maxOutlined
 	if few {
-		files, err := findFiles(ctx, q, fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}, firstFile(), maxOutlined)
+		located := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
+		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined)
 		if err != nil {
 			return err
 		}

@@ -50,9 +50,9 @@ func storedColumns() []string {
 
 // storedValues returns the values of storedColumns.
 func (m *ElevationDatasetFileMeta) storedValues() []any {
-	return []any{m.Format, m.Status, m.Reason, m.Width, m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs, m.Transform,
-		m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS, m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings,
-		m.Path, m.SizeBytes, m.ModifiedAt.UnixNano(), m.AnalyzedAt}
+	return []any{m.Format, m.Status, m.Reason, m.Width, m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs,
+		m.Transform, m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS, m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source,
+		m.Warnings, m.Path, m.SizeBytes, m.ModifiedAt.UnixNano(), m.AnalyzedAt}
 }
 
 // fileStatuses returns every value of a file's status.
@@ -102,14 +102,15 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		if !query.Has(name) {
 			continue
 		}
+		var at []float64
 		parts := strings.Split(query.Get(name), ",")
-		at := make([]float64, len(parts))
 		for i, text := range parts {
-			var err error
-			if at[i], err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || !isFinite(at[i]) || len(parts) != size {
+			angle, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			if err != nil || !isFinite(angle) || len(parts) != size {
 				return f, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
 			}
-			v.check(math.Abs(at[i]) <= [...]float64{180, 90}[i%2], name, "out_of_range",
+			at = append(at, angle)
+			v.check(math.Abs(angle) <= [...]float64{180, 90}[i%2], name, "out_of_range",
 				"longitudes go from -180 to 180, latitudes from -90 to 90")
 		}
 		at = append(at, at...)[:4]
@@ -247,8 +248,8 @@ const maxHits = 10_000
 //
 // A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If
 // there are many hits, or no box, the files are scanned in order. That statement is planned for its
-// values, for which there may be an index. Parameter 1 is the dataset, 2 to 5 are the other filters,
-// 6 to 9 the box from west to north, and 10 is the limit.
+// values, for which there may be an index. Parameter 1 is the dataset, 2 to 5 are the other
+// filters, 6 to 9 the box from west to north, and 10 is the limit.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		columns = `

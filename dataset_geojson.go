@@ -89,8 +89,8 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// fileBatch is findFiles for an answer of many batches. The caller's place and a connection are held
-// only for the query, not while the client reads.
+// fileBatch is findFiles for an answer of many batches. It holds the caller's place and a
+// connection only for the query, not while the client reads.
 func (s *server) fileBatch(r *http.Request, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	leave, err := s.places.enter(r.Context(), callerOf(r).name())
 	if err != nil {
@@ -104,7 +104,8 @@ func (s *server) fileBatch(r *http.Request, f fileFilter, after []string, limit 
 
 // writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the
 // client accepts it.
-func writeFeatures(w http.ResponseWriter, r *http.Request, name string, read func(emit func(feature) error) error) error {
+func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
+	read func(emit func(feature) error) error) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/geo+json")
 	h.Set("Vary", "Accept-Encoding")
@@ -156,7 +157,7 @@ func acceptsGzip(accepted string) bool {
 	return false
 }
 
-// featureOf returns the feature of a file. It has no geometry if the file has no outline in degrees.
+// featureOf returns the feature of a file, without geometry if the file has no outline in degrees.
 func featureOf(m ElevationDatasetFileMeta, properties any) feature {
 	f := feature{Type: "Feature", ID: m.ID, BBox: m.BBox, Properties: properties}
 	if parts := footprint(m); len(parts) > 0 {

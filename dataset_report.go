@@ -94,15 +94,17 @@ const maxFindingFiles = 20
 // errFindings is returned for a report with findings. It means exit status 3.
 var errFindings = errors.New("the report has findings")
 
-// heavyQuery is inSnapshot for the dataset in the path of a request, and may go through all its rows.
-// Then it gives the caller's slot back, because a slow client may take long to read the answer.
+// heavyQuery runs read in a snapshot for the dataset in the path of a request. read may go through
+// all its rows. Then the caller's slot is free, because a slow client may take long to read.
 func heavyQuery[T any](s *server, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
 	d dataset, result T, err error) {
 	defer callerOf(r).leave()
 	if d, err = s.pathDataset(r); err != nil {
 		return d, result, err
 	}
-	result, err = inSnapshot(r.Context(), s.db, func(ctx context.Context, q querier) (T, error) { return read(d, ctx, q) })
+	result, err = inSnapshot(r.Context(), s.db, func(ctx context.Context, q querier) (T, error) {
+		return read(d, ctx, q)
+	})
 	return d, result, err
 }
 
@@ -180,6 +182,7 @@ func (report folderReport) print(w io.Writer) {
 	if n := len(report.Findings); n > 0 {
 		count = strconv.Itoa(n)
 	}
+	clean := func(text string) string { return cleanText([]byte(text), len(text)) }
 	fmt.Fprintf(w, "%s findings: dataset %s, %d files\n", count, report.Dataset, report.Files)
 	for _, g := range report.Grids {
 		fmt.Fprintf(w, "grid: %d tiles of %s, %.10g by %.10g from %.10g %.10g, pixels of %.10g by %.10g\n",
@@ -188,8 +191,7 @@ func (report folderReport) print(w io.Writer) {
 	for _, f := range report.Findings {
 		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
 		for _, file := range f.Files {
-			path, detail := cleanText([]byte(file.Path), len(file.Path)), cleanText([]byte(file.Detail), len(file.Detail))
-			fmt.Fprintf(w, "  %s: %s\n", path, detail)
+			fmt.Fprintf(w, "  %s: %s\n", clean(file.Path), clean(file.Detail))
 		}
 		for _, tile := range f.Tiles {
 			fmt.Fprintf(w, "  column %d, row %d: from %.10g %.10g to %.10g %.10g\n",
@@ -204,8 +206,8 @@ func (report folderReport) print(w io.Writer) {
 // report looks for every kind of fault in the dataset's rows.
 func (d dataset) report(ctx context.Context, q querier) (report folderReport, err error) {
 	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Findings: []finding{}}
-	err = q.QueryRow(ctx, `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`, d.ID).Scan(&report.Files)
-	if err != nil {
+	const count = `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`
+	if err := q.QueryRow(ctx, count, d.ID).Scan(&report.Files); err != nil {
 		return report, fmt.Errorf("count files: %w", err)
 	}
 	if report.Grids, err = d.grids(ctx, q); err != nil {
@@ -317,12 +319,12 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 	return grids, nil
 }
 
-// gapsBetween returns the cells without a tile that tiles enclose, by the maximal runs of cells with a
-// tile, in order. If tiles fill seven eighths of the rectangle around them, it returns all empty
-// cells of the rectangle.
+// gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
+// cells with a tile, by row and column. If tiles fill seven eighths of the rectangle around them,
+// it returns all empty cells of the rectangle.
 //
-// The gaps of each row, with one column and one row more on every side, are joined to those of the
-// row before (union-find). Gaps in the set of the first one are outside.
+// It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
+// of empty cells around the rectangle makes the outside one set, that of the first gap.
 func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil

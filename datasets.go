@@ -74,7 +74,8 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 		}, nil)
 	}
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
-		err = invalid{{"path", "not_a_directory", "cannot be opened as a directory: the file system does not answer"}}.err()
+		const hangs = "cannot be opened as a directory: the file system does not answer"
+		err = invalid{{"path", "not_a_directory", hangs}}.err()
 	}
 	if err != nil {
 		return err
@@ -187,15 +188,13 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		running, err := runningAnalysis(ctx, tx, id)
+		if err == nil && running != 0 { // wait for the chunk that is being stored
+			err = advisoryLock(ctx, tx, lockAnalyses+running)
+		}
+		if err == nil {
+			_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
+		}
 		if err != nil {
-			return err
-		}
-		if running != 0 { // wait for the chunk that is being stored
-			if err := advisoryLock(ctx, tx, lockAnalyses+running); err != nil {
-				return err
-			}
-		}
-		if _, err := execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id); err != nil {
 			return err
 		}
 		return audit(ctx, tx, actorOf(r), "dataset.delete", d.target(), d, nil)
