@@ -348,32 +348,36 @@ func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkF
 	const remove = `
 		DELETE FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = ANY ($2::text[])
-		RETURNING ` + fileColumns
-	var replaced []string
-	var columns []string
-	var values [][]any
+		RETURNING` + fileColumns
+	var replaced, columns []string
+	var rows [][]any
 	for _, f := range files {
 		if f.gone || f.isRead() && f.Known {
 			replaced = append(replaced, f.Path)
 		}
 		if f.isRead() {
-			names, row := fileValues(datasetID, f)
-			columns, values = names, append(values, row)
+			version := readerVersion
+			if f.row.unsettled || !isSettled(f.row.ModifiedAt.Time, f.row.AnalyzedAt) {
+				version = 0 // a later change may leave size and time as they are, so the file is read again
+			}
+			names, row := f.row.stored()
+			columns = append(names, "id", "dataset_id", "sidecars", "reader_version")
+			rows = append(rows, append(row, f.ID, datasetID, f.Sidecars, version))
 		}
 	}
 	before = map[string]ElevationDatasetFileMeta{}
 	if len(replaced) > 0 {
-		rows, err := collectFiles(ctx, tx, "remove rows", remove, datasetID, replaced)
+		removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, datasetID, replaced)
 		if err != nil {
 			return nil, err
 		}
-		for _, row := range rows {
+		for _, row := range removed {
 			before[row.Path] = row
 		}
 	}
-	if len(values) > 0 {
+	if len(rows) > 0 {
 		table := pgx.Identifier{"elevation_dataset_file_meta"}
-		if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(values)); err != nil {
+		if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(rows)); err != nil {
 			return nil, fmt.Errorf("store rows: %w", err)
 		}
 	}
@@ -387,28 +391,4 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
 	return errA == nil && errB == nil && bytes.Equal(x, y)
-}
-
-// fileValues returns the columns of a file that was read, and their values.
-func fileValues(datasetID int64, f chunkFile) (columns []string, values []any) {
-	m, version := f.row, readerVersion
-	if m.unsettled || !isSettled(m.ModifiedAt, m.AnalyzedAt) {
-		version = 0 // a later change may leave size and time as they are, so it is read again
-	}
-	for _, pair := range [...]struct {
-		column string
-		value  any
-	}{
-		{"id", f.ID}, {"dataset_id", datasetID}, {"path", m.Path}, {"size_bytes", m.SizeBytes},
-		{"modified_ns", m.ModifiedAt.UnixNano()}, {"sidecars", f.Sidecars}, {"reader_version", version},
-		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
-		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
-		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
-		{"crs", m.CRS}, {"crs_name", m.CRSName}, {"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox},
-		{"bbox_accuracy_m", m.BBoxAccuracyM}, {"resolution_m", m.ResolutionM}, {"source", m.Source},
-		{"warnings", m.Warnings},
-	} {
-		columns, values = append(columns, pair.column), append(values, pair.value)
-	}
-	return columns, values
 }

@@ -41,7 +41,7 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 	return ElevationDatasetFileMeta{
 		Path:       e.Path,
 		SizeBytes:  e.Size,
-		ModifiedAt: time.Unix(0, e.Modified).UTC(),
+		ModifiedAt: fileTime{time.Unix(0, e.Modified).UTC()},
 		extent:     extent{Warnings: []string{}},
 		AnalyzedAt: now.UTC(),
 	}

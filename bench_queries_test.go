@@ -70,7 +70,7 @@ func TestBenchQueries(t *testing.T) {
 				{P: [2]pgtype.Vec2{{X: west + size + 360, Y: south + size}, {X: west + 360, Y: south}}, Valid: true},
 			}
 			start := time.Now()
-			if _, err := collect[foundFile](ctx, ts.db, "by hand", byHand, d.ID, boxes, west, south, west+size, south+size, maxHits); err != nil {
+			if _, err := collect[datasetFile](ctx, ts.db, "by hand", byHand, d.ID, boxes, west, south, west+size, south+size, maxHits); err != nil {
 				t.Fatal(err)
 			}
 			hand = append(hand, time.Since(start))

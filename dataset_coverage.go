@@ -14,18 +14,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// coverageTemplate is the picture. html/template escapes the values in it.
+// coverageTemplate is the picture's template. html/template escapes the values in it.
 //
 //go:embed dataset_coverage.svg
 var coverageTemplate string
 
-// coverage holds the values of the template.
+// coverage is the picture: the values of the template, and how it projects degrees to pixels.
 type coverage struct {
 	Name, Summary, Box, Extent string
 	Height                     int
 	Lines                      []coverageLine
 	Layers                     []*coverageLayer
-	view                       coverageView
+	byStatus                   bool
+
+	// A degree of longitude is everywhere as long as in the middle of the picture, at lon and lat.
+	// Longitudes count on from west. perLon and perLat are pixels per degree.
+	west, lon, lat, perLon, perLat float64
 }
 
 // coverageLine is a line of the graticule and its label.
@@ -37,14 +41,13 @@ type coverageLine struct {
 // coverageLayer shows the files of one colour.
 type coverageLayer struct {
 	Label, Color string
-	Path         string
 	Count        int64
 	Y, TextY     int
+	path         bytes.Buffer
 }
 
-// coverageView projects degrees to pixels. A degree of longitude is everywhere as long as in the
-// middle of the picture. Longitudes count on from west.
-type coverageView struct{ west, lon, lat, perLon, perLat float64 }
+// Path returns the layer's outlines or squares.
+func (l *coverageLayer) Path() string { return l.path.String() }
 
 // The map's frame in pixels, and the most files and bytes of the picture for outlines.
 const (
@@ -53,37 +56,20 @@ const (
 	maxOutlines                          = 700_000
 )
 
-// at returns the pixel of a place.
-func (v coverageView) at(lon, lat float64) (x, y float64) {
-	const rounding = 1e-6
-	if lon < v.west-rounding {
-		lon += 360
-	}
-	return mapLeft + mapWidth/2 + (lon-v.lon)*v.perLon, mapTop + mapHeight/2 - (lat-v.lat)*v.perLat
-}
-
 // getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.
 func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	by := r.URL.Query().Get("color")
 	if by != "" && by != "resolution" && by != "status" {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	c, err := heavyQuery(s, r, func(ctx context.Context, q querier) (*coverage, error) {
+	_, c, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
 		return drawCoverage(ctx, q, d, by == "status")
 	})
 	if err != nil {
 		return err
 	}
-	page, err := template.New("coverage").Parse(coverageTemplate)
-	if err != nil {
-		return fmt.Errorf("parse coverage.svg: %w", err)
-	}
 	var svg bytes.Buffer
-	if err := page.Execute(&svg, c); err != nil {
+	if err := template.Must(template.New("coverage").Parse(coverageTemplate)).Execute(&svg, c); err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
@@ -96,14 +82,35 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool) (*co
 	if err != nil {
 		return nil, err
 	}
-	c := newCoverage(details, byStatus)
+	c := &coverage{Name: d.Name, Summary: "no files", byStatus: byStatus, Height: 670}
+	var counts []string
+	for _, status := range fileStatuses() {
+		if n := details.Files[status]; n > 0 {
+			counts = append(counts, fmt.Sprintf("%s: %d", status, n))
+		}
+	}
+	if len(counts) > 0 {
+		c.Summary = fmt.Sprintf("%d files (%s)", details.Files["total"], strings.Join(counts, ", "))
+	}
+	labels := [][2]string{
+		{"pixels under 1 m", "#440154"}, {"1 m to 5 m", "#414487"}, {"5 m to 10 m", "#2a788e"},
+		{"10 m to 30 m", "#22a884"}, {"30 m to 100 m", "#7ad151"}, {"100 m and more", "#d8c200"},
+		{"of unknown size", "#999999"},
+	}
+	if byStatus {
+		labels = [][2]string{{"ok", "#2a788e"}, {"ok, with warnings", "#d95f02"}}
+	}
+	for _, label := range labels {
+		c.Layers = append(c.Layers, &coverageLayer{Label: label[0], Color: label[1]})
+	}
 	if details.BBox != nil {
-		if err := c.drawFiles(ctx, q, details, byStatus); err != nil {
+		c.drawExtent(details.BBox)
+		c.drawGraticule()
+		if err := c.drawFiles(ctx, q, details); err != nil {
 			return nil, err
 		}
 	}
-	c.Height = 670 // with the first line of the legend
-	for _, layer := range c.Layers {
+	for _, layer := range c.Layers { // Height has room for the first line of the legend
 		if layer.Count > 0 {
 			layer.Y, layer.TextY = c.Height-34, c.Height-22
 			c.Height += 20
@@ -112,42 +119,31 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool) (*co
 	return c, nil
 }
 
-// newCoverage returns the picture without the files.
-func newCoverage(d datasetDetails, byStatus bool) *coverage {
-	c := &coverage{Name: d.Name, Summary: "no files"}
-	var counts []string
-	for _, status := range fileStatuses() {
-		if n := d.Files[status]; n > 0 {
-			counts = append(counts, fmt.Sprintf("%s: %d", status, n))
-		}
-	}
-	if len(counts) > 0 {
-		c.Summary = fmt.Sprintf("%d files (%s)", d.Files["total"], strings.Join(counts, ", "))
-	}
-	labels := [][2]string{{"pixels under 1 m", "#440154"}, {"1 m to 5 m", "#414487"}, {"5 m to 10 m", "#2a788e"}, {"10 m to 30 m", "#22a884"},
-		{"30 m to 100 m", "#7ad151"}, {"100 m and more", "#d8c200"}, {"of unknown size", "#999999"}}
-	if byStatus {
-		labels = [][2]string{{"ok", "#2a788e"}, {"ok, with warnings", "#d95f02"}}
-	}
-	for _, label := range labels {
-		c.Layers = append(c.Layers, &coverageLayer{Label: label[0], Color: label[1]})
-	}
-	if d.BBox == nil {
-		return c
-	}
-	west, south, east, north := d.BBox[0], d.BBox[1], d.BBox[2], d.BBox[3]
-	c.Box = fmt.Sprintf("extent: %s %s to %s %s", degrees(west, "E", "W"), degrees(south, "N", "S"), degrees(east, "E", "W"), degrees(north, "N", "S"))
+// drawExtent fits the map to a box in degrees, and draws the box.
+func (c *coverage) drawExtent(box []float64) {
+	const margin = 1.06
+	west, south, east, north := box[0], box[1], box[2], box[3]
+	c.Box = fmt.Sprintf("extent: %s %s to %s %s",
+		degrees(west, "E", "W"), degrees(south, "N", "S"), degrees(east, "E", "W"), degrees(north, "N", "S"))
 	if east < west {
 		east += 360
 	}
-	const margin = 1.06
-	cos := max(0.02, math.Cos((south+north)/2*math.Pi/180))
-	perLat := 1 / max((north-south)*margin/mapHeight, (east-west)*cos*margin/mapWidth, 1e-7)
-	c.view = coverageView{west, (west + east) / 2, (south + north) / 2, perLat * cos, perLat}
-	left, top := c.view.at(west, north)
-	c.Extent = fmt.Sprintf("M%.1f %.1fh%.1fv%.1fh%.1fz", left, top, (east-west)*c.view.perLon, (north-south)*c.view.perLat, -(east-west)*c.view.perLon)
-	c.drawGraticule()
-	return c
+	c.west, c.lon, c.lat = west, (west+east)/2, (south+north)/2
+	cos := max(0.02, math.Cos(c.lat*math.Pi/180))
+	c.perLat = 1 / max((north-south)*margin/mapHeight, (east-west)*cos*margin/mapWidth, 1e-7)
+	c.perLon = c.perLat * cos
+	left, top := c.at(west, north)
+	width, height := (east-west)*c.perLon, (north-south)*c.perLat
+	c.Extent = fmt.Sprintf("M%.1f %.1fh%.1fv%.1fh%.1fz", left, top, width, height, -width)
+}
+
+// at returns the pixel of a place.
+func (c *coverage) at(lon, lat float64) (x, y float64) {
+	const rounding = 1e-6
+	if lon < c.west-rounding {
+		lon += 360
+	}
+	return mapLeft + mapWidth/2 + (lon-c.lon)*c.perLon, mapTop + mapHeight/2 - (lat-c.lat)*c.perLat
 }
 
 // degrees returns the label of an angle.
@@ -158,68 +154,81 @@ func degrees(v float64, positive, negative string) string {
 
 // drawGraticule draws about six meridians and six parallels.
 func (c *coverage) drawGraticule() {
-	step := func(span float64) float64 {
+	draw := func(span, from, to float64, line func(at float64) coverageLine) {
 		unit := math.Pow(10, math.Floor(math.Log10(span/4)))
-		for _, step := range [...]float64{30, 15, 5 * unit, 2 * unit} {
+		every := unit
+		for _, step := range [...]float64{2 * unit, 5 * unit, 15, 30} {
 			if span/step >= 4 {
-				return step
+				every = step
 			}
 		}
-		return unit
+		for i := math.Ceil(from / every); i*every <= to; i++ {
+			c.Lines = append(c.Lines, line(i*every))
+		}
 	}
-	v, lons, lats := c.view, mapWidth/c.view.perLon, mapHeight/c.view.perLat
-	every := step(lons)
-	for i := math.Ceil((v.lon - lons/2) / every); i*every <= v.lon+lons/2; i++ {
-		x := mapLeft + mapWidth/2 + (i*every-v.lon)*v.perLon
-		label := degrees(math.Remainder(i*every, 360), "E", "W")
-		c.Lines = append(c.Lines, coverageLine{fmt.Sprintf("M%.1f %dv%d", x, mapTop, mapHeight), label, "middle", math.Round(x), mapTop + mapHeight + 16})
-	}
-	every = step(lats)
-	for i := math.Ceil(max(-90, v.lat-lats/2) / every); i*every <= min(90, v.lat+lats/2); i++ {
-		_, y := v.at(v.lon, i*every)
-		c.Lines = append(c.Lines, coverageLine{fmt.Sprintf("M%d %.1fh%d", mapLeft, y, mapWidth), degrees(i*every, "N", "S"), "end", mapLeft - 4, math.Round(y) + 4})
-	}
+	lons, lats := mapWidth/c.perLon, mapHeight/c.perLat
+	draw(lons, c.lon-lons/2, c.lon+lons/2, func(lon float64) coverageLine {
+		x := mapLeft + mapWidth/2 + (lon-c.lon)*c.perLon
+		path, label := fmt.Sprintf("M%.1f %dv%d", x, mapTop, mapHeight), degrees(math.Remainder(lon, 360), "E", "W")
+		return coverageLine{path, label, "middle", math.Round(x), mapTop + mapHeight + 16}
+	})
+	draw(lats, max(-90, c.lat-lats/2), min(90, c.lat+lats/2), func(lat float64) coverageLine {
+		_, y := c.at(c.lon, lat)
+		path, label := fmt.Sprintf("M%d %.1fh%d", mapLeft, y, mapWidth), degrees(lat, "N", "S")
+		return coverageLine{path, label, "end", mapLeft - 4, math.Round(y) + 4}
+	})
 }
 
 // drawFiles draws the outline of each file if they are few, else the area they cover, in squares.
-func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails, byStatus bool) error {
-	if d.Files[fileStatusOK] <= maxOutlined {
-		files, err := findFiles(ctx, q, fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}, firstFile(), maxOutlined)
-		if err != nil || c.drawOutlines(files, byStatus) <= maxOutlines {
+func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) error {
+	few := d.Files[fileStatusOK] <= maxOutlined
+	if few {
+		located := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
+		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined)
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			c.drawOutline(file.ElevationDatasetFileMeta)
+		}
+	}
+	size := func() (size int) {
+		for _, layer := range c.Layers {
+			size += layer.path.Len()
+		}
+		return size
+	}
+	for square := 2; square == 2 && !few || size() > maxOutlines; square *= 2 {
+		if err := c.drawSquares(ctx, q, d.ID, square); err != nil {
 			return err
 		}
 	}
-	for square := 2; ; square *= 2 {
-		if size, err := c.drawSquares(ctx, q, d.ID, byStatus, square); err != nil || size <= maxOutlines {
-			return err
+	return nil
+}
+
+// drawOutline draws the outline of a file. Each part counts its longitudes on from its own west.
+func (c *coverage) drawOutline(m ElevationDatasetFileMeta) {
+	layer := c.Layers[c.layerOf(m)]
+	layer.Count++
+	for _, part := range footprint(m) {
+		west := math.Inf(1)
+		for _, p := range part[0] {
+			west = min(west, p[0])
 		}
+		command := 'M'
+		for _, p := range part[0][1:] {
+			x, y := c.at(west, p[1])
+			fmt.Fprintf(&layer.path, "%c%.1f %.1f", command, x+(p[0]-west)*c.perLon, y)
+			command = 'L'
+		}
+		layer.path.WriteByte('z')
 	}
-}
-
-// drawOutlines draws the outline of each file. It returns the length of the paths.
-func (c *coverage) drawOutlines(files []datasetFile, byStatus bool) (size int) {
-	paths := make([]bytes.Buffer, len(c.Layers))
-	for _, file := range files {
-		layer := layerOf(file.ElevationDatasetFileMeta, byStatus)
-		c.Layers[layer].Count++
-		c.outline(&paths[layer], footprint(file.ElevationDatasetFileMeta))
-	}
-	return c.setPaths(paths)
-}
-
-// setPaths sets the path of each layer. It returns their length.
-func (c *coverage) setPaths(paths []bytes.Buffer) (size int) {
-	for i, layer := range c.Layers {
-		layer.Path = paths[i].String()
-		size += len(layer.Path)
-	}
-	return size
 }
 
 // layerOf returns the index of a file's layer.
-func layerOf(m ElevationDatasetFileMeta, byStatus bool) (layer int) {
+func (c *coverage) layerOf(m ElevationDatasetFileMeta) (layer int) {
 	switch {
-	case byStatus:
+	case c.byStatus:
 		return min(1, len(m.Warnings))
 	case m.ResolutionM == nil:
 		return 6
@@ -232,36 +241,22 @@ func layerOf(m ElevationDatasetFileMeta, byStatus bool) (layer int) {
 	return layer
 }
 
-// outline adds a footprint to a path. Each part counts its longitudes on from its own west.
-func (c *coverage) outline(path *bytes.Buffer, parts multiPolygon) {
-	for _, part := range parts {
-		west := math.Inf(1)
-		for _, p := range part[0] {
-			west = min(west, p[0])
-		}
-		left, _ := c.view.at(west, 0)
-		command := byte('M')
-		for _, p := range part[0][1:] {
-			_, y := c.view.at(west, p[1])
-			fmt.Fprintf(path, "%c%.1f %.1f", command, left+(p[0]-west)*c.view.perLon, y)
-			command = 'L'
-		}
-		path.WriteByte('z')
-	}
-}
-
 // drawSquares draws the files' boxes in squares of so many pixels, finer files over coarser ones,
-// and joins squares of one layer to rectangles. It returns the length of the paths.
-func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, byStatus bool, square int) (size int, err error) {
+// and joins squares of one layer to rectangles. It replaces the paths of all layers.
+func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, square int) error {
 	const query = `
 		SELECT layer, x1, y1, x2, y2, count(*)
 		FROM (
 			SELECT
-				CASE WHEN $7 THEN least(1, cardinality(warnings)) ELSE coalesce(width_bucket(resolution_m, ARRAY[1, 5, 10, 30, 100]::float8[]), 6) END AS layer,
+				CASE
+					WHEN $7 THEN least(1, cardinality(warnings))
+					ELSE coalesce(width_bucket(resolution_m, ARRAY[1, 5, 10, 30, 100]::float8[]), 6)
+				END AS layer,
 				floor((west - $3) * $5)::int AS x1, floor(($4 - bbox[4]) * $6)::int AS y1,
 				floor((west + span - $3) * $5 - 1e-3)::int AS x2, floor(($4 - bbox[2]) * $6 - 1e-3)::int AS y2
 			FROM (
-				SELECT warnings, resolution_m, bbox, bbox[1] + CASE WHEN bbox[1] < $2::float8 - 1e-6 THEN 360 ELSE 0 END AS west,
+				SELECT warnings, resolution_m, bbox,
+					bbox[1] + CASE WHEN bbox[1] < $2::float8 - 1e-6 THEN 360 ELSE 0 END AS west,
 					bbox[3] - bbox[1] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS span
 				FROM elevation_dataset_file_meta
 				WHERE dataset_id = $1 AND bbox IS NOT NULL
@@ -273,13 +268,13 @@ func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, 
 	field := make([]byte, columns*lines) // the visible layer, from 1
 	for _, layer := range c.Layers {
 		layer.Count = 0
+		layer.path.Reset()
 	}
-	v := c.view
-	rows, _ := q.Query(ctx, query, datasetID, v.west, v.lon-mapWidth/2/v.perLon, v.lat+mapHeight/2/v.perLat,
-		v.perLon/float64(square), v.perLat/float64(square), byStatus) // its error comes back from ForEachRow
+	rows, _ := q.Query(ctx, query, datasetID, c.west, c.lon-mapWidth/2/c.perLon, c.lat+mapHeight/2/c.perLat,
+		c.perLon/float64(square), c.perLat/float64(square), c.byStatus) // its error comes back from ForEachRow
 	var layer, x1, y1, x2, y2 int
 	var n int64
-	_, err = pgx.ForEachRow(rows, []any{&layer, &x1, &y1, &x2, &y2, &n}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&layer, &x1, &y1, &x2, &y2, &n}, func() error {
 		c.Layers[layer].Count += n
 		for y := max(0, y1); y <= min(lines-1, max(y1, y2)); y++ {
 			for x := max(0, x1); x <= min(columns-1, max(x1, x2)); x++ {
@@ -289,9 +284,8 @@ func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, 
 		return nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("read coverage: %w", err)
+		return fmt.Errorf("read coverage: %w", err)
 	}
-	paths := make([]bytes.Buffer, len(c.Layers))
 	for at, value := range field {
 		if value == 0 {
 			continue
@@ -306,7 +300,8 @@ func (c *coverage) drawSquares(ctx context.Context, q querier, datasetID int64, 
 			height++
 		}
 		clear(field[at : at+width])
-		fmt.Fprintf(&paths[value-1], "M%d %dh%dv%dh-%dz", mapLeft+at%columns*square, mapTop+at/columns*square, width*square, height*square, width*square)
+		left, top := mapLeft+at%columns*square, mapTop+at/columns*square
+		fmt.Fprintf(&c.Layers[value-1].path, "M%d %dh%dv%dh-%dz", left, top, width*square, height*square, width*square)
 	}
-	return c.setPaths(paths), nil
+	return nil
 }

@@ -17,14 +17,53 @@ import (
 
 // ElevationDatasetFileMeta is the row of one file of a dataset.
 type ElevationDatasetFileMeta struct {
-	ID         int64     `json:"id,omitzero" db:"id"`
-	Path       string    `json:"path" db:"path"`
-	SizeBytes  int64     `json:"size_bytes" db:"size_bytes"`
-	ModifiedAt time.Time `json:"modified_at" db:"modified_at"`
+	ID         int64    `json:"id,omitzero" db:"id"`
+	Path       string   `json:"path" db:"path"`
+	SizeBytes  int64    `json:"size_bytes" db:"size_bytes"`
+	ModifiedAt fileTime `json:"modified_at" db:"modified_at"`
 	extent
 	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
-	unsettled bool // may become something else without a change of its own size and time: a link to a directory
+	unsettled bool // the file can change without a change of its own size and time: a link to a directory
+}
+
+// fileTime is a time that the database holds in nanoseconds since 1970, finer than its own times.
+type fileTime struct{ time.Time }
+
+// ScanInt64 sets the time from a column.
+func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
+	t.Time = time.Unix(0, ns.Int64).UTC()
+	return nil
+}
+
+// The columns of the table elevation_dataset_file_meta that make a file.
+const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
+	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
+	`native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
+
+// stored returns the columns of the table that hold the file, and their values.
+func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
+	for _, pair := range [...]struct {
+		column string
+		value  any
+	}{
+		{"path", m.Path}, {"size_bytes", m.SizeBytes}, {"modified_ns", m.ModifiedAt.UnixNano()},
+		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
+		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
+		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
+		{"crs", m.CRS}, {"crs_name", m.CRSName}, {"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox},
+		{"bbox_accuracy_m", m.BBoxAccuracyM}, {"resolution_m", m.ResolutionM}, {"source", m.Source},
+		{"warnings", m.Warnings},
+	} {
+		columns, values = append(columns, pair.column), append(values, pair.value)
+	}
+	return columns, values
+}
+
+// fileStatuses returns every value of a file's status.
+func fileStatuses() []string {
+	return []string{fileStatusOK, fileStatusNoBBox, fileStatusNoGeoref, fileStatusSidecar, fileStatusUnsupported,
+		fileStatusCorrupt, fileStatusUnreadable}
 }
 
 // datasetFile is a file and its dataset.
@@ -32,6 +71,7 @@ type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
+	Hits int64 `json:"-"` // files that meet the query's box, up to maxHits + 1
 }
 
 // fileFilter selects the files that meet every condition that is set.
@@ -60,21 +100,23 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		crs: optional(query, "crs"), part: optional(query, "q"), isPoint: query.Has("point"),
 	}
 	var v invalid
-	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown", "must be one of "+strings.Join(fileStatuses(), ", "))
+	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown",
+		"must be one of "+strings.Join(fileStatuses(), ", "))
 	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be used together with bbox")
 	for name, size := range map[string]int{"bbox": 4, "point": 2} {
 		if !query.Has(name) {
 			continue
 		}
+		var at []float64
 		parts := strings.Split(query.Get(name), ",")
-		at := make([]float64, len(parts))
 		for i, text := range parts {
-			var err error
-			if at[i], err = strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || !isFinite(at[i]) || len(parts) != size {
+			angle, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			if err != nil || !isFinite(angle) || len(parts) != size {
 				return f, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
 			}
-			limit := [...]float64{180, 90}[i%2]
-			v.check(math.Abs(at[i]) <= limit, name, "out_of_range", "longitudes go from -180 to 180, latitudes from -90 to 90")
+			at = append(at, angle)
+			v.check(math.Abs(angle) <= [...]float64{180, 90}[i%2], name, "out_of_range",
+				"longitudes go from -180 to 180, latitudes from -90 to 90")
 		}
 		at = append(at, at...)[:4]
 		v.check(at[1] <= at[3], name, "out_of_range", "south must not lie north of north")
@@ -87,6 +129,27 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		f.west, f.south, f.east, f.north = &at[0], &at[1], &at[2], &at[3]
 	}
 	return f, v.err()
+}
+
+// getFile answers GET /api/v1/datasets/{id}/files/{file}.
+func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT` + fileColumns + `
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND id = $2`
+	datasetID, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	id, err := pathID(r, "file")
+	if err != nil {
+		return err
+	}
+	file, err := collectOne[ElevationDatasetFileMeta](r.Context(), s.db, errNotFound, "get file", query, datasetID, id)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, file)
 }
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The
@@ -182,45 +245,32 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	return crs, shift, err == nil && isCode
 }
 
-// maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
+// maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
 const maxHits = 10_000
-
-// foundFile is a row of the queries in listFiles. Hits counts those of the box, up to maxHits + 1.
-type foundFile struct {
-	storedFile
-	DatasetID int64
-	Dataset   string
-	Hits      int64
-}
-
-// The parts of the queries for files. The table elevation_dataset_file_meta is f. Parameter 1 is
-// the dataset, 2 to 5 are the other filters, 6 to 9 the box from west to north, and 10 is the
-// limit.
-const (
-	foundColumns = `
-		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-	isFile = `
-			AND ($2::text IS NULL OR f.status = $2)
-			AND ($3::text IS NULL OR f.format = $3)
-			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
-			AND ($5::text IS NULL OR strpos(lower(f.path), lower($5)) > 0)`
-	unwrappedEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
-	meetsBox      = `
-			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
-				f.bbox[1] <= $8 AND ` + unwrappedEast + ` >= $6
-				OR f.bbox[1] <= $8 - 360::float8
-				OR ` + unwrappedEast + ` >= $6 + 360::float8
-			)`
-)
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
 //
 // A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If
-// the hits are many, or without a box, the files are scanned in order; that statement is planned
-// for its values, which may have an index.
+// there are many hits, or no box, the files are scanned in order. That statement is planned for its
+// values, for which there may be an index. Parameter 1 is the dataset, 2 to 5 are the other
+// filters, 6 to 9 the box from west to north, and 10 is the limit.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
+		columns = `
+		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
+		isFile = `
+			AND ($2::text IS NULL OR f.status = $2)
+			AND ($3::text IS NULL OR f.format = $3)
+			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
+			AND ($5::text IS NULL OR strpos(lower(f.path), lower($5)) > 0)`
+		east     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
+		meetsBox = `
+			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
+				f.bbox[1] <= $8 AND ` + east + ` >= $6
+				OR f.bbox[1] <= $8 - 360::float8
+				OR ` + east + ` >= $6 + 360::float8
+			)`
 		fineness = `CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END`
 		near     = `
 		WITH hits AS MATERIALIZED (
@@ -230,13 +280,13 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 				AND (` + fineness + `, f.dataset_id, f.path) > ($13::float8, $14::bigint, $15::text)`
 		first = `
 			LIMIT $16
-		)` + foundColumns + `, (SELECT count(*) FROM hits) AS hits
+		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.fineness, f.dataset_id, f.path
 		LIMIT $10`
 		nearInOne = near + ` AND f.dataset_id = $1::bigint` + first
 		nearInAll = near + ` AND $1::bigint IS NULL` + first
-		inOrder   = foundColumns + `, 0 AS hits
+		inOrder   = columns + `, 0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + isFile + `
 			AND ($6::float8 IS NULL OR` + meetsBox + `)
@@ -253,31 +303,23 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
 		}
-		files, err := collect[foundFile](ctx, q, "find files", query, append(args, f.isPoint, f.boxes(), after[0], after[1], after[2], most)...)
+		args := append(args, f.isPoint, f.boxes(), after[0], after[1], after[2], most)
+		files, err := collect[datasetFile](ctx, q, "find files", query, args...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
-			return datasetFiles(files), err
+			return files, err
 		}
 	}
-	args = append([]any{pgx.QueryExecModeExec}, args...)
-	files, err := collect[foundFile](ctx, q, "list files", inOrder, append(args, after[1], after[2])...)
-	return datasetFiles(files), err
+	args = append([]any{pgx.QueryExecModeExec}, append(args, after[1], after[2])...)
+	return collect[datasetFile](ctx, q, "list files", inOrder, args...)
 }
 
-// datasetFiles returns the files of the rows.
-func datasetFiles(rows []foundFile) (files []datasetFile) {
-	for _, row := range rows {
-		files = append(files, datasetFile{row.DatasetID, row.Dataset, row.file()})
-	}
-	return files
-}
-
-// boxes returns the boxes to look up in the index for the filter's box: the box itself; 360 degrees
-// further east, for files that cross 180°; and 360 degrees further west, if the box itself crosses
-// it.
+// boxes returns the boxes to look up in the index: the filter's box; the same 360 degrees further
+// east, for files that cross 180°; and 360 degrees further west, if the box itself crosses 180°.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
 	for _, turn := range [...]float64{0, 360, -360} {
 		if west, east := *f.west+turn, *f.east+turn; east >= -180 {
-			boxes = append(boxes, pgtype.Box{P: [2]pgtype.Vec2{{X: east, Y: *f.north}, {X: west, Y: *f.south}}, Valid: true})
+			corners := [2]pgtype.Vec2{{X: east, Y: *f.north}, {X: west, Y: *f.south}}
+			boxes = append(boxes, pgtype.Box{P: corners, Valid: true})
 		}
 	}
 	return boxes

@@ -22,7 +22,7 @@ func placedFile(t testing.TB, path string, code int, transform ...float64) Eleva
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := ElevationDatasetFileMeta{Path: path, AnalyzedAt: time.Now(), extent: extent{
+	m := ElevationDatasetFileMeta{Path: path, ModifiedAt: fileTime{time.Unix(0, 0)}, AnalyzedAt: time.Now(), extent: extent{
 		Status: fileStatusOK, Format: new("geotiff"), CRS: new(fmt.Sprintf("EPSG:%d", code)),
 		Width: new(int64(100)), Height: new(int64(50)), Transform: transform, Warnings: []string{}}}
 	box, err := boxInDegrees(&crs, [6]float64(transform), 100, 50)
@@ -49,17 +49,13 @@ func (ts *testServer) addFiles(name string, files []ElevationDatasetFileMeta) (d
 	if err != nil {
 		ts.t.Fatal(err)
 	}
-	columns := []string{"dataset_id", "modified_ns"}
-	for column := range strings.FieldsFuncSeq(storedColumns, func(r rune) bool { return strings.ContainsRune(", \t\n", r) }) {
-		if column != "modified_ns" {
-			columns = append(columns, column)
-		}
-	}
-	_, err = ts.db.CopyFrom(ctx, pgx.Identifier{"elevation_dataset_file_meta"}, columns, pgx.CopyFromSlice(len(files), func(i int) ([]any, error) {
-		m := files[i]
-		return []any{d.ID, 0, m.Path, m.SizeBytes, m.Format, m.Status, m.Reason, m.Width, m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs,
-			m.Transform, m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS, m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings, m.AnalyzedAt}, nil
-	}))
+	source := pgx.CopyFromSlice(len(files), func(i int) ([]any, error) {
+		_, values := files[i].stored()
+		return append(values, d.ID), nil
+	})
+	columns, _ := new(ElevationDatasetFileMeta).stored()
+	table, columns := pgx.Identifier{"elevation_dataset_file_meta"}, append(columns, "dataset_id")
+	_, err = ts.db.CopyFrom(ctx, table, columns, source)
 	if err != nil {
 		ts.t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ type geometry struct {
 	Coordinates multiPolygon `json:"coordinates"`
 }
 
-// fileProperties are the properties of a file's feature: its row without the geometry's fields.
+// fileProperties are the properties of a file's feature: its row, flat. The last four fields hide
+// the lists of the row: the warnings become one text, and the others are left out.
 type fileProperties struct {
 	Location string `json:"location"` // the path as gdaltindex in the dataset root writes it
 	datasetFile
@@ -63,49 +64,48 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	if !slices.Contains([]string{"", "0", "1"}, all) {
 		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
 	}
-	return s.writeFeatures(w, r, d.Name, func(_ context.Context, emit func(feature) error) error {
-		return s.eachFile(r, f, func(file datasetFile) error {
-			if file.BBox == nil && all != "1" {
+	return writeFeatures(w, r, d.Name, func(emit func(feature) error) error {
+		const batch = 1000
+		for after := firstFile(); ; {
+			files, err := s.fileBatch(r, f, after, batch)
+			if err != nil {
+				return err
+			}
+			for _, file := range files {
+				if file.BBox == nil && all != "1" {
+					continue
+				}
+				location, warnings := path.Join(d.Path, file.Path), strings.Join(file.Warnings, "; ")
+				properties := fileProperties{Location: location, datasetFile: file, Warnings: warnings}
+				if err := emit(featureOf(file.ElevationDatasetFileMeta, properties)); err != nil {
+					return err
+				}
+			}
+			if len(files) < batch {
 				return nil
 			}
-			properties := fileProperties{Location: path.Join(d.Path, file.Path), datasetFile: file, Warnings: strings.Join(file.Warnings, "; ")}
-			return emit(feature{"Feature", file.ID, file.BBox, geometryOf(file.ElevationDatasetFileMeta), properties})
-		})
+			after = f.key(files[batch-1])
+		}
 	})
 }
 
-// eachFile calls do with each matching file. It holds no connection while it waits for a client.
-func (s *server) eachFile(r *http.Request, f fileFilter, do func(datasetFile) error) error {
-	ctx := r.Context()
-	const batch = 1000
-	for after := firstFile(); ; {
-		leave, err := s.places.enter(ctx, callerOf(r).name())
-		if err != nil {
-			return err
-		}
-		limited, cancel := context.WithTimeout(ctx, slow.limit())
-		files, err := findFiles(limited, s.db, f, after, batch)
-		cancel()
-		leave()
-		if err != nil {
-			return err
-		}
-		for _, file := range files {
-			if err := do(file); err != nil {
-				return err
-			}
-		}
-		if len(files) < batch {
-			return nil
-		}
-		after = f.key(files[batch-1])
+// fileBatch is findFiles for an answer of many batches. It holds the caller's place and a
+// connection only for the query, not while the client reads.
+func (s *server) fileBatch(r *http.Request, f fileFilter, after []string, limit int) ([]datasetFile, error) {
+	leave, err := s.places.enter(r.Context(), callerOf(r).name())
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(r.Context(), slow.limit())
+	defer cancel()
+	return findFiles(ctx, s.db, f, after, limit)
 }
 
 // writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the
-// client accepts it. The context of read has no time limit, but ends when the client leaves.
-func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name string,
-	read func(ctx context.Context, emit func(feature) error) error) error {
+// client accepts it.
+func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
+	read func(emit func(feature) error) error) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/geo+json")
 	h.Set("Vary", "Accept-Encoding")
@@ -119,14 +119,10 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	title, err := json.Marshal(name)
-	if err != nil {
-		return err
-	}
-	separator := ""
-	ctx := r.Context()
+	title, _ := json.Marshal(name) // a text: there is no error
 	fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
-	err = read(ctx, func(f feature) error {
+	separator := ""
+	err := read(func(f feature) error {
 		encoded, err := encodeJSON(f)
 		if err != nil {
 			return err
@@ -135,7 +131,7 @@ func (s *server) writeFeatures(w http.ResponseWriter, r *http.Request, name stri
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
 			return err
 		}
-		if _, err := io.WriteString(out, separator+string(encoded)); err != nil || ctx.Err() != nil {
+		if _, err := io.WriteString(out, separator+string(encoded)); err != nil || r.Context().Err() != nil {
 			return context.Canceled // the client left
 		}
 		separator = ","
@@ -161,22 +157,22 @@ func acceptsGzip(accepted string) bool {
 	return false
 }
 
-// geometryOf returns the outline of a file, or nil if it is unknown in degrees.
-func geometryOf(m ElevationDatasetFileMeta) *geometry {
-	if m.BBox == nil {
-		return nil
+// featureOf returns the feature of a file, without geometry if the file has no outline in degrees.
+func featureOf(m ElevationDatasetFileMeta, properties any) feature {
+	f := feature{Type: "Feature", ID: m.ID, BBox: m.BBox, Properties: properties}
+	if parts := footprint(m); len(parts) > 0 {
+		f.Geometry = &geometry{"MultiPolygon", parts}
 	}
-	parts := footprint(m)
-	if len(parts) == 0 { // too small to have an area
-		return nil
-	}
-	return &geometry{"MultiPolygon", parts}
+	return f
 }
 
 // footprint returns the outline of a file's raster in degrees, counter-clockwise and cut at 180°.
 // Its edges follow those of the raster in its CRS. If the registry does not know the CRS, the
-// outline is the box.
-func footprint(m ElevationDatasetFileMeta) multiPolygon {
+// outline is the box. Without a box, or without an area, there are no parts.
+func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
+	if m.BBox == nil {
+		return nil
+	}
 	ring := m.outline()
 	west, east := math.Inf(1), math.Inf(-1)
 	for _, p := range ring {
@@ -192,16 +188,14 @@ func footprint(m ElevationDatasetFileMeta) multiPolygon {
 	if signedArea(ring) < 0 {
 		slices.Reverse(ring)
 	}
-	var parts multiPolygon
 	for turn := 360 * math.Floor((west+180)/360); turn-180 < east; turn += 360 {
 		part := cutRing(cutRing(ring, 1, turn-180), -1, -turn-180)
 		for i := range part {
 			part[i] = position{math.Round((part[i][0]-turn)*1e9) / 1e9, math.Round(part[i][1]*1e9) / 1e9}
 		}
-		if len(part) < 3 || signedArea(part) == 0 {
-			continue
+		if len(part) >= 3 && signedArea(part) != 0 {
+			parts = append(parts, [1][]position{append(part, part[0])})
 		}
-		parts = append(parts, [1][]position{append(part, part[0])})
 	}
 	return parts
 }

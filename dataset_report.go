@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -39,7 +38,7 @@ type tileGrid struct {
 	Y       float64 `json:"origin_y"`
 	East    float64 `json:"step_x"`
 	North   float64 `json:"step_y"`
-	Missing int64   `json:"missing"`
+	Missing int64   `json:"missing" db:"-"`
 	gaps    []cellRun
 }
 
@@ -94,20 +93,25 @@ const maxFindingFiles = 20
 // errFindings is returned for a report with findings. It means exit status 3.
 var errFindings = errors.New("the report has findings")
 
-// heavyQuery runs read, which may go through all rows of a dataset, in a snapshot. Then it gives the
-// caller's slot back, because a slow client may take long to read the answer.
-func heavyQuery[T any](s *server, r *http.Request, read func(context.Context, querier) (T, error)) (T, error) {
+// heavyQuery runs read in a snapshot for the dataset in the path of a request. read may go through
+// all its rows. Then the caller's slot is free, because a slow client may take long to read.
+func heavyQuery[T any](s *server, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
+	d dataset, result T, err error) {
 	defer callerOf(r).leave()
-	return inSnapshot(r.Context(), s.db, read)
+	if d, err = s.pathDataset(r); err != nil {
+		return d, result, err
+	}
+	result, err = inSnapshot(r.Context(), s.db, func(ctx context.Context, q querier) (T, error) {
+		return read(d, ctx, q)
+	})
+	return d, result, err
 }
 
 // inSnapshot runs read in one snapshot of the database. Only ctx limits the time of its statements.
-func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.Context, querier) (T, error)) (result T, err error) {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = pgx.BeginTxFunc(ctx, db, options, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`); err != nil {
-			return fmt.Errorf("lift the time limit: %w", err)
-		}
+func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.Context, querier) (T, error)) (
+	result T, err error) {
+	const begin = `BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL statement_timeout = 0`
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
 		result, err = read(ctx, tx)
 		return err
 	})
@@ -116,11 +120,7 @@ func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.
 
 // getReport answers GET /api/v1/datasets/{id}/report in JSON, or as text for Accept: text/plain.
 func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	report, err := heavyQuery(s, r, d.report)
+	_, report, err := heavyQuery(s, r, dataset.report)
 	if err != nil {
 		return err
 	}
@@ -135,23 +135,17 @@ func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 
 // getGaps answers GET /api/v1/datasets/{id}/gaps.geojson with the missing tiles.
 func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
+	d, grids, err := heavyQuery(s, r, dataset.grids)
 	if err != nil {
 		return err
 	}
-	grids, err := heavyQuery(s, r, d.grids)
-	if err != nil {
-		return err
-	}
-	return s.writeFeatures(w, r, d.Name, func(_ context.Context, emit func(feature) error) error {
+	return writeFeatures(w, r, d.Name, func(emit func(feature) error) error {
 		for _, g := range grids {
 			for tile := range g.missing() {
-				m := tile.file()
-				if m.BBox == nil {
-					continue // its CRS cannot be converted to degrees
-				}
-				if err := emit(feature{"Feature", 0, m.BBox, geometryOf(m), tile}); err != nil {
-					return err
+				if m := tile.file(); m.BBox != nil { // else its CRS cannot be converted to degrees
+					if err := emit(featureOf(m, tile)); err != nil {
+						return err
+					}
 				}
 			}
 		}
@@ -159,33 +153,13 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings.
-func reportCommand(ctx context.Context, o operation) error {
-	name := o.names[0]
-	found, err := listDatasets(ctx, o.db, &name, "", 1)
-	if err != nil {
-		return err
-	}
-	if len(found) == 0 {
-		return fmt.Errorf("there is no dataset %q", name)
-	}
-	report, err := inSnapshot(ctx, o.db, found[0].report)
-	if err != nil {
-		return err
-	}
-	report.print(o.stdout)
-	if len(report.Findings) > 0 {
-		return errFindings
-	}
-	return nil
-}
-
-// print writes the report as text. Scripts read its first line.
+// print writes the report as text. Scripts read the first line.
 func (report folderReport) print(w io.Writer) {
 	count := "no"
 	if n := len(report.Findings); n > 0 {
 		count = strconv.Itoa(n)
 	}
+	clean := func(text string) string { return cleanText([]byte(text), len(text)) }
 	fmt.Fprintf(w, "%s findings: dataset %s, %d files\n", count, report.Dataset, report.Files)
 	for _, g := range report.Grids {
 		fmt.Fprintf(w, "grid: %d tiles of %s, %.10g by %.10g from %.10g %.10g, pixels of %.10g by %.10g\n",
@@ -194,10 +168,11 @@ func (report folderReport) print(w io.Writer) {
 	for _, f := range report.Findings {
 		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
 		for _, file := range f.Files {
-			fmt.Fprintf(w, "  %s: %s\n", cleanText([]byte(file.Path), len(file.Path)), cleanText([]byte(file.Detail), len(file.Detail)))
+			fmt.Fprintf(w, "  %s: %s\n", clean(file.Path), clean(file.Detail))
 		}
 		for _, tile := range f.Tiles {
-			fmt.Fprintf(w, "  column %d, row %d: from %.10g %.10g to %.10g %.10g\n", tile.Column, tile.Row, tile.MinX, tile.MinY, tile.MaxX, tile.MaxY)
+			fmt.Fprintf(w, "  column %d, row %d: from %.10g %.10g to %.10g %.10g\n",
+				tile.Column, tile.Row, tile.MinX, tile.MinY, tile.MaxX, tile.MaxY)
 		}
 		if rest := f.Total - int64(len(f.Files)+len(f.Tiles)); rest > 0 {
 			fmt.Fprintf(w, "  and %d more\n", rest)
@@ -208,15 +183,17 @@ func (report folderReport) print(w io.Writer) {
 // report looks for every kind of fault in the dataset's rows.
 func (d dataset) report(ctx context.Context, q querier) (report folderReport, err error) {
 	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Findings: []finding{}}
-	err = q.QueryRow(ctx, `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`, d.ID).Scan(&report.Files)
-	if err != nil {
+	const count = `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`
+	if err := q.QueryRow(ctx, count, d.ID).Scan(&report.Files); err != nil {
 		return report, fmt.Errorf("count files: %w", err)
 	}
 	if report.Grids, err = d.grids(ctx, q); err != nil {
 		return report, err
 	}
-	lost := finding{Code: "missing", Files: []findingFile{}}
+	lost := finding{Code: "missing", Detail: findingDetails()["missing"], Files: []findingFile{}}
+	ofDataset, ofGrids := [][]any{{d.ID}}, [][]any{}
 	for _, g := range report.Grids {
+		ofGrids = append(ofGrids, g.args(d.ID))
 		lost.Total += g.Missing
 		for tile := range g.missing() {
 			if len(lost.Tiles) == maxFindingFiles {
@@ -228,21 +205,16 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	if lost.Total > 0 {
 		report.Findings = append(report.Findings, lost)
 	}
-	for _, name := range [...]string{"unread", "duplicates", "overlaps", "seams", "odd", "names"} {
-		if name != "overlaps" && name != "seams" {
-			if err := report.find(ctx, q, name, d.ID); err != nil {
-				return report, err
-			}
-			continue
-		}
-		for _, g := range report.Grids {
-			if err := report.find(ctx, q, name, g.args(d.ID)...); err != nil {
+	for _, look := range [...]struct {
+		query string
+		args  [][]any
+	}{{"unread", ofDataset}, {"duplicates", ofDataset}, {"overlaps", ofGrids}, {"seams", ofGrids}, {"odd", ofDataset},
+		{"names", ofDataset}} {
+		for _, args := range look.args {
+			if err := report.find(ctx, q, look.query, args...); err != nil {
 				return report, err
 			}
 		}
-	}
-	for i, f := range report.Findings {
-		report.Findings[i].Detail = findingDetails()[f.Code]
 	}
 	return report, nil
 }
@@ -258,7 +230,7 @@ func (report *folderReport) find(ctx context.Context, q querier, name string, ar
 		at := slices.IndexFunc(report.Findings, func(f finding) bool { return f.Code == row.Code })
 		if at < 0 {
 			at = len(report.Findings)
-			report.Findings = append(report.Findings, finding{Code: row.Code})
+			report.Findings = append(report.Findings, finding{Code: row.Code, Detail: findingDetails()[row.Code]})
 		}
 		f := &report.Findings[at]
 		if i == 0 || rows[i-1].Code != row.Code {
@@ -303,11 +275,14 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 	}
 	for i := range grids {
 		g := &grids[i]
-		if err := q.QueryRow(ctx, reportQuery("step"), g.args(d.ID)...).Scan(&g.East, &g.North); err != nil {
-			return nil, fmt.Errorf("find the step of a grid: %w", err)
-		}
-		if err := q.QueryRow(ctx, reportQuery("origin"), g.args(d.ID)...).Scan(&g.X, &g.Y); err != nil {
-			return nil, fmt.Errorf("find the origin of a grid: %w", err)
+		for _, found := range [...]struct {
+			name string
+			x, y *float64
+		}{{"step", &g.East, &g.North}, {"origin", &g.X, &g.Y}} {
+			err := q.QueryRow(ctx, reportQuery(found.name), g.args(d.ID)...).Scan(found.x, found.y)
+			if err != nil {
+				return nil, fmt.Errorf("find the %s of a grid: %w", found.name, err)
+			}
 		}
 		runs, err := collect[cellRun](ctx, q, "read the cells of a grid", reportQuery("cells"), g.args(d.ID)...)
 		if err != nil {
@@ -321,12 +296,12 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 	return grids, nil
 }
 
-// gapsBetween returns the cells without a tile that tiles enclose, by the runs of cells with a
-// tile, row by row. If tiles fill seven eighths of the rectangle around them, it returns all empty
-// cells of the rectangle.
+// gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
+// cells with a tile, by row and column. If tiles fill seven eighths of the rectangle around them,
+// it returns all empty cells of the rectangle.
 //
-// It goes through the rows with a union-find over the gaps: gaps that touch are one set, and set 0
-// is the outside.
+// It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
+// of empty cells around the rectangle makes the outside one set, that of the first gap.
 func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil
@@ -337,8 +312,8 @@ func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 	}
 	first, last := runs[0].Row, runs[len(runs)-1].Row
 	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
-	var gaps []cellRun
-	var parents []int // of each gap, itself or another gap of its set
+	gaps := []cellRun{{first - 1, west - 1, east + 1}}
+	parents := []int{0} // of each gap: itself, or an earlier gap of its set
 	root := func(i int) int {
 		for parents[i] != i {
 			parents[i] = parents[parents[i]]
@@ -346,20 +321,18 @@ func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 		}
 		return i
 	}
-	join := func(a, b int) { parents[max(root(a), root(b))] = min(root(a), root(b)) }
-	add := func(row, from, to int64, outside bool) {
-		if from > to {
-			return
+	above := 0 // the first gap of the row before
+	for row := first; row <= last+1; row++ {
+		here, at := len(gaps), west-1
+		for ; len(runs) > 0 && runs[0].Row == row; runs = runs[1:] {
+			gaps, parents = append(gaps, cellRun{row, at, runs[0].From - 1}), append(parents, len(gaps))
+			at = runs[0].To + 1
 		}
-		gaps, parents = append(gaps, cellRun{row, from, to}), append(parents, len(gaps))
-		if outside {
-			join(0, len(gaps)-1)
-		}
-	}
-	joinRows := func(above, here int) { // the gaps before here with those from here on
+		gaps, parents = append(gaps, cellRun{row, at, east + 1}), append(parents, len(gaps))
 		for i, j := above, here; i < here && j < len(gaps); {
 			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To {
-				join(i, j)
+				a, b := root(i), root(j)
+				parents[max(a, b)] = min(a, b)
 			}
 			if gaps[i].To < gaps[j].To {
 				i++
@@ -367,28 +340,15 @@ func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 				j++
 			}
 		}
-	}
-	add(first-1, math.MinInt64, math.MaxInt64, true)
-	above := 0 // the first gap of the row before
-	for row := first; row <= last; row++ {
-		here, at := len(gaps), west
-		blank := runs[0].Row > row
-		for len(runs) > 0 && runs[0].Row == row {
-			add(row, at, runs[0].From-1, at == west)
-			at, runs = runs[0].To+1, runs[1:]
-		}
-		add(row, at, east, true)
-		joinRows(above, here)
-		if above = here; blank && !full { // every row up to the next tile is outside
+		above = here
+		if at < west && len(runs) > 0 && !full { // every row up to the next tile is outside
 			row = runs[0].Row - 1
 		}
 	}
-	end := len(gaps)
-	add(last+1, math.MinInt64, math.MaxInt64, true)
-	joinRows(above, end)
-	for i := 1; i < end; i++ {
-		if full || root(i) != 0 {
-			enclosed = append(enclosed, gaps[i])
+	for i := 1; i < len(gaps)-1; i++ {
+		gap := cellRun{gaps[i].Row, max(gaps[i].From, west), min(gaps[i].To, east)}
+		if gap.From <= gap.To && (full || root(i) != 0) {
+			enclosed = append(enclosed, gap)
 		}
 	}
 	return enclosed

@@ -30,7 +30,7 @@ WHERE w < 64 * $6 AND h < 64 * $7
 -- query groups
 -- The tiles by CRS and pixel, and the median tile.
 SELECT crs, pixel, count(*) AS tiles, min(dx) AS dx, min(dy) AS dy, min(x) AS x, min(y) AS y,
-  percentile_disc(0.5) WITHIN GROUP (ORDER BY w) AS east, percentile_disc(0.5) WITHIN GROUP (ORDER BY h) AS north, 0 AS missing
+  percentile_disc(0.5) WITHIN GROUP (ORDER BY w) AS east, percentile_disc(0.5) WITHIN GROUP (ORDER BY h) AS north
 FROM (:tiles) t
 GROUP BY crs, pixel
 HAVING count(*) >= 3

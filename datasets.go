@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -28,9 +27,8 @@ type dataset struct {
 	UpdatedAt   time.Time `json:"updated_at"`
 }
 
-// datasetColumns are the columns of a dataset. The table datasets is d.
-const datasetColumns = `
-	d.id, d.name, d.path, d.description, d.created_at, d.updated_at`
+// datasetColumns are the columns of a dataset, in the table datasets.
+const datasetColumns = `id, name, path, description, created_at, updated_at`
 
 // datasetDetails is a dataset with totals of its files and its newest analysis.
 type datasetDetails struct {
@@ -41,10 +39,17 @@ type datasetDetails struct {
 	Analysis   *analysis        `json:"analysis"`
 }
 
-// listDatasets answers GET /api/v1/datasets, in the order of their names.
+// listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
 func (s *server) listDatasets(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE name > $1 AND ($2::text IS NULL OR name = $2)
+		ORDER BY name
+		LIMIT $3`
+	name := optional(r.URL.Query(), "name")
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
-		return listDatasets(r.Context(), s.db, optional(r.URL.Query(), "name"), after[0], limit)
+		return collect[dataset](r.Context(), s.db, "list datasets", query, after[0], name, limit)
 	}, func(d dataset) []string { return []string{d.Name} })
 }
 
@@ -59,28 +64,23 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	var dir place
 	err := errHangs
 	if s.analyzer.hung.Load() < maxHung {
 		ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
 		defer cancel()
-		err = runDetached(ctx, s.analyzer, new(atomic.Int64), func(_ context.Context, send func(place) error) error {
-			found, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
-			if err != nil {
-				return err
-			}
-			return send(found)
-		}, func(found place) error {
-			dir = found
-			return nil
-		})
+		err = runDetached[any](ctx, s.analyzer, new(atomic.Int64), func(context.Context, func(any) error) error {
+			_, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
+			return err
+		}, nil)
 	}
-	if errors.Is(err, errHangs) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // or the service stops
-		return invalid{{"path", "not_a_directory", "cannot be opened as a directory: the file system does not answer"}}.err()
+	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
+		const hangs = "cannot be opened as a directory: the file system does not answer"
+		err = invalid{{"path", "not_a_directory", hangs}}.err()
 	}
 	if err != nil {
 		return err
 	}
+	dir, _ := s.cfg.placeDataset(in.Path) // checked above
 	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
 	if err != nil {
 		return err
@@ -89,21 +89,34 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, d)
 }
 
-// checkDataset checks the fields of a new dataset, and that its directory can be listed.
+// checkDataset checks the fields of a new dataset, and that its directory can be listed. It returns
+// the directory, or a 422.
 func (c config) checkDataset(name, path, description string) (place, error) {
 	var v invalid
 	checkDatasetTexts(&v, &name, &description)
 	where, wrong := c.placeDataset(path)
-	if wrong == nil {
-		wrong = where.check()
+	if wrong != nil {
+		return where, append(v, wrong...).err()
 	}
-	return where, append(v, wrong...).err()
+	switch dir, _, err := where.open(); {
+	case err == nil:
+		dir.Close()
+	case errors.Is(err, os.ErrNotExist):
+		v.check(false, "path", "not_found", "there is no such directory")
+	case isEscape(err):
+		v.check(false, "path", "outside_root", "a symbolic link leads out of the dataset root")
+	default:
+		v.check(false, "path", "not_a_directory", "cannot be opened as a directory: "+reasonOf(err))
+	}
+	return where, v.err()
 }
 
 // checkDatasetTexts notes what is wrong with a dataset's name and description. Nil is not checked.
 func checkDatasetTexts(v *invalid, name, description *string) {
-	v.check(name == nil || isLine(*name, 1, 100) && strings.TrimSpace(*name) == *name, "name", "malformed", "must be one line of 1 to 100 characters without blanks at either end")
-	v.check(description == nil || *description == "" || isText(*description, 4000), "description", "malformed", "must be text of at most 4,000 characters, without control characters other than tab and newline")
+	v.check(name == nil || isLine(*name, 1, 100) && strings.TrimSpace(*name) == *name, "name", "malformed",
+		"must be one line of 1 to 100 characters without blanks at either end")
+	v.check(description == nil || *description == "" || isText(*description, 4000), "description", "malformed",
+		"must be text of at most 4,000 characters, without control characters other than tab and newline")
 }
 
 // getDataset answers GET /api/v1/datasets/{id}.
@@ -137,7 +150,25 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	d, err := updateDataset(r.Context(), s.db, actorOf(r), id, in.Name, in.Description)
+	const query = `
+		UPDATE datasets
+		SET name = coalesce($2, name),
+			description = coalesce($3, description),
+			updated_at = now()
+		WHERE id = $1
+		RETURNING ` + datasetColumns
+	var d dataset
+	ctx := r.Context()
+	err = inTransaction(ctx, s.db, func(tx pgx.Tx) error {
+		before, err := lockDataset(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if d, err = oneDataset(ctx, tx, "update dataset", query, id, in.Name, in.Description); err != nil {
+			return err
+		}
+		return audit(ctx, tx, actorOf(r), "dataset.update", before.target(), before, d)
+	})
 	if err != nil {
 		return err
 	}
@@ -150,39 +181,34 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		d, err := lockDataset(r.Context(), tx, id)
+	ctx := r.Context()
+	err = inTransaction(ctx, s.db, func(tx pgx.Tx) error {
+		d, err := lockDataset(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		running, err := runningAnalysis(r.Context(), tx, id)
+		running, err := runningAnalysis(ctx, tx, id)
+		if err == nil && running != 0 { // wait for the chunk that is being stored
+			err = advisoryLock(ctx, tx, lockAnalyses+running)
+		}
+		if err == nil {
+			_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
+		}
 		if err != nil {
 			return err
 		}
-		if running != 0 { // wait for the chunk that is being stored
-			if err := advisoryLock(r.Context(), tx, lockAnalyses+running); err != nil {
-				return err
-			}
-		}
-		if _, err := execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id); err != nil {
-			return err
-		}
-		return audit(r.Context(), tx, actorOf(r), "dataset.delete", d.target(), d, nil)
+		return audit(ctx, tx, actorOf(r), "dataset.delete", d.target(), d, nil)
 	})
 	return writeDone(w, err)
 }
 
 // pathDataset returns the dataset whose id is in the path, or errNotFound.
 func (s *server) pathDataset(r *http.Request) (dataset, error) {
-	const query = `
-		SELECT ` + datasetColumns + `
-		FROM datasets d
-		WHERE d.id = $1`
 	id, err := pathID(r, "id")
 	if err != nil {
 		return dataset{}, err
 	}
-	return oneDataset(r.Context(), s.db, "get dataset", query, id)
+	return oneDataset(r.Context(), s.db, "get dataset", `SELECT `+datasetColumns+` FROM datasets WHERE id = $1`, id)
 }
 
 // place is a dataset's directory: its root, the path below that, and the path in datasets.path.
@@ -206,14 +232,12 @@ func (c config) placeDataset(path string) (place, invalid) {
 		path = filepath.Join(c.datasetRoots[0], path)
 	}
 	for i, root := range c.datasetRoots {
-		below, err := filepath.Rel(root, path)
-		if err != nil || !filepath.IsLocal(below) {
-			continue
+		if below, err := filepath.Rel(root, path); err == nil && filepath.IsLocal(below) {
+			if i == 0 {
+				return place{root, below, below}, nil
+			}
+			return place{root, below, filepath.Join(root, below)}, nil
 		}
-		if i == 0 {
-			return place{root, below, below}, nil
-		}
-		return place{root, below, filepath.Join(root, below)}, nil
 	}
 	return place{}, outside
 }
@@ -241,51 +265,26 @@ func (p place) open() (dir *os.Root, empty bool, err error) {
 	return dir, err == io.EOF, nil
 }
 
-// check returns why the dataset's directory cannot be listed, or nil.
-func (p place) check() invalid {
-	dir, _, err := p.open()
-	switch {
-	case err == nil:
-		dir.Close()
-		return nil
-	case errors.Is(err, os.ErrNotExist):
-		return invalid{{"path", "not_found", "there is no such directory"}}
-	case isEscape(err):
-		return invalid{{"path", "outside_root", "a symbolic link leads out of the dataset root"}}
-	}
-	return invalid{{"path", "not_a_directory", "cannot be opened as a directory: " + reasonOf(err)}}
-}
-
-// listDatasets returns up to limit datasets after a name, in that order; with name, only that one.
-func listDatasets(ctx context.Context, q querier, name *string, after string, limit int) ([]dataset, error) {
-	const query = `
-		SELECT ` + datasetColumns + `
-		FROM datasets d
-		WHERE d.name > $1 AND ($2::text IS NULL OR d.name = $2)
-		ORDER BY d.name
-		LIMIT $3`
-	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
-}
-
 // oneDataset returns the dataset of a query, or errNotFound. A taken name or path is a 409.
 func oneDataset(ctx context.Context, q querier, doing, query string, args ...any) (dataset, error) {
 	d, err := collectOne[dataset](ctx, q, errNotFound, doing, query, args...)
 	switch {
 	case isUniqueViolation(err, "datasets_name_key"):
-		return dataset{}, &problem{status: http.StatusConflict, code: "name_taken", detail: "Another dataset has that name."}
+		err = &problem{status: http.StatusConflict, code: "name_taken", detail: "Another dataset has that name."}
 	case isUniqueViolation(err, "datasets_path_key"):
-		return dataset{}, &problem{status: http.StatusConflict, code: "path_taken", detail: "Another dataset has that directory."}
+		err = &problem{status: http.StatusConflict, code: "path_taken", detail: "Another dataset has that directory."}
 	}
 	return d, err
 }
 
-// target returns the dataset's name in the audit log.
+// target returns the dataset as the audit log names it.
 func (d dataset) target() string { return "dataset:" + d.Name }
 
 // createDataset creates a dataset, with an audit row.
-func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, description string) (d dataset, err error) {
+func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, description string) (
+	d dataset, err error) {
 	const query = `
-		INSERT INTO datasets AS d (name, path, description)
+		INSERT INTO datasets (name, path, description)
 		VALUES ($1, $2, $3)
 		RETURNING ` + datasetColumns
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
@@ -297,156 +296,57 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 	return d, err
 }
 
-// updateDataset changes the fields that are not nil, with an audit row.
-func updateDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, name, description *string) (d dataset, err error) {
-	const query = `
-		UPDATE datasets d
-		SET name = coalesce($2, d.name),
-			description = coalesce($3, d.description),
-			updated_at = now()
-		WHERE d.id = $1
-		RETURNING ` + datasetColumns
-	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockDataset(ctx, tx, id)
-		if err != nil {
-			return err
-		}
-		if d, err = oneDataset(ctx, tx, "update dataset", query, id, name, description); err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "dataset.update", before.target(), before, d)
-	})
-	return d, err
-}
-
-// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, nobody else
-// changes or deletes it or begins an analysis of it.
+// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, no other
+// transaction can change or delete the dataset or begin an analysis of it.
 func lockDataset(ctx context.Context, tx pgx.Tx, id int64) (dataset, error) {
-	return oneDataset(ctx, tx, "lock dataset", `SELECT `+datasetColumns+` FROM datasets d WHERE d.id = $1 FOR NO KEY UPDATE`, id)
+	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
+	return oneDataset(ctx, tx, "lock dataset", query, id)
 }
 
-// summarizeDataset returns the dataset with the totals of its files. The overall box is the
-// narrower of two, with longitudes from -180° and from 0°, so that files on both sides of 180° do
-// not span the globe.
+// summarizeDataset returns the dataset with the totals of its files. Only files with status ok have
+// a box. The overall box is the narrower of two, with all wests in -180…180 or in 0…360, so that
+// files on both sides of 180° do not span the globe.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
-	const counts = `
-		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1
+	const query = `
+		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size,
+			min(west) AS west, max(east) AS east, min(west + turn) AS west0, max(east + turn) AS east0,
+			min(bbox[2]) AS south, max(bbox[4]) AS north
+		FROM (
+			SELECT status, size_bytes, bbox, bbox[1] AS west,
+				bbox[3] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS east,
+				CASE WHEN bbox[1] < 0 THEN 360 ELSE 0 END AS turn
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id = $1
+		) f
 		GROUP BY status`
 	details := datasetDetails{dataset: d, Files: map[string]int64{"total": 0}}
 	for _, status := range fileStatuses() {
 		details.Files[status] = 0
 	}
-	found, err := collect[struct {
-		Status  string
-		N, Size int64
-	}](ctx, q, "count files", counts, d.ID)
+	totals, err := collect[struct {
+		Status                                 string
+		N, Size                                int64
+		West, East, West0, East0, South, North *float64
+	}](ctx, q, "summarize files", query, d.ID)
 	if err != nil {
 		return details, err
 	}
-	for _, f := range found {
-		details.Files[f.Status] = f.N
-		details.Files["total"] += f.N
-		details.TotalBytes += f.Size
+	for _, t := range totals {
+		details.Files[t.Status] = t.N
+		details.Files["total"] += t.N
+		details.TotalBytes += t.Size
+		if t.West != nil {
+			west, east := *t.West, *t.East
+			if *t.East0-*t.West0 < east-west {
+				west, east = *t.West0, *t.East0
+			}
+			west, east = normaliseLongitudes(west, east)
+			details.BBox = []float64{west, *t.South, east, *t.North}
+		}
 	}
-
-	const extent = `
-		SELECT min(west), max(east), min(west + turn), max(east + turn), min(south), max(north)
-		FROM (
-			SELECT bbox[1] AS west, bbox[2] AS south, bbox[4] AS north,
-				bbox[3] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS east,
-				CASE WHEN bbox[1] < 0 THEN 360 ELSE 0 END AS turn
-			FROM elevation_dataset_file_meta
-			WHERE dataset_id = $1 AND bbox IS NOT NULL
-		) f`
-	var west, east, west0, east0, south, north *float64
-	if err := q.QueryRow(ctx, extent, d.ID).Scan(&west, &east, &west0, &east0, &south, &north); err != nil {
-		return details, fmt.Errorf("read extent of dataset: %w", err)
-	}
-	if west != nil {
-		details.BBox = overallBox(*west, *east, *west0, *east0, *south, *north)
-	}
-
 	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
 	if len(analyses) > 0 {
 		details.Analysis = &analyses[0]
 	}
 	return details, err
-}
-
-// overallBox returns [west, south, east, north] in degrees, of the narrower of two spans of
-// longitude: one with all wests in -180…180, one with all in 0…360. A full turn is -180…180.
-func overallBox(west, east, west0, east0, south, north float64) []float64 {
-	if east0-west0 < east-west {
-		west, east = west0, east0
-	}
-	if east-west >= 360 {
-		return []float64{-180, south, 180, north}
-	}
-	if west > 180 {
-		west -= 360
-	}
-	if east > 180 {
-		east -= 360
-	}
-	return []float64{west, south, east, north}
-}
-
-// getFile answers GET /api/v1/datasets/{id}/files/{file}.
-func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
-	const query = `
-		SELECT ` + fileColumns + `
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND id = $2`
-	datasetID, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	id, err := pathID(r, "file")
-	if err != nil {
-		return err
-	}
-	stored, err := collectOne[storedFile](r.Context(), s.db, errNotFound, "get file", query, datasetID, id)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, stored.file())
-}
-
-// storedColumns are the columns of a file that an analysis writes: all but the two ids.
-const storedColumns = `
-	path, size_bytes, modified_ns, format, status, reason, width, height, bands, sample_type, nodata, pixel_is,
-	transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings,
-	analyzed_at`
-
-// fileColumns are the columns of a file, in the table elevation_dataset_file_meta.
-const fileColumns = `
-	id, to_timestamp(modified_ns / 1e9) AS modified_at,` + storedColumns
-
-// storedFile is a row of fileColumns, with a time finer than the database's own times.
-type storedFile struct {
-	ElevationDatasetFileMeta
-	ModifiedNS int64
-}
-
-// file returns the file of the row.
-func (f storedFile) file() ElevationDatasetFileMeta {
-	m := f.ElevationDatasetFileMeta
-	m.ModifiedAt = time.Unix(0, f.ModifiedNS).UTC()
-	return m
-}
-
-// collectFiles returns the files of a query for fileColumns.
-func collectFiles(ctx context.Context, q querier, doing, query string, args ...any) (files []ElevationDatasetFileMeta, err error) {
-	rows, err := collect[storedFile](ctx, q, doing, query, args...)
-	for _, row := range rows {
-		files = append(files, row.file())
-	}
-	return files, err
-}
-
-// fileStatuses returns every value of a file's status.
-func fileStatuses() []string {
-	return []string{fileStatusOK, fileStatusNoBBox, fileStatusNoGeoref, fileStatusSidecar, fileStatusUnsupported, fileStatusCorrupt, fileStatusUnreadable}
 }

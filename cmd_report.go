@@ -1,0 +1,25 @@
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings.
+func reportCommand(ctx context.Context, o operation) error {
+	name := o.names[0]
+	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE name = $1`
+	d, err := collectOne[dataset](ctx, o.db, fmt.Errorf("there is no dataset %q", name), "get dataset", query, name)
+	if err != nil {
+		return err
+	}
+	report, err := inSnapshot(ctx, o.db, d.report)
+	if err != nil {
+		return err
+	}
+	report.print(o.stdout)
+	if len(report.Findings) > 0 {
+		return errFindings
+	}
+	return nil
+}
