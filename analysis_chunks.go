@@ -73,8 +73,6 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
 			coalesce(c.to_path, $5) AS to_path, cardinality(c.paths) AS files, c.deaths`
-	a.dbSlots <- struct{}{}
-	defer func() { <-a.dbSlots }()
 	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
@@ -90,16 +88,14 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		case t.Deaths >= maxDeaths && t.Files > 1:
 			return cutChunk(ctx, a.db, t, nil)
 		}
-		<-a.dbSlots
-		err = a.readFiles(ctx, t, found.files)
-		a.dbSlots <- struct{}{}
-		if err == nil {
-			err = storeChunk(ctx, a.db, t, found)
+		if err := a.readFiles(ctx, t, found.files); err != nil {
+			return err
 		}
-		if err == nil {
-			a.stored.Add(1)
+		if err := storeChunk(ctx, a.db, t, found); err != nil {
+			return err
 		}
-		return err
+		a.stored.Add(1)
+		return nil
 	})
 }
 

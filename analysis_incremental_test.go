@@ -10,8 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // TestIncremental: only what changed is read again, also what changed beside a file, and what changed is listed.
@@ -183,44 +181,5 @@ func TestLargeDirectory(t *testing.T) {
 	}
 	if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil || next != files-10 {
 		t.Errorf("%d files, %v", next, err)
-	}
-}
-
-// TestChunksAreMigrated: an analysis that was under way before the chunks had columns goes on.
-func TestChunksAreMigrated(t *testing.T) {
-	t.Parallel()
-	if err := suite.template(); err != nil {
-		t.Fatal(err)
-	}
-	name := fmt.Sprintf("cairn_test_%d", suite.databases.Add(1))
-	if err := asSuperuser(`CREATE DATABASE ` + name + ` OWNER cairn`); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { asSuperuser(`DROP DATABASE ` + name + ` WITH (FORCE)`) })
-	conn, err := pgx.Connect(t.Context(), databaseURL("cairn", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	steps, err := parseMigrations(schemaSQL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	statements := []string{}
-	statements = append(statements, steps[:4]...)
-	statements = slices.Insert(statements, 3, `
-		INSERT INTO datasets (name, path) VALUES ('d', 'd');
-		INSERT INTO analyses (dataset_id, force, requested_by) VALUES (1, false, 'x');
-		INSERT INTO analysis_chunks (analysis_id, from_path, files)
-		VALUES (1, '', '[{"path": "a", "size": 1, "modified": 2}, {"path": "b", "size": 3, "modified": 4}]'), (1, 'b', '[]')`)
-	for _, statement := range statements {
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var got string
-	const query = `SELECT string_agg(concat_ws(' ', paths, sizes, modified, sidecars), ', ' ORDER BY id) FROM analysis_chunks`
-	if err := conn.QueryRow(t.Context(), query).Scan(&got); err != nil || got != "{a,b} {1,3} {2,4} {0,0}, {} {} {} {}" {
-		t.Errorf("%q %v", got, err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,17 +35,17 @@ type analyzer struct {
 	patience   time.Duration     // how long the file system may take for one answer
 	beforeRead func(path string) // tests set it
 
-	wake    []chan struct{} // one for each goroutine
-	dbSlots chan struct{}   // held while the database is used for a chunk: one slot for each core
-	solo    sync.RWMutex    // held for reading with every chunk, for writing with a suspect
-	waits   *analysisWaits
-	outage  atomic.Bool  // the log says that the database is unavailable
-	hung    atomic.Int64 // abandoned goroutines that have not returned
-	stored  atomic.Int64 // chunks stored by this instance
+	wake   []chan struct{} // one for each goroutine
+	solo   sync.RWMutex    // held for reading with every chunk, for writing with a suspect
+	waits  *analysisWaits
+	outage atomic.Bool  // the database is unavailable, which the log says once
+	hung   atomic.Int64 // abandoned goroutines that have not returned
+	stored atomic.Int64 // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
 const (
+	readers     = 8   // half of the connections of the pool, so that requests have the others
 	maxDeaths   = 3   // of instances that held a chunk; then it is cut, or its only file is at fault
 	maxFailures = 10  // to walk or to store a chunk while the database is available; then the analysis fails
 	maxHung     = 16  // abandoned goroutines, each with a thread; then this instance takes no more work
@@ -54,17 +53,15 @@ const (
 	idlePoll    = time.Second
 )
 
-// newAnalyzer returns an analyzer with four readers a core, because most of them wait where the
-// file system is slow. run starts it.
+// newAnalyzer returns an analyzer. run starts it.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
 	a := &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
 		chunkSize: 1000,
 		patience:  30 * time.Second,
-		dbSlots:   make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
-		waits:     &analysisWaits{db: db, pollers: map[watch]*poller{}, waiting: map[string]int{}},
+		waits:     &analysisWaits{db: db, changed: map[watch]chan struct{}{}, waiting: map[string]int{}},
 	}
-	for range 1 + 4*cap(a.dbSlots) { // the walker and the readers
+	for range 1 + readers { // the first is the walker's
 		a.wake = append(a.wake, make(chan struct{}, 1))
 	}
 	return a
@@ -90,13 +87,16 @@ func (a *analyzer) run(ctx context.Context) {
 		}
 		all.Go(func() {
 			for ctx.Err() == nil {
-				worked, err := false, error(nil)
 				if a.hung.Load() < maxHung {
-					worked, err = step(ctx)
-					a.logStep(ctx, err)
-				}
-				if worked && err == nil {
-					continue
+					worked, err := step(ctx)
+					if err == nil {
+						a.outage.Store(false)
+					} else if ctx.Err() == nil && !(isUnavailable(err) && a.outage.Swap(true)) {
+						a.log.Error("analysis step failed", "error", err)
+					}
+					if worked && err == nil {
+						continue
+					}
 				}
 				select {
 				case <-ctx.Done():
@@ -107,17 +107,6 @@ func (a *analyzer) run(ctx context.Context) {
 		})
 	}
 	all.Wait()
-}
-
-// logStep logs the error of a step. It logs an outage of the database once, and its end.
-func (a *analyzer) logStep(ctx context.Context, err error) {
-	switch outage := isUnavailable(err); {
-	case ctx.Err() != nil:
-	case err != nil && !(outage && a.outage.Swap(true)):
-		a.log.Error("analysis", "error", err)
-	case err == nil && a.outage.Swap(false):
-		a.log.Info("the database is back")
-	}
 }
 
 // runDetached runs work, which calls the file system, in a goroutine of its own, and passes each
