@@ -105,6 +105,7 @@ type chunkFile struct {
 	ID     int64 // of its row, or of the row that it will have
 	Known  bool  // it has a row
 	Listed bool  // the walk found it
+	Same   bool  // it need not be read again
 	row    ElevationDatasetFileMeta
 	gone   bool // it has a row, and the file is gone
 }
@@ -151,21 +152,19 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 		ORDER BY 1
 		LIMIT $8`
 	limit := t.Files + maxUnlisted
-	pairs, err := collect[struct {
-		chunkFile
-		Same bool
-	}](ctx, q, "compare files", query, t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit)
-	if len(pairs) == limit {
-		c.cutAt = pairs[len(pairs)/2].Path
+	files, err := collect[chunkFile](ctx, q, "compare files", query,
+		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit)
+	if len(files) == limit {
+		c.cutAt = files[limit/2].Path
 	}
 	c.unchanged = t.Files
-	for _, p := range pairs {
-		if p.Same {
+	for _, f := range files {
+		if f.Same {
 			c.failed++
 			continue
 		}
-		c.files = append(c.files, p.chunkFile)
-		if p.Listed {
+		c.files = append(c.files, f)
+		if f.Listed {
 			c.unchanged--
 		}
 	}

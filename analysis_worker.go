@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -218,16 +219,16 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
-		for pause(working, idlePoll/2); working.Err() == nil; pause(working, idlePoll/2) {
-			ours := true
+		for ours := true; working.Err() == nil; {
+			pause(working, idlePoll/2)
 			if err := a.db.QueryRow(working, query, t.AnalysisID, t.Token).Scan(&ours); err == nil && !ours {
 				cancel(errNotOurs)
 			}
 		}
 	}()
 	err := do(working)
-	if err != nil && context.Cause(working) == errNotOurs {
-		err = errNotOurs
+	if err != nil {
+		err = cmp.Or(context.Cause(working), err)
 	}
 	return a.settle(ctx, t, err)
 }
@@ -237,17 +238,16 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 // returns the error to be logged.
 func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	const blind = `
-		UPDATE analyses a
-		SET blind = array_append(array_remove(blind, $2), $2),
-			warnings = CASE WHEN $2 = ANY (blind) THEN warnings ELSE (warnings || $3::text)[1:$4] END
-		WHERE id = $1 AND finished_at IS NULL`
+		UPDATE analyses
+		SET blind = array_append(blind, $2), warnings = (array_append(warnings, $3))[1:$4]
+		WHERE id = $1 AND finished_at IS NULL AND $2 <> ALL (blind)`
 	fail, failed := errors.AsType[*failure](err)
 	leave := failed && fail.code == failureUnavailable && !t.Alone // others may see the directory
 	switch {
 	case leave:
 		host, _ := os.Hostname() // "" if unknown
-		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
-			strings.ToValidUTF8(host, "?"), fail.reason)
+		host = strings.ToValidUTF8(host, "?")
+		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s", host, fail.reason)
 		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
 		_, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings)
 	case failed:
@@ -344,10 +344,11 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 
 // chunk is an interval (from, to] of a dataset's paths, with the files that the walk found in it.
 type chunk struct {
-	from     string
-	to       *string // nil: to the end
-	files    []entry
-	warnings []string // of the walk since the chunk before
+	from                      string
+	to                        *string // nil: to the end
+	paths                     []string
+	sizes, modified, sidecars []int64
+	warnings                  []string // of the walk since the chunk before
 }
 
 // walk lists the dataset's directory, from where an earlier walk of the same analysis ended, and
@@ -366,8 +367,9 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func(chunk) error) error {
 	next := chunk{from: t.WalkedTo}
 	w.file = func(e entry) error {
-		next.files = append(next.files, e)
-		if len(next.files) < a.chunkSize {
+		next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
+		next.modified, next.sidecars = append(next.modified, e.Modified), append(next.sidecars, e.Sidecars)
+		if len(next.paths) < a.chunkSize {
 			return nil
 		}
 		full := next
@@ -393,7 +395,7 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 			return err
 		}
 	}
-	if next.from == "" && len(next.files) == 0 && t.Known && !t.emptyIsIntended() {
+	if next.from == "" && len(next.paths) == 0 && t.Known && !t.emptyIsIntended() {
 		return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
 	}
 	return send(next)
@@ -438,22 +440,18 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		VALUES ($1, $2, $3, $4, $5, $6, $7)`
-	paths := make([]string, len(c.files))
-	sizes, modified, sidecars := make([]int64, len(c.files)), make([]int64, len(c.files)), make([]int64, len(c.files))
-	for i, e := range c.files {
-		paths[i], sizes[i], modified[i], sidecars[i] = e.Path, e.Size, e.Modified, e.Sidecars
-	}
+		VALUES ($1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
+			coalesce($7::bigint[], '{}'))`
 	defer a.wakeAll()
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}
-		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.files), c.warnings, maxWarnings)
+		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
 		if err != nil {
 			return err
 		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, paths, sizes, modified, sidecars)
+		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified, c.sidecars)
 		return err
 	})
 }
