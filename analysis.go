@@ -146,19 +146,19 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	waits, user := s.analyzer.waits, principalOf(r).User.ID
 	if wait > 0 {
-		if err := waits.enter(user); err != nil {
+		leave, err := s.analyzer.waits.enter(principalOf(r).User.ID)
+		if err != nil {
 			return err
 		}
-		defer waits.leave(user)
+		defer leave()
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
 	a, err := s.pathAnalysis(r)
 	for before := a.State; err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil; {
-		waits.wait(ctx, watch{a.ID, a.State})
+		s.analyzer.waits.wait(ctx, watch{a.ID, a.State})
 		if errors.Is(r.Context().Err(), context.DeadlineExceeded) {
 			break // a request that began during an outage of the database has less time
 		}
@@ -173,13 +173,13 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 // maxWaiting is how many requests of one user may wait in this instance.
 const maxWaiting = 16
 
-// analysisWaits lets requests wait for changes of analyses. All that wait for the same change share
-// one poller, and none holds a connection to the database while it waits.
+// analysisWaits lets requests wait for changes of analyses. Requests that wait for the same change
+// share one poller, and hold no connection to the database while they wait.
 type analysisWaits struct {
 	db      *pgxpool.Pool
 	mu      sync.Mutex
-	pollers map[watch]*poller
-	waiting map[string]int // requests by user
+	changed map[watch]chan struct{} // closed when the state may have changed; each has a poller
+	waiting map[string]int          // requests by user
 }
 
 // watch is a state of an analysis that requests wait to end.
@@ -188,75 +188,56 @@ type watch struct {
 	state    string
 }
 
-// poller polls for one watch. Its context ends when the state may have changed, or when no request
-// waits any more.
-type poller struct {
-	context.Context
-	end     context.CancelFunc
-	waiting int
-}
-
-// enter counts a request of a user that may wait, or returns a problem 429. It comes before the
-// database is asked, so that refusals are cheap.
-func (w *analysisWaits) enter(user string) error {
+// enter counts a request of a user that may wait, until leave is called. If the user has too many, it
+// returns a problem 429. It comes before the database is asked, so that refusals are cheap.
+func (w *analysisWaits) enter(user string) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiting[user] >= maxWaiting {
-		return &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
+		return nil, &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
 			detail: fmt.Sprintf("%d of your requests wait for analyses already.", maxWaiting)}
 	}
 	w.waiting[user]++
-	return nil
-}
-
-// leave undoes enter.
-func (w *analysisWaits) leave(user string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting[user]--; w.waiting[user] == 0 {
-		delete(w.waiting, user)
-	}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.waiting[user]--; w.waiting[user] == 0 {
+			delete(w.waiting, user)
+		}
+	}, nil
 }
 
 // wait returns when the state may have changed, or when ctx ends.
 func (w *analysisWaits) wait(ctx context.Context, what watch) {
 	w.mu.Lock()
-	p := w.pollers[what]
-	if p == nil {
-		p = new(poller)
-		p.Context, p.end = context.WithCancel(context.Background())
-		w.pollers[what] = p
-		go w.poll(p, what)
+	changed := w.changed[what]
+	if changed == nil {
+		changed = make(chan struct{})
+		w.changed[what] = changed
+		go w.poll(what, changed)
 	}
-	p.waiting++
 	w.mu.Unlock()
 	select {
 	case <-ctx.Done():
-	case <-p.Done():
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if p.waiting--; p.waiting == 0 {
-		p.end()
+	case <-changed:
 	}
 }
 
-// poll asks for the state until that changes, no request waits, or the database returns an error. A
-// request that comes as poll ends is woken early, and waits again.
-func (w *analysisWaits) poll(p *poller, what watch) {
+// poll asks for the state until it changes, the database returns an error, or maxWait has passed.
+// Requests that still wait then start another poller.
+func (w *analysisWaits) poll(what watch, changed chan struct{}) {
 	const query = `SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND state = $2)`
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	defer cancel()
 	for same := true; same; {
-		pause(p, 200*time.Millisecond)
-		ctx, cancel := context.WithTimeout(p, 2*time.Second)
-		if err := w.db.QueryRow(ctx, query, what.analysis, what.state).Scan(&same); err != nil {
-			same = false // the requests ask by themselves, and answer the error
-		}
-		cancel()
+		pause(ctx, 200*time.Millisecond)
+		err := w.db.QueryRow(ctx, query, what.analysis, what.state).Scan(&same)
+		same = same && err == nil // the requests see the error when they ask themselves
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.pollers, what)
-	p.end()
+	delete(w.changed, what)
+	close(changed)
 }
 
 // fileChange is one file that an analysis found added, changed or removed.

@@ -73,8 +73,6 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
 			coalesce(c.to_path, $5) AS to_path, cardinality(c.paths) AS files, c.deaths`
-	a.dbSlots <- struct{}{}
-	defer func() { <-a.dbSlots }()
 	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
@@ -90,16 +88,14 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		case t.Deaths >= maxDeaths && t.Files > 1:
 			return cutChunk(ctx, a.db, t, nil)
 		}
-		<-a.dbSlots
-		err = a.readFiles(ctx, t, found.files)
-		a.dbSlots <- struct{}{}
-		if err == nil {
-			err = storeChunk(ctx, a.db, t, found)
+		if err := a.readFiles(ctx, t, found.files); err != nil {
+			return err
 		}
-		if err == nil {
-			a.stored.Add(1)
+		if err := storeChunk(ctx, a.db, t, found); err != nil {
+			return err
 		}
-		return err
+		a.stored.Add(1)
+		return nil
 	})
 }
 
@@ -109,6 +105,7 @@ type chunkFile struct {
 	ID     int64 // of its row, or of the row that it will have
 	Known  bool  // it has a row
 	Listed bool  // the walk found it
+	Same   bool  // it need not be read again
 	row    ElevationDatasetFileMeta
 	gone   bool // it has a row, and the file is gone
 }
@@ -155,21 +152,19 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 		ORDER BY 1
 		LIMIT $8`
 	limit := t.Files + maxUnlisted
-	pairs, err := collect[struct {
-		chunkFile
-		Same bool
-	}](ctx, q, "compare files", query, t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit)
-	if len(pairs) == limit {
-		c.cutAt = pairs[len(pairs)/2].Path
+	files, err := collect[chunkFile](ctx, q, "compare files", query,
+		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit)
+	if len(files) == limit {
+		c.cutAt = files[limit/2].Path
 	}
 	c.unchanged = t.Files
-	for _, p := range pairs {
-		if p.Same {
+	for _, f := range files {
+		if f.Same {
 			c.failed++
 			continue
 		}
-		c.files = append(c.files, p.chunkFile)
-		if p.Listed {
+		c.files = append(c.files, f)
+		if f.Listed {
 			c.unchanged--
 		}
 	}

@@ -34,6 +34,7 @@ type entry struct {
 	Size     int64
 	Modified int64 // nanoseconds since 1970
 	Sidecars int64 // a checksum of the files that belong to this one, see neighbours
+	link     bool  // it is a symbolic link
 }
 
 // row returns the row of a file that has not been read. It has no status.
@@ -109,98 +110,109 @@ type walker struct {
 // walk walks the tree below dir; prefix ("" or "a/b/") comes before every path. It returns the error
 // that file or warn returned, or that of ctx.
 func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
-	entries, beside, err := w.list(ctx, dir)
+	names, err := w.list(ctx, dir)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
 		return w.warn(prefix, err)
 	}
-	for _, e := range entries {
-		name, isDir := strings.CutSuffix(e.Path, "/")
-		e.Path = prefix + e.Path
-		switch {
-		case e.Path <= w.after && !(isDir && strings.HasPrefix(w.after, e.Path)):
-		case len(e.Path) > maxPath:
-			err = w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
-		case isDir:
-			err = w.descend(ctx, dir, name, e.Path)
-		default:
-			e.Sidecars = beside.of(name)
-			err = w.file(e)
-		}
-		if err = cmp.Or(err, ctx.Err()); err != nil {
-			return err
+	beside := w.findNeighbours(ctx, dir, names)
+	var found []entry
+	for len(names) > 0 {
+		n := min(len(names), lookBatch)
+		found = append(found, w.look(ctx, dir, names[:n])...)
+		names = names[n:]
+		slices.SortFunc(found, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
+		// A directory sorts as "name/", so it may have to wait for names of the next batch.
+		for len(found) > 0 && ctx.Err() == nil && (len(names) == 0 || found[0].Path < names[0]) {
+			e := found[0]
+			found = found[1:]
+			e.Sidecars = beside.of(e.Path)
+			if err := w.visit(ctx, dir, prefix, e); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
+	return ctx.Err()
 }
 
-// list returns the entries of a directory, sorted by name. The name of a subdirectory ends in "/".
-// An entry that Lstat fails on may be either. It counts as a subdirectory, because that becomes a
-// warning, and the rows at and below it stay.
-func (w *walker) list(ctx context.Context, dir *os.Root) (entries []entry, beside neighbours, err error) {
-	beside = neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
+// visit passes a file on, and walks a subdirectory.
+func (w *walker) visit(ctx context.Context, dir *os.Root, prefix string, e entry) error {
+	name, isDir := strings.CutSuffix(e.Path, "/")
+	e.Path = prefix + e.Path
+	switch {
+	case e.Path <= w.after && !(isDir && strings.HasPrefix(w.after, e.Path)):
+		return nil
+	case len(e.Path) > maxPath:
+		return w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
+	case !isDir:
+		return w.file(e)
+	case strings.Count(e.Path, "/") > maxDepth:
+		return w.warn(e.Path, fmt.Errorf("lies more than %d directories deep", maxDepth))
+	}
+	raw, _ := decodePath(name) // encodeName wrote it, so there is no error
+	below, err := dir.OpenRoot(raw)
+	if err != nil {
+		return w.warn(e.Path, err)
+	}
+	defer below.Close()
+	return w.walk(ctx, below, e.Path)
+}
+
+// list returns the names in a directory as stored, sorted.
+func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err error) {
 	f, err := dir.Open(".")
 	if err != nil {
-		return nil, beside, err
+		return nil, err
 	}
 	defer f.Close()
-	var names []string
 	for err == nil {
 		var some []string
-		some, err = f.Readdirnames(256)
-		names = append(names, some...)
+		some, err = f.Readdirnames(lookBatch)
+		for _, name := range some {
+			names = append(names, encodeName(name))
+		}
 		w.progress.Add(1)
 		err = cmp.Or(ctx.Err(), err)
 	}
 	if err != io.EOF {
-		return nil, beside, err
+		return nil, err
 	}
-	entries = make([]entry, 0, len(names)) // no larger than needed, where there may be a million
-	for batch := range slices.Chunk(names, 256) {
-		infos, errs := w.look(dir, batch)
-		for i, name := range batch {
-			e := entry{Path: encodeName(name)}
-			switch info := infos[i]; {
-			case errors.Is(errs[i], fs.ErrNotExist):
-				continue
-			case errs[i] != nil || info.IsDir():
-				e.Path += "/"
-			default:
-				e.Size, e.Modified = info.Size(), unixNano(info.ModTime())
-				beside.addSidecar(e, info.Mode())
-			}
-			entries = append(entries, e)
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, beside, err
-		}
-	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
-	// A file that is replaced by a rename meanwhile may be listed twice.
-	entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.Path == b.Path })
-	for _, e := range entries {
-		beside.addRaster(e.Path)
-	}
-	return entries, beside, nil
+	slices.Sort(names)
+	return slices.Compact(names), nil // a file that is replaced by a rename meanwhile may be listed twice
 }
 
-// look calls Lstat for each name, for several at a time because a network file system is slow.
-func (w *walker) look(dir *os.Root, names []string) (infos []fs.FileInfo, errs []error) {
+// lookBatch is how many names of a directory are looked at together.
+const lookBatch = 256
+
+// look calls Lstat for each name, for several at a time because a network file system is slow. It
+// leaves out names that are gone, and those that are left when ctx ends. The path of a subdirectory
+// ends in "/". A name that Lstat fails on counts as a subdirectory, because that becomes a warning,
+// and the rows at and below it stay.
+func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry {
 	const atOnce = 16
-	infos, errs = make([]fs.FileInfo, len(names)), make([]error, len(names))
+	entries := make([]entry, len(names))
 	var all sync.WaitGroup
 	for first := range min(atOnce, len(names)) {
 		all.Go(func() {
-			for i := first; i < len(names); i += atOnce {
-				infos[i], errs[i] = dir.Lstat(names[i])
+			for i := first; i < len(names) && ctx.Err() == nil; i += atOnce {
+				raw, _ := decodePath(names[i]) // encodeName wrote it, so there is no error
+				info, err := dir.Lstat(raw)
 				w.progress.Add(1)
+				switch {
+				case errors.Is(err, fs.ErrNotExist):
+				case err != nil || info.IsDir():
+					entries[i].Path = names[i] + "/"
+				default:
+					entries[i] = entry{Path: names[i], Size: info.Size(), Modified: unixNano(info.ModTime()),
+						link: info.Mode().Type() == fs.ModeSymlink}
+				}
 			}
 		})
 	}
 	all.Wait()
-	return infos, errs
+	return slices.DeleteFunc(entries, func(e entry) bool { return e.Path == "" })
 }
 
 // neighbours tells which sidecars and rasters of a directory belong together by their names (see
@@ -209,6 +221,38 @@ func (w *walker) look(dir *os.Root, names []string) (infos []fs.FileInfo, errs [
 type neighbours struct {
 	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
 	rasters  map[string]int64 // by stem, of rasters with a sidecar: a checksum of their names
+}
+
+// findNeighbours looks at the sidecars in a directory, and finds the rasters that they belong to. A
+// sidecar that was written just now, or that is a symbolic link, may change without a change of its
+// size and time, so it has a new checksum each time.
+func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []string) neighbours {
+	n := neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
+	var sidecars []string
+	for _, name := range names {
+		for _, stem := range rasterStems(strings.ToLower(name)) {
+			n.rasters[stem] = 0
+		}
+		if hasExtension(path.Ext(name), sidecarExtensions) {
+			sidecars = append(sidecars, name)
+		}
+	}
+	for batch := range slices.Chunk(sidecars, lookBatch) {
+		for _, e := range w.look(ctx, dir, batch) {
+			sum := checksum(e.Path, e.Size, e.Modified)
+			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
+				sum = rand.Int64()
+			}
+			n.sidecars[stemOf(strings.ToLower(e.Path))] += sum
+		}
+	}
+	for _, name := range names {
+		stem := stemOf(strings.ToLower(name))
+		if _, ok := n.rasters[stem]; ok && hasExtension(path.Ext(name), rasterExtensions) {
+			n.rasters[stem] += checksum(name)
+		}
+	}
+	return n
 }
 
 // stemOf returns a name without its extension.
@@ -221,31 +265,6 @@ func rasterStems(name string) (stems []string) {
 		stems = append(stems, name, stemOf(name)) // dem.tif.ovr belongs to dem.tif
 	}
 	return stems
-}
-
-// addSidecar adds a file if it may be a sidecar. A sidecar that was written just now, or that is a
-// symbolic link, may change without a change of its size and time, so it has a new checksum each time.
-func (n neighbours) addSidecar(e entry, mode fs.FileMode) {
-	name := strings.ToLower(e.Path)
-	for _, stem := range rasterStems(name) {
-		n.rasters[stem] = 0
-	}
-	if !hasExtension(path.Ext(name), sidecarExtensions) {
-		return
-	}
-	if mode.Type() == fs.ModeSymlink || !isSettled(time.Unix(0, e.Modified), time.Now()) {
-		n.sidecars[stemOf(name)] += rand.Int64()
-	} else {
-		n.sidecars[stemOf(name)] += checksum(e.Path, e.Size, e.Modified)
-	}
-}
-
-// addRaster adds a file if it is a raster with a sidecar. The sidecars have to be added before.
-func (n neighbours) addRaster(name string) {
-	stem := stemOf(strings.ToLower(name))
-	if _, ok := n.rasters[stem]; ok && hasExtension(path.Ext(name), rasterExtensions) {
-		n.rasters[stem] += checksum(name)
-	}
 }
 
 // of returns a checksum of the files that a reader may look at beside this one; 0 if there are none.
@@ -269,29 +288,12 @@ func checksum(values ...any) int64 {
 // time too. The times of some file systems are two seconds apart.
 func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
 
-// descend walks the subdirectory of that encoded name, or warns that it cannot.
-func (w *walker) descend(ctx context.Context, parent *os.Root, name, prefix string) error {
-	if strings.Count(prefix, "/") > maxDepth {
-		return w.warn(prefix, fmt.Errorf("lies more than %d directories deep", maxDepth))
-	}
-	raw, err := decodePath(name)
-	if err != nil {
-		return err // unreachable: encodeName wrote it
-	}
-	dir, err := parent.OpenRoot(raw)
-	if err != nil {
-		return w.warn(prefix, err)
-	}
-	defer dir.Close()
-	return w.walk(ctx, dir, prefix)
-}
-
 // fileReader reads the files of a dataset into rows. It keeps the directory of the last file open,
 // because opening a long path from the top for each file halves the speed. One goroutine may use it
 // at a time.
 type fileReader struct {
 	root    *os.Root
-	dir     *os.File // the directory of the last file
+	dir     *os.File // the directory of the last file; nil at first, and after an error
 	dirName string   // "" or "a/b/"
 	name    string   // of the last file in dir
 	header  headerReader
@@ -301,16 +303,8 @@ type fileReader struct {
 
 // close closes the open directories.
 func (fr *fileReader) close() {
-	fr.closeDirectory()
+	fr.dir.Close() // nil is allowed
 	fr.root.Close()
-}
-
-// closeDirectory closes the directory of the last file.
-func (fr *fileReader) closeDirectory() {
-	if fr.dir != nil {
-		fr.dir.Close()
-		fr.dir = nil
-	}
 }
 
 // readEntry reads a file into a row; found is false if nothing has that name any more. The row has
@@ -409,14 +403,12 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	slash := strings.LastIndexByte(raw, '/')
 	dirName, name := raw[:slash+1], raw[slash+1:]
 	if fr.dir == nil || dirName != fr.dirName {
-		fr.closeDirectory()
-		dir, err := fr.root.Open(dirName + ".")
-		if err != nil {
+		fr.dir.Close() // nil is allowed
+		if fr.dir, err = fr.root.Open(dirName + "."); err != nil {
 			return nil, e, err
 		}
-		fr.dir, fr.dirName = dir, dirName
 	}
-	fr.name = name
+	fr.dirName, fr.name = dirName, name
 	return fr.openNamed(name, e.Size > 0)
 }
 

@@ -121,6 +121,32 @@ func TestWalkOrder(t *testing.T) {
 	}
 }
 
+// TestWalkOrderInLargeDirectory: a directory sorts as "name/", also if very many names come between its
+// name and that.
+func TestWalkOrderInLargeDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := []string{"a-/f", "a/f"}
+	for i := range 3 * lookBatch {
+		want = append(want, fmt.Sprintf("a--%04d", i), fmt.Sprintf("a.%04d", i))
+	}
+	slices.Sort(want)
+	for _, path := range want {
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	w := walker{
+		file: func(e entry) error { got = append(got, e.Path); return nil },
+		warn: func(_ string, err error) error { return err },
+	}
+	if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v: %q", err, got)
+	}
+}
+
 // TestWalkDepth: a tree deeper than the limit is warned of, and does not use up file descriptors.
 func TestWalkDepth(t *testing.T) {
 	t.Parallel()

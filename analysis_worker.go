@@ -1,13 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,17 +36,17 @@ type analyzer struct {
 	patience   time.Duration     // how long the file system may take for one answer
 	beforeRead func(path string) // tests set it
 
-	wake    []chan struct{} // one for each goroutine
-	dbSlots chan struct{}   // held while the database is used for a chunk: one slot for each core
-	solo    sync.RWMutex    // held for reading with every chunk, for writing with a suspect
-	waits   *analysisWaits
-	outage  atomic.Bool  // the log says that the database is unavailable
-	hung    atomic.Int64 // abandoned goroutines that have not returned
-	stored  atomic.Int64 // chunks stored by this instance
+	wake   []chan struct{} // one for each goroutine
+	solo   sync.RWMutex    // held for reading with every chunk, for writing with a suspect
+	waits  *analysisWaits
+	outage atomic.Bool  // the database is unavailable, which the log says once
+	hung   atomic.Int64 // abandoned goroutines that have not returned
+	stored atomic.Int64 // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
 const (
+	readers     = 8   // half of the connections of the pool, so that requests have the others
 	maxDeaths   = 3   // of instances that held a chunk; then it is cut, or its only file is at fault
 	maxFailures = 10  // to walk or to store a chunk while the database is available; then the analysis fails
 	maxHung     = 16  // abandoned goroutines, each with a thread; then this instance takes no more work
@@ -54,17 +54,15 @@ const (
 	idlePoll    = time.Second
 )
 
-// newAnalyzer returns an analyzer with four readers a core, because most of them wait where the
-// file system is slow. run starts it.
+// newAnalyzer returns an analyzer. run starts it.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
 	a := &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
 		chunkSize: 1000,
 		patience:  30 * time.Second,
-		dbSlots:   make(chan struct{}, max(2, runtime.GOMAXPROCS(0))),
-		waits:     &analysisWaits{db: db, pollers: map[watch]*poller{}, waiting: map[string]int{}},
+		waits:     &analysisWaits{db: db, changed: map[watch]chan struct{}{}, waiting: map[string]int{}},
 	}
-	for range 1 + 4*cap(a.dbSlots) { // the walker and the readers
+	for range 1 + readers { // the first is the walker's
 		a.wake = append(a.wake, make(chan struct{}, 1))
 	}
 	return a
@@ -90,13 +88,16 @@ func (a *analyzer) run(ctx context.Context) {
 		}
 		all.Go(func() {
 			for ctx.Err() == nil {
-				worked, err := false, error(nil)
 				if a.hung.Load() < maxHung {
-					worked, err = step(ctx)
-					a.logStep(ctx, err)
-				}
-				if worked && err == nil {
-					continue
+					worked, err := step(ctx)
+					if err == nil {
+						a.outage.Store(false)
+					} else if ctx.Err() == nil && !(isUnavailable(err) && a.outage.Swap(true)) {
+						a.log.Error("analysis step failed", "error", err)
+					}
+					if worked && err == nil {
+						continue
+					}
 				}
 				select {
 				case <-ctx.Done():
@@ -107,17 +108,6 @@ func (a *analyzer) run(ctx context.Context) {
 		})
 	}
 	all.Wait()
-}
-
-// logStep logs the error of a step. It logs an outage of the database once, and its end.
-func (a *analyzer) logStep(ctx context.Context, err error) {
-	switch outage := isUnavailable(err); {
-	case ctx.Err() != nil:
-	case err != nil && !(outage && a.outage.Swap(true)):
-		a.log.Error("analysis", "error", err)
-	case err == nil && a.outage.Swap(false):
-		a.log.Info("the database is back")
-	}
 }
 
 // runDetached runs work, which calls the file system, in a goroutine of its own, and passes each
@@ -229,16 +219,16 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
-		for pause(working, idlePoll/2); working.Err() == nil; pause(working, idlePoll/2) {
-			ours := true
+		for ours := true; working.Err() == nil; {
+			pause(working, idlePoll/2)
 			if err := a.db.QueryRow(working, query, t.AnalysisID, t.Token).Scan(&ours); err == nil && !ours {
 				cancel(errNotOurs)
 			}
 		}
 	}()
 	err := do(working)
-	if err != nil && context.Cause(working) == errNotOurs {
-		err = errNotOurs
+	if err != nil {
+		err = cmp.Or(context.Cause(working), err)
 	}
 	return a.settle(ctx, t, err)
 }
@@ -248,17 +238,16 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 // returns the error to be logged.
 func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	const blind = `
-		UPDATE analyses a
-		SET blind = array_append(array_remove(blind, $2), $2),
-			warnings = CASE WHEN $2 = ANY (blind) THEN warnings ELSE (warnings || $3::text)[1:$4] END
-		WHERE id = $1 AND finished_at IS NULL`
+		UPDATE analyses
+		SET blind = array_append(blind, $2), warnings = (array_append(warnings, $3))[1:$4]
+		WHERE id = $1 AND finished_at IS NULL AND $2 <> ALL (blind)`
 	fail, failed := errors.AsType[*failure](err)
 	leave := failed && fail.code == failureUnavailable && !t.Alone // others may see the directory
 	switch {
 	case leave:
 		host, _ := os.Hostname() // "" if unknown
-		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
-			strings.ToValidUTF8(host, "?"), fail.reason)
+		host = strings.ToValidUTF8(host, "?")
+		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s", host, fail.reason)
 		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
 		_, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings)
 	case failed:
@@ -355,10 +344,11 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 
 // chunk is an interval (from, to] of a dataset's paths, with the files that the walk found in it.
 type chunk struct {
-	from     string
-	to       *string // nil: to the end
-	files    []entry
-	warnings []string // of the walk since the chunk before
+	from                      string
+	to                        *string // nil: to the end
+	paths                     []string
+	sizes, modified, sidecars []int64
+	warnings                  []string // of the walk since the chunk before
 }
 
 // walk lists the dataset's directory, from where an earlier walk of the same analysis ended, and
@@ -377,8 +367,9 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func(chunk) error) error {
 	next := chunk{from: t.WalkedTo}
 	w.file = func(e entry) error {
-		next.files = append(next.files, e)
-		if len(next.files) < a.chunkSize {
+		next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
+		next.modified, next.sidecars = append(next.modified, e.Modified), append(next.sidecars, e.Sidecars)
+		if len(next.paths) < a.chunkSize {
 			return nil
 		}
 		full := next
@@ -404,7 +395,7 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 			return err
 		}
 	}
-	if next.from == "" && len(next.files) == 0 && t.Known && !t.emptyIsIntended() {
+	if next.from == "" && len(next.paths) == 0 && t.Known && !t.emptyIsIntended() {
 		return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
 	}
 	return send(next)
@@ -449,22 +440,18 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		VALUES ($1, $2, $3, $4, $5, $6, $7)`
-	paths := make([]string, len(c.files))
-	sizes, modified, sidecars := make([]int64, len(c.files)), make([]int64, len(c.files)), make([]int64, len(c.files))
-	for i, e := range c.files {
-		paths[i], sizes[i], modified[i], sidecars[i] = e.Path, e.Size, e.Modified, e.Sidecars
-	}
+		VALUES ($1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
+			coalesce($7::bigint[], '{}'))`
 	defer a.wakeAll()
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
 			return err
 		}
-		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.files), c.warnings, maxWarnings)
+		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
 		if err != nil {
 			return err
 		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, paths, sizes, modified, sidecars)
+		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified, c.sidecars)
 		return err
 	})
 }

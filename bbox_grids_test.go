@@ -361,7 +361,7 @@ func TestFileReaderBeside(t *testing.T) {
 		write(`odd\name-`+"\xff.tif", string(bare)), write(`odd\name-`+"\xff.tfw", world),
 		write(strings.Repeat("x", 251)+".tif", string(bare)))
 	fr := &fileReader{root: mustOpenRoot(t, dir), now: time.Now}
-	defer fr.closeDirectory()
+	defer fr.close()
 	for path, status := range map[string]string{
 		"sub/a.tif": "no_bbox", "sub/a.tfw": "sidecar", "linked.tif": "no_bbox", "linked.TFW": "sidecar", "alone.tif": "no_georef", "both.tif": "no_bbox", "both.tfw": "sidecar",
 		"out.tif": "unreadable", "dir.tif": "no_georef", `odd\\name-\xff.tif`: "no_bbox", `odd\\name-\xff.tfw`: "sidecar", strings.Repeat("x", 251) + ".tif": "no_georef",
@@ -378,7 +378,7 @@ func TestReadEntry(t *testing.T) {
 	dir := t.TempDir()
 	want := oddFiles(t, dir)
 	fr := &fileReader{root: mustOpenRoot(t, dir), now: func() time.Time { return time.Time{} }}
-	defer fr.closeDirectory()
+	defer fr.close()
 	for path, w := range want {
 		plain, found := fr.readEntry(entry{Path: path})
 		if known, ok := fr.readEntry(entry{Path: path, Size: 1}); !reflect.DeepEqual(known, plain) || ok != found || plain.Status != w[0] {

@@ -60,7 +60,7 @@ func BenchmarkExtents(b *testing.B) {
 		})
 		reader += all(func(paths []string) {
 			fr := &fileReader{root: root, now: time.Now}
-			defer fr.closeDirectory()
+			defer func() { fr.dir.Close() }()
 			for _, path := range paths {
 				if m, _ := fr.readEntry(entry{Path: path, Size: size}); m.Status != fileStatusOK {
 					b.Error(*m.Reason)

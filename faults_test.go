@@ -531,7 +531,6 @@ func TestOutageWhileReading(t *testing.T) {
 	reading, proceed, free := make(chan bool), make(chan bool), make(chan bool)
 	ts := startServer(t, func(s *server) {
 		s.life = 500 * time.Millisecond
-		s.analyzer.dbSlots = make(chan struct{}, len(s.analyzer.wake)) // who claims in vain keeps nobody from storing
 		s.analyzer.beforeRead = func(string) {
 			select {
 			case reading <- true:
@@ -566,13 +565,13 @@ func TestOutageWhileReading(t *testing.T) {
 		allow("false")
 		waitFor(t, "the service to notice", ts.database.down.Load)
 		allow("false") // of a connection that was just being made too
-		before := said("analysis")
+		before := said("analysis step failed")
 		proceed <- true // storing fails, and so does giving back
 		outage := ts.database.outages.Load()
 		for range 20 {
 			c.refused(503, "database_unavailable", "GET", "/health", nil)
 		}
-		if n := said("analysis"); n > before+1 {
+		if n := said("analysis step failed"); n > before+1 {
 			t.Errorf("%d lines about one outage", n-before)
 		}
 		allow("true")
