@@ -2,37 +2,34 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
-// credential is what a request shows to prove who sent it: an access token, whose signature has been
-// checked, or an API token.
+// credential is the proof of identity in a request: the claims of a verified access token, or an
+// API token.
 type credential struct {
-	sessionID string    // of an access token
-	userID    string    // of an access token
-	expiresAt time.Time // of an access token
-	tokenHash []byte    // SHA-256 of an API token; nil for an access token
+	sessionID string
+	userID    string
+	expiresAt time.Time
+	tokenHash []byte // SHA-256 of an API token; nil for an access token
 }
 
-// principal is a signed-in caller: who it is, by which credential, and what that credential may do now.
+// principal is a signed-in caller: who it is, by which credential, and what that credential may do
+// now.
 type principal struct {
 	User         user
 	Kind         string // "session" or "token"
 	CredentialID string // the id of the session or of the API token
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
-	owned        []string // what the user may do: an API token may be narrower
-	unnoted      bool     // the use of the API token has not been noted for a minute
+	owned        []string // what the user may do; an API token may be narrower
+	unnoted      bool     // no use of the API token was noted within the last minute
 }
 
-// holds reports whether the principal may do what needs the permission.
+// holds reports whether the credential has the permission.
 func (p *principal) holds(permission string) bool {
 	return slices.Contains(p.Permissions, permission)
 }
@@ -46,23 +43,21 @@ func (p *principal) lacks(permission string) error {
 	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
 }
 
-// The 401 for a request without a credential, and for one whose credential is not valid. The second does
-// not say why.
+// The 401 for a request without a credential, and for one whose credential is not valid, without
+// the reason.
 var (
-	errNotSignedIn  = &problem{status: http.StatusUnauthorized, code: "not_signed_in", detail: "This needs an access token: Authorization: Bearer …"}
-	errInvalidToken = &problem{status: http.StatusUnauthorized, code: "invalid_token", detail: "The token is invalid or has expired. Sign in again."}
+	errNotSignedIn  = newProblem(http.StatusUnauthorized, "not_signed_in", "This needs an access token: Authorization: Bearer …")
+	errInvalidToken = newProblem(http.StatusUnauthorized, "invalid_token", "The token is invalid or has expired. Sign in again.")
 )
 
-// readCredential returns the credential that the request shows, or the 401. It checks signature and expiry
+// readCredential returns the credential in the request, or the 401. It checks signature and expiry
 // of an access token and the checksum of an API token. It does not ask the database.
 func (s *server) readCredential(r *http.Request) (credential, error) {
-	token, shown := bearerToken(r)
-	if !shown {
+	token, isBearer := bearerToken(r)
+	if !isBearer {
+		var shown bool
 		if token, shown = basicToken(r); !shown {
 			return credential{}, errNotSignedIn
-		}
-		if !strings.HasPrefix(token, apiTokenPrefix) {
-			return credential{}, errInvalidToken
 		}
 	}
 	if strings.HasPrefix(token, apiTokenPrefix) {
@@ -73,7 +68,7 @@ func (s *server) readCredential(r *http.Request) (credential, error) {
 		return credential{tokenHash: hash}, nil
 	}
 	claims, err := s.keys.Load().verifyAccess(token, s.now())
-	if err != nil {
+	if err != nil || !isBearer {
 		return credential{}, errInvalidToken
 	}
 	return credential{sessionID: claims.SessionID, userID: claims.Subject, expiresAt: time.Unix(claims.ExpiresAt, 0).UTC()}, nil
@@ -89,8 +84,9 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 	return token, strings.EqualFold(scheme, "Bearer")
 }
 
-// basicToken returns the password of HTTP Basic (RFC 7617), on GET and HEAD only. It is for programs that
-// can send nothing else. The caller must refuse any password that is not an API token.
+// basicToken returns the password of HTTP Basic (RFC 7617), on GET and HEAD only: browsers send it
+// by themselves, also from other sites' pages. The caller must refuse a password that is not an API
+// token.
 func basicToken(r *http.Request) (token string, shown bool) {
 	method := r.Method
 	if original := r.Header.Get("X-Original-Method"); original != "" && r.URL.Path == verifyPath {
@@ -103,64 +99,48 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	return token, shown
 }
 
-// The columns of a principal, of the table users under the name u. findPrincipal scans them.
-const principalColumns = `
-	u.id::text, u.username, u.email, u.display_name, u.status, u.created_at, u.updated_at, u.last_login_at,
-	ARRAY(
-		SELECT r.name
-		FROM user_roles ur
-		JOIN roles r ON r.id = ur.role_id
-		WHERE ur.user_id = u.id
-	),
-	ARRAY(
-		SELECT rp.permission
-		FROM user_roles ur
-		JOIN role_permissions rp ON rp.role_id = ur.role_id
-		WHERE ur.user_id = u.id
-	)`
-
-// getPrincipal returns who holds the credential and what it may do now, or errInvalidToken where the
-// session or API token has ended or expired or its user is not active. Every signed-in request asks this
-// once, in one statement, and nothing of the answer outlives the request: so a logout, a disabled user, a
-// removed role and a revoked token act at once on every instance.
+// getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the
+// session or API token has ended or expired or its user is not active. Every signed-in request asks
+// this once, in one statement, and forgets the answer: a logout, a disabled user, a removed role
+// and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, c credential) (*principal, error) {
+	const columns = userColumns + `,
+		ARRAY(
+			SELECT rp.permission
+			FROM user_roles ur
+			JOIN role_permissions rp ON rp.role_id = ur.role_id
+			WHERE ur.user_id = u.id
+		) AS grants`
 	const bySession = `
-		SELECT s.id::text, NULL::text[], least(s.idle_expires_at, s.expires_at), false,` + principalColumns + `
+		SELECT s.id::text AS credential_id, $3::timestamptz AS ends, NULL::text[] AS narrowed, false AS unnoted,` + columns + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
-		SELECT t.id::text, t.permissions, t.expires_at,
-			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute',` + principalColumns + `
+		SELECT t.id::text AS credential_id, t.expires_at AS ends, t.permissions AS narrowed,
+			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS unnoted,` + columns + `
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 AND t.expires_at > now() AND u.status = 'active'`
-	p := &principal{Kind: "session"}
-	var narrowed, grants []string
-	row := pgx.Row(nil)
-	if c.tokenHash == nil {
-		row = q.QueryRow(ctx, bySession, c.sessionID, c.userID)
-	} else {
-		p.Kind = "token"
-		row = q.QueryRow(ctx, byToken, c.tokenHash)
+	kind, query, args := "session", bySession, []any{c.sessionID, c.userID, c.expiresAt}
+	if c.tokenHash != nil {
+		kind, query, args = "token", byToken, []any{c.tokenHash}
 	}
-	u := &p.User
-	err := row.Scan(&p.CredentialID, &narrowed, &p.ExpiresAt, &p.unnoted, &u.ID, &u.Username, &u.Email, &u.DisplayName, &u.Status,
-		&u.CreatedAt, &u.UpdatedAt, &u.LastLoginAt, &u.Roles, &grants)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, errInvalidToken
-	}
+	found, err := collectOne[struct {
+		user
+		CredentialID     string
+		Ends             time.Time
+		Narrowed, Grants []string
+		Unnoted          bool
+	}](ctx, q, errInvalidToken, "get principal", query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("get principal: %w", err)
+		return nil, err
 	}
-	slices.Sort(u.Roles)
-	p.owned = effectivePermissions(u.Roles, grants)
-	p.Permissions = p.owned
-	if c.tokenHash == nil {
-		p.ExpiresAt = c.expiresAt
-		return p, nil
+	owned := effectivePermissions(found.Roles, found.Grants)
+	p := &principal{found.user, kind, found.CredentialID, found.Ends, owned, owned, found.Unnoted}
+	if kind == "token" {
+		p.Permissions = slices.DeleteFunc(slices.Clone(owned), func(held string) bool { return !slices.Contains(found.Narrowed, held) })
 	}
-	p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), func(held string) bool { return !slices.Contains(narrowed, held) })
 	return p, nil
 }

@@ -147,11 +147,11 @@ func TestTabsWakeUp(t *testing.T) {
 	other := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	instances := []client{ts.client(), other.client()}
 	id := ts.addUser("ada", datasetRead)
-	version := must(getCredentials(context.Background(), ts.db, "ada")).version
+	version := must(findCredentials(context.Background(), ts.db, "ada")).Version
 	const browsers, atOnce, tabs = 200, 25, 6
 	way := func() { pause(t.Context(), rand.N(100*time.Millisecond)) } // the network, which is slow
 	browser := func() {
-		sess := must(createSession(context.Background(), ts.db, id, version, "", "", ts.cfg))
+		sess := must(insertSession(context.Background(), ts.db, id, version, "", "", ts.cfg))
 		var jar sync.Mutex
 		cookie := ts.keys.Load().keys[0].signRefresh(sess.SessionID, sess.Generation)
 		var wg sync.WaitGroup

@@ -27,8 +27,7 @@ func commands() map[string]func(context.Context, operation) error {
 		"user disable": userCommand("user disable", status(statusDisabled)),
 		"user enable":  userCommand("user enable", status(statusActive)),
 		"user end-sessions": userCommand("user end-sessions", func(ctx context.Context, tx pgx.Tx, u user) error {
-			_, err := endUserSessions(ctx, tx, operatorActor(), u.ID, "")
-			return err
+			return endUserSessions(ctx, tx, operatorActor(), u.ID, "")
 		}),
 		"user revoke": userCommand("user revoke", func(ctx context.Context, tx pgx.Tx, u user) error {
 			if err := endEverything(ctx, tx, operatorActor(), u); err != nil {

@@ -232,8 +232,7 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		_, err := endUserSessions(ctx, tx, by, target.ID, "")
-		return err
+		return endUserSessions(ctx, tx, by, target.ID, "")
 	}))
 }
 
