@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 
@@ -101,12 +98,11 @@ const auditContent = `
 // content, each preceded by its length. The kind keeps the seal of a row from passing for a
 // checkpoint.
 func (k key) sealMAC(kind string, before []byte, content string) []byte {
-	mac := hmac.New(sha256.New, k.audit)
+	var message []byte
 	for _, part := range []string{kind, string(before), content} {
-		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		io.WriteString(mac, part)
+		message = append(binary.BigEndian.AppendUint64(message, uint64(len(part))), part...)
 	}
-	return mac.Sum(nil)
+	return hmacSHA256(k.audit, message)
 }
 
 // auditHead returns the written form of a seal, its number and its MAC. The log up to a head that
@@ -131,14 +127,11 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last
 		ORDER BY l.id
 		LIMIT 1000`
 	const newest = `
-		SELECT seq, mac
-		FROM audit_seals
-		ORDER BY seq DESC
-		LIMIT 1`
-	const isThere = `
-		SELECT $1::bigint = 0 OR EXISTS (
-			SELECT FROM audit_seals WHERE seq = $1 AND mac = $2 OR seq > $1 AND checkpoint IS NOT NULL
-		)`
+		SELECT coalesce(max(seq), 0), (SELECT mac FROM audit_seals ORDER BY seq DESC LIMIT 1),
+			$1::bigint = 0 OR EXISTS (
+				SELECT FROM audit_seals WHERE seq = $1 AND mac = $2 OR seq > $1 AND checkpoint IS NOT NULL
+			)
+		FROM audit_seals`
 	const add = `
 		WITH sealed AS (
 			INSERT INTO audit_seals (seq, audit_id, kid, mac)
@@ -149,7 +142,7 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last
 		WHERE audit_id = ANY ($2)`
 	last = known
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		var ours, there bool
+		var ours, isThere bool
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&ours); err != nil || !ours {
 			return err
 		}
@@ -160,15 +153,12 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last
 		if err != nil || len(rows) == 0 {
 			return err
 		}
-		if err := tx.QueryRow(ctx, isThere, known.seq, known.mac).Scan(&there); err != nil {
-			return fmt.Errorf("look for the last seal: %w", err)
-		}
-		if !there {
-			return fmt.Errorf("the audit log was tampered with: the seal %s is gone", auditHead(known.seq, known.mac))
-		}
 		var next seal
-		if err := tx.QueryRow(ctx, newest).Scan(&next.seq, &next.mac); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if err := tx.QueryRow(ctx, newest, known.seq, known.mac).Scan(&next.seq, &next.mac, &isThere); err != nil {
 			return fmt.Errorf("read the last seal: %w", err)
+		}
+		if !isThere {
+			return fmt.Errorf("the audit log was tampered with: the seal %s is gone", auditHead(known.seq, known.mac))
 		}
 		var seqs, ids []int64
 		var macs [][]byte

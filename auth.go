@@ -55,7 +55,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-	if _, answered := errors.AsType[*problem](err); err != nil && !answered { // our own fault does not count
+	if _, answered := errors.AsType[*problem](err); err != nil && !answered { // a fault does not count
 		err = errors.Join(err, counted.forgive(ctx, s.db))
 	}
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if right && found.Status == statusActive {
-		sess, u, err := s.createSession(r, found)
+		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.cfg)
 		if err == nil {
 			s.rehash(r, found, in.Password)
 			return s.writeTokens(w, u, sess)
@@ -90,7 +90,8 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		}
 		right = false // the password or the status was changed while we hashed
 	}
-	refused, target := newProblem(http.StatusUnauthorized, "invalid_credentials", "The user name or the password is wrong."), ""
+	target := ""
+	refused := newProblem(http.StatusUnauthorized, "invalid_credentials", "The user name or the password is wrong.")
 	if right && found.Status == statusPending {
 		refused = newProblem(http.StatusForbidden, "account_pending", "The account waits for an administrator's approval.")
 	} else if right {
@@ -208,17 +209,12 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 
 // getMe answers GET /api/v1/auth/me.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
-	type credential struct {
-		Kind      string    `json:"kind"`
-		ID        string    `json:"id"`
-		ExpiresAt time.Time `json:"expires_at"`
-	}
 	p := principalOf(r)
 	return writeJSON(w, http.StatusOK, struct {
 		user
-		Permissions []string   `json:"permissions"`
-		Credential  credential `json:"credential"`
-	}{p.User, p.Permissions, credential{p.Kind, p.CredentialID, p.ExpiresAt}})
+		Permissions []string       `json:"permissions"`
+		Credential  map[string]any `json:"credential"`
+	}{p.User, p.Permissions, map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A

@@ -178,7 +178,7 @@ func findPasswordToken(ctx context.Context, q querier, token string) (user, erro
 
 // createPasswordToken creates the user's only password token: an older one is replaced. The caller
 // holds lockAccess.
-func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (t passwordToken, err error) {
+func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (passwordToken, error) {
 	const query = `
 		INSERT INTO password_tokens (user_id, token_hash, expires_at)
 		VALUES ($1, $2, now() + $3::interval)
@@ -187,7 +187,7 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 			created_at = now(),
 			expires_at = excluded.expires_at
 		RETURNING expires_at`
-	t.PasswordToken = "cairn_pw_" + rand.Text() // 130 random bits
+	t := passwordToken{PasswordToken: "cairn_pw_" + rand.Text()} // 130 random bits
 	if err := tx.QueryRow(ctx, query, userID, hashToken(t.PasswordToken), ttl).Scan(&t.ExpiresAt); err != nil {
 		return t, fmt.Errorf("create password token: %w", err)
 	}

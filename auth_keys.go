@@ -12,9 +12,6 @@ import (
 	"syscall"
 )
 
-// maxKeyFile is the largest key file, in bytes.
-const maxKeyFile = 64 << 10
-
 // loadKeys reads the key file. Only its owner may be able to read it; below credentialsDir, where
 // systemd makes it, so may the group. With create, a missing file is created with one new key.
 func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
@@ -23,7 +20,7 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 			return nil, fmt.Errorf("create key file: %w", err)
 		}
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for the writer of a named pipe
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not hang on a named pipe
 	if err != nil {
 		return nil, fmt.Errorf("open key file: %w", err)
 	}
@@ -36,12 +33,13 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
 		forbidden = 0o007
 	}
-	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() || info.Size() > maxKeyFile {
+	const maxSize = 64 << 10
+	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() || info.Size() > maxSize {
 		return nil, fmt.Errorf("key file %s has mode %v and %d bytes: "+
 			"it must be a regular file of at most %d bytes that only its owner can read (chmod 600)",
-			path, info.Mode(), info.Size(), maxKeyFile)
+			path, info.Mode(), info.Size(), maxSize)
 	}
-	content, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	content, err := io.ReadAll(io.LimitReader(f, maxSize))
 	if err != nil {
 		return nil, fmt.Errorf("read key file: %w", err)
 	}

@@ -46,8 +46,10 @@ func (p *principal) lacks(permission string) error {
 // The 401 for a request without a credential, and for one whose credential is not valid, without
 // the reason.
 var (
-	errNotSignedIn  = newProblem(http.StatusUnauthorized, "not_signed_in", "This needs an access token: Authorization: Bearer …")
-	errInvalidToken = newProblem(http.StatusUnauthorized, "invalid_token", "The token is invalid or has expired. Sign in again.")
+	errNotSignedIn = newProblem(http.StatusUnauthorized, "not_signed_in",
+		"This needs an access token: Authorization: Bearer …")
+	errInvalidToken = newProblem(http.StatusUnauthorized, "invalid_token",
+		"The token is invalid or has expired. Sign in again.")
 )
 
 // readCredential returns the credential in the request, or the 401. It checks signature and expiry
@@ -71,7 +73,7 @@ func (s *server) readCredential(r *http.Request) (credential, error) {
 	if err != nil || !isBearer {
 		return credential{}, errInvalidToken
 	}
-	return credential{sessionID: claims.SessionID, userID: claims.Subject, expiresAt: time.Unix(claims.ExpiresAt, 0).UTC()}, nil
+	return credential{claims.SessionID, claims.Subject, time.Unix(claims.ExpiresAt, 0).UTC(), nil}, nil
 }
 
 // bearerToken returns the token of the request's only Authorization header (RFC 6750, section 2.1).
@@ -112,7 +114,8 @@ func getPrincipal(ctx context.Context, q querier, c credential) (*principal, err
 			WHERE ur.user_id = u.id
 		) AS grants`
 	const bySession = `
-		SELECT s.id::text AS credential_id, $3::timestamptz AS ends, NULL::text[] AS narrowed, false AS unnoted,` + columns + `
+		SELECT s.id::text AS credential_id, $3::timestamptz AS ends, '{}'::text[] AS narrowed, false AS unnoted,
+			` + columns + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
@@ -140,7 +143,8 @@ func getPrincipal(ctx context.Context, q querier, c credential) (*principal, err
 	owned := effectivePermissions(found.Roles, found.Grants)
 	p := &principal{found.user, kind, found.CredentialID, found.Ends, owned, owned, found.Unnoted}
 	if kind == "token" {
-		p.Permissions = slices.DeleteFunc(slices.Clone(owned), func(held string) bool { return !slices.Contains(found.Narrowed, held) })
+		isRefused := func(permission string) bool { return !slices.Contains(found.Narrowed, permission) }
+		p.Permissions = slices.DeleteFunc(slices.Clone(owned), isRefused)
 	}
 	return p, nil
 }

@@ -4,13 +4,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -22,10 +23,7 @@ type session struct {
 }
 
 // uuidText returns the text form of a UUID (RFC 9562, section 4).
-func uuidText(id [16]byte) string {
-	h := hex.EncodeToString(id[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
-}
+func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }
 
 // pathUUID returns the path value if it is a canonical UUID, else errNotFound.
 func pathUUID(r *http.Request, name string) (string, error) {
@@ -95,27 +93,10 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 }
 
 // createSession opens a session for a user whose credentials were checked, and returns the user as
-// of now. If the password or the status has changed since, the error is errToken.
-func (s *server) createSession(r *http.Request, found credentials) (sess session, u user, err error) {
-	ctx, by := r.Context(), actorOf(r)
-	err = inTransaction(ctx, s.db, func(tx pgx.Tx) (err error) {
-		if sess, err = insertSession(ctx, tx, found.ID, found.Version, device(r), by.address, s.cfg); err != nil {
-			return err
-		}
-		// A statement of its own sees the changes for which insertSession has waited.
-		if u, err = getUser(ctx, tx, found.ID); err != nil {
-			return err
-		}
-		by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(sess.SessionID)
-		return audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil)
-	})
-	return sess, u, err
-}
-
-// insertSession adds a row for a session if the user is active and the credentials have this
-// version, else it returns errToken. The update locks the user's row, so that a change that commits
-// first is seen, and one that comes later finds the session and ends it.
-func insertSession(ctx context.Context, q querier, userID string, version int64, device, address string, cfg config) (session, error) {
+// of now. If the password or the status has changed since, the error is errToken: the update locks
+// the user's row, so a change that commits first is seen, and a later one ends the session.
+func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
+	cfg config) (sess session, u user, err error) {
 	const query = `
 		WITH u AS (
 			UPDATE users
@@ -129,8 +110,20 @@ func insertSession(ctx context.Context, q querier, userID string, version int64,
 		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS session_expires_at`
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
-	return collectOne[session](ctx, q, errToken, "insert session", query,
-		id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax)
+	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
+		sess, err = collectOne[session](ctx, tx, errToken, "create session", query,
+			id, found.ID, found.Version, device, by.address, cfg.refreshTTL, cfg.sessionMax)
+		if err != nil {
+			return err
+		}
+		// This statement sees the changes for which the update has waited.
+		if u, err = getUser(ctx, tx, found.ID); err != nil {
+			return err
+		}
+		by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(id)
+		return audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil)
+	})
+	return sess, u, err
 }
 
 // The 401 for a session that has ended or never existed, for a refresh token that was replaced, and
@@ -139,7 +132,8 @@ var (
 	errSessionEnded = newProblem(http.StatusUnauthorized, "session_ended", "The session has ended. Sign in again.")
 	errTokenReused  = newProblem(http.StatusUnauthorized, "refresh_token_reused",
 		"This refresh token was used before. The session has been ended; sign in again.")
-	errSessionLost = newProblem(http.StatusUnauthorized, "session_lost", "The server has lost the state of this session. Sign in again.")
+	errSessionLost = newProblem(http.StatusUnauthorized, "session_lost",
+		"The server has lost the state of this session. Sign in again.")
 )
 
 // rotateSession exchanges a generation of a session for the next, in one statement. A generation
@@ -148,7 +142,8 @@ var (
 // the generation replaced last from its replacement. Any other generation is shown by a thief, or
 // by the owner after a thief (RFC 9700, section 4.14.2): it ends the session, and the error is a
 // problem 401, as for a session that has ended.
-func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (session, user, error) {
+func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
+	cfg config) (session, user, error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
 			AND u.id = s.user_id AND u.status = 'active'`
@@ -158,7 +153,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
-			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation ELSE s.generation - 1 END,
+			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation
+				ELSE s.generation - 1 END,
 			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
 			idle_expires_at = least(now() + $3::interval, s.expires_at)
 		FROM users u` + live + `
@@ -166,8 +162,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		RETURNING true AS graced,` + columns
 	const look = `
 		SELECT
-			$2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
-			OR $2 BETWEEN s.burst_generation AND s.generation - 1 AND s.burst_began_at + $3::interval > now() AS graced,` + columns + `
+			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
+				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now()) AS graced,` + columns + `
 		FROM sessions s, users u` + live + `
 		FOR UPDATE OF s`
 	type found struct {
@@ -213,7 +209,7 @@ func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, except st
 
 // endSessions ends the live ones of these sessions and returns how many there were. With a userID
 // other than "" it ends only that user's.
-func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (n int, err error) {
+func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (int, error) {
 	const end = `
 		UPDATE sessions s
 		SET ended_at = now(), end_reason = $3
@@ -221,14 +217,10 @@ func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []
 		WHERE s.id = ANY ($1::uuid[]) AND u.id = s.user_id AND ($2 = '' OR u.id::text = $2)
 			AND s.ended_at IS NULL
 		RETURNING s.id::text, u.username`
-	done, err := collect[struct{ ID, Username string }](ctx, tx, "end sessions", end, ids, userID, action)
-	if err != nil {
-		return 0, err
+	ended, err := collect[struct{ ID, Username string }](ctx, tx, "end sessions", end, ids, userID, action)
+	for _, e := range ended {
+		session := map[string]string{"session": e.ID}
+		err = errors.Join(err, audit(ctx, tx, by, action, "user:"+e.Username, session, nil))
 	}
-	for _, e := range done {
-		if err := audit(ctx, tx, by, action, "user:"+e.Username, map[string]string{"session": e.ID}, nil); err != nil {
-			return 0, err
-		}
-	}
-	return len(done), nil
+	return len(ended), err
 }

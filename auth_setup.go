@@ -39,8 +39,8 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		u := found.user
 		switch {
 		case err == errNotFound:
-			u, err = createUser(ctx, tx, serviceActor(), newUser{username: "admin", status: statusActive, roles: []string{adminRole}})
-			if err != nil {
+			n := newUser{username: "admin", status: statusActive, roles: []string{adminRole}}
+			if u, err = createUser(ctx, tx, serviceActor(), n); err != nil {
 				return err
 			}
 		case err != nil:
@@ -67,7 +67,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		s.log.Info("made the first administrator; the token to set the password is in a file", "user", "admin", "file", file)
 		return nil
 	})
-	if p, ok := errors.AsType[*problem](err); ok { // the name admin is retired: an earlier admin was deleted or renamed
+	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed
 		s.log.Warn(nobodyCanSignIn, "error", p.code)
 		return nil
 	}

@@ -212,7 +212,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := insertSession(ctx, ts.db, id, before.Version, "", "", ts.cfg); !errors.Is(err, errToken) {
+	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg); !errors.Is(err, errToken) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
@@ -233,7 +233,7 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 	outcome := make(chan error)
 	go func() {
-		_, err := insertSession(ctx, ts.db, id, before.Version, "", "", ts.cfg)
+		_, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg)
 		outcome <- err
 	}()
 	waitFor(t, "the login to wait for the row's lock", waits)

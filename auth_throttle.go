@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -16,9 +14,9 @@ import (
 
 // throttleRule limits the attempts that one row of the table throttles counts.
 type throttleRule struct {
-	account, network []byte        // the row's key; a rule that does not count by one of them has it empty
+	account, network []byte        // the row's key; one of them may be empty
 	free             int           // attempts that need not wait for the one before
-	first, longest   time.Duration // the wait after the last free attempt; it doubles with each further one
+	first, longest   time.Duration // the wait after the last free attempt doubles with each further one
 	forgotten        time.Duration // the count restarts after this long without an attempt
 }
 
@@ -26,7 +24,7 @@ type throttleRule struct {
 // address, and no login name that is not an account's.
 type attempt struct {
 	account, network []byte         // account is empty for a registration
-	rules            []throttleRule // in the order of their keys, in which all statements lock the rows
+	rules            []throttleRule // in the order of their keys, in which rows are locked
 }
 
 // newGuess returns a guess at the password of the user who was found under the login name, or of
@@ -35,10 +33,11 @@ type attempt struct {
 // from are heard.
 func (k key) newGuess(found credentials, login string, address netip.Addr) attempt {
 	const day = 24 * time.Hour
-	account, network, none := k.throttleKey("account", found.ID), k.networkKey("network", address), []byte{}
+	account := k.throttleKey("account", found.ID)
 	if found.ID == "" {
 		account = k.throttleKey("name", strings.ToLower(login))
 	}
+	network, none := k.throttleKey("network", clientNetwork(address).String()), []byte{}
 	return attempt{account, network, []throttleRule{
 		{none, network, 100, time.Second, time.Minute, time.Hour},
 		{account, none, 100, day, day, day},
@@ -48,28 +47,19 @@ func (k key) newGuess(found credentials, login string, address netip.Addr) attem
 
 // newRegistration returns a registration from the address.
 func (k key) newRegistration(address netip.Addr) attempt {
-	network, none := k.networkKey("registrations", address), []byte{}
+	network, none := k.throttleKey("registrations", clientNetwork(address).String()), []byte{}
 	return attempt{none, network, []throttleRule{{none, network, 10, time.Minute, time.Hour, 24 * time.Hour}}}
 }
 
 // throttleKey returns the HMAC of a name of that kind.
 func (k key) throttleKey(kind, name string) []byte {
-	mac := hmac.New(sha256.New, k.names)
-	mac.Write([]byte(kind + "\x00" + name))
-	return mac.Sum(nil)
-}
-
-// networkKey returns the throttleKey of the network of an address.
-func (k key) networkKey(kind string, address netip.Addr) []byte {
-	return k.throttleKey(kind, clientNetwork(address).String())
+	return hmacSHA256(k.names, []byte(kind+"\x00"+name))
 }
 
 // clientNetwork returns the part of an address that one client has: an IPv4 address or an IPv6 /64.
 func clientNetwork(address netip.Addr) netip.Addr {
-	if address.Is6() {
-		return netip.PrefixFrom(address, 64).Masked().Addr()
-	}
-	return address
+	network, _ := address.Prefix(min(address.BitLen(), 64)) // fails only for the zero Addr
+	return network.Addr()
 }
 
 // ofAttempt is SQL for the rows of the attempt at the account $1 from the network $2.

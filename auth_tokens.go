@@ -180,9 +180,7 @@ const refreshTokenSize = 1 + 16 + 8 + sha256.Size
 func (k key) signRefresh(session [16]byte, generation int64) string {
 	b := append([]byte{refreshVersion}, session[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(generation))
-	mac := hmac.New(sha256.New, k.refresh)
-	mac.Write(b)
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(b))
+	return base64.RawURLEncoding.EncodeToString(append(b, hmacSHA256(k.refresh, b)...))
 }
 
 // verifyRefresh returns the session and generation that a refresh token names, or errToken. It
@@ -231,9 +229,14 @@ func (ring *keyring) verifyCursor(scope, cursor string) (keys []string, err erro
 
 // encodedMAC returns the HMAC-SHA-256 of the text in base64url.
 func encodedMAC(secret []byte, text string) string {
+	return base64.RawURLEncoding.EncodeToString(hmacSHA256(secret, []byte(text)))
+}
+
+// hmacSHA256 returns the HMAC of a message with SHA-256 (RFC 2104).
+func hmacSHA256(secret, message []byte) []byte {
 	mac := hmac.New(sha256.New, secret)
-	mac.Write([]byte(text))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	mac.Write(message)
+	return mac.Sum(nil)
 }
 
 // apiTokenPrefix begins every API token, so that scanners for leaked secrets recognise one.
