@@ -26,7 +26,7 @@ type apiToken struct {
 const apiTokenColumns = `
 	id::text AS id, name, permissions, created_at, expires_at, last_used_at`
 
-// How long an API token is valid: unless the request says otherwise, and at most.
+// The lifetime of an API token: the default and the maximum.
 const (
 	defaultTokenTTL = 90 * 24 * time.Hour
 	maxTokenTTL     = 366 * 24 * time.Hour
