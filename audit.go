@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"sync"
@@ -18,17 +15,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// actor is who does something, as the audit log has it, and what the credential in use lets him do.
+// actor is the author of a change, as the audit log records it, with the permissions of the
+// credential in use.
 type actor struct {
-	id          *string // of the user; nil where nobody is signed in
+	id          *string // of the user; nil if nobody is signed in
 	name        string
-	credential  string // "session:ID", "token:ID", or "command line"
+	credential  string // "session:ID", "token:ID" or "command line"
 	address     string
 	requestID   string
 	permissions []string
 }
 
-// actorOf is who sent the request.
+// actorOf returns the sender of the request.
 func actorOf(r *http.Request) actor {
 	c := callerOf(r)
 	a := actor{address: c.address.String(), requestID: c.requestID}
@@ -38,12 +36,12 @@ func actorOf(r *http.Request) actor {
 	return a
 }
 
-// operatorActor is who uses the command line. He may do everything.
+// operatorActor returns the user of the command line, who may do everything.
 func operatorActor() actor {
 	return actor{name: "operator", credential: "command line", permissions: permissions()}
 }
 
-// serviceActor is the service itself.
+// serviceActor returns the service itself, which may do everything.
 func serviceActor() actor { return actor{name: "cairn", permissions: permissions()} }
 
 // auditRow is a row of the audit log.
@@ -88,17 +86,17 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	}, func(a auditRow) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// refusals counts what was refused to each caller in the minute at hand, so that one who tries on and on does not
-// fill the audit log.
+// refusals counts the refusals of each caller in the current minute, so that a caller who keeps
+// trying does not fill the audit log.
 type refusals struct {
 	mu     sync.Mutex
-	counts map[string]int64
+	counts map[string]int64 // by the id of the credential; not nil
 }
 
-// maxRefusals is how many refusals of one caller have a row of their own in a minute.
+// maxRefusals is how many refusals of one caller get a row of their own in a minute.
 const maxRefusals = 20
 
-// note counts a refusal, and says whether it is to have a row of its own.
+// note counts a refusal and reports whether it gets a row of its own.
 func (c *refusals) note(caller string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +104,7 @@ func (c *refusals) note(caller string) bool {
 	return c.counts[caller] <= maxRefusals
 }
 
-// audit adds a row for each caller with more, and begins to count anew.
+// audit adds a row for each caller with more refusals than that, and restarts the counts.
 func (c *refusals) audit(ctx context.Context, q querier) error {
 	c.mu.Lock()
 	counts := c.counts
@@ -115,55 +113,57 @@ func (c *refusals) audit(ctx context.Context, q querier) error {
 	var err error
 	for caller, n := range counts {
 		if n > maxRefusals {
-			err = errors.Join(err, audit(ctx, q, serviceActor(), "request.refused", caller, nil, map[string]int64{"more": n - maxRefusals}))
+			more := map[string]int64{"more": n - maxRefusals}
+			err = errors.Join(err, audit(ctx, q, serviceActor(), "request.refused", caller, nil, more))
 		}
 	}
 	return err
 }
 
-// audit adds a row to the audit log, in the transaction of the change that it tells of. target is what
-// was changed, "user:NAME" or the like; before and after are what JSON can hold, or nil. No secret and no
-// login name that is no account's may be in them.
+// audit adds a row to the audit log, in the transaction of the change that it records. target names
+// the changed object, as in "user:NAME"; before and after are values for JSON, or nil. None of them
+// may hold a secret, or a login name that is not an account's.
 func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
 	const query = `
 		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-	if _, err := q.Exec(ctx, query, by.id, by.name, by.credential, by.address, by.requestID, action, target, before, after); err != nil {
-		return fmt.Errorf("audit %s: %w", action, err)
-	}
-	return nil
+	_, err := execute(ctx, q, "audit "+action, query,
+		by.id, by.name, by.credential, by.address, by.requestID, action, target, before, after)
+	return err
 }
 
-// auditContent is what is sealed of a row l: JSON of its columns, and whether before and after hold a value, which
-// JSON alone would not tell from null. It is here, not in the database, whose word it is to prove.
+// auditContent is SQL for the sealed bytes of a row l: JSON of its columns, and whether before and
+// after are SQL nulls, which JSON cannot tell from its own null. It is not a database function,
+// because seals must reveal a tampered database.
 const auditContent = `
-	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id, l.action, l.target,
-		l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
+	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id, l.action,
+		l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
 
-// sealMAC is the MAC of a seal: over the MAC of the one before and what is sealed, each with its length. kind
-// keeps what a row is sealed with from passing for a checkpoint.
-func (k key) sealMAC(kind string, before []byte, what string) []byte {
-	mac := hmac.New(sha256.New, k.audit)
-	for _, part := range []string{kind, string(before), what} {
-		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		io.WriteString(mac, part)
+// sealMAC returns the MAC of a seal: over its kind, the MAC of the seal before and the sealed
+// content, each preceded by its length. The kind keeps the seal of a row from passing for a
+// checkpoint.
+func (k key) sealMAC(kind string, before []byte, content string) []byte {
+	var message []byte
+	for _, part := range []string{kind, string(before), content} {
+		message = append(binary.BigEndian.AppendUint64(message, uint64(len(part))), part...)
 	}
-	return mac.Sum(nil)
+	return hmacSHA256(k.audit, message)
 }
 
-// auditHead is how a seal is written down: its number and its MAC. Who keeps one notices later that what was
-// sealed up to it has been changed or cut off.
+// auditHead returns the written form of a seal, its number and its MAC. The log up to a head that
+// was kept elsewhere cannot be changed or cut off unnoticed.
 func auditHead(seq int64, mac []byte) string { return fmt.Sprintf("%d:%x", seq, mac) }
 
-// seal is a seal that this instance has seen: its number and its MAC.
+// seal is the number and the MAC of a seal. The zero value is before the first.
 type seal struct {
 	seq int64
 	mac []byte
 }
 
-// sealAudit seals what was added to the audit log and is committed, at most a thousand rows, unless another
-// instance is at it, and returns the last seal. Where the one that this instance knows is not there any more, the
-// log has been tampered with, and nothing is sealed: a forgery would look like ours.
+// sealAudit seals up to a thousand committed rows of the audit log, unless another instance is
+// doing so, and returns the last seal that it made, else known. If the seal that this instance
+// knows is gone, the log has been tampered with; then sealAudit fails and seals nothing, since new
+// seals would vouch for the forged log.
 func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last seal, err error) {
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content
@@ -172,12 +172,11 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last
 		ORDER BY l.id
 		LIMIT 1000`
 	const newest = `
-		SELECT seq, mac
-		FROM audit_seals
-		ORDER BY seq DESC
-		LIMIT 1`
-	const isThere = `
-		SELECT EXISTS (SELECT FROM audit_seals WHERE seq = $1 AND mac = $2 OR seq > $1 AND checkpoint IS NOT NULL)`
+		SELECT coalesce(max(seq), 0), (SELECT mac FROM audit_seals ORDER BY seq DESC LIMIT 1),
+			$1::bigint = 0 OR EXISTS (
+				SELECT FROM audit_seals WHERE seq = $1 AND mac = $2 OR seq > $1 AND checkpoint IS NOT NULL
+			)
+		FROM audit_seals`
 	const add = `
 		WITH sealed AS (
 			INSERT INTO audit_seals (seq, audit_id, kid, mac)
@@ -188,28 +187,23 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last
 		WHERE audit_id = ANY ($2)`
 	last = known
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		var ours, there bool
+		var ours, isThere bool
 		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&ours); err != nil || !ours {
 			return err
 		}
 		rows, err := collect[struct {
 			ID      int64
 			Content string
-		}](ctx, tx, "list what is to be sealed", waiting)
+		}](ctx, tx, "list unsealed audit rows", waiting)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
-		if known.seq > 0 {
-			if err := tx.QueryRow(ctx, isThere, known.seq, known.mac).Scan(&there); err != nil {
-				return fmt.Errorf("look for the last seal: %w", err)
-			}
-			if !there {
-				return fmt.Errorf("the audit log was tampered with: the seal %s is gone", auditHead(known.seq, known.mac))
-			}
-		}
 		var next seal
-		if err := tx.QueryRow(ctx, newest).Scan(&next.seq, &next.mac); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if err := tx.QueryRow(ctx, newest, known.seq, known.mac).Scan(&next.seq, &next.mac, &isThere); err != nil {
 			return fmt.Errorf("read the last seal: %w", err)
+		}
+		if !isThere {
+			return fmt.Errorf("the audit log was tampered with: the seal %s is gone", auditHead(known.seq, known.mac))
 		}
 		var seqs, ids []int64
 		var macs [][]byte

@@ -21,7 +21,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		DisplayName string  `json:"display_name"`
 	}
 	if s.cfg.registration == registrationClosed {
-		return &problem{status: http.StatusForbidden, code: "registration_closed", detail: "Accounts are made by an administrator here."}
+		return newProblem(http.StatusForbidden, "registration_closed", "Only an administrator can create accounts here.")
 	}
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
@@ -40,14 +40,13 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 	var hash string
-	err := s.hashCounted(ctx, counted, func() error {
+	err := s.hashCounted(ctx, counted, func() (bool, error) {
 		hash = s.hasher.newHash(in.Password)
-		return nil
+		return false, nil
 	})
 	if err != nil {
 		return err
 	}
-	defer counted.leave()
 	n.passwordHash = &hash
 	var created user
 	err = changeAccess(ctx, s.db, func(tx pgx.Tx) (err error) {
@@ -56,14 +55,18 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
+	if _, answered := errors.AsType[*problem](err); err != nil && !answered { // a fault does not count
+		err = errors.Join(err, counted.forgive(ctx, s.db))
+	}
 	if err != nil {
-		return s.forgiveFault(ctx, counted, err)
+		return err
 	}
 	return writeJSON(w, http.StatusCreated, created)
 }
 
-// login answers POST /api/v1/auth/login. An unknown user, one without a password and a wrong password take the same
-// time and get the same answer; that an account is disabled or pending is told only to who knows its password.
+// login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
+// password take the same time and get the same answer. Only a client that knows the password learns
+// that the account is disabled or pending.
 func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username string `json:"username"`
@@ -72,62 +75,45 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	ctx, by := r.Context(), actorOf(r)
-	found, guess, right, err := s.checkCredentials(r, in.Username, in.Password)
+	found, right, err := s.checkCredentials(r, in.Username, in.Password)
 	if err != nil {
 		return err
 	}
-	defer guess.leave()
-	refused := &problem{status: http.StatusUnauthorized, code: "invalid_credentials", detail: "The user name or the password is wrong."}
-	switch {
-	case !right:
-	case found.status == statusPending:
-		refused = &problem{status: http.StatusForbidden, code: "account_pending", detail: "The account waits for an administrator's approval."}
-	case found.status != statusActive:
-		refused = &problem{status: http.StatusForbidden, code: "account_disabled", detail: "The account is disabled."}
-	default:
-		var sess session
-		var u user
-		err := inTransaction(ctx, s.db, func(tx pgx.Tx) error {
-			sess, err = createSession(ctx, tx, found.userID, found.version, device(r), callerOf(r).address.String(), s.cfg)
-			if err == nil { // by a statement of its own, which sees what createSession waited for
-				u, err = getUser(ctx, tx, found.userID)
-			}
-			if err != nil {
-				return err
-			}
-			by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(sess.SessionID)
-			if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
-				return err
-			}
-			return guess.forgive(ctx, tx)
-		})
+	if right && found.Status == statusActive {
+		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.cfg)
 		if err == nil {
-			s.rehash(ctx, r, found, in.Password)
+			s.rehash(r, found, in.Password)
 			return s.writeTokens(w, u, sess)
 		}
 		if !errors.Is(err, errToken) {
-			return s.forgiveFault(ctx, guess, err)
+			return err
 		}
-		// The password or the status changed while we hashed: refused as a wrong one is.
+		right = false // the password or the status was changed while we hashed
 	}
 	target := ""
-	if found.username != "" {
-		target = "user:" + found.username
+	refused := newProblem(http.StatusUnauthorized, "invalid_credentials", "The user name or the password is wrong.")
+	if right && found.Status == statusPending {
+		refused = newProblem(http.StatusForbidden, "account_pending", "The account waits for an administrator's approval.")
+	} else if right {
+		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	}
-	if err := audit(ctx, s.db, by, "session.login_refused", target, nil, map[string]string{"code": refused.code}); err != nil {
+	if found.Username != "" {
+		target = "user:" + found.Username
+	}
+	code := map[string]string{"code": refused.code}
+	if err := audit(r.Context(), s.db, actorOf(r), "session.login_refused", target, nil, code); err != nil {
 		return err
 	}
 	return refused
 }
 
-// device is what the client says it is, made printable and short.
+// device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
 func device(r *http.Request) string {
 	text := strings.Join(regexp.MustCompile(`[ -~]+`).FindAllString(r.UserAgent(), -1), "")
 	return text[:min(len(text), 200)]
 }
 
-// writeTokens answers with an access token and sets the cookie with the refresh token.
+// writeTokens answers with an access token and sets the refresh cookie.
 func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error {
 	now := s.now()
 	expires := now.Add(s.cfg.accessTTL)
@@ -139,7 +125,8 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	if err != nil {
 		return err
 	}
-	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second)/time.Second))))
+	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
+	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge))
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
@@ -148,8 +135,9 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	}{token, "Bearer", expires.Unix() - now.Unix(), u})
 }
 
-// cookie is the refresh cookie. The prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC
-// 6265bis, section 4.1.3.2), so no neighbouring host can plant one. maxAge is in seconds; negative clears it.
+// cookie returns the refresh cookie. The prefix __Host- makes browsers insist on Secure, Path=/ and
+// no Domain (RFC 6265bis, section 4.1.3.2), so that no neighbouring host can plant one. maxAge is
+// in seconds; a negative one clears the cookie.
 func (s *server) cookie(value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
 		Name:     s.cookieName(),
@@ -162,7 +150,7 @@ func (s *server) cookie(value string, maxAge int) *http.Cookie {
 	}
 }
 
-// cookieName is the one name under which a refresh cookie is written and read.
+// cookieName returns the only name under which a refresh cookie is written and read.
 func (s *server) cookieName() string {
 	if s.cfg.cookieInsecure {
 		return "cairn_refresh"
@@ -170,31 +158,30 @@ func (s *server) cookieName() string {
 	return "__Host-cairn_refresh"
 }
 
-// refresh answers POST /api/v1/auth/refresh: the cookie's token is exchanged for the next one. Each
-// is good once. Shown a second time it is either a lost answer or a parallel tab, which for a short
-// time get the same successor, or it is theft, which ends the session for thief and owner.
+// refresh answers POST /api/v1/auth/refresh: it exchanges the cookie's token for the next one (see
+// rotateSession).
 func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	cookie, err := r.Cookie(s.cookieName())
 	if err != nil {
-		return &problem{status: http.StatusUnauthorized, code: "refresh_token_missing", detail: "There is no refresh cookie."}
+		return newProblem(http.StatusUnauthorized, "refresh_token_missing", "There is no refresh cookie.")
 	}
 	id, generation, err := s.keys.Load().verifyRefresh(cookie.Value)
-	if err != nil {
-		// Not cleared: it may be good where the right key file is.
-		return &problem{status: http.StatusUnauthorized, code: "refresh_token_invalid", detail: "The refresh cookie is not one of ours."}
+	if err != nil { // the cookie stays: it may be valid once the right key file is in place
+		return newProblem(http.StatusUnauthorized, "refresh_token_invalid", "The refresh cookie is not one of ours.")
 	}
 	sess, u, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
 		return s.writeTokens(w, u, sess)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
-		http.SetCookie(w, s.cookie("", -1)) // the session is over
+		http.SetCookie(w, s.cookie("", -1)) // the session has ended
 	}
 	return err
 }
 
-// logout answers POST /api/v1/auth/logout: it ends the sessions that the cookie and the access token
-// name. A cookie of any generation will do: who holds an old one may end the session too.
+// logout answers POST /api/v1/auth/logout: it ends the sessions that the cookies and the access
+// token name. A cookie of any generation will do: the holder of an old one could end the session
+// with a refresh, too.
 func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 	ids := []string{}
 	for _, cookie := range r.CookiesNamed(s.cookieName()) {
@@ -207,7 +194,7 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 			ids = append(ids, claims.SessionID)
 		}
 	}
-	if len(ids) > 0 {
+	if len(ids) > 0 { // a logout of nothing does not need the database
 		err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 			_, err := endSessions(r.Context(), tx, actorOf(r), "session.logout", ids, "")
 			return err
@@ -217,27 +204,21 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	http.SetCookie(w, s.cookie("", -1))
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return writeDone(w, nil)
 }
 
 // getMe answers GET /api/v1/auth/me.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
-	type shownCredential struct {
-		Kind      string    `json:"kind"`
-		ID        string    `json:"id"`
-		ExpiresAt time.Time `json:"expires_at"`
-	}
 	p := principalOf(r)
 	return writeJSON(w, http.StatusOK, struct {
 		user
-		Permissions []string        `json:"permissions"`
-		Credential  shownCredential `json:"credential"`
-	}{p.User, p.Permissions, shownCredential{p.Kind, p.CredentialID, p.ExpiresAt}})
+		Permissions []string       `json:"permissions"`
+		Credential  map[string]any `json:"credential"`
+	}{p.User, p.Permissions, map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
 }
 
-// updateMe answers PATCH /api/v1/auth/me: one's own display name; and e-mail address, which is a way to
-// log in, and so asks for the password.
+// updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
+// new address needs the password, because users log in with it.
 func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		DisplayName     *string `json:"display_name"`
@@ -247,7 +228,6 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(w, r, &in); err != nil {
 		return err
 	}
-	me := principalOf(r).User
 	c := userChange{Email: in.Email, DisplayName: in.DisplayName}
 	if err := c.check(); err != nil {
 		return err
@@ -259,12 +239,12 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	}
 	var after user
 	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		before, err := getUser(ctx, tx, me.ID)
+		before, err := getUser(ctx, tx, *by.id)
 		if err == nil {
 			err = changeUser(ctx, tx, by, before, c)
 		}
 		if err == nil {
-			after, err = getUser(ctx, tx, me.ID)
+			after, err = getUser(ctx, tx, *by.id)
 		}
 		return err
 	})
@@ -274,18 +254,17 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, after)
 }
 
-// verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on: who
-// the caller is, if he is signed in and has the permission and the role asked for.
+// verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.
+// It names the caller if the caller has the permission and the role in the query.
 func (s *server) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	p, query := principalOf(r), r.URL.Query()
 	if permission := optional(query, "permission"); permission != nil && !p.holds(*permission) {
 		return p.lacks(*permission)
 	}
 	if role := optional(query, "role"); role != nil && !slices.Contains(p.User.Roles, *role) {
-		return &problem{status: http.StatusForbidden, code: "role_missing", detail: "This needs another role."}
+		return newProblem(http.StatusForbidden, "role_missing", "This needs another role.")
 	}
 	w.Header().Set("X-Cairn-User", p.User.Username)
 	w.Header().Set("X-Cairn-Roles", strings.Join(p.User.Roles, ","))
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return writeDone(w, nil)
 }

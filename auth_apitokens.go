@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -24,7 +26,7 @@ type apiToken struct {
 const apiTokenColumns = `
 	id::text AS id, name, permissions, created_at, expires_at, last_used_at`
 
-// How long an API token is good, if nothing else is asked for and at most.
+// The lifetime of an API token: the default and the maximum.
 const (
 	defaultTokenTTL = 90 * 24 * time.Hour
 	maxTokenTTL     = 366 * 24 * time.Hour
@@ -35,14 +37,14 @@ func (s *server) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	return s.writeAPITokens(w, r, principalOf(r).User.ID)
 }
 
-// writeAPITokens answers with a user's API tokens that have not expired, in the order of their names.
+// writeAPITokens answers with a user's unexpired API tokens in the order of their names.
 func (s *server) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]apiToken, error) {
 		return listAPITokens(r.Context(), s.db, userID, after[0], limit)
 	}, func(t apiToken) []string { return []string{t.Name} })
 }
 
-// createOwnToken answers POST /api/v1/auth/tokens. The secret is in this answer and nowhere else.
+// createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret.
 func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name            string     `json:"name"`
@@ -54,10 +56,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	now := s.now()
-	expires := now.Add(defaultTokenTTL)
-	if in.ExpiresAt != nil {
-		expires = *in.ExpiresAt
-	}
+	expires := *cmp.Or(in.ExpiresAt, new(now.Add(defaultTokenTTL)))
 	var v invalid
 	checkAPIToken(&v, in.Name, in.Permissions, now, expires)
 	if err := v.err(); err != nil {
@@ -85,7 +84,8 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	}{created, secret})
 }
 
-// endOwnTokens answers DELETE /api/v1/auth/tokens, and with an id in the path only that one's.
+// endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
+// that token.
 func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	var only *string
 	if r.PathValue("id") != "" {
@@ -95,15 +95,13 @@ func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 		}
 		only = &id
 	}
-	var ended []string
-	err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) (err error) {
-		ended, err = deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
-		if err == nil && only != nil && len(ended) == 0 {
+	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
+		n, err := deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
+		if err == nil && only != nil && n == 0 {
 			return errNotFound
 		}
 		return err
-	})
-	return writeDone(w, err)
+	}))
 }
 
 // checkAPIToken notes what is wrong with a new API token.
@@ -111,13 +109,17 @@ func checkAPIToken(v *invalid, name string, granted []string, now, expires time.
 	v.check(isLine(name, 1, 100), "name", "malformed", "must be one line of 1 to 100 characters")
 	v.check(len(granted) > 0, "permissions", "missing", "must name what the token may do")
 	for _, permission := range granted {
-		v.check(slices.Contains(permissions(), permission), "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+		known := slices.Contains(permissions(), permission)
+		v.check(known, "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
 	}
-	v.check(expires.After(now) && !expires.After(now.Add(maxTokenTTL)), "expires_at", "out_of_range", "must be in the future, at most a year ahead")
+	inRange := expires.After(now) && !expires.After(now.Add(maxTokenTTL))
+	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// createAPIToken makes an API token with its secret. A name that the owner has used is a problem 409.
-func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string, expires time.Time) (t apiToken, secret string, err error) {
+// createAPIToken creates an API token and returns it with its secret. If the owner has a token of
+// that name, the error is a problem 409.
+func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string,
+	expires time.Time) (t apiToken, secret string, err error) {
 	const query = `
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
 		VALUES ($1, $2, $3, $4, $5)
@@ -126,7 +128,7 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name s
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query, owner.ID, name, hash, granted, expires)
 	if isUniqueViolation(err, "api_tokens_name_key") {
-		return t, "", &problem{status: http.StatusConflict, code: "name_taken", detail: "There is a token of that name."}
+		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}
 	if err != nil {
 		return t, "", err
@@ -134,7 +136,8 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name s
 	return t, secret, audit(ctx, tx, by, "token.create", "user:"+owner.Username, nil, t)
 }
 
-// listAPITokens returns a user's API tokens that have not expired, in the order of their names.
+// listAPITokens returns up to limit of a user's unexpired API tokens after a name, in the order of
+// names.
 func listAPITokens(ctx context.Context, q querier, userID, after string, limit int) ([]apiToken, error) {
 	const query = `
 		SELECT ` + apiTokenColumns + `
@@ -145,27 +148,21 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
 }
 
-// deleteAPITokens ends one API token of the owner, or all, and returns the ids of those that were there.
-func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) ([]string, error) {
+// deleteAPITokens ends the owner's API token with that id, or all if id is nil, and returns how
+// many it ended.
+func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) (int, error) {
 	const query = `
 		DELETE FROM api_tokens
 		WHERE user_id = $1 AND ($2::uuid IS NULL OR id = $2)
 		RETURNING ` + apiTokenColumns
 	ended, err := collect[apiToken](ctx, tx, "end API tokens", query, owner.ID, id)
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
 	for _, t := range ended {
-		ids = append(ids, t.ID)
-		if err := audit(ctx, tx, by, "token.end", "user:"+owner.Username, t, nil); err != nil {
-			return nil, err
-		}
+		err = errors.Join(err, audit(ctx, tx, by, "token.end", "user:"+owner.Username, t, nil))
 	}
-	return ids, nil
+	return len(ended), err
 }
 
-// noteTokenUse writes when an API token was last used, at most once a minute.
+// noteTokenUse stores that an API token was used now, at most once a minute.
 func noteTokenUse(ctx context.Context, q querier, id string) error {
 	const query = `
 		UPDATE api_tokens

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -11,82 +10,76 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// credentials is what a login is checked against; the zero value for an unknown user.
+// credentials is what a login is checked against. The zero value is for an unknown user.
 type credentials struct {
-	userID       string
-	username     string
-	passwordHash *string
-	status       string
-	version      int64 // rises with every change of password or status
+	user
+	PasswordHash *string
+	Version      int64 // rises with every change of password or status
 }
 
-// getCredentials looks a login name up: as an e-mail address if it holds an @, else as a user name.
-func getCredentials(ctx context.Context, q querier, login string) (credentials, error) {
+// findCredentials looks up a user name or e-mail address. Only an address has an @, so both never
+// match.
+func findCredentials(ctx context.Context, q querier, login string) (credentials, error) {
 	const query = `
-		SELECT id::text, username, password_hash, status, credential_version
-		FROM users
-		WHERE `
-	column, value := "username", ""
-	if address, ok := normalizeEmail(login); ok {
-		column, value = "email", address
-	} else if name, ok := normalizeUsername(login); ok {
-		value = name
+		SELECT ` + userColumns + `, u.password_hash, u.credential_version AS version
+		FROM users u
+		WHERE u.username = $1 OR u.email = $1`
+	value, ok := normalizeUsername(login)
+	if !ok {
+		if value, ok = normalizeEmail(login); !ok {
+			value = "" // nobody's
+		}
 	}
-	var c credentials
-	err := q.QueryRow(ctx, query+column+" = $1", value).Scan(&c.userID, &c.username, &c.passwordHash, &c.status, &c.version)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return credentials{}, fmt.Errorf("get credentials: %w", err)
+	found, err := collect[credentials](ctx, q, "find credentials", query, value)
+	if err != nil || len(found) == 0 {
+		return credentials{}, err
 	}
-	return c, nil
+	return found[0], nil
 }
 
-// rehash stores a password under stronger parameters, if it was stored under weaker ones. The login that it follows
-// succeeds even if this fails.
-func (s *server) rehash(ctx context.Context, r *http.Request, found credentials, password string) {
+// rehash stores a password under stronger parameters if it was stored under weaker ones. The login
+// before it succeeds even if this fails.
+func (s *server) rehash(r *http.Request, found credentials, password string) {
 	const query = `
 		UPDATE users
 		SET password_hash = $3
 		WHERE id = $1
 			AND password_hash = $2`
-	if !s.hasher.isWeak(*found.passwordHash) {
+	if !s.hasher.isWeak(*found.PasswordHash) {
 		return
 	}
-	err := s.hasher.withCore(ctx, func() error {
-		_, err := s.db.Exec(ctx, query, found.userID, *found.passwordHash, s.hasher.newHash(password))
-		return err
-	})
+	hash, err := s.hasher.hash(r.Context(), password)
+	if err == nil {
+		_, err = s.db.Exec(r.Context(), query, found.ID, *found.PasswordHash, hash)
+	}
 	if err != nil {
-		s.log.Warn("password not hashed anew", "id", callerOf(r).requestID, "error", err)
+		s.log.Warn("password not rehashed", "id", callerOf(r).requestID, "error", err)
 	}
 }
 
-// checkCredentials looks the user up, counts the attempt and says whether the password is right. The caller
-// forgives the attempt if so, and ends it by leave. An unknown user and a wrong password take the same steps.
-func (s *server) checkCredentials(r *http.Request, login, password string) (found credentials, guess *attempt, right bool, err error) {
+// checkCredentials looks the user up, counts the attempt and reports whether the password is right.
+// An unknown user and a wrong password take the same steps.
+func (s *server) checkCredentials(r *http.Request, login, password string) (found credentials, right bool, err error) {
 	ctx := r.Context()
-	if found, err = getCredentials(ctx, s.db, login); err != nil {
-		return found, nil, false, err
+	if found, err = findCredentials(ctx, s.db, login); err != nil {
+		return found, false, err
 	}
-	guess = s.keys.Load().keys[0].newGuess(found, login, callerOf(r).address)
-	err = s.hashCounted(ctx, guess, func() (err error) {
-		right, err = s.hasher.verify(found.passwordHash, password)
-		return err
+	guess := s.keys.Load().keys[0].newGuess(found, login, callerOf(r).address)
+	err = s.hashCounted(ctx, guess, func() (forgiven bool, err error) {
+		right, err = s.hasher.verify(found.PasswordHash, password)
+		return right && found.Status == statusActive, err
 	})
-	return found, guess, right, err
+	return found, right, err
 }
 
-// confirmPassword checks the caller's own password, before what only its owner may do. It counts as an attempt to
-// log in.
+// confirmPassword checks the caller's own password, where a stolen session alone must not do. It
+// counts as an attempt to log in.
 func (s *server) confirmPassword(r *http.Request, password string) (credentials, error) {
-	found, guess, right, err := s.checkCredentials(r, principalOf(r).User.Username, password)
-	if err != nil {
-		return credentials{}, err
+	found, right, err := s.checkCredentials(r, principalOf(r).User.Username, password)
+	if err == nil && !right {
+		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
 	}
-	defer guess.leave()
-	if !right {
-		return credentials{}, &problem{status: http.StatusForbidden, code: "wrong_password", detail: "The current password is wrong."}
-	}
-	return found, s.forgiveFault(r.Context(), guess, guess.forgive(r.Context(), s.db))
+	return found, err
 }
 
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end.
@@ -113,17 +106,16 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		if err := setPassword(ctx, tx, actorOf(r), "password.change", p.User, found.version, hash); err != nil {
+		if err := setPassword(ctx, tx, actorOf(r), "password.change", p.User, found.Version, hash); err != nil {
 			return err
 		}
-		_, err := endUserSessions(ctx, tx, actorOf(r), p.User.ID, p.CredentialID)
-		return err
+		return endUserSessions(ctx, tx, actorOf(r), p.User.ID, p.CredentialID)
 	})
 	return writeDone(w, err)
 }
 
-// resetPassword answers POST /api/v1/auth/password-reset: who holds a password token sets the
-// password, once. All the user's sessions and API tokens end, and so does a siege of the account.
+// resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
+// password, once. It ends all sessions and API tokens of the user, and a siege of the account.
 func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Token       string `json:"token"`
@@ -133,7 +125,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx := r.Context()
-	// Looked at before hashing, so that guessing costs us nothing; used up below.
+	// Looked up before hashing, so that guessing a token costs no hash; used up below.
 	u, err := findPasswordToken(ctx, s.db, in.Token)
 	if err != nil {
 		return err
@@ -167,12 +159,12 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		err = removeIfThere(s.cfg.firstAdminFile())
 	}
 	if err != nil {
-		s.log.Warn("the used token file could not be removed", "error", err)
+		s.log.Warn("used token file not removed", "error", err)
 	}
 	return writeDone(w, nil)
 }
 
-// findPasswordToken returns whose password the token may set; a problem 401 if it is not good (any more).
+// findPasswordToken returns the user whose password the token may set, or a problem 401.
 func findPasswordToken(ctx context.Context, q querier, token string) (user, error) {
 	const query = `
 		SELECT ` + userColumns + `
@@ -180,12 +172,13 @@ func findPasswordToken(ctx context.Context, q querier, token string) (user, erro
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1
 			AND t.expires_at > now()`
-	missing := &problem{status: http.StatusUnauthorized, code: "password_token_invalid", detail: "The token is unknown, used or expired."}
+	missing := newProblem(http.StatusUnauthorized, "password_token_invalid", "The token is unknown, used or expired.")
 	return collectOne[user](ctx, q, missing, "find password token", query, hashToken(token))
 }
 
-// createPasswordToken makes the user's one password token, in place of an older. The caller holds lockAccess.
-func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (t passwordToken, err error) {
+// createPasswordToken creates the user's only password token: an older one is replaced. The caller
+// holds lockAccess.
+func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (passwordToken, error) {
 	const query = `
 		INSERT INTO password_tokens (user_id, token_hash, expires_at)
 		VALUES ($1, $2, now() + $3::interval)
@@ -194,17 +187,17 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 			created_at = now(),
 			expires_at = excluded.expires_at
 		RETURNING expires_at`
-	t.PasswordToken = "cairn_pw_" + rand.Text() // 130 random bits
+	t := passwordToken{PasswordToken: "cairn_pw_" + rand.Text()} // 130 random bits
 	if err := tx.QueryRow(ctx, query, userID, hashToken(t.PasswordToken), ttl).Scan(&t.ExpiresAt); err != nil {
 		return t, fmt.Errorf("create password token: %w", err)
 	}
 	return t, nil
 }
 
-// setPassword stores a new password hash, audited as action, and voids the user's password token. With a version
-// other than 0 it is a problem 409 where the password or status has changed since. The user's row comes before
-// his sessions, which the caller ends next: a login under way waits for it, and then finds that its credentials
-// are old. The caller holds lockAccess.
+// setPassword stores a new password hash, audits it as action and voids the user's password token.
+// With a version other than 0 it returns a problem 409 if the password or status has changed since
+// that version. It locks the user's row before the caller ends the sessions: a login under way
+// waits for the lock, and then finds that its credentials are old. The caller holds lockAccess.
 func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user, version int64, hash string) error {
 	const update = `
 		UPDATE users
@@ -218,7 +211,7 @@ func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user
 		return err
 	}
 	if n == 0 {
-		return &problem{status: http.StatusConflict, code: "password_changed", detail: "The password was changed in the meantime."}
+		return newProblem(http.StatusConflict, "password_changed", "The password was changed in the meantime.")
 	}
 	if err := audit(ctx, tx, by, action, "user:"+u.Username, nil, nil); err != nil {
 		return err
@@ -232,9 +225,9 @@ func voidPasswordToken(ctx context.Context, tx pgx.Tx, userID string) error {
 	return err
 }
 
-// endEverything ends all that a user holds: sessions, API tokens and password tokens.
+// endEverything ends a user's sessions and API tokens, and voids the password token.
 func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	if _, err := endUserSessions(ctx, tx, by, u.ID, ""); err != nil {
+	if err := endUserSessions(ctx, tx, by, u.ID, ""); err != nil {
 		return err
 	}
 	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {
@@ -243,5 +236,5 @@ func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 	return voidPasswordToken(ctx, tx, u.ID)
 }
 
-// firstPasswordTTL is how long the token for a first password is good.
+// firstPasswordTTL is how long the token for a first password is valid.
 const firstPasswordTTL = 72 * time.Hour

@@ -5,21 +5,22 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 )
 
-// loadKeys reads the key file. Others than its owner must not be able to read it; the group may where
-// systemd made it, below credentialsDir. With create, a missing file is made, with one new key.
+// loadKeys reads the key file. Only its owner may be able to read it; below credentialsDir, where
+// systemd makes it, so may the group. With create, a missing file is created with one new key.
 func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	if create {
 		if err := writeNewFile(path, []byte(newKeyLine())); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("create key file: %w", err)
 		}
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not hang on a named pipe
 	if err != nil {
 		return nil, fmt.Errorf("open key file: %w", err)
 	}
@@ -32,15 +33,14 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
 		forbidden = 0o007
 	}
-	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("key file %s has mode %v: it must be a plain file that only its owner can read (chmod 600)", path, info.Mode())
-	}
 	const maxSize = 64 << 10
-	if info.Size() > maxSize {
-		return nil, fmt.Errorf("key file %s has %d bytes, at most %d are read", path, info.Size(), maxSize)
+	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() || info.Size() > maxSize {
+		return nil, fmt.Errorf("key file %s has mode %v and %d bytes: "+
+			"it must be a regular file of at most %d bytes that only its owner can read (chmod 600)",
+			path, info.Mode(), info.Size(), maxSize)
 	}
-	content := make([]byte, info.Size())
-	if _, err := f.ReadAt(content, 0); err != nil && info.Size() > 0 {
+	content, err := io.ReadAll(io.LimitReader(f, maxSize))
+	if err != nil {
 		return nil, fmt.Errorf("read key file: %w", err)
 	}
 	ring, err := parseKeys(content)
@@ -50,14 +50,15 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	return ring, nil
 }
 
-// newKeyLine is a line of the key file with a new random key.
+// newKeyLine returns a line of the key file with a new random key.
 func newKeyLine() string {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails (crypto/rand)
 	return fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
 }
 
-// writeNewFile makes a file of mode 0600 that is on disk once it has its name; os.ErrExist where that is taken.
+// writeNewFile creates a file of mode 0600, whose content is on disk before the file has its name.
+// If the name is taken the error is os.ErrExist.
 func writeNewFile(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, ".new-*") // mode 0600

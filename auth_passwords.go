@@ -17,15 +17,15 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// argonParameters are those of argon2id (RFC 9106). The default, and the least, is that of OWASP's
-// Password Storage Cheat Sheet: 19 MiB, two passes, one lane.
+// argonParameters are the parameters of argon2id (RFC 9106). The default is also the minimum: 19
+// MiB, two passes, one lane, as in OWASP's Password Storage Cheat Sheet.
 type argonParameters struct {
 	memory uint32 // KiB
 	passes uint32
 	lanes  uint8
 }
 
-// String is the form in which a setting and a PHC string have them.
+// String returns the parameters as settings and PHC strings write them.
 func (a argonParameters) String() string {
 	return fmt.Sprintf("m=%d,t=%d,p=%d", a.memory, a.passes, a.lanes)
 }
@@ -39,25 +39,25 @@ func parseArgon(text string) (a argonParameters, err error) {
 	return a, nil
 }
 
-// Lengths in bytes of what argon2id takes and gives.
+// The lengths of the salt and the result of argon2id, in bytes.
 const (
 	argonSaltLen = 16
 	argonKeyLen  = 32
 )
 
-// maxPassword is the longest password in code points.
+// maxPassword is the length of the longest password, in code points.
 const maxPassword = 256
 
-// maxHashesWaiting is how many requests may run a hash or wait for a core, for each core. A hash takes
-// about 20 ms of a core, so the last one waits little more than a second.
+// maxHashesWaiting is how many requests may hash or wait for a core, for each core. A hash takes
+// about 20 ms, so that the last request waits little more than a second.
 const maxHashesWaiting = 64
 
-// passwordHasher makes and compares password hashes, at most one on each core at a time: more would lose
-// throughput and need 19 MiB each.
+// passwordHasher makes and compares password hashes, at most one for each core at a time: more
+// would be slower and need 19 MiB each.
 type passwordHasher struct {
 	argon   argonParameters
-	cores   chan struct{} // holds an element for each hash that runs
-	waiting atomic.Int64  // requests that run a hash or wait for a core
+	cores   chan struct{} // holds an element for each running hash
+	waiting atomic.Int64  // requests that hash or wait for a core
 }
 
 // newPasswordHasher returns a hasher for all cores.
@@ -65,8 +65,8 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon: argon, cores: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
-// withCore runs work, which hashes, when a core is free. If too many wait already, or the time limit of
-// ctx ends first, it returns errBusy.
+// withCore runs work, which hashes, when a core is free. If too many requests wait already, or the
+// time limit of ctx ends first, it returns errBusy.
 func (h *passwordHasher) withCore(ctx context.Context, work func() error) error {
 	defer h.waiting.Add(-1)
 	if h.waiting.Add(1) > int64(maxHashesWaiting*cap(h.cores)) {
@@ -79,7 +79,7 @@ func (h *passwordHasher) withCore(ctx context.Context, work func() error) error 
 	return work()
 }
 
-// hash waits for a core and returns the hash under which a password is stored.
+// hash waits for a core and returns the stored form of a password.
 func (h *passwordHasher) hash(ctx context.Context, password string) (hash string, err error) {
 	err = h.withCore(ctx, func() error {
 		hash = h.newHash(password)
@@ -88,7 +88,7 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (hash string
 	return hash, err
 }
 
-// newHash returns the hash under which a password is stored, as a PHC string. The caller holds a core.
+// newHash returns the stored form of a password, a PHC string. The caller holds a core.
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
@@ -96,39 +96,37 @@ func (h *passwordHasher) newHash(password string) string {
 	return phcString(h.argon, salt, sum)
 }
 
-// phcString is a hash as it is stored, in the PHC string format.
+// phcString returns a hash in the PHC string format.
 func phcString(argon argonParameters, salt, sum []byte) string {
 	return fmt.Sprintf("$argon2id$v=%d$%v$%s$%s", argon2.Version, argon,
 		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(sum))
 }
 
-// parsePHC takes a stored hash apart.
+// parsePHC reads a PHC string that phcString has written.
 func parsePHC(stored string) (argon argonParameters, salt, sum []byte, err error) {
-	malformed := errors.New("a stored password hash is malformed")
 	parts := strings.Split(stored, "$")
-	if len(parts) != 6 || parts[1] != "argon2id" || parts[2] != fmt.Sprintf("v=%d", argon2.Version) {
-		return argon, nil, nil, malformed
+	if len(parts) == 6 {
+		var errSalt, errSum error
+		argon, err = parseArgon(parts[3])
+		salt, errSalt = base64.RawStdEncoding.DecodeString(parts[4])
+		sum, errSum = base64.RawStdEncoding.DecodeString(parts[5])
+		err = errors.Join(err, errSalt, errSum)
 	}
-	if argon, err = parseArgon(parts[3]); err != nil {
-		return argon, nil, nil, malformed
-	}
-	if salt, err = base64.RawStdEncoding.Strict().DecodeString(parts[4]); err != nil {
-		return argon, nil, nil, malformed
-	}
-	if sum, err = base64.RawStdEncoding.Strict().DecodeString(parts[5]); err != nil || len(sum) != argonKeyLen {
-		return argon, nil, nil, malformed
+	if err != nil || len(sum) != argonKeyLen || phcString(argon, salt, sum) != stored {
+		return argon, nil, nil, errors.New("a stored password hash is malformed")
 	}
 	return argon, salt, sum, nil
 }
 
-// isWeak says whether a stored hash was made with less than the parameters of now.
+// isWeak reports whether a stored hash was made with weaker parameters than the current ones.
 func (h *passwordHasher) isWeak(stored string) bool {
 	argon, _, _, err := parsePHC(stored)
 	return err == nil && (argon.memory < h.argon.memory || argon.passes < h.argon.passes)
 }
 
-// verify says whether the password is the one that the hash was made of. No hash (nil), of a user who is
-// unknown or has no password, takes as long as one of the parameters of now, and is false. The caller holds a core.
+// verify reports whether the stored hash was made from the password. Nil, for a user who is unknown
+// or has no password, is hashed all the same, so that the time does not tell. The caller holds a
+// core.
 func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	text := phcString(h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen))
 	if stored != nil {
@@ -142,13 +140,14 @@ func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	return subtle.ConstantTimeCompare(got, want) == 1 && stored != nil, nil
 }
 
-// commonPasswords is common-passwords.txt: its first lines say where it comes from.
+// commonPasswords is common-passwords.txt. Its first lines name its source.
 //
 //go:embed common-passwords.txt
 var commonPasswords string
 
-// checkPassword notes what is wrong with a new password: its length, that many others use it, or that it
-// is one of the account's own names. It is taken as typed, and may be made of anything.
+// checkPassword notes what is wrong with a new password: its length, too many others who use it, or
+// that it is a name of the account. No kind of character is required or forbidden (NIST SP
+// 800-63B-4, section 3.1.1.2).
 func checkPassword(v *invalid, field, password string, least int, username string, email *string, displayName string) {
 	n := utf8.RuneCountInString(password)
 	v.check(n >= least, field, "too_short", fmt.Sprintf("must have at least %d characters", least))
@@ -160,5 +159,6 @@ func checkPassword(v *invalid, field, password string, least int, username strin
 		names = append(names, *email, local)
 	}
 	v.check(!slices.Contains(names, lower), field, "own_name", "must not be a name of the account")
-	v.check(strings.Contains(lower, "\n") || !strings.Contains(commonPasswords, "\n"+lower+"\n"), field, "common", "is one that many people use, and that is tried first")
+	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
+	v.check(!isCommon, field, "common", "is too common")
 }

@@ -13,27 +13,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// credential is what a request shows to prove who sent it: an access token, whose signature has been
-// checked, or an API token.
+// credential is the proof of identity in a request: the claims of a verified access token, or an
+// API token.
 type credential struct {
-	sessionID string    // of an access token
-	userID    string    // of an access token
-	expiresAt time.Time // of an access token
-	tokenHash []byte    // SHA-256 of an API token; nil for an access token
+	sessionID string
+	userID    string
+	expiresAt time.Time
+	tokenHash []byte // SHA-256 of an API token; nil for an access token
 }
 
-// principal is a signed-in caller: who it is, by which credential, and what that credential may do now.
+// principal is a signed-in caller: who it is, by which credential, and what that credential may do
+// now.
 type principal struct {
 	User         user
 	Kind         string // "session" or "token"
 	CredentialID string // the id of the session or of the API token
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
-	owned        []string // what the user may do: an API token may be narrower
-	unnoted      bool     // the use of the API token has not been noted for a minute
+	owned        []string // what the user may do; an API token may be narrower
+	unnoted      bool     // no use of the API token was noted within the last minute
 }
 
-// holds reports whether the principal may do what needs the permission.
+// holds reports whether the credential has the permission.
 func (p *principal) holds(permission string) bool {
 	return slices.Contains(p.Permissions, permission)
 }
@@ -47,23 +48,23 @@ func (p *principal) lacks(permission string) error {
 	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
 }
 
-// The 401 for a request without a credential, and for one whose credential is not valid. The second does
-// not say why.
+// The 401 for a request without a credential, and for one whose credential is not valid, without
+// the reason.
 var (
-	errNotSignedIn  = &problem{status: http.StatusUnauthorized, code: "not_signed_in", detail: "This needs an access token: Authorization: Bearer …"}
-	errInvalidToken = &problem{status: http.StatusUnauthorized, code: "invalid_token", detail: "The token is invalid or has expired. Sign in again."}
+	errNotSignedIn = newProblem(http.StatusUnauthorized, "not_signed_in",
+		"This needs an access token: Authorization: Bearer …")
+	errInvalidToken = newProblem(http.StatusUnauthorized, "invalid_token",
+		"The token is invalid or has expired. Sign in again.")
 )
 
-// readCredential returns the credential that the request shows, or the 401. It checks signature and expiry
+// readCredential returns the credential in the request, or the 401. It checks signature and expiry
 // of an access token and the checksum of an API token. It does not ask the database.
 func (s *server) readCredential(r *http.Request) (credential, error) {
-	token, shown := bearerToken(r)
-	if !shown {
+	token, isBearer := bearerToken(r)
+	if !isBearer {
+		var shown bool
 		if token, shown = basicToken(r); !shown {
 			return credential{}, errNotSignedIn
-		}
-		if !strings.HasPrefix(token, apiTokenPrefix) {
-			return credential{}, errInvalidToken
 		}
 	}
 	if strings.HasPrefix(token, apiTokenPrefix) {
@@ -74,10 +75,10 @@ func (s *server) readCredential(r *http.Request) (credential, error) {
 		return credential{tokenHash: hash}, nil
 	}
 	claims, err := s.keys.Load().verifyAccess(token, s.now())
-	if err != nil {
+	if err != nil || !isBearer {
 		return credential{}, errInvalidToken
 	}
-	return credential{sessionID: claims.SessionID, userID: claims.Subject, expiresAt: time.Unix(claims.ExpiresAt, 0).UTC()}, nil
+	return credential{claims.SessionID, claims.Subject, time.Unix(claims.ExpiresAt, 0).UTC(), nil}, nil
 }
 
 // bearerToken returns the token of the request's only Authorization header (RFC 6750, section 2.1).
@@ -90,8 +91,9 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 	return token, strings.EqualFold(scheme, "Bearer")
 }
 
-// basicToken returns the password of HTTP Basic (RFC 7617), on GET and HEAD only. It is for programs that
-// can send nothing else. The caller must refuse any password that is not an API token.
+// basicToken returns the password of HTTP Basic (RFC 7617), on GET and HEAD only: browsers send it
+// by themselves, also from other sites' pages. The caller must refuse a password that is not an API
+// token.
 func basicToken(r *http.Request) (token string, shown bool) {
 	method := r.Method
 	if original := r.Header.Get("X-Original-Method"); original != "" && r.URL.Path == verifyPath {
@@ -169,14 +171,14 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 	return &userAccess{accessVersions{found.UserVersion, found.AccessVersion}, found.user, effectivePermissions(found.Roles, found.Grants)}, nil
 }
 
-// getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the session
-// or API token has ended or expired or its user is not active. Every signed-in request asks this once. The
-// answer holds the versions under which the user may be cached, so a logout, a disabled user, a removed role
-// and a revoked token act at once on every instance.
+// getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the
+// session or API token has ended or expired or its user is not active. Every signed-in request asks
+// this once. The answer names the versions under which a cached user is valid: a logout, a disabled
+// user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const versions = `u.id::text, u.version, (SELECT version FROM access_version)`
 	const bySession = `
-		SELECT s.id::text, NULL::text[], least(s.idle_expires_at, s.expires_at), false, ` + versions + `
+		SELECT s.id::text, '{}'::text[], $3::timestamptz, false, ` + versions + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
@@ -187,11 +189,11 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 AND t.expires_at > now() AND u.status = 'active'`
-	p, query, args := &principal{Kind: "session"}, bySession, []any{c.sessionID, c.userID}
+	p, query, args := &principal{Kind: "session"}, bySession, []any{c.sessionID, c.userID, c.expiresAt}
 	if c.tokenHash != nil {
 		p.Kind, query, args = "token", byToken, []any{c.tokenHash}
 	}
-	var narrowed []string
+	var narrowed []string // the permissions of an API token
 	var userID string
 	var now accessVersions
 	row := q.QueryRow(ctx, query, args...)
@@ -207,10 +209,9 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		return nil, err
 	}
 	p.User, p.owned, p.Permissions = access.user, access.permissions, access.permissions
-	if c.tokenHash == nil {
-		p.ExpiresAt = c.expiresAt
-	} else {
-		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), func(held string) bool { return !slices.Contains(narrowed, held) })
+	if p.Kind == "token" {
+		isRefused := func(permission string) bool { return !slices.Contains(narrowed, permission) }
+		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isRefused)
 	}
 	return p, nil
 }

@@ -4,30 +4,28 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// session is one login: an access token and a refresh token at a time.
+// session is one login. It has one valid access token and one valid refresh token at a time.
 type session struct {
 	SessionID        [16]byte
-	Generation       int64     // of the refresh token that is good now
+	Generation       int64     // of the valid refresh token
 	SessionExpiresAt time.Time // moves with each refresh, up to a fixed end
 }
 
-// uuidText is the text form of a UUID (RFC 9562, section 4).
-func uuidText(id [16]byte) string {
-	h := hex.EncodeToString(id[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
-}
+// uuidText returns the text form of a UUID (RFC 9562, section 4).
+func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }
 
-// pathUUID reads a UUID of the path. What is none names nothing: 404.
+// pathUUID returns the path value if it is a canonical UUID, else errNotFound.
 func pathUUID(r *http.Request, name string) (string, error) {
 	id := r.PathValue(name)
 	if !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(id) {
@@ -39,7 +37,7 @@ func pathUUID(r *http.Request, name string) (string, error) {
 // sessionView is a session as its owner sees it.
 type sessionView struct {
 	ID         string    `json:"id"`
-	Device     string    `json:"device"` // what the client said it was
+	Device     string    `json:"device"` // the client's User-Agent
 	Address    string    `json:"address"`
 	CreatedAt  time.Time `json:"created_at"`
 	LastUsedAt time.Time `json:"last_used_at"` // the last refresh
@@ -52,7 +50,7 @@ func (s *server) listOwnSessions(w http.ResponseWriter, r *http.Request) error {
 	return s.writeSessions(w, r, principalOf(r).User.ID)
 }
 
-// writeSessions answers with the live sessions of a user, the newest first.
+// writeSessions answers with the live sessions of a user, newest first.
 func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID string) error {
 	const query = `
 		SELECT
@@ -64,18 +62,18 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
 		ORDER BY created_at DESC, id DESC
 		LIMIT $5`
-	return writeList(s, w, r, []string{"infinity", uuidText([16]byte{})}, func(after []string, limit int) ([]sessionView, error) {
-		return collect[sessionView](r.Context(), s.db, "list sessions", query, userID, principalOf(r).CredentialID, after[0], after[1], limit)
+	current, first := principalOf(r).CredentialID, []string{"infinity", uuidText([16]byte{})}
+	return writeList(s, w, r, first, func(after []string, limit int) ([]sessionView, error) {
+		return collect[sessionView](r.Context(), s.db, "list sessions", query, userID, current, after[0], after[1], limit)
 	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
 }
 
-// endOtherSessions answers DELETE /api/v1/auth/sessions: all of one's own but this one.
+// endOtherSessions answers DELETE /api/v1/auth/sessions: it ends the caller's sessions except the
+// current one.
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
-	err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		_, err := endUserSessions(r.Context(), tx, actorOf(r), principalOf(r).User.ID, principalOf(r).CredentialID)
-		return err
-	})
-	return writeDone(w, err)
+	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
+		return endUserSessions(r.Context(), tx, actorOf(r), principalOf(r).User.ID, principalOf(r).CredentialID)
+	}))
 }
 
 // endOwnSession answers DELETE /api/v1/auth/sessions/{id}.
@@ -94,10 +92,11 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
-// createSession opens a session, unless the user's password or status has changed since the credentials were read:
-// errToken. The user's row is locked by the update, so a change that commits first is seen, and one that comes later
-// finds the session and ends it.
-func createSession(ctx context.Context, q querier, userID string, version int64, device, address string, cfg config) (session, error) {
+// createSession opens a session for a user whose credentials were checked, and returns the user as
+// of now. If the password or the status has changed since, the error is errToken: the update locks
+// the user's row, so a change that commits first is seen, and a later one ends the session.
+func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
+	cfg config) (sess session, u user, err error) {
 	const query = `
 		WITH u AS (
 			UPDATE users
@@ -111,22 +110,40 @@ func createSession(ctx context.Context, q querier, userID string, version int64,
 		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS session_expires_at`
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
-	return collectOne[session](ctx, q, errToken, "create session", query, id, userID, version, device, address, cfg.refreshTTL, cfg.sessionMax)
+	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
+		sess, err = collectOne[session](ctx, tx, errToken, "create session", query,
+			id, found.ID, found.Version, device, by.address, cfg.refreshTTL, cfg.sessionMax)
+		if err != nil {
+			return err
+		}
+		// This statement sees the changes for which the update has waited.
+		if u, err = getUser(ctx, tx, found.ID); err != nil {
+			return err
+		}
+		by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(id)
+		return audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil)
+	})
+	return sess, u, err
 }
 
-// The 401 of a session that is over or was never there, and of one that is ended now: an old generation was
-// shown, or one that has not been yet.
+// The 401 for a session that has ended or never existed, for a refresh token that was replaced, and
+// for one that is newer than the database knows.
 var (
-	errSessionEnded = &problem{status: http.StatusUnauthorized, code: "session_ended", detail: "The session has ended. Sign in again."}
-	errTokenReused  = &problem{status: http.StatusUnauthorized, code: "refresh_token_reused", detail: "This refresh token was used before. The session has been ended; sign in again."}
-	errSessionLost  = &problem{status: http.StatusUnauthorized, code: "session_lost", detail: "The server has lost the state of this session. Sign in again."}
+	errSessionEnded = newProblem(http.StatusUnauthorized, "session_ended", "The session has ended. Sign in again.")
+	errTokenReused  = newProblem(http.StatusUnauthorized, "refresh_token_reused",
+		"This refresh token was used before. The session has been ended; sign in again.")
+	errSessionLost = newProblem(http.StatusUnauthorized, "session_lost",
+		"The server has lost the state of this session. Sign in again.")
 )
 
-// rotateSession exchanges a generation of a session for the next, in one statement. A generation that was replaced
-// within the grace period gets the current one: either its answer was lost or several tabs refresh at once. It was so
-// if it was replaced last, or in a burst of refreshes that began within the grace period. An older generation, shown
-// by a thief or by the owner after a thief, ends the session: a problem 401, as for a session that is over.
-func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor, cfg config) (session, user, error) {
+// rotateSession exchanges a generation of a session for the next, in one statement. A generation
+// that was replaced within the grace period gets the current one: an answer was lost, or several
+// tabs refresh at once. The grace period of a burst of refreshes runs from its beginning, that of
+// the generation replaced last from its replacement. Any other generation is shown by a thief, or
+// by the owner after a thief (RFC 9700, section 4.14.2): it ends the session, and the error is a
+// problem 401, as for a session that has ended.
+func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
+	cfg config) (session, user, error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
 			AND u.id = s.user_id AND u.status = 'active'`
@@ -136,7 +153,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
-			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation ELSE s.generation - 1 END,
+			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation
+				ELSE s.generation - 1 END,
 			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
 			idle_expires_at = least(now() + $3::interval, s.expires_at)
 		FROM users u` + live + `
@@ -144,8 +162,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		RETURNING true AS graced,` + columns
 	const look = `
 		SELECT
-			$2 = s.generation - 1 AND s.rotated_at + $3::interval > now() OR
-			$2 BETWEEN s.burst_generation AND s.generation - 1 AND s.burst_began_at + $3::interval > now() AS graced,` + columns + `
+			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
+				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now()) AS graced,` + columns + `
 		FROM sessions s, users u` + live + `
 		FOR UPDATE OF s`
 	type found struct {
@@ -153,7 +171,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		user
 		Graced bool
 	}
-	f, err := collectOne[found](ctx, db, errToken, "rotate session", rotate, id, generation, cfg.refreshTTL, cfg.refreshGrace)
+	f, err := collectOne[found](ctx, db, errToken, "rotate session", rotate,
+		id, generation, cfg.refreshTTL, cfg.refreshGrace)
 	if err != errToken {
 		return f.session, f.user, err
 	}
@@ -173,22 +192,24 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 	return f.session, f.user, cmp.Or(err, refused)
 }
 
-// endUserSessions ends all live sessions of the user but one, and returns their ids.
-func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, but string) (ids []string, err error) {
+// endUserSessions ends all live sessions of the user except one; "" excepts none.
+func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
 	const query = `
-		SELECT array_agg(id::text ORDER BY id)
+		SELECT coalesce(array_agg(id::text ORDER BY id), '{}')
 		FROM sessions
 		WHERE user_id = $1 AND ended_at IS NULL
 			AND id IS DISTINCT FROM nullif($2, '')::uuid`
-	if err := tx.QueryRow(ctx, query, userID, but).Scan(&ids); err != nil {
-		return nil, fmt.Errorf("list live sessions: %w", err)
+	var ids []string
+	if err := tx.QueryRow(ctx, query, userID, except).Scan(&ids); err != nil {
+		return fmt.Errorf("list live sessions: %w", err)
 	}
-	_, err = endSessions(ctx, tx, by, "session.end", ids, userID)
-	return ids, err
+	_, err := endSessions(ctx, tx, by, "session.end", ids, userID)
+	return err
 }
 
-// endSessions ends those of the sessions that live, and returns how many; with a userID only that user's.
-func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (n int, err error) {
+// endSessions ends the live ones of these sessions and returns how many there were. With a userID
+// other than "" it ends only that user's.
+func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (int, error) {
 	const end = `
 		UPDATE sessions s
 		SET ended_at = now(), end_reason = $3
@@ -196,14 +217,10 @@ func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []
 		WHERE s.id = ANY ($1::uuid[]) AND u.id = s.user_id AND ($2 = '' OR u.id::text = $2)
 			AND s.ended_at IS NULL
 		RETURNING s.id::text, u.username`
-	done, err := collect[struct{ ID, Username string }](ctx, tx, "end sessions", end, ids, userID, action)
-	if err != nil {
-		return 0, err
+	ended, err := collect[struct{ ID, Username string }](ctx, tx, "end sessions", end, ids, userID, action)
+	for _, e := range ended {
+		session := map[string]string{"session": e.ID}
+		err = errors.Join(err, audit(ctx, tx, by, action, "user:"+e.Username, session, nil))
 	}
-	for _, e := range done {
-		if err := audit(ctx, tx, by, action, "user:"+e.Username, map[string]string{"session": e.ID}, nil); err != nil {
-			return 0, err
-		}
-	}
-	return len(done), nil
+	return len(ended), err
 }

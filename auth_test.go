@@ -202,7 +202,7 @@ func TestLoginRacesChange(t *testing.T) {
 	ts := startServer(t, nil)
 	id := ts.addUser("ada", datasetRead)
 	ctx := context.Background()
-	before, err := getCredentials(ctx, ts.db, "ada")
+	before, err := findCredentials(ctx, ts.db, "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg); !errors.Is(err, errToken) {
+	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg); !errors.Is(err, errToken) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
@@ -220,7 +220,7 @@ func TestLoginRacesChange(t *testing.T) {
 	waits := func() bool {
 		return ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	}
-	before, err = getCredentials(ctx, ts.db, "ada")
+	before, err = findCredentials(ctx, ts.db, "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 	outcome := make(chan error)
 	go func() {
-		_, err := createSession(ctx, ts.db, id, before.version, "", "", ts.cfg)
+		_, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg)
 		outcome <- err
 	}()
 	waitFor(t, "the login to wait for the row's lock", waits)

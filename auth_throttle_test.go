@@ -107,7 +107,9 @@ func TestThrottle(t *testing.T) {
 func TestThrottleRules(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	network, account, both, registration := guessRules()[0], guessRules()[1], guessRules()[2], registrationRules()[0]
+	k, address := ts.keys.Load().keys[0], netip.MustParseAddr("198.51.100.1")
+	guess := k.newGuess(credentials{}, "ada", address).rules
+	network, account, both, registration := guess[0], guess[1], guess[2], k.newRegistration(address).rules[0]
 	for _, test := range []struct {
 		name   string
 		rule   throttleRule
@@ -138,8 +140,8 @@ func TestThrottleRules(t *testing.T) {
 	} {
 		ts.exec(`TRUNCATE throttles`)
 		ts.exec(`INSERT INTO throttles (account, network, attempts, last_at, expires_at) VALUES ('a', 'b', $1, now() - $2::interval, now())`, test.before, test.ago)
-		test.rule.byAccount, test.rule.byNetwork = true, true
-		a := &attempt{rules: []throttleRule{test.rule}, account: []byte("a"), network: []byte("b")}
+		test.rule.account, test.rule.network = []byte("a"), []byte("b")
+		a := attempt{test.rule.account, test.rule.network, []throttleRule{test.rule}}
 		if err := a.count(t.Context(), ts.db); err != nil {
 			t.Fatal(err)
 		}

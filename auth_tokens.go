@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
@@ -15,39 +13,39 @@ import (
 	"fmt"
 	"hash/crc32"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
 
-// tokenIssuer is both iss and aud of our access tokens: Cairn accepts none but its own.
+// tokenIssuer is both iss and aud of an access token: Cairn accepts only its own tokens.
 const tokenIssuer = "cairn"
 
-// maxTokenLength bounds what is looked at: our own access tokens have about 350 characters.
+// maxTokenLength bounds the work for a forged token. An access token has about 350 characters.
 const maxTokenLength = 1024
 
-// errToken is every reason to refuse a token. The client is not told which.
+// errToken stands for every reason to refuse a token. The client does not learn which.
 var errToken = errors.New("invalid token")
 
-// key is one line of the key file. HKDF (RFC 5869) makes of its secret one key for each use, so that
-// what one signs means nothing to another.
+// key is one line of the key file. HKDF (RFC 5869) derives one key for each use from its secret, so
+// that a signature for one use is worth nothing for another.
 type key struct {
-	id      string
-	header  string // the only access token header we write with this key, encoded
-	access  []byte
-	refresh []byte
-	cursor  []byte
-	names   []byte // for login names that are counted without being stored
-	audit   []byte // for the seals of the audit log
-
-	fingerprint string // tells the key in the database; it gives nothing away
+	id          string
+	header      string // the only access token header that this key signs, encoded
+	access      []byte
+	refresh     []byte
+	cursor      []byte
+	names       []byte // for the names that throttling counts without storing them
+	audit       []byte // for the seals of the audit log
+	fingerprint string // identifies the key in the database and reveals nothing about it
 }
 
-// keyring holds the keys: the first signs, all verify. It does not change once loaded.
+// keyring holds the keys: the first signs, all verify. It is immutable.
 type keyring struct {
 	keys []key
 }
 
-// newKey derives the keys of one line. The id is as parseKeys wants it, the secret has at least 32 bytes.
+// newKey derives the keys of one line, whose id and secret parseKeys has checked.
 func newKey(id string, secret []byte) (key, error) {
 	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
 	k := key{id: id, header: base64.RawURLEncoding.EncodeToString([]byte(header))}
@@ -69,15 +67,15 @@ func newKey(id string, secret []byte) (key, error) {
 	return k, nil
 }
 
-// parseKeys reads a key file: a line a key, "kid base64", the secret of at least 32 bytes in standard base64. Empty
-// lines and lines that begin with # are passed over. Errors name the line, never what is on it.
+// parseKeys reads a key file: one key a line, "kid base64", with a secret of at least 32 bytes in
+// standard base64. It skips empty lines and comments (#). Errors name the line and never show its
+// content.
 func parseKeys(file []byte) (*keyring, error) {
 	kid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
 	var ring keyring
 	seen := map[string]bool{}
-	lines := bufio.NewScanner(bytes.NewReader(file))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
+	for i, line := range strings.Split(string(file), "\n") {
+		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
@@ -85,13 +83,13 @@ func parseKeys(file []byte) (*keyring, error) {
 		secret, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(encoded))
 		switch {
 		case !kid.MatchString(id):
-			return nil, fmt.Errorf("line %d: a key is written as: kid, a space, base64", n)
+			return nil, fmt.Errorf("line %d: a key is written as: kid, a space, base64", i+1)
 		case err != nil:
-			return nil, fmt.Errorf("line %d: the secret is not base64", n)
+			return nil, fmt.Errorf("line %d: the secret is not base64", i+1)
 		case len(secret) < 32:
-			return nil, fmt.Errorf("line %d: the secret has %d bytes, needed are 32", n, len(secret))
+			return nil, fmt.Errorf("line %d: the secret has %d bytes; it needs 32", i+1, len(secret))
 		case seen[id] || seen[string(secret)]:
-			return nil, fmt.Errorf("line %d: a key id or secret is there twice", n)
+			return nil, fmt.Errorf("line %d: another line has the same key id or secret", i+1)
 		}
 		seen[id], seen[string(secret)] = true, true
 		k, err := newKey(id, secret)
@@ -100,17 +98,14 @@ func parseKeys(file []byte) (*keyring, error) {
 		}
 		ring.keys = append(ring.keys, k)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, err
-	}
 	if len(ring.keys) == 0 {
-		return nil, errors.New("no key in it")
+		return nil, errors.New("it holds no key")
 	}
 	return &ring, nil
 }
 
-// accessClaims are the claims of an access token (RFC 9068, less what has no meaning here). It says
-// who and in which session, never what he may do: that is looked up at each request.
+// accessClaims are the claims of an access token (RFC 9068, without those that have no meaning
+// here). They name the user and the session, never permissions: each request looks those up.
 type accessClaims struct {
 	Issuer    string `json:"iss"`
 	Audience  string `json:"aud"`
@@ -121,7 +116,7 @@ type accessClaims struct {
 	ID        string `json:"jti"`
 }
 
-// signAccess makes an access token: a JWT (RFC 7519) signed with HS256 (RFC 7515).
+// signAccess returns an access token: a JWT (RFC 7519) signed with HS256 (RFC 7515).
 func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.Time) (string, error) {
 	payload, err := json.Marshal(accessClaims{
 		Issuer:    tokenIssuer,
@@ -140,73 +135,56 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 	return signed + "." + encodedMAC(k.access, signed), nil
 }
 
-// openAccess returns the payload of an access token that one of our keys has signed, still encoded, else errToken.
-// Nothing of a token is decoded before its signature has been compared, and that in its encoded form: base64url as Go
-// reads it has several spellings of one MAC. The header is not interpreted at all: it is one that we write, byte for
-// byte, or it is refused, which leaves no room for "alg":"none" and its kin (RFC 8725, section 3.1).
-func (ring *keyring) openAccess(token string) (payload string, err error) {
+// verifyAccess returns the claims of an access token that one of the keys has signed and that is
+// valid at the time now, else errToken. Nothing is decoded before the signature has been compared,
+// and that is compared in its encoded form, since base64url has several spellings of one MAC. The
+// header is not interpreted: it is byte for byte the one that the key signs, which rules out
+// "alg":"none" and its kin (RFC 8725, section 3.1).
+func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
 	end := strings.LastIndexByte(token, '.')
 	if end < 0 || len(token) > maxTokenLength {
-		return "", errToken
+		return accessClaims{}, errToken
 	}
 	signed, mac := token[:end], token[end+1:]
 	header, payload, _ := strings.Cut(signed, ".")
-	for _, k := range ring.keys {
-		if header == k.header && hmac.Equal([]byte(mac), []byte(encodedMAC(k.access, signed))) {
-			return payload, nil
-		}
+	if !slices.ContainsFunc(ring.keys, func(k key) bool {
+		return header == k.header && hmac.Equal([]byte(mac), []byte(encodedMAC(k.access, signed)))
+	}) {
+		return accessClaims{}, errToken
 	}
-	return "", errToken
-}
-
-// readClaims decodes the payload that openAccess returned and checks that the token is for us and good
-// at the time now, else errToken.
-func readClaims(payload string, now time.Time) (accessClaims, error) {
 	var claims accessClaims
 	decoded, err := base64.RawURLEncoding.Strict().DecodeString(payload)
 	if err != nil || json.Unmarshal(decoded, &claims) != nil {
-		return accessClaims{}, errToken // unreachable: we signed it
+		return accessClaims{}, errToken // unreachable: Cairn signed it
 	}
-	at := now.Unix()
-	if claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer || at >= claims.ExpiresAt ||
-		claims.IssuedAt > at+maxClockSkew {
+	if at := now.Unix(); claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer ||
+		at >= claims.ExpiresAt || claims.IssuedAt > at+maxClockSkew {
 		return accessClaims{}, errToken
 	}
 	return claims, nil
 }
 
-// verifyAccess returns the claims of an access token of ours that is good at the time now, else errToken.
-func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
-	payload, err := ring.openAccess(token)
-	if err != nil {
-		return accessClaims{}, err
-	}
-	return readClaims(payload, now)
-}
-
-// maxClockSkew is by how many seconds the clocks of two instances may differ: a token issued by one
-// is good on the other at once.
+// maxClockSkew is how many seconds the clock of another instance, which issued a token, may be
+// ahead.
 const maxClockSkew = 60
 
 // refreshVersion is the first byte of a refresh token.
 const refreshVersion = 1
 
-// refreshTokenSize is version, session id, generation and MAC, in bytes. It is a multiple of three,
-// so base64url has no unused bits in it.
+// refreshTokenSize is the length of version, session id, generation and MAC, in bytes. As a
+// multiple of three it leaves base64url no unused bits.
 const refreshTokenSize = 1 + 16 + 8 + sha256.Size
 
-// signRefresh makes the refresh token of one generation of a session. The same input gives the same
-// token, so a lost answer can be given again.
+// signRefresh returns the refresh token of one generation of a session. The same input gives the
+// same token, so that a lost answer can be given again.
 func (k key) signRefresh(session [16]byte, generation int64) string {
 	b := append([]byte{refreshVersion}, session[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(generation))
-	mac := hmac.New(sha256.New, k.refresh)
-	mac.Write(b)
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(b))
+	return base64.RawURLEncoding.EncodeToString(append(b, hmacSHA256(k.refresh, b)...))
 }
 
-// verifyRefresh returns the session and generation that a refresh token names, or errToken. Whether
-// that generation is still good is the database's to say; a forged token never gets there.
+// verifyRefresh returns the session and generation that a refresh token names, or errToken. It
+// refuses a forged token; only the database knows whether the generation is the current one.
 func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation int64, err error) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || len(b) != refreshTokenSize {
@@ -214,7 +192,7 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 	}
 	copy(session[:], b[1:17])
 	generation = int64(binary.BigEndian.Uint64(b[17:25]))
-	// Compared encoded, as access tokens are: Go passes over newlines in what it decodes.
+	// Compared encoded, as access tokens are: Go's decoder skips newlines.
 	for _, k := range ring.keys {
 		if hmac.Equal([]byte(token), []byte(k.signRefresh(session, generation))) {
 			return session, generation, nil
@@ -223,49 +201,49 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 	return [16]byte{}, 0, errToken
 }
 
-// signCursor makes of a list's last keys a cursor that is good only for the same route and filters.
+// signCursor returns a cursor that holds the keys of a list's last row. It is valid for this scope
+// only.
 func (ring *keyring) signCursor(scope string, keys []string) (string, error) {
 	payload, err := json.Marshal(keys)
 	if err != nil {
 		return "", fmt.Errorf("encode cursor: %w", err)
 	}
-	return base64.RawURLEncoding.EncodeToString(payload) + "." + cursorMAC(ring.keys[0], scope, payload), nil
+	encoded := base64.RawURLEncoding.EncodeToString(payload)
+	return encoded + "." + encodedMAC(ring.keys[0].cursor, encoded+"."+scope), nil
 }
 
 // verifyCursor returns the keys in a cursor that signCursor made for this scope, or errToken.
-func (ring *keyring) verifyCursor(scope, cursor string) ([]string, error) {
+func (ring *keyring) verifyCursor(scope, cursor string) (keys []string, err error) {
 	encoded, mac, _ := strings.Cut(cursor, ".")
-	payload, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
-	if err != nil {
-		return nil, errToken
-	}
 	for _, k := range ring.keys {
-		var keys []string
-		if hmac.Equal([]byte(mac), []byte(cursorMAC(k, scope, payload))) && json.Unmarshal(payload, &keys) == nil {
+		if hmac.Equal([]byte(mac), []byte(encodedMAC(k.cursor, encoded+"."+scope))) {
+			payload, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+			if err != nil || json.Unmarshal(payload, &keys) != nil {
+				return nil, errToken // unreachable: Cairn signed it
+			}
 			return keys, nil
 		}
 	}
 	return nil, errToken
 }
 
-// cursorMAC binds the payload to the scope. The scope's length comes first, so that no other pair of
-// the two gives the same bytes.
-func cursorMAC(k key, scope string, payload []byte) string {
-	return encodedMAC(k.cursor, fmt.Sprintf("%d:%s%s", len(scope), scope, payload))
-}
-
-// encodedMAC is the HMAC-SHA-256 of the text in base64url.
+// encodedMAC returns the HMAC-SHA-256 of the text in base64url.
 func encodedMAC(secret []byte, text string) string {
-	mac := hmac.New(sha256.New, secret)
-	mac.Write([]byte(text))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	return base64.RawURLEncoding.EncodeToString(hmacSHA256(secret, []byte(text)))
 }
 
-// apiTokenPrefix begins every API token, so that scanners for leaked secrets know it.
+// hmacSHA256 returns the HMAC of a message with SHA-256 (RFC 2104).
+func hmacSHA256(secret, message []byte) []byte {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write(message)
+	return mac.Sum(nil)
+}
+
+// apiTokenPrefix begins every API token, so that scanners for leaked secrets recognise one.
 const apiTokenPrefix = "cairn_pat_"
 
-// newAPIToken makes an API token, of which hash is stored: the prefix, 256 random bits and a CRC-32 of both, in
-// hexadecimal.
+// newAPIToken returns an API token and its stored hash. The token is the prefix, 256 random bits
+// and a CRC-32 of both, in hexadecimal.
 func newAPIToken() (token string, hash []byte) {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails (crypto/rand)
@@ -274,16 +252,18 @@ func newAPIToken() (token string, hash []byte) {
 	return token, hashToken(token)
 }
 
-// hashAPIToken returns what is stored of an API token, or errToken for what can be none: a typo costs no query.
+// hashAPIToken returns the stored hash of an API token. If its length or its checksum is wrong the
+// error is errToken, so that a mistyped token costs no query.
 func hashAPIToken(token string) ([]byte, error) {
-	end := len(token) - 8
-	if len(token) != len(apiTokenPrefix)+64+8 || token[end:] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(token[:end]))) {
+	const end = len(apiTokenPrefix) + 64
+	if len(token) != end+8 || token[end:] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(token[:end]))) {
 		return nil, errToken
 	}
 	return hashToken(token), nil
 }
 
-// hashToken is what is stored of an API token or a password token: of so many random bits a plain SHA-256 is enough.
+// hashToken returns the stored hash of an API or password token. Their random bits are too many to
+// guess, so that a plain SHA-256 is enough.
 func hashToken(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return sum[:]

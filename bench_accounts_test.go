@@ -330,17 +330,17 @@ func (b accountsBench) login(t *testing.T) {
 			VALUES ($1, $2, now() + interval '30 days', now() + interval '90 days')`
 		var in struct{ Username, Password string }
 		err := json.NewDecoder(r.Body).Decode(&in)
-		found, e := getCredentials(r.Context(), ts.db, in.Username)
+		found, e := findCredentials(r.Context(), ts.db, in.Username)
 		if err = errors.Join(err, e); err == nil {
 			err = ts.hasher.withCore(r.Context(), func() error {
-				_, err := ts.hasher.verify(found.passwordHash, in.Password)
+				_, err := ts.hasher.verify(found.PasswordHash, in.Password)
 				return err
 			})
 		}
 		sess := session{Generation: 1, SessionExpiresAt: time.Now().Add(cfg.refreshTTL)}
 		cryptorand.Read(sess.SessionID[:])
 		if err == nil {
-			_, err = ts.db.Exec(r.Context(), insert, sess.SessionID, found.userID)
+			_, err = ts.db.Exec(r.Context(), insert, sess.SessionID, found.ID)
 		}
 		if err == nil {
 			err = ts.writeTokens(w, caller, sess)

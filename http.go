@@ -312,6 +312,11 @@ func databaseUnavailable(err error) *problem {
 		retryAfter: 2 * time.Second, err: err}
 }
 
+// newProblem returns a problem with a status, a code and a detail.
+func newProblem(status int, code, detail string) *problem {
+	return &problem{status: status, code: code, detail: detail}
+}
+
 // malformed is a request that cannot be read: 400.
 func malformed(code, format string, args ...any) error {
 	return &problem{status: http.StatusBadRequest, code: code, detail: fmt.Sprintf(format, args...)}

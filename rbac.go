@@ -23,9 +23,11 @@ const (
 	metricsRead        = "metrics.read"
 )
 
-// permissions lists every permission in the order it is shown.
+// permissions returns every permission, in the order in which they are shown.
 func permissions() []string {
-	return []string{userManage, roleManage, adminSystemMessage, datasetRead, datasetAnalyze, datasetManage, auditRead, metricsRead}
+	return []string{
+		userManage, roleManage, adminSystemMessage, datasetRead, datasetAnalyze, datasetManage, auditRead, metricsRead,
+	}
 }
 
 // The built-in roles.
@@ -34,8 +36,9 @@ const (
 	memberRole = "member" // given at registration
 )
 
-// effectivePermissions returns what a user with these roles holds, in the order of permissions(): all of
-// them with the role admin, else those that the roles grant. A name that the code does not know grants nothing.
+// effectivePermissions returns the permissions of a user with these roles, in the order of
+// permissions(): all with the role admin, else those in grants. A name that the code does not know
+// grants nothing.
 func effectivePermissions(roles, grants []string) []string {
 	all := permissions()
 	if slices.Contains(roles, adminRole) {
@@ -44,8 +47,8 @@ func effectivePermissions(roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
-// grantRoles gives the user the roles of those names, which are there: see rolePermissions. The caller holds
-// lockAccess.
+// grantRoles gives the user the roles of those names, which rolePermissions has checked. The caller
+// holds lockAccess.
 func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) error {
 	const query = `
 		INSERT INTO user_roles (user_id, role_id)
@@ -57,9 +60,10 @@ func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) e
 	return err
 }
 
-// changeAccess runs do in a transaction that holds lockAccess, as every write to users, roles, grants and
-// password tokens does. It keeps the last administrator: what leaves nobody who is active, holds the role
-// admin and can sign in, where there was one, is a problem 409.
+// changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
+// grant or a password token goes through it; only logins, rehashing and sweeping write to these
+// tables without it. It keeps the last administrator: if there was one before and would be none
+// after, it returns a problem 409.
 func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
@@ -74,13 +78,13 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 		}
 		after, err := administratorExists(ctx, tx)
 		if err == nil && !after {
-			err = &problem{status: http.StatusConflict, code: "last_administrator", detail: "Nobody else is an administrator and can sign in."}
+			err = newProblem(http.StatusConflict, "last_administrator", "Nobody else is an administrator and can sign in.")
 		}
 		return err
 	})
 }
 
-// administratorExists says whether somebody who is active and holds the role admin can sign in.
+// administratorExists reports whether an active user holds the role admin and has a password.
 func administratorExists(ctx context.Context, q querier) (exists bool, err error) {
 	const query = `
 		SELECT EXISTS (
@@ -96,10 +100,11 @@ func administratorExists(ctx context.Context, q querier) (exists bool, err error
 	return exists, nil
 }
 
-// administer runs do in a changeAccess transaction on behalf of the caller, who must hold the permission
-// ("" if none is needed). The principal is read again under the lock, so that nobody acts by a permission
-// that was taken away a moment ago.
-func (s *server) administer(r *http.Request, permission string, do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
+// administer runs do in a changeAccess transaction on behalf of the caller, who must hold the
+// permission ("" if none is needed). It reads the principal again under the lock, so that nobody
+// acts by a permission that was taken away a moment ago.
+func (s *server) administer(r *http.Request, permission string,
+	do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
 	ctx, by := r.Context(), actorOf(r)
 	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		p, err := getPrincipal(ctx, tx, &s.users, callerOf(r).credential)
@@ -114,17 +119,19 @@ func (s *server) administer(r *http.Request, permission string, do func(ctx cont
 	})
 }
 
-// covers is the subset rule: nil if the actor may do all that is held, else the 403.
+// covers is the subset rule: it returns nil if the actor has all these permissions, else the 403.
 func (a actor) covers(held []string) error {
 	for _, permission := range held {
 		if !slices.Contains(a.permissions, permission) {
-			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", detail: "This takes the permission " + permission + ", which you do not hold.", permission: permission}
+			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
+				detail: "This takes the permission " + permission + ", which you do not hold."}
 		}
 	}
 	return nil
 }
 
-// rolePermissions is what the roles of those names allow together. One that is not there is a problem 422.
+// rolePermissions returns the permissions of these roles together. An unknown name is a problem
+// 422.
 func rolePermissions(ctx context.Context, q querier, names []string) ([]string, error) {
 	const query = `
 		SELECT coalesce(array_agg(DISTINCT r.name), '{}') AS known,
@@ -132,9 +139,10 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 		FROM roles r
 		LEFT JOIN role_permissions rp ON rp.role_id = r.id
 		WHERE r.name = ANY ($1)`
-	possible := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return strings.ContainsRune(name, 0) }) // PostgreSQL takes no NUL
+	hasNUL := func(name string) bool { return strings.ContainsRune(name, 0) } // PostgreSQL takes no NUL
 	var known, grants []string
-	if err := q.QueryRow(ctx, query, possible).Scan(&known, &grants); err != nil {
+	err := q.QueryRow(ctx, query, slices.DeleteFunc(slices.Clone(names), hasNUL)).Scan(&known, &grants)
+	if err != nil {
 		return nil, fmt.Errorf("get permissions of roles: %w", err)
 	}
 	var v invalid
@@ -144,16 +152,12 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(known, grants), v.err()
 }
 
-// checkTarget returns the user with that id, if the actor may act on him: what a target holds, whatever
-// its status, must be no more than what the actor's credential may do. The caller holds lockAccess.
+// checkTarget returns the user with that id if the actor may act on this user: the subset rule
+// holds for all that the target holds, whatever the target's status. The caller holds lockAccess.
 func checkTarget(ctx context.Context, tx pgx.Tx, by actor, id string) (user, error) {
 	target, err := getUser(ctx, tx, id)
 	if err != nil {
 		return user{}, err
 	}
-	held, err := rolePermissions(ctx, tx, target.Roles)
-	if err != nil {
-		return user{}, err
-	}
-	return target, by.covers(held)
+	return target, by.coversRoles(ctx, tx, target.Roles)
 }

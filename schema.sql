@@ -7,9 +7,9 @@
 CREATE EXTENSION IF NOT EXISTS pg_trgm;    -- for parts of names
 CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
--- A person or a service account. Ids are random, so that none is used twice, not even after a backup
--- was restored. credential_version rises with every change of password or status: a login that began
--- before such a change cannot open a session after it.
+-- A person or a service account. Ids are random, so that none is used twice, even after a restore.
+-- credential_version rises with every change of password or status: a login that began before such
+-- a change cannot open a session after it.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -101,10 +101,10 @@ INSERT INTO roles (name, description) VALUES
 INSERT INTO role_permissions (role_id, permission)
   SELECT id, 'dataset.read' FROM roles WHERE name = 'member';
 
--- One row for each login. Nothing secret is stored: a refresh token is the id and the generation with
--- a MAC over both. rotated_at is when the generation was last raised; idle_expires_at moves with it.
--- A burst is a series of refreshes within one grace period. It began when burst_generation was
--- replaced, at burst_began_at.
+-- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
+-- with a MAC over both. rotated_at is when the generation was last raised; idle_expires_at moves
+-- with it. A burst is a series of refreshes within one grace period. It began when burst_generation
+-- was replaced, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -117,7 +117,7 @@ CREATE TABLE sessions (
   expires_at       timestamptz NOT NULL,
   ended_at         timestamptz,
   end_reason       text,
-  device           text        NOT NULL DEFAULT '', -- the client's own words, so that its owner recognises it
+  device           text        NOT NULL DEFAULT '', -- the client's User-Agent
   address          text        NOT NULL DEFAULT ''
 );
 CREATE INDEX sessions_user_id_idx ON sessions (user_id);
@@ -131,8 +131,8 @@ CREATE TABLE password_tokens (
   CONSTRAINT password_tokens_token_hash_key UNIQUE (token_hash)
 );
 
--- Tokens for scripts. Only the SHA-256 of a token is stored. A token may do what it names, if its owner
--- may do so at the time of use.
+-- Tokens for scripts. Only the SHA-256 of a token is stored. A token may do what is both in its
+-- permissions and in those of its owner at the time of use.
 CREATE TABLE api_tokens (
   id           uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   user_id      uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -147,9 +147,9 @@ CREATE TABLE api_tokens (
 );
 
 -- Attempts that cost a password hash, counted for an account, a network or both, by the rules in
--- auth_throttle.go. Each key is an HMAC, or empty in a row that does not count by it. Before next_at no
--- attempt is accepted. known: the account has signed in from the network. expires_at is a full hour, so
--- that most updates leave its index alone.
+-- auth_throttle.go. Each key is an HMAC, or empty in a row that does not count by it. Before
+-- next_at no attempt is accepted. known is true if the account has signed in from the network.
+-- expires_at is rounded to the hour, so that most updates leave its index alone.
 CREATE TABLE throttles (
   account    bytea       NOT NULL,
   network    bytea       NOT NULL,
@@ -162,7 +162,8 @@ CREATE TABLE throttles (
 );
 CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
 
--- The audit log. Rows can only be added. Retention alone deletes rows, those before a checkpoint.
+-- The audit log. Rows can only be added. Only retention deletes rows, and only those before a
+-- checkpoint.
 CREATE TABLE audit_log (
   id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at         timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -180,9 +181,9 @@ CREATE INDEX audit_log_actor_idx ON audit_log (actor, id);
 CREATE INDEX audit_log_target_idx ON audit_log (target, id);
 CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
--- The seals of the audit log's rows, numbered without a gap: mac is an HMAC of the seal before and of the
--- row, by the key named kid. Rows before a checkpoint may be gone, with their seals; checkpoint is a MAC
--- that proves it.
+-- The seals of the audit log's rows, numbered without a gap: mac is an HMAC of the seal before and
+-- of the row, by the key named kid. Rows before a checkpoint may be gone, with their seals;
+-- checkpoint is a MAC that proves it.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -204,7 +205,7 @@ END $$;
 CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
   FOR EACH ROW EXECUTE FUNCTION queue_for_seal();
 
--- Retention turns cairn.retention on for its own transaction.
+-- Only retention may change rows: it turns cairn.retention on for its own transaction.
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
@@ -217,9 +218,9 @@ CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audi
 CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_seals
   FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
--- Announcements. A message is shown from publish_at to expires_at, unless it is retracted. It is for
--- everybody or, with role_ids, for the users who hold one of these roles now. Users who joined after
--- publish_at see it only with include_new_users. The author's name outlives the account.
+-- Announcements. A message is shown from publish_at to expires_at, unless it is retracted. It is
+-- for everybody or, with role_ids, for the users who hold one of these roles now. Users who joined
+-- after publish_at see it only with include_new_users. The author's name outlives the account.
 CREATE TABLE system_messages (
   id                bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   title             text        NOT NULL,
@@ -254,7 +255,8 @@ CREATE TABLE system_message_reads (
 );
 CREATE INDEX system_message_reads_message_id_idx ON system_message_reads (message_id);
 
--- A directory of elevation files. path is relative to the first dataset root, or absolute below another one.
+-- A directory of elevation files. path is relative to the first dataset root, or absolute below
+-- another one.
 CREATE TABLE datasets (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name        text        COLLATE "C" NOT NULL,
@@ -267,9 +269,10 @@ CREATE TABLE datasets (
 );
 
 -- One file of a dataset. path orders bytewise and is unique in its dataset. The arrays are
--- transform [a b c d e f], native_bbox [minx miny maxx maxy], bbox [west south east north].
--- A file is not read again while size, time, sidecars (a checksum of the files beside it that belong to
--- it) and reader_version are the same. reader_version is 0 where the file was too new to be sure of that.
+-- transform [a b c d e f], native_bbox [minx miny maxx maxy], bbox [west south east north]. A file
+-- is not read again while size, time, sidecars (a checksum of the files beside it that belong to
+-- it) and reader_version are the same. reader_version is 0 where the file was too new to be sure of
+-- that.
 CREATE TABLE elevation_dataset_file_meta (
   id              bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   dataset_id      bigint           NOT NULL REFERENCES datasets ON DELETE CASCADE,
@@ -314,9 +317,10 @@ CREATE INDEX elevation_dataset_file_meta_box_idx ON elevation_dataset_file_meta
 CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_meta (dataset_id, status, path)
   WHERE status <> 'ok'; -- few are not
 
--- The instances that use this database. Each holds its lease until live_until and has renewed it without a
--- gap since alive_since. signer and fingerprints identify its keys, not secretly; an instance has a row for
--- each key that it has signed with. Rows outlive instances: seen_at is when a key was last in use.
+-- The instances that use this database. Each holds its lease until live_until and has renewed it
+-- without a gap since alive_since. signer and fingerprints identify its keys, not secretly; an
+-- instance has a row for each key that it has signed with. Rows outlive instances: seen_at is when
+-- a key was last in use.
 CREATE TABLE instances (
   id           text        NOT NULL,
   signer       text        NOT NULL,
@@ -327,11 +331,12 @@ CREATE TABLE instances (
   PRIMARY KEY (id, signer)
 );
 
--- An analysis lives here, not in a process. One instance at a time walks the directory and writes chunks;
--- walked_to is the last path written. The analysis has ended when the walk has ended and chunks_left is 0.
--- walker_token is a fencing token: it changes with each claim, so that a holder whose lease expired can
--- store nothing. blind lists the instances that do not see the directory. expected is how many files the
--- analysis before found. failures counts attempts of the walk that the database refused.
+-- An analysis lives here, not in a process. One instance at a time walks the directory and writes
+-- chunks; walked_to is the last path written. The analysis has ended when the walk has ended and
+-- chunks_left is 0. walker_token is a fencing token: it changes with each claim, so that a holder
+-- whose lease expired can store nothing. blind lists the instances that do not see the directory.
+-- expected is how many files the analysis before found. failures counts attempts of the walk that
+-- the database refused.
 CREATE TABLE analyses (
   id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   dataset_id   bigint      NOT NULL REFERENCES datasets ON DELETE CASCADE,
@@ -365,10 +370,10 @@ CREATE TABLE analyses (
 CREATE INDEX analyses_dataset_id_id_idx ON analyses (dataset_id, id);
 CREATE UNIQUE INDEX analyses_running_key ON analyses (dataset_id) WHERE finished_at IS NULL;
 
--- A chunk is the interval (from_path, to_path] of a dataset's paths with every file that the walk found in
--- it, as four arrays of one length. A null to_path means the end. When a chunk is stored, rows of the
--- interval whose files the walk did not find are deleted, if the files are really gone. token is a fencing
--- token; deaths counts instances that died while they held the chunk.
+-- A chunk is the interval (from_path, to_path] of a dataset's paths with every file that the walk
+-- found in it, as four arrays of one length. A null to_path means the end. When a chunk is stored,
+-- rows of the interval whose files the walk did not find are deleted, if the files are really gone.
+-- token is a fencing token; deaths counts instances that died while they held the chunk.
 CREATE TABLE analysis_chunks (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   analysis_id bigint      NOT NULL REFERENCES analyses ON DELETE CASCADE,

@@ -544,8 +544,7 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 
 // endSessionsOfUser ends all sessions of a user. The caller has checked the target.
 func endSessionsOfUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	_, err := endUserSessions(ctx, tx, by, target.ID, "")
-	return err
+	return endUserSessions(ctx, tx, by, target.ID, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
