@@ -86,7 +86,7 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 		Force bool `json:"force"`
 	}
 	if r.ContentLength > 0 || r.Header.Get("Content-Type") != "" {
-		if err := decodeJSON(w, r, &in); err != nil {
+		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
 	}
@@ -157,12 +157,13 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
 	a, err := s.pathAnalysis(r)
+	callerOf(r).leave()
 	for before := a.State; err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil; {
 		s.analyzer.waits.wait(ctx, watch{a.ID, a.State})
-		if errors.Is(r.Context().Err(), context.DeadlineExceeded) {
-			break // a request that began during an outage of the database has less time
-		}
-		a, err = s.pathAnalysis(r)
+		err = s.inPlace(r, quick, func(context.Context) (err error) {
+			a, err = s.pathAnalysis(r)
+			return err
+		})
 	}
 	if err != nil {
 		return err

@@ -120,12 +120,15 @@ func (c *refusals) audit(ctx context.Context, q querier) error {
 	return err
 }
 
+// insertAudit begins a statement that adds rows to the audit log.
+const insertAudit = `
+		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)`
+
 // audit adds a row to the audit log, in the transaction of the change that it records. target names
 // the changed object, as in "user:NAME"; before and after are values for JSON, or nil. None of them
 // may hold a secret, or a login name that is not an account's.
 func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
-	const query = `
-		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)
+	const query = insertAudit + `
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 	_, err := execute(ctx, q, "audit "+action, query,
 		by.id, by.name, by.credential, by.address, by.requestID, action, target, before, after)

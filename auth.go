@@ -23,7 +23,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	if s.cfg.registration == registrationClosed {
 		return newProblem(http.StatusForbidden, "registration_closed", "Only an administrator can create accounts here.")
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	n := newUser{displayName: in.DisplayName, status: statusActive, roles: []string{memberRole}}
@@ -72,7 +72,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		Username string `json:"username"`
 		Password string `json:"password"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	found, right, err := s.checkCredentials(r, in.Username, in.Password)
@@ -225,7 +225,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		Email           *string `json:"email"`
 		CurrentPassword string  `json:"current_password"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	c := userChange{Email: in.Email, DisplayName: in.DisplayName}

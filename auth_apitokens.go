@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -52,7 +51,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 		ExpiresAt       *time.Time `json:"expires_at"`
 		CurrentPassword string     `json:"current_password"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	now := s.now()
@@ -150,16 +149,18 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 
 // deleteAPITokens ends the owner's API token with that id, or all if id is nil, and returns how
 // many it ended.
-func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) (int, error) {
+func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) (int64, error) {
 	const query = `
-		DELETE FROM api_tokens
-		WHERE user_id = $1 AND ($2::uuid IS NULL OR id = $2)
-		RETURNING ` + apiTokenColumns
-	ended, err := collect[apiToken](ctx, tx, "end API tokens", query, owner.ID, id)
-	for _, t := range ended {
-		err = errors.Join(err, audit(ctx, tx, by, "token.end", "user:"+owner.Username, t, nil))
-	}
-	return len(ended), err
+		WITH ended AS (
+			DELETE FROM api_tokens
+			WHERE user_id = $7 AND ($8::uuid IS NULL OR id = $8)
+			RETURNING id, name, permissions, created_at, expires_at, last_used_at
+		)` + insertAudit + `
+		SELECT $1, $2, $3, $4, $5, 'token.end', $6, to_jsonb(ended), NULL
+		FROM ended
+		ORDER BY name`
+	return execute(ctx, tx, "end API tokens", query,
+		by.id, by.name, by.credential, by.address, by.requestID, "user:"+owner.Username, owner.ID, id)
 }
 
 // noteTokenUse stores that an API token was used now, at most once a minute.

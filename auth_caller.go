@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"net/netip"
 )
@@ -14,14 +15,8 @@ type caller struct {
 	leave      func()     // gives back the caller's place: see callerLimit
 }
 
-// name returns the name under which the caller's places are counted: that of the user or, on public
-// routes, of the network.
-func (c *caller) name() string {
-	if c.principal != nil {
-		return "user " + c.principal.User.ID
-	}
-	return "network " + clientNetwork(c.address).String()
-}
+// network returns the name under which public requests of the caller's network are counted.
+func (c *caller) network() string { return clientNetwork(c.address).String() }
 
 // callerKey is the key of the caller in a request's context.
 type callerKey struct{}
@@ -31,3 +26,16 @@ func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(
 
 // principalOf returns the signed-in caller, or nil on a public route.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
+
+// inPlace runs do in one of the caller's places. It is for handlers that gave their place back and ask
+// the database again.
+func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
+	defer cancel()
+	leave, err := s.places.enter(ctx, principalOf(r).User.ID)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return do(ctx)
+}

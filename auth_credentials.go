@@ -88,7 +88,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		CurrentPassword string `json:"current_password"`
 		NewPassword     string `json:"new_password"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	ctx, p := r.Context(), principalOf(r)
@@ -121,7 +121,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		Token       string `json:"token"`
 		NewPassword string `json:"new_password"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	ctx := r.Context()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -207,20 +206,19 @@ func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, except st
 	return err
 }
 
-// endSessions ends the live ones of these sessions and returns how many there were. With a userID
-// other than "" it ends only that user's.
-func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (int, error) {
+// endSessions ends the live ones of these sessions, audited as action, and returns how many there were.
+// With a userID other than "" it ends only that user's.
+func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (int64, error) {
 	const end = `
-		UPDATE sessions s
-		SET ended_at = now(), end_reason = $3
-		FROM users u
-		WHERE s.id = ANY ($1::uuid[]) AND u.id = s.user_id AND ($2 = '' OR u.id::text = $2)
-			AND s.ended_at IS NULL
-		RETURNING s.id::text, u.username`
-	ended, err := collect[struct{ ID, Username string }](ctx, tx, "end sessions", end, ids, userID, action)
-	for _, e := range ended {
-		session := map[string]string{"session": e.ID}
-		err = errors.Join(err, audit(ctx, tx, by, action, "user:"+e.Username, session, nil))
-	}
-	return len(ended), err
+		WITH ended AS (
+			UPDATE sessions s
+			SET ended_at = now(), end_reason = $6
+			FROM users u
+			WHERE s.id = ANY ($7::uuid[]) AND u.id = s.user_id AND ($8 = '' OR u.id::text = $8) AND s.ended_at IS NULL
+			RETURNING s.id, u.username
+		)` + insertAudit + `
+		SELECT $1, $2, $3, $4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
+		FROM ended
+		ORDER BY id`
+	return execute(ctx, tx, "end sessions", end, by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
 }

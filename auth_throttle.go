@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +34,15 @@ func (k key) newGuess(found credentials, login string, address netip.Addr) attem
 	const day = 24 * time.Hour
 	account := k.throttleKey("account", found.ID)
 	if found.ID == "" {
-		account = k.throttleKey("name", strings.ToLower(login))
+		// By the name that was looked up: another spelling must not be one account only while it is unknown.
+		name, isName := normalizeUsername(login)
+		if address, isAddress := normalizeEmail(login); isAddress {
+			name, isName = address, true
+		}
+		if !isName {
+			name = login
+		}
+		account = k.throttleKey("name", name)
 	}
 	network, none := k.throttleKey("network", clientNetwork(address).String()), []byte{}
 	return attempt{account, network, []throttleRule{
@@ -121,7 +128,7 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 
 // forgive takes the attempt back, since it is not a failure: the count of the network falls by one,
 // and those of the account restart. The account knows the network for 90 days from now on. The
-// statement has a time limit of its own: the request's may have ended while it waited for a core.
+// statement runs even if the request's time limit ended while it waited for a core.
 func (a attempt) forgive(ctx context.Context, q querier) error {
 	const query = `
 		UPDATE throttles t
@@ -134,7 +141,7 @@ func (a attempt) forgive(ctx context.Context, q querier) error {
 			END
 		FROM (SELECT account, network FROM throttles WHERE ` + ofAttempt + ` ORDER BY account, network FOR UPDATE) l
 		WHERE t.account = l.account AND t.network = l.network`
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	ctx, cancel := lastMoment(ctx)
 	defer cancel()
 	_, err := execute(ctx, q, "forgive attempt", query, a.account, a.network)
 	return err

@@ -452,6 +452,22 @@ func TestConfirmationIsThrottled(t *testing.T) {
 	c.refused(429, "too_many_attempts", "PUT", "/api/v1/auth/password", body)
 }
 
+// TestSpellingsOfUnknownNames: a spelling that can be nobody's name does not count for a name, known or not.
+func TestSpellingsOfUnknownNames(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	ts.addUserCheaply("kate")
+	for i, name := range []string{"kate", "karl"} {
+		address := fmt.Sprint("198.51.100.", i+1)
+		for range 5 {
+			ts.client().guess("\u212A"+name[1:], "wrong password", address) // KELVIN SIGN, whose lower case is k
+		}
+		if a := ts.client().guess(name, "wrong password", address); a.status != 401 {
+			t.Errorf("%s: %d", name, a.status)
+		}
+	}
+}
+
 // takeCores makes all cores busy until leave is called.
 func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
@@ -482,7 +498,7 @@ func TestHashQueue(t *testing.T) {
 		}
 		go func() { answers <- ts.client().guess(fmt.Sprint("user", i), testPassword, address) }()
 	}
-	waitFor(t, "the logins to wait for a core", func() bool { return ts.hasher.waiting.Load() == int64(ts.places.size+1) })
+	waitFor(t, "the logins to wait for a core", func() bool { return ts.hasher.waiting.Load() == int64(ts.networkPlaces.size+1) })
 	ts.client().must(200, "GET", "/health", nil)
 	leave()
 	for range logins {

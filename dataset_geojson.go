@@ -67,7 +67,11 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	return writeFeatures(w, r, d.Name, func(emit func(feature) error) error {
 		const batch = 1000
 		for after := firstFile(); ; {
-			files, err := s.fileBatch(r, f, after, batch)
+			var files []datasetFile
+			err := s.inPlace(r, slow, func(ctx context.Context) (err error) {
+				files, err = findFiles(ctx, s.db, f, after, batch)
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -89,19 +93,6 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// fileBatch is findFiles for an answer of many batches. It holds the caller's place and a
-// connection only for the query, not while the client reads.
-func (s *server) fileBatch(r *http.Request, f fileFilter, after []string, limit int) ([]datasetFile, error) {
-	leave, err := s.places.enter(r.Context(), callerOf(r).name())
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	ctx, cancel := context.WithTimeout(r.Context(), slow.limit())
-	defer cancel()
-	return findFiles(ctx, s.db, f, after, limit)
-}
-
 // writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the
 // client accepts it.
 func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
@@ -117,6 +108,7 @@ func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 		out, finish = zipped, func() error { return errors.Join(zipped.Close(), buffer.Flush()) }
 	}
 	if r.Method == http.MethodHead {
+		w.WriteHeader(http.StatusOK)
 		return nil
 	}
 	title, _ := json.Marshal(name) // a text: there is no error

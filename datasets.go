@@ -61,7 +61,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 		Path        string `json:"path"`
 		Description string `json:"description"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	err := errHangs
@@ -142,7 +142,7 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 		Name        *string `json:"name"`
 		Description *string `json:"description"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	var v invalid

@@ -97,12 +97,13 @@ const (
 	probeTimeout   = 2 * time.Second
 )
 
-// database is the way to PostgreSQL: a pool for all work, and a connection of the service's own for health
-// checks and heartbeats, which a full pool does not hold up.
+// database is the way to PostgreSQL: a pool for requests, one for analyses, and connections of the
+// service's own for health checks and heartbeats. None of them waits for another.
 type database struct {
 	pool    *pgxpool.Pool
+	work    *pgxpool.Pool
 	own     *pgxpool.Pool
-	sockets openConnections // of both
+	sockets openConnections // of all three
 	down    atomic.Bool
 	outages atomic.Int64 // how often the database became unreachable
 }
@@ -145,22 +146,27 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 		})
 		return nil
 	}
-	if d.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, fmt.Errorf("open the database pool: %w", err)
-	}
-	config = config.Copy()
-	config.MaxConns = 2 // a health check and a heartbeat
-	if d.own, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		d.pool.Close()
-		return nil, fmt.Errorf("open the database pool: %w", err)
+	for _, p := range []struct {
+		pool        **pgxpool.Pool
+		connections int32
+	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.own, 2}} {
+		config = config.Copy()
+		config.MaxConns = p.connections
+		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+			d.close()
+			return nil, fmt.Errorf("open the database pool: %w", err)
+		}
 	}
 	return d, nil
 }
 
 // close closes all connections, once those in use have been given back.
 func (d *database) close() {
-	d.pool.Close()
-	d.own.Close()
+	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
 }
 
 // isBehindPooler reports whether another program answers in the database's place. PostgreSQL gives
@@ -238,10 +244,11 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
+		if said, answered := errors.AsType[*pgconn.PgError](err); err != nil && (!answered || strings.HasPrefix(said.Code, "57P")) {
 			d.sockets.cut(began)
-			d.pool.Reset()
-			d.own.Reset()
+			for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+				pool.Reset()
+			}
 		}
 		switch wasDown := d.down.Swap(err != nil); {
 		case err != nil && !wasDown:
@@ -399,13 +406,13 @@ func isUniqueViolation(err error, constraint string) bool {
 
 // isUnavailable says whether err means that the database could not be reached, is shutting down, does
 // not take writes, is short of resources or had us wait too long (SQLSTATE classes 08, 53, 57P, and
-// 25006, 25P03, 55P03, 57014), so that the same request may succeed later.
+// 25006, 25P03, 40001, 40P01, 55P03, 57014), so that the same request may succeed later.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return slices.Contains([]string{"25006", "25P03", "55P03", "57014"}, e.Code) ||
+		return slices.Contains([]string{"25006", "25P03", "40001", "40P01", "55P03", "57014"}, e.Code) ||
 			strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
 	}
 	_, isNet := errors.AsType[net.Error](err)

@@ -23,15 +23,35 @@ import (
 // maxBody is the largest body of a request, in bytes.
 const maxBody = 1 << 20
 
+// readBody replaces the request's body by what it reads of it, at most maxBody bytes, before the time limit
+// of the request ends. decodeJSON sees the error, if there was one, at the end of the body.
+func readBody(w http.ResponseWriter, r *http.Request) {
+	response := http.NewResponseController(w)
+	deadline, _ := r.Context().Deadline()
+	response.SetReadDeadline(deadline)
+	defer response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		err = io.EOF
+	}
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failingReader{err}))
+}
+
+// failingReader returns an error at once.
+type failingReader struct{ err error }
+
+// Read returns the error.
+func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
+
 // decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses keys in
 // another case, duplicate and unknown keys, and anything after the object.
-func decodeJSON(w http.ResponseWriter, r *http.Request, v any) error {
+func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
 	if err != nil || mediaType != "application/json" || (charset != "" && charset != "utf-8") {
 		return &problem{status: http.StatusUnsupportedMediaType, code: "unsupported_media_type", detail: "The body must be application/json in UTF-8."}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: fmt.Sprintf("The body has more than %d bytes.", maxBody)}

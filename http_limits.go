@@ -19,8 +19,8 @@ const (
 	slow                  // searches, or changes many rows
 	bulk                  // may delete or change every row of a dataset or role
 	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
-	streaming             // holds no connection while the client reads
-	waiting               // holds no connection while it waits for a change
+	streaming             // holds a connection only for each batch of rows
+	waiting               // gives its place back while it waits for a change
 )
 
 // limit returns the time limit of a request.
@@ -45,6 +45,12 @@ func (p pace) limit() time.Duration {
 
 // maxWait is the longest time that a client may ask to wait for a change.
 const maxWait = time.Minute
+
+// Bounds for each caller, beside its places.
+const (
+	maxBodies  = 64 // bodies that are read at a time, of up to 1 MiB each
+	maxStreams = 4  // streamed answers at a time
+)
 
 // expensiveSlots is how many expensive requests run at a time.
 const expensiveSlots = 2
@@ -111,4 +117,11 @@ func enterSlot(ctx context.Context, slots chan struct{}) error {
 		return errBusy
 	}
 	return ctx.Err()
+}
+
+// lastMoment returns a context for what a request still has to store when its time limit is over or its
+// client has left. It ends 0.4 s after the limit of ctx.
+func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, _ := ctx.Deadline()
+	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))
 }

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -97,7 +101,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 	})
 	t.Run("four reports", func(t *testing.T) {
 		reporter := ts.signIn("reporter", datasetRead)
-		leave, err := ts.expensive.enter(t.Context(), "user "+reporter.must(200, "GET", mePath, nil).text("id"))
+		leave, err := ts.expensive.enter(t.Context(), reporter.must(200, "GET", mePath, nil).text("id"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,5 +159,147 @@ func TestCallerLimit(t *testing.T) {
 	third()
 	if len(l.callers) != 0 {
 		t.Errorf("%d callers are remembered", len(l.callers))
+	}
+}
+
+// raw is a connection on which a test writes requests itself.
+type raw struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+// raw connects to the service.
+func (ts *testServer) raw() *raw {
+	ts.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+	ts.t.Cleanup(func() { conn.Close() })
+	return &raw{conn, bufio.NewReader(conn)}
+}
+
+// send writes a request, or the rest of one, and returns the status of the answer.
+func (c *raw) send(text string) (status int, err error) {
+	if _, err := io.WriteString(c, text); err != nil {
+		return 0, err
+	}
+	a, err := http.ReadResponse(c.in, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer a.Body.Close()
+	_, err = io.Copy(io.Discard, a.Body)
+	return a.StatusCode, err
+}
+
+// TestConnectionOutlivesTimeLimit: a change that runs into its time limit leaves its connection usable.
+func TestConnectionOutlivesTimeLimit(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	for _, request := range []string{
+		"DELETE /api/v1/auth/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + c.token + "\r\n\r\n",
+		"PATCH /api/v1/auth/me HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + c.token +
+			"\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\r\n{\"display_name\": \"x\"}",
+	} {
+		release := ts.holdLock(`LOCK TABLE sessions, users IN SHARE MODE`) // writes wait, reads do not
+		conn := ts.raw()
+		if status, err := conn.send(request); status != 503 {
+			t.Errorf("%.30s: %d %v", request, status, err)
+		}
+		release()
+		for range 2 {
+			if status, err := conn.send("GET " + mePath + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + c.token + "\r\n\r\n"); status != 200 {
+				t.Errorf("the next request after %.30s: %d %v", request, status, err)
+			}
+		}
+	}
+}
+
+// TestUnknownTokensShareAPlace: a network that shows API tokens which nobody has is one caller, whatever they are.
+func TestUnknownTokensShareAPlace(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	release := ts.holdLock(`LOCK TABLE api_tokens`)
+	stop := loop(40, func() (answer, error) {
+		token, _ := newAPIToken()
+		return ts.client().as(token).send("GET", mePath, nil)
+	})
+	waitFor(t, "the tokens to be looked up", func() bool { return waitingQueries(ts) == ts.networkPlaces.size })
+	for range 20 {
+		c.must(200, "GET", mePath, nil)
+	}
+	if n := waitingQueries(ts); n > ts.networkPlaces.size {
+		t.Errorf("%d connections, at most %d", n, ts.networkPlaces.size)
+	}
+	release()
+	stop()
+}
+
+// TestSlowBodies: bodies that do not arrive hold no place that another request of the network needs.
+func TestSlowBodies(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	cookie := ts.signInForCookie("ada")
+	var slow []*raw
+	for range 24 {
+		conn := ts.raw()
+		io.WriteString(conn, "POST /api/v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+		slow = append(slow, conn)
+	}
+	waitFor(t, "the bodies to be read", func() bool {
+		ts.bodies.mu.Lock()
+		defer ts.bodies.mu.Unlock()
+		line := ts.bodies.callers["127.0.0.1"]
+		return line != nil && line.inLine == len(slow)
+	})
+	for range 6 {
+		a := ts.client().refresh(cookie)
+		if a.status != 200 {
+			t.Fatalf("refresh: %d %s", a.status, a.body)
+		}
+		cookie = refreshCookieOf(a)
+	}
+	if status, err := slow[0].send(strings.Repeat("x", 99)); status != 400 {
+		t.Errorf("the body that arrives at last: %d %v", status, err)
+	}
+}
+
+// signInForCookie adds a user and returns a refresh cookie.
+func (ts *testServer) signInForCookie(name string) string {
+	ts.addUser(name, "all")
+	_, cookie := ts.client().login(name, testPassword)
+	return cookie
+}
+
+// TestRevokedWhileReceived: a credential that is revoked while the body arrives is refused.
+func TestRevokedWhileReceived(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c, root := ts.signIn("ada", datasetManage, datasetRead), ts.signIn("root", "all")
+	ada := c.must(200, "GET", mePath, nil).text("id")
+	conn := ts.raw()
+	body := `{"name": "changed by nobody"}`
+	fmt.Fprintf(conn, "PATCH /api/v1/datasets/1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", c.token, len(body), body[:5])
+	root.must(200, "PATCH", "/api/v1/users/"+ada, map[string]string{"status": "disabled"})
+	if status, err := conn.send(body[5:]); status != 401 {
+		t.Errorf("%d %v", status, err)
+	}
+}
+
+// TestManySessions: a user with 20,000 sessions can be disabled within the time limit.
+func TestManySessions(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c, root := ts.signIn("ada", datasetRead), ts.signIn("root", "all")
+	ada := c.must(200, "GET", mePath, nil).text("id")
+	ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at)
+		SELECT gen_random_uuid(), $1, now() + interval '1 day', now() + interval '1 day' FROM generate_series(1, 20000)`, ada)
+	root.must(200, "PATCH", "/api/v1/users/"+ada, map[string]string{"status": "disabled"})
+	c.refused(401, "invalid_token", "GET", mePath, nil)
+	if n := ts.queryInt(`SELECT count(*)::int FROM audit_log WHERE action = 'session.end' AND target = 'user:ada'`); n != 20001 {
+		t.Errorf("%d sessions are audited", n)
 	}
 }

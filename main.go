@@ -139,24 +139,28 @@ func isTerminal(stream any) bool {
 
 // newServer returns the service. Nothing runs yet.
 func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server {
+	connections := int(d.pool.Config().MaxConns)
 	s := &server{
-		cfg:       cfg,
-		log:       log,
-		database:  d,
-		db:        d.pool,
-		instance:  rand.Text(),
-		hasher:    newPasswordHasher(cfg.argon),
-		users:     userCache{users: map[string]*userAccess{}},
-		places:    newCallerLimit(max(1, int(d.pool.Config().MaxConns)/2)),
-		guesses:   newCallerLimit(1),
-		expensive: newCallerLimit(1),
-		slots:     make(chan struct{}, expensiveSlots),
-		refused:   refusals{counts: map[string]int64{}},
-		now:       time.Now,
-		life:      10 * time.Second,
+		cfg:           cfg,
+		log:           log,
+		database:      d,
+		db:            d.pool,
+		instance:      rand.Text(),
+		hasher:        newPasswordHasher(cfg.argon),
+		users:         userCache{users: map[string]*userAccess{}},
+		places:        newCallerLimit(max(1, connections/2)),
+		bodies:        newCallerLimit(maxBodies),
+		streams:       newCallerLimit(maxStreams),
+		guesses:       newCallerLimit(1),
+		networkPlaces: newCallerLimit(max(1, connections/4)),
+		expensive:     newCallerLimit(1),
+		slots:         make(chan struct{}, expensiveSlots),
+		refused:       refusals{counts: map[string]int64{}},
+		now:           time.Now,
+		life:          10 * time.Second,
 	}
 	s.keys.Store(keys)
-	s.analyzer = newAnalyzer(d.pool, cfg, log, s.instance, func() time.Time { return s.now() })
+	s.analyzer = newAnalyzer(d.work, cfg, log, s.instance, func() time.Time { return s.now() })
 	s.handle()
 	return s
 }

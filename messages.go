@@ -138,7 +138,7 @@ func isText(text string, high int) bool {
 // createMessage answers POST /api/v1/system-messages.
 func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	var c messageChange
-	if err := decodeJSON(w, r, &c); err != nil {
+	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
 	id, err := createMessage(r.Context(), s.db, actorOf(r), c)
@@ -157,7 +157,7 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 // updateMessage answers PATCH /api/v1/system-messages/{id}.
 func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	var c messageChange
-	if err := decodeJSON(w, r, &c); err != nil {
+	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
 	id, err := pathID(r, "id")
@@ -262,7 +262,7 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		IDs []int64 `json:"ids"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
@@ -309,7 +309,7 @@ func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 		UpTo *int64 `json:"up_to"`
 	}
 	if r.ContentLength != 0 {
-		if err := decodeJSON(w, r, &in); err != nil {
+		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
 	}

@@ -374,6 +374,31 @@ func TestDemotedPrimary(t *testing.T) {
 	})
 }
 
+// TestRefusedConnectionIsAnAnswer: a database that refuses a new connection of the service's own is not unreachable, and
+// connections that work stay.
+func TestRefusedConnectionIsAnAnswer(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	conn, err := ts.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	name := ts.db.Config().ConnConfig.Database
+	if err := asSuperuser(fmt.Sprintf(`ALTER DATABASE %s CONNECTION LIMIT 1`, name)); err != nil {
+		t.Fatal(err)
+	}
+	ts.database.own.Reset()
+	waitFor(t, "the refusal to be seen", ts.database.down.Load)
+	if _, err := conn.Exec(t.Context(), `SELECT`); err != nil {
+		t.Errorf("a working connection was cut: %v", err)
+	}
+	if err := asSuperuser(fmt.Sprintf(`ALTER DATABASE %s CONNECTION LIMIT -1`, name)); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the database to be reachable", func() bool { return !ts.database.down.Load() })
+}
+
 // lossyNetwork passes connections on to a database until it is cut. Then it swallows what is sent over
 // them, for good, and so it does with new ones, until it is mended.
 type lossyNetwork struct {

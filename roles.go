@@ -66,7 +66,7 @@ func (s *server) getRole(w http.ResponseWriter, r *http.Request) error {
 // createRole answers POST /api/v1/roles.
 func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 	var c roleChange
-	if err := decodeJSON(w, r, &c); err != nil {
+	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
 	if c.Permissions == nil {
@@ -87,7 +87,7 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 // updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
 func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	var c roleChange
-	if err := decodeJSON(w, r, &c); err != nil {
+	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
 	var after role

@@ -24,26 +24,29 @@ import (
 
 // server holds everything a handler needs. It is made at start; its fields are not set afterwards.
 type server struct {
-	cfg         config
-	log         *slog.Logger
-	database    *database
-	db          *pgxpool.Pool           // the database's pool, for all requests
-	keys        atomic.Pointer[keyring] // replaced after SIGHUP
-	instance    string                  // a random name, to tell instances that share a database apart
-	hasher      *passwordHasher
-	analyzer    *analyzer
-	users       userCache
-	places      *callerLimit     // at most half of the pool for one caller
-	guesses     *callerLimit     // one undecided attempt at an account from a network
-	expensive   *callerLimit     // one expensive request for each caller
-	slots       chan struct{}    // holds an element for each expensive request that runs
-	life        time.Duration    // how long the instance's lease lasts after a heartbeat
-	now         func() time.Time // the clock; a test sets its own
-	stopping    context.Context  // ends when the service is told to stop
-	hangups     <-chan os.Signal // SIGHUP: reload the key file
-	mux         *http.ServeMux
-	origins     *http.CrossOriginProtection
-	certificate *certificate // nil: plain HTTP
+	cfg           config
+	log           *slog.Logger
+	database      *database
+	db            *pgxpool.Pool           // the database's pool, for all requests
+	keys          atomic.Pointer[keyring] // replaced after SIGHUP
+	instance      string                  // a random name, to tell instances that share a database apart
+	hasher        *passwordHasher
+	analyzer      *analyzer
+	users         userCache
+	places        *callerLimit     // at most half of the pool for one account
+	bodies        *callerLimit     // bodies that are read for one network
+	streams       *callerLimit     // streamed answers for one account
+	guesses       *callerLimit     // one undecided attempt at an account from a network
+	expensive     *callerLimit     // one expensive request for each caller
+	networkPlaces *callerLimit     // at most a quarter of the pool for public requests of one network
+	slots         chan struct{}    // holds an element for each expensive request that runs
+	life          time.Duration    // how long the instance's lease lasts after a heartbeat
+	now           func() time.Time // the clock; a test sets its own
+	stopping      context.Context  // ends when the service is told to stop
+	hangups       <-chan os.Signal // SIGHUP: reload the key file
+	mux           *http.ServeMux
+	origins       *http.CrossOriginProtection
+	certificate   *certificate // nil: plain HTTP
 
 	counts          []*routeCounts
 	sealed          seal // the last seal of the audit log that this instance made
@@ -239,7 +242,6 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	ctx, limit := r.Context(), rt.pace.limit()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		ctx = context.WithoutCancel(ctx) // a change, such as a logout, is completed even if the client leaves
-		http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit))
 	}
 	if limit > time.Minute {
 		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute))
@@ -249,8 +251,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	r = r.WithContext(ctx)
 	c := callerOf(r)
 	defer func() { c.leave() }()
-	err = s.authorize(rt, r)
-	if err == nil {
+	if err = s.authorize(rt, w, r); err == nil {
 		err = s.takePlace(rt.pace, r)
 	}
 	if err == nil {
@@ -259,21 +260,25 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	return s.auditRefusal(rt, r, err)
 }
 
-// authorize alone decides whether the caller may call a route. From here on the caller has its principal
-// and one of its places (see callerLimit).
-func (s *server) authorize(rt route, r *http.Request) (err error) {
+// authorize alone decides whether the caller may call a route. The body is read before the database is
+// asked, so that nothing that the answer says grows old meanwhile.
+func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c, ctx := callerOf(r), r.Context()
-	if rt.who == public || rt.who == refreshCookie {
-		return nil
+	isPublic := rt.who == public || rt.who == refreshCookie
+	if !isPublic {
+		if c.credential, err = s.readCredential(r); err != nil {
+			return err
+		}
 	}
-	if c.credential, err = s.readCredential(r); err != nil {
+	if err := s.receiveBody(w, r); err != nil || isPublic {
 		return err
 	}
-	name := "user " + c.credential.userID
-	if c.credential.userID == "" {
-		name = "token " + string(c.credential.tokenHash) // whose it is, the database is about to say
+	if c.credential.tokenHash == nil {
+		c.leave, err = s.places.enter(ctx, c.credential.userID)
+	} else { // whose it is, the database is about to say
+		c.leave, err = s.networkPlaces.enter(ctx, c.network())
 	}
-	if c.leave, err = s.places.enter(ctx, name); err != nil {
+	if err != nil {
 		return err
 	}
 	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
@@ -296,29 +301,51 @@ func (s *server) authorize(rt route, r *http.Request) (err error) {
 	}
 }
 
+// receiveBody reads the request's body into memory, within the request's time limit.
+func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
+	if r.Body == http.NoBody {
+		return nil
+	}
+	leave, err := s.bodies.enter(r.Context(), callerOf(r).network())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	readBody(w, r)
+	return nil
+}
+
 // takePlace gives the caller the place that a handler of this pace needs, in exchange for the one it has.
+// If that took long it reads the principal again: the credential may have been revoked.
 func (s *server) takePlace(p pace, r *http.Request) (err error) {
-	c, ctx := callerOf(r), r.Context()
+	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
-	case p == streaming, p == waiting, p == light:
+	case p == light:
 		c.leave()
+	case c.principal == nil:
+		c.leave, err = s.networkPlaces.enter(ctx, c.network())
 	case p == expensive:
 		c.leave()
-		leave, err := s.expensive.enter(ctx, c.name())
-		if err != nil {
+		if c.leave, err = s.expensive.enter(ctx, c.principal.User.ID); err != nil {
 			return err
 		}
 		if err := enterSlot(ctx, s.slots); err != nil {
-			leave()
 			return err
 		}
+		leave := c.leave
 		c.leave = sync.OnceFunc(func() {
 			<-s.slots
 			leave()
 		})
-	case c.principal == nil || c.principal.Kind == "token":
+	case p == streaming:
 		c.leave()
-		c.leave, err = s.places.enter(ctx, c.name())
+		c.leave, err = s.streams.enter(ctx, c.principal.User.ID)
+	case c.principal.Kind == "token":
+		c.leave()
+		c.leave, err = s.places.enter(ctx, c.principal.User.ID)
+	}
+	if err == nil && c.principal != nil && time.Since(began) > time.Second {
+		c.principal, err = getPrincipal(ctx, s.db, &s.users, c.credential)
 	}
 	return err
 }
@@ -331,7 +358,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	if !refused || c.principal == nil || rt.path == verifyPath || !s.refused.note(c.principal.CredentialID) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit()) // also if the client left
+	ctx, cancel := lastMoment(r.Context()) // also if the client left
 	defer cancel()
 	what := map[string]string{"code": p.code, "permission": p.permission, "path": cleanText([]byte(r.URL.Path), maxNameText)}
 	if auditErr := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {

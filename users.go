@@ -103,7 +103,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		DisplayName string   `json:"display_name"`
 		Roles       []string `json:"roles"`
 	}{Roles: []string{memberRole}}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	n := newUser{displayName: in.DisplayName, status: statusActive, roles: in.Roles}
@@ -139,7 +139,7 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 	var c userChange
-	if err := decodeJSON(w, r, &c); err != nil {
+	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
 	if err := c.check(); err != nil {
@@ -155,7 +155,7 @@ func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error 
 	var in struct {
 		Roles []string `json:"roles"`
 	}
-	if err := decodeJSON(w, r, &in); err != nil {
+	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	if in.Roles == nil {
