@@ -189,8 +189,8 @@ type watch struct {
 	state    string
 }
 
-// enter counts a request of a user that may wait, until leave is called. If the user has too many, it
-// returns a problem 429. It comes before the database is asked, so that refusals are cheap.
+// enter counts a request of a user that may wait, until leave is called. If the user has too many,
+// it returns a problem 429. It comes before the database is asked, so that refusals are cheap.
 func (w *analysisWaits) enter(user string) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -316,11 +316,7 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 		)
 		INSERT INTO analyses AS a (dataset_id, force, requested_by, expected)
 		SELECT $1, $2, $3, coalesce((
-			SELECT total
-			FROM analyses
-			WHERE dataset_id = $1 AND state = 'succeeded'
-			ORDER BY id DESC
-			LIMIT 1
+			SELECT total FROM analyses WHERE dataset_id = $1 AND state = 'succeeded' ORDER BY id DESC LIMIT 1
 		), 0)
 		RETURNING ` + analysisColumns
 	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query,
@@ -329,10 +325,7 @@ func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool,
 
 // runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.
 func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64, err error) {
-	const query = `
-		SELECT coalesce(max(id), 0)
-		FROM analyses
-		WHERE dataset_id = $1 AND finished_at IS NULL`
+	const query = `SELECT coalesce(max(id), 0) FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL`
 	if err := q.QueryRow(ctx, query, datasetID).Scan(&id); err != nil {
 		return 0, fmt.Errorf("get running analysis: %w", err)
 	}
@@ -361,28 +354,29 @@ func listChanges(ctx context.Context, q querier, id int64, change *string, after
 		SELECT e.path, e.change
 		FROM analysis_changes c, LATERAL (
 			SELECT unnest(c.added) AS path, 'added' AS change
-			UNION ALL
-			SELECT unnest(c.changed), 'changed'
-			UNION ALL
-			SELECT unnest(c.removed), 'removed'
+			UNION ALL SELECT unnest(c.changed), 'changed'
+			UNION ALL SELECT unnest(c.removed), 'removed'
 		) e
 		WHERE c.analysis_id = $1 AND e.path > $2 AND ($3::text IS NULL OR e.change = $3)
 			AND c.from_path >= (
-				SELECT coalesce(max(from_path), '')
-				FROM analysis_changes
-				WHERE analysis_id = $1 AND from_path < $2
+				SELECT coalesce(max(from_path), '') FROM analysis_changes WHERE analysis_id = $1 AND from_path < $2
 			)
 		ORDER BY c.from_path, e.path
 		LIMIT $4`
 	return collect[fileChange](ctx, q, "list changes", query, id, after, change, limit)
 }
 
-// lockAnalysis takes the advisory lock of an analysis until the end of the transaction. Transactions
-// that store work share it, endAnalysis takes it exclusively. All take it before any row of the
+// changeAnalysis runs do in a transaction with the advisory lock of an analysis. Transactions that
+// store work share the lock, endAnalysis takes it exclusively. All take it before any row of the
 // analysis or its chunks, so that they cannot deadlock.
-func lockAnalysis(ctx context.Context, tx pgx.Tx, id int64) error {
-	_, err := execute(ctx, tx, "lock analysis", `SELECT pg_advisory_xact_lock_shared($1)`, lockAnalyses+id)
-	return err
+func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx.Tx) error) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		const lock = `SELECT pg_advisory_xact_lock_shared($1)`
+		if _, err := execute(ctx, tx, "lock analysis", lock, lockAnalyses+id); err != nil {
+			return err
+		}
+		return do(tx)
+	})
 }
 
 // endAnalysis ends an analysis as failed or canceled. With a token it does so for the holder of that
@@ -390,10 +384,7 @@ func lockAnalysis(ctx context.Context, tx pgx.Tx, id int64) error {
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const end = `
 		UPDATE analyses
-		SET state = $2,
-			failure_code = nullif($3, ''),
-			failure = nullif($4, ''),
-			finished_at = now()
+		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now()
 		WHERE id = $1 AND finished_at IS NULL AND ($5 IN ('', walker_token::text)
 			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $5))`
 	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {

@@ -35,10 +35,9 @@ func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/u
 
 // readStep claims a chunk, reads its files and stores their rows. It reports whether there was one.
 //
-// When an instance dies, each chunk that it held counts a death, also those that had nothing to do
-// with it. So a chunk is a suspect before its last attempt, and is then read alone in this
-// instance: a death during that attempt is the fault of that chunk. Suspects are claimed when there
-// is no other chunk and no other reader is at work.
+// When an instance dies, each chunk that it held counts a death, also chunks that did not cause it.
+// So a chunk is a suspect before its last attempt, and is then read alone in this instance: a death
+// during that attempt is the fault of that chunk. Suspects wait until this instance has no other.
 func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 	a.solo.RLock()
 	worked, err = a.readChunk(ctx, false)
@@ -55,9 +54,7 @@ func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, err error) {
 	const query = `
 		UPDATE analysis_chunks c
-		SET token = $2,
-			deaths = c.deaths + (c.reader IS NOT NULL)::int,
-			reader = $1
+		SET token = $2, deaths = c.deaths + (c.reader IS NOT NULL)::int, reader = $1
 		FROM analyses a
 		JOIN datasets d ON d.id = a.dataset_id
 		WHERE a.id = c.analysis_id AND c.id = (
@@ -110,7 +107,7 @@ type chunkFile struct {
 	gone   bool // it has a row, and the file is gone
 }
 
-// isRead says whether there was a file to make a row of.
+// isRead reports whether there was a file to make a row of.
 func (f chunkFile) isRead() bool { return f.row.Status != "" }
 
 // comparison is the difference between the files of a chunk and the rows of its interval.
@@ -121,8 +118,8 @@ type comparison struct {
 	cutAt     string // set where there are too many rows for one chunk: a path in the middle of them
 }
 
-// maxUnlisted is about how many rows of one chunk may have lost their files: a whole directory may
-// be gone.
+// maxUnlisted is about how many rows of one chunk may have lost their files. There may be many more,
+// because a whole directory may be gone; then the chunk is cut.
 const maxUnlisted = 5000
 
 // compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
@@ -172,7 +169,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 }
 
 // readFiles reads the files that the walk found, and finds out which of the others are really gone.
-// A file that hangs becomes unreadable, and another goroutine goes on after it.
+// A file that hangs becomes unreadable, and another goroutine continues after it.
 func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile) error {
 	for len(files) > 0 {
 		todo := slices.Clone(files) // an abandoned goroutine keeps its own
@@ -232,31 +229,22 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			DELETE FROM analysis_chunks
 			WHERE id = $1 AND token = $2
 			RETURNING *
-		), part AS (
-			SELECT lag(p.ends, 1, c.from_path) OVER (ORDER BY p.n) AS begins, p.ends
+		), cut AS (
+			SELECT c.*, p.ends, p.n,
+				(SELECT count(*) FROM unnest(c.paths) path WHERE coalesce(path <= p.ends, true))::int AS last
 			FROM c, unnest(array_append(coalesce($3, c.paths[:cardinality(c.paths) - 1]), c.to_path))
 				WITH ORDINALITY AS p (ends, n)
-		), e AS (
-			SELECT e.*
-			FROM c, unnest(c.paths, c.sizes, c.modified, c.sidecars) WITH ORDINALITY AS e (path, size, modified, sidecars, n)
+		), part AS (
+			SELECT *, lag(ends, 1, from_path) OVER parts AS begins, lag(last, 1, 0) OVER parts + 1 AS first
+			FROM cut
+			WINDOW parts AS (ORDER BY n)
 		)
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		SELECT c.analysis_id, begins, ends,
-			coalesce(array_agg(e.path ORDER BY n) FILTER (WHERE n > 0), '{}'),
-			coalesce(array_agg(e.size ORDER BY n) FILTER (WHERE n > 0), '{}'),
-			coalesce(array_agg(e.modified ORDER BY n) FILTER (WHERE n > 0), '{}'),
-			coalesce(array_agg(e.sidecars ORDER BY n) FILTER (WHERE n > 0), '{}')
-		FROM c CROSS JOIN part LEFT JOIN e ON e.path > begins AND coalesce(e.path <= ends, true)
-		GROUP BY c.analysis_id, begins, ends
-		ORDER BY begins`
-	const count = `
-		UPDATE analyses
-		SET chunks_left = chunks_left + $2
-		WHERE id = $1 AND finished_at IS NULL`
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
-			return err
-		}
+		SELECT analysis_id, begins, ends, paths[first:last], sizes[first:last], modified[first:last], sidecars[first:last]
+		FROM part
+		ORDER BY n`
+	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
+	return changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
 		n, err := execute(ctx, tx, "cut chunk", cut, t.ID, t.Token, after)
 		if err == nil && n == 0 {
 			err = errNotOurs
@@ -268,31 +256,21 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
-// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the chunk,
-// nothing. Only the holder of a chunk changes rows of its interval.
+// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
+// chunk, nothing. Only the holder of a chunk changes rows of its interval.
 func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found comparison) error {
-	const take = `
-		DELETE FROM analysis_chunks
-		WHERE id = $1 AND token = $2`
+	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const note = `
 		INSERT INTO analysis_changes (analysis_id, from_path, added, changed, removed)
 		VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), coalesce($5::text[], '{}'))`
 	const finish = `
 		UPDATE analyses
-		SET chunks_left = chunks_left - 1,
-			total = total - $2,
-			added = added + $3,
-			changed = changed + $4,
-			unchanged = unchanged + $5,
-			removed = removed + $6,
-			failed = failed + $7,
+		SET chunks_left = chunks_left - 1, total = total - $2, added = added + $3, changed = changed + $4,
+			unchanged = unchanged + $5, removed = removed + $6, failed = failed + $7,
 			state = CASE WHEN state = 'reading' AND chunks_left = 1 THEN 'succeeded' ELSE state END,
 			finished_at = CASE WHEN state = 'reading' AND chunks_left = 1 THEN now() END
 		WHERE id = $1 AND finished_at IS NULL`
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
-			return err
-		}
+	return changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
 		if err := oneRow(ctx, tx, "take chunk", take, t.ID, t.Token); err != nil {
 			return err
 		}
@@ -303,15 +281,13 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found compari
 		var added, changed, removed []string
 		read, unchanged, failed := 0, found.unchanged, found.failed
 		for _, f := range found.files {
-			if f.gone {
-				removed = append(removed, f.Path)
-			}
-			if !f.isRead() {
-				continue
-			}
-			read++
 			old, known := before[f.Path]
 			switch {
+			case f.gone:
+				removed = append(removed, f.Path)
+				continue
+			case !f.isRead():
+				continue
 			case !known:
 				added = append(added, f.Path)
 			case sameContent(old, f.row):
@@ -319,6 +295,7 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found compari
 			default:
 				changed = append(changed, f.Path)
 			}
+			read++
 			if f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable {
 				failed++
 			}
@@ -379,11 +356,10 @@ func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkF
 	return before, nil
 }
 
-// sameContent says whether two rows of a file differ in no more than the id and the time of
-// reading.
+// sameContent reports whether two rows of a file differ in the id and the time of reading only.
 func sameContent(a, b ElevationDatasetFileMeta) bool {
 	a.ID, a.AnalyzedAt, b.ID, b.AnalyzedAt = 0, time.Time{}, 0, time.Time{}
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
-	return errA == nil && errB == nil && bytes.Equal(x, y)
+	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// deadInstances is SQL for the ids of the instances whose tasks the instance $1 may take over: those
-// whose lease has expired. After an outage of the database all leases have expired. So an instance
-// whose own lease had a gap waits for one lease from alive_since on, in which the living renew theirs.
+// deadInstances is SQL for the ids of the instances whose tasks the instance $1 may take over,
+// because their lease has expired. After an outage of the database all leases have expired. So an
+// instance whose own lease had a gap waits for one lease, in which the living renew theirs.
 const deadInstances = `
 	SELECT dead.id
 	FROM instances dead, instances own
@@ -24,8 +24,8 @@ const deadInstances = `
 const othersSee = `
 	EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind))`
 
-// maySee is SQL for whether the instance $1 may take work of analysis a. An instance that does not see
-// the directory may only if no other is left; then its finding is final.
+// maySee is SQL for whether the instance $1 may take work of analysis a. An instance that does not
+// see the directory may only if no other is left; then its finding is final.
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
@@ -41,10 +41,8 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		INSERT INTO instances AS i (id, signer, fingerprints, seen_at, alive_since, live_until)
 		VALUES ($1, $2, $3, now(), now(), now() + $4::interval)
 		ON CONFLICT (id, signer) DO UPDATE
-		SET fingerprints = excluded.fingerprints,
-			seen_at = now(),
-			alive_since = CASE WHEN i.live_until < now() THEN now() ELSE i.alive_since END,
-			live_until = excluded.live_until`
+		SET fingerprints = excluded.fingerprints, seen_at = now(), live_until = excluded.live_until,
+			alive_since = CASE WHEN i.live_until < now() THEN now() ELSE i.alive_since END`
 	var ours []string
 	for _, k := range ring.keys {
 		ours = append(ours, k.fingerprint)
@@ -76,10 +74,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 
 // instanceStopped ends the lease of this instance.
 func instanceStopped(ctx context.Context, db *pgxpool.Pool, id string) error {
-	const query = `
-		UPDATE instances
-		SET live_until = now() - interval '1 second', seen_at = now()
-		WHERE id = $1`
+	const query = `UPDATE instances SET live_until = now() - interval '1 second', seen_at = now() WHERE id = $1`
 	_, err := execute(ctx, db, "note stop", query, id)
 	return err
 }

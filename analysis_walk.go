@@ -216,8 +216,8 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 }
 
 // neighbours tells which sidecars and rasters of a directory belong together by their names (see
-// rasterOfSidecar). A stem is a name without its extension, in lower case, since a file system may not
-// tell the two cases apart.
+// rasterOfSidecar). A stem is a name without its extension, in lower case, since a file system may
+// not tell the two cases apart.
 type neighbours struct {
 	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
 	rasters  map[string]int64 // by stem, of rasters with a sidecar: a checksum of their names
@@ -284,7 +284,7 @@ func checksum(values ...any) int64 {
 	return int64(h.Sum64())
 }
 
-// isSettled says whether a file was modified long enough ago for any later change to change its
+// isSettled reports whether a file was modified long enough ago for any later change to change its
 // time too. The times of some file systems are two seconds apart.
 func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
 
@@ -360,8 +360,8 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	return content, true, err
 }
 
-// isGone says whether a walk would find no file of that path any more. It returns false if an error
-// leaves that open.
+// isGone reports whether a walk would find no file of that path any more. It returns false if an
+// error leaves that open.
 func isGone(root *os.Root, path string) bool {
 	raw, err := decodePath(path)
 	if err != nil {
@@ -525,7 +525,7 @@ func notRegular(mode fs.FileMode) error {
 	return &notAFile{kind + ", not a regular file"}
 }
 
-// isEscape says whether os.Root refused a path that leads out. Package os has no error value for it.
+// isEscape reports whether os.Root refused a path that leads out. Package os has no error for it.
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"

@@ -319,10 +319,7 @@ type walkTask struct {
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
 		UPDATE analyses a
-		SET state = 'walking',
-			started_at = coalesce(a.started_at, now()),
-			walker = $1,
-			walker_token = $2
+		SET state = 'walking', started_at = coalesce(a.started_at, now()), walker = $1, walker_token = $2
 		FROM datasets d
 		WHERE d.id = a.dataset_id AND a.id = (
 			SELECT a.id
@@ -357,9 +354,7 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 	w := &walker{after: t.WalkedTo}
 	return runDetached(ctx, a, &w.progress, func(ctx context.Context, send func(chunk) error) error {
 		return a.cutWalk(ctx, t, w, send)
-	}, func(c chunk) error {
-		return a.appendChunk(ctx, t, c)
-	})
+	}, func(c chunk) error { return a.appendChunk(ctx, t, c) })
 }
 
 // cutWalk sends the files of a walk as chunks; the last has no end. It runs in a goroutine that may
@@ -401,8 +396,8 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 	return send(next)
 }
 
-// emptyIsIntended says whether a directory that is missing or empty may lose its rows: with force,
-// and if no other instance may have seen files there.
+// emptyIsIntended reports whether a directory that is missing or empty may lose its rows: with
+// force, and if no other instance may have seen files there.
 func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 
 // openDataset opens a dataset's directory. If the directory is missing, or empty although the
@@ -432,21 +427,15 @@ func (a *analyzer) openDataset(t task) (*os.Root, error) {
 func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 	const advance = `
 		UPDATE analyses
-		SET walked_to = coalesce($3, walked_to),
-			state = CASE WHEN $3::text IS NULL THEN 'reading' ELSE state END,
-			chunks_left = chunks_left + 1,
-			total = total + $4,
-			warnings = (warnings || $5::text[])[1:$6]
+		SET walked_to = coalesce($3, walked_to), state = CASE WHEN $3::text IS NULL THEN 'reading' ELSE state END,
+			chunks_left = chunks_left + 1, total = total + $4, warnings = (warnings || $5::text[])[1:$6]
 		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
 		VALUES ($1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
 			coalesce($7::bigint[], '{}'))`
 	defer a.wakeAll()
-	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
-		if err := lockAnalysis(ctx, tx, t.AnalysisID); err != nil {
-			return err
-		}
+	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
 		if err != nil {
 			return err
