@@ -306,3 +306,25 @@ func resolve(path string) string {
 	}
 	return path
 }
+
+// supervisor holds the variables that systemd sets for a service; see sd_notify(3),
+// sd_listen_fds(3) and sd_watchdog_enabled(3). It is zero without systemd.
+type supervisor struct {
+	notifySocket string        // takes the states of the service
+	sockets      int           // number of listening sockets, from descriptor 3 on
+	watchdog     time.Duration // systemd kills a service that is silent for so long; 0: never
+}
+
+// findSupervisor reads the variables that are meant for this process.
+func findSupervisor(env []string) supervisor {
+	s := supervisor{notifySocket: lookup(env, "NOTIFY_SOCKET")}
+	self := strconv.Itoa(os.Getpid())
+	if lookup(env, "LISTEN_PID") == self {
+		s.sockets, _ = strconv.Atoi(lookup(env, "LISTEN_FDS"))
+	}
+	if pid := lookup(env, "WATCHDOG_PID"); pid == "" || pid == self {
+		µs, _ := strconv.Atoi(lookup(env, "WATCHDOG_USEC"))
+		s.watchdog = time.Duration(µs) * time.Microsecond
+	}
+	return s
+}
