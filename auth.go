@@ -169,9 +169,13 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	if err != nil { // the cookie stays: it may be valid once the right key file is in place
 		return newProblem(http.StatusUnauthorized, "refresh_token_invalid", "The refresh cookie is not one of ours.")
 	}
-	sess, u, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
+	sess, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
-		return s.writeTokens(w, u, sess)
+		access, err := s.users.get(r.Context(), s.db, sess.userID, sess.versions)
+		if err != nil {
+			return err
+		}
+		return s.writeTokens(w, access.user, sess)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
 		http.SetCookie(w, s.cookie("", -1)) // the session has ended

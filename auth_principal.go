@@ -171,33 +171,37 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 	return &userAccess{accessVersions{found.UserVersion, found.AccessVersion}, found.user, effectivePermissions(found.Roles, found.Grants)}, nil
 }
 
+// versionColumns are the accessVersions of the table users under the name u.
+const versionColumns = `u.version, (SELECT version FROM access_version)`
+
 // getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the
 // session or API token has ended or expired or its user is not active. Every signed-in request asks
 // this once. The answer names the versions under which a cached user is valid: a logout, a disabled
 // user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
-	const versions = `u.id::text, u.version, (SELECT version FROM access_version)`
 	const bySession = `
-		SELECT s.id::text, '{}'::text[], $3::timestamptz, false, ` + versions + `
+		SELECT ` + versionColumns + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
-		SELECT t.id::text, t.permissions, t.expires_at,
-			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute', ` + versions + `
+		SELECT ` + versionColumns + `, u.id::text, t.id::text, t.permissions, t.expires_at,
+			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute'
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 AND t.expires_at > now() AND u.status = 'active'`
-	p, query, args := &principal{Kind: "session"}, bySession, []any{c.sessionID, c.userID, c.expiresAt}
-	if c.tokenHash != nil {
-		p.Kind, query, args = "token", byToken, []any{c.tokenHash}
-	}
-	var narrowed []string // the permissions of an API token
-	var userID string
 	var now accessVersions
-	row := q.QueryRow(ctx, query, args...)
-	err := row.Scan(&p.CredentialID, &narrowed, &p.ExpiresAt, &p.unnoted, &userID, &now.user, &now.access)
+	var narrowed []string // the permissions of an API token
+	var err error
+	p, userID := &principal{Kind: "session", CredentialID: c.sessionID, ExpiresAt: c.expiresAt}, c.userID
+	if c.tokenHash == nil {
+		err = q.QueryRow(ctx, bySession, c.sessionID, c.userID).Scan(&now.user, &now.access)
+	} else {
+		p.Kind = "token"
+		err = q.QueryRow(ctx, byToken, c.tokenHash).Scan(&now.user, &now.access, &userID, &p.CredentialID, &narrowed,
+			&p.ExpiresAt, &p.unnoted)
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -19,6 +20,9 @@ type session struct {
 	SessionID        [16]byte
 	Generation       int64     // of the valid refresh token
 	SessionExpiresAt time.Time // moves with each refresh, up to a fixed end
+
+	userID   string         // set by rotateSession
+	versions accessVersions // of the user, likewise
 }
 
 // uuidText returns the text form of a UUID (RFC 9562, section 4).
@@ -142,12 +146,11 @@ var (
 // by the owner after a thief (RFC 9700, section 4.14.2): it ends the session, and the error is a
 // problem 401, as for a session that has ended.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
-	cfg config) (session, user, error) {
+	cfg config) (sess session, err error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
 			AND u.id = s.user_id AND u.status = 'active'`
-	const columns = `
-			s.id AS session_id, s.generation, least(s.idle_expires_at, s.expires_at) AS session_expires_at,` + userColumns
+	const columns = `s.generation, least(s.idle_expires_at, s.expires_at), u.id::text, ` + versionColumns
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
@@ -158,37 +161,39 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			idle_expires_at = least(now() + $3::interval, s.expires_at)
 		FROM users u` + live + `
 			AND s.generation = $2
-		RETURNING true AS graced,` + columns
+		RETURNING true, ` + columns
 	const look = `
 		SELECT
 			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
-				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now()) AS graced,` + columns + `
+				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now()), ` + columns + `
 		FROM sessions s, users u` + live + `
 		FOR UPDATE OF s`
-	type found struct {
-		session
-		user
-		Graced bool
+	sess.SessionID = id
+	var graced bool
+	scan := func(row pgx.Row) error {
+		return row.Scan(&graced, &sess.Generation, &sess.SessionExpiresAt, &sess.userID, &sess.versions.user, &sess.versions.access)
 	}
-	f, err := collectOne[found](ctx, db, errToken, "rotate session", rotate,
-		id, generation, cfg.refreshTTL, cfg.refreshGrace)
-	if err != errToken {
-		return f.session, f.user, err
+	err = scan(db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL, cfg.refreshGrace))
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return sess, err
 	}
 	var refused error // returned once the session's end is committed
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		f, err = collectOne[found](ctx, tx, errSessionEnded, "look at session", look, id, generation, cfg.refreshGrace)
-		if err != nil || f.Graced {
+		err := scan(tx.QueryRow(ctx, look, id, generation, cfg.refreshGrace))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errSessionEnded
+		}
+		if err != nil || graced {
 			return err
 		}
 		action := "session.refresh_token_reused"
-		if refused = errTokenReused; generation > f.Generation {
+		if refused = errTokenReused; generation > sess.Generation {
 			action, refused = "session.lost", errSessionLost
 		}
-		_, err := endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
+		_, err = endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
 		return err
 	})
-	return f.session, f.user, cmp.Or(err, refused)
+	return sess, cmp.Or(err, refused)
 }
 
 // endUserSessions ends all live sessions of the user except one; "" excepts none.

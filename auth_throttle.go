@@ -139,7 +139,13 @@ func (a attempt) forgive(ctx context.Context, q querier) error {
 				WHEN t.account <> '' AND t.network <> '' THEN date_bin('1 hour', now() + '90 days', 'epoch')
 				ELSE expires_at
 			END
-		FROM (SELECT account, network FROM throttles WHERE ` + ofAttempt + ` ORDER BY account, network FOR UPDATE) l
+		FROM (
+			SELECT account, network, set_config('synchronous_commit', 'off', true) -- as in count
+			FROM throttles
+			WHERE ` + ofAttempt + `
+			ORDER BY account, network
+			FOR UPDATE
+		) l
 		WHERE t.account = l.account AND t.network = l.network`
 	ctx, cancel := lastMoment(ctx)
 	defer cancel()

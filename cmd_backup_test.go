@@ -183,7 +183,7 @@ func TestUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer pool.Close()
-		if _, err := pool.Exec(ctx, beforeRestore+`COMMIT; DROP EXTENSION IF EXISTS pg_trgm; DROP EXTENSION IF EXISTS btree_gist`); err != nil {
+		if _, err := pool.Exec(ctx, `DROP SCHEMA public CASCADE; CREATE SCHEMA public`); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := pool.Exec(ctx, `CREATE TABLE schema_migrations (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())`); err != nil {

@@ -192,7 +192,7 @@ func TestKeysAsCredential(t *testing.T) {
 		t.Fatal(err)
 	}
 	ts := startServer(t, nil, "CREDENTIALS_DIRECTORY="+dir)
-	if err := ts.reloadKeys(t.Context()); err != nil || !strings.Contains(ts.log.String(), "restart it") {
+	if err := ts.reloadKeys(t.Context()); err != nil || !strings.Contains(ts.log.String(), "restart the service") {
 		t.Errorf("%v, %s", err, ts.log)
 	}
 	for _, args := range [][]string{{"keys", "add"}, {"keys", "promote", ts.keys.Load().keys[0].id}} {
