@@ -109,7 +109,7 @@ func TestAPITokens(t *testing.T) {
 }
 
 // TestOthersCredentials: a manager of users sees and ends the sessions and tokens of those who hold no
-// more than he does.
+// more than its owner does.
 func TestOthersCredentials(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

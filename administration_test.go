@@ -17,15 +17,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// agent is somebody in TestNobodyGains: what he can sign in with, and what he can take over.
+// agent is somebody in TestNobodyGains: the credentials the agent has, and those within reach.
 type agent struct {
 	name      string
-	sessions  map[string]client // by user id: those whose password he knows
+	sessions  map[string]client // by user id: those whose password the agent knows
 	scripts   []client          // API tokens
 	takeovers map[string]string // password tokens, the user's id to each
 }
 
-// reach is all that the agent can do now, himself or through an account that he controls.
+// reach is all that the agent can do now, directly or through an account under its control.
 func (a *agent) reach(ts *testServer) map[string]bool {
 	ts.t.Helper()
 	can := map[string]bool{}
@@ -58,8 +58,8 @@ func (a *agent) reach(ts *testServer) map[string]bool {
 }
 
 // TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change
-// users and roles as they please. By his own step nobody may come to be able to do, himself or through an
-// account he controls, what he could not before; and there is always an administrator who can sign in.
+// users and roles as they please. No step may let its agent do, directly or through an account under its
+// control, anything that the agent could not do before; and there is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
 	t.Parallel()
 	steps := soakOr(20_000, 1000)
@@ -101,7 +101,7 @@ func TestNobodyGains(t *testing.T) {
 		maps.DeleteFunc(a.sessions, func(_ string, c client) bool { return dead(c) })
 		a.scripts = slices.DeleteFunc(a.scripts, dead)
 		credentials := append(slices.Collect(maps.Values(a.sessions)), a.scripts...)
-		if len(credentials) == 0 { // somebody new comes in his place
+		if len(credentials) == 0 { // somebody new takes the place
 			agents = slices.DeleteFunc(agents, func(other *agent) bool { return other == a })
 			granted := some(permissions())
 			if random.IntN(3) == 0 {
@@ -154,7 +154,7 @@ func TestNobodyGains(t *testing.T) {
 			do("PATCH", "/api/v1/roles/"+pick(roleIDs), map[string]any{"permissions": some(permissions())})
 		case 11:
 			do("DELETE", "/api/v1/roles/"+pick(roleIDs)+pick([]string{"", "?reassign=" + pick(roleNames)}), nil)
-		case 12: // somebody else comes by one of his API tokens
+		case 12: // somebody else gets one of the agent's API tokens
 			if len(agents) < 16 {
 				do("POST", "/api/v1/auth/tokens", map[string]any{"name": fmt.Sprint(step), "permissions": some(permissions()), "current_password": password})
 				if got.status == 201 {
@@ -162,7 +162,7 @@ func TestNobodyGains(t *testing.T) {
 					agents = append(agents, thief)
 				}
 			}
-		case 13: // he takes an account over
+		case 13: // the agent takes an account over
 			for token, id := range a.takeovers {
 				did, got = "takeover", ts.client().do("POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": password})
 				delete(a.takeovers, token)
@@ -316,7 +316,7 @@ func TestAdministration(t *testing.T) {
 		}
 	}
 
-	// A user is made, sets his password, and signs in.
+	// A user is created, sets the password, and signs in.
 	keeper := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "Keeper", "permissions": []string{datasetManage, datasetRead}})
 	created := root.must(201, "POST", "/api/v1/users", map[string]any{"username": "Ada", "email": "ada@example.org", "roles": []string{"keeper"}})
 	path := created.header.Get("Location")
@@ -408,7 +408,7 @@ func TestAdministration(t *testing.T) {
 	}
 }
 
-// TestApproval: a registered user waits until somebody with user.manage lets him in.
+// TestApproval: a registered user waits until somebody with user.manage approves the account.
 func TestApproval(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil, "CAIRN_REGISTRATION=approval")
@@ -747,7 +747,7 @@ func TestTokenRacesDisable(t *testing.T) {
 	}
 }
 
-// TestAdminNameRetired: where the first administrator was removed before he ever signed in, the service starts all
+// TestAdminNameRetired: where the first administrator was removed before the first login, the service starts all
 // the same, and the operator makes another.
 func TestAdminNameRetired(t *testing.T) {
 	t.Parallel()

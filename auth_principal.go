@@ -32,6 +32,7 @@ type principal struct {
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
 	unnoted      bool     // no use of the API token was noted within the last minute
+	rendered     []byte   // of userAccess
 }
 
 // holds reports whether the credential has the permission.
@@ -111,6 +112,7 @@ type userAccess struct {
 	versions    accessVersions
 	user        user
 	permissions []string
+	rendered    []byte // by renderMe
 }
 
 // accessVersions change whenever a user's row changes, and whenever any role, its permissions or its holders do.
@@ -168,7 +170,10 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 	if err != nil {
 		return nil, err
 	}
-	return &userAccess{accessVersions{found.UserVersion, found.AccessVersion}, found.user, effectivePermissions(found.Roles, found.Grants)}, nil
+	a := &userAccess{user: found.user, permissions: effectivePermissions(found.Roles, found.Grants)}
+	a.versions = accessVersions{found.UserVersion, found.AccessVersion}
+	a.rendered, err = renderMe(a.user, a.permissions)
+	return a, err
 }
 
 // versionColumns are the accessVersions of the table users under the name u.
@@ -212,7 +217,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	if err != nil {
 		return nil, err
 	}
-	p.User, p.owned, p.Permissions = access.user, access.permissions, access.permissions
+	p.User, p.owned, p.Permissions, p.rendered = access.user, access.permissions, access.permissions, access.rendered
 	if p.Kind == "token" {
 		isRefused := func(permission string) bool { return !slices.Contains(narrowed, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isRefused)

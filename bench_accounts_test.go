@@ -152,7 +152,7 @@ func TestBenchAccounts(t *testing.T) {
 		name    string
 		measure func(t *testing.T)
 	}{
-		{"who", b.whoAmI}, 
+		{"who", b.whoAmI},
 		{"refresh", b.refresh},
 		{"users", b.users},
 		{"login", b.login},

@@ -168,7 +168,7 @@ func TestBenchUsers(t *testing.T) {
 }
 
 // TestBenchMessages prints what the unread count and the first page of the inbox cost inside the database, with
-// 100,000 messages and 10,000 users, of whom each has 500 unread messages and 500 read ones above his watermark.
+// 100,000 messages and 10,000 users, of whom each has 500 unread messages and 500 read ones above the watermark.
 func TestBenchMessages(t *testing.T) {
 	ctx := context.Background()
 	ts := startServer(t, nil)

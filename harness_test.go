@@ -465,7 +465,7 @@ func (c client) login(name, password string) (client, string) {
 	return c.as(a.text("access_token")), refreshCookieOf(a)
 }
 
-// signIn makes a user who holds just these permissions and signs him in.
+// signIn makes a user who holds just these permissions and signs the user in.
 func (ts *testServer) signIn(name string, permissions ...string) client {
 	ts.t.Helper()
 	ts.addUser(name, permissions...)

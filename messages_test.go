@@ -130,7 +130,7 @@ func TestParallelMarks(t *testing.T) {
 }
 
 // TestReadAllRacesPublication: a message that commits after a read-all is unread, though it was begun before, and
-// though another that is shown later was read; so is one beyond what the reader says he was shown.
+// though another that is shown later was read; so is one beyond what the reader claims to have seen.
 func TestReadAllRacesPublication(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

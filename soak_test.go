@@ -25,7 +25,7 @@ type mixedLoad struct {
 	answered, unavailable, cut int // answers; those that were 503; requests that got none
 }
 
-// mixedUser is one of those users: all he does he does alone, so he knows what every answer has to be.
+// mixedUser is one of those users: it alone changes its data, so it knows what every answer has to be.
 type mixedUser struct {
 	*mixedLoad
 	client
@@ -85,7 +85,7 @@ func (u *mixedUser) step(ctx context.Context, dataset string) {
 		u.login(ctx)
 	case 1:
 		a, ok := u.ask("POST", "/api/v1/auth/refresh", map[string]string{}, "Cookie: __Host-cairn_refresh="+u.cookie)
-		if !ok { // whether the token was replaced he does not know
+		if !ok { // the user does not know whether the token was replaced
 			u.login(ctx)
 			return
 		}
@@ -114,7 +114,7 @@ func (u *mixedUser) step(ctx context.Context, dataset string) {
 			u.expect(a.status == 200 && a.text("display_name") == wish, "change name", a)
 			u.display = wish
 		} else {
-			u.display = "" // whether it was changed he does not know
+			u.display = "" // the user does not know whether it was changed
 		}
 	case 5:
 		if a, ok := u.ask("GET", "/api/v1/users?q="+u.name, nil); ok {
