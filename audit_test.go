@@ -21,8 +21,8 @@ import (
 // How much there may be to read: in one file, in all, and by an auditor who wants to trust the program with accounts.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 14_600
-	maxAuditLines = 5_150
+	maxGoLines    = 14_650
+	maxAuditLines = 5_200
 )
 
 // sources parses the program's own Go files.
@@ -198,7 +198,9 @@ func TestModules(t *testing.T) {
 // hashes of its migrations are added here.
 func TestReleasedMigrations(t *testing.T) {
 	t.Parallel()
-	released := []string{} // SHA-256, in hex, of migration 1, 2, …
+	released := []string{ // SHA-256, in hex, of migration 1, 2, …
+		"462a68329f145f64380fec0440c578ac4894a32d2d742a32bf18590993bef2d8", // 0.2.0
+	}
 	steps, err := parseMigrations(schemaSQL)
 	if err != nil {
 		t.Fatal(err)

@@ -52,36 +52,47 @@ const maxPassword = 256
 // about 20 ms, so that the last request waits little more than a second.
 const maxHashesWaiting = 64
 
-// passwordHasher makes and compares password hashes, at most one for each core at a time: more
-// would be slower and need 19 MiB each.
+// passwordHasher makes and compares password hashes, at most one on each core at a time: more would lose
+// throughput and need 19 MiB each. Two more requests than there are cores have a turn, so that a core need
+// not wait while a request asks the database.
 type passwordHasher struct {
 	argon   argonParameters
-	cores   chan struct{} // holds an element for each running hash
-	waiting atomic.Int64  // requests that hash or wait for a core
+	turns   chan struct{} // holds an element for each request that has a turn
+	cores   chan struct{} // holds an element for each hash that runs
+	waiting atomic.Int64  // requests that have a turn or wait for one
 }
 
 // newPasswordHasher returns a hasher for all cores.
 func newPasswordHasher(argon argonParameters) *passwordHasher {
-	return &passwordHasher{argon: argon, cores: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	cores := runtime.GOMAXPROCS(0)
+	return &passwordHasher{argon: argon, turns: make(chan struct{}, cores+2), cores: make(chan struct{}, cores)}
 }
 
-// withCore runs work, which hashes, when a core is free. If too many requests wait already, or the
-// time limit of ctx ends first, it returns errBusy.
-func (h *passwordHasher) withCore(ctx context.Context, work func() error) error {
+// withTurn runs work, which may hash one password. If too many wait already, or the time limit of ctx ends
+// first, it returns errBusy.
+func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error {
 	defer h.waiting.Add(-1)
 	if h.waiting.Add(1) > int64(maxHashesWaiting*cap(h.cores)) {
 		return errBusy
 	}
-	if err := enterSlot(ctx, h.cores); err != nil {
+	if err := enterSlot(ctx, h.turns); err != nil {
 		return err
 	}
-	defer func() { <-h.cores }()
+	defer func() { <-h.turns }()
 	return work()
 }
 
-// hash waits for a core and returns the stored form of a password.
+// key returns the argon2id hash of a password. It waits for a core, not longer than the hashes of two others
+// take.
+func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
+	h.cores <- struct{}{}
+	defer func() { <-h.cores }()
+	return argon2.IDKey([]byte(password), salt, a.passes, a.memory, a.lanes, argonKeyLen)
+}
+
+// hash waits for a turn and returns the stored form of a password.
 func (h *passwordHasher) hash(ctx context.Context, password string) (hash string, err error) {
-	err = h.withCore(ctx, func() error {
+	err = h.withTurn(ctx, func() error {
 		hash = h.newHash(password)
 		return nil
 	})
@@ -92,7 +103,7 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (hash string
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
-	sum := argon2.IDKey([]byte(password), salt, h.argon.passes, h.argon.memory, h.argon.lanes, argonKeyLen)
+	sum := h.key(h.argon, password, salt)
 	return phcString(h.argon, salt, sum)
 }
 
@@ -136,7 +147,7 @@ func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	got := argon2.IDKey([]byte(password), salt, argon.passes, argon.memory, argon.lanes, argonKeyLen)
+	got := h.key(argon, password, salt)
 	return subtle.ConstantTimeCompare(got, want) == 1 && stored != nil, nil
 }
 

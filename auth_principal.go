@@ -176,22 +176,20 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 	return a, err
 }
 
-// versionColumns are the accessVersions of the table users under the name u.
-const versionColumns = `u.version, (SELECT version FROM access_version)`
-
 // getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the
 // session or API token has ended or expired or its user is not active. Every signed-in request asks
 // this once. The answer names the versions under which a cached user is valid: a logout, a disabled
 // user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
+	const versions = `u.version, (SELECT version FROM access_version)`
 	const bySession = `
-		SELECT ` + versionColumns + `
+		SELECT ` + versions + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
-		SELECT ` + versionColumns + `, u.id::text, t.id::text, t.permissions, t.expires_at,
+		SELECT ` + versions + `, u.id::text, t.id::text, t.permissions, t.expires_at,
 			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute'
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id

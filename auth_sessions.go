@@ -149,8 +149,9 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 	cfg config) (sess session, err error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
-			AND u.id = s.user_id AND u.status = 'active'`
-	const columns = `s.generation, least(s.idle_expires_at, s.expires_at), u.id::text, ` + versionColumns
+			AND (SELECT u.status FROM users u WHERE u.id = s.user_id) = 'active'`
+	const columns = `s.generation, least(s.idle_expires_at, s.expires_at), s.user_id::text,
+			(SELECT u.version FROM users u WHERE u.id = s.user_id), (SELECT version FROM access_version)`
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
@@ -158,16 +159,15 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation
 				ELSE s.generation - 1 END,
 			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
-			idle_expires_at = least(now() + $3::interval, s.expires_at)
-		FROM users u` + live + `
+			idle_expires_at = least(now() + $3::interval, s.expires_at)` + live + `
 			AND s.generation = $2
 		RETURNING true, ` + columns
 	const look = `
 		SELECT
 			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
 				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now()), ` + columns + `
-		FROM sessions s, users u` + live + `
-		FOR UPDATE OF s`
+		FROM sessions s` + live + `
+		FOR UPDATE`
 	sess.SessionID = id
 	var graced bool
 	scan := func(row pgx.Row) error {

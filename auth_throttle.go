@@ -164,7 +164,7 @@ func (k key) endSiege(ctx context.Context, q querier, userID string) error {
 	return err
 }
 
-// hashCounted counts the attempt and runs work, which hashes a password, once a core is free. work
+// hashCounted counts the attempt and runs work, which hashes a password, once it has a turn. work
 // reports whether the attempt is to be forgiven. Further attempts at the same account from the same
 // network wait in line until then, so that many right passwords at once do not count as many
 // guesses. An attempt that is throttled does not wait, and one that waits in vain (503) is not
@@ -179,7 +179,7 @@ func (s *server) hashCounted(ctx context.Context, a attempt, work func() (forgiv
 	}
 	defer leave()
 	forgiven := false
-	err = s.hasher.withCore(ctx, func() (err error) {
+	err = s.hasher.withTurn(ctx, func() (err error) {
 		if err = a.count(ctx, s.db); err == nil {
 			forgiven, err = work()
 		}

@@ -468,15 +468,15 @@ func TestSpellingsOfUnknownNames(t *testing.T) {
 	}
 }
 
-// takeCores makes all cores busy until leave is called.
+// takeCores takes all turns to hash until leave is called.
 func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
-	for range cap(ts.hasher.cores) {
-		ts.hasher.cores <- struct{}{}
+	for range cap(ts.hasher.turns) {
+		ts.hasher.turns <- struct{}{}
 	}
 	return func() {
-		for range cap(ts.hasher.cores) {
-			<-ts.hasher.cores
+		for range cap(ts.hasher.turns) {
+			<-ts.hasher.turns
 		}
 	}
 }

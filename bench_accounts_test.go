@@ -326,7 +326,7 @@ func (b accountsBench) login(t *testing.T) {
 		err := json.NewDecoder(r.Body).Decode(&in)
 		found, e := findCredentials(r.Context(), ts.db, in.Username)
 		if err = errors.Join(err, e); err == nil {
-			err = ts.hasher.withCore(r.Context(), func() error {
+			err = ts.hasher.withTurn(r.Context(), func() error {
 				_, err := ts.hasher.verify(found.PasswordHash, in.Password)
 				return err
 			})
