@@ -315,7 +315,8 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			return fmt.Errorf("read the schema's version: %w", err)
 		}
 		if current > len(steps) {
-			return fmt.Errorf("the database has schema version %d, newer than this program's %d: run the newer cairn", current, len(steps))
+			return fmt.Errorf("the database has schema version %d, newer than this program's %d: run the newer cairn",
+				current, len(steps))
 		}
 		for ; current < len(steps); current++ {
 			if _, err := tx.Exec(ctx, steps[current]); err != nil {
@@ -416,5 +417,6 @@ func isUnavailable(err error) bool {
 			strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
 	}
 	_, isNet := errors.AsType[net.Error](err)
-	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }

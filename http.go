@@ -49,12 +49,13 @@ func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
 	if err != nil || mediaType != "application/json" || (charset != "" && charset != "utf-8") {
-		return &problem{status: http.StatusUnsupportedMediaType, code: "unsupported_media_type", detail: "The body must be application/json in UTF-8."}
+		return newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type", "The body must be application/json in UTF-8.")
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return &problem{status: http.StatusRequestEntityTooLarge, code: "body_too_large", detail: fmt.Sprintf("The body has more than %d bytes.", maxBody)}
+			detail := fmt.Sprintf("The body has more than %d bytes.", maxBody)
+			return newProblem(http.StatusRequestEntityTooLarge, "body_too_large", detail)
 		}
 		return malformed("body_unreadable", "The body could not be read to its end.")
 	}
@@ -360,7 +361,8 @@ func (v *invalid) time(field string, text *string) *time.Time {
 	}
 	at, err := time.Parse(time.RFC3339, *text)
 	at = at.UTC().Truncate(time.Microsecond)
-	v.check(err == nil && at.Year() >= 1 && at.Year() <= 9999, field, "malformed", "must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
+	v.check(err == nil && at.Year() >= 1 && at.Year() <= 9999, field, "malformed",
+		"must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
 	return &at
 }
 
@@ -383,7 +385,8 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
 		p = databaseUnavailable(err)
 	default:
-		p = &problem{status: http.StatusInternalServerError, code: "internal", detail: "Something went wrong here. The log has it under the request id.", err: err}
+		p = newProblem(http.StatusInternalServerError, "internal", "Something went wrong here. The log has it under the request id.")
+		p.err = err
 	}
 	if p.status == http.StatusTooManyRequests {
 		s.throttled.Add(1)

@@ -222,12 +222,18 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	cmd.SysProcAttr.Pdeathsig = fastShutdown
 	cmd.Cancel = func() error { return cmd.Process.Signal(fastShutdown) }
 	cmd.WaitDelay = 30 * time.Second // then it is killed
+	started := make(chan struct{})
 	p.ended = make(chan struct{})
 	p.processes.Go(func() {
 		runtime.LockOSThread() // Linux sends Pdeathsig when the thread ends that started the process
-		p.exit = cmd.Run()
+		p.exit = cmd.Start()
+		close(started)
+		if p.exit == nil {
+			p.exit = cmd.Wait()
+		}
 		close(p.ended)
 	})
+	<-started // from now on the server has serverLog itself
 	return nil
 }
 

@@ -125,10 +125,12 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/roles/{id}", holds(userManage), s.getRole, nil, quick},
 		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil, bulk},
 		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}, bulk},
-		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit, []string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}, slow},
+		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit,
+			[]string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}, slow},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil, quick},
-		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages, []string{"limit", "cursor", "q", "severity", "state", "since", "until"}, slow},
+		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages,
+			[]string{"limit", "cursor", "q", "severity", "state", "since", "until"}, slow},
 		{"GET", "/api/v1/system-messages/unread-count", holds(adminSystemMessage), s.countUnread, nil, quick},
 		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil, quick},
 		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil, quick},
@@ -149,7 +151,8 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil, quick},
 		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, []string{"limit", "cursor"}, quick},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis, []string{"wait"}, waiting},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges, []string{"limit", "cursor", "change"}, quick},
+		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges,
+			[]string{"limit", "cursor", "change"}, quick},
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil, bulk},
 		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
 		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil, quick},
@@ -207,7 +210,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	switch err := s.origins.Check(r); {
 	case err != nil:
-		s.writeProblem(answer, &problem{status: http.StatusForbidden, code: "cross_origin", detail: "This request came from a page of another origin."})
+		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin", "This request came from a page of another origin."))
 	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
 		s.writeProblem(answer, errNotFound)
 	default:
@@ -217,7 +220,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.Del("Content-Type")
 			err := error(errNotFound)
 			if answer.status == http.StatusMethodNotAllowed {
-				err = &problem{status: answer.status, code: "method_not_allowed", detail: "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."}
+				detail := "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."
+				err = newProblem(answer.status, "method_not_allowed", detail)
 			}
 			answer.status = 0
 			s.writeProblem(answer, err)
@@ -252,7 +256,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	c := callerOf(r)
 	defer func() { c.leave() }()
 	if err = s.authorize(rt, w, r); err == nil {
-		err = s.takePlace(rt.pace, r)
+		err = s.takePlace(rt, r)
 	}
 	if err == nil {
 		err = rt.handler(w, r)
@@ -291,11 +295,16 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 			s.log.Warn("token use not noted", "id", c.requestID, "error", err)
 		}
 	}
+	return rt.permit(p)
+}
+
+// permit returns nil if the principal may call the route, else the 403.
+func (rt route) permit(p *principal) error {
 	switch {
 	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session", p.holds(string(rt.who)):
 		return nil
 	case rt.who == ownSession:
-		return &problem{status: http.StatusForbidden, code: "session_required", detail: "An API token cannot do this: sign in."}
+		return newProblem(http.StatusForbidden, "session_required", "An API token cannot do this: sign in.")
 	default:
 		return p.lacks(string(rt.who))
 	}
@@ -315,10 +324,10 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// takePlace gives the caller the place that a handler of this pace needs, in exchange for the one it has.
-// If that took long it reads the principal again: the credential may have been revoked.
-func (s *server) takePlace(p pace, r *http.Request) (err error) {
-	c, ctx, began := callerOf(r), r.Context(), time.Now()
+// takePlace gives the caller the place that a handler of the route's pace needs, in exchange for the one it
+// has. If that took long the caller is authorized again: the credential may have been revoked.
+func (s *server) takePlace(rt route, r *http.Request) (err error) {
+	c, ctx, began, p := callerOf(r), r.Context(), time.Now(), rt.pace
 	switch {
 	case p == light:
 		c.leave()
@@ -344,10 +353,15 @@ func (s *server) takePlace(p pace, r *http.Request) (err error) {
 		c.leave()
 		c.leave, err = s.places.enter(ctx, c.principal.User.ID)
 	}
-	if err == nil && c.principal != nil && time.Since(began) > time.Second {
-		c.principal, err = getPrincipal(ctx, s.db, &s.users, c.credential)
+	if err != nil || c.principal == nil || time.Since(began) < time.Second {
+		return err
 	}
-	return err
+	now, err := getPrincipal(ctx, s.db, &s.users, c.credential)
+	if err != nil {
+		return err
+	}
+	c.principal = now
+	return rt.permit(now)
 }
 
 // auditRefusal returns err. If it refuses something to a signed-in caller, it adds a row to the audit log.
@@ -388,7 +402,7 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 	}
 	if !s.cfg.trusts(address) {
 		if address.IsLoopback() && s.warnedForwarded.CompareAndSwap(false, true) {
-			s.log.Warn("X-Forwarded-For ignored: CAIRN_TRUSTED_PROXIES does not name the proxy on this machine, so its clients count as one")
+			s.log.Warn("X-Forwarded-For ignored: CAIRN_TRUSTED_PROXIES does not name the proxy on this machine")
 		}
 		return address
 	}
