@@ -67,7 +67,7 @@ server_login_retry = 0.1
 func TestPeerPgBouncer(t *testing.T) {
 	p := startOwnPostgres(t)
 	url := startPgBouncer(t, p)
-	one, two := startTwoServers(t, "CAIRN_DATABASE_URL="+url, "CAIRN_REGISTRATION=open")
+	one, two := startTwoServers(t, "CAIRN_DATABASE_URL="+url, "CAIRN_REGISTRATION=open", "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
 	for i := range 40 { // as many transactions as it takes to change sessions again and again
 		name := fmt.Sprintf("user%d", i)
 		first, other := one, two
