@@ -221,7 +221,7 @@ func TestRevocationOnAnotherInstance(t *testing.T) {
 			}
 		}
 	}
-	// What is shown of a user is never older than the last change, whoever made it.
+	// GET /auth/me shows the last change of a user, also one made by hand.
 	ada := one.signIn("ada", datasetRead)
 	ada.url = two.url
 	for i := range 20 {

@@ -22,7 +22,7 @@ import (
 const (
 	maxFileLines  = 700
 	maxGoLines    = 14_680
-	maxAuditLines = 5_210
+	maxAuditLines = 5_215
 )
 
 // sources parses the program's own Go files.

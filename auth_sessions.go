@@ -171,7 +171,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 	sess.SessionID = id
 	var graced bool
 	scan := func(row pgx.Row) error {
-		return row.Scan(&graced, &sess.Generation, &sess.SessionExpiresAt, &sess.userID, &sess.versions.user, &sess.versions.access)
+		return row.Scan(&graced, &sess.Generation, &sess.SessionExpiresAt, &sess.userID,
+			&sess.versions.user, &sess.versions.access)
 	}
 	err = scan(db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL, cfg.refreshGrace))
 	if !errors.Is(err, pgx.ErrNoRows) {

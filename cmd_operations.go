@@ -251,7 +251,7 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 func printRoutes(stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	for _, rt := range (&server{}).routes() {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", rt.method, rt.path, rt.who)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%v\n", rt.method, rt.path, rt.who, rt.pace.limit())
 	}
 	return table.Flush()
 }

@@ -244,7 +244,8 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
-		if said, answered := errors.AsType[*pgconn.PgError](err); err != nil && (!answered || strings.HasPrefix(said.Code, "57P")) {
+		said, answered := errors.AsType[*pgconn.PgError](err) // a refusal is an answer, a shutdown is not
+		if err != nil && (!answered || strings.HasPrefix(said.Code, "57P")) {
 			d.sockets.cut(began)
 			for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
 				pool.Reset()

@@ -49,7 +49,8 @@ func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
 	if err != nil || mediaType != "application/json" || (charset != "" && charset != "utf-8") {
-		return newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type", "The body must be application/json in UTF-8.")
+		return newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type",
+			"The body must be application/json in UTF-8.")
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -385,7 +386,8 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
 		p = databaseUnavailable(err)
 	default:
-		p = newProblem(http.StatusInternalServerError, "internal", "Something went wrong here. The log has it under the request id.")
+		p = newProblem(http.StatusInternalServerError, "internal",
+			"Something went wrong here. The log has it under the request id.")
 		p.err = err
 	}
 	if p.status == http.StatusTooManyRequests {

@@ -108,7 +108,8 @@ func (s *server) routes() []route {
 		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnTokens, nil, quick},
 		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission", "role"}, quick},
 
-		{"GET", "/api/v1/users", holds(userManage), s.listUsers, []string{"limit", "cursor", "q", "status", "role", "sort"}, slow},
+		{"GET", "/api/v1/users", holds(userManage), s.listUsers,
+			[]string{"limit", "cursor", "q", "status", "role", "sort"}, slow},
 		{"POST", "/api/v1/users", holds(userManage), s.createUser, nil, quick},
 		{"GET", "/api/v1/users/{id}", holds(userManage), s.getUser, nil, quick},
 		{"PATCH", "/api/v1/users/{id}", holds(userManage), s.updateUser, nil, quick},
@@ -210,7 +211,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	switch err := s.origins.Check(r); {
 	case err != nil:
-		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin", "This request came from a page of another origin."))
+		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin",
+			"This request came from a page of another origin."))
 	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
 		s.writeProblem(answer, errNotFound)
 	default:
