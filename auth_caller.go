@@ -11,11 +11,12 @@ type caller struct {
 	requestID  string
 	address    netip.Addr
 	credential credential
-	principal  *principal // nil on public routes
+	principal  *principal // nil on public routes, and before authorize has found it
 	leave      func()     // gives back the caller's place: see callerLimit
+	dropBody   func()     // gives back the place of the request's body
 }
 
-// network returns the name under which public requests of the caller's network are counted.
+// network returns the name under which the caller's network has its places.
 func (c *caller) network() string { return clientNetwork(c.address).String() }
 
 // callerKey is the key of the caller in a request's context.
@@ -27,8 +28,8 @@ func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(
 // principalOf returns the signed-in caller, or nil on a public route.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
-// inPlace runs do in one of the caller's places. It is for handlers that gave their place back and ask
-// the database again.
+// inPlace runs do in one of the caller's places. It is for handlers that gave their place back before
+// and now ask the database again.
 func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
 	defer cancel()

@@ -31,8 +31,8 @@ type principal struct {
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
-	unnoted      bool     // no use of the API token was noted within the last minute
-	rendered     []byte   // of userAccess
+	noteUse      bool     // the last noted use of the API token is more than a minute old
+	rendered     []byte   // the beginning of the answer of GET /auth/me: see renderMe
 }
 
 // holds reports whether the credential has the permission.
@@ -49,8 +49,8 @@ func (p *principal) lacks(permission string) error {
 	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
 }
 
-// The 401 for a request without a credential, and for one whose credential is not valid, without
-// the reason.
+// The 401 for a request without a credential, and the 401 for one whose credential is not valid. The
+// latter does not tell the reason.
 var (
 	errNotSignedIn = newProblem(http.StatusUnauthorized, "not_signed_in",
 		"This needs an access token: Authorization: Bearer …")
@@ -75,8 +75,11 @@ func (s *server) readCredential(r *http.Request) (credential, error) {
 		}
 		return credential{tokenHash: hash}, nil
 	}
+	if !isBearer { // only an API token may be given as Basic
+		return credential{}, errInvalidToken
+	}
 	claims, err := s.keys.Load().verifyAccess(token, s.now())
-	if err != nil || !isBearer {
+	if err != nil {
 		return credential{}, errInvalidToken
 	}
 	return credential{claims.SessionID, claims.Subject, time.Unix(claims.ExpiresAt, 0).UTC(), nil}, nil
@@ -100,14 +103,14 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	if original := r.Header.Get("X-Original-Method"); original != "" && r.URL.Path == verifyPath {
 		method = original // a proxy asks with GET, whatever the method of its own request
 	}
-	if len(r.Header["Authorization"]) != 1 || method != http.MethodGet && method != http.MethodHead {
+	if len(r.Header["Authorization"]) != 1 || (method != http.MethodGet && method != http.MethodHead) {
 		return "", false
 	}
 	_, token, shown = r.BasicAuth()
 	return token, shown
 }
 
-// userAccess is a user and what the user may do, under the versions that the database gives both.
+// userAccess is a user and what the user may do, with the versions under which both were read.
 type userAccess struct {
 	versions    accessVersions
 	user        user
@@ -115,11 +118,12 @@ type userAccess struct {
 	rendered    []byte // by renderMe
 }
 
-// accessVersions change whenever a user's row changes, and whenever any role, its permissions or its holders do.
+// accessVersions are users.version, which changes with the user's row, and access_version, which changes
+// with any role, its permissions and its holders.
 type accessVersions struct{ user, access [16]byte }
 
-// userCache remembers users that were read before. A cached user is valid only under the versions that the
-// database has now.
+// userCache remembers users that were read before. A cached user is valid only while the database has
+// the same versions; each request asks.
 type userCache struct {
 	mu    sync.RWMutex
 	users map[string]*userAccess // by id
@@ -128,7 +132,8 @@ type userCache struct {
 // maxCachedUsers bounds the memory of a userCache, to about 10 MB.
 const maxCachedUsers = 10_000
 
-// get returns the user under these versions, from memory or else from the database.
+// get returns the user from memory if it was read under these versions, else from the database as it is
+// now.
 func (c *userCache) get(ctx context.Context, q querier, id string, versions accessVersions) (*userAccess, error) {
 	c.mu.RLock()
 	known := c.users[id]
@@ -177,9 +182,9 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 }
 
 // getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the
-// session or API token has ended or expired or its user is not active. Every signed-in request asks
-// this once. The answer names the versions under which a cached user is valid: a logout, a disabled
-// user, a removed role and a revoked token act at once on every instance.
+// session or API token has ended or expired or its user is not active. Every signed-in request runs
+// its statement at least once. Its row also holds the versions under which a cached user is valid.
+// So a logout, a disabled user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const versions = `u.version, (SELECT version FROM access_version)`
 	const bySession = `
@@ -197,13 +202,14 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	var now accessVersions
 	var narrowed []string // the permissions of an API token
 	var err error
-	p, userID := &principal{Kind: "session", CredentialID: c.sessionID, ExpiresAt: c.expiresAt}, c.userID
+	userID := c.userID
+	p := &principal{Kind: "session", CredentialID: c.sessionID, ExpiresAt: c.expiresAt}
 	if c.tokenHash == nil {
 		err = q.QueryRow(ctx, bySession, c.sessionID, c.userID).Scan(&now.user, &now.access)
 	} else {
 		p.Kind = "token"
 		err = q.QueryRow(ctx, byToken, c.tokenHash).Scan(&now.user, &now.access, &userID, &p.CredentialID, &narrowed,
-			&p.ExpiresAt, &p.unnoted)
+			&p.ExpiresAt, &p.noteUse)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken

@@ -38,15 +38,14 @@ const (
 // lockAnalyses plus its id is the lock of one analysis.
 const lockAnalyses = 0x6361_6972_0000_0000
 
-// querier is what a pool and a transaction have in common. Query functions take one; handlers decide
-// whether it is a transaction.
+// querier is a pool or a transaction. Query functions take one; handlers decide which.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// execute runs a statement and returns how many rows it touched. doing says what for, in an error.
+// execute runs a statement and returns how many rows it changed. doing names the purpose in an error.
 func execute(ctx context.Context, q querier, doing, query string, args ...any) (int64, error) {
 	tag, err := q.Exec(ctx, query, args...)
 	if err != nil {
@@ -65,8 +64,9 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 	return items, nil
 }
 
-// collectOne returns the only row of a query; without one, missing.
-func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string, args ...any) (item T, err error) {
+// collectOne returns the only row of a query. If there is none, the error is missing.
+func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string,
+	args ...any) (item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
 	if err == nil && len(items) == 0 {
 		err = missing
@@ -77,8 +77,8 @@ func collectOne[T any](ctx context.Context, q querier, missing error, doing, que
 	return items[0], nil
 }
 
-// databaseConfig parses a database URL or keyword string as pgx understands it. With several hosts
-// it insists on the one that takes writes.
+// databaseConfig parses a database URL or keyword string as pgx understands it. Where there are several
+// ways to connect, as with several hosts, it takes only one to a server that accepts writes.
 func databaseConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -97,13 +97,13 @@ const (
 	probeTimeout   = 2 * time.Second
 )
 
-// database is the way to PostgreSQL: a pool for requests, one for analyses, and connections of the
-// service's own for health checks and heartbeats. None of them waits for another.
+// database holds three pools of connections to PostgreSQL: for requests, for analyses, and for the
+// service's own probes and heartbeats. No pool waits for another.
 type database struct {
 	pool    *pgxpool.Pool
 	work    *pgxpool.Pool
 	own     *pgxpool.Pool
-	sockets openConnections // of all three
+	sockets openConnections // of all pools
 	down    atomic.Bool
 	outages atomic.Int64 // how often the database became unreachable
 }
@@ -111,8 +111,8 @@ type database struct {
 // openDatabase connects to the database. It fails if no connection can be made.
 //
 // Nothing that the service does depends on a session of the database, so that a pooler may hand each
-// transaction to another session (PgBouncer in transaction mode). Therefore no settings are sent when a
-// connection is made, and behind a pooler no statement is prepared under a name.
+// transaction to another session (PgBouncer in transaction mode). Therefore no setting but
+// application_name is sent when a connection is made, and behind a pooler no statement has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
 	d := &database{sockets: openConnections{open: map[*openConnection]time.Time{}}}
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
@@ -130,7 +130,7 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	}
 	config.ConnConfig.OnPgError = func(_ *pgconn.PgConn, e *pgconn.PgError) bool {
 		if e.Code == "25006" { // a write was refused: this host has become a standby
-			d.pool.Reset()
+			d.reset()
 		}
 		return e.Severity != "FATAL"
 	}
@@ -160,12 +160,23 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	return d, nil
 }
 
+// pools returns the pools that are open.
+func (d *database) pools() []*pgxpool.Pool {
+	return slices.DeleteFunc([]*pgxpool.Pool{d.pool, d.work, d.own}, func(p *pgxpool.Pool) bool { return p == nil })
+}
+
 // close closes all connections, once those in use have been given back.
 func (d *database) close() {
-	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
-		if pool != nil {
-			pool.Close()
-		}
+	for _, pool := range d.pools() {
+		pool.Close()
+	}
+}
+
+// reset closes all connections: those in use once they are given back. New ones are made on demand,
+// perhaps to another server.
+func (d *database) reset() {
+	for _, pool := range d.pools() {
+		pool.Reset()
 	}
 }
 
@@ -182,10 +193,10 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	return pid != conn.PgConn().PID(), err
 }
 
-// openConnections are the network connections of a pool, so that all can be cut at once.
+// openConnections are the network connections to the database, so that all can be cut at once.
 type openConnections struct {
 	mu   sync.Mutex
-	open map[*openConnection]time.Time // when each was made
+	open map[*openConnection]time.Time // the time at which each was made
 }
 
 // openConnection leaves its set when it is closed.
@@ -216,8 +227,8 @@ func (c *openConnection) Close() error {
 	return c.Conn.Close()
 }
 
-// cut breaks every connection that was made before a time. Whoever waits for an answer over one gets an
-// error at once.
+// cut breaks every connection that was made before a time. A request that waits for an answer over one
+// gets an error at once.
 func (c *openConnections) cut(before time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +242,8 @@ func (c *openConnections) cut(before time.Time) {
 // watch asks the database once a second whether it answers, until ctx ends. If it does not, every
 // connection made before is dropped: the next one may lead to another server.
 func (d *database) watch(ctx context.Context, log *slog.Logger) {
-	for tick := time.Tick(time.Second); ; {
+	tick := time.Tick(time.Second)
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -244,12 +256,11 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
-		said, answered := errors.AsType[*pgconn.PgError](err) // a refusal is an answer, a shutdown is not
-		if err != nil && (!answered || strings.HasPrefix(said.Code, "57P")) {
+		// An SQL error proves that the server answers, unless it says that the server is shutting down.
+		refusal, answered := errors.AsType[*pgconn.PgError](err)
+		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
 			d.sockets.cut(began)
-			for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
-				pool.Reset()
-			}
+			d.reset()
 		}
 		switch wasDown := d.down.Swap(err != nil); {
 		case err != nil && !wasDown:
@@ -267,7 +278,8 @@ func (d *database) probe(ctx context.Context) error {
 	return err
 }
 
-// beginSQL begins a transaction. If this instance freezes in it, PostgreSQL ends it and so frees its locks.
+// beginSQL begins a transaction. If this instance freezes inside it, PostgreSQL ends it and so frees its
+// locks.
 const beginSQL = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '15s'`
 
 // inTransaction runs do in a transaction, which is committed if do returns nil and else rolled back.
@@ -346,9 +358,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes what has expired, unless another instance is doing so. Rows that anyone can cause go in batches, each
-// in a transaction of its own, until none is left or ten seconds have passed. A session is kept for a day after its
-// end.
+// sweep deletes expired rows, unless another instance is doing so. Tables that anonymous clients can
+// fill are swept in batches, each in a transaction of its own, until none is left. If that takes more
+// than ten seconds, it stops with an error. A session is kept for a day after its end.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000
 	const expired = `
@@ -386,9 +398,10 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	defer cancel()
 	for swept := batch; swept == batch; {
 		err := inTransaction(ctx, pool, func(tx pgx.Tx) error {
-			var ours bool
-			err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&ours)
-			if swept = 0; err == nil && ours {
+			var locked bool
+			err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&locked)
+			swept = 0
+			if err == nil && locked {
 				err = tx.QueryRow(ctx, expired, batch).Scan(&swept)
 			}
 			return err
@@ -400,20 +413,19 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// isUniqueViolation says whether err is the violation (SQLSTATE 23505) of that very constraint.
+// isUniqueViolation reports whether err is a violation (SQLSTATE 23505) of that constraint.
 func isUniqueViolation(err error, constraint string) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
-// isUnavailable says whether err means that the database could not be reached, is shutting down, does
-// not take writes, is short of resources or had us wait too long (SQLSTATE classes 08, 53, 57P, and
-// 25006, 25P03, 40001, 40P01, 55P03, 57014), so that the same request may succeed later.
+// isUnavailable reports whether the same request may succeed later: the database cannot be reached, is
+// shutting down, does not take writes, is short of resources, or a lock or an answer took too long.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
 	}
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok { // by SQLSTATE
 		return slices.Contains([]string{"25006", "25P03", "40001", "40P01", "55P03", "57014"}, e.Code) ||
 			strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
 	}

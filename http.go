@@ -23,19 +23,28 @@ import (
 // maxBody is the largest body of a request, in bytes.
 const maxBody = 1 << 20
 
-// readBody replaces the request's body by what it reads of it, at most maxBody bytes, before the time limit
-// of the request ends. decodeJSON sees the error, if there was one, at the end of the body.
+// bodyTimeout is how long a body may take to arrive.
+const bodyTimeout = 10 * time.Second
+
+// readBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and the
+// request's time limit, and puts the copy in r.Body. decodeJSON finds an error of the reading at its end.
 func readBody(w http.ResponseWriter, r *http.Request) {
 	response := http.NewResponseController(w)
 	deadline, _ := r.Context().Deadline()
+	if soon := time.Now().Add(bodyTimeout); soon.Before(deadline) {
+		deadline = soon
+	}
 	response.SetReadDeadline(deadline)
-	defer response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
+		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
 		err = io.EOF
 	}
 	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failingReader{err}))
 }
+
+// isRead reports whether the request only reads: its method is GET or HEAD.
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // failingReader returns an error at once.
 type failingReader struct{ err error }
@@ -91,32 +100,33 @@ func checkKeys(body []byte) error {
 	var open []level
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	// The decoder turns half of a surrogate pair into U+FFFD, which the body itself may hold too.
-	replaced := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
-	for n := 0; n == 0 || len(open) > 0; n++ {
+	// The decoder turns half of a surrogate pair into U+FFFD. If the body has no U+FFFD of its own, one
+	// in a decoded string shows such a half.
+	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
+	for count := 0; count == 0 || len(open) > 0; count++ {
 		token, err := dec.Token()
 		if err != nil {
 			return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", dec.InputOffset())
 		}
-		if n == maxTokens {
+		if count == maxTokens {
 			return malformed("malformed_json", "The body has more than %d parts.", maxTokens)
 		}
-		if text, ok := token.(string); ok && !replaced && strings.ContainsRune(text, utf8.RuneError) {
+		if text, ok := token.(string); ok && !hasOwn && strings.ContainsRune(text, utf8.RuneError) {
 			return malformed("malformed_json", "The body has half of a surrogate pair.")
 		}
-		if n == 0 && token != json.Delim('{') {
+		if count == 0 && token != json.Delim('{') {
 			return malformed("malformed_json", "The body must be a JSON object.")
 		}
-		if n := len(open); n > 0 && open[n-1].wantKey {
+		if depth := len(open); depth > 0 && open[depth-1].wantKey {
 			if key, isKey := token.(string); isKey {
-				if key == "" || strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+				if !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_") {
 					return malformed("unknown_field", "There is no field %.64q.", key)
 				}
-				if open[n-1].seen[key] {
+				if open[depth-1].seen[key] {
 					return malformed("duplicate_field", "The field %.64q appears twice.", key)
 				}
-				open[n-1].seen[key] = true
-				open[n-1].wantKey = false
+				open[depth-1].seen[key] = true
+				open[depth-1].wantKey = false
 				continue
 			}
 		}
@@ -131,8 +141,8 @@ func checkKeys(body []byte) error {
 		case json.Delim('}'), json.Delim(']'):
 			open = open[:len(open)-1]
 		}
-		if n := len(open); n > 0 && open[n-1].seen != nil {
-			open[n-1].wantKey = true // an object has begun, or a value in it has ended
+		if depth := len(open); depth > 0 && open[depth-1].seen != nil {
+			open[depth-1].wantKey = true // an object has begun, or a value in it has ended
 		}
 	}
 	if _, err := dec.Token(); err != io.EOF {
@@ -140,6 +150,9 @@ func checkKeys(body []byte) error {
 	}
 	return nil
 }
+
+// consistsOf reports whether text is not empty and has only characters of the set.
+func consistsOf(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
 // checkQuery refuses query parameters that are unknown to the route, duplicate, or not UTF-8 text.
 func checkQuery(r *http.Request, allowed []string) error {
@@ -164,7 +177,7 @@ func checkQuery(r *http.Request, allowed []string) error {
 	return nil
 }
 
-// writeJSON answers with v in JSON.
+// writeJSON answers with v as JSON.
 func writeJSON(w http.ResponseWriter, status int, v any) error {
 	body, err := encodeJSON(v)
 	if err != nil {
@@ -173,7 +186,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	return writeBytes(w, status, "application/json", body)
 }
 
-// encodeJSON is v in JSON, with a newline at the end.
+// encodeJSON returns v as JSON, followed by a newline.
 func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -194,13 +207,13 @@ func writeBytes(w http.ResponseWriter, status int, contentType string, body []by
 	return nil
 }
 
-// entityTag is the strong entity tag of a body (RFC 9110, section 8.8.3).
+// entityTag returns the strong entity tag of a body (RFC 9110, section 8.8.3).
 func entityTag(body []byte) string {
 	sum := sha256.Sum256(body)
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
-// matchesTag says whether a list of entity tags, If-Match's or If-None-Match's, names this one.
+// matchesTag reports whether the list of entity tags in If-Match or If-None-Match names this one.
 func matchesTag(list, tag string) bool {
 	return slices.ContainsFunc(strings.Split(list, ","), func(one string) bool {
 		one = strings.TrimSpace(one)
@@ -208,7 +221,7 @@ func matchesTag(list, tag string) bool {
 	})
 }
 
-// writeTagged answers with v in JSON and its entity tag; 304 where a GET shows that the client has it.
+// writeTagged answers with v as JSON and its entity tag, or with 304 if the client has that already.
 func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := encodeJSON(v)
 	if err != nil {
@@ -216,7 +229,7 @@ func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	}
 	tag := entityTag(body)
 	w.Header().Set("ETag", tag)
-	if r.Method != http.MethodPatch && r.Method != http.MethodPut && matchesTag(r.Header.Get("If-None-Match"), tag) {
+	if isRead(r) && matchesTag(r.Header.Get("If-None-Match"), tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -232,11 +245,12 @@ func writeDone(w http.ResponseWriter, err error) error {
 	return nil
 }
 
-// maxPage is the most items a list answers at once; listUsers counts on it.
+// maxPage is how many items a list answers with at most.
 const maxPage = 500
 
-// readPage reads limit, and from the cursor the keys after which the page begins; first are those of the
-// first page. A cursor is bound to scope, the list with its filters.
+// readPage returns the size of the page that the request asks for, and the sort keys after which it
+// begins: those of the last row of the page before or, without a cursor, first. A cursor is valid
+// only for its scope, the list with its filters.
 func (s *server) readPage(r *http.Request, first []string) (limit int, after []string, scope string, err error) {
 	query := r.URL.Query()
 	limit, after = 50, first
@@ -263,9 +277,9 @@ func (s *server) readPage(r *http.Request, first []string) (limit int, after []s
 	return limit, after, scope, nil
 }
 
-// writeList answers with one page of a list. read returns up to limit rows after the one with the keys in
-// after, in text, or from the beginning where these are first. It is asked for one row more than the
-// client: that there is one means a next page. key gives the keys that an item is ordered by.
+// writeList answers with one page of a list. read returns up to limit items that come after the sort
+// keys in after; with first it returns those of the first page. It is asked for one item more than
+// the client asked for, to know whether there is a next page. key returns the sort keys of an item.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
 	limit, after, scope, err := s.readPage(r, first)
@@ -297,7 +311,7 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	return writeTagged(w, r, answer)
 }
 
-// problem is an error the client is told: RFC 9457 problem details. err, where set, is for the log.
+// problem is an error that the client is told as problem details (RFC 9457).
 type problem struct {
 	status     int
 	code       string // stable, for scripts
@@ -306,9 +320,10 @@ type problem struct {
 	fields     []fieldError
 	retryAfter time.Duration
 	location   string // the Location header, with 409
-	err        error
+	err        error  // for the log only; may be nil
 }
 
+// Error returns the code with the cause or, without one, the detail.
 func (p *problem) Error() string {
 	if p.err != nil {
 		return p.code + ": " + p.err.Error()
@@ -316,6 +331,7 @@ func (p *problem) Error() string {
 	return p.code + ": " + p.detail
 }
 
+// Unwrap returns the cause.
 func (p *problem) Unwrap() error { return p.err }
 
 // fieldError says what is wrong with one field of a request.
@@ -325,13 +341,13 @@ type fieldError struct {
 	Detail string `json:"detail"`
 }
 
-// errNotFound is what is said of anything that is not there.
+// errNotFound is the 404 for an object that does not exist.
 var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
 
-// databaseUnavailable is the 503 for a database that did not answer, or not in time.
+// databaseUnavailable returns the 503 for a database that did not answer in time, or could not do so.
 func databaseUnavailable(err error) *problem {
-	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database did not answer in time.",
-		retryAfter: 2 * time.Second, err: err}
+	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable",
+		detail: "The database is not available now. Try again.", retryAfter: 2 * time.Second, err: err}
 }
 
 // newProblem returns a problem with a status, a code and a detail.
@@ -339,7 +355,7 @@ func newProblem(status int, code, detail string) *problem {
 	return &problem{status: status, code: code, detail: detail}
 }
 
-// malformed is a request that cannot be read: 400.
+// malformed returns the 400 for a request that cannot be read.
 func malformed(code, format string, args ...any) error {
 	return &problem{status: http.StatusBadRequest, code: code, detail: fmt.Sprintf(format, args...)}
 }
@@ -354,8 +370,8 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 	}
 }
 
-// time reads a time that may be nil, to the microsecond, as the database has it; one that is none, or without its
-// zone, is noted.
+// time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It notes
+// the field if the text is not a time with a zone. Nil stays nil.
 func (v *invalid) time(field string, text *string) *time.Time {
 	if text == nil {
 		return nil
@@ -367,15 +383,17 @@ func (v *invalid) time(field string, text *string) *time.Time {
 	return &at
 }
 
-// err is the 422 of what was noted, or nil.
+// err returns the 422 for the fields that were noted, or nil.
 func (v invalid) err() error {
 	if len(v) == 0 {
 		return nil
 	}
-	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: v[0].Field + ": " + v[0].Detail, fields: v}
+	detail := v[0].Field + ": " + v[0].Detail
+	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
 }
 
-// writeProblem answers with the problem that err is. Any other error is logged, and the client learns nothing of it.
+// writeProblem answers with err as problem details. An error that is not a problem is logged, and
+// the client learns only that there was one.
 func (s *server) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -397,7 +415,7 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 		s.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
 	if w.routed && w.status != 0 {
-		panic(http.ErrAbortHandler) // part of an answer is out: cut it off, so that it is not taken for whole
+		panic(http.ErrAbortHandler) // part of an answer was sent: cut the connection, so that nobody takes it for whole
 	}
 	w.routed = true
 	body := struct {
@@ -429,19 +447,21 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	writeBytes(w, p.status, "application/problem+json", encoded)
 }
 
-// verifyPath is what a proxy asks. Its 401 offers HTTP Basic too, for browsers behind the proxy.
+// verifyPath is the route that a proxy asks. Its 401 offers HTTP Basic too, for browsers.
 const verifyPath = "/api/v1/auth/verify"
 
-// responseWriter notes the status of the answer. Until a route is found it keeps back what the mux writes.
+// responseWriter records the status of the answer. It drops what the mux itself writes for a request
+// without a route.
 type responseWriter struct {
 	http.ResponseWriter
 	requestID string
-	route     string // its path in the route table
+	route     string // its path in the route table; empty if there is none
 	row       int    // its row in the route table, from 1; 0 if the request is for no route
-	routed    bool   // the answer is ours, not the mux's
-	status    int    // of the answer; 0 before it
+	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux
+	status    int    // of the answer; 0 while there is none
 }
 
+// WriteHeader records the status and sends it, unless one was recorded before.
 func (w *responseWriter) WriteHeader(status int) {
 	if w.status != 0 {
 		return
@@ -452,6 +472,7 @@ func (w *responseWriter) WriteHeader(status int) {
 	}
 }
 
+// Write sends part of the body.
 func (w *responseWriter) Write(b []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	if !w.routed {
@@ -460,7 +481,7 @@ func (w *responseWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the wrapped writer, for http.ResponseController.
 func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // pathID returns a path value that is a canonical decimal number, else errNotFound.

@@ -14,13 +14,13 @@ type pace int
 // The paces.
 const (
 	quick     pace = iota // most routes
-	light                 // uses no connection of the pool, or none at all
+	light                 // does not use the pool of requests
 	hashing               // waits for a core to hash a password
 	slow                  // searches, or changes many rows
 	bulk                  // may delete or change every row of a dataset or role
 	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
 	streaming             // holds a connection only for each batch of rows
-	waiting               // gives its place back while it waits for a change
+	waiting               // waits for a change, without a place in the meantime
 )
 
 // limit returns the time limit of a request.
@@ -43,19 +43,23 @@ func (p pace) limit() time.Duration {
 	}
 }
 
+// maxInLine is how many requests may have a place of one caller or wait for one.
+const maxInLine = 1000
+
 // maxWait is the longest time that a client may ask to wait for a change.
 const maxWait = time.Minute
 
-// Bounds for each caller, beside its places.
+// Limits beside the places in the pool.
 const (
-	maxBodies  = 64 // bodies that are read at a time, of up to 1 MiB each
-	maxStreams = 4  // streamed answers at a time
+	maxBodies  = 64 // bodies of one network in memory at a time, of up to 1 MiB each
+	maxStreams = 4  // streamed answers to one account at a time
 )
 
 // expensiveSlots is how many expensive requests run at a time.
 const expensiveSlots = 2
 
-// callerLimit lets each caller do a bounded number of things at a time. More wait in line.
+// callerLimit gives each caller a number of places. A request that finds them taken waits in line. A caller is
+// an account, a network, or an account and a network; each limit's field in server says which.
 type callerLimit struct {
 	size    int // for each caller
 	mu      sync.Mutex
@@ -73,8 +77,9 @@ func newCallerLimit(size int) *callerLimit {
 	return &callerLimit{size: size, callers: map[string]*callerLine{}}
 }
 
-// enter waits for one of the caller's places. leave gives it back; it may be called more than once. If
-// the time limit of ctx ends first the error is errBusy, and leave does nothing.
+// enter waits for one of the caller's places. leave gives it back; it may be called more than once.
+// If too many requests are in line or the time limit of ctx ends first, the error is errBusy; if the
+// client leaves, it is that of ctx. With an error, leave does nothing.
 func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), err error) {
 	l.mu.Lock()
 	line := l.callers[caller]
@@ -83,6 +88,7 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 		l.callers[caller] = line
 	}
 	line.inLine++
+	inLine := line.inLine
 	l.mu.Unlock()
 	exit := func() {
 		l.mu.Lock()
@@ -91,7 +97,11 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 			delete(l.callers, caller)
 		}
 	}
-	if err := enterSlot(ctx, line.places); err != nil {
+	err = errBusy
+	if inLine <= maxInLine {
+		err = enterSlot(ctx, line.places)
+	}
+	if err != nil {
 		exit()
 		return func() {}, err
 	}
@@ -101,12 +111,12 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 	}), nil
 }
 
-// errBusy is the 503 for a request that waited in line in vain.
+// errBusy is the 503 for a request whose time limit ended while it waited in line.
 var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
 	detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
 
-// enterSlot waits for room in a channel that holds an element for each user of a slot. If the time limit
-// of ctx ends first it returns errBusy.
+// enterSlot waits for a slot: it puts an element into the channel, whose capacity is the number of
+// slots. If the time limit of ctx ends first, it returns errBusy.
 func enterSlot(ctx context.Context, slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:
@@ -119,8 +129,8 @@ func enterSlot(ctx context.Context, slots chan struct{}) error {
 	return ctx.Err()
 }
 
-// lastMoment returns a context for what a request still has to store when its time limit is over or its
-// client has left. It ends 0.4 s after the limit of ctx.
+// lastMoment returns a context for what a request must still store after its time limit, or after
+// its client has left. It ends 0.4 s after the limit of ctx.
 func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline()
 	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -162,6 +163,23 @@ func TestCallerLimit(t *testing.T) {
 	}
 }
 
+// TestFullLine: a line that is full is refused at once.
+func TestFullLine(t *testing.T) {
+	t.Parallel()
+	l := newCallerLimit(2)
+	for range maxInLine {
+		go l.enter(t.Context(), "a")
+	}
+	waitFor(t, "the line to fill", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.callers["a"] != nil && l.callers["a"].inLine == maxInLine
+	})
+	if _, err := l.enter(t.Context(), "a"); err != errBusy {
+		t.Errorf("entered: %v", err)
+	}
+}
+
 // raw is a connection on which a test writes requests itself.
 type raw struct {
 	net.Conn
@@ -264,6 +282,33 @@ func TestSlowBodies(t *testing.T) {
 	}
 	if status, err := slow[0].send(strings.Repeat("x", 99)); status != 400 {
 		t.Errorf("the body that arrives at last: %d %v", status, err)
+	}
+	// The others never arrive. Each connection is closed, after an answer or without one.
+	for _, conn := range slow[1:] {
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, conn.in); err != nil {
+			t.Errorf("a connection whose body never arrives: %v", err)
+		}
+	}
+}
+
+// TestHealthFlood: however many requests ask for the health, the instance's own probes are answered.
+func TestHealthFlood(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	before := ts.database.outages.Load()
+	stop := loop(200, func() (answer, error) { return ts.client().send("GET", "/health", nil) })
+	for range 200 {
+		if err := ts.database.probe(t.Context()); err != nil {
+			t.Errorf("probe: %v", err)
+		}
+		if n := ts.database.own.Stat().AcquiredConns(); n > 2 {
+			t.Fatalf("%d connections", n)
+		}
+	}
+	stop()
+	if n := ts.database.outages.Load(); n != before {
+		t.Errorf("%d outages were seen", n-before)
 	}
 }
 

@@ -155,13 +155,14 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		networkPlaces: newCallerLimit(max(1, connections/4)),
 		expensive:     newCallerLimit(1),
 		slots:         make(chan struct{}, expensiveSlots),
+		healthSlot:    make(chan struct{}, 1),
 		refused:       refusals{counts: map[string]int64{}},
 		now:           time.Now,
 		life:          10 * time.Second,
 	}
 	s.keys.Store(keys)
 	s.analyzer = newAnalyzer(d.work, cfg, log, s.instance, func() time.Time { return s.now() })
-	s.handle()
+	s.buildMux()
 	return s
 }
 

@@ -22,7 +22,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// server holds everything a handler needs. It is made at start; its fields are not set afterwards.
+// server holds everything that a handler needs. Fields above the blank line are set before it serves,
+// and not afterwards.
 type server struct {
 	cfg           config
 	log           *slog.Logger
@@ -34,12 +35,13 @@ type server struct {
 	analyzer      *analyzer
 	users         userCache
 	places        *callerLimit     // at most half of the pool for one account
-	bodies        *callerLimit     // bodies that are read for one network
+	bodies        *callerLimit     // bodies in memory for one network
 	streams       *callerLimit     // streamed answers for one account
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
-	networkPlaces *callerLimit     // at most a quarter of the pool for public requests of one network
+	networkPlaces *callerLimit     // at most a quarter of the pool for one network's requests whose account is not known
 	slots         chan struct{}    // holds an element for each expensive request that runs
+	healthSlot    chan struct{}    // holds an element while a request asks for the health
 	life          time.Duration    // how long the instance's lease lasts after a heartbeat
 	now           func() time.Time // the clock; a test sets its own
 	stopping      context.Context  // ends when the service is told to stop
@@ -55,10 +57,10 @@ type server struct {
 	warnedForwarded atomic.Bool  // the warning about X-Forwarded-For from an untrusted loopback was logged
 }
 
-// access says who may call a route: one of these, or everybody who holds the permission that it names.
+// access says who may call a route. It is one of the constants below or the name of a permission.
 type access string
 
-// The values of access that are not permissions.
+// The accesses that are not the name of a permission.
 const (
 	public        access = "public"         // anyone
 	refreshCookie access = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
@@ -69,7 +71,8 @@ const (
 // holds returns the access for callers whose session or API token holds the permission.
 func holds(permission string) access { return access(permission) }
 
-// handler answers a request, or returns an error and has written nothing.
+// handler answers a request or returns an error. If it has written part of an answer before the error,
+// the connection is cut.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 // route is one row of the route table.
@@ -165,8 +168,8 @@ func (s *server) routes() []route {
 	}
 }
 
-// handle builds the mux from the route table.
-func (s *server) handle() {
+// buildMux builds the mux from the route table.
+func (s *server) buildMux() {
 	s.mux = http.NewServeMux()
 	s.origins = http.NewCrossOriginProtection()
 	s.counts = []*routeCounts{{}} // for requests that match no route
@@ -186,11 +189,11 @@ func (s *server) handle() {
 // writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
-	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}}
-	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
-	answer := &responseWriter{ResponseWriter: w, requestID: caller.requestID}
+	c := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}, dropBody: func() {}}
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID}
 	h := answer.Header()
-	h.Set("X-Request-Id", caller.requestID)
+	h.Set("X-Request-Id", c.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -200,13 +203,13 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() {
 		user := ""
-		if caller.principal != nil {
-			user = caller.principal.User.Username
+		if c.principal != nil {
+			user = c.principal.User.Username
 		}
 		took := s.now().Sub(start)
 		s.counts[answer.row].count(answer.status, took)
-		s.log.Info("request", "id", caller.requestID, "user", user, "method", r.Method, "route", answer.route,
-			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", caller.address)
+		s.log.Info("request", "id", c.requestID, "user", user, "method", r.Method, "route", answer.route,
+			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", c.address)
 	}()
 
 	switch err := s.origins.Check(r); {
@@ -218,7 +221,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.mux.ServeHTTP(answer, r)
 		if !answer.routed {
-			// The mux answered 404, or 405 with Allow, and responseWriter kept that back.
+			// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
 			h.Del("Content-Type")
 			err := error(errNotFound)
 			if answer.status == http.StatusMethodNotAllowed {
@@ -246,8 +249,10 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		return err
 	}
 	ctx, limit := r.Context(), rt.pace.limit()
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		ctx = context.WithoutCancel(ctx) // a change, such as a logout, is completed even if the client leaves
+	if !isRead(r) || limit <= hashing.limit() {
+		// A change, such as a logout, is completed even if the client leaves. A short read is, too: to cancel
+		// a statement costs its connection.
+		ctx = context.WithoutCancel(ctx)
 	}
 	if limit > time.Minute {
 		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute))
@@ -256,7 +261,10 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	defer cancel()
 	r = r.WithContext(ctx)
 	c := callerOf(r)
-	defer func() { c.leave() }()
+	defer func() {
+		c.leave()
+		c.dropBody()
+	}()
 	if err = s.authorize(rt, w, r); err == nil {
 		err = s.takePlace(rt, r)
 	}
@@ -266,8 +274,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	return s.auditRefusal(rt, r, err)
 }
 
-// authorize alone decides whether the caller may call a route. The body is read before the database is
-// asked, so that nothing that the answer says grows old meanwhile.
+// authorize decides whether the caller may call a route. It reads the body before it asks the
+// database: a slow body must not delay the request between this check and the change.
 func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c, ctx := callerOf(r), r.Context()
 	isPublic := rt.who == public || rt.who == refreshCookie
@@ -281,7 +289,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	}
 	if c.credential.tokenHash == nil {
 		c.leave, err = s.places.enter(ctx, c.credential.userID)
-	} else { // whose it is, the database is about to say
+	} else { // the owner of an API token is not known yet
 		c.leave, err = s.networkPlaces.enter(ctx, c.network())
 	}
 	if err != nil {
@@ -292,7 +300,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 		return err
 	}
 	c.principal = p
-	if p.unnoted {
+	if p.noteUse {
 		if err := noteTokenUse(ctx, s.db, p.CredentialID); err != nil {
 			s.log.Warn("token use not noted", "id", c.requestID, "error", err)
 		}
@@ -312,30 +320,37 @@ func (rt route) permit(p *principal) error {
 	}
 }
 
-// receiveBody reads the request's body into memory, within the request's time limit.
+// receiveBody reads the request's body into memory. Until the request ends, the body keeps a place among
+// those of its network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is dropped.
 func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
 	if r.Body == http.NoBody {
 		return nil
 	}
-	leave, err := s.bodies.enter(r.Context(), callerOf(r).network())
+	c := callerOf(r)
+	leave, err := s.bodies.enter(r.Context(), c.network())
 	if err != nil {
 		return err
 	}
-	defer leave()
+	c.dropBody = leave
 	readBody(w, r)
+	if isRead(r) {
+		r.Body = http.NoBody
+		c.dropBody()
+	}
 	return nil
 }
 
-// takePlace gives the caller the place that a handler of the route's pace needs, in exchange for the one it
-// has. If that took long the caller is authorized again: the credential may have been revoked.
+// takePlace gives the caller the place that a handler of the route's pace needs; the caller gives back
+// the place that it has. If this took more than a second, the caller is authorized again, since the
+// credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
-	c, ctx, began, p := callerOf(r), r.Context(), time.Now(), rt.pace
+	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
-	case p == light:
+	case rt.pace == light:
 		c.leave()
 	case c.principal == nil:
 		c.leave, err = s.networkPlaces.enter(ctx, c.network())
-	case p == expensive:
+	case rt.pace == expensive:
 		c.leave()
 		if c.leave, err = s.expensive.enter(ctx, c.principal.User.ID); err != nil {
 			return err
@@ -348,7 +363,7 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 			<-s.slots
 			leave()
 		})
-	case p == streaming:
+	case rt.pace == streaming:
 		c.leave()
 		c.leave, err = s.streams.enter(ctx, c.principal.User.ID)
 	case c.principal.Kind == "token":
@@ -426,8 +441,13 @@ func remoteAddress(r *http.Request) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
-// getHealth answers GET /health: 200 if the database answers, else 503.
+// getHealth answers GET /health: 200 if the database answers, else 503. One request at a time asks, so
+// that a flood of them takes no connection from the instance's own probes and heartbeats.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
+	if err := enterSlot(r.Context(), s.healthSlot); err != nil {
+		return err
+	}
+	defer func() { <-s.healthSlot }()
 	if err := s.database.probe(r.Context()); err != nil {
 		return databaseUnavailable(err)
 	}
