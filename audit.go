@@ -20,7 +20,7 @@ import (
 type actor struct {
 	id          *string // of the user; nil if nobody is signed in
 	name        string
-	credential  string // "session:ID", "token:ID" or "command line"
+	credential  string // "session:ID", "token:ID" or "command line"; empty for the service, and if nobody is signed in
 	address     string
 	requestID   string
 	permissions []string
@@ -29,7 +29,10 @@ type actor struct {
 // actorOf returns the sender of the request.
 func actorOf(r *http.Request) actor {
 	c := callerOf(r)
-	a := actor{address: c.address.String(), requestID: c.requestID}
+	a := actor{requestID: c.requestID}
+	if c.address.IsValid() { // it is not for a Unix socket
+		a.address = c.address.String()
+	}
 	if p := c.principal; p != nil {
 		a.id, a.name, a.credential, a.permissions = &p.User.ID, p.User.Username, p.Kind+":"+p.CredentialID, p.Permissions
 	}
@@ -104,7 +107,7 @@ func (c *refusals) note(caller string) bool {
 	return c.counts[caller] <= maxRefusals
 }
 
-// audit adds a row for each caller with more refusals than that, and restarts the counts.
+// audit adds a row for each caller with more than maxRefusals refusals, and restarts the counts.
 func (c *refusals) audit(ctx context.Context, q querier) error {
 	c.mu.Lock()
 	counts := c.counts
@@ -124,9 +127,10 @@ func (c *refusals) audit(ctx context.Context, q querier) error {
 const insertAudit = `
 		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)`
 
-// audit adds a row to the audit log, in the transaction of the change that it records. target names
-// the changed object, as in "user:NAME"; before and after are values for JSON, or nil. None of them
-// may hold a secret, or a login name that is not an account's.
+// audit adds a row to the audit log, in the transaction of the change that it records. A refusal has
+// no change, and needs no transaction. target names the changed object, as in "user:NAME", or the
+// refused route; before and after are values for JSON, or nil. None of them may hold a secret, or a
+// login name that is not an account's.
 func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
 	const query = insertAudit + `
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
@@ -153,8 +157,8 @@ func (k key) sealMAC(kind string, before []byte, content string) []byte {
 	return hmacSHA256(k.audit, message)
 }
 
-// auditHead returns the written form of a seal, its number and its MAC. The log up to a head that
-// was kept elsewhere cannot be changed or cut off unnoticed.
+// auditHead returns the written form of a seal: its number and its MAC. Keep a head outside the
+// database to prove later that the log up to it is complete and unchanged.
 func auditHead(seq int64, mac []byte) string { return fmt.Sprintf("%d:%x", seq, mac) }
 
 // seal is the number and the MAC of a seal. The zero value is before the first.
@@ -163,10 +167,10 @@ type seal struct {
 	mac []byte
 }
 
-// sealAudit seals up to a thousand committed rows of the audit log, unless another instance is
-// doing so, and returns the last seal that it made, else known. If the seal that this instance
-// knows is gone, the log has been tampered with; then sealAudit fails and seals nothing, since new
-// seals would vouch for the forged log.
+// sealAudit seals up to a thousand committed rows of the audit log, unless another instance is doing
+// so. known is the last seal that this instance made; zero if it has made none. sealAudit returns the
+// newest seal that it made now, else known. If the known seal is gone, the log has been tampered
+// with. Then sealAudit fails and seals nothing, since new seals would vouch for the forged log.
 func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last seal, err error) {
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content
@@ -177,7 +181,7 @@ func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last
 	const newest = `
 		SELECT coalesce(max(seq), 0), (SELECT mac FROM audit_seals ORDER BY seq DESC LIMIT 1),
 			$1::bigint = 0 OR EXISTS (
-				SELECT FROM audit_seals WHERE seq = $1 AND mac = $2 OR seq > $1 AND checkpoint IS NOT NULL
+				SELECT FROM audit_seals WHERE (seq = $1 AND mac = $2) OR (seq > $1 AND checkpoint IS NOT NULL)
 			)
 		FROM audit_seals`
 	const add = `

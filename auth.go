@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -28,12 +27,15 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	n := newUser{displayName: in.DisplayName, status: statusActive, roles: []string{memberRole}}
+	n := newUser{
+		username: in.Username, email: in.Email, displayName: in.DisplayName,
+		status: statusActive, roles: []string{memberRole},
+	}
 	if s.cfg.registration == registrationApproval {
 		n.status = statusPending
 	}
 	var v invalid
-	n.username, n.email = checkIdentity(&v, in.Username, in.Email, in.DisplayName)
+	checkIdentity(&v, &n.username, n.email, &n.displayName)
 	v.check(n.username != "admin", "username", "reserved", "is the name of the first administrator")
 	checkPassword(&v, "password", in.Password, s.cfg.passwordMin, n.username, n.email, n.displayName)
 	if err := v.err(); err != nil {
@@ -42,7 +44,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 	var hash string
-	err := s.hashCounted(ctx, counted, func() (bool, error) {
+	err := s.hashCounted(ctx, counted, func() (forgiven bool, err error) {
 		hash = s.hasher.newHash(in.Password)
 		return false, nil
 	})
@@ -57,7 +59,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-	if _, answered := errors.AsType[*problem](err); err != nil && !answered { // a fault does not count
+	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // our fault: it does not count
 		err = errors.Join(err, counted.forgive(ctx, s.db))
 	}
 	if err != nil {
@@ -67,8 +69,9 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 }
 
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
-// password take the same time and get the same answer. Only a client that knows the password learns
-// that the account is disabled or pending.
+// password get the same answer. They also take the same time, unless the user's hash was made with
+// other parameters. Only a client that knows the password learns that the account is disabled or
+// pending.
 func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username string `json:"username"`
@@ -102,8 +105,10 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
+	ctx, cancel := lastMoment(r.Context()) // a failed guess must be in the log
+	defer cancel()
 	code := map[string]string{"code": refused.code}
-	if err := audit(r.Context(), s.db, actorOf(r), "session.login_refused", target, nil, code); err != nil {
+	if err := audit(ctx, s.db, actorOf(r), "session.login_refused", target, nil, code); err != nil {
 		return err
 	}
 	return refused
@@ -111,7 +116,12 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
 func device(r *http.Request) string {
-	text := strings.Join(regexp.MustCompile(`[ -~]+`).FindAllString(r.UserAgent(), -1), "")
+	text := strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return -1 // dropped
+		}
+		return c
+	}, r.UserAgent())
 	return text[:min(len(text), 200)]
 }
 
@@ -173,11 +183,11 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 	sess, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
-		access, err := s.users.get(r.Context(), s.db, sess.userID, sess.versions)
+		found, err := s.users.get(r.Context(), s.db, sess.userID, sess.versions)
 		if err != nil {
 			return err
 		}
-		return s.writeTokens(w, access.user, sess)
+		return s.writeTokens(w, found.user, sess)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
 		http.SetCookie(w, s.cookie("", -1)) // the session has ended

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -55,7 +54,10 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	now := s.now()
-	expires := *cmp.Or(in.ExpiresAt, new(now.Add(defaultTokenTTL)))
+	expires := now.Add(defaultTokenTTL)
+	if in.ExpiresAt != nil {
+		expires = *in.ExpiresAt
+	}
 	var v invalid
 	checkAPIToken(&v, in.Name, in.Permissions, now, expires)
 	if err := v.err(); err != nil {

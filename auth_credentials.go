@@ -10,27 +10,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// credentials is what a login is checked against. The zero value is for an unknown user.
+// credentials are a user and the password hash that a login is checked against. The zero value stands
+// for an unknown user.
 type credentials struct {
 	user
-	PasswordHash *string
-	Version      int64 // rises with every change of password or status
+	PasswordHash      *string
+	CredentialVersion int64 // rises with every change of password or status
 }
 
-// findCredentials looks up a user name or e-mail address. Only an address has an @, so both never
-// match.
+// findCredentials looks up a user name or e-mail address. Only an address has an @, so that at most
+// one user matches.
 func findCredentials(ctx context.Context, q querier, login string) (credentials, error) {
 	const query = `
-		SELECT ` + userColumns + `, u.password_hash, u.credential_version AS version
+		SELECT ` + userColumns + `, u.password_hash, u.credential_version
 		FROM users u
 		WHERE u.username = $1 OR u.email = $1`
-	value, ok := normalizeUsername(login)
-	if !ok {
-		if value, ok = normalizeEmail(login); !ok {
-			value = "" // nobody's
-		}
-	}
-	found, err := collect[credentials](ctx, q, "find credentials", query, value)
+	found, err := collect[credentials](ctx, q, "find credentials", query, normalizeLogin(login))
 	if err != nil || len(found) == 0 {
 		return credentials{}, err
 	}
@@ -105,17 +100,16 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		if err := setPassword(ctx, tx, actorOf(r), "password.change", p.User, found.Version, hash); err != nil {
+	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
 			return err
 		}
-		return endUserSessions(ctx, tx, actorOf(r), p.User.ID, p.CredentialID)
-	})
-	return writeDone(w, err)
+		return endUserSessions(ctx, tx, by, p.User.ID, p.CredentialID)
+	}))
 }
 
 // resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
-// password, once. It ends all sessions and API tokens of the user, and a siege of the account.
+// password, once. It ends all sessions and API tokens of the user, and the account's throttling.
 func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Token       string `json:"token"`
@@ -205,7 +199,7 @@ func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user
 			credential_version = credential_version + 1,
 			updated_at = now()
 		WHERE id = $1
-			AND $2::bigint IN (0, credential_version)`
+			AND ($2 = 0 OR credential_version = $2)`
 	n, err := execute(ctx, tx, "set password", update, u.ID, version, hash)
 	if err != nil {
 		return err

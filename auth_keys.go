@@ -12,8 +12,9 @@ import (
 	"syscall"
 )
 
-// loadKeys reads the key file. Only its owner may be able to read it; below credentialsDir, where
-// systemd makes it, so may the group. With create, a missing file is created with one new key.
+// loadKeys reads the key file. The file must not be readable by its group or by others; below
+// credentialsDir, where systemd makes it, the group may read it. With create, a missing file is
+// created with one new key.
 func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	if create {
 		if err := writeNewFile(path, []byte(newKeyLine())); err != nil && !errors.Is(err, os.ErrExist) {

@@ -48,18 +48,18 @@ const (
 // maxPassword is the length of the longest password, in code points.
 const maxPassword = 256
 
-// maxHashesWaiting is how many requests may hash or wait for a core, for each core. A hash takes
-// about 20 ms, so that the last request waits little more than a second.
-const maxHashesWaiting = 64
+// maxHashes is how many requests may have a turn or wait for one, for each core. A hash takes about
+// 20 ms, so that the last request waits little more than a second.
+const maxHashes = 64
 
-// passwordHasher makes and compares password hashes, at most one on each core at a time: more would lose
-// throughput and need 19 MiB each. Two more requests than there are cores have a turn, so that a core need
-// not wait while a request asks the database.
+// passwordHasher makes and compares password hashes, at most one on each core at a time: more would
+// lose throughput and need 19 MiB each. cores + 2 requests may have a turn: while some ask the
+// database, others use the cores.
 type passwordHasher struct {
-	argon   argonParameters
-	turns   chan struct{} // holds an element for each request that has a turn
-	cores   chan struct{} // holds an element for each hash that runs
-	waiting atomic.Int64  // requests that have a turn or wait for one
+	argon  argonParameters
+	turns  chan struct{} // holds an element for each request that has a turn
+	cores  chan struct{} // holds an element for each hash that runs
+	inside atomic.Int64  // requests that have a turn or wait for one
 }
 
 // newPasswordHasher returns a hasher for all cores.
@@ -68,11 +68,12 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon: argon, turns: make(chan struct{}, cores+2), cores: make(chan struct{}, cores)}
 }
 
-// withTurn runs work, which may hash one password. If too many wait already, or the time limit of ctx ends
-// first, it returns errBusy.
+// withTurn runs work, which may hash one password. If too many requests are in it already, or the
+// time limit of ctx ends before work begins, it returns errBusy.
 func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error {
-	defer h.waiting.Add(-1)
-	if h.waiting.Add(1) > int64(maxHashesWaiting*cap(h.cores)) {
+	inside := h.inside.Add(1)
+	defer h.inside.Add(-1)
+	if inside > int64(maxHashes*cap(h.cores)) {
 		return errBusy
 	}
 	if err := enterSlot(ctx, h.turns); err != nil {
@@ -82,8 +83,7 @@ func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error 
 	return work()
 }
 
-// key returns the argon2id hash of a password. It waits for a core, not longer than the hashes of two others
-// take.
+// key waits for a core and returns the argon2id hash of a password. At most two others wait too.
 func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()
@@ -99,7 +99,7 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (hash string
 	return hash, err
 }
 
-// newHash returns the stored form of a password, a PHC string. The caller holds a core.
+// newHash returns the stored form of a password, a PHC string. The caller has a turn.
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
@@ -117,13 +117,11 @@ func phcString(argon argonParameters, salt, sum []byte) string {
 func parsePHC(stored string) (argon argonParameters, salt, sum []byte, err error) {
 	parts := strings.Split(stored, "$")
 	if len(parts) == 6 {
-		var errSalt, errSum error
 		argon, err = parseArgon(parts[3])
-		salt, errSalt = base64.RawStdEncoding.DecodeString(parts[4])
-		sum, errSum = base64.RawStdEncoding.DecodeString(parts[5])
-		err = errors.Join(err, errSalt, errSum)
+		salt, _ = base64.RawStdEncoding.DecodeString(parts[4])
+		sum, _ = base64.RawStdEncoding.DecodeString(parts[5])
 	}
-	if err != nil || len(sum) != argonKeyLen || phcString(argon, salt, sum) != stored {
+	if err != nil || len(sum) != argonKeyLen || phcString(argon, salt, sum) != stored { // also what did not decode
 		return argon, nil, nil, errors.New("a stored password hash is malformed")
 	}
 	return argon, salt, sum, nil
@@ -135,17 +133,16 @@ func (h *passwordHasher) isWeak(stored string) bool {
 	return err == nil && (argon.memory < h.argon.memory || argon.passes < h.argon.passes)
 }
 
-// verify reports whether the stored hash was made from the password. Nil, for a user who is unknown
-// or has no password, is hashed all the same, so that the time does not tell. The caller holds a
-// core.
+// verify reports whether the stored hash was made from the password. If stored is nil, because the
+// user is unknown or has no password, it hashes all the same, so that the time does not tell. The
+// caller has a turn.
 func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
-	text := phcString(h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen))
+	argon, salt, want := h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen)
 	if stored != nil {
-		text = *stored
-	}
-	argon, salt, want, err := parsePHC(text)
-	if err != nil {
-		return false, err
+		var err error
+		if argon, salt, want, err = parsePHC(*stored); err != nil {
+			return false, err
+		}
 	}
 	got := h.key(argon, password, salt)
 	return subtle.ConstantTimeCompare(got, want) == 1 && stored != nil, nil

@@ -15,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// session is one login. It has one valid access token and one valid refresh token at a time.
+// session is one login. Only its newest refresh token can be exchanged for the next one. Its access
+// tokens are valid until they expire or the session ends.
 type session struct {
 	SessionID        [16]byte
 	Generation       int64     // of the valid refresh token
@@ -28,10 +29,13 @@ type session struct {
 // uuidText returns the text form of a UUID (RFC 9562, section 4).
 func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }
 
+// canonicalUUID matches the text form that uuidText returns.
+var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
 // pathUUID returns the path value if it is a canonical UUID, else errNotFound.
 func pathUUID(r *http.Request, name string) (string, error) {
 	id := r.PathValue(name)
-	if !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(id) {
+	if !canonicalUUID.MatchString(id) {
 		return "", errNotFound
 	}
 	return id, nil
@@ -115,7 +119,7 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 	rand.Read(id[:]) // never fails (crypto/rand)
 	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
 		sess, err = collectOne[session](ctx, tx, errToken, "create session", query,
-			id, found.ID, found.Version, device, by.address, cfg.refreshTTL, cfg.sessionMax)
+			id, found.ID, found.CredentialVersion, device, by.address, cfg.refreshTTL, cfg.sessionMax)
 		if err != nil {
 			return err
 		}
@@ -129,8 +133,8 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 	return sess, u, err
 }
 
-// The 401 for a session that has ended or never existed, for a refresh token that was replaced, and
-// for one that is newer than the database knows.
+// The 401 for a session that has ended or never existed, for a refresh token that was replaced before,
+// and for a refresh token whose generation is higher than the database's.
 var (
 	errSessionEnded = newProblem(http.StatusUnauthorized, "session_ended", "The session has ended. Sign in again.")
 	errTokenReused  = newProblem(http.StatusUnauthorized, "refresh_token_reused",
@@ -139,12 +143,15 @@ var (
 		"The server has lost the state of this session. Sign in again.")
 )
 
-// rotateSession exchanges a generation of a session for the next, in one statement. A generation
-// that was replaced within the grace period gets the current one: an answer was lost, or several
-// tabs refresh at once. The grace period of a burst of refreshes runs from its beginning, that of
-// the generation replaced last from its replacement. Any other generation is shown by a thief, or
-// by the owner after a thief (RFC 9700, section 4.14.2): it ends the session, and the error is a
-// problem 401, as for a session that has ended.
+// rotateSession replaces the current generation of a session by the next one, in one statement.
+//
+// A replaced generation still gets the current one in two cases, since an answer may have been lost
+// and several tabs may refresh at once: it was the last one to be replaced, less than a grace period
+// ago; or it was replaced in the burst that goes on, and that began less than a grace period ago.
+//
+// Any other generation is shown by a thief, or by the owner after a thief (RFC 9700, section
+// 4.14.2). It ends the session. That is committed and audited before the error, a problem 401, is
+// returned.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
 	cfg config) (sess session, err error) {
 	const live = `
@@ -156,10 +163,10 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
-			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation
+			burst_generation = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_generation
 				ELSE s.generation - 1 END,
-			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
-			idle_expires_at = least(now() + $3::interval, s.expires_at)` + live + `
+			burst_began_at = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
+			idle_expires_at = least(now() + $4::interval, s.expires_at)` + live + `
 			AND s.generation = $2
 		RETURNING true, ` + columns
 	const look = `
@@ -174,11 +181,11 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		return row.Scan(&graced, &sess.Generation, &sess.SessionExpiresAt, &sess.userID,
 			&sess.versions.user, &sess.versions.access)
 	}
-	err = scan(db.QueryRow(ctx, rotate, id, generation, cfg.refreshTTL, cfg.refreshGrace))
+	err = scan(db.QueryRow(ctx, rotate, id, generation, cfg.refreshGrace, cfg.refreshTTL))
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return sess, err
 	}
-	var refused error // returned once the session's end is committed
+	var ended error // the reason for which the session was ended
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		err := scan(tx.QueryRow(ctx, look, id, generation, cfg.refreshGrace))
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -188,16 +195,17 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			return err
 		}
 		action := "session.refresh_token_reused"
-		if refused = errTokenReused; generation > sess.Generation {
-			action, refused = "session.lost", errSessionLost
+		ended = errTokenReused
+		if generation > sess.Generation {
+			action, ended = "session.lost", errSessionLost
 		}
 		_, err = endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
 		return err
 	})
-	return sess, cmp.Or(err, refused)
+	return sess, cmp.Or(err, ended)
 }
 
-// endUserSessions ends all live sessions of the user except one; "" excepts none.
+// endUserSessions ends the user's sessions that have not ended, except one; "" excepts none.
 func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
 	const query = `
 		SELECT coalesce(array_agg(id::text ORDER BY id), '{}')
@@ -212,8 +220,8 @@ func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, except st
 	return err
 }
 
-// endSessions ends the live ones of these sessions, audited as action, and returns how many there were.
-// With a userID other than "" it ends only that user's.
+// endSessions ends those of these sessions that have not ended, audited as action, and returns how
+// many there were. With a userID other than "" it ends only that user's.
 func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (int64, error) {
 	const end = `
 		WITH ended AS (

@@ -14,9 +14,10 @@ import (
 // nobodyCanSignIn is logged where only the operator can help.
 const nobodyCanSignIn = "no administrator can sign in; make one with: cairn user create NAME --role admin"
 
-// ensureAdministrator gives a new installation its first administrator. If no administrator can
-// sign in, it creates the user "admin" without a password, and writes a token that sets one into a
-// file that only the operator can read.
+// ensureAdministrator gives a new installation its first administrator: the user "admin" without a
+// password, and a token that sets one, in a file that only the operator can read. If there is such a
+// user but the token has expired, it writes a new token. If an administrator can sign in, it
+// withdraws the token. If only the operator can help, it logs nobodyCanSignIn.
 func (s *server) ensureAdministrator(ctx context.Context) error {
 	const query = `
 		SELECT ` + userColumns + `,
@@ -48,13 +49,16 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole):
 			s.log.Warn(nobodyCanSignIn)
 			return nil
-		case found.TokenWaits: // in the file of the start that made it, here or on another machine
+		case found.TokenWaits: // an earlier start wrote it into the file, perhaps on another machine
 			s.log.Info("the user admin has no password yet: use the token in the file, "+
 				"or make another administrator with: cairn user create NAME --role admin", "file", file)
 			return nil
 		}
 		token, err := createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
 		if err != nil {
+			return err
+		}
+		if err := audit(ctx, tx, serviceActor(), "user.password_reset", "user:admin", nil, nil); err != nil {
 			return err
 		}
 		// Before the commit, so that a valid token is always in a file.
@@ -64,7 +68,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		if err := writeNewFile(file, []byte(token.PasswordToken+"\n")); err != nil {
 			return fmt.Errorf("write the first administrator's token: %w", err)
 		}
-		s.log.Info("made the first administrator; the token to set the password is in a file", "user", "admin", "file", file)
+		s.log.Info("first administrator created: set a password with the token in the file", "user", "admin", "file", file)
 		return nil
 	})
 	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed

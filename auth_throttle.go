@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/netip"
@@ -14,13 +15,13 @@ import (
 // throttleRule limits the attempts that one row of the table throttles counts.
 type throttleRule struct {
 	account, network []byte        // the row's key; one of them may be empty
-	free             int           // attempts that need not wait for the one before
-	first, longest   time.Duration // the wait after the last free attempt doubles with each further one
+	free             int           // so many attempts cause no wait
+	first, longest   time.Duration // the wait after that; it doubles with each further attempt, up to longest
 	forgotten        time.Duration // the count restarts after this long without an attempt
 }
 
-// attempt is a request that costs a password hash. Its keys are HMACs: the database holds no
-// address, and no login name that is not an account's.
+// attempt is a guess at a password or a registration. Its keys are HMACs: the table throttles holds
+// no address and no login name.
 type attempt struct {
 	account, network []byte         // account is empty for a registration
 	rules            []throttleRule // in the order of their keys, in which rows are locked
@@ -28,21 +29,13 @@ type attempt struct {
 
 // newGuess returns a guess at the password of the user who was found under the login name, or of
 // nobody. A user is counted by id, so that the user name and the e-mail address are one account.
-// Past the second rule an account is under siege: for a day only networks that it has signed in
-// from are heard.
+// After 100 failures (the second rule) the account is under siege: for a day only attempts from
+// networks that it has signed in from are accepted.
 func (k key) newGuess(found credentials, login string, address netip.Addr) attempt {
 	const day = 24 * time.Hour
 	account := k.throttleKey("account", found.ID)
-	if found.ID == "" {
-		// By the name that was looked up: another spelling must not be one account only while it is unknown.
-		name, isName := normalizeUsername(login)
-		if address, isAddress := normalizeEmail(login); isAddress {
-			name, isName = address, true
-		}
-		if !isName {
-			name = login
-		}
-		account = k.throttleKey("name", name)
+	if found.ID == "" { // in the form that was looked up: "Bob" and "bob" share a count, whether or not bob exists
+		account = k.throttleKey("name", cmp.Or(normalizeLogin(login), login))
 	}
 	network, none := k.throttleKey("network", clientNetwork(address).String()), []byte{}
 	return attempt{account, network, []throttleRule{
@@ -94,12 +87,12 @@ func (a attempt) check(ctx context.Context, q querier) error {
 // errThrottled returns the problem 429 of an attempt that has to wait.
 func errThrottled(wait time.Duration) error {
 	return &problem{status: http.StatusTooManyRequests, code: "too_many_attempts",
-		detail: "Too many attempts. Wait before the next.", retryAfter: wait + time.Second - 1}
+		detail: "Too many attempts. Wait before the next.", retryAfter: wait + time.Second - 1} // rounded up
 }
 
-// count counts the attempt under all its rules, or under none and returns a problem 429. Row locks
-// put simultaneous attempts in line, on any number of instances. The counts need not outlive a
-// crash of the database, so nobody waits for its disk.
+// count counts the attempt under all its rules. If one of them makes it wait, it counts nothing and
+// returns a problem 429. Row locks put simultaneous attempts in line, on any number of instances.
+// The counts need not outlive a crash of the database, so the commit does not wait for the disk.
 func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	const query = `
 		INSERT INTO throttles AS t (account, network, attempts, expires_at)
@@ -111,7 +104,7 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 			),
 			last_at = now(),
 			expires_at = greatest(t.expires_at, excluded.expires_at)
-		WHERE (t.next_at > now()) IS NOT TRUE OR t.network = '' AND ` + isKnown
+		WHERE (t.next_at > now()) IS NOT TRUE OR (t.network = '' AND ` + isKnown + `)`
 	batch := &pgx.Batch{}
 	batch.Queue(`SET LOCAL synchronous_commit = off`)
 	for _, r := range a.rules {
@@ -127,8 +120,8 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 }
 
 // forgive takes the attempt back, since it is not a failure: the count of the network falls by one,
-// and those of the account restart. The account knows the network for 90 days from now on. The
-// statement runs even if the request's time limit ended while it waited for a core.
+// and those of the account restart. For 90 days the network counts as known to the account. The
+// statement runs even if the request's time limit has ended.
 func (a attempt) forgive(ctx context.Context, q querier) error {
 	const query = `
 		UPDATE throttles t
@@ -140,7 +133,7 @@ func (a attempt) forgive(ctx context.Context, q querier) error {
 				ELSE expires_at
 			END
 		FROM (
-			SELECT account, network, set_config('synchronous_commit', 'off', true) -- as in count
+			SELECT account, network, set_config('synchronous_commit', 'off', true) -- SET LOCAL, as in count
 			FROM throttles
 			WHERE ` + ofAttempt + `
 			ORDER BY account, network
@@ -164,11 +157,10 @@ func (k key) endSiege(ctx context.Context, q querier, userID string) error {
 	return err
 }
 
-// hashCounted counts the attempt and runs work, which hashes a password, once it has a turn. work
-// reports whether the attempt is to be forgiven. Further attempts at the same account from the same
-// network wait in line until then, so that many right passwords at once do not count as many
-// guesses. An attempt that is throttled does not wait, and one that waits in vain (503) is not
-// counted.
+// hashCounted waits for a turn to hash, counts the attempt and runs work, which hashes a password and
+// reports whether the attempt is to be forgiven. Attempts at one account from one network are decided
+// one after the other, so that many right passwords at once do not count as many guesses. An attempt
+// that is throttled does not wait. One that gets no turn (503) is not counted.
 func (s *server) hashCounted(ctx context.Context, a attempt, work func() (forgiven bool, err error)) error {
 	if err := a.check(ctx, s.db); err != nil {
 		return err

@@ -82,9 +82,12 @@ func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Co
 // createUserCommand is "cairn user create". It creates a user with a password and one role.
 func createUserCommand(ctx context.Context, o operation) error {
 	role := o.options.Get("role")
-	n := newUser{displayName: o.options.Get("display-name"), status: statusActive, roles: []string{role}}
+	n := newUser{
+		username: o.names[0], email: optional(o.options, "email"), displayName: o.options.Get("display-name"),
+		status: statusActive, roles: []string{role},
+	}
 	var v invalid
-	n.username, n.email = checkIdentity(&v, o.names[0], optional(o.options, "email"), n.displayName)
+	checkIdentity(&v, &n.username, n.email, &n.displayName)
 	if err := v.err(); err != nil {
 		return err
 	}

@@ -99,9 +99,9 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	now := time.Now()
 	expires := now.Add(time.Duration(days) * 24 * time.Hour)
 	name, allowed := o.names[1], splitList(o.options.Get("permissions"))
-	n := newUser{status: statusActive, roles: []string{o.options.Get("role")}}
+	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.options.Get("role")}}
 	var v invalid
-	n.username, _ = checkIdentity(&v, o.names[0], nil, "")
+	checkIdentity(&v, &n.username, nil, nil)
 	checkAPIToken(&v, name, allowed, now, expires)
 	if err := v.err(); err != nil {
 		return err

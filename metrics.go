@@ -77,7 +77,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	outages := s.database.outages.Load()
 	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", outages)
 	e.one("cairn_password_hashes_running", "gauge", "Password hashes being computed.", len(s.hasher.cores))
-	queued := s.hasher.waiting.Load()
+	queued := s.hasher.inside.Load()
 	e.one("cairn_password_hashes_queued", "gauge", "Password hashes being computed or waiting for a core.", queued)
 	e.family("cairn_analyses", "gauge", "Analyses by state, of all instances.")
 	for _, state := range byState {

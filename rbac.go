@@ -47,8 +47,8 @@ func effectivePermissions(roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
-// grantRoles gives the user the roles of those names, which rolePermissions has checked. The caller
-// holds lockAccess.
+// grantRoles gives the user the roles of those names. It skips a name that no role has: callers check
+// names first (rolePermissions). The caller holds lockAccess.
 func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) error {
 	const query = `
 		INSERT INTO user_roles (user_id, role_id)
@@ -91,7 +91,7 @@ func administratorExists(ctx context.Context, q querier) (exists bool, err error
 			SELECT
 			FROM user_roles ur
 			JOIN users u ON u.id = ur.user_id
-			WHERE ur.role_id = 1 -- the role admin: its number lets the planner know that few hold it
+			WHERE ur.role_id = 1 -- the role admin, as a constant: the planner knows that few users hold it
 				AND u.status = 'active' AND u.password_hash IS NOT NULL
 		)`
 	if err := q.QueryRow(ctx, query).Scan(&exists); err != nil {
@@ -120,8 +120,8 @@ func (s *server) administer(r *http.Request, permission string,
 }
 
 // covers is the subset rule: it returns nil if the actor has all these permissions, else the 403.
-func (a actor) covers(held []string) error {
-	for _, permission := range held {
+func (a actor) covers(needed []string) error {
+	for _, permission := range needed {
 		if !slices.Contains(a.permissions, permission) {
 			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
 				detail: "This takes the permission " + permission + ", which you do not hold."}

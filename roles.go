@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -196,7 +195,9 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		INSERT INTO roles (name, description)
 		VALUES ($1, coalesce($2, ''))
 		RETURNING id`
-	c.Name = cmp.Or(c.Name, new("")) // required
+	if c.Name == nil {
+		c.Name = new("") // refused below: a role needs a name
+	}
 	if err := c.check(); err != nil {
 		return role{}, err
 	}
@@ -207,7 +208,7 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	if err := tx.QueryRow(ctx, query, c.Name, c.Description).Scan(&id); err != nil {
 		return role{}, takenError("create role", err)
 	}
-	if err := grantPermissions(ctx, tx, id, c.Permissions); err != nil {
+	if err := replacePermissions(ctx, tx, id, c.Permissions); err != nil {
 		return role{}, err
 	}
 	created, err := getRole(ctx, tx, id)
@@ -217,14 +218,14 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
 }
 
-// grantPermissions gives the role these permissions and no others.
-func grantPermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string) error {
+// replacePermissions gives the role these permissions and no others.
+func replacePermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string) error {
 	const query = `
 		WITH gone AS (DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($2))
 		INSERT INTO role_permissions (role_id, permission)
 		SELECT DISTINCT $1::bigint, unnest($2::text[])
 		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "grant permissions", query, id, granted)
+	_, err := execute(ctx, tx, "replace permissions", query, id, granted)
 	return err
 }
 
@@ -254,7 +255,7 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return role{}, takenError("change role", err)
 	}
 	if c.Permissions != nil {
-		if err := grantPermissions(ctx, tx, before.ID, c.Permissions); err != nil {
+		if err := replacePermissions(ctx, tx, before.ID, c.Permissions); err != nil {
 			return role{}, err
 		}
 		if _, err := execute(ctx, tx, "void password tokens of a role", void, before.ID); err != nil {
@@ -269,8 +270,8 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 }
 
 // deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role with
-// holders is a 409. The actor must hold the permissions of both roles. The other role does not get
-// messages for the deleted one. The caller holds lockAccess.
+// holders is a 409. The actor must hold the permissions of both roles. Messages for the deleted role
+// are not readdressed to the other one. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const readdress = `
 		UPDATE system_messages
@@ -297,7 +298,8 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		return err
 	}
 	_, err := execute(ctx, tx, "delete role", `DELETE FROM roles WHERE id = $1`, old.ID)
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" { // foreign_key_violation
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (e.Code == "23503" || e.Code == "23001") {
+		// foreign_key_violation; from PostgreSQL 18 on restrict_violation
 		return &problem{status: http.StatusConflict, code: "role_in_use",
 			detail: "Users hold this role. Name the role that they get instead with ?reassign=."}
 	}

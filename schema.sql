@@ -45,7 +45,7 @@ CREATE TABLE retired_usernames (
 );
 CREATE FUNCTION retire_username() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF NEW.username IS DISTINCT FROM OLD.username THEN -- NEW is null at a DELETE, OLD at an INSERT
+  IF NEW.username IS DISTINCT FROM OLD.username THEN -- at a DELETE, NEW is null; at an INSERT, OLD is null
     INSERT INTO retired_usernames SELECT OLD.username WHERE OLD.username IS NOT NULL ON CONFLICT DO NOTHING;
     IF EXISTS (SELECT FROM retired_usernames r WHERE r.username = NEW.username) THEN
       RAISE unique_violation USING CONSTRAINT = 'users_username_key';
@@ -77,8 +77,9 @@ CREATE TABLE user_roles (
 );
 CREATE INDEX user_roles_role_id_idx ON user_roles (role_id);
 
--- One row, whose version is new after each change of a role, its permissions or its holders. Instances
--- remember what a user may do under this version and that of the user, and read both with each request.
+-- One row. Each change of a role, its permissions or its holders gives it a new version. Instances
+-- keep users and their permissions in memory. Such an entry is valid while this version and
+-- users.version are unchanged; each request reads both.
 CREATE TABLE access_version (
   version uuid NOT NULL
 );
@@ -103,8 +104,8 @@ INSERT INTO role_permissions (role_id, permission)
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
 -- with a MAC over both. rotated_at is when the generation was last raised; idle_expires_at moves
--- with it. A burst is a series of refreshes within one grace period. It began when burst_generation
--- was replaced, at burst_began_at.
+-- with it. A burst is a series of refreshes in which the first is less than a grace period old:
+-- burst_generation is the first generation that was replaced in it, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -141,14 +142,15 @@ CREATE TABLE api_tokens (
   permissions  text[]      NOT NULL,
   created_at   timestamptz NOT NULL DEFAULT now(),
   expires_at   timestamptz NOT NULL,
-  last_used_at timestamptz, -- at most a minute late
+  last_used_at timestamptz, -- the true last use may be up to a minute later
   CONSTRAINT api_tokens_token_hash_key UNIQUE (token_hash),
   CONSTRAINT api_tokens_name_key UNIQUE (user_id, name)
 );
 
--- Attempts that cost a password hash, counted for an account, a network or both, by the rules in
+-- Guesses at a password and registrations, counted for an account, a network or both, by the rules in
 -- auth_throttle.go. Each key is an HMAC, or empty in a row that does not count by it. Before
--- next_at no attempt is accepted. known is true if the account has signed in from the network.
+-- next_at no attempt is accepted, except, in a row for an account alone, one from a known network.
+-- known is true if the account has signed in from the network.
 -- expires_at is rounded to the hour, so that most updates leave its index alone.
 CREATE TABLE throttles (
   account    bytea       NOT NULL,
@@ -162,8 +164,7 @@ CREATE TABLE throttles (
 );
 CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
 
--- The audit log. Rows can only be added. Only retention deletes rows, and only those before a
--- checkpoint.
+-- The audit log. Rows are added and never changed. Retention deletes those before a checkpoint.
 CREATE TABLE audit_log (
   id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at         timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -205,7 +206,8 @@ END $$;
 CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
   FOR EACH ROW EXECUTE FUNCTION queue_for_seal();
 
--- Only retention may change rows: it turns cairn.retention on for its own transaction.
+-- Only retention may delete rows: it turns cairn.retention on for its own transaction. This prevents
+-- mistakes. Somebody who writes to the database on purpose is detected by the seals.
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
@@ -219,8 +221,9 @@ CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON au
   FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
 -- Announcements. A message is shown from publish_at to expires_at, unless it is retracted. It is
--- for everybody or, with role_ids, for the users who hold one of these roles now. Users who joined
--- after publish_at see it only with include_new_users. The author's name outlives the account.
+-- for everybody or, with role_ids, for the users who hold one of these roles now; an empty array is
+-- for nobody. Users who joined after publish_at see it only with include_new_users. The author's
+-- name outlives the account.
 CREATE TABLE system_messages (
   id                bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   title             text        NOT NULL,
@@ -271,8 +274,8 @@ CREATE TABLE datasets (
 -- One file of a dataset. path orders bytewise and is unique in its dataset. The arrays are
 -- transform [a b c d e f], native_bbox [minx miny maxx maxy], bbox [west south east north]. A file
 -- is not read again while size, time, sidecars (a checksum of the files beside it that belong to
--- it) and reader_version are the same. reader_version is 0 where the file was too new to be sure of
--- that.
+-- it) and reader_version are the same. reader_version is 0 if the file had just been written: it is
+-- read again next time.
 CREATE TABLE elevation_dataset_file_meta (
   id              bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   dataset_id      bigint           NOT NULL REFERENCES datasets ON DELETE CASCADE,
@@ -318,7 +321,7 @@ CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_me
   WHERE status <> 'ok'; -- few are not
 
 -- The instances that use this database. Each holds its lease until live_until and has renewed it
--- without a gap since alive_since. signer and fingerprints identify its keys, not secretly; an
+-- without a gap since alive_since. signer and fingerprints identify its keys; they are not secret. An
 -- instance has a row for each key that it has signed with. Rows outlive instances: seen_at is when
 -- a key was last in use.
 CREATE TABLE instances (
@@ -335,7 +338,7 @@ CREATE TABLE instances (
 -- chunks; walked_to is the last path written. The analysis has ended when the walk has ended and
 -- chunks_left is 0. walker_token is a fencing token: it changes with each claim, so that a holder
 -- whose lease expired can store nothing. blind lists the instances that do not see the directory.
--- expected is how many files the analysis before found. failures counts attempts of the walk that
+-- expected is the number of files that the previous analysis found. failures counts attempts of the walk that
 -- the database refused.
 CREATE TABLE analyses (
   id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -106,9 +106,11 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	n := newUser{displayName: in.DisplayName, status: statusActive, roles: in.Roles}
+	n := newUser{
+		username: in.Username, email: in.Email, displayName: in.DisplayName, status: statusActive, roles: in.Roles,
+	}
 	var v invalid
-	n.username, n.email = checkIdentity(&v, in.Username, in.Email, in.DisplayName)
+	checkIdentity(&v, &n.username, n.email, &n.displayName)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -274,7 +276,7 @@ type userFilter struct {
 
 // userOrder is an order of the list of users. A key and the id place each user in it.
 type userOrder struct {
-	first string            // a key before that of every user
+	first string            // a key that sorts before every user's
 	key   func(user) string // in text
 	after string            // SQL: the user u comes after the keys $1 and $2
 	by    string            // SQL: ORDER BY
@@ -314,7 +316,7 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 	const (
 		byName = `
 		SELECT ` + userColumns + `
-		FROM (SELECT * FROM users WHERE username > $1 ORDER BY username LIMIT 501) u
+		FROM (SELECT * FROM users WHERE username > $1 ORDER BY username LIMIT 501) u -- maxPage + 1
 		ORDER BY u.username
 		LIMIT $2`
 		columns = `SELECT ` + userColumns + ` FROM `
@@ -363,21 +365,23 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name. It returns the
-// first two normalized.
-func checkIdentity(v *invalid, username string, email *string, displayName string) (string, *string) {
-	name, ok := normalizeUsername(username)
-	v.check(name != "operator" && name != "cairn",
-		"username", "reserved", "names the command line or the service in the audit log")
-	v.check(ok, "username", "malformed", usernameRule)
-	if email != nil && *email != "" { // empty: none
+// checkIdentity notes what is wrong with a user name, e-mail address and display name. It normalizes
+// the first two in place. Nil is not checked; an empty e-mail address means none.
+func checkIdentity(v *invalid, username, email, displayName *string) {
+	if username != nil {
+		name, ok := normalizeUsername(*username)
+		v.check(name != "operator" && name != "cairn",
+			"username", "reserved", "names the command line or the service in the audit log")
+		v.check(ok, "username", "malformed", usernameRule)
+		*username = name
+	}
+	if email != nil && *email != "" {
 		address, ok := normalizeEmail(*email)
 		v.check(ok, "email", "malformed", "is not an e-mail address")
-		email = &address
+		*email = address
 	}
-	v.check(isLine(displayName, 0, 100),
+	v.check(displayName == nil || isLine(*displayName, 0, 100),
 		"display_name", "malformed", "must be at most 100 characters without control characters")
-	return name, email
 }
 
 // usernameRule says which names of users and roles are valid.
@@ -388,7 +392,7 @@ const usernameRule = "must be 2 to 63 letters, digits, dots, dashes or underscor
 func normalizeUsername(name string) (string, bool) {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1])
-	return strings.ToLower(name), ok && strings.Trim(name, letters+"._-") == ""
+	return strings.ToLower(name), ok && consistsOf(name, letters+"._-")
 }
 
 // normalizeEmail returns the address in lower case, and whether it has the shape of an e-mail
@@ -399,8 +403,20 @@ func normalizeEmail(address string) (string, bool) {
 	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
 }
 
+// normalizeLogin returns a user name or e-mail address in the form in which it is stored, or "" if the
+// login is neither.
+func normalizeLogin(login string) string {
+	if name, ok := normalizeUsername(login); ok {
+		return name
+	}
+	if address, ok := normalizeEmail(login); ok {
+		return address
+	}
+	return ""
+}
+
 // isLine reports whether text is one line of low to high code points, without control characters,
-// non-characters and characters that reverse the direction of writing.
+// code points U+…FFFE and U+…FFFF, and characters that change the direction of writing.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -472,17 +488,13 @@ type userChange struct {
 // check returns a 422 if a field is invalid. It normalizes user name and e-mail address.
 func (c *userChange) check() error {
 	var v invalid
-	username, email := checkIdentity(&v, *cmp.Or(c.Username, new("any")), c.Email, *cmp.Or(c.DisplayName, new("")))
-	c.Email = email
-	if c.Username != nil {
-		c.Username = &username
-	}
+	checkIdentity(&v, c.Username, c.Email, c.DisplayName)
 	checkStatus(&v, c.Status)
 	return v.err()
 }
 
-// changeUser changes a user. A new status voids the user's password token and logins that began
-// before it; a status other than active also ends all sessions and API tokens. The caller holds
+// changeUser changes a user. A change of status voids the password token, and a login that has begun
+// fails; a status other than active also ends all sessions and API tokens. The caller holds
 // lockAccess and has checked the target.
 func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userChange) error {
 	const query = `
@@ -505,7 +517,7 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 		return err
 	}
 	switch {
-	case after.Status == target.Status:
+	case after.Status == target.Status: // nothing ends
 	case after.Status == statusActive:
 		err = voidPasswordToken(ctx, tx, target.ID)
 	default:
@@ -521,7 +533,7 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 // permissions of the new roles. The caller holds lockAccess and has checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const takeAway = `
-		WITH roles AS (DELETE FROM user_roles WHERE user_id = $1),
+		WITH taken AS (DELETE FROM user_roles WHERE user_id = $1),
 			tokens AS (DELETE FROM password_tokens WHERE user_id = $1)
 		UPDATE users
 		SET updated_at = now()
