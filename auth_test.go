@@ -272,7 +272,7 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited a minute for %s", what)
 		}
-		pause(t.Context(), 5*time.Millisecond)
+		pause(context.Background(), 5*time.Millisecond) // t.Context() has ended during a cleanup
 	}
 }
 

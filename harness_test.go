@@ -28,6 +28,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// sickDirEnv names the mount point to a process that serves a faulty file system: see peers_faults_test.go.
+const sickDirEnv = "CAIRN_TEST_SICK_DIR"
+
 // suite is the PostgreSQL server that all tests share. Each test has a database of its own in it.
 var suite struct {
 	dir       string
@@ -36,13 +39,15 @@ var suite struct {
 }
 
 // TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails: green must
-// mean that everything ran. With CAIRN_TEST_SERVE set this process is a service under test instead.
+// mean that everything ran. With one of three variables set, a test has started this process for another purpose.
 func TestMain(m *testing.M) {
-	if os.Getenv("CAIRN_TEST_SERVE") != "" {
+	switch {
+	case os.Getenv("CAIRN_TEST_SERVE") != "":
 		os.Exit(serveUnderTest())
-	}
-	if os.Getenv("CAIRN_TEST_PRIVATE_POSTGRES") != "" { // see postgres_test.go
-		os.Exit(m.Run())
+	case os.Getenv(privatePostgresHelperEnv) != "":
+		os.Exit(servePrivatePostgres())
+	case os.Getenv(sickDirEnv) != "":
+		os.Exit(m.Run()) // just TestServeSick
 	}
 	code, err := runSuite(m)
 	if err != nil {

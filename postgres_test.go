@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	osuser "os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,33 +22,30 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// privatePostgresHelperEnv names the state directory to a re-executed test
-// binary that plays a Cairn to be killed.
+// privatePostgresHelperEnv names the state directory to a process of this test binary that stands for a Cairn with a
+// private server. A test may kill it.
 const privatePostgresHelperEnv = "CAIRN_TEST_PRIVATE_POSTGRES"
 
-// TestPrivatePostgresHelper is no test: in a re-executed test binary it runs a
-// private server until its standard input ends or it is killed.
-func TestPrivatePostgresHelper(t *testing.T) {
-	stateDir := os.Getenv(privatePostgresHelperEnv)
-	if stateDir == "" {
-		return
+// servePrivatePostgres runs a private server until standard input ends, and returns the exit status of the process.
+func servePrivatePostgres() int {
+	p, err := startPrivatePostgres(context.Background(), os.Getenv(privatePostgresHelperEnv), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err == nil {
+		fmt.Println("private server runs")
+		io.Copy(io.Discard, os.Stdin)
+		err = p.stop()
 	}
-	p, err := startPrivatePostgres(context.Background(), stateDir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
-		t.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
-	fmt.Println("private server runs")
-	io.Copy(io.Discard, os.Stdin)
-	if err := p.stop(); err != nil {
-		t.Fatal(err)
-	}
+	return 0
 }
 
-// startPrivatePostgresHelper re-executes the test binary as a Cairn with a
-// private server in stateDir, in an environment that is meant to mislead it.
+// startPrivatePostgresHelper starts servePrivatePostgres in a process of its own, in an environment that is meant to
+// mislead it.
 func startPrivatePostgresHelper(t *testing.T, stateDir string) (cmd *exec.Cmd, output *bufio.Scanner) {
 	t.Helper()
-	cmd = exec.Command(os.Args[0], "-test.run=^TestPrivatePostgresHelper$")
+	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), privatePostgresHelperEnv+"="+stateDir,
 		"PGHOST=/nowhere", "PGPORT=1", "PGUSER=nobody", "PGSERVICE=none", "PGOPTIONS=-c fsync=off", "PGDATA=/nowhere", "PGSSLMODE=verify-full")
 	cmd.Stderr = t.Output()
@@ -94,7 +90,7 @@ func newStateDir(t *testing.T) string {
 		if pid := postmasterPID(t, stateDir); pid > 0 && isProcess(pid) {
 			t.Errorf("server %d was left behind", pid)
 			_ = syscall.Kill(pid, syscall.SIGQUIT)
-			eventually(t, "it ends", func() error { return stillRuns(pid) })
+			waitFor(t, "its end", func() bool { return !isProcess(pid) })
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -137,30 +133,6 @@ func postmasterPID(t *testing.T, stateDir string) int {
 func isProcess(pid int) bool {
 	arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && len(arguments) > 0
-}
-
-// stillRuns is an error as long as a process runs.
-func stillRuns(pid int) error {
-	if isProcess(pid) {
-		return fmt.Errorf("process %d still runs", pid)
-	}
-	return nil
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, condition func() error) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		err := condition()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // dialPrivatePostgres connects as another process would that knows the state
@@ -270,11 +242,8 @@ func TestPrivatePostgres(t *testing.T) {
 	if err := syscall.Kill(second, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server is started again", func() error {
-		if postmasterPID(t, stateDir) == second {
-			return errors.New("not yet")
-		}
-		return execPrivatePostgres(t, stateDir, onlySixIsThere)
+	waitFor(t, "the server to run again", func() bool {
+		return postmasterPID(t, stateDir) != second && execPrivatePostgres(t, stateDir, onlySixIsThere) == nil
 	})
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
@@ -292,7 +261,7 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	mustExecPrivatePostgres(t, stateDir, "INSERT INTO kept VALUES (6)")
 	pid := postmasterPID(t, stateDir)
 	killAndWait(cairn)
-	eventually(t, "kill -9 of Cairn ends the server", func() error { return stillRuns(pid) })
+	waitFor(t, "the server to end after kill -9 of Cairn", func() bool { return !isProcess(pid) })
 
 	// A server starts at once after a kill, and is supervised and stopped.
 	cairn, output = startPrivatePostgresHelper(t, stateDir)
@@ -311,11 +280,8 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server is started again", func() error {
-		if postmasterPID(t, stateDir) == pid {
-			return errors.New("not yet")
-		}
-		return execPrivatePostgres(t, stateDir, onlySixIsThere)
+	waitFor(t, "the server to run again", func() bool {
+		return postmasterPID(t, stateDir) != pid && execPrivatePostgres(t, stateDir, onlySixIsThere) == nil
 	})
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
@@ -358,12 +324,9 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Kill(backend, syscall.SIGCONT) })
 	killAndWait(cairn)
-	eventually(t, "the server takes no more connections", func() error {
-		err := execPrivatePostgres(t, stateDir, "SELECT 1")
-		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == cannotConnectNow {
-			return nil
-		}
-		return fmt.Errorf("got %v", err)
+	waitFor(t, "the server to refuse connections", func() bool {
+		refusal, ok := errors.AsType[*pgconn.PgError](execPrivatePostgres(t, stateDir, "SELECT 1"))
+		return ok && refusal.Code == cannotConnectNow
 	})
 	waits := make(chan struct{})
 	go func() {
@@ -529,7 +492,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server ends", func() error { return stillRuns(pid) })
+	waitFor(t, "the server to end", func() bool { return !isProcess(pid) })
 	if err := os.Truncate(filepath.Join(c.dataDir(), "postmaster.pid"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -574,12 +537,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	if err := single.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has the data directory", func() error {
-		if pid := postmasterPID(t, stateDir); pid != -single.Process.Pid {
-			return fmt.Errorf("postmaster.pid: %d", pid)
-		}
-		return nil
-	})
+	waitFor(t, "it to have the data directory", func() bool { return postmasterPID(t, stateDir) == -single.Process.Pid })
 	noticed := make(chan struct{})
 	go start(&closeOn{text: "waits for another server", seen: noticed})
 	select {
@@ -604,12 +562,9 @@ func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
 	cairn, output := startPrivatePostgresHelper(t, stateDir)
-	eventually(t, "initdb is at work", func() error {
+	waitFor(t, "initdb to be at work", func() bool {
 		begun, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*", "PG_VERSION"))
-		if err == nil && len(begun) == 0 {
-			err = errors.New("not yet")
-		}
-		return err
+		return err == nil && len(begun) >= 1
 	})
 	killAndWait(cairn)
 	if output.Scan() && strings.Contains(output.Text(), "runs") {
@@ -623,12 +578,9 @@ func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 		_, err := startPrivatePostgres(ctx, stateDir, slog.New(slog.DiscardHandler))
 		interrupted <- err
 	}()
-	eventually(t, "initdb is at work again", func() error {
+	waitFor(t, "initdb to be at work again", func() bool {
 		begun, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*", "PG_VERSION"))
-		if err == nil && len(begun) < 2 {
-			err = errors.New("not yet")
-		}
-		return err
+		return err == nil && len(begun) >= 2
 	})
 	cancel()
 	if err := <-interrupted; err == nil {
@@ -674,86 +626,6 @@ func TestPrivatePostgresTwoFirstStarts(t *testing.T) {
 		if err := p.stop(); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-func TestPrivatePostgresKeepsOtherUsersOut(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Log("NOT CHECKED: that other OS users are refused takes root to test")
-		return
-	}
-	stateDir := newStateDir(t)
-	p := mustStartPrivatePostgres(t, stateDir)
-	programs, err := findServerPrograms("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger, err := accountOf(osuser.Lookup("nobody"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	psql := func(account serverAccount, role string) string {
-		output, _ := account.command(t.Context(), "/", filepath.Join(programs, "psql"), "-XAtw", "-h", p.dataDir(), "-U", role, "-d", "cairn", "-c", "SELECT 'let in'").CombinedOutput()
-		return strings.TrimSpace(string(output))
-	}
-	if got := psql(stranger, "cairn"); !strings.Contains(got, "Permission denied") {
-		t.Errorf("another OS user reaches the socket: %s", got)
-	}
-	if err := os.Chmod(p.dataDir(), 0o755); err != nil { // now only peer authentication is between them
-		t.Fatal(err)
-	}
-	root, err := accountOf(osuser.LookupId("0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, check := range []struct {
-		account serverAccount
-		role    string
-		want    string
-	}{
-		{stranger, "cairn", `Peer authentication failed for user "cairn"`},
-		{stranger, "postgres", `Peer authentication failed for user "postgres"`},
-		{root, "cairn", "let in"},
-		{root, "postgres", `Peer authentication failed for user "postgres"`},
-		{p.account, "cairn", "let in"},
-		{p.account, "postgres", "let in"},
-	} {
-		if got := psql(check.account, check.role); !strings.Contains(got, check.want) {
-			t.Errorf("OS user %s as %s: %q, want %q", check.account.name, check.role, got, check.want)
-		}
-	}
-	if err := os.Chmod(p.dataDir(), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.stop(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestPrivatePostgresOutsideUnreachableStateDir(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Log("NOT CHECKED: that root's server goes where its user may reach it takes root to test")
-		return
-	}
-	stateDir := newStateDir(t)
-	fallback := filepath.Join(filepath.Dir(stateDir), "fallback")
-	if err := os.Mkdir(stateDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	created, err := createCluster(t.Context(), stateDir, fallback)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if created.folder != fallbackFolder(fallback, stateDir) || !strings.HasSuffix(strings.Split(created.folder, "-state-")[0], filepath.Base(filepath.Dir(stateDir))) {
-		t.Errorf("the cluster lies in %s", created.folder)
-	}
-	if err := os.Chmod(stateDir, 0o755); err != nil { // it stays where it is
-		t.Fatal(err)
-	}
-	if c, err := findCluster(stateDir, fallback); err != nil || c.dataDir() != created.dataDir() || c.account.uid == 0 {
-		t.Errorf("found %+v, %v", c, err)
 	}
 }
 
