@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const tokensPath, sessionsPath, mePath = "/api/v1/auth/tokens", "/api/v1/auth/sessions", "/api/v1/auth/me"
@@ -312,13 +314,18 @@ func TestRehash(t *testing.T) {
 	}
 }
 
-// TestKeysCommand rotates the keys of a running service: tokens of the old key stay good, and go on to
-// be until it is pruned.
+// TestKeysCommand rotates the keys of a running service. Tokens of the old key stay valid until it is pruned. It is
+// pruned once its last token has expired and no seal of the audit log needs it.
 func TestKeysCommand(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	ts.addUser("ada", datasetRead)
 	ts.stop()
+	db, err := pgxpool.New(t.Context(), lookup(ts.env, "CAIRN_DATABASE_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
 	p := startProcess(t, ts.env)
 	c := client{t: t, url: p.url}
 	old, cookie := c.login("ada", testPassword)
@@ -330,7 +337,12 @@ func TestKeysCommand(t *testing.T) {
 		}
 		return out.String()
 	}
-	first := strings.Fields(keys("list"))[0]
+	listed := strings.Fields(keys("list"))
+	first, fingerprint := listed[0], listed[1]
+	waitFor(t, "a seal by the first key", func() (sealed bool) {
+		err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM audit_seals WHERE kid = $1)`, first).Scan(&sealed)
+		return err == nil && sealed
+	})
 	second := strings.TrimSuffix(strings.Fields(keys("add"))[2], ":")
 	if list := keys("list"); strings.Count(list, "\n") != 2 || !strings.HasPrefix(list, first) {
 		t.Errorf("after add:\n%s", list)
@@ -357,15 +369,28 @@ func TestKeysCommand(t *testing.T) {
 	if a := old.refresh(cookie); a.status != 200 {
 		t.Errorf("a refresh token of the old key: %s", a.body)
 	}
-	if out := keys("prune"); !strings.Contains(out, "every key is needed") {
-		t.Errorf("prune: %s", out)
+	prune := func(want, when string) {
+		t.Helper()
+		if out := keys("prune"); !strings.Contains(out, want) {
+			t.Errorf("prune %s: %s, want %s", when, out, want)
+		}
 	}
-	db := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+filepath.Join(lookup(ts.env, "CAIRN_STATE_DIR"), "keys"))...)
-	db.exec(`UPDATE instances SET seen_at = now() - interval '31 days', live_until = now() - interval '31 days' WHERE signer <> (SELECT signer FROM instances ORDER BY seen_at DESC LIMIT 1)`)
-	if out := keys("prune"); !strings.Contains(out, "removed key "+first) || strings.Count(keys("list"), "\n") != 1 {
-		t.Errorf("prune: %s", out)
+	change := func(statement string, args ...any) {
+		t.Helper()
+		if _, err := db.Exec(t.Context(), statement, args...); err != nil {
+			t.Fatal(err)
+		}
 	}
-	info, err := os.Stat(db.cfg.keysPath())
+	prune("every key is needed", "while tokens of the first key live")
+	change(`UPDATE instances SET seen_at = now() - interval '31 days' WHERE signer = $1`, fingerprint)
+	prune("every key is needed", "while seals of the first key exist")
+	change(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
+	change(`DELETE FROM audit_seals WHERE kid = $1`, first)
+	prune("removed key "+first, "when nothing needs the first key")
+	if list := keys("list"); strings.Count(list, "\n") != 1 {
+		t.Errorf("after prune:\n%s", list)
+	}
+	info, err := os.Stat(filepath.Join(lookup(ts.env, "CAIRN_STATE_DIR"), "keys"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info, err)
 	}
