@@ -31,7 +31,8 @@ func actorOf(r *http.Request) actor {
 	c := callerOf(r)
 	a := actor{address: c.address.String(), requestID: c.requestID}
 	if p := c.principal; p != nil {
-		a.id, a.name, a.credential, a.permissions = &p.User.ID, p.User.Username, p.Kind+":"+p.CredentialID, p.Permissions
+		a.id, a.name, a.permissions = &p.User.ID, p.User.Username, p.Permissions
+		a.credential = p.Kind + ":" + p.CredentialID
 	}
 	return a
 }
@@ -71,7 +72,8 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 			AND ($8::timestamptz IS NULL OR at >= $8) AND ($9::timestamptz IS NULL OR at < $9)
 		ORDER BY id DESC
 		LIMIT $2`
-	return writeList(s, w, r, []string{strconv.FormatInt(1<<62, 10)}, func(after []string, limit int) ([]auditRow, error) {
+	first := []string{strconv.FormatInt(1<<62, 10)}
+	return writeList(s, w, r, first, func(after []string, limit int) ([]auditRow, error) {
 		args := []any{pgx.QueryExecModeExec, after[0], limit} // planned for these very filters
 		values := r.URL.Query()
 		for _, name := range []string{"actor", "credential", "action", "target", "request_id"} {
@@ -139,8 +141,8 @@ func audit(ctx context.Context, q querier, by actor, action, target string, befo
 // after are SQL nulls, which JSON cannot tell from its own null. It is not a database function,
 // because seals must reveal a tampered database.
 const auditContent = `
-	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id, l.action,
-		l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
+	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id,
+		l.action, l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
 
 // sealMAC returns the MAC of a seal: over its kind, the MAC of the seal before and the sealed
 // content, each preceded by its length. The kind keeps the seal of a row from passing for a

@@ -93,7 +93,8 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, p := r.Context(), principalOf(r)
 	var v invalid
-	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin, p.User.Username, p.User.Email, p.User.DisplayName)
+	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin,
+		p.User.Username, p.User.Email, p.User.DisplayName)
 	if err := v.err(); err != nil {
 		return err
 	}

@@ -52,9 +52,9 @@ const maxPassword = 256
 // about 20 ms, so that the last request waits little more than a second.
 const maxHashesWaiting = 64
 
-// passwordHasher makes and compares password hashes, at most one on each core at a time: more would lose
-// throughput and need 19 MiB each. Two more requests than there are cores have a turn, so that a core need
-// not wait while a request asks the database.
+// passwordHasher makes and compares password hashes, at most one on each core at a time: more would
+// lose throughput and need 19 MiB each. Two more requests than there are cores have a turn, so that
+// a core need not wait while a request asks the database.
 type passwordHasher struct {
 	argon   argonParameters
 	turns   chan struct{} // holds an element for each request that has a turn
@@ -68,8 +68,8 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon: argon, turns: make(chan struct{}, cores+2), cores: make(chan struct{}, cores)}
 }
 
-// withTurn runs work, which may hash one password. If too many wait already, or the time limit of ctx ends
-// first, it returns errBusy.
+// withTurn runs work, which may hash one password. If too many wait already, or the time limit of
+// ctx ends first, it returns errBusy.
 func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error {
 	defer h.waiting.Add(-1)
 	if h.waiting.Add(1) > int64(maxHashesWaiting*cap(h.cores)) {
@@ -82,8 +82,8 @@ func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error 
 	return work()
 }
 
-// key returns the argon2id hash of a password. It waits for a core, not longer than the hashes of two others
-// take.
+// key returns the argon2id hash of a password. It waits for a core, not longer than the hashes of
+// two others take.
 func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()

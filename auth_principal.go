@@ -115,11 +115,12 @@ type userAccess struct {
 	rendered    []byte // by renderMe
 }
 
-// accessVersions change whenever a user's row changes, and whenever any role, its permissions or its holders do.
+// accessVersions change whenever a user's row changes, and whenever any role, its permissions or
+// its holders do.
 type accessVersions struct{ user, access [16]byte }
 
-// userCache remembers users that were read before. A cached user is valid only under the versions that the
-// database has now.
+// userCache remembers users that were read before. A cached user is valid only under the versions
+// that the database has now.
 type userCache struct {
 	mu    sync.RWMutex
 	users map[string]*userAccess // by id

@@ -67,7 +67,8 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 		LIMIT $5`
 	current, first := principalOf(r).CredentialID, []string{"infinity", uuidText([16]byte{})}
 	return writeList(s, w, r, first, func(after []string, limit int) ([]sessionView, error) {
-		return collect[sessionView](r.Context(), s.db, "list sessions", query, userID, current, after[0], after[1], limit)
+		return collect[sessionView](r.Context(), s.db, "list sessions", query,
+			userID, current, after[0], after[1], limit)
 	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
 }
 
@@ -158,7 +159,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			rotated_at = now(),
 			burst_generation = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_generation
 				ELSE s.generation - 1 END,
-			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
+			burst_began_at = CASE WHEN s.burst_began_at + $4::interval > now() THEN s.burst_began_at
+				ELSE s.rotated_at END,
 			idle_expires_at = least(now() + $3::interval, s.expires_at)` + live + `
 			AND s.generation = $2
 		RETURNING true, ` + columns
@@ -212,8 +214,8 @@ func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, except st
 	return err
 }
 
-// endSessions ends the live ones of these sessions, audited as action, and returns how many there were.
-// With a userID other than "" it ends only that user's.
+// endSessions ends the live ones of these sessions, audited as action, and returns how many there
+// were. With a userID other than "" it ends only that user's.
 func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (int64, error) {
 	const end = `
 		WITH ended AS (
@@ -226,5 +228,6 @@ func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []
 		SELECT $1, $2, $3, $4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
 		FROM ended
 		ORDER BY id`
-	return execute(ctx, tx, "end sessions", end, by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
+	return execute(ctx, tx, "end sessions", end,
+		by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
 }

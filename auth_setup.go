@@ -64,7 +64,8 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		if err := writeNewFile(file, []byte(token.PasswordToken+"\n")); err != nil {
 			return fmt.Errorf("write the first administrator's token: %w", err)
 		}
-		s.log.Info("made the first administrator; the token to set the password is in a file", "user", "admin", "file", file)
+		s.log.Info("made the first administrator; the token to set the password is in a file",
+			"user", "admin", "file", file)
 		return nil
 	})
 	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed

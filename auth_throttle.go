@@ -34,7 +34,7 @@ func (k key) newGuess(found credentials, login string, address netip.Addr) attem
 	const day = 24 * time.Hour
 	account := k.throttleKey("account", found.ID)
 	if found.ID == "" {
-		// By the name that was looked up: another spelling must not be one account only while it is unknown.
+		// By the name that was looked up: another spelling of it must count for the same account.
 		name, isName := normalizeUsername(login)
 		if address, isAddress := normalizeEmail(login); isAddress {
 			name, isName = address, true
@@ -115,7 +115,8 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`SET LOCAL synchronous_commit = off`)
 	for _, r := range a.rules {
-		queued := batch.Queue(query, a.account, a.network, r.account, r.network, r.free, r.first, r.longest, r.forgotten)
+		queued := batch.Queue(query,
+			a.account, a.network, r.account, r.network, r.free, r.first, r.longest, r.forgotten)
 		queued.Exec(func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() == 0 { // simultaneous attempts were counted after check
 				return errThrottled(time.Second)

@@ -38,8 +38,8 @@ const (
 // lockAnalyses plus its id is the lock of one analysis.
 const lockAnalyses = 0x6361_6972_0000_0000
 
-// querier is what a pool and a transaction have in common. Query functions take one; handlers decide
-// whether it is a transaction.
+// querier is what a pool and a transaction have in common. Query functions take one; handlers
+// decide whether it is a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -66,7 +66,8 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 }
 
 // collectOne returns the only row of a query; without one, missing.
-func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string, args ...any) (item T, err error) {
+func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string, args ...any) (
+	item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
 	if err == nil && len(items) == 0 {
 		err = missing
@@ -110,9 +111,9 @@ type database struct {
 
 // openDatabase connects to the database. It fails if no connection can be made.
 //
-// Nothing that the service does depends on a session of the database, so that a pooler may hand each
-// transaction to another session (PgBouncer in transaction mode). Therefore no settings are sent when a
-// connection is made, and behind a pooler no statement is prepared under a name.
+// Nothing that the service does depends on a session of the database, so that a pooler may hand
+// each transaction to another session (PgBouncer in transaction mode). Therefore no settings are
+// sent when a connection is made, and behind a pooler no statement is prepared under a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
 	d := &database{sockets: openConnections{open: map[*openConnection]time.Time{}}}
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
@@ -216,8 +217,8 @@ func (c *openConnection) Close() error {
 	return c.Conn.Close()
 }
 
-// cut breaks every connection that was made before a time. Whoever waits for an answer over one gets an
-// error at once.
+// cut breaks every connection that was made before a time. Whoever waits for an answer over one
+// gets an error at once.
 func (c *openConnections) cut(before time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,15 +268,15 @@ func (d *database) probe(ctx context.Context) error {
 	return err
 }
 
-// beginSQL begins a transaction. If this instance freezes in it, PostgreSQL ends it and so frees its locks.
+// beginSQL begins a transaction. If this instance freezes in it, PostgreSQL frees its locks.
 const beginSQL = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '15s'`
 
-// inTransaction runs do in a transaction, which is committed if do returns nil and else rolled back.
+// inTransaction runs do in a transaction, and commits it if do returns nil.
 func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: beginSQL}, do)
 }
 
-// parseMigrations splits schema.sql before its "-- migration N: title" lines, which count up from 1.
+// parseMigrations splits schema.sql before its "-- migration N: title" lines. N counts from 1.
 func parseMigrations(schema string) ([]string, error) {
 	const heading = "\n-- migration "
 	steps := strings.Split(schema, heading)[1:]
@@ -346,9 +347,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes what has expired, unless another instance is doing so. Rows that anyone can cause go in batches, each
-// in a transaction of its own, until none is left or ten seconds have passed. A session is kept for a day after its
-// end.
+// sweep deletes what has expired, unless another instance is doing so. Rows that anyone can cause
+// go in batches, each in a transaction of its own, until none is left or ten seconds have passed. A
+// session is kept for a day after its end.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000
 	const expired = `
@@ -406,9 +407,9 @@ func isUniqueViolation(err error, constraint string) bool {
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
-// isUnavailable says whether err means that the database could not be reached, is shutting down, does
-// not take writes, is short of resources or had us wait too long (SQLSTATE classes 08, 53, 57P, and
-// 25006, 25P03, 40001, 40P01, 55P03, 57014), so that the same request may succeed later.
+// isUnavailable says whether err means that the database could not be reached, is shutting down,
+// does not take writes, is short of resources or had us wait too long (SQLSTATE classes 08, 53,
+// 57P, and 25006, 25P03, 40001, 40P01, 55P03, 57014), so that the same request may succeed later.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true

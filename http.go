@@ -23,8 +23,8 @@ import (
 // maxBody is the largest body of a request, in bytes.
 const maxBody = 1 << 20
 
-// readBody replaces the request's body by what it reads of it, at most maxBody bytes, before the time limit
-// of the request ends. decodeJSON sees the error, if there was one, at the end of the body.
+// readBody replaces the request's body by what it reads of it, at most maxBody bytes, before the
+// time limit of the request ends. decodeJSON sees an error at the end of the body.
 func readBody(w http.ResponseWriter, r *http.Request) {
 	response := http.NewResponseController(w)
 	deadline, _ := r.Context().Deadline()
@@ -208,7 +208,7 @@ func matchesTag(list, tag string) bool {
 	})
 }
 
-// writeTagged answers with v in JSON and its entity tag; 304 where a GET shows that the client has it.
+// writeTagged answers with v in JSON and its entity tag, or 304 to a GET of a client that has it.
 func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := encodeJSON(v)
 	if err != nil {
@@ -235,8 +235,8 @@ func writeDone(w http.ResponseWriter, err error) error {
 // maxPage is the most items a list answers at once; listUsers counts on it.
 const maxPage = 500
 
-// readPage reads limit, and from the cursor the keys after which the page begins; first are those of the
-// first page. A cursor is bound to scope, the list with its filters.
+// readPage reads limit, and from the cursor the keys after which the page begins; first are those
+// of the first page. A cursor is bound to scope, the list with its filters.
 func (s *server) readPage(r *http.Request, first []string) (limit int, after []string, scope string, err error) {
 	query := r.URL.Query()
 	limit, after = 50, first
@@ -263,9 +263,9 @@ func (s *server) readPage(r *http.Request, first []string) (limit int, after []s
 	return limit, after, scope, nil
 }
 
-// writeList answers with one page of a list. read returns up to limit rows after the one with the keys in
-// after, in text, or from the beginning where these are first. It is asked for one row more than the
-// client: that there is one means a next page. key gives the keys that an item is ordered by.
+// writeList answers with one page of a list. read returns up to limit rows after the one with the
+// keys in after, in text, or from the beginning where these are first. It is asked for one row more
+// than the client: that there is one means a next page. key returns the sort keys of an item.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
 	limit, after, scope, err := s.readPage(r, first)
@@ -330,8 +330,8 @@ var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detai
 
 // databaseUnavailable is the 503 for a database that did not answer, or not in time.
 func databaseUnavailable(err error) *problem {
-	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable", detail: "The database did not answer in time.",
-		retryAfter: 2 * time.Second, err: err}
+	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable",
+		detail: "The database did not answer in time.", retryAfter: 2 * time.Second, err: err}
 }
 
 // newProblem returns a problem with a status, a code and a detail.
@@ -354,8 +354,8 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 	}
 }
 
-// time reads a time that may be nil, to the microsecond, as the database has it; one that is none, or without its
-// zone, is noted.
+// time reads a time that may be nil, to the microsecond, as the database has it; one that is none,
+// or without its zone, is noted.
 func (v *invalid) time(field string, text *string) *time.Time {
 	if text == nil {
 		return nil
@@ -372,10 +372,12 @@ func (v invalid) err() error {
 	if len(v) == 0 {
 		return nil
 	}
-	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: v[0].Field + ": " + v[0].Detail, fields: v}
+	detail := v[0].Field + ": " + v[0].Detail
+	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
 }
 
-// writeProblem answers with the problem that err is. Any other error is logged, and the client learns nothing of it.
+// writeProblem answers with the problem that err is. Any other error is logged, and the client
+// learns nothing of it.
 func (s *server) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -432,7 +434,8 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 // verifyPath is what a proxy asks. Its 401 offers HTTP Basic too, for browsers behind the proxy.
 const verifyPath = "/api/v1/auth/verify"
 
-// responseWriter notes the status of the answer. Until a route is found it keeps back what the mux writes.
+// responseWriter notes the status of the answer. Until a route is found it discards the answer of
+// the mux.
 type responseWriter struct {
 	http.ResponseWriter
 	requestID string

@@ -73,8 +73,8 @@ func newCallerLimit(size int) *callerLimit {
 	return &callerLimit{size: size, callers: map[string]*callerLine{}}
 }
 
-// enter waits for one of the caller's places. leave gives it back; it may be called more than once. If
-// the time limit of ctx ends first the error is errBusy, and leave does nothing.
+// enter waits for one of the caller's places. leave gives it back; it may be called more than once.
+// If the time limit of ctx ends first the error is errBusy, and leave does nothing.
 func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), err error) {
 	l.mu.Lock()
 	line := l.callers[caller]
@@ -105,8 +105,8 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
 	detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
 
-// enterSlot waits for room in a channel that holds an element for each user of a slot. If the time limit
-// of ctx ends first it returns errBusy.
+// enterSlot waits for room in a channel that holds an element for each user of a slot. If the time
+// limit of ctx ends first it returns errBusy.
 func enterSlot(ctx context.Context, slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:
@@ -119,8 +119,8 @@ func enterSlot(ctx context.Context, slots chan struct{}) error {
 	return ctx.Err()
 }
 
-// lastMoment returns a context for what a request still has to store when its time limit is over or its
-// client has left. It ends 0.4 s after the limit of ctx.
+// lastMoment returns a context for what a request still has to store when its time limit is over or
+// its client has left. It ends 0.4 s after the limit of ctx.
 func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline()
 	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))

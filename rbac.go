@@ -78,7 +78,8 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 		}
 		after, err := administratorExists(ctx, tx)
 		if err == nil && !after {
-			err = newProblem(http.StatusConflict, "last_administrator", "Nobody else is an administrator and can sign in.")
+			err = newProblem(http.StatusConflict, "last_administrator",
+				"Nobody else is an administrator and can sign in.")
 		}
 		return err
 	})

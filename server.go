@@ -55,7 +55,7 @@ type server struct {
 	warnedForwarded atomic.Bool  // the warning about X-Forwarded-For from an untrusted loopback was logged
 }
 
-// access says who may call a route: one of these, or everybody who holds the permission that it names.
+// access says who may call a route: one of these, or the holders of the permission that it names.
 type access string
 
 // The values of access that are not permissions.
@@ -82,8 +82,8 @@ type route struct {
 	pace    pace     // how long it may take
 }
 
-// routes returns the route table: every endpoint, who may call it and how long it may take. It serves
-// requests, is printed by "cairn routes", and drives the authorization tests.
+// routes returns the route table: every endpoint, who may call it and how long it may take. It
+// serves requests, is printed by "cairn routes", and drives the authorization tests.
 func (s *server) routes() []route {
 	return []route{
 		{"GET", "/health", public, s.getHealth, nil, light},
@@ -116,7 +116,8 @@ func (s *server) routes() []route {
 		{"DELETE", "/api/v1/users/{id}", holds(userManage), s.deleteUser, nil, quick},
 		{"PUT", "/api/v1/users/{id}/roles", holds(userManage), s.replaceUserRoles, nil, quick},
 		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil, quick},
-		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions,
+			[]string{"limit", "cursor"}, quick},
 		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil, quick},
 		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}, quick},
 		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil, quick},
@@ -127,7 +128,8 @@ func (s *server) routes() []route {
 		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil, bulk},
 		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}, bulk},
 		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit,
-			[]string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}, slow},
+			[]string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"},
+			slow},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil, quick},
 		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages,
@@ -150,14 +152,17 @@ func (s *server) routes() []route {
 		{"PATCH", "/api/v1/datasets/{id}", holds(datasetManage), s.updateDataset, nil, bulk},
 		{"DELETE", "/api/v1/datasets/{id}", holds(datasetManage), s.deleteDataset, nil, bulk},
 		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil, quick},
-		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, []string{"limit", "cursor"}, quick},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis, []string{"wait"}, waiting},
+		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses,
+			[]string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis,
+			[]string{"wait"}, waiting},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges,
 			[]string{"limit", "cursor", "change"}, quick},
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil, bulk},
 		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
 		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil, quick},
-		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints, fileFilters("all"), streaming},
+		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints,
+			fileFilters("all"), streaming},
 		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil, expensive},
 		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}, expensive},
 		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil, expensive},
@@ -182,8 +187,8 @@ func (s *server) handle() {
 	}
 }
 
-// ServeHTTP answers every request. It gives it an id, refuses pages of other origins, finds the route and
-// writes one log line.
+// ServeHTTP answers every request. It gives it an id, refuses pages of other origins, finds the
+// route and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	caller := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}}
@@ -231,8 +236,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call runs the route's handler within the route's time limit, if the caller may call it. A panic is
-// returned as an error.
+// call runs the route's handler within the route's time limit, if the caller may call it. A panic
+// is returned as an error.
 func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -266,8 +271,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	return s.auditRefusal(rt, r, err)
 }
 
-// authorize alone decides whether the caller may call a route. The body is read before the database is
-// asked, so that nothing that the answer says grows old meanwhile.
+// authorize alone decides whether the caller may call a route. The body is read before the database
+// is asked, so that nothing that the answer says grows old meanwhile.
 func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c, ctx := callerOf(r), r.Context()
 	isPublic := rt.who == public || rt.who == refreshCookie
@@ -326,8 +331,8 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// takePlace gives the caller the place that a handler of the route's pace needs, in exchange for the one it
-// has. If that took long the caller is authorized again: the credential may have been revoked.
+// takePlace gives the caller the place that a handler of the route's pace needs, in exchange for
+// the one it has. If that took long, the caller is authorized again.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began, p := callerOf(r), r.Context(), time.Now(), rt.pace
 	switch {
@@ -366,7 +371,7 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	return rt.permit(now)
 }
 
-// auditRefusal returns err. If it refuses something to a signed-in caller, it adds a row to the audit log.
+// auditRefusal returns err. It audits a refusal to a signed-in caller.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	c := callerOf(r)
 	p, ok := errors.AsType[*problem](err)
@@ -376,7 +381,8 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	}
 	ctx, cancel := lastMoment(r.Context()) // also if the client left
 	defer cancel()
-	what := map[string]string{"code": p.code, "permission": p.permission, "path": cleanText([]byte(r.URL.Path), maxNameText)}
+	path := cleanText([]byte(r.URL.Path), maxNameText)
+	what := map[string]string{"code": p.code, "permission": p.permission, "path": path}
 	if auditErr := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
 		s.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
@@ -394,8 +400,8 @@ func (s *server) requestID(r *http.Request) string {
 	return rand.Text()
 }
 
-// clientAddress returns the client's address: the other end of the connection or, behind trusted proxies,
-// the last address in X-Forwarded-For that is not one of theirs.
+// clientAddress returns the client's address: the other end of the connection or, behind trusted
+// proxies, the last address in X-Forwarded-For that is not one of theirs.
 func (s *server) clientAddress(r *http.Request) netip.Addr {
 	address := remoteAddress(r)
 	forwarded := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
