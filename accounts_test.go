@@ -16,7 +16,7 @@ import (
 
 const tokensPath, sessionsPath, mePath = "/api/v1/auth/tokens", "/api/v1/auth/sessions", "/api/v1/auth/me"
 
-// TestOwnSessions: listed with where they come from, ended one by one and all but this one.
+// TestOwnSessions: users list their sessions with address and device, end one of them, and end all but the current one.
 func TestOwnSessions(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -44,8 +44,8 @@ func TestOwnSessions(t *testing.T) {
 	}
 }
 
-// TestAPITokens: made with the password, narrower than their owner, shown once, and good for what they
-// name until they end.
+// TestAPITokens: creating an API token takes the password. Its secret is shown once. It may do what it names and its
+// owner may, until it ends.
 func TestAPITokens(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -97,7 +97,7 @@ func TestAPITokens(t *testing.T) {
 		t.Error("the use of the token is not noted")
 	}
 
-	// What the owner loses, the token loses.
+	// A permission that the owner loses is lost to the token.
 	ts.exec(`DELETE FROM role_permissions WHERE permission = $1 AND role_id = (SELECT id FROM roles WHERE name = 'only-ada')`, datasetRead)
 	script.refused(403, "permission_missing", "GET", "/api/v1/datasets", nil)
 	c.must(204, "DELETE", tokensPath+"/"+a.text("id"), nil)
@@ -110,8 +110,8 @@ func TestAPITokens(t *testing.T) {
 	third.refused(401, "invalid_token", "GET", mePath, nil)
 }
 
-// TestOthersCredentials: a manager of users sees and ends the sessions and tokens of those who hold no
-// more than its owner does.
+// TestOthersCredentials: a manager of users lists and ends the sessions and tokens of users who hold no more than the
+// manager does.
 func TestOthersCredentials(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -141,7 +141,7 @@ func TestOthersCredentials(t *testing.T) {
 	manager.refused(404, "not_found", "DELETE", "/api/v1/users/"+uuidText([16]byte{1})+"/sessions", nil)
 }
 
-// TestChangePassword: asks for the old one, ends the other sessions, keeps this one.
+// TestChangePassword: a new password takes the current one. The other sessions end, this one stays.
 func TestChangePassword(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -168,7 +168,7 @@ func TestChangePassword(t *testing.T) {
 	}
 }
 
-// TestRevocationOnAnotherInstance: what one instance takes away, another refuses in the next request.
+// TestRevocationOnAnotherInstance: a right that is revoked at one instance is refused by another in the next request.
 func TestRevocationOnAnotherInstance(t *testing.T) {
 	t.Parallel()
 	one, two := startTwoServers(t)
@@ -273,7 +273,7 @@ func TestQueriesPerRequest(t *testing.T) {
 		ts.client().as(typo).refused(401, "invalid_token", "GET", mePath, nil)
 		ts.client().as(c.token+"x").refused(401, "invalid_token", "GET", mePath, nil)
 	}
-	background := func() int64 { return int64(20 * (1 + time.Since(start).Seconds())) } // what the service does by itself
+	background := func() int64 { return int64(20 * (1 + time.Since(start).Seconds())) } // queries that the service makes by itself
 	if n := ts.db.Stat().AcquireCount() - before; n > background() {
 		t.Errorf("%d queries for %d refused requests", n, 3*rounds)
 	}
@@ -287,7 +287,7 @@ func TestQueriesPerRequest(t *testing.T) {
 	}
 }
 
-// TestRehash: a password is hashed anew at the first login after the parameters rose, once.
+// TestRehash: after the parameters rose, a password is hashed again at the first login, and only then.
 func TestRehash(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -396,7 +396,7 @@ func TestKeysCommand(t *testing.T) {
 	}
 }
 
-// TestForeignInstance: an instance whose key the others do not know does not start.
+// TestForeignInstance: an instance whose signing key is unknown to the others does not start.
 func TestForeignInstance(t *testing.T) {
 	t.Parallel()
 	one := startServer(t, nil)
@@ -411,7 +411,7 @@ func TestForeignInstance(t *testing.T) {
 	}
 }
 
-// TestVerify is what a proxy asks before it passes a request on.
+// TestVerify: GET /auth/verify answers a proxy whether a request may pass, and for whom.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -430,7 +430,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestTokenCommands: API tokens and service accounts by the command line.
+// TestTokenCommands: the command line creates, lists and deletes API tokens and service accounts.
 func TestTokenCommands(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -477,8 +477,7 @@ func TestTokenCommands(t *testing.T) {
 	}
 }
 
-// TestNoSecrets: what was typed, made or shown in a whole life of an account is in no log line and no
-// audit row.
+// TestNoSecrets: no password, token or cookie in the life of an account appears in the log or the audit log.
 func TestNoSecrets(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

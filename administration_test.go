@@ -37,7 +37,7 @@ func (a *agent) reach(ts *testServer) map[string]bool {
 	add := func(c client) {
 		answer := c.do("GET", "/api/v1/auth/me", nil)
 		if answer.status != 200 {
-			return // ended
+			return // the credential has ended
 		}
 		for _, permission := range answer.json["permissions"].([]any) {
 			can[permission.(string)] = true
@@ -49,7 +49,7 @@ func (a *agent) reach(ts *testServer) map[string]bool {
 	for token := range a.takeovers {
 		u, err := findPasswordToken(context.Background(), ts.db, token)
 		if err != nil {
-			continue // void
+			continue // the token is void
 		}
 		held, err := rolePermissions(context.Background(), ts.db, u.Roles)
 		if err != nil {
@@ -239,8 +239,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// TestAdministratorsAtOnce: two administrators remove, disable or demote each other at the same moment, 200
-// times. Exactly one succeeds.
+// TestAdministratorsAtOnce: two administrators delete, disable or demote each other at the same time. Exactly one
+// succeeds, each of 200 times.
 func TestAdministratorsAtOnce(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -385,7 +385,7 @@ func TestIfMatch(t *testing.T) {
 	ts, root, path := x.testServer, x.root, x.path
 	seen := root.must(200, "GET", path, nil)
 	tag := seen.header.Get("ETag")
-	ts.client().login("ada", testPassword) // no change that could be lost
+	ts.client().login("ada", testPassword) // a login leaves the ETag as it is
 	changed := root.do("PATCH", path, map[string]string{"display_name": "Ada L."}, "If-Match: "+tag)
 	if changed.status != 200 || changed.header.Get("ETag") != root.must(200, "GET", path, nil).header.Get("ETag") {
 		t.Errorf("%d %s", changed.status, changed.body)
@@ -553,7 +553,7 @@ func TestListUsersOrders(t *testing.T) {
 	}
 }
 
-// TestAuditSeals: whatever is done to the audit log or its seals behind the program's back is found, and named.
+// TestAuditSeals: every change of the audit log or its seals by hand is found, and the finding names it.
 func TestAuditSeals(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ harm, found string }{
@@ -616,7 +616,8 @@ func TestAuditSeals(t *testing.T) {
 	}
 }
 
-// TestAuditRetention: what is old goes, and what is left is still held by a checkpoint; the commands say so.
+// TestAuditRetention: retention deletes old rows. A checkpoint still proves the rows that are left, and the commands say
+// so.
 func TestAuditRetention(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -651,7 +652,7 @@ func TestAuditRetention(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// What retention took cannot be put back, as something else.
+	// A row that retention deleted cannot be put back with another content.
 	const forged = `INSERT INTO audit_log (id, actor, credential, address, request_id, action, target) OVERRIDING SYSTEM VALUE SELECT min(audit_id), 'root', '', '', '', 'forged', '' FROM audit_seals`
 	ts.exec(forged)
 	ts.exec(`DELETE FROM audit_unsealed`)
@@ -676,7 +677,7 @@ func TestAuditRetention(t *testing.T) {
 	}
 }
 
-// TestSealerIsNoOracle: what was changed and put back into the queue is not sealed as if it were new.
+// TestSealerIsNoOracle: a row that was changed and queued again by hand is not sealed as if it were new.
 func TestSealerIsNoOracle(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -697,7 +698,7 @@ func TestSealerIsNoOracle(t *testing.T) {
 	}
 }
 
-// TestAccountCommands: what the operator can do beside the running service, with the same rules and an audit row.
+// TestAccountCommands: the operator's commands work while the service runs. They follow the same rules and are audited.
 func TestAccountCommands(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -775,8 +776,8 @@ func (ts *testServer) command(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestRefusalsAreBounded: who is refused on and on has twenty rows a minute in the audit log, and the rest as a count;
-// a path that is no text spoils none of them.
+// TestRefusalsAreBounded: a caller who is refused again and again gets at most twenty rows a minute in the audit log, and
+// a count of the rest. A path that is not UTF-8 is audited too.
 func TestRefusalsAreBounded(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -798,7 +799,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTokenRacesDisable: an API token that is asked for while its owner is disabled is not made; so with the names.
+// TestTokenRacesDisable: a request for an API token fails if its owner is disabled meanwhile. A request to change
+// the e-mail address fails too.
 func TestTokenRacesDisable(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -807,7 +809,7 @@ func TestTokenRacesDisable(t *testing.T) {
 		c := ts.signIn(name, datasetRead)
 		tx := must(ts.db.Begin(ctx))
 		defer tx.Rollback(ctx)
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil { // holds back what comes after the password was hashed
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil { // the request waits for the lock after the password was hashed
 			t.Fatal(err)
 		}
 		late := make(chan answer)
@@ -832,8 +834,8 @@ func TestTokenRacesDisable(t *testing.T) {
 	}
 }
 
-// TestAdminNameRetired: where the first administrator was removed before the first login, the service starts all
-// the same, and the operator makes another.
+// TestAdminNameRetired: if the first administrator was deleted before the first login, the service still starts, and the
+// operator creates another.
 func TestAdminNameRetired(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

@@ -24,7 +24,7 @@ func (c client) addDataset(name string) string {
 	return c.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
 }
 
-// files reads all rows of a dataset, over as many pages as there are.
+// files returns all rows of a dataset, from all pages.
 func (c client) files(dataset string) map[string]ElevationDatasetFileMeta {
 	c.t.Helper()
 	rows := map[string]ElevationDatasetFileMeta{}
@@ -50,8 +50,8 @@ func (c client) files(dataset string) map[string]ElevationDatasetFileMeta {
 	}
 }
 
-// sameRows compares rows of the API with what "cairn bbox" prints for the directory, but for the id
-// and the time of reading.
+// sameRows compares rows of the API with those that "cairn bbox" prints for the directory. The id and the time of reading
+// may differ.
 func sameRows(t *testing.T, got map[string]ElevationDatasetFileMeta, dir string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -75,7 +75,7 @@ func sameRows(t *testing.T, got map[string]ElevationDatasetFileMeta, dir string)
 	}
 }
 
-// TestAnalysis stores one of everything, and then exactly what changed.
+// TestAnalysis: an analysis stores a row for every kind of file. A later one stores exactly the changes.
 func TestAnalysis(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -123,7 +123,7 @@ func TestAnalysis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// piped.tif leads to nothing now.
+	// piped.tif is a dangling link now.
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{n - 1, 1, 2, n - 4, 2, failed + 1} {
 		t.Errorf("changed: %s", a.body)
 	}
@@ -133,7 +133,7 @@ func TestAnalysis(t *testing.T) {
 	}
 }
 
-// TestDatasets: register, edit, forget.
+// TestDatasets: a dataset is registered, edited and forgotten, and lies in a dataset root.
 func TestDatasets(t *testing.T) {
 	t.Parallel()
 	second := t.TempDir()
@@ -158,7 +158,7 @@ func TestDatasets(t *testing.T) {
 	for _, test := range []struct {
 		path   string
 		status int
-		code   string // of the field, or of a 409
+		code   string // of the field
 	}{
 		{"..", 422, "outside_root"},
 		{"../" + filepath.Base(ts.datasets), 422, "outside_root"},
@@ -213,7 +213,7 @@ func TestDatasets(t *testing.T) {
 	}
 }
 
-// TestRootsHoldNoSecrets: a dataset root above the state directory or the keys stops the start.
+// TestRootsHoldNoSecrets: the service does not start if a dataset root holds the state directory or the keys.
 func TestRootsHoldNoSecrets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -380,7 +380,7 @@ func TestUnreadableDirectory(t *testing.T) {
 	}
 }
 
-// TestAnalysisConflictAndCancel: one at a time; a canceled one stops, whatever it was doing.
+// TestAnalysisConflictAndCancel: a dataset has one analysis at a time. A canceled one stops even while a read hangs.
 func TestAnalysisConflictAndCancel(t *testing.T) {
 	t.Parallel()
 	reading, proceed := make(chan bool, 1), make(chan bool)
@@ -403,7 +403,7 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	}
 	c.must(204, "DELETE", location, nil)
 	c.must(204, "DELETE", location, nil)
-	waitFor(t, "the read to be left behind", func() bool { return ts.analyzer.hung.Load() == 1 })
+	waitFor(t, "the read to be abandoned", func() bool { return ts.analyzer.hung.Load() == 1 })
 	close(proceed)
 	if a := c.finished(location); a.text("state") != "canceled" || len(c.files(dataset)) != 0 {
 		t.Errorf("%s", a.body)
@@ -419,7 +419,7 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	}
 }
 
-// waitersOf returns how many requests wait, and how many pollers there are.
+// waitersOf returns the numbers of waiting requests and of pollers.
 func (ts *testServer) waitersOf() (waiters, pollers int) {
 	w := ts.analyzer.waits
 	w.mu.Lock()
@@ -430,8 +430,8 @@ func (ts *testServer) waitersOf() (waiters, pollers int) {
 	return waiters, len(w.changed)
 }
 
-// TestManyWaiters: all requests that wait for one analysis share a poller, and all are answered when it ends. Nothing
-// of them is left then, nor of those that wait in vain.
+// TestManyWaiters: all requests that wait for one analysis share a poller. All are answered when the analysis ends, and
+// then none is counted as waiting.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }) // nothing runs by itself
@@ -465,8 +465,8 @@ func TestManyWaiters(t *testing.T) {
 	waitFor(t, "the poller to end", func() bool { waiters, pollers := ts.waitersOf(); return waiters+pollers == 0 })
 }
 
-// TestWaitingIsCapped: of very many requests of one user that wait, all but a few are refused, and others are answered
-// meanwhile. The service stops while requests wait.
+// TestWaitingIsCapped: if one user sends very many requests that wait, all but a few are refused, and other users are
+// answered meanwhile. The service stops while requests wait.
 func TestWaitingIsCapped(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }) // nothing runs by itself
@@ -501,7 +501,7 @@ func TestWaitingIsCapped(t *testing.T) {
 	}
 }
 
-// TestHungRead: a read that does not come back is given up on, and the rest goes on.
+// TestHungRead: a read that does not return is abandoned, and the other files are read.
 func TestHungRead(t *testing.T) {
 	t.Parallel()
 	hang := make(chan bool)
@@ -525,7 +525,7 @@ func TestHungRead(t *testing.T) {
 	waitFor(t, "the hung read to come back", func() bool { return ts.analyzer.hung.Load() == 0 })
 }
 
-// TestReaderPanics: a mistake in a parser spoils one row.
+// TestReaderPanics: a panic in a parser spoils one row only.
 func TestReaderPanics(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(s *server) {
@@ -547,7 +547,7 @@ func TestReaderPanics(t *testing.T) {
 // TestTwoInstances: two services on one database share one analysis, and each does part of it.
 func TestTwoInstances(t *testing.T) {
 	t.Parallel()
-	// Each waits with its first file until the other has one too.
+	// Each instance waits with its first file until the other has one too.
 	var meeting sync.WaitGroup
 	meeting.Add(2)
 	meet := func(s *server) {
@@ -576,8 +576,8 @@ func TestTwoInstances(t *testing.T) {
 	}
 }
 
-// TestPoisonFile: a file whose reading kills the process ends as a row, and so does every other file;
-// no other is blamed.
+// TestPoisonFile: a file whose reading kills the process gets a row that says so. Every other file gets its row, and is
+// not blamed.
 func TestPoisonFile(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -629,8 +629,8 @@ func TestPoisonFile(t *testing.T) {
 	t.Logf("the file killed the service %d times", deaths)
 }
 
-// TestKilledWhileAnalysing kills the service in the middle, several times: the analysis ends by
-// itself, every file has one row, and the counts add up.
+// TestKilledWhileAnalysing kills the service several times during an analysis. The analysis ends by itself, every file
+// has one row, and the counts add up.
 func TestKilledWhileAnalysing(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -648,7 +648,7 @@ func TestKilledWhileAnalysing(t *testing.T) {
 			location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 		}
 		if round < 3 {
-			// Killed once it has got a little further.
+			// It is killed after it has made some progress.
 			done := func() int {
 				a := c.must(200, "GET", location, nil)
 				return counts(a)[1]
@@ -669,8 +669,8 @@ func TestKilledWhileAnalysing(t *testing.T) {
 	sameRows(t, rows, dir)
 }
 
-// TestKilledWithDatabase kills the service and its private PostgreSQL at once: what was answered 201
-// is there after the next start.
+// TestKilledWithDatabase kills the service and its private PostgreSQL at once. Every account that was answered 201 exists
+// after the next start.
 func TestKilledWithDatabase(t *testing.T) {
 	t.Parallel()
 	state := newStateDir(t)
@@ -692,7 +692,7 @@ func TestKilledWithDatabase(t *testing.T) {
 				if a.status == 201 {
 					mu.Lock()
 					registered = append(registered, name)
-					if len(registered) == 8 { // ten are free for a network
+					if len(registered) == 8 { // a network may register ten without waiting
 						close(enough)
 					}
 					mu.Unlock()
@@ -718,7 +718,7 @@ func TestKilledWithDatabase(t *testing.T) {
 	<-p.exit
 }
 
-// try is do for a service that may die: an error where there was no answer.
+// try is like do, for a service that may die: it returns an error if there is no answer.
 func (c client) try(method, path string, body ...any) (a answer, err error) {
 	var reader bytes.Buffer
 	for _, b := range body {

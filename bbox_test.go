@@ -33,7 +33,7 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// TestTagRules has a case for every rule of the tags, and reads it in every kind of TIFF.
+// TestTagRules has a case for every rule of the tags. Each is read in every kind of TIFF.
 func TestTagRules(t *testing.T) {
 	good := []float64{10, 49.25, 12, 50}
 	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }
@@ -114,17 +114,17 @@ func TestTagRules(t *testing.T) {
 	}
 }
 
-// testTIFFKinds returns TIFFs of these tags in both byte orders, classic and Big.
+// testTIFFKinds returns TIFFs with these tags in both byte orders, as classic TIFF and as BigTIFF.
 func testTIFFKinds(tags []testTag) []testTIFF {
 	return []testTIFF{{binary.LittleEndian, false, tags}, {binary.BigEndian, false, tags}, {binary.LittleEndian, true, tags}, {binary.BigEndian, true, tags}}
 }
 
-// near reports whether two boxes agree up to rounding.
+// near reports whether two boxes are equal up to rounding.
 func near(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Abs(x-y) <= 1e-12*math.Max(1, math.Abs(y)) })
 }
 
-// checkRow checks what every extent promises.
+// checkRow checks the rules that hold for every extent.
 func checkRow(t *testing.T, m extent) {
 	t.Helper()
 	if (m.Status == fileStatusOK) != (m.Reason == nil) || (m.Reason != nil && *m.Reason == "") {
@@ -254,8 +254,7 @@ func TestESRIString(t *testing.T) {
 	}
 }
 
-// TestRasterTags: bands, sample type, nodata and pixel type are read, and all numbers of a row are
-// right.
+// TestRasterTags: bands, sample type, nodata and pixel type are read, and all numbers of a row are right.
 func TestRasterTags(t *testing.T) {
 	tags := with(shorts(256, 4), shorts(257, 3), shorts(258, 16, 16, 16), shorts(277, 3), shorts(339, 2, 2, 2), testPlace(), testKeys(), asciiTag(42113, " -9999 \x00junk"))
 	for _, f := range testTIFFKinds(tags) {

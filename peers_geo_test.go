@@ -64,7 +64,7 @@ func TestPeerOGR(t *testing.T) {
 	}
 }
 
-// TestPeerSVG has librsvg draw the picture: tiles are coloured where they lie, and only there, and their gap is empty.
+// TestPeerSVG has librsvg draw the picture: it is coloured where tiles lie and nowhere else.
 func TestPeerSVG(t *testing.T) {
 	ts := startServer(t, nil)
 	c := ts.signIn("ada", datasetRead)

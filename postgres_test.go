@@ -63,15 +63,14 @@ func startPrivatePostgresHelper(t *testing.T, stateDir string) (cmd *exec.Cmd, o
 	return cmd, bufio.NewScanner(stdout)
 }
 
-// killAndWait is kill -9 of a child of ours.
+// killAndWait kills a child process with SIGKILL and waits for its end.
 func killAndWait(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 }
 
-// newStateDir returns the path of a state directory that does not exist yet. The
-// user that root's server runs as can reach it. What still runs in it at the
-// end of the test is ended.
+// newStateDir returns the path of a state directory that does not exist yet. The user that root's server runs as can
+// reach it. A server that still runs in it at the end of the test is an error, and is ended.
 func newStateDir(t *testing.T) string {
 	t.Helper()
 	parent := ""
@@ -99,8 +98,7 @@ func newStateDir(t *testing.T) string {
 	return stateDir
 }
 
-// mustStartPrivatePostgres starts a private server that is stopped with the test
-// at the latest.
+// mustStartPrivatePostgres starts a private server. It stops at the end of the test at the latest.
 func mustStartPrivatePostgres(t *testing.T, stateDir string) *privatePostgres {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -113,8 +111,8 @@ func mustStartPrivatePostgres(t *testing.T, stateDir string) *privatePostgres {
 	return p
 }
 
-// postmasterPID reads the process id of a state directory's server; 0 is none, or
-// one that is just being written.
+// postmasterPID returns the process id of a state directory's server. It is 0 if there is none, or if its file is being
+// written.
 func postmasterPID(t *testing.T, stateDir string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(stateDir, "postgres", "postmaster.pid"))
@@ -135,8 +133,7 @@ func isProcess(pid int) bool {
 	return err == nil && len(arguments) > 0
 }
 
-// dialPrivatePostgres connects as another process would that knows the state
-// directory only.
+// dialPrivatePostgres connects as another process does that knows just the state directory.
 func dialPrivatePostgres(t *testing.T, stateDir string) (*pgx.Conn, error) {
 	t.Helper()
 	config, closeDir, err := findPrivatePostgres(stateDir)
@@ -159,7 +156,7 @@ func execPrivatePostgres(t *testing.T, stateDir, statement string) error {
 	return err
 }
 
-// mustExecPrivatePostgres is execPrivatePostgres where it has to work.
+// mustExecPrivatePostgres is like execPrivatePostgres. An error ends the test.
 func mustExecPrivatePostgres(t *testing.T, stateDir, statement string) {
 	t.Helper()
 	if err := execPrivatePostgres(t, stateDir, statement); err != nil {
@@ -167,9 +164,11 @@ func mustExecPrivatePostgres(t *testing.T, stateDir, statement string) {
 	}
 }
 
-// onlySixIsThere is a statement that works when the table kept holds just 6.
+// onlySixIsThere is a statement that fails unless the table kept holds 6 and nothing else.
 const onlySixIsThere = `SELECT 1 / (CASE WHEN count(*) = 1 AND min(n) = 6 THEN 1 ELSE 0 END) FROM kept`
 
+// TestPrivatePostgres: the private server runs with safe settings as its own user, is found by other commands, is started
+// again after a crash, and is stopped with the service.
 func TestPrivatePostgres(t *testing.T) {
 	t.Parallel()
 	short := newStateDir(t)
@@ -217,7 +216,7 @@ func TestPrivatePostgres(t *testing.T) {
 	if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another cairn uses the state directory") {
 		t.Errorf("second start: %v", err)
 	}
-	mustExecPrivatePostgres(t, stateDir, onlySixIsThere) // which did the first one no harm
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere) // the first server still works
 
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
@@ -250,6 +249,8 @@ func TestPrivatePostgres(t *testing.T) {
 	}
 }
 
+// TestPrivatePostgresEndsWithCairn: the private server ends when Cairn is killed. The next start works at once, and no
+// committed row is lost.
 func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -287,7 +288,7 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// kill -9 of both: the next start recovers what was committed.
+	// Both are killed with SIGKILL. The next start recovers what was committed.
 	cairn, output = startPrivatePostgresHelper(t, stateDir)
 	if !output.Scan() {
 		t.Fatal("the helper process did not start a server")
@@ -308,7 +309,7 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A server that is shutting down is waited for: here until a process of its own lets it end.
+	// A start waits for a server that is shutting down, here until a process of that server lets it end.
 	cairn, output = startPrivatePostgresHelper(t, stateDir)
 	if !output.Scan() {
 		t.Fatal("the helper process did not start a server")
@@ -364,6 +365,8 @@ func (w *closeOn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// TestPrivatePostgresStaleProcessID: a start is not misled by a process id that a crash left in a file and that another
+// process has now.
 func TestPrivatePostgresStaleProcessID(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -372,8 +375,7 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
-	// The id that a crash left in the files now belongs to another process of the
-	// server's user.
+	// The process id that a crash left in the files now belongs to another process of the server's user.
 	other := p.account.command(t.Context(), "/", "/bin/sleep", "300")
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
@@ -391,7 +393,7 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// While something listens there, if too busy to accept a connection, it may be the server all the same.
+	// If a process listens there, but is too busy to accept a connection, it may be the server.
 	letGo := listenAndRefuse(t, filepath.Join(p.dataDir(), serverSocketName))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -428,18 +430,18 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Another major version than any that is installed.
+	// The data directory has a major version that is not installed.
 	if err := os.WriteFile(filepath.Join(p.dataDir(), "PG_VERSION"), []byte("3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the first lets go of the lock
+	for range 2 { // the first start releases the lock
 		if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "postgresql-3") {
 			t.Errorf("start with a data directory of another version: %v", err)
 		}
 	}
 }
 
-// listenAndRefuse listens on a socket whose queue is full, until the function it returns is called.
+// listenAndRefuse listens on a socket whose queue is full. The function that it returns ends that.
 func listenAndRefuse(t *testing.T, path string) (letGo func()) {
 	t.Helper()
 	var sockets [2]int
@@ -460,7 +462,7 @@ func listenAndRefuse(t *testing.T, path string) (letGo func()) {
 	}
 }
 
-// TestPrivatePostgresInUse starts Cairn while other processes still use the data directory: it waits for them.
+// TestPrivatePostgresInUse: a start waits while other processes still use the data directory.
 func TestPrivatePostgresInUse(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -470,7 +472,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	}
 	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept AS SELECT 6 AS n")
 
-	// A process of a killed server that does not notice, and a lock file that does not help.
+	// A process of a killed server goes on, and the lock file is empty.
 	client, err := dialPrivatePostgres(t, stateDir)
 	if err != nil {
 		t.Fatal(err)
@@ -524,7 +526,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// An operator in single-user mode.
+	// An operator uses the data directory in single-user mode.
 	programs, err := findServerPrograms("")
 	if err != nil {
 		t.Fatal(err)
@@ -558,6 +560,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	}
 }
 
+// TestPrivatePostgresInterruptedFirstStart: a first start that was killed or cancelled leaves nothing that hinders the next.
 func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -571,7 +574,7 @@ func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 		t.Fatal("the helper process was not interrupted in time")
 	}
 
-	// The same once more, now by a cancelled context.
+	// The same happens again, now by a cancelled context.
 	ctx, cancel := context.WithCancel(t.Context())
 	interrupted := make(chan error, 1)
 	go func() {
@@ -601,6 +604,7 @@ func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 	}
 }
 
+// TestPrivatePostgresTwoFirstStarts: of two first starts in one state directory exactly one succeeds.
 func TestPrivatePostgresTwoFirstStarts(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -629,6 +633,8 @@ func TestPrivatePostgresTwoFirstStarts(t *testing.T) {
 	}
 }
 
+// TestFindServerPrograms: the programs of the newest supported version are found, or those of the version asked for. An
+// error says which package to install.
 func TestFindServerPrograms(t *testing.T) {
 	t.Parallel()
 	fake := func(version string, names ...string) string {

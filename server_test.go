@@ -13,8 +13,7 @@ import (
 	"testing"
 )
 
-// TestBadRequests sends what no well-meaning client sends: each gets its own status and code, in
-// problem details.
+// TestBadRequests: each kind of bad request is answered with its own status and code, as problem details.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -57,9 +56,9 @@ func TestBadRequests(t *testing.T) {
 		{"form", 415, "unsupported_media_type", "POST", messages, "title=t", []string{"Content-Type: application/x-www-form-urlencoded"}},
 		{"other charset", 415, "unsupported_media_type", "POST", messages, ok, []string{"Content-Type: application/json; charset=latin1"}},
 		{"2 MiB body", 413, "body_too_large", "POST", messages, `{"title":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
-		{"2 MiB body of who is not signed in", 413, "body_too_large", "POST", register, `{"username":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
+		{"2 MiB body, not signed in", 413, "body_too_large", "POST", register, `{"username":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
 		{"unknown parameter", 400, "unknown_parameter", "GET", "/api/v1/users?page=2", nil, nil},
-		{"parameter where there is none", 400, "unknown_parameter", "GET", "/health?verbose=1", nil, nil},
+		{"parameter of a route without parameters", 400, "unknown_parameter", "GET", "/health?verbose=1", nil, nil},
 		{"parameter twice", 400, "duplicate_parameter", "GET", "/api/v1/users?limit=1&limit=2", nil, nil},
 		{"malformed query", 400, "malformed_query", "GET", "/api/v1/users?limit=%zz", nil, nil},
 		{"NUL in a parameter", 400, "malformed_query", "GET", "/api/v1/users?q=abc%00", nil, nil},
@@ -78,7 +77,7 @@ func TestBadRequests(t *testing.T) {
 		{"user name with NUL", 422, "invalid", "POST", register, `{"username":"ab\u0000","password":"12345678"}`, nil},
 		{"short password", 422, "invalid", "POST", register, `{"username":"abc","password":"1234567"}`, nil},
 		{"long password", 422, "invalid", "POST", register, `{"username":"abc","password":"` + strings.Repeat("x", 257) + `"}`, nil},
-		{"e-mail that is none", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","email":"abc"}`, nil},
+		{"malformed e-mail address", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","email":"abc"}`, nil},
 		{"display name with a newline", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","display_name":"a\nb"}`, nil},
 		{"display name with NUL", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","display_name":"a\u0000"}`, nil},
 		{"login name with NUL", 401, "invalid_credentials", "POST", "/api/v1/auth/login", `{"username":"a\u0000@b","password":"12345678"}`, nil},
@@ -93,7 +92,7 @@ func TestBadRequests(t *testing.T) {
 		{"escape character", 422, "invalid", "POST", messages, `{"title":"t","body":"\u001b[2J"}`, nil},
 		{"unknown severity", 422, "invalid", "POST", messages, `{"title":"t","body":"b","severity":"loud"}`, nil},
 		{"wait too long", 422, "invalid", "GET", "/api/v1/datasets/1/analyses/1?wait=61s", nil, nil},
-		{"wait that is none", 400, "wrong_type", "GET", "/api/v1/datasets/1/analyses/1?wait=soon", nil, nil},
+		{"wait that is no duration", 400, "wrong_type", "GET", "/api/v1/datasets/1/analyses/1?wait=soon", nil, nil},
 		{"unknown file status", 422, "invalid", "GET", "/api/v1/datasets/1/files?status=fine", nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -271,7 +270,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 	}
 }
 
-// TestPanic: a panic is a 500 that says nothing of it, and the log says all.
+// TestPanic: a panic is answered with a 500 that does not show it. The log shows it.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(s *server) {
@@ -290,8 +289,8 @@ func TestPanic(t *testing.T) {
 	ts.client().must(200, "GET", "/health", nil)
 }
 
-// TestPaging follows a list to its end: every item once, in order, by cursor and by Link; and a cursor
-// is good for its own list and filters only.
+// TestPaging follows a list to its end by cursor and by Link: every item comes once and in order. A cursor is valid for
+// its own list and filters only.
 func TestPaging(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -352,7 +351,7 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// TestHealthWithoutDatabase: the service says that its database is gone, and works when it is back.
+// TestHealthWithoutDatabase: GET /health says that the database is gone. The service works again when it is back.
 func TestHealthWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -377,7 +376,7 @@ func TestHealthWithoutDatabase(t *testing.T) {
 	c.must(200, "GET", "/health", nil)
 }
 
-// TestShutdown: a request that was accepted is answered although the service is told to stop.
+// TestShutdown: a request that was accepted before the stop is answered.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	started, proceed := make(chan bool), make(chan bool)
@@ -410,8 +409,8 @@ func TestShutdown(t *testing.T) {
 	<-stopped
 }
 
-// TestShutdownWhileConnecting: a connection that was accepted before the stop gets its answer, though
-// its request is not complete yet.
+// TestShutdownWhileConnecting: a connection that was accepted before the stop is answered, even if its request was not
+// complete then.
 func TestShutdownWhileConnecting(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -436,7 +435,7 @@ func TestShutdownWhileConnecting(t *testing.T) {
 	<-stopped
 }
 
-// TestSchemaNewerThanProgram: an older program leaves a newer database alone.
+// TestSchemaNewerThanProgram: a program does not start on a database with a newer schema, and leaves it unchanged.
 func TestSchemaNewerThanProgram(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
