@@ -164,6 +164,29 @@ func TestLengths(t *testing.T) {
 	}
 }
 
+// TestTestsRun: no test is skipped and none sleeps.
+func TestTestsRun(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewFileSet()
+	for _, name := range names {
+		file, err := parser.ParseFile(set, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			f, ok := node.(*ast.SelectorExpr)
+			if ok && slices.Contains([]string{"Skip", "Skipf", "SkipNow", "Sleep"}, f.Sel.Name) {
+				t.Errorf("%s: %s", set.Position(f.Pos()), f.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
 // checkFunctions notes the functions of a file that are too long.
 func checkFunctions(t *testing.T, name string, content []byte, isTest bool) {
 	t.Helper()
