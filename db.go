@@ -268,10 +268,10 @@ func (d *database) probe(ctx context.Context) error {
 	return err
 }
 
-// beginSQL begins a transaction. If this instance freezes in it, PostgreSQL frees its locks.
+// beginSQL begins a transaction. PostgreSQL ends it if this instance freezes, to free its locks.
 const beginSQL = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '15s'`
 
-// inTransaction runs do in a transaction, and commits it if do returns nil.
+// inTransaction runs do in a transaction. It commits if do returns nil, else it rolls back.
 func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: beginSQL}, do)
 }

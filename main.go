@@ -321,7 +321,7 @@ func (s *server) sendHeartbeats(ctx context.Context) {
 	}
 }
 
-// runMaintenance seals the audit log each second and deletes expired rows each minute.
+// runMaintenance seals the audit log each second and sweeps each minute, until ctx ends.
 func (s *server) runMaintenance(ctx context.Context) {
 	sealTick, sweepTick := time.Tick(time.Second), time.Tick(time.Minute)
 	for {

@@ -343,7 +343,7 @@ func audienceIDs(ctx context.Context, q querier, names *[]string) (ids []int64, 
 }
 
 // placeMessage returns the time of publication of a message: the one wished for, but not before
-// now, and above every watermark even if the clock has stepped back. So none covers a new message.
+// now, and above every watermark even if the clock has stepped back. So none covers it.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
