@@ -15,10 +15,10 @@ build: ## build ./cairn
 run: postgres build ## start Cairn on the sample files, with its data in ./var
 	@tools/run
 
-test: postgres ## run the test suite on a PostgreSQL that it starts itself
+test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run the tests against other programs, which it installs: nginx, PgBouncer, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, PgBouncer, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
 	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
@@ -29,6 +29,9 @@ test-peers: postgres ## run the tests against other programs, which it installs:
 	@command -v npx >/dev/null || tools/install npm
 	@command -v systemd-analyze >/dev/null || tools/install systemd
 	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 15m .
+
+test-corpus: postgres ## compare the elevation files in CAIRN_CORPUS/files with what GDAL says about them in CAIRN_CORPUS/oracle.jsonl
+	$(GO) test -v -tags peers -run '^TestCorpus$$' -count 1 .
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
@@ -64,7 +67,10 @@ fuzz: ## fuzz each parser for FUZZTIME (5m)
 postgres: # PostgreSQL's server programs, where they are missing (Debian)
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/install postgresql
 
+curl: # curl, for the README's tour, where it is missing (Debian)
+	@command -v curl >/dev/null || tools/install curl
+
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers lint bench bench-analysis soak deb test-package test-fresh fuzz postgres compiler
+.PHONY: help build run test test-peers test-corpus lint bench bench-analysis soak deb test-package test-fresh fuzz postgres curl compiler

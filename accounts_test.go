@@ -10,11 +10,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const tokensPath, sessionsPath, mePath = "/api/v1/auth/tokens", "/api/v1/auth/sessions", "/api/v1/auth/me"
 
-// TestOwnSessions: listed with where they come from, ended one by one and all but this one.
+// TestOwnSessions: users list their sessions with address and device, end one of them, and end all but the current one.
 func TestOwnSessions(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -42,8 +44,8 @@ func TestOwnSessions(t *testing.T) {
 	}
 }
 
-// TestAPITokens: made with the password, narrower than their owner, shown once, and good for what they
-// name until they end.
+// TestAPITokens: creating an API token takes the password. Its secret is shown once. It may do what it names and its
+// owner may, until it ends.
 func TestAPITokens(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -95,7 +97,7 @@ func TestAPITokens(t *testing.T) {
 		t.Error("the use of the token is not noted")
 	}
 
-	// What the owner loses, the token loses.
+	// A permission that the owner loses is lost to the token.
 	ts.exec(`DELETE FROM role_permissions WHERE permission = $1 AND role_id = (SELECT id FROM roles WHERE name = 'only-ada')`, datasetRead)
 	script.refused(403, "permission_missing", "GET", "/api/v1/datasets", nil)
 	c.must(204, "DELETE", tokensPath+"/"+a.text("id"), nil)
@@ -108,8 +110,8 @@ func TestAPITokens(t *testing.T) {
 	third.refused(401, "invalid_token", "GET", mePath, nil)
 }
 
-// TestOthersCredentials: a manager of users sees and ends the sessions and tokens of those who hold no
-// more than its owner does.
+// TestOthersCredentials: a manager of users lists and ends the sessions and tokens of users who hold no more than the
+// manager does.
 func TestOthersCredentials(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -139,7 +141,7 @@ func TestOthersCredentials(t *testing.T) {
 	manager.refused(404, "not_found", "DELETE", "/api/v1/users/"+uuidText([16]byte{1})+"/sessions", nil)
 }
 
-// TestChangePassword: asks for the old one, ends the other sessions, keeps this one.
+// TestChangePassword: a new password takes the current one. The other sessions end, this one stays.
 func TestChangePassword(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -166,7 +168,7 @@ func TestChangePassword(t *testing.T) {
 	}
 }
 
-// TestRevocationOnAnotherInstance: what one instance takes away, another refuses in the next request.
+// TestRevocationOnAnotherInstance: a right that is revoked at one instance is refused by another in the next request.
 func TestRevocationOnAnotherInstance(t *testing.T) {
 	t.Parallel()
 	one, two := startTwoServers(t)
@@ -271,7 +273,7 @@ func TestQueriesPerRequest(t *testing.T) {
 		ts.client().as(typo).refused(401, "invalid_token", "GET", mePath, nil)
 		ts.client().as(c.token+"x").refused(401, "invalid_token", "GET", mePath, nil)
 	}
-	background := func() int64 { return int64(20 * (1 + time.Since(start).Seconds())) } // what the service does by itself
+	background := func() int64 { return int64(20 * (1 + time.Since(start).Seconds())) } // queries that the service makes by itself
 	if n := ts.db.Stat().AcquireCount() - before; n > background() {
 		t.Errorf("%d queries for %d refused requests", n, 3*rounds)
 	}
@@ -285,7 +287,7 @@ func TestQueriesPerRequest(t *testing.T) {
 	}
 }
 
-// TestRehash: a password is hashed anew at the first login after the parameters rose, once.
+// TestRehash: after the parameters rose, a password is hashed again at the first login, and only then.
 func TestRehash(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -312,13 +314,18 @@ func TestRehash(t *testing.T) {
 	}
 }
 
-// TestKeysCommand rotates the keys of a running service: tokens of the old key stay good, and go on to
-// be until it is pruned.
+// TestKeysCommand rotates the keys of a running service. Tokens of the old key stay valid until it is pruned. It is
+// pruned once its last token has expired and no seal of the audit log needs it.
 func TestKeysCommand(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	ts.addUser("ada", datasetRead)
 	ts.stop()
+	db, err := pgxpool.New(t.Context(), lookup(ts.env, "CAIRN_DATABASE_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
 	p := startProcess(t, ts.env)
 	c := client{t: t, url: p.url}
 	old, cookie := c.login("ada", testPassword)
@@ -330,7 +337,12 @@ func TestKeysCommand(t *testing.T) {
 		}
 		return out.String()
 	}
-	first := strings.Fields(keys("list"))[0]
+	listed := strings.Fields(keys("list"))
+	first, fingerprint := listed[0], listed[1]
+	waitFor(t, "a seal by the first key", func() (sealed bool) {
+		err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM audit_seals WHERE kid = $1)`, first).Scan(&sealed)
+		return err == nil && sealed
+	})
 	second := strings.TrimSuffix(strings.Fields(keys("add"))[2], ":")
 	if list := keys("list"); strings.Count(list, "\n") != 2 || !strings.HasPrefix(list, first) {
 		t.Errorf("after add:\n%s", list)
@@ -357,21 +369,34 @@ func TestKeysCommand(t *testing.T) {
 	if a := old.refresh(cookie); a.status != 200 {
 		t.Errorf("a refresh token of the old key: %s", a.body)
 	}
-	if out := keys("prune"); !strings.Contains(out, "every key is needed") {
-		t.Errorf("prune: %s", out)
+	prune := func(want, when string) {
+		t.Helper()
+		if out := keys("prune"); !strings.Contains(out, want) {
+			t.Errorf("prune %s: %s, want %s", when, out, want)
+		}
 	}
-	db := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+filepath.Join(lookup(ts.env, "CAIRN_STATE_DIR"), "keys"))...)
-	db.exec(`UPDATE instances SET seen_at = now() - interval '31 days', live_until = now() - interval '31 days' WHERE signer <> (SELECT signer FROM instances ORDER BY seen_at DESC LIMIT 1)`)
-	if out := keys("prune"); !strings.Contains(out, "removed key "+first) || strings.Count(keys("list"), "\n") != 1 {
-		t.Errorf("prune: %s", out)
+	change := func(statement string, args ...any) {
+		t.Helper()
+		if _, err := db.Exec(t.Context(), statement, args...); err != nil {
+			t.Fatal(err)
+		}
 	}
-	info, err := os.Stat(db.cfg.keysPath())
+	prune("every key is needed", "while tokens of the first key live")
+	change(`UPDATE instances SET seen_at = now() - interval '31 days' WHERE signer = $1`, fingerprint)
+	prune("every key is needed", "while seals of the first key exist")
+	change(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
+	change(`DELETE FROM audit_seals WHERE kid = $1`, first)
+	prune("removed key "+first, "when nothing needs the first key")
+	if list := keys("list"); strings.Count(list, "\n") != 1 {
+		t.Errorf("after prune:\n%s", list)
+	}
+	info, err := os.Stat(filepath.Join(lookup(ts.env, "CAIRN_STATE_DIR"), "keys"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info, err)
 	}
 }
 
-// TestForeignInstance: an instance whose key the others do not know does not start.
+// TestForeignInstance: an instance whose signing key is unknown to the others does not start.
 func TestForeignInstance(t *testing.T) {
 	t.Parallel()
 	one := startServer(t, nil)
@@ -386,7 +411,7 @@ func TestForeignInstance(t *testing.T) {
 	}
 }
 
-// TestVerify is what a proxy asks before it passes a request on.
+// TestVerify: GET /auth/verify answers a proxy whether a request may pass, and for whom.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -405,7 +430,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestTokenCommands: API tokens and service accounts by the command line.
+// TestTokenCommands: the command line creates, lists and deletes API tokens and service accounts.
 func TestTokenCommands(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -452,8 +477,7 @@ func TestTokenCommands(t *testing.T) {
 	}
 }
 
-// TestNoSecrets: what was typed, made or shown in a whole life of an account is in no log line and no
-// audit row.
+// TestNoSecrets: no password, token or cookie in the life of an account appears in the log or the audit log.
 func TestNoSecrets(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

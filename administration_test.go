@@ -17,22 +17,27 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// agent is somebody in TestNobodyGains: the credentials the agent has, and those within reach.
+// agent is an actor of TestNobodyGains, with the credentials that it has and those that it can get.
 type agent struct {
 	name      string
-	sessions  map[string]client // by user id: those whose password the agent knows
+	sessions  map[string]client // by the id of the user, whose password the agent knows
 	scripts   []client          // API tokens
-	takeovers map[string]string // password tokens, the user's id to each
+	takeovers map[string]string // the id of the user, by password token
 }
 
-// reach is all that the agent can do now, directly or through an account under its control.
+// newScript returns an agent that has just an API token.
+func newScript(name string, token client) *agent {
+	return &agent{name: name, scripts: []client{token}, sessions: map[string]client{}, takeovers: map[string]string{}}
+}
+
+// reach returns the permissions that the agent can use now, directly or through an account under its control.
 func (a *agent) reach(ts *testServer) map[string]bool {
 	ts.t.Helper()
 	can := map[string]bool{}
 	add := func(c client) {
 		answer := c.do("GET", "/api/v1/auth/me", nil)
 		if answer.status != 200 {
-			return // ended
+			return // the credential has ended
 		}
 		for _, permission := range answer.json["permissions"].([]any) {
 			can[permission.(string)] = true
@@ -44,7 +49,7 @@ func (a *agent) reach(ts *testServer) map[string]bool {
 	for token := range a.takeovers {
 		u, err := findPasswordToken(context.Background(), ts.db, token)
 		if err != nil {
-			continue // void
+			continue // the token is void
 		}
 		held, err := rolePermissions(context.Background(), ts.db, u.Roles)
 		if err != nil {
@@ -57,147 +62,176 @@ func (a *agent) reach(ts *testServer) map[string]bool {
 	return can
 }
 
-// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change
-// users and roles as they please. No step may let its agent do, directly or through an account under its
-// control, anything that the agent could not do before; and there is always an administrator who can sign in.
+// gainWalk is the state of TestNobodyGains.
+type gainWalk struct {
+	*testServer
+	random   *rand.Rand
+	agents   []*agent
+	everyone []string // ids of users, some of whom may be gone
+}
+
+// pick returns one of a list.
+func (w *gainWalk) pick(list []string) string { return list[w.random.IntN(len(list))] }
+
+// some returns about a third of a list.
+func (w *gainWalk) some(list []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(string) bool { return w.random.IntN(3) > 0 })
+}
+
+// start adds a user with these permissions, as an agent. All users have the same password, because hashing a new one for
+// each takeover would be most of the work.
+func (w *gainWalk) start(name string, granted ...string) {
+	id := w.addUser(name, granted...)
+	c, _ := w.client().login(name, testPassword)
+	w.agents = append(w.agents, &agent{name: name, sessions: map[string]client{id: c}, takeovers: map[string]string{}})
+	w.everyone = append(w.everyone, id)
+}
+
+// credential returns a live credential of the agent. If it has none left, a newcomer takes its place.
+func (w *gainWalk) credential(a *agent, step int) (c client, ok bool) {
+	dead := func(c client) bool { return c.do("GET", "/api/v1/auth/me", nil).status != 200 }
+	maps.DeleteFunc(a.sessions, func(_ string, c client) bool { return dead(c) })
+	a.scripts = slices.DeleteFunc(a.scripts, dead)
+	credentials := append(slices.Collect(maps.Values(a.sessions)), a.scripts...)
+	if len(credentials) > 0 {
+		return credentials[w.random.IntN(len(credentials))], true
+	}
+	w.agents = slices.DeleteFunc(w.agents, func(other *agent) bool { return other == a })
+	granted := w.some(permissions())
+	if w.random.IntN(3) == 0 {
+		granted = []string{"all"}
+	}
+	w.start(fmt.Sprint("newcomer", step), granted...)
+	return c, false
+}
+
+// act has the agent do one thing with a credential. It returns the request and its answer.
+func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
+	w.t.Helper()
+	var roleIDs, roleNames []string
+	for _, r := range must(listRoles(context.Background(), w.db, "", 1000)) {
+		roleIDs, roleNames = append(roleIDs, fmt.Sprint(r.ID)), append(roleNames, r.Name)
+	}
+	target := w.pick(w.everyone)
+	user := "/api/v1/users/" + target
+	do := func(method, path string, body any) {
+		did, got = method+" "+path+" "+fmt.Sprint(body), c.do(method, path, body)
+	}
+	switch w.random.IntN(14) {
+	case 0:
+		do("POST", "/api/v1/users", map[string]any{"username": fmt.Sprint("user", step), "roles": w.some(roleNames)})
+		if got.status == 201 {
+			w.everyone = append(w.everyone, got.text("id"))
+			a.takeovers[got.text("password_token")] = got.text("id")
+		}
+	case 1:
+		do("PATCH", user, map[string]any{"status": w.pick([]string{statusActive, statusActive, statusDisabled, statusPending})})
+	case 2:
+		do("PATCH", user, map[string]any{"display_name": fmt.Sprint(step), "email": fmt.Sprintf("m%d@example.org", step)})
+	case 3, 4:
+		do("PUT", user+"/roles", map[string]any{"roles": w.some(roleNames)})
+	case 5, 6:
+		do("POST", user+"/password-reset", nil)
+		if got.status == 201 {
+			a.takeovers[got.text("password_token")] = target
+		}
+	case 7:
+		if w.random.IntN(4) == 0 {
+			do("DELETE", user, nil)
+		} else {
+			do("DELETE", user+"/"+w.pick([]string{"sessions", "tokens"}), nil)
+		}
+	case 8:
+		if len(roleNames) < 14 {
+			do("POST", "/api/v1/roles", map[string]any{"name": fmt.Sprint("role", step), "permissions": w.some(permissions())})
+		}
+	case 9, 10:
+		do("PATCH", "/api/v1/roles/"+w.pick(roleIDs), map[string]any{"permissions": w.some(permissions())})
+	case 11:
+		do("DELETE", "/api/v1/roles/"+w.pick(roleIDs)+w.pick([]string{"", "?reassign=" + w.pick(roleNames)}), nil)
+	case 12: // a thief gets one of the agent's API tokens
+		if len(w.agents) < 16 {
+			do("POST", "/api/v1/auth/tokens", map[string]any{"name": fmt.Sprint(step), "permissions": w.some(permissions()), "current_password": testPassword})
+			if got.status == 201 {
+				w.agents = append(w.agents, newScript(fmt.Sprint("thief", step), c.as(got.text("token"))))
+			}
+		}
+	case 13:
+		for token := range a.takeovers {
+			did, got = "takeover", w.takeOver(a, token)
+			break
+		}
+	}
+	return did, got
+}
+
+// takeOver has the agent set the password of an account with a password token, and sign in.
+func (w *gainWalk) takeOver(a *agent, token string) answer {
+	w.t.Helper()
+	id := a.takeovers[token]
+	delete(a.takeovers, token)
+	got := w.client().do("POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
+	if got.status != 204 {
+		return got
+	}
+	for _, other := range w.agents { // those who knew the old password do not know the new one
+		delete(other.sessions, id)
+	}
+	name := must(getUser(context.Background(), w.db, id)).Username
+	if in := w.client().do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": testPassword}); in.status == 200 {
+		a.sessions[id] = w.client().as(in.text("access_token"))
+	}
+	return got
+}
+
+// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change users and
+// roles. No step may let its agent do, directly or through an account under its control, anything that the agent could
+// not do before. There is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
 	t.Parallel()
 	steps := soakOr(20_000, 1000)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
-	ts := startServer(t, nil)
-	pick := func(list []string) string { return list[random.IntN(len(list))] }
-	some := func(list []string) []string {
-		return slices.DeleteFunc(slices.Clone(list), func(string) bool { return random.IntN(3) > 0 })
-	}
-	// A password is made once: hashing a new one for each takeover would be most of the work.
-	const password = testPassword
-
-	var agents []*agent
-	var everyone []string // ids, of users who may be gone
-	start := func(name string, granted ...string) *agent {
-		id := ts.addUser(name, granted...)
-		c, _ := ts.client().login(name, password)
-		a := &agent{name: name, sessions: map[string]client{id: c}, takeovers: map[string]string{}}
-		agents, everyone = append(agents, a), append(everyone, id)
-		return a
-	}
-	start("root", "all")
-	start("second", "all")
-	start("manager", userManage)
-	start("helper", userManage, datasetRead)
-	start("curator", userManage, roleManage, datasetRead, datasetManage)
-	start("roles", roleManage, adminSystemMessage)
-	start("reader", datasetRead)
+	w := &gainWalk{testServer: startServer(t, nil), random: rand.New(rand.NewPCG(seed, 1))}
+	w.start("root", "all")
+	w.start("second", "all")
+	w.start("manager", userManage)
+	w.start("helper", userManage, datasetRead)
+	w.start("curator", userManage, roleManage, datasetRead, datasetManage)
+	w.start("roles", roleManage, adminSystemMessage)
+	w.start("reader", datasetRead)
 	for i, granted := range [][]string{{userManage}, {userManage, roleManage}, {roleManage, datasetRead}} {
-		c := ts.addToken("root", fmt.Sprint("narrow", i), granted...)
-		agents = append(agents, &agent{name: fmt.Sprint("script", i), scripts: []client{c}, sessions: map[string]client{}, takeovers: map[string]string{}})
+		w.agents = append(w.agents, newScript(fmt.Sprint("script", i), w.addToken("root", fmt.Sprint("narrow", i), granted...)))
 	}
 	outcomes := map[string]int{}
 	for step := range steps {
-		a := agents[random.IntN(len(agents))]
-		dead := func(c client) bool { return c.do("GET", "/api/v1/auth/me", nil).status != 200 }
-		maps.DeleteFunc(a.sessions, func(_ string, c client) bool { return dead(c) })
-		a.scripts = slices.DeleteFunc(a.scripts, dead)
-		credentials := append(slices.Collect(maps.Values(a.sessions)), a.scripts...)
-		if len(credentials) == 0 { // somebody new takes the place
-			agents = slices.DeleteFunc(agents, func(other *agent) bool { return other == a })
-			granted := some(permissions())
-			if random.IntN(3) == 0 {
-				granted = []string{"all"}
-			}
-			start(fmt.Sprint("newcomer", step), granted...)
+		a := w.agents[w.random.IntN(len(w.agents))]
+		c, ok := w.credential(a, step)
+		if !ok {
 			continue
 		}
-		c := credentials[random.IntN(len(credentials))]
-		before := a.reach(ts)
-		var roleIDs, roleNames []string
-		for _, r := range must(listRoles(context.Background(), ts.db, "", 1000)) {
-			roleIDs, roleNames = append(roleIDs, fmt.Sprint(r.ID)), append(roleNames, r.Name)
-		}
-		target := pick(everyone)
-		var did string
-		var got answer
-		do := func(method, path string, body any) {
-			did, got = method+" "+path+" "+fmt.Sprint(body), c.do(method, path, body)
-		}
-		switch random.IntN(14) {
-		case 0:
-			do("POST", "/api/v1/users", map[string]any{"username": fmt.Sprint("user", step), "roles": some(roleNames)})
-			if got.status == 201 {
-				everyone = append(everyone, got.text("id"))
-				a.takeovers[got.text("password_token")] = got.text("id")
-			}
-		case 1:
-			do("PATCH", "/api/v1/users/"+target, map[string]any{"status": pick([]string{statusActive, statusActive, statusDisabled, statusPending})})
-		case 2:
-			do("PATCH", "/api/v1/users/"+target, map[string]any{"display_name": fmt.Sprint(step), "email": fmt.Sprintf("m%d@example.org", step)})
-		case 3, 4:
-			do("PUT", "/api/v1/users/"+target+"/roles", map[string]any{"roles": some(roleNames)})
-		case 5, 6:
-			do("POST", "/api/v1/users/"+target+"/password-reset", nil)
-			if got.status == 201 {
-				a.takeovers[got.text("password_token")] = target
-			}
-		case 7:
-			if random.IntN(4) == 0 {
-				do("DELETE", "/api/v1/users/"+target, nil)
-			} else {
-				do("DELETE", "/api/v1/users/"+target+"/"+pick([]string{"sessions", "tokens"}), nil)
-			}
-		case 8:
-			if len(roleNames) < 14 {
-				do("POST", "/api/v1/roles", map[string]any{"name": fmt.Sprint("role", step), "permissions": some(permissions())})
-			}
-		case 9, 10:
-			do("PATCH", "/api/v1/roles/"+pick(roleIDs), map[string]any{"permissions": some(permissions())})
-		case 11:
-			do("DELETE", "/api/v1/roles/"+pick(roleIDs)+pick([]string{"", "?reassign=" + pick(roleNames)}), nil)
-		case 12: // somebody else gets one of the agent's API tokens
-			if len(agents) < 16 {
-				do("POST", "/api/v1/auth/tokens", map[string]any{"name": fmt.Sprint(step), "permissions": some(permissions()), "current_password": password})
-				if got.status == 201 {
-					thief := &agent{name: fmt.Sprint("thief", step), scripts: []client{c.as(got.text("token"))}, sessions: map[string]client{}, takeovers: map[string]string{}}
-					agents = append(agents, thief)
-				}
-			}
-		case 13: // the agent takes an account over
-			for token, id := range a.takeovers {
-				did, got = "takeover", ts.client().do("POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": password})
-				delete(a.takeovers, token)
-				if got.status == 204 {
-					for _, other := range agents { // who knew the old password does not know this one
-						delete(other.sessions, id)
-					}
-					name := must(getUser(context.Background(), ts.db, id)).Username
-					if in := ts.client().do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": password}); in.status == 200 {
-						a.sessions[id] = c.as(in.text("access_token"))
-					}
-				}
-				break
-			}
-		}
+		before := a.reach(w.testServer)
+		did, got := w.act(a, c, step)
 		if got.status >= 500 {
 			t.Fatalf("step %d: %s: %d %s", step, did, got.status, got.body)
 		}
 		outcomes[fmt.Sprint(got.status)]++
-		for permission, can := range a.reach(ts) {
+		for permission, can := range a.reach(w.testServer) {
 			if can && !before[permission] {
 				t.Fatalf("step %d: %s has gained %s by %s: %d %s", step, a.name, permission, did, got.status, got.body)
 			}
 		}
-		if ok := must(administratorExists(context.Background(), ts.db)); !ok {
+		if ok := must(administratorExists(context.Background(), w.db)); !ok {
 			t.Fatalf("step %d: %s has left no administrator by %s", step, a.name, did)
 		}
 	}
 	t.Logf("answers: %v", outcomes)
 	if outcomes["403"] < steps/50 || outcomes["200"]+outcomes["201"]+outcomes["204"] < steps/50 {
-		t.Errorf("a walk that shows little: %v", outcomes)
+		t.Errorf("the walk had too few refusals or too few changes: %v", outcomes)
 	}
 }
 
-// must is for what cannot fail unless the test itself is wrong.
+// must returns v. An error would be a mistake in the test itself.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -205,8 +239,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// TestAdministratorsAtOnce: two administrators remove, disable or demote each other at the same moment, 200
-// times. Exactly one succeeds.
+// TestAdministratorsAtOnce: two administrators delete, disable or demote each other at the same time. Exactly one
+// succeeds, each of 200 times.
 func TestAdministratorsAtOnce(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -253,21 +287,12 @@ func TestAdministratorsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAdministration is the way of a user and a role through an administrator's hands, with what is refused.
-func TestAdministration(t *testing.T) {
+// TestAdministrationRefuses: bad input has its status and code, and changes nothing.
+func TestAdministrationRefuses(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	root := ts.signIn("root", "all")
-	rootID := root.must(200, "GET", "/api/v1/auth/me", nil).text("id")
-	var listed []string
-	for _, item := range root.must(200, "GET", "/api/v1/permissions", nil).items() {
-		listed = append(listed, item["name"].(string))
-	}
-	if !slices.Equal(listed, permissions()) {
-		t.Errorf("permissions: %v", listed)
-	}
-
-	// Bad input, each with its status and code.
+	rootID := root.must(200, "GET", mePath, nil).text("id")
 	for _, bad := range []struct {
 		status       int
 		code         string
@@ -315,21 +340,52 @@ func TestAdministration(t *testing.T) {
 			t.Errorf("%s %s %s changed something", bad.method, bad.path, bad.body)
 		}
 	}
+}
 
-	// A user is created, sets the password, and signs in.
-	keeper := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "Keeper", "permissions": []string{datasetManage, datasetRead}})
-	created := root.must(201, "POST", "/api/v1/users", map[string]any{"username": "Ada", "email": "ada@example.org", "roles": []string{"keeper"}})
-	path := created.header.Get("Location")
+// TestPermissions: the API lists every permission.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	root := startServer(t, nil).signIn("root", "all")
+	var listed []string
+	for _, item := range root.must(200, "GET", "/api/v1/permissions", nil).items() {
+		listed = append(listed, item["name"].(string))
+	}
+	if !slices.Equal(listed, permissions()) {
+		t.Errorf("permissions: %v", listed)
+	}
+}
+
+// administration is a service with an administrator, a role Keeper and its holder ada.
+type administration struct {
+	*testServer
+	root, ada      client
+	rolePath, path string // of the role, and of ada
+}
+
+// startAdministration starts a service. Its administrator creates a role and a user, who sets the password and signs in.
+func startAdministration(t *testing.T) *administration {
+	t.Helper()
+	ts := startServer(t, nil)
+	x := &administration{testServer: ts, root: ts.signIn("root", "all")}
+	keeper := x.root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "Keeper", "permissions": []string{datasetManage, datasetRead}})
+	created := x.root.must(201, "POST", "/api/v1/users", map[string]any{"username": "Ada", "email": "ada@example.org", "roles": []string{"keeper"}})
+	x.path, x.rolePath = created.header.Get("Location"), fmt.Sprint("/api/v1/roles/", keeper.number("id"))
 	if left := time.Until(must(time.Parse(time.RFC3339, created.text("expires_at")))); left < 71*time.Hour || left > 73*time.Hour {
 		t.Errorf("the first password's token is good for %v", left)
 	}
 	ts.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": created.text("password_token"), "new_password": testPassword})
-	ada, _ := ts.client().login("ada@example.org", testPassword)
+	x.ada, _ = ts.client().login("ada@example.org", testPassword)
+	return x
+}
 
-	// If-Match: a stale one changes nothing.
+// TestIfMatch: a request with the ETag of an older state gets 412 and changes nothing.
+func TestIfMatch(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	ts, root, path := x.testServer, x.root, x.path
 	seen := root.must(200, "GET", path, nil)
 	tag := seen.header.Get("ETag")
-	ts.client().login("ada", testPassword) // no change that could be lost
+	ts.client().login("ada", testPassword) // a login leaves the ETag as it is
 	changed := root.do("PATCH", path, map[string]string{"display_name": "Ada L."}, "If-Match: "+tag)
 	if changed.status != 200 || changed.header.Get("ETag") != root.must(200, "GET", path, nil).header.Get("ETag") {
 		t.Errorf("%d %s", changed.status, changed.body)
@@ -347,8 +403,13 @@ func TestAdministration(t *testing.T) {
 	if root.must(200, "GET", path, nil).json["email"] != nil {
 		t.Error("the e-mail address is still there")
 	}
+}
 
-	// A password token is void once another is made, and once roles or status change.
+// TestPasswordTokenIsVoid: a password token is void once another is made, and once roles or status change.
+func TestPasswordTokenIsVoid(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	ts, root, ada, path := x.testServer, x.root, x.ada, x.path
 	reset := func() string {
 		return root.must(201, "POST", path+"/password-reset", nil).text("password_token")
 	}
@@ -362,7 +423,7 @@ func TestAdministration(t *testing.T) {
 	root.must(200, "PUT", path+"/roles", map[string]any{"roles": []string{"keeper", "member"}})
 	void(token)
 	token = reset()
-	root.must(200, "PATCH", "/api/v1/roles/"+fmt.Sprint(keeper.number("id")), map[string]any{"permissions": []string{datasetRead}})
+	root.must(200, "PATCH", x.rolePath, map[string]any{"permissions": []string{datasetRead}})
 	void(token)
 	ada.refused(403, "permission_missing", "POST", "/api/v1/datasets", map[string]string{"name": "n", "path": "p"})
 	token = reset()
@@ -370,30 +431,54 @@ func TestAdministration(t *testing.T) {
 	void(token)
 	ada.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
 	root.must(200, "PATCH", path, map[string]string{"status": "active"})
-	ada.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil) // enabling revives none
+	ada.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil) // enabling the user revives no session
+}
 
-	// A role in use goes only if another takes its place.
-	role := "/api/v1/roles/" + fmt.Sprint(keeper.number("id"))
+// TestRoleInUse: a role in use is deleted only if another takes its place. Messages for it are not shown to the holders
+// of the other role.
+func TestRoleInUse(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	root, path, role := x.root, x.path, x.rolePath
+	root.must(200, "PUT", path+"/roles", map[string]any{"roles": []string{"keeper", "member"}})
 	root.refused(409, "role_in_use", "DELETE", role, nil)
 	secret := root.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "t", "body": "b", "roles": []string{"keeper"}, "include_new_users": true})
 	root.must(204, "DELETE", role+"?reassign=member", nil)
 	if roles := root.must(200, "GET", path, nil).json["roles"]; fmt.Sprint(roles) != "[member]" {
 		t.Error(roles)
 	}
-
 	if a := root.must(200, "GET", fmt.Sprintf("/api/v1/system-messages/%d", secret.number("id")), nil); a.number("recipients") != 0 {
-		t.Errorf("what was for keepers is now for %s", a.body) // not for whoever has the role that took its place
+		t.Errorf("what was for keepers is now for %s", a.body)
 	}
+}
 
-	// A name is never given out again, neither a removed user's nor one that was changed.
+// TestNamesAreNotReused: nobody gets the name of a deleted user, or a former name of a user.
+func TestNamesAreNotReused(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	ts, root, path := x.testServer, x.root, x.path
 	root.must(200, "PATCH", path, map[string]string{"username": "countess"})
 	root.must(204, "DELETE", path, nil)
 	for _, name := range []string{"ada", "Countess"} {
 		root.refused(409, "username_taken", "POST", "/api/v1/users", map[string]string{"username": name})
 		ts.client().refused(409, "username_taken", "POST", "/api/v1/auth/register", map[string]string{"username": name, "password": testPassword})
 	}
+}
 
-	// Every one of these changes is in the audit log, and so are the refusals.
+// TestAdministrationIsAudited: every change of users and roles is in the audit log, and so is a refusal.
+func TestAdministrationIsAudited(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	root := x.root
+	root.must(200, "PATCH", x.path, map[string]string{"display_name": "Ada L."})
+	root.must(201, "POST", x.path+"/password-reset", nil)
+	root.must(200, "PUT", x.path+"/roles", map[string]any{"roles": []string{"member"}})
+	root.must(200, "PATCH", x.rolePath, map[string]any{"permissions": []string{datasetRead}})
+	x.ada.refused(403, "permission_missing", "POST", "/api/v1/datasets", map[string]string{"name": "n", "path": "p"})
+	root.must(204, "DELETE", x.rolePath, nil)
+	root.must(200, "PATCH", x.path, map[string]string{"status": statusDisabled}) // which ends the sessions
+	root.must(200, "PATCH", x.path, map[string]string{"username": "countess"})
+	root.must(204, "DELETE", x.path, nil)
 	for _, action := range []string{"role.create", "user.create", "password.reset", "user.update", "user.password_reset", "user.roles", "role.update", "role.delete", "user.delete", "request.refused"} {
 		if items := root.must(200, "GET", "/api/v1/audit?action="+action, nil).items(); len(items) == 0 {
 			t.Errorf("no %s in the audit log", action)
@@ -468,7 +553,7 @@ func TestListUsersOrders(t *testing.T) {
 	}
 }
 
-// TestAuditSeals: whatever is done to the audit log or its seals behind the program's back is found, and named.
+// TestAuditSeals: every change of the audit log or its seals by hand is found, and the finding names it.
 func TestAuditSeals(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ harm, found string }{
@@ -531,7 +616,8 @@ func TestAuditSeals(t *testing.T) {
 	}
 }
 
-// TestAuditRetention: what is old goes, and what is left is still held by a checkpoint; the commands say so.
+// TestAuditRetention: retention deletes old rows. A checkpoint still proves the rows that are left, and the commands say
+// so.
 func TestAuditRetention(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -566,7 +652,7 @@ func TestAuditRetention(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// What retention took cannot be put back, as something else.
+	// A row that retention deleted cannot be put back with another content.
 	const forged = `INSERT INTO audit_log (id, actor, credential, address, request_id, action, target) OVERRIDING SYSTEM VALUE SELECT min(audit_id), 'root', '', '', '', 'forged', '' FROM audit_seals`
 	ts.exec(forged)
 	ts.exec(`DELETE FROM audit_unsealed`)
@@ -591,7 +677,7 @@ func TestAuditRetention(t *testing.T) {
 	}
 }
 
-// TestSealerIsNoOracle: what was changed and put back into the queue is not sealed as if it were new.
+// TestSealerIsNoOracle: a row that was changed and queued again by hand is not sealed as if it were new.
 func TestSealerIsNoOracle(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -612,7 +698,7 @@ func TestSealerIsNoOracle(t *testing.T) {
 	}
 }
 
-// TestAccountCommands: what the operator can do beside the running service, with the same rules and an audit row.
+// TestAccountCommands: the operator's commands work while the service runs. They follow the same rules and are audited.
 func TestAccountCommands(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -690,8 +776,8 @@ func (ts *testServer) command(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestRefusalsAreBounded: who is refused on and on has twenty rows a minute in the audit log, and the rest as a count;
-// a path that is no text spoils none of them.
+// TestRefusalsAreBounded: a caller who is refused again and again gets at most twenty rows a minute in the audit log, and
+// a count of the rest. A path that is not UTF-8 is audited too.
 func TestRefusalsAreBounded(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -713,7 +799,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTokenRacesDisable: an API token that is asked for while its owner is disabled is not made; so with the names.
+// TestTokenRacesDisable: a request for an API token fails if its owner is disabled meanwhile. A request to change
+// the e-mail address fails too.
 func TestTokenRacesDisable(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -722,7 +809,7 @@ func TestTokenRacesDisable(t *testing.T) {
 		c := ts.signIn(name, datasetRead)
 		tx := must(ts.db.Begin(ctx))
 		defer tx.Rollback(ctx)
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil { // holds back what comes after the password was hashed
+		if err := advisoryLock(ctx, tx, lockAccess); err != nil { // the request waits for the lock after the password was hashed
 			t.Fatal(err)
 		}
 		late := make(chan answer)
@@ -747,8 +834,8 @@ func TestTokenRacesDisable(t *testing.T) {
 	}
 }
 
-// TestAdminNameRetired: where the first administrator was removed before the first login, the service starts all
-// the same, and the operator makes another.
+// TestAdminNameRetired: if the first administrator was deleted before the first login, the service still starts, and the
+// operator creates another.
 func TestAdminNameRetired(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

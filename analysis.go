@@ -102,8 +102,8 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if running != 0 {
-			return &problem{status: http.StatusConflict, code: "analysis_running", location: analysisPath(datasetID, running),
-				detail: "An analysis of this dataset is running."}
+			return &problem{status: http.StatusConflict, code: "analysis_running",
+				location: analysisPath(datasetID, running), detail: "An analysis of this dataset is running."}
 		}
 		a, err = createAnalysis(r.Context(), tx, datasetID, in.Force, principalOf(r).User.Username)
 		if err != nil {
@@ -131,8 +131,8 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it answers when the state has changed,
-// after that time, or when the service stops.
+// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it answers when the state has
+// changed, after that time, or when the service stops.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var wait time.Duration
 	if text := r.URL.Query().Get("wait"); text != "" {
@@ -346,8 +346,8 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
 }
 
-// listChanges returns the changes of an analysis with paths after a path. The intervals of chunks do
-// not overlap, so the first chunk that may have such a path is the last that begins before it.
+// listChanges returns the changes of an analysis with paths after a path. The intervals of chunks
+// do not overlap, so the first chunk that may have such a path is the last that begins before it.
 func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) (
 	[]fileChange, error) {
 	const query = `
@@ -379,8 +379,8 @@ func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx
 	})
 }
 
-// endAnalysis ends an analysis as failed or canceled. With a token it does so for the holder of that
-// task. It returns errNotOurs if the analysis has ended already, or the token is stale.
+// endAnalysis ends an analysis as failed or canceled. With a token it does so for the holder of
+// that task. It returns errNotOurs if the analysis has ended already, or the token is stale.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const end = `
 		UPDATE analyses

@@ -118,8 +118,8 @@ type comparison struct {
 	cutAt     string // set where there are too many rows for one chunk: a path in the middle of them
 }
 
-// maxUnlisted is about how many rows of one chunk may have lost their files. There may be many more,
-// because a whole directory may be gone; then the chunk is cut.
+// maxUnlisted is about how many rows of one chunk may have lost their files. There may be many
+// more, because a whole directory may be gone; then the chunk is cut.
 const maxUnlisted = 5000
 
 // compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
@@ -132,7 +132,8 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 					AND f.modified_ns = e.modified AND f.sidecars = e.sidecars, false) AS same
 			FROM (
 				SELECT e.*
-				FROM analysis_chunks c, unnest(c.paths, c.sizes, c.modified, c.sidecars) AS e (path, size, modified, sidecars)
+				FROM analysis_chunks c,
+					unnest(c.paths, c.sizes, c.modified, c.sidecars) AS e (path, size, modified, sidecars)
 				WHERE c.id = $1 AND c.token = $2
 			) e
 			FULL JOIN (
@@ -240,7 +241,8 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			WINDOW parts AS (ORDER BY n)
 		)
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		SELECT analysis_id, begins, ends, paths[first:last], sizes[first:last], modified[first:last], sidecars[first:last]
+		SELECT analysis_id, begins, ends, paths[first:last], sizes[first:last], modified[first:last],
+			sidecars[first:last]
 		FROM part
 		ORDER BY n`
 	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
@@ -312,9 +314,9 @@ func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found compari
 	})
 }
 
-// replaceRows deletes the rows of files that are gone or were read again, adds those that were read,
-// and returns the deleted rows by path. A file that the walk found, but that was gone when it came
-// to be read, keeps its row: the next analysis decides.
+// replaceRows deletes the rows of files that are gone or were read again, adds those that were
+// read, and returns the deleted rows by path. A file that the walk found, but that was gone when it
+// came to be read, keeps its row: the next analysis decides.
 func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
 	const remove = `

@@ -107,8 +107,8 @@ type walker struct {
 	progress atomic.Int64 // rises with every answer of the file system
 }
 
-// walk walks the tree below dir; prefix ("" or "a/b/") comes before every path. It returns the error
-// that file or warn returned, or that of ctx.
+// walk walks the tree below dir; prefix ("" or "a/b/") comes before every path. It returns the
+// error that file or warn returned, or that of ctx.
 func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 	names, err := w.list(ctx, dir)
 	if ctx.Err() != nil {
@@ -267,7 +267,7 @@ func rasterStems(name string) (stems []string) {
 	return stems
 }
 
-// of returns a checksum of the files that a reader may look at beside this one; 0 if there are none.
+// of returns a checksum of the files that a reader may look at beside this one, or 0.
 func (n neighbours) of(name string) int64 {
 	name = strings.ToLower(name)
 	sum := n.sidecars[stemOf(name)]

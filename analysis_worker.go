@@ -436,11 +436,13 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 			coalesce($7::bigint[], '{}'))`
 	defer a.wakeAll()
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
+		err := oneRow(ctx, tx, "advance walk", advance,
+			t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
 		if err != nil {
 			return err
 		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified, c.sidecars)
+		_, err = execute(ctx, tx, "add chunk", insert,
+			t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified, c.sidecars)
 		return err
 	})
 }

@@ -34,7 +34,8 @@ func actorOf(r *http.Request) actor {
 		a.address = c.address.String()
 	}
 	if p := c.principal; p != nil {
-		a.id, a.name, a.credential, a.permissions = &p.User.ID, p.User.Username, p.Kind+":"+p.CredentialID, p.Permissions
+		a.id, a.name, a.permissions = &p.User.ID, p.User.Username, p.Permissions
+		a.credential = p.Kind + ":" + p.CredentialID
 	}
 	return a
 }
@@ -74,7 +75,8 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 			AND ($8::timestamptz IS NULL OR at >= $8) AND ($9::timestamptz IS NULL OR at < $9)
 		ORDER BY id DESC
 		LIMIT $2`
-	return writeList(s, w, r, []string{strconv.FormatInt(1<<62, 10)}, func(after []string, limit int) ([]auditRow, error) {
+	first := []string{strconv.FormatInt(1<<62, 10)}
+	return writeList(s, w, r, first, func(after []string, limit int) ([]auditRow, error) {
 		args := []any{pgx.QueryExecModeExec, after[0], limit} // planned for these very filters
 		values := r.URL.Query()
 		for _, name := range []string{"actor", "credential", "action", "target", "request_id"} {
@@ -127,10 +129,10 @@ func (c *refusals) audit(ctx context.Context, q querier) error {
 const insertAudit = `
 		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)`
 
-// audit adds a row to the audit log, in the transaction of the change that it records. A refusal has
-// no change, and needs no transaction. target names the changed object, as in "user:NAME", or the
-// refused route; before and after are values for JSON, or nil. None of them may hold a secret, or a
-// login name that is not an account's.
+// audit adds a row to the audit log, in the transaction of the change that it records. A refusal
+// has no change, and needs no transaction. target names the changed object, as in "user:NAME", or
+// the refused route; before and after are values for JSON, or nil. None of them may hold a secret,
+// or a login name that is not an account's.
 func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
 	const query = insertAudit + `
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
@@ -143,8 +145,8 @@ func audit(ctx context.Context, q querier, by actor, action, target string, befo
 // after are SQL nulls, which JSON cannot tell from its own null. It is not a database function,
 // because seals must reveal a tampered database.
 const auditContent = `
-	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id, l.action,
-		l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
+	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id,
+		l.action, l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
 
 // sealMAC returns the MAC of a seal: over its kind, the MAC of the seal before and the sealed
 // content, each preceded by its length. The kind keeps the seal of a row from passing for a
@@ -167,10 +169,11 @@ type seal struct {
 	mac []byte
 }
 
-// sealAudit seals up to a thousand committed rows of the audit log, unless another instance is doing
-// so. known is the last seal that this instance made; zero if it has made none. sealAudit returns the
-// newest seal that it made now, else known. If the known seal is gone, the log has been tampered
-// with. Then sealAudit fails and seals nothing, since new seals would vouch for the forged log.
+// sealAudit seals up to a thousand committed rows of the audit log, unless another instance is
+// doing so. known is the last seal that this instance made; zero if it has made none. sealAudit
+// returns the newest seal that it made now, else known. If the known seal is gone, the log has been
+// tampered with. Then sealAudit fails and seals nothing, since new seals would vouch for the forged
+// log.
 func sealAudit(ctx context.Context, pool *pgxpool.Pool, k key, known seal) (last seal, err error) {
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content

@@ -22,7 +22,8 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		DisplayName string  `json:"display_name"`
 	}
 	if s.cfg.registration == registrationClosed {
-		return newProblem(http.StatusForbidden, "registration_closed", "Only an administrator can create accounts here.")
+		return newProblem(http.StatusForbidden, "registration_closed",
+			"Only an administrator can create accounts here.")
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
@@ -98,7 +99,8 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	target := ""
 	refused := newProblem(http.StatusUnauthorized, "invalid_credentials", "The user name or the password is wrong.")
 	if right && found.Status == statusPending {
-		refused = newProblem(http.StatusForbidden, "account_pending", "The account waits for an administrator's approval.")
+		refused = newProblem(http.StatusForbidden, "account_pending",
+			"The account waits for an administrator's approval.")
 	} else if right {
 		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	}

@@ -127,7 +127,8 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name s
 		RETURNING ` + apiTokenColumns
 	granted = slices.Compact(slices.Sorted(slices.Values(granted)))
 	secret, hash := newAPIToken()
-	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query, owner.ID, name, hash, granted, expires)
+	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
+		owner.ID, name, hash, granted, expires)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}

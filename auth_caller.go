@@ -28,8 +28,8 @@ func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(
 // principalOf returns the signed-in caller, or nil on a public route.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
-// inPlace runs do in one of the caller's places. It is for handlers that gave their place back before
-// and now ask the database again.
+// inPlace runs do in one of the caller's places. It is for handlers that gave their place back
+// before and now ask the database again.
 func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
 	defer cancel()

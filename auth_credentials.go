@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// credentials are a user and the password hash that a login is checked against. The zero value stands
-// for an unknown user.
+// credentials are a user and the password hash that a login is checked against. The zero value
+// stands for an unknown user.
 type credentials struct {
 	user
 	PasswordHash      *string
@@ -88,7 +88,8 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, p := r.Context(), principalOf(r)
 	var v invalid
-	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin, p.User.Username, p.User.Email, p.User.DisplayName)
+	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin,
+		p.User.Username, p.User.Email, p.User.DisplayName)
 	if err := v.err(); err != nil {
 		return err
 	}

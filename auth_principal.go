@@ -49,8 +49,8 @@ func (p *principal) lacks(permission string) error {
 	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
 }
 
-// The 401 for a request without a credential, and the 401 for one whose credential is not valid. The
-// latter does not tell the reason.
+// The 401 for a request without a credential, and the 401 for one whose credential is not valid.
+// The latter does not tell the reason.
 var (
 	errNotSignedIn = newProblem(http.StatusUnauthorized, "not_signed_in",
 		"This needs an access token: Authorization: Bearer …")
@@ -118,12 +118,12 @@ type userAccess struct {
 	rendered    []byte // by renderMe
 }
 
-// accessVersions are users.version, which changes with the user's row, and access_version, which changes
-// with any role, its permissions and its holders.
+// accessVersions are users.version, which changes with the user's row, and access_version, which
+// changes with any role, its permissions and its holders.
 type accessVersions struct{ user, access [16]byte }
 
-// userCache remembers users that were read before. A cached user is valid only while the database has
-// the same versions; each request asks.
+// userCache remembers users that were read before. A cached user is valid only while the database
+// has the same versions; each request asks.
 type userCache struct {
 	mu    sync.RWMutex
 	users map[string]*userAccess // by id
@@ -132,8 +132,8 @@ type userCache struct {
 // maxCachedUsers bounds the memory of a userCache, to about 10 MB.
 const maxCachedUsers = 10_000
 
-// get returns the user from memory if it was read under these versions, else from the database as it is
-// now.
+// get returns the user from memory if it was read under these versions, else from the database as
+// it is now.
 func (c *userCache) get(ctx context.Context, q querier, id string, versions accessVersions) (*userAccess, error) {
 	c.mu.RLock()
 	known := c.users[id]

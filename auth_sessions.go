@@ -71,7 +71,8 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 		LIMIT $5`
 	current, first := principalOf(r).CredentialID, []string{"infinity", uuidText([16]byte{})}
 	return writeList(s, w, r, first, func(after []string, limit int) ([]sessionView, error) {
-		return collect[sessionView](r.Context(), s.db, "list sessions", query, userID, current, after[0], after[1], limit)
+		return collect[sessionView](r.Context(), s.db, "list sessions", query,
+			userID, current, after[0], after[1], limit)
 	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
 }
 
@@ -133,8 +134,8 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 	return sess, u, err
 }
 
-// The 401 for a session that has ended or never existed, for a refresh token that was replaced before,
-// and for a refresh token whose generation is higher than the database's.
+// The 401 for a session that has ended or never existed, for a refresh token that was replaced
+// before, and for a refresh token whose generation is higher than the database's.
 var (
 	errSessionEnded = newProblem(http.StatusUnauthorized, "session_ended", "The session has ended. Sign in again.")
 	errTokenReused  = newProblem(http.StatusUnauthorized, "refresh_token_reused",
@@ -146,8 +147,9 @@ var (
 // rotateSession replaces the current generation of a session by the next one, in one statement.
 //
 // A replaced generation still gets the current one in two cases, since an answer may have been lost
-// and several tabs may refresh at once: it was the last one to be replaced, less than a grace period
-// ago; or it was replaced in the burst that goes on, and that began less than a grace period ago.
+// and several tabs may refresh at once: it was the last one to be replaced, less than a grace
+// period ago; or it was replaced in the burst that goes on, and that began less than a grace period
+// ago.
 //
 // Any other generation is shown by a thief, or by the owner after a thief (RFC 9700, section
 // 4.14.2). It ends the session. That is committed and audited before the error, a problem 401, is
@@ -165,7 +167,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			rotated_at = now(),
 			burst_generation = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_generation
 				ELSE s.generation - 1 END,
-			burst_began_at = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_began_at ELSE s.rotated_at END,
+			burst_began_at = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_began_at
+				ELSE s.rotated_at END,
 			idle_expires_at = least(now() + $4::interval, s.expires_at)` + live + `
 			AND s.generation = $2
 		RETURNING true, ` + columns
@@ -234,5 +237,6 @@ func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []
 		SELECT $1, $2, $3, $4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
 		FROM ended
 		ORDER BY id`
-	return execute(ctx, tx, "end sessions", end, by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
+	return execute(ctx, tx, "end sessions", end,
+		by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
 }

@@ -15,8 +15,8 @@ import (
 const nobodyCanSignIn = "no administrator can sign in; make one with: cairn user create NAME --role admin"
 
 // ensureAdministrator gives a new installation its first administrator: the user "admin" without a
-// password, and a token that sets one, in a file that only the operator can read. If there is such a
-// user but the token has expired, it writes a new token. If an administrator can sign in, it
+// password, and a token that sets one, in a file that only the operator can read. If there is such
+// a user but the token has expired, it writes a new token. If an administrator can sign in, it
 // withdraws the token. If only the operator can help, it logs nobodyCanSignIn.
 func (s *server) ensureAdministrator(ctx context.Context) error {
 	const query = `
@@ -68,7 +68,8 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		if err := writeNewFile(file, []byte(token.PasswordToken+"\n")); err != nil {
 			return fmt.Errorf("write the first administrator's token: %w", err)
 		}
-		s.log.Info("first administrator created: set a password with the token in the file", "user", "admin", "file", file)
+		s.log.Info("first administrator created: set a password with the token in the file",
+			"user", "admin", "file", file)
 		return nil
 	})
 	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestAccounts is the way of a user from registration to logout.
+// TestAccounts follows a user from registration to logout.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -74,7 +74,7 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// TestRefreshCookie: the cookie is as browsers must have it, and only ours is read.
+// TestRefreshCookie: the cookie has the attributes that protect it in a browser, and no other cookie is read.
 func TestRefreshCookie(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -101,8 +101,8 @@ func TestRefreshCookie(t *testing.T) {
 	}
 }
 
-// TestSessionExpiry: idle and absolute expiry by the database's clock; the access token never outlives
-// the session.
+// TestSessionExpiry: a session expires when it is idle and at its absolute end, by the database's clock. The access token
+// never outlives the session.
 func TestSessionExpiry(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil, "CAIRN_SESSION_MAX=1h")
@@ -124,7 +124,7 @@ func TestSessionExpiry(t *testing.T) {
 	}
 }
 
-// TestExpiredAccessToken moves the service's clock.
+// TestExpiredAccessToken: an access token expires by the service's clock.
 func TestExpiredAccessToken(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -144,12 +144,12 @@ func TestExpiredAccessToken(t *testing.T) {
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
 }
 
-// TestForeignTokens: over HTTP, a token that is not as we write it is refused, and so is one whose user is
-// not the session's, each with the same answer.
+// TestForeignTokens: a token is refused if it is not, byte for byte, what Cairn writes, or if its user is not the
+// session's. The answer is always the same.
 func TestForeignTokens(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	ts := startServer(t, func(s *server) { s.now = func() time.Time { return now } }) // so that no token comes of age meanwhile
+	ts := startServer(t, func(s *server) { s.now = func() time.Time { return now } }) // no token expires meanwhile
 	c := ts.signIn("ada", "all")
 	claims, err := ts.keys.Load().verifyAccess(c.token, now)
 	if err != nil {
@@ -170,7 +170,7 @@ func TestForeignTokens(t *testing.T) {
 	hostile["another session"] = sign(claims.Subject, uuidText([16]byte{1}))
 	hostile["a text with a blank"] = c.token + " " + c.token
 	for i := range len(c.token) {
-		if c.token[i] != '.' { // others have their case in the table
+		if c.token[i] != '.' { // the other tokens are cases of the table
 			b := []byte(c.token)
 			b[i] ^= 1
 			hostile[fmt.Sprintf("one bit of byte %d", i)] = string(b)
@@ -244,7 +244,7 @@ func TestLoginRacesChange(t *testing.T) {
 		t.Errorf("a session from credentials that were changing: %v", err)
 	}
 
-	// A role is taken away meanwhile: the answer does not show it.
+	// A role is removed meanwhile: the answer does not show it.
 	if tx, err = ts.db.Begin(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -265,18 +265,19 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 }
 
-// waitFor asks again until the condition holds.
+// waitFor checks again and again until the condition holds, for a minute at most.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !condition(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited a minute for %s", what)
 		}
-		pause(t.Context(), 5*time.Millisecond)
+		pause(context.Background(), 5*time.Millisecond) // t.Context() has ended during a cleanup
 	}
 }
 
-// TestFirstAdministrator: the token file gets the operator in once, and is gone then.
+// TestFirstAdministrator: the operator sets the password of the first administrator once, with the token in a file. Then
+// the file is removed.
 func TestFirstAdministrator(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -295,14 +296,14 @@ func TestFirstAdministrator(t *testing.T) {
 	}
 	ts.stop()
 
-	// A second start leaves it as it is.
+	// A second start leaves the file as it is.
 	again := startServer(t, nil, ts.env...)
 	if second, err := os.ReadFile(file); err != nil || string(second) != string(content) {
 		t.Errorf("the second start changed the token: %v", err)
 	}
 	again.stop()
 
-	// Another instance makes none: one token is good, and its file is where the log of the first says.
+	// Another instance makes no file: there is one valid token, in the file that the first instance names in its log.
 	other := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	if _, err := os.Stat(other.cfg.firstAdminFile()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the other instance made a token too: %v", err)
@@ -324,7 +325,7 @@ func TestFirstAdministrator(t *testing.T) {
 	}
 }
 
-// TestFirstAdministratorWithdrawn: once there is an administrator, the token is good for nothing.
+// TestFirstAdministratorWithdrawn: once there is an administrator, the token is invalid.
 func TestFirstAdministratorWithdrawn(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -365,7 +366,7 @@ func TestPasswordReset(t *testing.T) {
 	body := func(token string) any { return map[string]string{"token": token, "new_password": "another password"} }
 	ts.client().refused(401, "password_token_invalid", "POST", reset, body(older))
 
-	// Of many at once one wins.
+	// Of many simultaneous requests one succeeds.
 	var wg sync.WaitGroup
 	statuses := make([]int, 8)
 	for i := range statuses {
@@ -395,7 +396,7 @@ func TestPasswordReset(t *testing.T) {
 	ts.client().refused(401, "password_token_invalid", "POST", reset, body(expired))
 }
 
-// TestRegistrationModes: open, approval, closed.
+// TestRegistrationModes: registration is open, needs approval, or is closed.
 func TestRegistrationModes(t *testing.T) {
 	t.Parallel()
 	body := map[string]string{"username": "ada", "password": testPassword}
@@ -412,7 +413,7 @@ func TestRegistrationModes(t *testing.T) {
 	closed.refused(403, "registration_closed", "POST", "/api/v1/auth/register", body)
 }
 
-// TestUserCreateCommand is "cairn user create" beside a running service.
+// TestUserCreateCommand: "cairn user create" works while the service runs.
 func TestUserCreateCommand(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

@@ -108,7 +108,8 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`SET LOCAL synchronous_commit = off`)
 	for _, r := range a.rules {
-		queued := batch.Queue(query, a.account, a.network, r.account, r.network, r.free, r.first, r.longest, r.forgotten)
+		queued := batch.Queue(query,
+			a.account, a.network, r.account, r.network, r.free, r.first, r.longest, r.forgotten)
 		queued.Exec(func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() == 0 { // simultaneous attempts were counted after check
 				return errThrottled(time.Second)
@@ -157,10 +158,10 @@ func (k key) endSiege(ctx context.Context, q querier, userID string) error {
 	return err
 }
 
-// hashCounted waits for a turn to hash, counts the attempt and runs work, which hashes a password and
-// reports whether the attempt is to be forgiven. Attempts at one account from one network are decided
-// one after the other, so that many right passwords at once do not count as many guesses. An attempt
-// that is throttled does not wait. One that gets no turn (503) is not counted.
+// hashCounted waits for a turn to hash, counts the attempt and runs work, which hashes a password
+// and reports whether the attempt is to be forgiven. Attempts at one account from one network are
+// decided one after the other, so that many right passwords at once do not count as many guesses.
+// An attempt that is throttled does not wait. One that gets no turn (503) is not counted.
 func (s *server) hashCounted(ctx context.Context, a attempt, work func() (forgiven bool, err error)) error {
 	if err := a.check(ctx, s.db); err != nil {
 		return err

@@ -136,10 +136,10 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 }
 
 // verifyAccess returns the claims of an access token that one of the keys has signed and that is
-// valid at the time now, else errToken. Nothing is decoded before the MAC has been compared. The MAC
-// is compared in base64url, because one MAC has several forms there. The header is not interpreted:
-// it must be, byte for byte, the one that the key signs. This rules out "alg":"none" and its kin
-// (RFC 8725, section 3.1).
+// valid at the time now, else errToken. Nothing is decoded before the MAC has been compared. The
+// MAC is compared in base64url, because one MAC has several forms there. The header is not
+// interpreted: it must be, byte for byte, the one that the key signs. This rules out "alg":"none"
+// and its kin (RFC 8725, section 3.1).
 func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
 	end := strings.LastIndexByte(token, '.')
 	if end < 0 || len(token) > maxTokenLength {
@@ -171,8 +171,8 @@ const maxClockSkew = 60
 // refreshVersion is the first byte of a refresh token.
 const refreshVersion = 1
 
-// refreshTokenSize is the length of version, session id, generation and MAC, in bytes. It is a multiple
-// of three, so that each token has exactly one form in base64url.
+// refreshTokenSize is the length of version, session id, generation and MAC, in bytes. It is a
+// multiple of three, so that each token has exactly one form in base64url.
 const refreshTokenSize = 1 + 16 + 8 + sha256.Size
 
 // signRefresh returns the refresh token of one generation of a session. The same input gives the

@@ -67,8 +67,8 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 		}
 	}
 	if columns == 0 {
-		return true, corruptf("no HGT file has %d bytes: it holds 1201², 3601², 1801 × 3601 or 7201² samples of 2 bytes",
-			size)
+		return true, corruptf("no HGT file has %d bytes: "+
+			"it holds 1201², 3601², 1801 × 3601 or 7201² samples of 2 bytes", size)
 	}
 	m.setSize(columns, rows)
 	lat, lon, ok := cellOfName(name)

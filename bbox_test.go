@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,7 +33,7 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// TestTagRules has a case for every rule of the tags, and reads it in every kind of TIFF.
+// TestTagRules has a case for every rule of the tags. Each is read in every kind of TIFF.
 func TestTagRules(t *testing.T) {
 	good := []float64{10, 49.25, 12, 50}
 	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }
@@ -118,17 +114,17 @@ func TestTagRules(t *testing.T) {
 	}
 }
 
-// testTIFFKinds returns TIFFs of these tags in both byte orders, classic and Big.
+// testTIFFKinds returns TIFFs with these tags in both byte orders, as classic TIFF and as BigTIFF.
 func testTIFFKinds(tags []testTag) []testTIFF {
 	return []testTIFF{{binary.LittleEndian, false, tags}, {binary.BigEndian, false, tags}, {binary.LittleEndian, true, tags}, {binary.BigEndian, true, tags}}
 }
 
-// near reports whether two boxes agree up to rounding.
+// near reports whether two boxes are equal up to rounding.
 func near(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Abs(x-y) <= 1e-12*math.Max(1, math.Abs(y)) })
 }
 
-// checkRow checks what every extent promises.
+// checkRow checks the rules that hold for every extent.
 func checkRow(t *testing.T, m extent) {
 	t.Helper()
 	if (m.Status == fileStatusOK) != (m.Reason == nil) || (m.Reason != nil && *m.Reason == "") {
@@ -258,8 +254,7 @@ func TestESRIString(t *testing.T) {
 	}
 }
 
-// TestRasterTags: bands, sample type, nodata and pixel type are read, and all numbers of a row are
-// right.
+// TestRasterTags: bands, sample type, nodata and pixel type are read, and all numbers of a row are right.
 func TestRasterTags(t *testing.T) {
 	tags := with(shorts(256, 4), shorts(257, 3), shorts(258, 16, 16, 16), shorts(277, 3), shorts(339, 2, 2, 2), testPlace(), testKeys(), asciiTag(42113, " -9999 \x00junk"))
 	for _, f := range testTIFFKinds(tags) {
@@ -329,136 +324,6 @@ func TestJSON(t *testing.T) {
 			t.Errorf("field %s is %q in JSON and %q in the database", field.Name, name, field.Tag.Get("db"))
 		}
 	}
-}
-
-// corpusRow is what GDAL and PROJ say about a file of the corpus.
-type corpusRow struct {
-	Path       string    `json:"path"`
-	GDAL       string    `json:"gdal"`
-	Format     string    `json:"format"`
-	Width      int64     `json:"width"`
-	Height     int64     `json:"height"`
-	Transform  []float64 `json:"geotransform"`
-	Internal   []float64 `json:"internal_geotransform"`
-	BBox       []float64 `json:"bbox"`
-	EPSG       int       `json:"epsg"`
-	Horizontal int       `json:"epsg_horizontal"`
-	Sidecars   []string  `json:"sidecars_used"`
-	LonLat     []float64 `json:"lonlat_no_shift"`
-	WGS84      []float64 `json:"lonlat_wgs84"`
-}
-
-// TestCorpus compares the files of $CAIRN_CORPUS, by default ../shared/extents, with what GDAL says
-// about them in oracle.jsonl.
-func TestCorpus(t *testing.T) {
-	root := os.Getenv("CAIRN_CORPUS")
-	if root == "" {
-		root = filepath.Join("..", "shared", "extents")
-	}
-	oracle, err := os.Open(filepath.Join(root, "oracle.jsonl"))
-	if err != nil {
-		t.Logf("CORPUS NOT FOUND: %v; the comparison with GDAL over real files did not run", err)
-		return
-	}
-	defer oracle.Close()
-	deviations, err := os.ReadFile(filepath.Join("testdata", "deviations.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	type score struct{ good, all int }
-	var status, size, native, crs, bbox score
-	count := func(s *score, good bool, path, format string, args ...any) {
-		s.all++
-		if good {
-			s.good++
-		} else {
-			t.Logf("%s: %s", path, fmt.Sprintf(format, args...))
-		}
-	}
-	lines := bufio.NewScanner(oracle)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var o corpusRow
-		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
-			t.Fatal(err)
-		}
-		file, err := os.Open(filepath.Join(root, "files", o.Path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := file.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := &countingReader{r: file}
-		beside := func(name string, limit int) ([]byte, bool, error) {
-			b, err := os.ReadFile(filepath.Join(filepath.Dir(file.Name()), name))
-			return b[:min(len(b), limit)], err == nil, nil
-		}
-		m := readExtent(filepath.Base(o.Path), r, info.Size(), beside)
-		file.Close()
-		checkRow(t, m)
-		if r.reads > 3 || r.bytes > 64<<10 {
-			t.Errorf("%s: %d reads of %d bytes", o.Path, r.reads, r.bytes)
-		}
-		aux := slices.ContainsFunc(o.Sidecars, func(s string) bool { return strings.HasSuffix(s, ".aux.xml") })
-		if o.GDAL != "ok" || strings.Contains(string(deviations), filepath.Base(o.Path)) || (aux && !slices.Equal(o.Internal, o.Transform)) {
-			continue
-		}
-		count(&status, (m.NativeBBox != nil) == (o.Transform != nil), o.Path, "%s, %s", m.Status, value(m.Reason))
-		count(&size, value(m.Width) == o.Width && value(m.Height) == o.Height, o.Path, "%d by %d", value(m.Width), value(m.Height))
-		if o.Transform == nil || m.NativeBBox == nil {
-			continue
-		}
-		count(&native, nearBox(m.NativeBBox, o.BBox, 1e-9), o.Path, "native_bbox %v, want %v", m.NativeBBox, o.BBox)
-		if want := max(o.EPSG, o.Horizontal); want != 0 {
-			count(&crs, value(m.CRS) == fmt.Sprintf("EPSG:%d", want), o.Path, "%s, want EPSG:%d", value(m.CRS), want)
-		}
-		if m.BBox != nil && o.LonLat != nil {
-			count(&bbox, sameDegrees(m.BBox, o.LonLat, 1e-6) || sameDegrees(m.BBox, o.WGS84, 2e-4), o.Path, "bbox %v, want %v or on WGS 84 %v", m.BBox, o.LonLat, o.WGS84)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name  string
-		score score
-		least float64
-	}{{"status", status, 1}, {"size", size, 1}, {"native_bbox", native, 1}, {"crs", crs, 1}, {"bbox", bbox, 0.99}} {
-		share := float64(c.score.good) / float64(c.score.all)
-		t.Logf("%s: %d of %d, %.2f %%", c.name, c.score.good, c.score.all, 100*share)
-		if !(share >= c.least) {
-			t.Errorf("%s: less than %.0f %%", c.name, 100*c.least)
-		}
-	}
-}
-
-// sameDegrees reports whether boxes in degrees agree once both are clamped to the globe.
-func sameDegrees(a, b []float64, tolerance float64) bool {
-	if len(a) != 4 || len(b) != 4 {
-		return false
-	}
-	w, e := normaliseLongitudes(b[0], b[2]+360*math.Round(max(0, b[0]-b[2])/360))
-	off := 0.0
-	for i, v := range []float64{w, max(b[1], -90), e, min(b[3], 90)} {
-		off = max(off, math.Abs(math.Remainder(a[i]-v, 360)))
-	}
-	return off <= tolerance
-}
-
-// nearBox reports whether boxes agree up to a part of their size or of the coordinate.
-func nearBox(a, b []float64, part float64) bool {
-	if len(a) != 4 || len(b) != 4 {
-		return false
-	}
-	span := max(b[2]-b[0], b[3]-b[1])
-	for i := range a {
-		if math.Abs(a[i]-b[i]) > part*max(span, math.Abs(b[i])) {
-			return false
-		}
-	}
-	return true
 }
 
 // BenchmarkReadExtent measures reading one file whose first 4 KiB are in memory.

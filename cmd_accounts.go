@@ -159,8 +159,8 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 	return o.print(err, t, "%s", t.PasswordToken)
 }
 
-// unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the waits
-// that they caused. It does so under every key: the service may still use the former one.
+// unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the
+// waits that they caused. It does so under every key: the service may still use the former one.
 func unlockUserCommand(ctx context.Context, o operation) error {
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {

@@ -101,7 +101,8 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	dump := databaseProgram(ctx, cfg, db, "pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--no-comments")
+	dump := databaseProgram(ctx, cfg, db, "pg_dump",
+		"--format=custom", "--no-owner", "--no-privileges", "--no-comments")
 	dump.Stdout = f
 	if err := runProgram(dump); err != nil {
 		return err

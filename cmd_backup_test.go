@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// contents is every table's rows as text, but for those that a restore itself touches.
+// contents returns the rows of each table as text, without the tables that a restore itself changes.
 func contents(t *testing.T, db *pgxpool.Pool) map[string]string {
 	t.Helper()
 	ctx := context.Background()
@@ -40,68 +40,102 @@ func contents(t *testing.T, db *pgxpool.Pool) map[string]string {
 	return found
 }
 
-// TestBackup: what a backup holds comes back, in a database that is named and in a private one; sessions and password
-// tokens do not. Nothing is restored halfway, over a service that runs, or over what is not Cairn's.
-func TestBackup(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
+// backedUp is a service with some of everything, and a backup of it.
+type backedUp struct {
+	*testServer
+	admin, token client
+	file         string            // the backup
+	want         map[string]string // its contents
+}
+
+// startBackedUp starts a service, fills it and makes a backup.
+func startBackedUp(t *testing.T) *backedUp {
+	t.Helper()
 	ts := startServer(t, nil)
-	ts.env = slices.Clip(ts.env) // what is appended below is each time another's
-	admin := ts.signIn("root", "all")
-	token := ts.addToken("root", "script", datasetRead)
-	admin.must(201, "POST", "/api/v1/users", map[string]any{"username": "ada", "roles": []string{memberRole}})
-	admin.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "\\. 'quoted' \u2028 \\\\"})
+	ts.env = slices.Clip(ts.env) // each test appends its own
+	x := &backedUp{testServer: ts, admin: ts.signIn("root", "all"), file: filepath.Join(t.TempDir(), "cairn.backup")}
+	x.token = ts.addToken("root", "script", datasetRead)
+	x.admin.must(201, "POST", "/api/v1/users", map[string]any{"username": "ada", "roles": []string{memberRole}})
+	x.admin.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "\\. 'quoted' \u2028 \\\\"})
 	if err := errors.Join(os.Mkdir(ts.datasets+"/d", 0o755), os.WriteFile(ts.datasets+"/d/a.tif", sampleTIFF(), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	admin.analyze(admin.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "d", "path": "d"}).header.Get("Location"), nil)
-
-	file := filepath.Join(t.TempDir(), "cairn.backup")
-	command := func(env []string, args ...string) (string, error) {
-		var out lockedBuffer
-		err := run(ctx, args, env, nil, &out, io.Discard)
-		return out.String(), err
-	}
-	said, err := command(ts.env, "backup", file)
-	if err != nil || !strings.Contains(said, lookup(ts.env, "CAIRN_STATE_DIR")+"/keys") {
+	x.admin.analyze(x.admin.addDataset("d"), nil)
+	if said, err := cairn(ts.env, "backup", x.file); err != nil || !strings.Contains(said, lookup(ts.env, "CAIRN_STATE_DIR")+"/keys") {
 		t.Fatalf("%v %s", err, said)
 	}
-	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+	x.want = contents(t, ts.db)
+	if x.want["users"] == "" || x.want["elevation_dataset_file_meta"] == "" || x.want["api_tokens"] == "" {
+		t.Fatalf("there is little to back up: %v", x.want)
+	}
+	return x
+}
+
+// cairn runs a command with these settings and returns its output.
+func cairn(env []string, args ...string) (string, error) {
+	var out lockedBuffer
+	err := run(context.Background(), args, env, nil, &out, io.Discard)
+	return out.String(), err
+}
+
+// TestBackupFile: only the owner can read a backup. It replaces a regular file only, and leaves no other file.
+func TestBackupFile(t *testing.T) {
+	t.Parallel()
+	x := startBackedUp(t)
+	if info, err := os.Stat(x.file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(file, link); err != nil {
+	if err := os.Symlink(x.file, link); err != nil {
 		t.Fatal(err)
 	}
 	for target, says := range map[string]string{link: "not a regular file", t.TempDir(): "not a regular file", "--help": "is no command"} {
-		if _, err := command(ts.env, "backup", target); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := cairn(x.env, "backup", target); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("to %s: %v", target, err)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Dir(file) + "/.backup*"); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Dir(x.file) + "/.backup*"); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
-	want := contents(t, ts.db)
-	if want["users"] == "" || want["elevation_dataset_file_meta"] == "" || want["api_tokens"] == "" {
-		t.Fatalf("there is little to back up: %v", want)
-	}
+}
 
-	other := append(ts.env, "CAIRN_STATE_DIR="+t.TempDir())
-	if _, err := command(other, "restore", file); err == nil || !strings.Contains(err.Error(), "stop it first") {
+// TestRestoreOverService: nothing is restored over a service that runs, or into a database that is not Cairn's.
+func TestRestoreOverService(t *testing.T) {
+	t.Parallel()
+	x := startBackedUp(t)
+	other := append(x.env, "CAIRN_STATE_DIR="+t.TempDir())
+	if _, err := cairn(other, "restore", x.file); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("over an instance that runs: %v", err)
 	}
-	if _, err := command(ts.env, "restore", file); err == nil || !strings.Contains(err.Error(), "another cairn uses") {
+	if _, err := cairn(x.env, "restore", x.file); err == nil || !strings.Contains(err.Error(), "another cairn uses") {
 		t.Errorf("over the service of the state directory: %v", err)
 	}
-	ts.exec(`INSERT INTO users (username, display_name, status) VALUES ('later', '', 'active')`)
-	pool, err := pgxpool.New(ctx, lookup(ts.env, "CAIRN_DATABASE_URL"))
+	foreign := append(other, "CAIRN_DATABASE_URL="+newDatabase(t))
+	pool, err := pgxpool.New(t.Context(), lookup(foreign, "CAIRN_DATABASE_URL"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	ts.stop()
+	if _, err := pool.Exec(t.Context(), `DROP TABLE schema_migrations`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cairn(foreign, "restore", x.file); err == nil || !strings.Contains(err.Error(), "not Cairn's") {
+		t.Errorf("into a foreign database: %v", err)
+	}
+}
 
-	whole, err := os.ReadFile(file)
+// TestRestoreBrokenFile: nothing of a file that is cut off, or is no backup, is restored.
+func TestRestoreBrokenFile(t *testing.T) {
+	t.Parallel()
+	x := startBackedUp(t)
+	x.exec(`INSERT INTO users (username, display_name, status) VALUES ('later', '', 'active')`)
+	pool, err := pgxpool.New(t.Context(), lookup(x.env, "CAIRN_DATABASE_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	x.stop()
+	whole, err := os.ReadFile(x.file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,64 +145,65 @@ func TestBackup(t *testing.T) {
 		if err := os.WriteFile(broken, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := command(ts.env, "restore", broken); err == nil || !strings.Contains(err.Error(), "pg_restore") {
+		if _, err := cairn(x.env, "restore", broken); err == nil || !strings.Contains(err.Error(), "pg_restore") {
 			t.Errorf("a broken file: %v", err)
 		}
 		if after := contents(t, pool); fmt.Sprint(before) != fmt.Sprint(after) {
 			t.Error("a broken file was restored in part")
 		}
 	}
-
-	foreign := append(other, "CAIRN_DATABASE_URL="+newDatabase(t))
-	foreignPool, err := pgxpool.New(ctx, lookup(foreign, "CAIRN_DATABASE_URL"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer foreignPool.Close()
-	if _, err := foreignPool.Exec(ctx, `DROP TABLE schema_migrations`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := command(foreign, "restore", file); err == nil || !strings.Contains(err.Error(), "not Cairn's") {
-		t.Errorf("over what is not Cairn's: %v", err)
-	}
-
-	state := newStateDir(t)
-	for name, env := range map[string][]string{
-		"the same database": ts.env,
-		"another database":  append(ts.env, "CAIRN_DATABASE_URL="+newDatabase(t)),
-		"a private one":     append(ts.env, "CAIRN_DATABASE_URL=", "CAIRN_STATE_DIR="+state),
-	} {
-		if said, err := command(env, "restore", file); err != nil {
-			t.Fatalf("%s: %v %s", name, err, said)
-		}
-		restored := startServer(t, nil, env...)
-		if got := contents(t, restored.db); !maps.Equal(got, want) {
-			t.Errorf("%s: restored is\n%v\nbacked up was\n%v", name, got, want)
-		}
-		if n := restored.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`) + restored.queryInt(`SELECT count(*) FROM password_tokens`); n > 0 {
-			t.Errorf("%s: %d sessions and password tokens", name, n)
-		}
-		if n := restored.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'database.restore'`); n != 1 {
-			t.Errorf("%s: %d audit rows", name, n)
-		}
-		c := restored.client()
-		c.as(token.token).must(200, "GET", "/api/v1/datasets/1/files", nil)
-		c.as(admin.token).must(401, "GET", "/api/v1/auth/me", nil)
-		c.login("root", testPassword)
-		if _, err := command(restored.env, "audit", "verify"); name == "the same database" && err != nil {
-			t.Errorf("the audit log: %v", err)
-		}
-		if name == "a private one" { // which has to be running
-			again := filepath.Join(t.TempDir(), "again")
-			if said, err := command(restored.env, "backup", again); err != nil {
-				t.Errorf("%v %s", err, said)
-			}
-		}
-		restored.stop()
-	}
 }
 
-// TestUpgrade: the schema of each version comes to the newest, with what it holds.
+// TestBackup: all contents of a backup are restored: over later changes, into another database and into a private one.
+// Sessions and password tokens are not restored.
+func TestBackup(t *testing.T) {
+	t.Parallel()
+	x := startBackedUp(t)
+	x.exec(`INSERT INTO users (username, display_name, status) VALUES ('later', '', 'active')`)
+	x.stop()
+	t.Run("the same database", func(t *testing.T) {
+		restored := x.restore(t, x.env)
+		if _, err := cairn(restored.env, "audit", "verify"); err != nil {
+			t.Errorf("the audit log: %v", err)
+		}
+		restored.stop()
+	})
+	t.Run("another database", func(t *testing.T) {
+		x.restore(t, append(x.env, "CAIRN_DATABASE_URL="+newDatabase(t))).stop()
+	})
+	t.Run("a private database", func(t *testing.T) {
+		restored := x.restore(t, append(x.env, "CAIRN_DATABASE_URL=", "CAIRN_STATE_DIR="+newStateDir(t)))
+		if said, err := cairn(restored.env, "backup", filepath.Join(t.TempDir(), "again")); err != nil {
+			t.Errorf("a backup of it: %v %s", err, said)
+		}
+		restored.stop()
+	})
+}
+
+// restore restores the backup with these settings, starts a service on it and compares the contents.
+func (x *backedUp) restore(t *testing.T, env []string) *testServer {
+	t.Helper()
+	if said, err := cairn(env, "restore", x.file); err != nil {
+		t.Fatalf("%v %s", err, said)
+	}
+	restored := startServer(t, nil, env...)
+	if got := contents(t, restored.db); !maps.Equal(got, x.want) {
+		t.Errorf("restored is\n%v\nbacked up was\n%v", got, x.want)
+	}
+	if n := restored.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`) + restored.queryInt(`SELECT count(*) FROM password_tokens`); n > 0 {
+		t.Errorf("%d sessions and password tokens", n)
+	}
+	if n := restored.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'database.restore'`); n != 1 {
+		t.Errorf("%d audit rows", n)
+	}
+	c := restored.client()
+	c.as(x.token.token).must(200, "GET", "/api/v1/datasets/1/files", nil)
+	c.as(x.admin.token).must(401, "GET", mePath, nil)
+	c.login("root", testPassword)
+	return restored
+}
+
+// TestUpgrade: the schema of each version is migrated to the newest, and keeps its rows.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -210,8 +245,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestRestoreRefuses: neither a backup of a newer schema nor one into a database with other tables beside ours changes
-// anything.
+// TestRestoreRefuses: a backup of a newer schema is not restored, and none is into a database with other tables beside
+// Cairn's. Both leave the database as it was.
 func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -28,7 +28,7 @@ func openKeyFile(cfg config) (*keyring, []string, error) {
 // isKey reports whether a line of the key file holds the key with that id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
-// replaceKeyFile replaces the lines of the key file atomically. Owner, group and mode stay the same.
+// replaceKeyFile replaces the lines of the key file atomically. It keeps owner, group and mode.
 func replaceKeyFile(path string, lines []string) error {
 	next := path + ".next"
 	info, err := os.Stat(path)

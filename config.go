@@ -189,8 +189,8 @@ func loadConfig(env []string) (config, error) {
 	return c, nil
 }
 
-// databaseCredential returns the content of systemd's credential database-url, or "" if there is none.
-// An empty file is an error: Cairn would start on another database, and the data would seem lost.
+// databaseCredential returns the content of systemd's credential database-url, or "" if there is
+// none. An empty file is an error: Cairn would start on another database, and data would seem lost.
 func databaseCredential(dir string) (string, error) {
 	path := filepath.Join(dir, "database-url")
 	if dir == "" || !exists(path) {

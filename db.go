@@ -45,7 +45,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// execute runs a statement and returns how many rows it changed. doing names the purpose in an error.
+// execute runs a statement and returns how many rows it changed. doing names the purpose in an
+// error.
 func execute(ctx context.Context, q querier, doing, query string, args ...any) (int64, error) {
 	tag, err := q.Exec(ctx, query, args...)
 	if err != nil {
@@ -77,8 +78,9 @@ func collectOne[T any](ctx context.Context, q querier, missing error, doing, que
 	return items[0], nil
 }
 
-// databaseConfig parses a database URL or keyword string as pgx understands it. Where there are several
-// ways to connect, as with several hosts, it takes only one to a server that accepts writes.
+// databaseConfig parses a database URL or keyword string as pgx understands it. Where there are
+// several ways to connect, as with several hosts, it takes only one to a server that accepts
+// writes.
 func databaseConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -110,8 +112,8 @@ type database struct {
 
 // openDatabase connects to the database. It fails if no connection can be made.
 //
-// Nothing that the service does depends on a session of the database, so that a pooler may hand each
-// transaction to another session (PgBouncer in transaction mode). Therefore no setting but
+// Nothing that the service does depends on a session of the database, so that a pooler may hand
+// each transaction to another session (PgBouncer in transaction mode). Therefore no setting but
 // application_name is sent when a connection is made, and behind a pooler no statement has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
 	d := &database{sockets: openConnections{open: map[*openConnection]time.Time{}}}
@@ -227,8 +229,8 @@ func (c *openConnection) Close() error {
 	return c.Conn.Close()
 }
 
-// cut breaks every connection that was made before a time. A request that waits for an answer over one
-// gets an error at once.
+// cut breaks every connection that was made before a time. A request that waits for an answer over
+// one gets an error at once.
 func (c *openConnections) cut(before time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,7 +258,8 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
-		// An SQL error proves that the server answers, unless it says that the server is shutting down.
+		// An SQL error proves that the server answers, unless it says that the server is shutting
+		// down.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
 			d.sockets.cut(began)
@@ -278,16 +281,16 @@ func (d *database) probe(ctx context.Context) error {
 	return err
 }
 
-// beginSQL begins a transaction. If this instance freezes inside it, PostgreSQL ends it and so frees its
-// locks.
+// beginSQL begins a transaction. If this instance freezes inside it, PostgreSQL ends it and so
+// frees its locks.
 const beginSQL = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '15s'`
 
-// inTransaction runs do in a transaction, which is committed if do returns nil and else rolled back.
+// inTransaction runs do in a transaction. It commits if do returns nil, else it rolls back.
 func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: beginSQL}, do)
 }
 
-// parseMigrations splits schema.sql before its "-- migration N: title" lines, which count up from 1.
+// parseMigrations splits schema.sql before its "-- migration N: title" lines. N counts from 1.
 func parseMigrations(schema string) ([]string, error) {
 	const heading = "\n-- migration "
 	steps := strings.Split(schema, heading)[1:]
@@ -358,9 +361,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes expired rows, unless another instance is doing so. Tables that anonymous clients can
-// fill are swept in batches, each in a transaction of its own, until none is left. If that takes more
-// than ten seconds, it stops with an error. A session is kept for a day after its end.
+// sweep deletes expired rows, unless another instance is doing so. Tables that anonymous clients
+// can fill are swept in batches, each in a transaction of its own, until none is left. If that
+// takes more than ten seconds, it stops with an error. A session is kept for a day after its end.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000
 	const expired = `
@@ -419,8 +422,9 @@ func isUniqueViolation(err error, constraint string) bool {
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
-// isUnavailable reports whether the same request may succeed later: the database cannot be reached, is
-// shutting down, does not take writes, is short of resources, or a lock or an answer took too long.
+// isUnavailable reports whether the same request may succeed later: the database cannot be reached,
+// is shutting down, does not take writes, is short of resources, or a lock or an answer took too
+// long.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true

@@ -28,21 +28,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// sickDirEnv names the mount point to a process that serves a faulty file system: see peers_faults_test.go.
+const sickDirEnv = "CAIRN_TEST_SICK_DIR"
+
 // suite is the PostgreSQL server that all tests share. Each test has a database of its own in it.
 var suite struct {
 	dir       string
 	databases atomic.Int64
-	template  func() error // makes the migrated database that the others are copies of, once
+	template  func() error // makes, once, the migrated database that the others are copies of
 }
 
-// TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails: green must
-// mean that everything ran. With CAIRN_TEST_SERVE set this process is a service under test instead.
+// TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails, because a pass must mean that
+// everything ran. With one of three variables set, a test has started this process for another purpose.
 func TestMain(m *testing.M) {
-	if os.Getenv("CAIRN_TEST_SERVE") != "" {
+	switch {
+	case os.Getenv("CAIRN_TEST_SERVE") != "":
 		os.Exit(serveUnderTest())
-	}
-	if os.Getenv("CAIRN_TEST_PRIVATE_POSTGRES") != "" { // see postgres_test.go
-		os.Exit(m.Run())
+	case os.Getenv(privatePostgresHelperEnv) != "":
+		os.Exit(servePrivatePostgres())
+	case os.Getenv(sickDirEnv) != "":
+		os.Exit(m.Run()) // just TestServeSick
 	}
 	code, err := runSuite(m)
 	if err != nil {
@@ -52,6 +57,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// runSuite starts the PostgreSQL of the suite, runs the tests and stops it.
 func runSuite(m *testing.M) (code int, err error) {
 	programs, err := findServerPrograms("")
 	if err != nil {
@@ -121,6 +127,7 @@ func asSuperuser(statements ...string) error {
 	return nil
 }
 
+// makeTemplate makes the database that newDatabase copies.
 func makeTemplate() error {
 	if err := asSuperuser(`CREATE ROLE cairn LOGIN`, `CREATE DATABASE cairn_template OWNER cairn`); err != nil {
 		return err
@@ -164,20 +171,22 @@ type lockedBuffer struct {
 	b  bytes.Buffer
 }
 
+// Write implements io.Writer.
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.Write(p)
 }
 
+// String returns what was written so far.
 func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
 }
 
-// startServer starts the service on a free port and a database of its own. env adds settings, the last
-// of a name counting. adjust may set clocks and hooks.
+// startServer starts the service on a free port and a database of its own. env adds settings; of two with the same name
+// the last counts. adjust may set clocks and hooks.
 func startServer(t *testing.T, adjust func(*server), env ...string) *testServer {
 	t.Helper()
 	dir := t.TempDir()
@@ -232,8 +241,8 @@ func startTwoServers(t *testing.T, env ...string) (one, two *testServer) {
 	return one, startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
 }
 
-// serveUnderTest is a service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names
-// a file whose reading kills it, CAIRN_TEST_CHUNK how many files make a chunk.
+// serveUnderTest runs the service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names a file whose
+// reading kills it. CAIRN_TEST_CHUNK is the number of files in a chunk.
 func serveUnderTest() int {
 	env := os.Environ()
 	cfg, err := loadConfig(env)
@@ -305,7 +314,7 @@ func (p *process) kill() {
 	<-p.exit
 }
 
-// answer is what came back.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
@@ -313,18 +322,19 @@ type answer struct {
 	json   map[string]any // of an object
 }
 
-// text is a string of the answer's object.
+// text returns a string of the answer's object, or "".
 func (a answer) text(key string) string {
 	s, _ := a.json[key].(string)
 	return s
 }
 
+// number returns a number of the answer's object, or 0.
 func (a answer) number(key string) int {
 	n, _ := a.json[key].(float64)
 	return int(n)
 }
 
-// items are those of a list.
+// items returns the items of a list.
 func (a answer) items() []map[string]any {
 	list, _ := a.json["items"].([]any)
 	items := make([]map[string]any, len(list))
@@ -341,6 +351,7 @@ type client struct {
 	token string // access token, if any
 }
 
+// client returns a client that is not signed in.
 func (ts *testServer) client() client { return client{t: ts.t, url: ts.url} }
 
 // do sends a request with a JSON body (unless nil) and further headers, "Name: value".
@@ -363,7 +374,7 @@ func (c client) do(method, path string, body any, headers ...string) answer {
 	return a
 }
 
-// send sends a request; the error is that no answer came.
+// send sends a request. It returns an error if there is no answer.
 func (c client) send(method, path string, body io.Reader, headers ...string) (a answer, err error) {
 	r, err := http.NewRequest(method, c.url+path, body)
 	if err != nil {
@@ -395,7 +406,7 @@ func (c client) send(method, path string, body io.Reader, headers ...string) (a 
 	return a, nil
 }
 
-// must is do, with the status that has to come back.
+// must is like do. It ends the test if the answer has another status.
 func (c client) must(status int, method, path string, body any, headers ...string) answer {
 	c.t.Helper()
 	a := c.do(method, path, body, headers...)
@@ -416,7 +427,7 @@ func (c client) refused(status int, code, method, path string, body any, headers
 	return a
 }
 
-// as is the client signed in with that token.
+// as returns the client with another token.
 func (c client) as(token string) client {
 	c.token = token
 	return c
@@ -424,8 +435,8 @@ func (c client) as(token string) client {
 
 const testPassword = "correct horse battery"
 
-// addUser makes an active user of that name with testPassword and a role that holds just these
-// permissions (all: the role admin).
+// addUser adds an active user with testPassword and a role that holds just these permissions. "all" stands for the role
+// admin.
 func (ts *testServer) addUser(name string, permissions ...string) (id string) {
 	ts.t.Helper()
 	ctx := context.Background()
@@ -449,7 +460,7 @@ func (ts *testServer) addUser(name string, permissions ...string) (id string) {
 	return id
 }
 
-// testPasswordHash is the hash of testPassword, made once.
+// testPasswordHash returns the hash of testPassword, which is made once.
 var testPasswordHash = sync.OnceValue(func() string {
 	hash, err := newPasswordHasher(argonParameters{19456, 2, 1}).hash(context.Background(), testPassword)
 	if err != nil {
@@ -465,7 +476,7 @@ func (c client) login(name, password string) (client, string) {
 	return c.as(a.text("access_token")), refreshCookieOf(a)
 }
 
-// signIn makes a user who holds just these permissions and signs the user in.
+// signIn adds a user who holds just these permissions, and signs the user in.
 func (ts *testServer) signIn(name string, permissions ...string) client {
 	ts.t.Helper()
 	ts.addUser(name, permissions...)
@@ -473,7 +484,7 @@ func (ts *testServer) signIn(name string, permissions ...string) client {
 	return c
 }
 
-// refreshCookieOf is the value of the refresh cookie that an answer sets.
+// refreshCookieOf returns the value of the refresh cookie that an answer sets.
 func refreshCookieOf(a answer) string {
 	for _, cookie := range (&http.Response{Header: a.header}).Cookies() {
 		if cookie.Name == "__Host-cairn_refresh" {
@@ -483,13 +494,13 @@ func refreshCookieOf(a answer) string {
 	return ""
 }
 
-// refresh shows a refresh token.
+// refresh sends a refresh token.
 func (c client) refresh(token string) answer {
 	c.t.Helper()
 	return c.do("POST", "/api/v1/auth/refresh", nil, "Cookie: __Host-cairn_refresh="+token)
 }
 
-// exec runs a statement behind the service's back.
+// exec runs a statement in the database of the service.
 func (ts *testServer) exec(statement string, args ...any) {
 	ts.t.Helper()
 	if _, err := ts.db.Exec(context.Background(), statement, args...); err != nil {
@@ -497,7 +508,7 @@ func (ts *testServer) exec(statement string, args ...any) {
 	}
 }
 
-// queryInt reads one number.
+// queryInt returns the number that a query selects.
 func (ts *testServer) queryInt(query string, args ...any) (n int) {
 	ts.t.Helper()
 	if err := ts.db.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
@@ -506,7 +517,7 @@ func (ts *testServer) queryInt(query string, args ...any) (n int) {
 	return n
 }
 
-// finished waits for the end of an analysis.
+// finished waits for the end of an analysis and returns it.
 func (c client) finished(path string) answer {
 	c.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); {
@@ -519,14 +530,14 @@ func (c client) finished(path string) answer {
 	panic("unreachable")
 }
 
-// analyze runs an analysis to its end.
+// analyze starts an analysis, waits for its end and returns it.
 func (c client) analyze(dataset string, body any) answer {
 	c.t.Helper()
 	a := c.must(http.StatusAccepted, "POST", dataset+"/analyses", body)
 	return c.finished(a.header.Get("Location"))
 }
 
-// counts are those of an analysis, in the order total, added, changed, unchanged, removed, failed.
+// counts returns the counts of an analysis, in the order total, added, changed, unchanged, removed, failed.
 func counts(a answer) [6]int {
 	m, _ := a.json["counts"].(map[string]any)
 	var n [6]int
@@ -537,8 +548,7 @@ func counts(a answer) [6]int {
 	return n
 }
 
-// geographicTIFF is a small GeoTIFF in degrees (EPSG:4326) whose upper left corner is at this longitude
-// and latitude.
+// geographicTIFF returns a small GeoTIFF in degrees (EPSG:4326) whose upper left corner is at this longitude and latitude.
 func geographicTIFF(lon, lat float64) []byte {
 	place := []testTag{doubles(tagModelPixelScale, 0.25, 0.25, 0), doubles(tagModelTiepoint, 0, 0, 0, lon, lat, 0)}
 	keys := geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326})
@@ -564,13 +574,13 @@ func (ts *testServer) addToken(username, name string, granted ...string) client 
 	return ts.client().as(secret)
 }
 
-// credentialID is the id of the session or API token that the client uses.
+// credentialID returns the id of the session or API token that the client uses.
 func (c client) credentialID() string {
 	c.t.Helper()
 	return c.must(200, "GET", "/api/v1/auth/me", nil).json["credential"].(map[string]any)["id"].(string)
 }
 
-// soakOr is how often a test does what takes long: in make soak, and otherwise.
+// soakOr returns the first number in make soak, else the second: how often a test repeats something that takes long.
 func soakOr(soak, test int) int {
 	if os.Getenv("CAIRN_SOAK") != "" {
 		return soak

@@ -27,7 +27,8 @@ const maxBody = 1 << 20
 const bodyTimeout = 10 * time.Second
 
 // readBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and the
-// request's time limit, and puts the copy in r.Body. decodeJSON finds an error of the reading at its end.
+// request's time limit, and puts the copy in r.Body. decodeJSON finds an error of the reading at
+// its end.
 func readBody(w http.ResponseWriter, r *http.Request) {
 	response := http.NewResponseController(w)
 	deadline, _ := r.Context().Deadline()
@@ -100,8 +101,8 @@ func checkKeys(body []byte) error {
 	var open []level
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	// The decoder turns half of a surrogate pair into U+FFFD. If the body has no U+FFFD of its own, one
-	// in a decoded string shows such a half.
+	// The decoder turns half of a surrogate pair into U+FFFD. If the body has no U+FFFD of its own,
+	// one in a decoded string shows such a half.
 	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
 	for count := 0; count == 0 || len(open) > 0; count++ {
 		token, err := dec.Token()
@@ -221,7 +222,8 @@ func matchesTag(list, tag string) bool {
 	})
 }
 
-// writeTagged answers with v as JSON and its entity tag, or with 304 if the client has that already.
+// writeTagged answers with v as JSON and its entity tag, or with 304 if the client has that
+// already.
 func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := encodeJSON(v)
 	if err != nil {
@@ -277,9 +279,10 @@ func (s *server) readPage(r *http.Request, first []string) (limit int, after []s
 	return limit, after, scope, nil
 }
 
-// writeList answers with one page of a list. read returns up to limit items that come after the sort
-// keys in after; with first it returns those of the first page. It is asked for one item more than
-// the client asked for, to know whether there is a next page. key returns the sort keys of an item.
+// writeList answers with one page of a list. read returns up to limit items that come after the
+// sort keys in after; with first it returns those of the first page. It is asked for one item more
+// than the client asked for, to know whether there is a next page. key returns the sort keys of an
+// item.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
 	limit, after, scope, err := s.readPage(r, first)
@@ -344,7 +347,8 @@ type fieldError struct {
 // errNotFound is the 404 for an object that does not exist.
 var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
 
-// databaseUnavailable returns the 503 for a database that did not answer in time, or could not do so.
+// databaseUnavailable returns the 503 for a database that did not answer in time, or could not do
+// so.
 func databaseUnavailable(err error) *problem {
 	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable",
 		detail: "The database is not available now. Try again.", retryAfter: 2 * time.Second, err: err}
@@ -370,8 +374,8 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 	}
 }
 
-// time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It notes
-// the field if the text is not a time with a zone. Nil stays nil.
+// time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It
+// notes the field if the text is not a time with a zone. Nil stays nil.
 func (v *invalid) time(field string, text *string) *time.Time {
 	if text == nil {
 		return nil
@@ -450,8 +454,8 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 // verifyPath is the route that a proxy asks. Its 401 offers HTTP Basic too, for browsers.
 const verifyPath = "/api/v1/auth/verify"
 
-// responseWriter records the status of the answer. It drops what the mux itself writes for a request
-// without a route.
+// responseWriter records the status of the answer. It drops what the mux itself writes for a
+// request without a route.
 type responseWriter struct {
 	http.ResponseWriter
 	requestID string

@@ -58,8 +58,9 @@ const (
 // expensiveSlots is how many expensive requests run at a time.
 const expensiveSlots = 2
 
-// callerLimit gives each caller a number of places. A request that finds them taken waits in line. A caller is
-// an account, a network, or an account and a network; each limit's field in server says which.
+// callerLimit gives each caller a number of places. A request that finds them taken waits in line.
+// A caller is an account, a network, or an account and a network; each limit's field in server says
+// which.
 type callerLimit struct {
 	size    int // for each caller
 	mu      sync.Mutex
@@ -78,8 +79,8 @@ func newCallerLimit(size int) *callerLimit {
 }
 
 // enter waits for one of the caller's places. leave gives it back; it may be called more than once.
-// If too many requests are in line or the time limit of ctx ends first, the error is errBusy; if the
-// client leaves, it is that of ctx. With an error, leave does nothing.
+// If too many requests are in line or the time limit of ctx ends first, the error is errBusy; if
+// the client leaves, it is that of ctx. With an error, leave does nothing.
 func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), err error) {
 	l.mu.Lock()
 	line := l.callers[caller]

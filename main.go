@@ -1,10 +1,10 @@
-// Cairn gives a small team accounts, roles, announcements and a catalogue of its elevation files over
-// HTTP. It is one program, and PostgreSQL is all it needs.
+// Cairn gives a small team accounts, roles, announcements and a catalogue of its elevation files
+// over HTTP. It is one program, and PostgreSQL is all it needs.
 //
-// It defends against clients that forge, replay or steal tokens, guess passwords, or ask for more than
-// their roles allow; against pages of other sites that use a signed-in browser; and against files and
-// directories made to crash it, mislead it or leave the dataset roots. It trusts the operator, the key
-// file, the database, and the proxies that CAIRN_TRUSTED_PROXIES names.
+// It defends against clients that forge, replay or steal tokens, guess passwords, or ask for more
+// than their roles allow; against pages of other sites that use a signed-in browser; and against
+// files and directories made to crash it, mislead it or leave the dataset roots. It trusts the
+// operator, the key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES names.
 //
 // Read schema.sql first, then server.go (every route, who may call it, and how long it may take),
 // auth_principal.go, auth_tokens.go, auth.go and rbac.go. ARCHITECTURE.md gives the whole order.
@@ -63,8 +63,8 @@ func main() {
 	os.Exit(1)
 }
 
-// limitMemory sets the size from which the garbage collector works harder, because each password hash
-// leaves its memory as garbage. There is room for the hashes that run and some thousand idle connections.
+// limitMemory sets the size from which the garbage collector works harder, because each password
+// hash leaves garbage. There is room for the running hashes and some thousand idle connections.
 func limitMemory(cfg config) {
 	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
 }
@@ -166,9 +166,9 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 	return s
 }
 
-// serve runs the service until ctx ends. Then it accepts no new request, finishes those under way, and
-// stores or gives back the analysis work it holds. Once it answers it prints its address on stdout.
-// adjust is called before it runs; tests set clocks and hooks there.
+// serve runs the service until ctx ends. Then it accepts no new request, finishes those under way,
+// and stores or gives back the analysis work it holds. Once it answers it prints its address on
+// stdout. adjust is called before it runs; tests set clocks and hooks there.
 func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) error {
 	if err := cfg.checkPlaces(); err != nil {
 		return err
@@ -213,10 +213,12 @@ func (s *server) warnOfExposure(address net.Addr) {
 		return
 	}
 	if s.cfg.registration == registrationOpen {
-		s.log.Warn("registration open to anyone who reaches this address: see CAIRN_REGISTRATION", "address", address.String())
+		s.log.Warn("registration open to anyone who reaches this address: see CAIRN_REGISTRATION",
+			"address", address.String())
 	}
 	if s.certificate == nil {
-		s.log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY", "address", address.String())
+		s.log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY",
+			"address", address.String())
 	}
 }
 
@@ -303,7 +305,7 @@ func (s *server) notify(state string) {
 	}
 }
 
-// sendHeartbeats extends this instance's lease until ctx ends, and reads the key file again on SIGHUP.
+// sendHeartbeats extends this instance's lease until ctx ends. On SIGHUP it reads the key file.
 func (s *server) sendHeartbeats(ctx context.Context) {
 	for tick := time.Tick(s.life / 3); ; {
 		work := func(ctx context.Context) error {
@@ -320,7 +322,7 @@ func (s *server) sendHeartbeats(ctx context.Context) {
 	}
 }
 
-// runMaintenance seals the audit log every second and deletes expired rows every minute until ctx ends.
+// runMaintenance seals the audit log each second and sweeps each minute, until ctx ends.
 func (s *server) runMaintenance(ctx context.Context) {
 	sealTick, sweepTick := time.Tick(time.Second), time.Tick(time.Minute)
 	for {
@@ -337,9 +339,10 @@ func (s *server) runMaintenance(ctx context.Context) {
 	}
 }
 
-// runBounded runs work with a time limit. It logs a failure, unless the log already says that the database
-// is unreachable.
-func (s *server) runBounded(ctx context.Context, failure string, limit time.Duration, work func(context.Context) error) {
+// runBounded runs work with a time limit. It logs a failure, unless the log already says that the
+// database is unreachable.
+func (s *server) runBounded(ctx context.Context, failure string, limit time.Duration,
+	work func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := work(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) && !s.database.down.Load() {
@@ -347,7 +350,7 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// sealAudit seals what was added to the audit log, and logs the head for "cairn audit verify --head".
+// sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head".
 func (s *server) sealAudit(ctx context.Context) error {
 	for {
 		last, err := sealAudit(ctx, s.db, s.keys.Load().keys[0], s.sealed)
@@ -368,8 +371,8 @@ func (s *server) auditThrottled(ctx context.Context) error {
 	return audit(ctx, s.db, serviceActor(), "login.throttled", "", nil, map[string]int64{"attempts": n})
 }
 
-// reloadKeys replaces the keyring by a changed key file, unless that is malformed or other instances do not
-// know its keys.
+// reloadKeys replaces the keyring by a changed key file, unless that is malformed or other
+// instances do not know its keys.
 func (s *server) reloadKeys(ctx context.Context) error {
 	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
 	if err == nil {
@@ -381,13 +384,14 @@ func (s *server) reloadKeys(ctx context.Context) error {
 	s.keys.Store(keys)
 	s.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
 	if s.cfg.keysAreCredential() {
-		s.log.Warn("key file is systemd's copy from the start of the service: restart the service to load a later change")
+		s.log.Warn("key file is systemd's copy from the start of the service: " +
+			"restart the service to load a later change")
 	}
 	return nil
 }
 
-// withOwnDatabase locks the state directory against a second service and runs do on the database that the
-// settings name, or on the private one, which it starts and stops.
+// withOwnDatabase locks the state directory against a second service and runs do on the database
+// that the settings name, or on the private one, which it starts and stops.
 func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) (err error) {
 	if cfg.databaseURL != "" {
 		lock, err := lockStateDir(cfg.stateDir)
@@ -410,8 +414,8 @@ func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error)
 	return connect(ctx, cfg, func(d *database) error { return do(d.pool) })
 }
 
-// connect runs do with a connection to the database that the settings name, or to the private one, which
-// must be running.
+// connect runs do with a connection to the database that the settings name, or to the private one,
+// which must be running.
 func connect(ctx context.Context, cfg config, do func(*database) error) error {
 	var poolConfig *pgxpool.Config
 	var err error

@@ -62,22 +62,22 @@ const messageReader = `
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed is true if the message was published for a role of the user u or for everybody,
-// and after u joined or for new users too.
+// messageWasAddressed is true if the message was published for a role of the user u or for
+// everybody, and after u joined or for new users too.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed is true if the user u sees the message now: it has not expired or been retracted.
+// messageAddressed is true if the user u sees the message now: not expired, not retracted.
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
 // messageIsCovered is true if the message is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
-// messageIsRead is true if the watermark covers the message or the user u has marked it. It looks up
-// the mark of each message: a join would take seconds while the statistics are out of date.
+// messageIsRead is true if the watermark covers the message or the user u has marked it. It looks
+// up the mark of each message: a join would take seconds while the statistics are out of date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -342,8 +342,8 @@ func audienceIDs(ctx context.Context, q querier, names *[]string) (ids []int64, 
 	return ids, nil
 }
 
-// placeMessage returns the time of publication of a message: the one wished for, but not before now,
-// and above every watermark even if the clock has stepped back. So no watermark covers a new message.
+// placeMessage returns the time of publication of a message: the one wished for, but not before
+// now, and above every watermark even if the clock has stepped back. So none covers it.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -506,11 +506,11 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
-// markAllRead marks the user's messages as read. With upTo it stops at that message, which must have
-// been addressed to the user, or else errNotAddressed. It raises the watermark to the newest message
-// that is more than a minute old and deletes the marks below. Newer messages get a mark each: the
-// transaction of an earlier one may still be open, and a watermark would cover that message unseen.
-// The watermark never goes down.
+// markAllRead marks the user's messages as read. With upTo it stops at that message, which must
+// have been addressed to the user, or else errNotAddressed. It raises the watermark to the newest
+// message that is more than a minute old and deletes the marks below. Newer messages get a mark
+// each: the transaction of an earlier one may still be open, and a watermark would cover that
+// message unseen. The watermark never goes down.
 func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
 	const shown = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	if upTo != nil {

@@ -12,19 +12,20 @@ import (
 	"time"
 )
 
-// publish makes a message and returns its id.
+// publish publishes a message and returns its id.
 func (c client) publish(title string) int {
 	c.t.Helper()
 	return c.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": title, "body": "text"}).number("id")
 }
 
+// unread returns the number of unread messages.
 func (c client) unread() int {
 	c.t.Helper()
 	n := c.must(200, "GET", "/api/v1/inbox/unread-count", nil).number("unread")
 	return n
 }
 
-// TestMessages: create, query, read, count, each reader by himself.
+// TestMessages: messages are created, listed, read and counted, for each reader separately.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -47,7 +48,7 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%s: %d unread, want 2", path, n)
 		}
 	}
-	// Twice is once, by either path.
+	// A message that is marked twice, by either path, is read once.
 	author.must(204, "POST", fmt.Sprintf("/api/v1/system-messages/%d/read", first), nil)
 	author.must(204, "POST", fmt.Sprintf("/api/v1/inbox/%d/read", first), nil)
 	if n := author.unread(); n != 1 {
@@ -60,7 +61,7 @@ func TestMessages(t *testing.T) {
 	if len(inbox) != 2 || int(inbox[0]["id"].(float64)) != second || inbox[0]["read"] != false {
 		t.Errorf("inbox: %v", inbox)
 	}
-	// Messages of more than a minute ago are under the watermark.
+	// Messages older than a minute are read by the watermark.
 	ts.exec(`UPDATE system_messages SET publish_at = publish_at - interval '1 hour'`)
 	ts.exec(`UPDATE users SET created_at = created_at - interval '2 hours'`)
 	reader.must(204, "POST", "/api/v1/inbox/read-all", nil)
@@ -89,7 +90,7 @@ func TestMessages(t *testing.T) {
 	reader.refused(403, "permission_missing", "GET", location, nil)
 }
 
-// TestMessagesBeforeJoining: who joins later does not find old announcements unread.
+// TestMessagesBeforeJoining: a user who joins later does not find old messages unread.
 func TestMessagesBeforeJoining(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -112,7 +113,7 @@ func TestMessagesBeforeJoining(t *testing.T) {
 	}
 }
 
-// TestParallelMarks: many marks of one message are one, and the count falls by one.
+// TestParallelMarks: many simultaneous marks of one message count as one.
 func TestParallelMarks(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -129,8 +130,8 @@ func TestParallelMarks(t *testing.T) {
 	}
 }
 
-// TestReadAllRacesPublication: a message that commits after a read-all is unread, though it was begun before, and
-// though another that is shown later was read; so is one beyond what the reader claims to have seen.
+// TestReadAllRacesPublication: a message that commits after a read-all is unread, even if it was begun before, and even
+// if a message above it was read. Messages newer than up_to stay unread too.
 func TestReadAllRacesPublication(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -163,14 +164,14 @@ func TestReadAllRacesPublication(t *testing.T) {
 	if n := other.unread(); n != 2 {
 		t.Errorf("%d unread, want those after the one shown", n)
 	}
-	// The same for messages that are old enough for the watermark.
+	// The same holds for messages that are old enough for the watermark.
 	ts.exec(`UPDATE system_messages SET publish_at = publish_at - interval '1 hour'`)
 	other.must(204, "POST", "/api/v1/inbox/read-all", map[string]int{"up_to": before})
 	if n := other.unread(); n != 2 {
 		t.Errorf("%d unread, want those after the one shown", n)
 	}
 
-	// The clock has stepped back by an hour: what is published now lies above the watermark all the same.
+	// The clock has stepped back by an hour. A message that is published now still lies above the watermark.
 	other.must(204, "POST", "/api/v1/inbox/read-all", nil)
 	ts.exec(`UPDATE system_messages SET publish_at = publish_at + interval '2 hours'`)
 	ts.exec(`UPDATE system_message_watermarks SET publish_at = publish_at + interval '2 hours'`)
@@ -182,7 +183,7 @@ func TestReadAllRacesPublication(t *testing.T) {
 	}
 }
 
-// TestBadMessages: what is wrong with a message is told by its field, and nothing is stored.
+// TestBadMessages: the answer to a bad message names the wrong field, and nothing is stored.
 func TestBadMessages(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -248,7 +249,7 @@ func TestBadMessages(t *testing.T) {
 	}
 }
 
-// modelMessage is a message as the model of TestMessageModel has it.
+// modelMessage is a message in the model of TestMessageModel.
 type modelMessage struct {
 	roles               []string // nil: everybody
 	newUsers, retracted bool
@@ -257,7 +258,7 @@ type modelMessage struct {
 	severity            string
 }
 
-// modelUser is a reader as the model has it.
+// modelUser is a reader in the model.
 type modelUser struct {
 	client
 	id     string
@@ -267,237 +268,321 @@ type modelUser struct {
 	read   map[int]bool
 }
 
-// TestMessageModel is a random walk beside a plain model in memory: users join, get and lose roles, messages are
-// published, scheduled, changed, retracted and read, and the clock steps (by moving every time in the database the
-// other way). After each step list, count and read state of every user agree with the model.
-func TestMessageModel(t *testing.T) {
-	t.Parallel()
-	steps := soakOr(10_000, 500)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
-	ts := startServer(t, nil)
-	author := ts.signIn("author", adminSystemMessage)
-	messages, users := map[int]*modelMessage{}, []*modelUser{}
-	roles := []string{"red", "green", "blue"}
-	ts.exec(`INSERT INTO roles (name) SELECT unnest($1::text[])`, roles)
-	timeOf := func(query string, args ...any) (at time.Time) {
-		t.Helper()
-		if err := ts.db.QueryRow(context.Background(), query, args...).Scan(&at); err != nil {
-			t.Fatal(err)
-		}
-		return at
+// messageModel is a plain model of all messages and readers in memory, beside the service.
+type messageModel struct {
+	*testServer
+	random   *rand.Rand
+	author   client
+	messages map[int]*modelMessage
+	users    []*modelUser
+	step     int
+}
+
+// modelRoles returns the roles that users of the model get and lose.
+func modelRoles() []string { return []string{"red", "green", "blue"} }
+
+// timeOf reads a time from the database.
+func (m *messageModel) timeOf(query string, args ...any) (at time.Time) {
+	m.t.Helper()
+	if err := m.db.QueryRow(context.Background(), query, args...).Scan(&at); err != nil {
+		m.t.Fatal(err)
 	}
-	now := func() time.Time { return timeOf(`SELECT clock_timestamp()`) }
-	after := func(a, b int) bool { // in the order of the inbox
-		if messages[a].publish.Equal(messages[b].publish) {
-			return a > b
-		}
-		return messages[a].publish.After(messages[b].publish)
+	return at
+}
+
+// clock returns the time in the database.
+func (m *messageModel) clock() time.Time { return m.timeOf(`SELECT clock_timestamp()`) }
+
+// ids returns the ids of all messages in order.
+func (m *messageModel) ids() []int { return slices.Sorted(maps.Keys(m.messages)) }
+
+// anyID returns the id of some message.
+func (m *messageModel) anyID() int {
+	list := m.ids()
+	return list[m.random.IntN(len(list))]
+}
+
+// anyUser returns some user.
+func (m *messageModel) anyUser() *modelUser { return m.users[m.random.IntN(len(m.users))] }
+
+// someRoles returns nil, or some roles, red among them.
+func (m *messageModel) someRoles() []string {
+	if m.random.IntN(2) == 0 {
+		return nil
 	}
-	forHim := func(u *modelUser, id int, at time.Time) bool {
-		m := messages[id]
-		for_ := m.roles == nil || slices.ContainsFunc(m.roles, func(role string) bool { return u.roles[role] })
-		return for_ && !m.publish.After(at) && (m.newUsers || m.publish.After(u.joined))
+	return slices.DeleteFunc(modelRoles(), func(role string) bool { return m.random.IntN(2) == 0 && role != "red" })
+}
+
+// after reports whether message a is newer than b in the order of the inbox.
+func (m *messageModel) after(a, b int) bool {
+	if m.messages[a].publish.Equal(m.messages[b].publish) {
+		return a > b
 	}
-	there := func(u *modelUser, id int, at time.Time) bool {
-		m := messages[id]
-		return forHim(u, id, at) && !m.retracted && (m.expires == nil || m.expires.After(at))
+	return m.messages[a].publish.After(m.messages[b].publish)
+}
+
+// addressed reports whether a message is, or was, shown to the user.
+func (m *messageModel) addressed(u *modelUser, id int, at time.Time) bool {
+	message := m.messages[id]
+	hasRole := message.roles == nil || slices.ContainsFunc(message.roles, func(role string) bool { return u.roles[role] })
+	return hasRole && !message.publish.After(at) && (message.newUsers || message.publish.After(u.joined))
+}
+
+// shown reports whether a message is in the inbox of the user.
+func (m *messageModel) shown(u *modelUser, id int, at time.Time) bool {
+	message := m.messages[id]
+	return m.addressed(u, id, at) && !message.retracted && (message.expires == nil || message.expires.After(at))
+}
+
+// isRead reports whether the user has read a message.
+func (m *messageModel) isRead(u *modelUser, id int) bool {
+	return u.read[id] || u.mark != nil && !m.after(id, *u.mark)
+}
+
+// stepClock moves the clock forward, by moving every time in the database and in the model back.
+func (m *messageModel) stepClock(by time.Duration) {
+	for _, statement := range []string{
+		`UPDATE system_messages SET publish_at = publish_at - $1::interval, expires_at = expires_at - $1::interval`,
+		`UPDATE system_message_watermarks SET publish_at = publish_at - $1::interval`,
+		`UPDATE users SET created_at = created_at - $1::interval`,
+	} {
+		m.exec(statement, by)
 	}
-	isRead := func(u *modelUser, id int) bool {
-		return u.read[id] || u.mark != nil && !after(id, *u.mark)
-	}
-	pickRoles := func() []string {
-		if random.IntN(2) == 0 {
-			return nil
-		}
-		return slices.DeleteFunc(slices.Clone(roles), func(role string) bool { return random.IntN(2) == 0 && role != "red" })
-	}
-	soon := func() time.Time { return now().Add(time.Duration(random.IntN(7200)-1200) * time.Second) }
-	ids := func() []int { return slices.Sorted(maps.Keys(messages)) }
-	shift := func(step time.Duration) {
-		for _, statement := range []string{
-			`UPDATE system_messages SET publish_at = publish_at - $1::interval, expires_at = expires_at - $1::interval`,
-			`UPDATE system_message_watermarks SET publish_at = publish_at - $1::interval`,
-			`UPDATE users SET created_at = created_at - $1::interval`,
-		} {
-			ts.exec(statement, step)
-		}
-		for _, m := range messages {
-			m.publish = m.publish.Add(-step)
-			if m.expires != nil {
-				m.expires = new(m.expires.Add(-step))
-			}
-		}
-		for _, u := range users {
-			u.joined = u.joined.Add(-step)
+	for _, message := range m.messages {
+		message.publish = message.publish.Add(-by)
+		if message.expires != nil {
+			message.expires = new(message.expires.Add(-by))
 		}
 	}
-	// near says whether a message is about to change its state by itself, which would make a race of the next step.
-	near := func() bool {
-		at := now()
-		soon := func(then time.Time) bool { return then.After(at) && then.Before(at.Add(500*time.Millisecond)) }
-		for _, m := range messages {
-			if soon(m.publish) || soon(m.publish.Add(time.Minute)) || m.expires != nil && soon(*m.expires) {
-				return true
-			}
-		}
-		return false
+	for _, u := range m.users {
+		u.joined = u.joined.Add(-by)
 	}
-	for step := range steps {
-		for near() {
-			shift(time.Second)
+}
+
+// isNear reports whether a message is about to appear, to fall under the watermark or to expire. The next step would race
+// with that.
+func (m *messageModel) isNear() bool {
+	at := m.clock()
+	soon := func(then time.Time) bool { return then.After(at) && then.Before(at.Add(500*time.Millisecond)) }
+	for _, message := range m.messages {
+		if soon(message.publish) || soon(message.publish.Add(time.Minute)) || message.expires != nil && soon(*message.expires) {
+			return true
 		}
-		for _, id := range ids()[:max(0, len(messages)-200)] { // so that a long walk stays fast
-			if !slices.ContainsFunc(users, func(u *modelUser) bool { return u.mark != nil && *u.mark == id }) {
-				ts.exec(`DELETE FROM system_messages WHERE id = $1`, id)
-				delete(messages, id)
-			}
-		}
-		did := ""
-		switch what := random.IntN(12); {
-		case len(users) < 2 || what == 0 && len(users) < 6: // somebody joins
-			name := fmt.Sprint("user", step)
-			id := ts.addUser(name)
-			ts.exec(`DELETE FROM user_roles WHERE user_id = $1`, id)
-			c, _ := ts.client().login(name, testPassword)
-			users = append(users, &modelUser{client: c, id: id, joined: timeOf(`SELECT created_at FROM users WHERE id = $1`, id), roles: map[string]bool{}, read: map[int]bool{}})
-			did = "join"
-		case what == 1: // roles change
-			u := users[random.IntN(len(users))]
-			list := pickRoles()
-			ts.exec(`DELETE FROM user_roles WHERE user_id = $1`, u.id)
-			ts.exec(`INSERT INTO user_roles SELECT $1, id FROM roles WHERE name = ANY ($2)`, u.id, list)
-			clear(u.roles)
-			for _, role := range list {
-				u.roles[role] = true
-			}
-			did = fmt.Sprint("roles ", list)
-		case what <= 4 || len(messages) == 0: // publish
-			m := &modelMessage{roles: pickRoles(), newUsers: random.IntN(3) == 0, severity: []string{"info", "warning", "critical"}[random.IntN(3)]}
-			body := map[string]any{"title": fmt.Sprint("message ", step), "body": "b", "severity": m.severity, "roles": m.roles, "include_new_users": m.newUsers}
-			if random.IntN(2) == 0 {
-				body["publish_at"] = soon()
-			}
-			if random.IntN(3) == 0 {
-				expires := now().Add(time.Duration(7200+random.IntN(7200)) * time.Second)
-				m.expires, body["expires_at"] = &expires, expires
-			}
-			a := author.must(201, "POST", "/api/v1/system-messages", body)
-			id := a.number("id")
-			m.publish = timeOf(`SELECT publish_at FROM system_messages WHERE id = $1`, id)
-			messages[id] = m
-			did = fmt.Sprint("publish ", id, " ", body)
-		case what == 5: // edit
-			list := ids()
-			id := list[random.IntN(len(list))]
-			m := messages[id]
-			newUsers, list2 := random.IntN(2) == 0, pickRoles()
-			expires := m.publish.Add(time.Duration(1+random.IntN(14400)) * time.Second)
-			body := map[string]any{"include_new_users": newUsers, "roles": list2, "expires_at": expires}
-			if random.IntN(3) == 0 {
-				body["expires_at"] = nil
-			}
-			a := author.do("PATCH", fmt.Sprintf("/api/v1/system-messages/%d", id), body)
-			if m.retracted != (a.status == 409) || a.status != 200 && a.status != 409 {
-				t.Fatalf("step %d: edit: %d %s", step, a.status, a.body)
-			}
-			if a.status == 200 {
-				m.newUsers, m.roles, m.expires = newUsers, list2, &expires
-				if body["expires_at"] == nil {
-					m.expires = nil
-				}
-			}
-			did = fmt.Sprint("edit ", id, " ", body)
-		case what == 6: // retract
-			list := ids()
-			id := list[random.IntN(len(list))]
-			author.must(204, "DELETE", fmt.Sprintf("/api/v1/system-messages/%d", id), nil)
-			messages[id].retracted = true
-			did = fmt.Sprint("retract ", id)
-		case what <= 8: // read one or several
-			u := users[random.IntN(len(users))]
-			at := now()
-			list := slices.DeleteFunc(ids(), func(int) bool { return random.IntN(3) > 0 })
-			if len(list) == 0 {
-				continue
-			}
-			all := !slices.ContainsFunc(list, func(id int) bool { return !there(u, id, at) })
-			a := u.do("POST", "/api/v1/inbox/read", map[string]any{"ids": list})
-			if all != (a.status == 204) || a.status != 204 && a.status != 404 {
-				t.Fatalf("step %d: read %v: %d %s", step, list, a.status, a.body)
-			}
-			for _, id := range list {
-				if all {
-					u.read[id] = true
-				}
-			}
-			did = fmt.Sprint("read ", list)
-		case what == 9: // read all, or all up to one
-			u := users[random.IntN(len(users))]
-			at := now()
-			var body any
-			upTo := 0
-			if random.IntN(2) == 0 {
-				list := ids()
-				upTo = list[random.IntN(len(list))]
-				body = map[string]int{"up_to": upTo}
-			}
-			if upTo != 0 && !forHim(u, upTo, at) {
-				u.refused(404, "not_addressed", "POST", "/api/v1/inbox/read-all", body)
-				continue
-			}
-			u.must(204, "POST", "/api/v1/inbox/read-all", body)
-			for _, id := range ids() {
-				if !there(u, id, at) || upTo != 0 && after(id, upTo) {
-					continue
-				}
-				if m := messages[id]; m.publish.Before(at.Add(-time.Minute)) {
-					if u.mark == nil || after(id, *u.mark) {
-						u.mark = new(id)
-					}
-				} else {
-					u.read[id] = true
-				}
-			}
-			did = fmt.Sprint("read all up to ", upTo)
-		default: // the clock steps
-			by := time.Duration(random.IntN(3600)) * time.Second
-			shift(by)
-			did = fmt.Sprint("the clock steps by ", by)
-		}
-		at := now()
-		for _, u := range users {
-			var want []string
-			unread, bySeverity := 0, map[string]int{"info": 0, "warning": 0, "critical": 0}
-			list := slices.DeleteFunc(ids(), func(id int) bool { return !there(u, id, at) })
-			slices.SortFunc(list, func(a, b int) int {
-				if after(a, b) {
-					return -1
-				}
-				return 1
-			})
-			for _, id := range list {
-				want = append(want, fmt.Sprint(id, " ", isRead(u, id)))
-				if !isRead(u, id) {
-					unread++
-					bySeverity[messages[id].severity]++
-				}
-			}
-			var got []string
-			for _, item := range u.must(200, "GET", "/api/v1/inbox?limit=500", nil).items() {
-				got = append(got, fmt.Sprint(item["id"], " ", item["read"]))
-			}
-			n := len(u.must(200, "GET", "/api/v1/inbox?unread=true&limit=500", nil).items())
-			count := u.must(200, "GET", "/api/v1/inbox/unread-count", nil)
-			if !slices.Equal(got, want[:min(len(want), 500)]) || n != min(unread, 500) || count.number("unread") != unread || fmt.Sprint(count.json["by_severity"]) != fmt.Sprint(bySeverity) {
-				t.Fatalf("step %d: %s: list %v, want %v; %d unread listed, counted %s, want %d %v", step, did, got, want, n, count.body, unread, bySeverity)
-			}
+	}
+	return false
+}
+
+// forget deletes all but the last 200 messages, so that a long walk stays fast.
+func (m *messageModel) forget() {
+	for _, id := range m.ids()[:max(0, len(m.messages)-200)] {
+		if !slices.ContainsFunc(m.users, func(u *modelUser) bool { return u.mark != nil && *u.mark == id }) {
+			m.exec(`DELETE FROM system_messages WHERE id = $1`, id)
+			delete(m.messages, id)
 		}
 	}
 }
 
-// TestMessagePaging: the newest first, over several pages.
+// join adds a user.
+func (m *messageModel) join() string {
+	name := fmt.Sprint("user", m.step)
+	id := m.addUser(name)
+	m.exec(`DELETE FROM user_roles WHERE user_id = $1`, id)
+	c, _ := m.client().login(name, testPassword)
+	joined := m.timeOf(`SELECT created_at FROM users WHERE id = $1`, id)
+	m.users = append(m.users, &modelUser{client: c, id: id, joined: joined, roles: map[string]bool{}, read: map[int]bool{}})
+	return "join"
+}
+
+// changeRoles replaces the roles of a user.
+func (m *messageModel) changeRoles() string {
+	u, list := m.anyUser(), m.someRoles()
+	m.exec(`DELETE FROM user_roles WHERE user_id = $1`, u.id)
+	m.exec(`INSERT INTO user_roles SELECT $1, id FROM roles WHERE name = ANY ($2)`, u.id, list)
+	clear(u.roles)
+	for _, role := range list {
+		u.roles[role] = true
+	}
+	return fmt.Sprint("roles ", list)
+}
+
+// publish publishes or schedules a message.
+func (m *messageModel) publish() string {
+	severity := []string{"info", "warning", "critical"}[m.random.IntN(3)]
+	message := &modelMessage{roles: m.someRoles(), newUsers: m.random.IntN(3) == 0, severity: severity}
+	body := map[string]any{"title": fmt.Sprint("message ", m.step), "body": "b", "severity": severity, "roles": message.roles,
+		"include_new_users": message.newUsers}
+	if m.random.IntN(2) == 0 {
+		body["publish_at"] = m.clock().Add(time.Duration(m.random.IntN(7200)-1200) * time.Second)
+	}
+	if m.random.IntN(3) == 0 {
+		expires := m.clock().Add(time.Duration(7200+m.random.IntN(7200)) * time.Second)
+		message.expires, body["expires_at"] = &expires, expires
+	}
+	id := m.author.must(201, "POST", "/api/v1/system-messages", body).number("id")
+	message.publish = m.timeOf(`SELECT publish_at FROM system_messages WHERE id = $1`, id)
+	m.messages[id] = message
+	return fmt.Sprint("publish ", id, " ", body)
+}
+
+// edit changes the readers and the end of a message. A retracted one cannot be changed.
+func (m *messageModel) edit() string {
+	id := m.anyID()
+	message := m.messages[id]
+	newUsers, roles := m.random.IntN(2) == 0, m.someRoles()
+	expires := new(message.publish.Add(time.Duration(1+m.random.IntN(14400)) * time.Second))
+	if m.random.IntN(3) == 0 {
+		expires = nil
+	}
+	body := map[string]any{"include_new_users": newUsers, "roles": roles, "expires_at": expires}
+	a := m.author.do("PATCH", fmt.Sprintf("/api/v1/system-messages/%d", id), body)
+	if message.retracted != (a.status == 409) || a.status != 200 && a.status != 409 {
+		m.t.Fatalf("step %d: edit: %d %s", m.step, a.status, a.body)
+	}
+	if a.status == 200 {
+		message.newUsers, message.roles, message.expires = newUsers, roles, expires
+	}
+	return fmt.Sprint("edit ", id, " ", body)
+}
+
+// retract retracts a message.
+func (m *messageModel) retract() string {
+	id := m.anyID()
+	m.author.must(204, "DELETE", fmt.Sprintf("/api/v1/system-messages/%d", id), nil)
+	m.messages[id].retracted = true
+	return fmt.Sprint("retract ", id)
+}
+
+// read marks some messages as read: all of them or, if one is not shown to the user, none.
+func (m *messageModel) read() string {
+	u, at := m.anyUser(), m.clock()
+	list := slices.DeleteFunc(m.ids(), func(int) bool { return m.random.IntN(3) > 0 })
+	if len(list) == 0 {
+		return "read nothing"
+	}
+	all := !slices.ContainsFunc(list, func(id int) bool { return !m.shown(u, id, at) })
+	a := u.do("POST", "/api/v1/inbox/read", map[string]any{"ids": list})
+	if all != (a.status == 204) || a.status != 204 && a.status != 404 {
+		m.t.Fatalf("step %d: read %v: %d %s", m.step, list, a.status, a.body)
+	}
+	for _, id := range list {
+		if all {
+			u.read[id] = true
+		}
+	}
+	return fmt.Sprint("read ", list)
+}
+
+// readAll marks all messages as read, or all up to one. Those of the last minute are marked one by one, older ones by the
+// watermark.
+func (m *messageModel) readAll() string {
+	u, at := m.anyUser(), m.clock()
+	var body any
+	upTo := 0
+	if m.random.IntN(2) == 0 {
+		upTo = m.anyID()
+		body = map[string]int{"up_to": upTo}
+	}
+	did := fmt.Sprint("read all up to ", upTo)
+	if upTo != 0 && !m.addressed(u, upTo, at) {
+		u.refused(404, "not_addressed", "POST", "/api/v1/inbox/read-all", body)
+		return did
+	}
+	u.must(204, "POST", "/api/v1/inbox/read-all", body)
+	for _, id := range m.ids() {
+		if !m.shown(u, id, at) || upTo != 0 && m.after(id, upTo) {
+			continue
+		}
+		if !m.messages[id].publish.Before(at.Add(-time.Minute)) {
+			u.read[id] = true
+		} else if u.mark == nil || m.after(id, *u.mark) {
+			u.mark = new(id)
+		}
+	}
+	return did
+}
+
+// act does one thing in the service and in the model, and tells what.
+func (m *messageModel) act() string {
+	switch what := m.random.IntN(12); {
+	case len(m.users) < 2 || what == 0 && len(m.users) < 6:
+		return m.join()
+	case what == 1:
+		return m.changeRoles()
+	case what <= 4 || len(m.messages) == 0:
+		return m.publish()
+	case what == 5:
+		return m.edit()
+	case what == 6:
+		return m.retract()
+	case what <= 8:
+		return m.read()
+	case what == 9:
+		return m.readAll()
+	}
+	by := time.Duration(m.random.IntN(3600)) * time.Second
+	m.stepClock(by)
+	return fmt.Sprint("the clock steps by ", by)
+}
+
+// compare compares the inbox and the counts of a user with the model.
+func (m *messageModel) compare(u *modelUser, did string) {
+	m.t.Helper()
+	at := m.clock()
+	list := slices.DeleteFunc(m.ids(), func(id int) bool { return !m.shown(u, id, at) })
+	slices.SortFunc(list, func(a, b int) int {
+		if m.after(a, b) {
+			return -1
+		}
+		return 1
+	})
+	var want, got []string
+	unread, bySeverity := 0, map[string]int{"info": 0, "warning": 0, "critical": 0}
+	for _, id := range list {
+		want = append(want, fmt.Sprint(id, " ", m.isRead(u, id)))
+		if !m.isRead(u, id) {
+			unread++
+			bySeverity[m.messages[id].severity]++
+		}
+	}
+	for _, item := range u.must(200, "GET", "/api/v1/inbox?limit=500", nil).items() {
+		got = append(got, fmt.Sprint(item["id"], " ", item["read"]))
+	}
+	if !slices.Equal(got, want[:min(len(want), 500)]) {
+		m.t.Fatalf("step %d: %s: the inbox is %v, want %v", m.step, did, got, want)
+	}
+	if n := len(u.must(200, "GET", "/api/v1/inbox?unread=true&limit=500", nil).items()); n != min(unread, 500) {
+		m.t.Fatalf("step %d: %s: %d unread messages are listed, want %d", m.step, did, n, unread)
+	}
+	count := u.must(200, "GET", "/api/v1/inbox/unread-count", nil)
+	if count.number("unread") != unread || fmt.Sprint(count.json["by_severity"]) != fmt.Sprint(bySeverity) {
+		m.t.Fatalf("step %d: %s: counted %s, want %d %v", m.step, did, count.body, unread, bySeverity)
+	}
+}
+
+// TestMessageModel is a random walk beside a model: users join, get and lose roles, messages are published, scheduled,
+// changed, retracted and read, and the clock steps. After each step the inbox and the counts of every user agree with
+// the model.
+func TestMessageModel(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	ts := startServer(t, nil)
+	m := &messageModel{testServer: ts, random: rand.New(rand.NewPCG(seed, 1)), author: ts.signIn("author", adminSystemMessage),
+		messages: map[int]*modelMessage{}}
+	ts.exec(`INSERT INTO roles (name) SELECT unnest($1::text[])`, modelRoles())
+	for m.step = range soakOr(10_000, 500) {
+		for m.isNear() {
+			m.stepClock(time.Second)
+		}
+		m.forget()
+		did := m.act()
+		for _, u := range m.users {
+			m.compare(u, did)
+		}
+	}
+}
+
+// TestMessagePaging: lists have the newest message first, over several pages.
 func TestMessagePaging(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ownPostgres is a PostgreSQL server that a test may do to as it likes.
+// ownPostgres is a PostgreSQL server of one test, which may stop, freeze or kill it.
 type ownPostgres struct {
 	t        *testing.T
 	programs string
@@ -104,7 +104,7 @@ func (p *ownPostgres) start() {
 	p.t.Fatalf("PostgreSQL does not start\n%s", log.String())
 }
 
-// processState is what the system tells of a process: "T" where it is stopped, "" where there is none.
+// processState returns the state of a process in /proc: "T" if it is stopped, "" if there is no such process.
 func processState(stat string) (pid, parent int, state string) {
 	text, _ := os.ReadFile(stat)
 	var name string
@@ -129,7 +129,7 @@ func (p *ownPostgres) signal(signal syscall.Signal) {
 	syscall.Kill(server, signal)
 }
 
-// kill is kill -9 of the whole server.
+// kill kills all processes of the server with SIGKILL.
 func (p *ownPostgres) kill() {
 	if p.cmd != nil {
 		p.signal(syscall.SIGKILL)
@@ -155,7 +155,7 @@ func (p *ownPostgres) sql(database string, statements ...string) {
 	}
 }
 
-// startOwnPostgres starts a server with a database cairn. It keeps what it has said is committed.
+// startOwnPostgres starts a server with a database cairn. Unlike the one of the suite it loses no commit in a crash.
 func startOwnPostgres(t *testing.T, settings ...string) *ownPostgres {
 	t.Helper()
 	p := newOwnPostgres(t, "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
@@ -170,7 +170,7 @@ func startOwnPostgres(t *testing.T, settings ...string) *ownPostgres {
 	return p
 }
 
-// writers change things as fast as they can, and remember what was acknowledged.
+// writers publish messages as fast as they can, and remember which were acknowledged.
 type writers struct {
 	mu       sync.Mutex
 	acked    []string
@@ -212,7 +212,7 @@ func startWriters(c client) *writers {
 	return w
 }
 
-// count is how many changes were acknowledged, and how many requests refused.
+// count returns the numbers of acknowledged changes and of refused requests.
 func (w *writers) count() (acked, refused int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -283,7 +283,7 @@ func TestDatabaseKilled(t *testing.T) {
 	t.Logf("it worked fully again at most %v after the database", slowest)
 }
 
-// TestDatabaseFrozen: while the database keeps its connections and says nothing no request hangs.
+// TestDatabaseFrozen: while the database is frozen, with its connections open, no request hangs.
 func TestDatabaseFrozen(t *testing.T) {
 	t.Parallel()
 	p := startOwnPostgres(t)
@@ -320,8 +320,8 @@ func TestDatabaseFrozen(t *testing.T) {
 	t.Logf("the slowest answer took %v", slowest)
 }
 
-// TestFailover: the primary dies, its synchronous standby is promoted, and nothing that was acknowledged is lost.
-// A user who was disabled meanwhile gets in no more.
+// TestFailover: the primary dies, its synchronous standby is promoted, and no acknowledged change is lost. A user who is
+// disabled on the new primary is refused.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	primary := startOwnPostgres(t, "synchronous_standby_names = '*'", "synchronous_commit = local") // until there is a standby
@@ -374,8 +374,8 @@ func TestDemotedPrimary(t *testing.T) {
 	})
 }
 
-// TestRefusedConnectionIsAnAnswer: a database that refuses a new connection of the service's own is not unreachable, and
-// connections that work stay.
+// TestRefusedConnectionIsAnAnswer: a database that refuses a new connection does not count as unreachable, and working
+// connections stay open.
 func TestRefusedConnectionIsAnAnswer(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

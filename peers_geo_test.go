@@ -19,26 +19,9 @@ import (
 	"testing"
 )
 
-// corpusDataset analyses the corpus of elevation files, or the sample files where there is none.
-func corpusDataset(t *testing.T) (ts *testServer, c client, dataset string) {
-	t.Helper()
-	directory, err := filepath.Abs(corpusDir(t))
-	if corpusDir(t) == "" {
-		directory, err = filepath.Abs("testdata/elevation")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ts = startServer(t, nil, "CAIRN_DATASETS_DIR="+filepath.Dir(directory))
-	c = ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
-	dataset = ts.addDataset(c, "corpus", filepath.Base(directory))
-	c.analyze(dataset, nil)
-	return ts, c, dataset
-}
-
 // TestPeerOGR has GDAL read the footprints over HTTP, with an API token as the password.
 func TestPeerOGR(t *testing.T) {
-	ts, c, dataset := corpusDataset(t)
+	ts, c, dataset := analyzeCorpus(t, makeCorpus(t))
 	token := ts.addToken("ada", "gdal", datasetRead).token
 	files := c.must(200, "GET", dataset, nil).json["files"].(map[string]any)
 	var all collection
@@ -81,7 +64,7 @@ func TestPeerOGR(t *testing.T) {
 	}
 }
 
-// TestPeerSVG has librsvg draw the picture: tiles are coloured where they lie, and only there, and their gap is empty.
+// TestPeerSVG has librsvg draw the picture: it is coloured where tiles lie and nowhere else.
 func TestPeerSVG(t *testing.T) {
 	ts := startServer(t, nil)
 	c := ts.signIn("ada", datasetRead)
@@ -103,7 +86,7 @@ func TestPeerSVG(t *testing.T) {
 		}
 		return picture
 	}
-	coloured := func(picture image.Image, x, y int) bool { // green against red: files are, lines and paper are not
+	coloured := func(picture image.Image, x, y int) bool { // files are green, lines and paper are not
 		c := color.NRGBAModel.Convert(picture.At(x, y)).(color.NRGBA)
 		return int(c.G)-int(c.R) > 40
 	}

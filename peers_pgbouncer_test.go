@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// startPgBouncer starts PgBouncer in transaction mode before a server, with fewer connections than its clients have, and
-// returns the URL of the database cairn through it.
+// startPgBouncer starts PgBouncer in transaction mode in front of a server. It has fewer connections to the server than
+// clients have to it. startPgBouncer returns the URL of the database cairn through it.
 func startPgBouncer(t *testing.T, p *ownPostgres) string {
 	t.Helper()
 	dir := filepath.Join(p.dir, "bouncer")
@@ -68,7 +68,7 @@ func TestPeerPgBouncer(t *testing.T) {
 	p := startOwnPostgres(t)
 	url := startPgBouncer(t, p)
 	one, two := startTwoServers(t, "CAIRN_DATABASE_URL="+url, "CAIRN_REGISTRATION=open", "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
-	for i := range 40 { // as many transactions as it takes to change sessions again and again
+	for i := range 40 { // enough transactions to change the session of the database again and again
 		name := fmt.Sprintf("user%d", i)
 		first, other := one, two
 		if i%2 == 1 {

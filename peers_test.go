@@ -18,8 +18,7 @@ import (
 	"testing"
 )
 
-// TestPeerNginx runs a real nginx with the README's very snippets between a client and a program that
-// knows nothing of tokens.
+// TestPeerNginx runs nginx, with the snippets of the README, between a client and a program that knows nothing of tokens.
 func TestPeerNginx(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -95,10 +94,10 @@ func TestPeerNginx(t *testing.T) {
 	}
 	got := through(web.as(c.token), "X-Cairn-User: admin", "X-Cairn-Roles: admin", "Cookie: a=1; __Host-cairn_refresh=secret; b=2")
 	if got.Get("X-Cairn-User") != "ada" || got.Get("X-Cairn-Roles") != "only-ada" || len(got.Values("X-Cairn-User")) != 1 {
-		t.Errorf("who: %v", got)
+		t.Errorf("the user is wrong: %v", got)
 	}
 	if got.Get("Authorization") != "" || strings.Contains(fmt.Sprint(got), "secret") || got.Get("Cookie") != "a=1; b=2" {
-		t.Errorf("what must not get through: %v", got)
+		t.Errorf("secrets or forged headers got through: %v", got)
 	}
 	if got = through(web.as(c.token), "Cookie: __Host-cairn_refresh=secret"); got.Get("Cookie") != "" {
 		t.Errorf("our cookie alone: %v", got)

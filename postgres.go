@@ -49,8 +49,8 @@ cairn  "root"   cairn
 cairn  "%[1]s"  postgres
 `
 
-// privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a second
-// service away. Linux shuts the server down when Cairn ends, however that happens.
+// privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a
+// second service away. Linux shuts the server down when Cairn ends, however that happens.
 //
 // The server listens only on a socket in the data directory, which has mode 0700. Peer
 // authentication admits the OS user of the server, and root as the owner of the database, who is
@@ -398,7 +398,8 @@ func (c cluster) create(ctx context.Context) error {
 	defer folder.Close()
 	unfinished := unfinishedPrefix + rand.Text()
 	defer folder.RemoveAll(unfinished)
-	if err := errors.Join(folder.Mkdir(unfinished, 0o700), folder.Lchown(unfinished, int(c.account.uid), -1)); err != nil {
+	err = errors.Join(folder.Mkdir(unfinished, 0o700), folder.Lchown(unfinished, int(c.account.uid), -1))
+	if err != nil {
 		return err
 	}
 	path := filepath.Join(c.folder, unfinished)

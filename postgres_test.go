@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	osuser "os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,33 +22,30 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// privatePostgresHelperEnv names the state directory to a re-executed test
-// binary that plays a Cairn to be killed.
+// privatePostgresHelperEnv names the state directory to a process of this test binary that stands for a Cairn with a
+// private server. A test may kill it.
 const privatePostgresHelperEnv = "CAIRN_TEST_PRIVATE_POSTGRES"
 
-// TestPrivatePostgresHelper is no test: in a re-executed test binary it runs a
-// private server until its standard input ends or it is killed.
-func TestPrivatePostgresHelper(t *testing.T) {
-	stateDir := os.Getenv(privatePostgresHelperEnv)
-	if stateDir == "" {
-		return
+// servePrivatePostgres runs a private server until standard input ends, and returns the exit status of the process.
+func servePrivatePostgres() int {
+	p, err := startPrivatePostgres(context.Background(), os.Getenv(privatePostgresHelperEnv), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err == nil {
+		fmt.Println("private server runs")
+		io.Copy(io.Discard, os.Stdin)
+		err = p.stop()
 	}
-	p, err := startPrivatePostgres(context.Background(), stateDir, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
-		t.Fatal(err)
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
-	fmt.Println("private server runs")
-	io.Copy(io.Discard, os.Stdin)
-	if err := p.stop(); err != nil {
-		t.Fatal(err)
-	}
+	return 0
 }
 
-// startPrivatePostgresHelper re-executes the test binary as a Cairn with a
-// private server in stateDir, in an environment that is meant to mislead it.
+// startPrivatePostgresHelper starts servePrivatePostgres in a process of its own, in an environment that is meant to
+// mislead it.
 func startPrivatePostgresHelper(t *testing.T, stateDir string) (cmd *exec.Cmd, output *bufio.Scanner) {
 	t.Helper()
-	cmd = exec.Command(os.Args[0], "-test.run=^TestPrivatePostgresHelper$")
+	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), privatePostgresHelperEnv+"="+stateDir,
 		"PGHOST=/nowhere", "PGPORT=1", "PGUSER=nobody", "PGSERVICE=none", "PGOPTIONS=-c fsync=off", "PGDATA=/nowhere", "PGSSLMODE=verify-full")
 	cmd.Stderr = t.Output()
@@ -67,15 +63,14 @@ func startPrivatePostgresHelper(t *testing.T, stateDir string) (cmd *exec.Cmd, o
 	return cmd, bufio.NewScanner(stdout)
 }
 
-// killAndWait is kill -9 of a child of ours.
+// killAndWait kills a child process with SIGKILL and waits for its end.
 func killAndWait(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 }
 
-// newStateDir returns the path of a state directory that does not exist yet. The
-// user that root's server runs as can reach it. What still runs in it at the
-// end of the test is ended.
+// newStateDir returns the path of a state directory that does not exist yet. The user that root's server runs as can
+// reach it. A server that still runs in it at the end of the test is an error, and is ended.
 func newStateDir(t *testing.T) string {
 	t.Helper()
 	parent := ""
@@ -94,7 +89,7 @@ func newStateDir(t *testing.T) string {
 		if pid := postmasterPID(t, stateDir); pid > 0 && isProcess(pid) {
 			t.Errorf("server %d was left behind", pid)
 			_ = syscall.Kill(pid, syscall.SIGQUIT)
-			eventually(t, "it ends", func() error { return stillRuns(pid) })
+			waitFor(t, "its end", func() bool { return !isProcess(pid) })
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -103,8 +98,7 @@ func newStateDir(t *testing.T) string {
 	return stateDir
 }
 
-// mustStartPrivatePostgres starts a private server that is stopped with the test
-// at the latest.
+// mustStartPrivatePostgres starts a private server. It stops at the end of the test at the latest.
 func mustStartPrivatePostgres(t *testing.T, stateDir string) *privatePostgres {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -117,8 +111,8 @@ func mustStartPrivatePostgres(t *testing.T, stateDir string) *privatePostgres {
 	return p
 }
 
-// postmasterPID reads the process id of a state directory's server; 0 is none, or
-// one that is just being written.
+// postmasterPID returns the process id of a state directory's server. It is 0 if there is none, or if its file is being
+// written.
 func postmasterPID(t *testing.T, stateDir string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(stateDir, "postgres", "postmaster.pid"))
@@ -139,32 +133,7 @@ func isProcess(pid int) bool {
 	return err == nil && len(arguments) > 0
 }
 
-// stillRuns is an error as long as a process runs.
-func stillRuns(pid int) error {
-	if isProcess(pid) {
-		return fmt.Errorf("process %d still runs", pid)
-	}
-	return nil
-}
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, condition func() error) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		err := condition()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// dialPrivatePostgres connects as another process would that knows the state
-// directory only.
+// dialPrivatePostgres connects as another process does that knows just the state directory.
 func dialPrivatePostgres(t *testing.T, stateDir string) (*pgx.Conn, error) {
 	t.Helper()
 	config, closeDir, err := findPrivatePostgres(stateDir)
@@ -187,7 +156,7 @@ func execPrivatePostgres(t *testing.T, stateDir, statement string) error {
 	return err
 }
 
-// mustExecPrivatePostgres is execPrivatePostgres where it has to work.
+// mustExecPrivatePostgres is like execPrivatePostgres. An error ends the test.
 func mustExecPrivatePostgres(t *testing.T, stateDir, statement string) {
 	t.Helper()
 	if err := execPrivatePostgres(t, stateDir, statement); err != nil {
@@ -195,9 +164,11 @@ func mustExecPrivatePostgres(t *testing.T, stateDir, statement string) {
 	}
 }
 
-// onlySixIsThere is a statement that works when the table kept holds just 6.
+// onlySixIsThere is a statement that fails unless the table kept holds 6 and nothing else.
 const onlySixIsThere = `SELECT 1 / (CASE WHEN count(*) = 1 AND min(n) = 6 THEN 1 ELSE 0 END) FROM kept`
 
+// TestPrivatePostgres: the private server runs with safe settings as its own user, is found by other commands, is started
+// again after a crash, and is stopped with the service.
 func TestPrivatePostgres(t *testing.T) {
 	t.Parallel()
 	short := newStateDir(t)
@@ -245,7 +216,7 @@ func TestPrivatePostgres(t *testing.T) {
 	if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another cairn uses the state directory") {
 		t.Errorf("second start: %v", err)
 	}
-	mustExecPrivatePostgres(t, stateDir, onlySixIsThere) // which did the first one no harm
+	mustExecPrivatePostgres(t, stateDir, onlySixIsThere) // the first server still works
 
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
@@ -270,17 +241,16 @@ func TestPrivatePostgres(t *testing.T) {
 	if err := syscall.Kill(second, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server is started again", func() error {
-		if postmasterPID(t, stateDir) == second {
-			return errors.New("not yet")
-		}
-		return execPrivatePostgres(t, stateDir, onlySixIsThere)
+	waitFor(t, "the server to run again", func() bool {
+		return postmasterPID(t, stateDir) != second && execPrivatePostgres(t, stateDir, onlySixIsThere) == nil
 	})
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
+// TestPrivatePostgresEndsWithCairn: the private server ends when Cairn is killed. The next start works at once, and no
+// committed row is lost.
 func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -292,7 +262,7 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	mustExecPrivatePostgres(t, stateDir, "INSERT INTO kept VALUES (6)")
 	pid := postmasterPID(t, stateDir)
 	killAndWait(cairn)
-	eventually(t, "kill -9 of Cairn ends the server", func() error { return stillRuns(pid) })
+	waitFor(t, "the server to end after kill -9 of Cairn", func() bool { return !isProcess(pid) })
 
 	// A server starts at once after a kill, and is supervised and stopped.
 	cairn, output = startPrivatePostgresHelper(t, stateDir)
@@ -311,17 +281,14 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server is started again", func() error {
-		if postmasterPID(t, stateDir) == pid {
-			return errors.New("not yet")
-		}
-		return execPrivatePostgres(t, stateDir, onlySixIsThere)
+	waitFor(t, "the server to run again", func() bool {
+		return postmasterPID(t, stateDir) != pid && execPrivatePostgres(t, stateDir, onlySixIsThere) == nil
 	})
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
 
-	// kill -9 of both: the next start recovers what was committed.
+	// Both are killed with SIGKILL. The next start recovers what was committed.
 	cairn, output = startPrivatePostgresHelper(t, stateDir)
 	if !output.Scan() {
 		t.Fatal("the helper process did not start a server")
@@ -342,7 +309,7 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A server that is shutting down is waited for: here until a process of its own lets it end.
+	// A start waits for a server that is shutting down, here until a process of that server lets it end.
 	cairn, output = startPrivatePostgresHelper(t, stateDir)
 	if !output.Scan() {
 		t.Fatal("the helper process did not start a server")
@@ -358,12 +325,9 @@ func TestPrivatePostgresEndsWithCairn(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Kill(backend, syscall.SIGCONT) })
 	killAndWait(cairn)
-	eventually(t, "the server takes no more connections", func() error {
-		err := execPrivatePostgres(t, stateDir, "SELECT 1")
-		if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && refusal.Code == cannotConnectNow {
-			return nil
-		}
-		return fmt.Errorf("got %v", err)
+	waitFor(t, "the server to refuse connections", func() bool {
+		refusal, ok := errors.AsType[*pgconn.PgError](execPrivatePostgres(t, stateDir, "SELECT 1"))
+		return ok && refusal.Code == cannotConnectNow
 	})
 	waits := make(chan struct{})
 	go func() {
@@ -401,6 +365,8 @@ func (w *closeOn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// TestPrivatePostgresStaleProcessID: a start is not misled by a process id that a crash left in a file and that another
+// process has now.
 func TestPrivatePostgresStaleProcessID(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -409,8 +375,7 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
-	// The id that a crash left in the files now belongs to another process of the
-	// server's user.
+	// The process id that a crash left in the files now belongs to another process of the server's user.
 	other := p.account.command(t.Context(), "/", "/bin/sleep", "300")
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
@@ -428,7 +393,7 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// While something listens there, if too busy to accept a connection, it may be the server all the same.
+	// If a process listens there, but is too busy to accept a connection, it may be the server.
 	letGo := listenAndRefuse(t, filepath.Join(p.dataDir(), serverSocketName))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -465,18 +430,18 @@ func TestPrivatePostgresStaleProcessID(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Another major version than any that is installed.
+	// The data directory has a major version that is not installed.
 	if err := os.WriteFile(filepath.Join(p.dataDir(), "PG_VERSION"), []byte("3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the first lets go of the lock
+	for range 2 { // the first start releases the lock
 		if _, err := startPrivatePostgres(t.Context(), stateDir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "postgresql-3") {
 			t.Errorf("start with a data directory of another version: %v", err)
 		}
 	}
 }
 
-// listenAndRefuse listens on a socket whose queue is full, until the function it returns is called.
+// listenAndRefuse listens on a socket whose queue is full. The function that it returns ends that.
 func listenAndRefuse(t *testing.T, path string) (letGo func()) {
 	t.Helper()
 	var sockets [2]int
@@ -497,7 +462,7 @@ func listenAndRefuse(t *testing.T, path string) (letGo func()) {
 	}
 }
 
-// TestPrivatePostgresInUse starts Cairn while other processes still use the data directory: it waits for them.
+// TestPrivatePostgresInUse: a start waits while other processes still use the data directory.
 func TestPrivatePostgresInUse(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -507,7 +472,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	}
 	mustExecPrivatePostgres(t, stateDir, "CREATE TABLE kept AS SELECT 6 AS n")
 
-	// A process of a killed server that does not notice, and a lock file that does not help.
+	// A process of a killed server goes on, and the lock file is empty.
 	client, err := dialPrivatePostgres(t, stateDir)
 	if err != nil {
 		t.Fatal(err)
@@ -529,7 +494,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server ends", func() error { return stillRuns(pid) })
+	waitFor(t, "the server to end", func() bool { return !isProcess(pid) })
 	if err := os.Truncate(filepath.Join(c.dataDir(), "postmaster.pid"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -561,7 +526,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// An operator in single-user mode.
+	// An operator uses the data directory in single-user mode.
 	programs, err := findServerPrograms("")
 	if err != nil {
 		t.Fatal(err)
@@ -574,12 +539,7 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	if err := single.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has the data directory", func() error {
-		if pid := postmasterPID(t, stateDir); pid != -single.Process.Pid {
-			return fmt.Errorf("postmaster.pid: %d", pid)
-		}
-		return nil
-	})
+	waitFor(t, "it to have the data directory", func() bool { return postmasterPID(t, stateDir) == -single.Process.Pid })
 	noticed := make(chan struct{})
 	go start(&closeOn{text: "waits for another server", seen: noticed})
 	select {
@@ -600,35 +560,30 @@ func TestPrivatePostgresInUse(t *testing.T) {
 	}
 }
 
+// TestPrivatePostgresInterruptedFirstStart: a first start that was killed or cancelled leaves nothing that hinders the next.
 func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
 	cairn, output := startPrivatePostgresHelper(t, stateDir)
-	eventually(t, "initdb is at work", func() error {
+	waitFor(t, "initdb to be at work", func() bool {
 		begun, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*", "PG_VERSION"))
-		if err == nil && len(begun) == 0 {
-			err = errors.New("not yet")
-		}
-		return err
+		return err == nil && len(begun) >= 1
 	})
 	killAndWait(cairn)
 	if output.Scan() && strings.Contains(output.Text(), "runs") {
 		t.Fatal("the helper process was not interrupted in time")
 	}
 
-	// The same once more, now by a cancelled context.
+	// The same happens again, now by a cancelled context.
 	ctx, cancel := context.WithCancel(t.Context())
 	interrupted := make(chan error, 1)
 	go func() {
 		_, err := startPrivatePostgres(ctx, stateDir, slog.New(slog.DiscardHandler))
 		interrupted <- err
 	}()
-	eventually(t, "initdb is at work again", func() error {
+	waitFor(t, "initdb to be at work again", func() bool {
 		begun, err := filepath.Glob(filepath.Join(stateDir, unfinishedPrefix+"*", "PG_VERSION"))
-		if err == nil && len(begun) < 2 {
-			err = errors.New("not yet")
-		}
-		return err
+		return err == nil && len(begun) >= 2
 	})
 	cancel()
 	if err := <-interrupted; err == nil {
@@ -649,6 +604,7 @@ func TestPrivatePostgresInterruptedFirstStart(t *testing.T) {
 	}
 }
 
+// TestPrivatePostgresTwoFirstStarts: of two first starts in one state directory exactly one succeeds.
 func TestPrivatePostgresTwoFirstStarts(t *testing.T) {
 	t.Parallel()
 	stateDir := newStateDir(t)
@@ -677,86 +633,8 @@ func TestPrivatePostgresTwoFirstStarts(t *testing.T) {
 	}
 }
 
-func TestPrivatePostgresKeepsOtherUsersOut(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Log("NOT CHECKED: that other OS users are refused takes root to test")
-		return
-	}
-	stateDir := newStateDir(t)
-	p := mustStartPrivatePostgres(t, stateDir)
-	programs, err := findServerPrograms("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stranger, err := accountOf(osuser.Lookup("nobody"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	psql := func(account serverAccount, role string) string {
-		output, _ := account.command(t.Context(), "/", filepath.Join(programs, "psql"), "-XAtw", "-h", p.dataDir(), "-U", role, "-d", "cairn", "-c", "SELECT 'let in'").CombinedOutput()
-		return strings.TrimSpace(string(output))
-	}
-	if got := psql(stranger, "cairn"); !strings.Contains(got, "Permission denied") {
-		t.Errorf("another OS user reaches the socket: %s", got)
-	}
-	if err := os.Chmod(p.dataDir(), 0o755); err != nil { // now only peer authentication is between them
-		t.Fatal(err)
-	}
-	root, err := accountOf(osuser.LookupId("0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, check := range []struct {
-		account serverAccount
-		role    string
-		want    string
-	}{
-		{stranger, "cairn", `Peer authentication failed for user "cairn"`},
-		{stranger, "postgres", `Peer authentication failed for user "postgres"`},
-		{root, "cairn", "let in"},
-		{root, "postgres", `Peer authentication failed for user "postgres"`},
-		{p.account, "cairn", "let in"},
-		{p.account, "postgres", "let in"},
-	} {
-		if got := psql(check.account, check.role); !strings.Contains(got, check.want) {
-			t.Errorf("OS user %s as %s: %q, want %q", check.account.name, check.role, got, check.want)
-		}
-	}
-	if err := os.Chmod(p.dataDir(), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.stop(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestPrivatePostgresOutsideUnreachableStateDir(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Log("NOT CHECKED: that root's server goes where its user may reach it takes root to test")
-		return
-	}
-	stateDir := newStateDir(t)
-	fallback := filepath.Join(filepath.Dir(stateDir), "fallback")
-	if err := os.Mkdir(stateDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	created, err := createCluster(t.Context(), stateDir, fallback)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if created.folder != fallbackFolder(fallback, stateDir) || !strings.HasSuffix(strings.Split(created.folder, "-state-")[0], filepath.Base(filepath.Dir(stateDir))) {
-		t.Errorf("the cluster lies in %s", created.folder)
-	}
-	if err := os.Chmod(stateDir, 0o755); err != nil { // it stays where it is
-		t.Fatal(err)
-	}
-	if c, err := findCluster(stateDir, fallback); err != nil || c.dataDir() != created.dataDir() || c.account.uid == 0 {
-		t.Errorf("found %+v, %v", c, err)
-	}
-}
-
+// TestFindServerPrograms: the programs of the newest supported version are found, or those of the version asked for. An
+// error says which package to install.
 func TestFindServerPrograms(t *testing.T) {
 	t.Parallel()
 	fake := func(version string, names ...string) string {

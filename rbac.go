@@ -47,8 +47,8 @@ func effectivePermissions(roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
-// grantRoles gives the user the roles of those names. It skips a name that no role has: callers check
-// names first (rolePermissions). The caller holds lockAccess.
+// grantRoles gives the user the roles of those names. It skips a name that no role has: callers
+// check names first (rolePermissions). The caller holds lockAccess.
 func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) error {
 	const query = `
 		INSERT INTO user_roles (user_id, role_id)
@@ -78,7 +78,8 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 		}
 		after, err := administratorExists(ctx, tx)
 		if err == nil && !after {
-			err = newProblem(http.StatusConflict, "last_administrator", "Nobody else is an administrator and can sign in.")
+			err = newProblem(http.StatusConflict, "last_administrator",
+				"Nobody else is an administrator and can sign in.")
 		}
 		return err
 	})

@@ -34,7 +34,8 @@ func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
 		Meaning string `json:"meaning"`
 	}
 	items := []item{
-		{userManage, "Create, change, disable and delete users who hold no more than oneself; see all users and roles."},
+		{userManage,
+			"Create, change, disable and delete users who hold no more than oneself; see all users and roles."},
 		{roleManage, "Manage roles that hold no more than oneself."},
 		{adminSystemMessage, "Publish, change and retract system messages."},
 		{datasetRead, "See datasets and their files."},
@@ -269,9 +270,9 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
 }
 
-// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role with
-// holders is a 409. The actor must hold the permissions of both roles. Messages for the deleted role
-// are not readdressed to the other one. The caller holds lockAccess.
+// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role
+// with holders is a 409. The actor must hold the permissions of both roles. Messages for the
+// deleted role are not readdressed to the other one. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const readdress = `
 		UPDATE system_messages

@@ -22,8 +22,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// server holds everything that a handler needs. Fields above the blank line are set before it serves,
-// and not afterwards.
+// server holds everything that a handler needs. Fields above the blank line are set before it
+// serves, and not afterwards.
 type server struct {
 	cfg           config
 	log           *slog.Logger
@@ -39,7 +39,7 @@ type server struct {
 	streams       *callerLimit     // streamed answers for one account
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
-	networkPlaces *callerLimit     // at most a quarter of the pool for one network's requests whose account is not known
+	networkPlaces *callerLimit     // at most a quarter of the pool for a network, before the account is known
 	slots         chan struct{}    // holds an element for each expensive request that runs
 	healthSlot    chan struct{}    // holds an element while a request asks for the health
 	life          time.Duration    // how long the instance's lease lasts after a heartbeat
@@ -71,8 +71,8 @@ const (
 // holds returns the access for callers whose session or API token holds the permission.
 func holds(permission string) access { return access(permission) }
 
-// handler answers a request or returns an error. If it has written part of an answer before the error,
-// the connection is cut.
+// handler answers a request or returns an error. If it has written part of an answer before the
+// error, the connection is cut.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 // route is one row of the route table.
@@ -85,8 +85,8 @@ type route struct {
 	pace    pace     // how long it may take
 }
 
-// routes returns the route table: every endpoint, who may call it and how long it may take. It serves
-// requests, is printed by "cairn routes", and drives the authorization tests.
+// routes returns the route table: every endpoint, who may call it and how long it may take. It
+// serves requests, is printed by "cairn routes", and drives the authorization tests.
 func (s *server) routes() []route {
 	return []route{
 		{"GET", "/health", public, s.getHealth, nil, light},
@@ -119,7 +119,8 @@ func (s *server) routes() []route {
 		{"DELETE", "/api/v1/users/{id}", holds(userManage), s.deleteUser, nil, quick},
 		{"PUT", "/api/v1/users/{id}/roles", holds(userManage), s.replaceUserRoles, nil, quick},
 		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil, quick},
-		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions,
+			[]string{"limit", "cursor"}, quick},
 		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil, quick},
 		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}, quick},
 		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil, quick},
@@ -130,7 +131,8 @@ func (s *server) routes() []route {
 		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil, bulk},
 		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}, bulk},
 		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit,
-			[]string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"}, slow},
+			[]string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"},
+			slow},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil, quick},
 		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages,
@@ -153,14 +155,17 @@ func (s *server) routes() []route {
 		{"PATCH", "/api/v1/datasets/{id}", holds(datasetManage), s.updateDataset, nil, bulk},
 		{"DELETE", "/api/v1/datasets/{id}", holds(datasetManage), s.deleteDataset, nil, bulk},
 		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil, quick},
-		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, []string{"limit", "cursor"}, quick},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis, []string{"wait"}, waiting},
+		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses,
+			[]string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis,
+			[]string{"wait"}, waiting},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges,
 			[]string{"limit", "cursor", "change"}, quick},
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil, bulk},
 		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
 		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil, quick},
-		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints, fileFilters("all"), streaming},
+		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints,
+			fileFilters("all"), streaming},
 		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil, expensive},
 		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}, expensive},
 		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil, expensive},
@@ -185,8 +190,8 @@ func (s *server) buildMux() {
 	}
 }
 
-// ServeHTTP answers every request. It gives it an id, refuses pages of other origins, finds the route and
-// writes one log line.
+// ServeHTTP answers every request. It gives it an id, refuses pages of other origins, finds the
+// route and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	c := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}, dropBody: func() {}}
@@ -234,8 +239,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call runs the route's handler within the route's time limit, if the caller may call it. A panic is
-// returned as an error.
+// call runs the route's handler within the route's time limit, if the caller may call it. A panic
+// is returned as an error.
 func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -250,8 +255,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	}
 	ctx, limit := r.Context(), rt.pace.limit()
 	if !isRead(r) || limit <= hashing.limit() {
-		// A change, such as a logout, is completed even if the client leaves. A short read is, too: to cancel
-		// a statement costs its connection.
+		// A change, such as a logout, is completed even if the client leaves. A short read is, too:
+		// to cancel a statement costs its connection.
 		ctx = context.WithoutCancel(ctx)
 	}
 	if limit > time.Minute {
@@ -320,8 +325,9 @@ func (rt route) permit(p *principal) error {
 	}
 }
 
-// receiveBody reads the request's body into memory. Until the request ends, the body keeps a place among
-// those of its network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is dropped.
+// receiveBody reads the request's body into memory. Until the request ends, the body keeps a place
+// among those of its network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is
+// dropped.
 func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
 	if r.Body == http.NoBody {
 		return nil
@@ -340,9 +346,9 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// takePlace gives the caller the place that a handler of the route's pace needs; the caller gives back
-// the place that it has. If this took more than a second, the caller is authorized again, since the
-// credential may have been revoked.
+// takePlace gives the caller the place that a handler of the route's pace needs; the caller gives
+// back the place that it has. If this took more than a second, the caller is authorized again,
+// since the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
@@ -381,7 +387,7 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	return rt.permit(now)
 }
 
-// auditRefusal returns err. If it refuses something to a signed-in caller, it adds a row to the audit log.
+// auditRefusal returns err. It audits a refusal to a signed-in caller.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	c := callerOf(r)
 	p, ok := errors.AsType[*problem](err)
@@ -391,7 +397,8 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	}
 	ctx, cancel := lastMoment(r.Context()) // also if the client left
 	defer cancel()
-	what := map[string]string{"code": p.code, "permission": p.permission, "path": cleanText([]byte(r.URL.Path), maxNameText)}
+	path := cleanText([]byte(r.URL.Path), maxNameText)
+	what := map[string]string{"code": p.code, "permission": p.permission, "path": path}
 	if auditErr := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
 		s.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
@@ -409,8 +416,8 @@ func (s *server) requestID(r *http.Request) string {
 	return rand.Text()
 }
 
-// clientAddress returns the client's address: the other end of the connection or, behind trusted proxies,
-// the last address in X-Forwarded-For that is not one of theirs.
+// clientAddress returns the client's address: the other end of the connection or, behind trusted
+// proxies, the last address in X-Forwarded-For that is not one of theirs.
 func (s *server) clientAddress(r *http.Request) netip.Addr {
 	address := remoteAddress(r)
 	forwarded := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
@@ -441,8 +448,8 @@ func remoteAddress(r *http.Request) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
-// getHealth answers GET /health: 200 if the database answers, else 503. One request at a time asks, so
-// that a flood of them takes no connection from the instance's own probes and heartbeats.
+// getHealth answers GET /health: 200 if the database answers, else 503. One request at a time asks,
+// so that a flood of them takes no connection from the instance's own probes and heartbeats.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
 	if err := enterSlot(r.Context(), s.healthSlot); err != nil {
 		return err

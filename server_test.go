@@ -13,8 +13,7 @@ import (
 	"testing"
 )
 
-// TestBadRequests sends what no well-meaning client sends: each gets its own status and code, in
-// problem details.
+// TestBadRequests: each kind of bad request is answered with its own status and code, as problem details.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -57,9 +56,9 @@ func TestBadRequests(t *testing.T) {
 		{"form", 415, "unsupported_media_type", "POST", messages, "title=t", []string{"Content-Type: application/x-www-form-urlencoded"}},
 		{"other charset", 415, "unsupported_media_type", "POST", messages, ok, []string{"Content-Type: application/json; charset=latin1"}},
 		{"2 MiB body", 413, "body_too_large", "POST", messages, `{"title":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
-		{"2 MiB body of who is not signed in", 413, "body_too_large", "POST", register, `{"username":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
+		{"2 MiB body, not signed in", 413, "body_too_large", "POST", register, `{"username":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
 		{"unknown parameter", 400, "unknown_parameter", "GET", "/api/v1/users?page=2", nil, nil},
-		{"parameter where there is none", 400, "unknown_parameter", "GET", "/health?verbose=1", nil, nil},
+		{"parameter of a route without parameters", 400, "unknown_parameter", "GET", "/health?verbose=1", nil, nil},
 		{"parameter twice", 400, "duplicate_parameter", "GET", "/api/v1/users?limit=1&limit=2", nil, nil},
 		{"malformed query", 400, "malformed_query", "GET", "/api/v1/users?limit=%zz", nil, nil},
 		{"NUL in a parameter", 400, "malformed_query", "GET", "/api/v1/users?q=abc%00", nil, nil},
@@ -78,7 +77,7 @@ func TestBadRequests(t *testing.T) {
 		{"user name with NUL", 422, "invalid", "POST", register, `{"username":"ab\u0000","password":"12345678"}`, nil},
 		{"short password", 422, "invalid", "POST", register, `{"username":"abc","password":"1234567"}`, nil},
 		{"long password", 422, "invalid", "POST", register, `{"username":"abc","password":"` + strings.Repeat("x", 257) + `"}`, nil},
-		{"e-mail that is none", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","email":"abc"}`, nil},
+		{"malformed e-mail address", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","email":"abc"}`, nil},
 		{"display name with a newline", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","display_name":"a\nb"}`, nil},
 		{"display name with NUL", 422, "invalid", "POST", register, `{"username":"abc","password":"12345678","display_name":"a\u0000"}`, nil},
 		{"login name with NUL", 401, "invalid_credentials", "POST", "/api/v1/auth/login", `{"username":"a\u0000@b","password":"12345678"}`, nil},
@@ -93,7 +92,7 @@ func TestBadRequests(t *testing.T) {
 		{"escape character", 422, "invalid", "POST", messages, `{"title":"t","body":"\u001b[2J"}`, nil},
 		{"unknown severity", 422, "invalid", "POST", messages, `{"title":"t","body":"b","severity":"loud"}`, nil},
 		{"wait too long", 422, "invalid", "GET", "/api/v1/datasets/1/analyses/1?wait=61s", nil, nil},
-		{"wait that is none", 400, "wrong_type", "GET", "/api/v1/datasets/1/analyses/1?wait=soon", nil, nil},
+		{"wait that is no duration", 400, "wrong_type", "GET", "/api/v1/datasets/1/analyses/1?wait=soon", nil, nil},
 		{"unknown file status", 422, "invalid", "GET", "/api/v1/datasets/1/files?status=fine", nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -113,156 +112,165 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// TestAuthorizationMatrix walks the route table: nobody gets in without signing in, nor with all
-// permissions but the one that the route asks for, and with that one alone everyone does.
-func TestAuthorizationMatrix(t *testing.T) {
-	t.Parallel()
+// matrix holds the clients of TestAuthorizationMatrix.
+type matrix struct {
+	*testServer
+	anonymous, reader, narrow client
+	each, allBut              map[string]client // by permission: a user with it alone, and with all others. each[""] has none
+	refused                   map[string]client // these get 401 everywhere
+	fresh                     int               // requests so far
+}
+
+// newMatrix starts a service and signs everyone in.
+func newMatrix(t *testing.T) *matrix {
+	t.Helper()
 	ts := startServer(t, nil)
-	anonymous := ts.client()
-	if err := os.MkdirAll(filepath.Join(ts.datasets, "tiles"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	each := map[string]client{"": ts.signIn("none", "unknown.permission")}
-	allBut := map[string]client{}
+	m := &matrix{testServer: ts, anonymous: ts.client(), allBut: map[string]client{}, refused: map[string]client{}}
+	m.each = map[string]client{"": ts.signIn("none", "unknown.permission")}
 	for i, permission := range permissions() {
-		each[permission] = ts.signIn(fmt.Sprintf("only%d", i), permission)
+		m.each[permission] = ts.signIn(fmt.Sprintf("only%d", i), permission)
 		others := slices.DeleteFunc(permissions(), func(p string) bool { return p == permission })
-		allBut[permission] = ts.signIn(fmt.Sprintf("allbut%d", i), others...)
+		m.allBut[permission] = ts.signIn(fmt.Sprintf("allbut%d", i), others...)
 	}
-	disabled := ts.signIn("disabled", "all")
-	ts.exec(`UPDATE users SET status = 'disabled' WHERE username = 'disabled'`)
-	pending := ts.signIn("pending", "all")
-	ts.exec(`UPDATE users SET status = 'pending' WHERE username = 'pending'`)
-	loggedOut := ts.signIn("loggedout", "all")
-	loggedOut.must(204, "POST", "/api/v1/auth/logout", nil)
-	expired := ts.signIn("expired", "all")
+	for _, status := range []string{"disabled", "pending"} {
+		m.refused[status] = ts.signIn(status, "all")
+		ts.exec(`UPDATE users SET status = $1 WHERE username = $1`, status)
+	}
+	m.refused["logged out"] = ts.signIn("loggedout", "all")
+	m.refused["logged out"].must(204, "POST", "/api/v1/auth/logout", nil)
+	m.refused["expired"] = ts.signIn("expired", "all")
 	ts.exec(`UPDATE sessions SET expires_at = now() WHERE user_id = (SELECT id FROM users WHERE username = 'expired')`)
 
-	reader := ts.signIn("reader", datasetRead)
+	m.reader = ts.signIn("reader", datasetRead)
 	ts.addUser("scripted", "all")
-	narrow := ts.addToken("scripted", "narrow", metricsRead)
-	typo := narrow.as(narrow.token[:len(narrow.token)-1] + "x")
-	revoked, outdated := ts.addToken("scripted", "revoked", permissions()...), ts.addToken("scripted", "outdated", permissions()...)
+	m.narrow = ts.addToken("scripted", "narrow", metricsRead)
+	m.refused["typo"] = m.narrow.as(m.narrow.token[:len(m.narrow.token)-1] + "x")
+	m.refused["revoked"] = ts.addToken("scripted", "revoked", permissions()...)
+	m.refused["outdated"] = ts.addToken("scripted", "outdated", permissions()...)
+	m.refused["nonsense"] = m.anonymous.as("nonsense")
 	ts.exec(`DELETE FROM api_tokens WHERE name = 'revoked'`)
 	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = 'outdated'`)
+	return m
+}
 
-	fresh := 0
-	for _, rt := range ts.routes() {
+// target returns the path and the body of a request that succeeds for a caller who is allowed to send it. Its objects
+// are new each time, since some routes delete them.
+func (m *matrix) target(rt route) (path string, body any) {
+	m.t.Helper()
+	m.fresh++
+	name := fmt.Sprintf("set%d", m.fresh)
+	for _, dir := range []string{name, "more" + name} {
+		os.Mkdir(filepath.Join(m.datasets, dir), 0o755)
+	}
+	os.WriteFile(filepath.Join(m.datasets, name, "a.txt"), []byte("text"), 0o644)
+	manager, analyst, author := m.each[datasetManage], m.each[datasetAnalyze], m.each[adminSystemMessage]
+	dataset := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
+	path = strings.Replace(rt.path, "/api/v1/datasets/{id}", dataset, 1)
+	switch {
+	case strings.HasPrefix(path, "/api/v1/users/{id}"):
+		path = strings.Replace(path, "{id}", m.addUser("target"+name), 1)
+	case strings.HasPrefix(path, "/api/v1/roles/{id}"):
+		role := m.each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}})
+		path = strings.Replace(path, "{id}", fmt.Sprint(role.number("id")), 1)
+	case path == "/api/v1/auth/sessions/{id}":
+		another, _ := m.client().login("reader", testPassword)
+		path = strings.Replace(path, "{id}", another.credentialID(), 1)
+	case path == "/api/v1/auth/tokens/{id}":
+		path = strings.Replace(path, "{id}", m.addToken("reader", "t"+name, datasetRead).credentialID(), 1)
+	case strings.Contains(path, "{analysis}") || strings.Contains(path, "{file}"):
+		run := analyst.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+		m.each[datasetRead].finished(run)
+		_, analysis, _ := strings.Cut(run, "/analyses/")
+		file := m.each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
+		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file)).Replace(path)
+	}
+	message := author.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
+	path = strings.Replace(path, "{id}", fmt.Sprint(message), 1)
+	return path, map[string]any{
+		"POST /api/v1/auth/register":          map[string]string{"username": "new" + name, "password": testPassword},
+		"POST /api/v1/auth/login":             map[string]string{"username": "none", "password": testPassword},
+		"POST /api/v1/auth/password-reset":    map[string]string{"token": "x", "new_password": testPassword},
+		"POST /api/v1/system-messages":        map[string]string{"title": "t", "body": "b"},
+		"PATCH /api/v1/system-messages/{id}":  map[string]string{"title": "u"},
+		"POST /api/v1/inbox/read":             map[string]any{"ids": []int{message}},
+		"PATCH /api/v1/auth/me":               map[string]string{"display_name": "new"},
+		"PUT /api/v1/auth/password":           map[string]string{"current_password": testPassword, "new_password": testPassword},
+		"POST /api/v1/auth/tokens":            map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
+		"POST /api/v1/users":                  map[string]any{"username": "new" + name, "roles": []string{}},
+		"PATCH /api/v1/users/{id}":            map[string]string{"display_name": "new"},
+		"PUT /api/v1/users/{id}/roles":        map[string]any{"roles": []string{}},
+		"POST /api/v1/roles":                  map[string]any{"name": "new" + name, "permissions": []string{}},
+		"PATCH /api/v1/roles/{id}":            map[string]string{"description": "new"},
+		"POST /api/v1/datasets":               map[string]string{"name": "more" + name, "path": "more" + name},
+		"PATCH /api/v1/datasets/{id}":         map[string]string{"description": "d"},
+		"POST /api/v1/datasets/{id}/analyses": map[string]bool{"force": true},
+	}[rt.method+" "+rt.path]
+}
+
+// check sends a request to a route as a client, in a subtest that is named after the client. status 200 stands for every
+// status of success; code may be empty.
+func (m *matrix) check(t *testing.T, rt route, as string, c client, status int, code string) {
+	t.Run(as, func(t *testing.T) {
+		path, body := m.target(rt)
+		a := c.do(rt.method, path, body)
+		good := a.status == status && (code == "" || a.text("code") == code)
+		if status == 200 {
+			good = a.status/100 == 2
+		}
+		if !good {
+			t.Errorf("status %d, want %d %s: %s", a.status, status, code, a.body)
+		}
+		if status == 401 && !strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Bearer") {
+			t.Errorf("WWW-Authenticate is %q", a.header.Get("WWW-Authenticate"))
+		}
+	})
+}
+
+// TestAuthorizationMatrix walks the route table. Nobody gets in without signing in, nor with all permissions but the one
+// that the route asks for. With that one alone everyone gets in.
+func TestAuthorizationMatrix(t *testing.T) {
+	t.Parallel()
+	m := newMatrix(t)
+	for _, rt := range m.routes() {
 		t.Run(rt.method+" "+rt.path, func(t *testing.T) {
-			// What a request that gets in needs, made anew each time, since some routes delete.
-			target := func() (string, any) {
-				fresh++
-				name := fmt.Sprintf("set%d", fresh)
-				os.Mkdir(filepath.Join(ts.datasets, name), 0o755)
-				os.WriteFile(filepath.Join(ts.datasets, name, "a.txt"), []byte("text"), 0o644)
-				manager, analyst, author := each[datasetManage], each[datasetAnalyze], each[adminSystemMessage]
-				dataset := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
-				path := strings.Replace(rt.path, "/api/v1/datasets/{id}", dataset, 1)
-				if strings.HasPrefix(path, "/api/v1/users/{id}") {
-					path = strings.Replace(path, "{id}", ts.addUser("target"+name), 1)
-				}
-				if strings.Contains(rt.path, "{analysis}") || strings.Contains(rt.path, "{file}") {
-					run := analyst.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
-					each[datasetRead].finished(run)
-					_, analysis, _ := strings.Cut(run, "/analyses/")
-					file := each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
-					path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file)).Replace(path)
-				}
-				if strings.HasPrefix(path, "/api/v1/roles/{id}") {
-					role := each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}}).number("id")
-					path = strings.Replace(path, "{id}", fmt.Sprint(role), 1)
-				}
-				message := author.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
-				path = strings.Replace(path, "{id}", fmt.Sprint(message), 1)
-				body := map[string]any{
-					"POST /api/v1/auth/register":          map[string]string{"username": "new" + name, "password": testPassword},
-					"POST /api/v1/auth/login":             map[string]string{"username": "none", "password": testPassword},
-					"POST /api/v1/auth/password-reset":    map[string]string{"token": "x", "new_password": testPassword},
-					"POST /api/v1/system-messages":        map[string]string{"title": "t", "body": "b"},
-					"PATCH /api/v1/system-messages/{id}":  map[string]string{"title": "u"},
-					"POST /api/v1/inbox/read":             map[string]any{"ids": []int{message}},
-					"PATCH /api/v1/auth/me":               map[string]string{"display_name": "new"},
-					"PUT /api/v1/auth/password":           map[string]string{"current_password": testPassword, "new_password": testPassword},
-					"POST /api/v1/auth/tokens":            map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
-					"POST /api/v1/users":                  map[string]any{"username": "new" + name, "roles": []string{}},
-					"PATCH /api/v1/users/{id}":            map[string]string{"display_name": "new"},
-					"PUT /api/v1/users/{id}/roles":        map[string]any{"roles": []string{}},
-					"POST /api/v1/roles":                  map[string]any{"name": "new" + name, "permissions": []string{}},
-					"PATCH /api/v1/roles/{id}":            map[string]string{"description": "new"},
-					"PATCH /api/v1/datasets/{id}":         map[string]string{"description": "d"},
-					"POST /api/v1/datasets/{id}/analyses": map[string]bool{"force": true},
-				}[rt.method+" "+rt.path]
-				return path, body
-			}
-			check := func(c client, status int, code string) {
-				t.Helper()
-				path, body := target()
-				if rt.method == "POST" && rt.path == "/api/v1/datasets" {
-					name := fmt.Sprint("more", fresh)
-					os.Mkdir(filepath.Join(ts.datasets, name), 0o755)
-					body = map[string]string{"name": name, "path": name}
-				}
-				switch rt.path {
-				case "/api/v1/auth/sessions/{id}":
-					another, _ := ts.client().login("reader", testPassword)
-					path = strings.Replace(rt.path, "{id}", another.credentialID(), 1)
-				case "/api/v1/auth/tokens/{id}":
-					path = strings.Replace(rt.path, "{id}", ts.addToken("reader", fmt.Sprint("t", fresh), datasetRead).credentialID(), 1)
-				}
-				a := c.do(rt.method, path, body)
-				good := a.status == status && (code == "" || a.text("code") == code)
-				if status == 200 {
-					good = a.status/100 == 2
-				}
-				if !good {
-					t.Errorf("status %d, want %d %s: %s", a.status, status, code, a.body)
-				}
-				if status == 401 && !strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Bearer") {
-					t.Errorf("WWW-Authenticate is %q", a.header.Get("WWW-Authenticate"))
-				}
-			}
+			check := func(as string, c client, status int, code string) { m.check(t, rt, as, c, status, code) }
 			switch rt.who {
 			case public:
 				if rt.path == "/api/v1/auth/password-reset" {
-					check(anonymous, 401, "password_token_invalid") // reached, and the token is none
+					check("anonymous", m.anonymous, 401, "password_token_invalid") // the handler refuses the token
 				} else {
-					check(anonymous, 200, "")
+					check("anonymous", m.anonymous, 200, "")
 				}
 				return
 			case refreshCookie:
-				check(anonymous, 401, "refresh_token_missing")
-				check(each[""], 401, "refresh_token_missing")
+				check("anonymous", m.anonymous, 401, "refresh_token_missing")
+				check("without permission", m.each[""], 401, "refresh_token_missing")
 				return
 			case ownSession:
-				check(reader, 200, "")
-				check(narrow, 403, "session_required")
+				check("session", m.reader, 200, "")
+				check("API token", m.narrow, 403, "session_required")
 			case signedIn:
-				check(reader, 200, "")
-				check(narrow, 200, "")
+				check("session", m.reader, 200, "")
+				check("API token", m.narrow, 200, "")
 			default:
-				check(each[""], 403, "permission_missing")
-				check(allBut[string(rt.who)], 403, "permission_missing")
-				check(each[string(rt.who)], 200, "")
+				check("without permission", m.each[""], 403, "permission_missing")
+				check("all other permissions", m.allBut[string(rt.who)], 403, "permission_missing")
+				check("this permission alone", m.each[string(rt.who)], 200, "")
+				narrow := m.narrow
 				if rt.who == holds(metricsRead) {
-					check(ts.addToken("scripted", "other", datasetRead), 403, "token_scope")
-				} else {
-					check(narrow, 403, "token_scope")
+					narrow = m.addToken("scripted", "other", datasetRead)
 				}
+				check("API token without it", narrow, 403, "token_scope")
 			}
-			check(anonymous, 401, "not_signed_in")
-			check(typo, 401, "invalid_token")
-			check(revoked, 401, "invalid_token")
-			check(outdated, 401, "invalid_token")
-			check(anonymous.as("nonsense"), 401, "invalid_token")
-			check(disabled, 401, "invalid_token")
-			check(pending, 401, "invalid_token")
-			check(loggedOut, 401, "invalid_token")
-			check(expired, 401, "invalid_token")
+			check("anonymous", m.anonymous, 401, "not_signed_in")
+			for as, c := range m.refused {
+				check(as, c, 401, "invalid_token")
+			}
 		})
 	}
 }
 
-// TestPanic: a panic is a 500 that says nothing of it, and the log says all.
+// TestPanic: a panic is answered with a 500 that does not show it. The log shows it.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(s *server) {
@@ -281,8 +289,8 @@ func TestPanic(t *testing.T) {
 	ts.client().must(200, "GET", "/health", nil)
 }
 
-// TestPaging follows a list to its end: every item once, in order, by cursor and by Link; and a cursor
-// is good for its own list and filters only.
+// TestPaging follows a list to its end by cursor and by Link: every item comes once and in order. A cursor is valid for
+// its own list and filters only.
 func TestPaging(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -343,7 +351,7 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// TestHealthWithoutDatabase: the service says that its database is gone, and works when it is back.
+// TestHealthWithoutDatabase: GET /health says that the database is gone. The service works again when it is back.
 func TestHealthWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -368,7 +376,7 @@ func TestHealthWithoutDatabase(t *testing.T) {
 	c.must(200, "GET", "/health", nil)
 }
 
-// TestShutdown: a request that was accepted is answered although the service is told to stop.
+// TestShutdown: a request that was accepted before the stop is answered.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	started, proceed := make(chan bool), make(chan bool)
@@ -401,8 +409,8 @@ func TestShutdown(t *testing.T) {
 	<-stopped
 }
 
-// TestShutdownWhileConnecting: a connection that was accepted before the stop gets its answer, though
-// its request is not complete yet.
+// TestShutdownWhileConnecting: a connection that was accepted before the stop is answered, even if its request was not
+// complete then.
 func TestShutdownWhileConnecting(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -427,7 +435,7 @@ func TestShutdownWhileConnecting(t *testing.T) {
 	<-stopped
 }
 
-// TestSchemaNewerThanProgram: an older program leaves a newer database alone.
+// TestSchemaNewerThanProgram: a program does not start on a database with a newer schema, and leaves it unchanged.
 func TestSchemaNewerThanProgram(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)

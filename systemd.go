@@ -18,7 +18,8 @@ import (
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	// Child processes must not see the variables.
-	for _, name := range strings.Fields("LISTEN_PID LISTEN_FDS LISTEN_FDNAMES NOTIFY_SOCKET WATCHDOG_PID WATCHDOG_USEC") {
+	const names = "LISTEN_PID LISTEN_FDS LISTEN_FDNAMES NOTIFY_SOCKET WATCHDOG_PID WATCHDOG_USEC"
+	for _, name := range strings.Fields(names) {
 		os.Unsetenv(name)
 	}
 	switch s.sockets {
@@ -59,7 +60,8 @@ func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, address.Network(), address.String())
 		},
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // the request has no secret, and the answer is not read
+		// The request has no secret, and the answer is not read.
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}}
 	tick := time.Tick(s.cfg.supervisor.watchdog / 3)

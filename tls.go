@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// certificate is the service's certificate and key. Each new connection reads both files, so that it
-// uses a renewed certificate. Open connections stay.
+// certificate is the service's certificate and key. Each new connection reads both files, so that
+// it uses a renewed certificate. Open connections stay.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger

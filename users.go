@@ -62,8 +62,8 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q in
-// a name or e-mail address, in the order of sort.
+// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q
+// in a name or e-mail address, in the order of sort.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := userFilter{sort: cmp.Or(query.Get("sort"), "username")}
@@ -310,8 +310,8 @@ func userOrders() map[string]userOrder {
 //
 // The plain list by name is a prepared statement. Its constant limit, maxPage and one, lets
 // PostgreSQL keep the plan. Other lists are planned for their values. A search first looks at the
-// next 10,000 users. If these do not fill the page, it finds all hits by their index and sorts them.
-// It takes both steps because the planner cannot know how the hits are spread over the order.
+// next 10,000 users. If these do not fill the page, it finds all hits by their index and sorts
+// them. It takes both steps because the planner cannot know how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -365,8 +365,8 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name. It normalizes
-// the first two in place. Nil is not checked; an empty e-mail address means none.
+// checkIdentity notes what is wrong with a user name, e-mail address and display name. It
+// normalizes the first two in place. Nil is not checked; an empty e-mail address means none.
 func checkIdentity(v *invalid, username, email, displayName *string) {
 	if username != nil {
 		name, ok := normalizeUsername(*username)
@@ -403,8 +403,8 @@ func normalizeEmail(address string) (string, bool) {
 	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
 }
 
-// normalizeLogin returns a user name or e-mail address in the form in which it is stored, or "" if the
-// login is neither.
+// normalizeLogin returns a user name or e-mail address in the form in which it is stored, or "" if
+// the login is neither.
 func normalizeLogin(login string) string {
 	if name, ok := normalizeUsername(login); ok {
 		return name
@@ -463,7 +463,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	return getUser(ctx, tx, id)
 }
 
-// takenError returns the 409 of a name or e-mail address that is taken, else err wrapped with doing.
+// takenError returns the 409 of a name or address that is taken, else err wrapped with doing.
 func takenError(doing string, err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
@@ -493,8 +493,8 @@ func (c *userChange) check() error {
 	return v.err()
 }
 
-// changeUser changes a user. A change of status voids the password token, and a login that has begun
-// fails; a status other than active also ends all sessions and API tokens. The caller holds
+// changeUser changes a user. A change of status voids the password token, and a login that has
+// begun fails; a status other than active also ends all sessions and API tokens. The caller holds
 // lockAccess and has checked the target.
 func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userChange) error {
 	const query = `
@@ -571,8 +571,8 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
 }
 
-// startPasswordReset creates a token to set another password with, which is valid for 15 minutes. The
-// caller holds lockAccess and has checked the target.
+// startPasswordReset creates a token to set another password with, which is valid for 15 minutes.
+// The caller holds lockAccess and has checked the target.
 func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
 	token, err := createPasswordToken(ctx, tx, target.ID, 15*time.Minute)
 	if err != nil {
