@@ -178,26 +178,24 @@ func (p *projection) contains(t [6]float64, width, height, pole float64) bool {
 }
 
 // pixelSizeMetres returns the size of a pixel on the ground, as the square root of its area: one
-// number for turned rasters and for pixels in degrees too. The error is errOutsideProjection.
+// number for turned rasters and for pixels in degrees too. It measures between geocentric places, as
+// a degree of longitude has no length at a pole. The error is errOutsideProjection.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
-	var lon, lat [3]float64
-	for i, at := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
-		x, y := applyTransform(t, at[0], at[1])
-		var err error
-		if lon[i], lat[i], err = p.inverse(x, y); err != nil {
-			return 0, err
+	var at [3][3]float64
+	for i, place := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
+		x, y := applyTransform(t, place[0], place[1])
+		lon, lat, err := p.inverse(x, y)
+		if err != nil || i == 0 && p.isCylindrical() && math.Abs(lat) >= 90 {
+			return 0, errOutsideProjection
 		}
+		at[i] = p.ellipsoid.geocentric(lon, lat)
 	}
-	// Metres in a radian east and north: radii of curvature in prime vertical and meridian.
-	sin, cos := math.Sincos(lat[0] * math.Pi / 180)
-	e2 := p.ellipsoid.eccentricity2()
-	w2 := 1 - e2*sin*sin
-	primeVertical := p.ellipsoid.a / math.Sqrt(w2)
-	east, north := primeVertical*cos, primeVertical*(1-e2)/w2
-	turn := func(to float64) float64 { return math.Remainder(to-lon[0], 360) * math.Pi / 90 }
-	rise := func(to float64) float64 { return (to - lat[0]) * math.Pi / 90 }
-	area := math.Abs(turn(lon[1])*rise(lat[2])-turn(lon[2])*rise(lat[1])) * east * north
-	if !(area > 0 && isFinite(area)) || math.Abs(lat[0]) > 90 {
+	var u, v [3]float64 // half a pixel along the row and along the column
+	for i := range 3 {
+		u[i], v[i] = at[1][i]-at[0][i], at[2][i]-at[0][i]
+	}
+	area := 4 * math.Hypot(math.Hypot(u[1]*v[2]-u[2]*v[1], u[2]*v[0]-u[0]*v[2]), u[0]*v[1]-u[1]*v[0])
+	if !(area > 0 && isFinite(area)) {
 		return 0, errOutsideProjection
 	}
 	return math.Sqrt(area), nil

@@ -96,7 +96,7 @@ func TestBoxBulge(t *testing.T) {
 	}
 }
 
-// TestPixelSize: the size of a pixel on the ground does not depend on unit and rotation.
+// TestPixelSize: the size of a pixel on the ground does not depend on unit, rotation and the pole.
 func TestPixelSize(t *testing.T) {
 	metre := 1.0 / 111319.49079327358 // degrees of longitude at the equator of WGS 84
 	sin, cos := math.Sincos(0.5)
@@ -110,6 +110,14 @@ func TestPixelSize(t *testing.T) {
 		{"UTM turned", crsOf(t, 32633).projection, [6]float64{30 * cos, 30 * sin, 500000, 30 * sin, -30 * cos, 5000000}, 30 / 0.9996},
 		{"Web Mercator at 60 degrees", crsOf(t, 3857).projection, northUp(0, 8399737.89, 100), 50},
 		{"degrees at the equator", crsOf(t, 4326).projection, northUp(0, 0, 10*metre), 10},
+		{"across 180 degrees", crsOf(t, 4326).projection, northUp(180-2*metre, 0, 10*metre), 10},
+		// The scale at the pole is (1 + sin 71°) / 2 in 3031, 1 in 3571, and 0.994 in UPS.
+		{"south pole", crsOf(t, 3031).projection, northUp(0, 0, 500), 500 / 0.97276},
+		{"south pole, turned", crsOf(t, 3031).projection, [6]float64{500 * cos, 500 * sin, 0, 500 * sin, -500 * cos, 0}, 500 / 0.97276},
+		{"a metre from the south pole", crsOf(t, 3031).projection, northUp(0.6, 0.8, 500), 500 / 0.97276},
+		{"north pole of equal area", crsOf(t, 3571).projection, northUp(0, 0, 10), 10},
+		{"north pole of UPS", crsOf(t, 32661).projection, northUp(2e6, 2e6, 10), 10 / 0.994},
+		{"north pole of UTM", crsOf(t, 32633).projection, northUp(5e5, 9997964.942987, 30), 30 / 0.9996},
 	} {
 		got, err := pixelSizeMetres(c.p, c.t, 0, 0)
 		if err != nil || math.Abs(got-c.want) > 0.004*c.want {
