@@ -165,6 +165,17 @@ func (p *projection) isCylindrical() bool {
 	return p.formula >= formulaGeographic && p.formula <= formulaEquidistantCylinder
 }
 
+// fullTurn returns how far x goes on for 360 degrees of longitude on a cylinder, 0 elsewhere.
+func (p *projection) fullTurn() float64 {
+	switch {
+	case p.formula == formulaGeographic:
+		return 360 / p.unit
+	case p.isCylindrical():
+		return math.Abs(2 * math.Pi * p.ellipsoid.a * p.axes[0] * p.scale / p.unit)
+	}
+	return 0
+}
+
 // contains reports whether a pole lies in the raster.
 func (p *projection) contains(t [6]float64, width, height, pole float64) bool {
 	x, y, err := p.forward(p.longitude, pole)
