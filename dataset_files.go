@@ -220,9 +220,7 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 		middle, _ := applyTransform(t, width/2, height/2)
 		x += turn * math.Round((middle-x)/turn)
 	}
-	x, y = x-t[2], y-t[5]
-	determinant := t[0]*t[4] - t[1]*t[3]
-	col, row := (t[4]*x-t[1]*y)/determinant, (t[0]*y-t[3]*x)/determinant
+	col, row := invertTransform(t, x, y)
 	const rounding = 1e-6 // in pixels, of a place on the edge
 	return col >= -rounding && col <= width+rounding && row >= -rounding && row <= height+rounding
 }

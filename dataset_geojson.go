@@ -16,9 +16,6 @@ import (
 	"time"
 )
 
-// position is longitude and latitude in degrees.
-type position [2]float64
-
 // multiPolygon is the coordinates of polygons of one ring each (RFC 7946, section 3.1.7).
 type multiPolygon [][1][]position
 
