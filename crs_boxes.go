@@ -193,8 +193,8 @@ type edgePoint struct {
 
 // trace follows the edges from a corner around and back to it, each in so many segments, and
 // appends the points to empty. Longitudes are continuous. A pole on an edge becomes two points, one
-// for each of the meridians on which the edges reach and leave it. whole is false if points are left
-// out because they lie outside the projection's domain.
+// for each of the meridians on which the edges reach and leave it. whole is false if points are
+// left out because they lie outside the projection's domain.
 func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint, whole bool) {
 	points = empty
 	middle, err := r.at(r.width/2, r.height/2)
