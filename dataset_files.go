@@ -208,8 +208,8 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 		return m.BBox != nil // the query has compared it
 	}
 	t, width, height := [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
-	if math.Abs(lat) == 90 { // a pole has every longitude
-		lon = m.BBox[0]
+	if math.Abs(lat) == 90 && crs.projection.isCylindrical() { // every longitude is that of the pole
+		return true // the query has compared the latitude
 	}
 	lon, lat = shift.fromWGS84(crs.ellipsoid, lon, lat)
 	x, y, err := crs.projection.forward(lon, lat)

@@ -226,7 +226,7 @@ func checkFileQueries(ts *testServer, n, queries int) {
 	}
 }
 
-// TestPointsBeyond180 asks for points in rasters on cylinders whose coordinates go on beyond 180° or -180°.
+// TestPointsBeyond180 asks for points in rasters on cylinders whose coordinates go on beyond 180°, -180° or a pole.
 func TestPointsBeyond180(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -238,6 +238,7 @@ func TestPointsBeyond180(t *testing.T) {
 		placedFile(t, "plate carree", 4087, 111_000, 0, 16e6, 0, -11_100, -1.7e6), // 143.7 to 243.4, -20.3 to -15.3
 		placedFile(t, "degrees", 4326, 0.36, 0, 170, 0, -0.1, -15),                // 170 to 206, -20 to -15
 		placedFile(t, "degrees west", 4326, 0.36, 0, -190, 0, -0.1, -15),          // -190 to -154
+		placedFile(t, "turned across a pole", 4326, 0.84, -0.24, 60, -0.55, -0.84, -4.5),
 	})
 	for point, want := range map[string]string{
 		"-178,-17.5":   "web,pacific,degrees,degrees west,plate carree,web whole",
@@ -251,6 +252,7 @@ func TestPointsBeyond180(t *testing.T) {
 		"172,-17.5":    "degrees,degrees west,plate carree,web whole",
 		"-153,-17.5":   "plate carree,web whole",
 		"10,10":        "web whole",
+		"10,-90":       "turned across a pole",
 	} {
 		filter, err := readFileFilter(url.Values{"point": {point}})
 		if err != nil {
