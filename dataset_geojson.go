@@ -253,7 +253,7 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 	isOutside := func(p position) bool { return !(side*p[0] > limit) }
 	first := slices.IndexFunc(ring, isOutside)
 	if first < 0 {
-		return [][]position{ring}
+		return [][]position{slices.Clone(ring)}
 	}
 	var pieces [][]position
 	for i := range ring {
