@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // applyTransform returns the coordinates of a place in the raster.
@@ -10,9 +11,22 @@ func applyTransform(t [6]float64, col, row float64) (x, y float64) {
 	return t[0]*col + t[1]*row + t[2], t[3]*col + t[4]*row + t[5]
 }
 
+// invertTransform returns column and row of coordinates. They are not finite if t is singular.
+func invertTransform(t [6]float64, x, y float64) (col, row float64) {
+	determinant := t[0]*t[4] - t[1]*t[3]
+	x, y = x-t[2], y-t[5]
+	return (t[4]*x - t[1]*y) / determinant, (t[0]*y - t[3]*x) / determinant
+}
+
 // edgeSegments is how many segments follow the curve of a raster's edge in degrees. GDAL calls
 // PROJ's proj_trans_bounds with the same 21 points between two corners, so the boxes are equal.
 const edgeSegments = 22
+
+// onEdge is how far from an edge, in pixels, a place still counts as on the edge.
+const onEdge = 1e-6
+
+// position is longitude and latitude in degrees.
+type position [2]float64
 
 // degreesBox is a rectangle in degrees around a raster.
 type degreesBox struct {
@@ -31,9 +45,9 @@ func emptyRange() degreesRange {
 }
 
 // add extends the range to a place.
-func (r *degreesRange) add(lon, lat float64) {
-	r.west, r.east = min(r.west, lon), max(r.east, lon)
-	r.south, r.north = min(r.south, lat), max(r.north, lat)
+func (r *degreesRange) add(at position) {
+	r.west, r.east = min(r.west, at[0]), max(r.east, at[0])
+	r.south, r.north = min(r.south, at[1]), max(r.north, at[1])
 }
 
 // shiftOver returns the shift to WGS 84 for all of a raster, which is the one for its middle. The
@@ -52,22 +66,17 @@ func (c *crsDefinition) shiftOver(t [6]float64, width, height float64) (datumShi
 
 // boxInDegrees returns the box around a raster. The error says why there is none.
 func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degreesBox, error) {
-	p := &c.projection
-	shift, err := c.shiftOver(t, width, height)
+	raster, err := placeRaster(c, t, width, height)
 	if err != nil {
 		return degreesBox{}, err
 	}
-	r, bulge, whole := p.rangeOfEdges(shift, t, width, height)
-	box := degreesBox{accuracyM: max(shift.accuracyM, bulge)}
+	p := &c.projection
+	r, beyond, whole := raster.rangeOfEdges()
+	box := degreesBox{accuracyM: max(raster.shift.accuracyM, beyond)}
 	if !whole { // for example a map of the world
-		r = p.rangeOfGrid(shift, t, width, height)
+		r = raster.rangeOfGrid()
 		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
-		box.accuracyM = max(shift.accuracyM, cell*p.unit)
-	}
-	for _, pole := range [...]float64{-90, 90} {
-		if !p.isCylindrical() && p.contains(t, width, height, pole) {
-			r = degreesRange{-180, min(r.south, pole), 180, max(r.north, pole)}
-		}
+		box.accuracyM = max(raster.shift.accuracyM, cell*p.unit)
 	}
 	if !(r.south < 90 && r.north > -90 && r.west >= -540 && r.east <= 540) {
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
@@ -89,54 +98,229 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	return box, nil
 }
 
-// rangeOfEdges follows a raster's edges. Between its points, the curve may leave the range by bulge
-// metres. whole is false if a part of the edges lies outside the projection's domain.
-func (p *projection) rangeOfEdges(shift datumShift, t [6]float64, width, height float64) (
-	r degreesRange, bulge float64, whole bool,
-) {
+// rasterPlace is where a raster lies on the globe.
+type rasterPlace struct {
+	projection    *projection
+	shift         datumShift
+	transform     [6]float64
+	width, height float64      // in pixels
+	poles         [][3]float64 // column, row and latitude of each pole that has a place on the map
+}
+
+// placeRaster returns the place of a raster in a CRS. The error is errOutsideProjection.
+func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r rasterPlace, err error) {
+	r = rasterPlace{projection: &c.projection, transform: t, width: width, height: height}
+	if r.shift, err = c.shiftOver(t, width, height); err != nil || c.projection.isCylindrical() {
+		return r, err
+	}
+	for _, latitude := range [...]float64{-90, 90} {
+		if x, y, err := c.projection.forward(c.projection.longitude, latitude); err == nil {
+			col, row := invertTransform(t, x, y)
+			r.poles = append(r.poles, [3]float64{col, row, latitude})
+		}
+	}
+	return r, nil
+}
+
+// polesWithin returns the latitudes of the poles in the raster, more than margin pixels from its
+// edge.
+func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
+	for _, pole := range r.poles {
+		if min(pole[0], pole[1], r.width-pole[0], r.height-pole[1]) > margin {
+			latitudes = append(latitudes, pole[2])
+		}
+	}
+	return latitudes
+}
+
+// at returns the place on WGS 84 of a column and a row. The error is errOutsideProjection.
+func (r *rasterPlace) at(col, row float64) (position, error) {
+	lon, lat, err := r.projection.inverse(applyTransform(r.transform, col, row))
+	if err != nil {
+		return position{}, err
+	}
+	lon, lat = r.shift.toWGS84(r.projection.ellipsoid, lon, lat)
+	return position{lon, lat}, nil
+}
+
+// onEdges returns column and row of a place on the edges. along counts edges from the origin down
+// the first column and around: 1.5 is the middle of the last row.
+func (r *rasterPlace) onEdges(along float64) (col, row float64) {
+	edge, part := math.Modf(along)
+	switch int(edge) % 4 {
+	case 0:
+		return 0, part * r.height
+	case 1:
+		return part * r.width, r.height
+	case 2:
+		return r.width, (1 - part) * r.height
+	}
+	return (1 - part) * r.width, 0
+}
+
+// nearPoles returns where an edge is nearest to the poles, in order: to those that are closer to it
+// than one of so many segments is long, or to all for 0 segments.
+func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
+	col, row := r.onEdges(float64(edge))
+	toCol, toRow := r.onEdges(float64(edge + 1))
+	toCol, toRow = toCol-col, toRow-row
+	for _, pole := range r.poles {
+		x, y, length2 := pole[0]-col, pole[1]-row, toCol*toCol+toRow*toRow
+		part, away := (x*toCol+y*toRow)/length2, (x*toRow-y*toCol)/length2
+		if part > 0 && part < 1 && math.Abs(away)*float64(segments) < 1 {
+			along = append(along, float64(edge)+part)
+		}
+	}
+	slices.Sort(along)
+	return along
+}
+
+// poleOn returns the latitude of the pole that a place on an edge is. ok is false if it is none.
+func (r *rasterPlace) poleOn(col, row float64) (latitude float64, ok bool) {
+	for _, pole := range r.poles {
+		if math.Hypot(pole[0]-col, pole[1]-row) <= onEdge {
+			return pole[2], true
+		}
+	}
+	return 0, false
+}
+
+// edgePoint is a point on the edges of a raster.
+type edgePoint struct {
+	position
+	along float64 // as for onEdges
+}
+
+// trace follows the edges from a corner around and back to it, each in so many segments, and
+// appends the points to empty. Longitudes are continuous. A pole on an edge becomes two points, one
+// for each of the meridians on which the edges reach and leave it. whole is false if points are
+// left out because they lie outside the projection's domain.
+func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint, whole bool) {
+	points = empty
+	middle, err := r.at(r.width/2, r.height/2)
+	whole = err == nil
+	fromPole := false // the point before is a pole
+	add := func(along float64) {
+		col, row := r.onEdges(along)
+		at, err := r.at(col, row)
+		if err != nil {
+			whole = false
+			return
+		}
+		if n := len(points); n > 0 && !r.projection.isCylindrical() {
+			last := points[n-1]
+			if latitude, pole := r.poleOn(col, row); pole {
+				points, fromPole = append(points, edgePoint{position{last.position[0], latitude}, along}), true
+				return
+			}
+			near := last.position[0]
+			if fromPole { // the raster lies on the side of its middle
+				near += math.Remainder(middle[0]-near, 360)
+			}
+			at[0] = near + math.Remainder(at[0]-near, 360)
+			if fromPole {
+				points, fromPole = append(points, edgePoint{position{at[0], last.position[1]}, last.along}), false
+			}
+		}
+		points = append(points, edgePoint{at, along})
+	}
+	first := 0 // a corner that is no pole
+	for first < 3 {
+		if _, pole := r.poleOn(r.onEdges(float64(first))); !pole {
+			break
+		}
+		first++
+	}
+	add(float64(first))
+	for edge := first; edge < first+4; edge++ {
+		near := r.nearPoles(edge, segments)
+		for i := range segments {
+			along := float64(edge) + float64(i+1)/float64(segments)
+			for ; len(near) > 0 && near[0] < along; near = near[1:] {
+				add(near[0])
+			}
+			add(along)
+		}
+	}
+	return points, whole
+}
+
+// rangeOfEdges is the range of points on the raster's edges. Between them, the raster may leave the
+// range by beyond metres. whole is false if a part of the edges lies outside the projection's
+// domain.
+func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole bool) {
 	segments := edgeSegments
-	if p.isCylindrical() && len(shift.values) == 0 { // the corners have the extreme longitudes and latitudes
+	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
 		segments = 1
 	}
-	corners := [5][2]float64{{0, 0}, {width, 0}, {width, height}, {0, height}, {0, 0}}
-	r, whole = emptyRange(), true
-	var lon, lat [3]float64 // of this point and the two before it
+	var memory [4*edgeSegments + 16]edgePoint
+	points, whole := r.trace(segments, memory[:0])
+	bounds = emptyRange()
+	for _, point := range points {
+		bounds.add(point.position)
+	}
+	for _, pole := range r.polesWithin(onEdge) {
+		bounds = degreesRange{-180, min(bounds.south, pole), 180, max(bounds.north, pole)}
+	}
+	measure := func(along float64) {
+		at, err := r.at(r.onEdges(along))
+		if err != nil {
+			whole = false
+			return
+		}
+		degree := math.Pi / 180 * r.projection.ellipsoid.a // in metres
+		beyond = max(beyond, degree*(bounds.south-at[1]), degree*(at[1]-bounds.north))
+		if half := (bounds.east - bounds.west) / 2; half < 180 {
+			east := math.Abs(math.Remainder(at[0]-bounds.west-half, 360)) - half
+			beyond = max(beyond, degree*math.Cos(at[1]*math.Pi/180)*east)
+		}
+	}
 	for edge := range 4 {
-		from, to := corners[edge], corners[edge+1]
-		for i := range segments + 1 {
-			f := float64(i) / float64(segments)
-			l, phi, err := p.inverse(applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1])))
-			if err != nil {
-				whole = false
-				continue
-			}
-			l, phi = shift.toWGS84(p.ellipsoid, l, phi)
-			if !p.isCylindrical() && edge+i > 0 {
-				l = lon[0] + math.Remainder(l-lon[0], 360) // continuous across 180°
-			}
-			lon, lat = [3]float64{l, lon[0], lon[1]}, [3]float64{phi, lat[0], lat[1]}
-			r.add(l, phi)
-			if i >= 2 { // a parabola through three points rises an eighth of their second difference above its chords
-				rise := math.Hypot((lon[0]-2*lon[1]+lon[2])*math.Cos(phi*math.Pi/180), lat[0]-2*lat[1]+lat[2]) / 8
-				bulge = max(bulge, rise*math.Pi/180*p.ellipsoid.a)
+		for _, along := range r.nearPoles(edge, 0) {
+			measure(along)
+		}
+	}
+	for i := 2; i < len(points); i++ {
+		for axis := range 2 {
+			if along, ok := turningPoint([3]edgePoint(points[i-2:]), axis); ok {
+				measure(along)
 			}
 		}
 	}
-	return r, bulge, whole
+	return bounds, beyond, whole
+}
+
+// turningPoint returns the place on an edge where the parabola through three of its points turns,
+// for longitude (axis 0) or latitude. ok is false if that does not lie between them.
+func turningPoint(points [3]edgePoint, axis int) (along float64, ok bool) {
+	a, b, c := points[0], points[1], points[2]
+	if c.along > math.Floor(a.along)+1 { // around a corner
+		return 0, false
+	}
+	rise := (b.position[axis] - a.position[axis]) / (b.along - a.along)
+	curve := ((c.position[axis]-b.position[axis])/(c.along-b.along) - rise) / (c.along - a.along)
+	const least = 1e-9 // degrees: flatter is rounding error
+	if !(math.Abs(curve)*(c.along-a.along)*(c.along-a.along) > least) {
+		return 0, false
+	}
+	along = (a.along+b.along)/2 - rise/curve/2
+	return along, along > a.along && along < c.along
 }
 
 // rangeOfGrid is the range of those points of a grid that lie in the projection's domain.
-func (p *projection) rangeOfGrid(shift datumShift, t [6]float64, width, height float64) degreesRange {
-	r := emptyRange()
+func (r *rasterPlace) rangeOfGrid() degreesRange {
+	bounds := emptyRange()
 	for i := range edgeSegments + 1 {
 		for j := range edgeSegments + 1 {
-			x, y := applyTransform(t, width*float64(i)/edgeSegments, height*float64(j)/edgeSegments)
-			if lon, lat, err := p.inverse(x, y); err == nil {
-				r.add(shift.toWGS84(p.ellipsoid, lon, lat))
+			if at, err := r.at(r.width*float64(i)/edgeSegments, r.height*float64(j)/edgeSegments); err == nil {
+				bounds.add(at)
 			}
 		}
 	}
-	return r
+	for _, pole := range r.polesWithin(-onEdge) {
+		bounds = degreesRange{-180, min(bounds.south, pole), 180, max(bounds.north, pole)}
+	}
+	return bounds
 }
 
 // normaliseLongitudes brings a range into ±180: west > east across 180°; -180, 180 for a full turn.
@@ -165,39 +349,36 @@ func (p *projection) isCylindrical() bool {
 	return p.formula >= formulaGeographic && p.formula <= formulaEquidistantCylinder
 }
 
-// contains reports whether a pole lies in the raster.
-func (p *projection) contains(t [6]float64, width, height, pole float64) bool {
-	x, y, err := p.forward(p.longitude, pole)
-	determinant := t[0]*t[4] - t[1]*t[3]
-	if err != nil || determinant == 0 {
-		return false
+// fullTurn returns how far x goes on for 360 degrees of longitude on a cylinder, 0 elsewhere.
+func (p *projection) fullTurn() float64 {
+	switch {
+	case p.formula == formulaGeographic:
+		return 360 / p.unit
+	case p.isCylindrical():
+		return math.Abs(2 * math.Pi * p.ellipsoid.a * p.axes[0] * p.scale / p.unit)
 	}
-	x, y = x-t[2], y-t[5]
-	col, row := (t[4]*x-t[1]*y)/determinant, (t[0]*y-t[3]*x)/determinant
-	return col > 0 && col < width && row > 0 && row < height
+	return 0
 }
 
 // pixelSizeMetres returns the size of a pixel on the ground, as the square root of its area: one
-// number for turned rasters and for pixels in degrees too. The error is errOutsideProjection.
+// number for turned rasters and for pixels in degrees too. It measures between geocentric places,
+// because a degree of longitude has no length at a pole. The error is errOutsideProjection.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
-	var lon, lat [3]float64
-	for i, at := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
-		x, y := applyTransform(t, at[0], at[1])
-		var err error
-		if lon[i], lat[i], err = p.inverse(x, y); err != nil {
-			return 0, err
+	var at [3][3]float64
+	for i, place := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
+		x, y := applyTransform(t, place[0], place[1])
+		lon, lat, err := p.inverse(x, y)
+		if err != nil || i == 0 && p.isCylindrical() && math.Abs(lat) >= 90 {
+			return 0, errOutsideProjection
 		}
+		at[i] = p.ellipsoid.geocentric(lon, lat)
 	}
-	// Metres in a radian east and north: radii of curvature in prime vertical and meridian.
-	sin, cos := math.Sincos(lat[0] * math.Pi / 180)
-	e2 := p.ellipsoid.eccentricity2()
-	w2 := 1 - e2*sin*sin
-	primeVertical := p.ellipsoid.a / math.Sqrt(w2)
-	east, north := primeVertical*cos, primeVertical*(1-e2)/w2
-	turn := func(to float64) float64 { return math.Remainder(to-lon[0], 360) * math.Pi / 90 }
-	rise := func(to float64) float64 { return (to - lat[0]) * math.Pi / 90 }
-	area := math.Abs(turn(lon[1])*rise(lat[2])-turn(lon[2])*rise(lat[1])) * east * north
-	if !(area > 0 && isFinite(area)) || math.Abs(lat[0]) > 90 {
+	var u, v [3]float64 // half a pixel along the row and along the column
+	for i := range 3 {
+		u[i], v[i] = at[1][i]-at[0][i], at[2][i]-at[0][i]
+	}
+	area := 4 * math.Hypot(math.Hypot(u[1]*v[2]-u[2]*v[1], u[2]*v[0]-u[0]*v[2]), u[0]*v[1]-u[1]*v[0])
+	if !(area > 0 && isFinite(area)) {
 		return 0, errOutsideProjection
 	}
 	return math.Sqrt(area), nil

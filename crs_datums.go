@@ -82,17 +82,24 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	return unknown
 }
 
+// geocentric returns the geocentric coordinates X, Y and Z in metres of a place at height 0, in
+// degrees: EPSG Guidance Note 7-2, method 9602.
+func (e ellipsoid) geocentric(lon, lat float64) [3]float64 {
+	e2 := e.eccentricity2()
+	sinLat, cosLat := math.Sincos(lat * math.Pi / 180)
+	sinLon, cosLon := math.Sincos(lon * math.Pi / 180)
+	n := e.a / math.Sqrt(1-e2*sinLat*sinLat)
+	return [3]float64{n * cosLat * cosLon, n * cosLat * sinLon, n * (1 - e2) * sinLat}
+}
+
 // toWGS84 moves a point at height 0 to WGS 84, in degrees: EPSG Guidance Note 7-2, methods 9602 (to
 // geocentric coordinates; back by Bowring's formula) and 9606. The longitude is continuous at ±180.
 func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	if len(s.values) == 0 {
 		return lon, lat
 	}
-	e2 := e.eccentricity2()
-	sinLat, cosLat := math.Sincos(lat * math.Pi / 180)
-	sinLon, cosLon := math.Sincos(lon * math.Pi / 180)
-	n := e.a / math.Sqrt(1-e2*sinLat*sinLat)
-	x, y, z := n*cosLat*cosLon, n*cosLat*sinLon, n*(1-e2)*sinLat
+	at := e.geocentric(lon, lat)
+	x, y, z := at[0], at[1], at[2]
 	if v := s.values; len(v) == 7 {
 		const second = math.Pi / 180 / 3600
 		m, rx, ry, rz := 1+v[6]*1e-6, v[3]*second, v[4]*second, v[5]*second
@@ -100,7 +107,7 @@ func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	}
 	x, y, z = x+s.values[0], y+s.values[1], z+s.values[2]
 	w, p := wgs84(), math.Hypot(x, y)
-	e2 = w.eccentricity2()
+	e2 := w.eccentricity2()
 	b := w.a * math.Sqrt(1-e2)
 	sinU, cosU := math.Sincos(math.Atan2(z*w.a, p*b))
 	lat = math.Atan2(z+e2/(1-e2)*b*sinU*sinU*sinU, p-e2*w.a*cosU*cosU*cosU) * 180 / math.Pi

@@ -208,24 +208,21 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 		return m.BBox != nil // the query has compared it
 	}
 	t, width, height := [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
-	if math.Abs(lat) == 90 { // a pole has every longitude
-		lon = m.BBox[0]
+	if math.Abs(lat) == 90 && crs.projection.isCylindrical() { // every longitude is that of the pole
+		return true // the query has compared the latitude
 	}
 	lon, lat = shift.fromWGS84(crs.ellipsoid, lon, lat)
-	determinant := t[0]*t[4] - t[1]*t[3]
-	const rounding = 1e-6                             // in pixels, of a place on the edge
-	for _, turn := range [...]float64{0, 360, -360} { // a raster may use longitudes beyond ±180
-		x, y, err := crs.projection.forward(lon+turn, lat)
-		if err != nil {
-			continue
-		}
-		x, y = x-t[2], y-t[5]
-		col, row := (t[4]*x-t[1]*y)/determinant, (t[0]*y-t[3]*x)/determinant
-		if col >= -rounding && col <= width+rounding && row >= -rounding && row <= height+rounding {
-			return true
-		}
+	x, y, err := crs.projection.forward(lon, lat)
+	if err != nil {
+		return false
 	}
-	return false
+	if turn := crs.projection.fullTurn(); turn > 0 { // the raster may lie beyond ±180°
+		middle, _ := applyTransform(t, width/2, height/2)
+		x += turn * math.Round((middle-x)/turn)
+	}
+	col, row := invertTransform(t, x, y)
+	const rounding = 1e-6 // in pixels, of a place on the edge
+	return col >= -rounding && col <= width+rounding && row >= -rounding && row <= height+rounding
 }
 
 // knownCRS returns the file's CRS and its shift to WGS 84. ok is false if the registry does not

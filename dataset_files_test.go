@@ -226,6 +226,52 @@ func checkFileQueries(ts *testServer, n, queries int) {
 	}
 }
 
+// TestPointsBeyond180 asks for points in rasters on cylinders whose coordinates go on beyond 180°, -180° or a pole.
+func TestPointsBeyond180(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addFiles("beyond", []ElevationDatasetFileMeta{
+		placedFile(t, "web", 3857, 7000, 0, 19.8e6, 0, -7000, -1.8e6),             // 177.9 to 184.2, -19.1 to -16
+		placedFile(t, "web west", 3857, 7000, 0, -20.6e6, 0, -7000, -1.8e6),       // -185.1 to -178.8
+		placedFile(t, "web whole", 3857, 500_000, 0, 0, 0, -500_000, 12.5e6),      // 0 to 360 and more
+		placedFile(t, "pacific", 3832, 7000, 0, -37.0e6, 0, -7000, -1.8e6),        // -182.4 to -176.1
+		placedFile(t, "plate carree", 4087, 111_000, 0, 16e6, 0, -11_100, -1.7e6), // 143.7 to 243.4, -20.3 to -15.3
+		placedFile(t, "degrees", 4326, 0.36, 0, 170, 0, -0.1, -15),                // 170 to 206, -20 to -15
+		placedFile(t, "degrees west", 4326, 0.36, 0, -190, 0, -0.1, -15),          // -190 to -154
+		placedFile(t, "turned across a pole", 4326, 0.84, -0.24, 60, -0.55, -0.84, -4.5),
+	})
+	for point, want := range map[string]string{
+		"-178,-17.5":   "web,pacific,degrees,degrees west,plate carree,web whole",
+		"178.5,-17.5":  "web,web west,pacific,degrees,degrees west,plate carree,web whole",
+		"-179.5,-17.5": "web,web west,pacific,degrees,degrees west,plate carree,web whole",
+		"180,-17.5":    "web,web west,pacific,degrees,degrees west,plate carree,web whole",
+		"-180,-17.5":   "web,web west,pacific,degrees,degrees west,plate carree,web whole",
+		"-175,-17.5":   "degrees,degrees west,plate carree,web whole",
+		"-120,-17.5":   "plate carree,web whole",
+		"-175,-21":     "web whole",
+		"172,-17.5":    "degrees,degrees west,plate carree,web whole",
+		"-153,-17.5":   "plate carree,web whole",
+		"10,10":        "web whole",
+		"10,-90":       "turned across a pole",
+	} {
+		filter, err := readFileFilter(url.Values{"point": {point}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := findFiles(t.Context(), ts.db, filter, firstFile(), 100)
+		var got []string
+		for _, file := range files {
+			got = append(got, file.Path)
+		}
+		slices.Sort(got)
+		wanted := strings.Split(want, ",")
+		slices.Sort(wanted)
+		if err != nil || !slices.Equal(got, wanted) {
+			t.Errorf("%s: got %q, want %q, %v", point, got, wanted, err)
+		}
+	}
+}
+
 // TestFileFilters asks over HTTP: each filter, a list's pages, what is refused, and a box that meets too many to sort.
 func TestFileFilters(t *testing.T) {
 	t.Parallel()

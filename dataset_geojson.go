@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -15,9 +16,6 @@ import (
 	"strings"
 	"time"
 )
-
-// position is longitude and latitude in degrees.
-type position [2]float64
 
 // multiPolygon is the coordinates of polygons of one ring each (RFC 7946, section 3.1.7).
 type multiPolygon [][1][]position
@@ -159,8 +157,9 @@ func featureOf(m ElevationDatasetFileMeta, properties any) feature {
 }
 
 // footprint returns the outline of a file's raster in degrees, counter-clockwise and cut at 180°.
-// Its edges follow those of the raster in its CRS. If the registry does not know the CRS, the
-// outline is the box. Without a box, or without an area, there are no parts.
+// Its edges follow those of the raster in its CRS, and no two parts share an edge. If the registry
+// does not know the CRS, or if the raster goes all around the globe, the outline is the box. Without
+// a box, or without an area, there are no parts.
 func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
 	if m.BBox == nil {
 		return nil
@@ -170,7 +169,12 @@ func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
 	for _, p := range ring {
 		west, east = min(west, p[0]), max(east, p[0])
 	}
-	if len(ring) == 0 || east-west > 360 {
+	const rounding = 1e-9 // degrees
+	switch {
+	case len(ring) > 0 && math.Abs(ring[len(ring)-1][0]-ring[0][0]) > 180:
+		ring, west = aroundPole(ring, math.Copysign(90, m.BBox[3]+m.BBox[1]))
+		east = west + 360
+	case len(ring) == 0 || east-west >= 360-rounding:
 		west, east = m.BBox[0], m.BBox[2]
 		if east < west {
 			east += 360
@@ -181,70 +185,112 @@ func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
 		slices.Reverse(ring)
 	}
 	for turn := 360 * math.Floor((west+180)/360); turn-180 < east; turn += 360 {
-		part := cutRing(cutRing(ring, 1, turn-180), -1, -turn-180)
-		for i := range part {
-			part[i] = position{math.Round((part[i][0]-turn)*1e9) / 1e9, math.Round(part[i][1]*1e9) / 1e9}
-		}
-		if len(part) >= 3 && signedArea(part) != 0 {
-			parts = append(parts, [1][]position{append(part, part[0])})
+		for _, eastern := range cutRing(ring, 1, turn-180) {
+			for _, part := range cutRing(eastern, -1, -turn-180) {
+				for i := range part {
+					part[i] = position{math.Round((part[i][0]-turn)*1e9) / 1e9, math.Round(part[i][1]*1e9) / 1e9}
+				}
+				if part = slices.Compact(append(part, part[0])); len(part) >= 4 && signedArea(part) != 0 {
+					parts = append(parts, [1][]position{part})
+				}
+			}
 		}
 	}
 	return parts
 }
 
-// outline returns the ring of the raster's edge, with continuous longitudes, or nil if its CRS is
-// unknown. A ring around a pole has the pole as an edge.
+// outline returns the raster's edges from a corner around and back to it. Longitudes are continuous:
+// around a pole they end a turn further. It returns nil if the CRS is unknown, if an edge lies
+// outside the projection's domain, or if the raster holds both poles.
 func (m *ElevationDatasetFileMeta) outline() (ring []position) {
-	crs, shift, ok := m.knownCRS()
+	crs, _, ok := m.knownCRS()
 	if !ok {
 		return nil
 	}
-	p, t, w, h := crs.projection, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
+	raster, err := placeRaster(&crs, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
+	if err != nil {
+		return nil
+	}
 	segments := 1
-	if p.formula != formulaGeographic { // about 8 chords a degree: off by some metres at most
+	if crs.projection.formula != formulaGeographic { // about 8 chords a degree: off by some metres at most
 		turn := m.BBox[2] - m.BBox[0]
 		if turn <= 0 {
 			turn += 360
 		}
 		segments = 2 + int(min(8*max(m.BBox[3]-m.BBox[1], turn), 62))
 	}
-	corners := [...][2]float64{{0, 0}, {0, h}, {w, h}, {w, 0}, {0, 0}}
-	for edge := range 4 {
-		from, to := corners[edge], corners[edge+1]
-		for i := range segments + edge/3 { // the last edge returns to the first corner
-			f := float64(i) / float64(segments)
-			lon, lat, err := p.inverse(applyTransform(t, from[0]+f*(to[0]-from[0]), from[1]+f*(to[1]-from[1])))
-			if err != nil {
-				return nil
-			}
-			lon, lat = shift.toWGS84(p.ellipsoid, lon, lat)
-			if n := len(ring); n > 0 && !p.isCylindrical() {
-				lon = ring[n-1][0] + math.Remainder(lon-ring[n-1][0], 360)
-			}
-			ring = append(ring, position{lon, max(-90, min(90, lat))})
-		}
+	points, whole := raster.trace(segments, nil)
+	for _, point := range points {
+		ring = append(ring, position{point.position[0], max(-90, min(90, point.position[1]))})
 	}
-	last := len(ring) - 1
-	if math.Abs(ring[last][0]-ring[0][0]) < 180 {
-		return ring[:last]
+	if !whole {
+		return nil
 	}
-	pole := math.Copysign(90, m.BBox[3]+m.BBox[1])
-	return append(ring, position{ring[last][0], pole}, position{ring[0][0], pole})
+	turns := math.Abs(math.Round((ring[len(ring)-1][0] - ring[0][0]) / 360))
+	if len(raster.polesWithin(onEdge)) != int(turns) {
+		return nil
+	}
+	return ring
 }
 
-// cutRing returns the part where side times longitude is at least limit (Sutherland and Hodgman).
-func cutRing(ring []position, side, limit float64) (part []position) {
-	for i, to := range ring {
-		from := ring[(i+len(ring)-1)%len(ring)]
-		if (side*from[0] < limit) != (side*to[0] < limit) {
-			f := (side*limit - from[0]) / (to[0] - from[0])
-			part = append(part, position{side * limit, from[1] + f*(to[1]-from[1])})
-		}
-		if side*to[0] >= limit {
-			part = append(part, to)
+// aroundPole returns the ring of the area between a ring around a pole and that pole. The ring is
+// repeated, so that it also holds a full turn from west, which is 180° or a turn away from it.
+func aroundPole(ring []position, pole float64) (area []position, west float64) {
+	first, last := ring[0][0], ring[len(ring)-1][0]
+	for turn := -1.0; turn <= 1; turn++ {
+		for _, p := range ring {
+			area = append(area, position{p[0] + turn*(last-first), p[1]})
 		}
 	}
-	return part
+	area = append(area, position{area[len(area)-1][0], pole}, position{area[0][0], pole})
+	return area, 360*math.Round((first+last)/720) - 180
+}
+
+// cutRing returns the parts of a ring where side times longitude is more than limit. A part consists
+// of pieces of the ring, each from where the ring enters that side to where it leaves it. Along the
+// cut, the area lies between the n-th entry and the n-th exit, counted from the south.
+func cutRing(ring []position, side, limit float64) (parts [][]position) {
+	isOutside := func(p position) bool { return !(side*p[0] > limit) }
+	first := slices.IndexFunc(ring, isOutside)
+	if first < 0 {
+		return [][]position{slices.Clone(ring)}
+	}
+	var pieces [][]position
+	for i := range ring {
+		from, to := ring[(first+i)%len(ring)], ring[(first+i+1)%len(ring)]
+		if isOutside(from) && isOutside(to) {
+			continue
+		}
+		if isOutside(from) {
+			pieces = append(pieces, nil)
+		}
+		if isOutside(from) != isOutside(to) {
+			f := (side*limit - from[0]) / (to[0] - from[0])
+			pieces[len(pieces)-1] = append(pieces[len(pieces)-1], position{side * limit, from[1] + f*(to[1]-from[1])})
+		}
+		if !isOutside(to) {
+			pieces[len(pieces)-1] = append(pieces[len(pieces)-1], to)
+		}
+	}
+	entries, exits := make([]int, len(pieces)), make([]int, len(pieces)) // pieces in the order of these
+	for i := range pieces {
+		entries[i], exits[i] = i, i
+	}
+	slices.SortFunc(entries, func(a, b int) int { return cmp.Compare(pieces[a][0][1], pieces[b][0][1]) })
+	slices.SortFunc(exits, func(a, b int) int {
+		return cmp.Compare(pieces[a][len(pieces[a])-1][1], pieces[b][len(pieces[b])-1][1])
+	})
+	for {
+		from := slices.IndexFunc(pieces, func(piece []position) bool { return piece != nil })
+		if from < 0 {
+			return parts
+		}
+		var part []position
+		for i := from; pieces[i] != nil; i = entries[slices.Index(exits, i)] {
+			part, pieces[i] = append(part, pieces[i]...), nil
+		}
+		parts = append(parts, part)
+	}
 }
 
 // signedArea returns twice the area of a ring in square degrees, negative for a clockwise ring.

@@ -288,7 +288,7 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 		if err != nil {
 			return nil, err
 		}
-		g.gaps = gapsBetween(runs)
+		g.gaps = g.findGaps(runs)
 		for _, gap := range g.gaps {
 			g.Missing += gap.To - gap.From + 1
 		}
@@ -301,8 +301,10 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 // it returns all empty cells of the rectangle.
 //
 // It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
-// of empty cells around the rectangle makes the outside one set, that of the first gap.
-func gapsBetween(runs []cellRun) (enclosed []cellRun) {
+// of empty cells around the rectangle makes the outside one set, that of the first gap. If around is
+// not 0, that many columns go around the globe: there is no border in the west and in the east, and
+// rows without tiles are outside.
+func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil
 	}
@@ -310,9 +312,13 @@ func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 	for _, run := range runs {
 		west, east, tiles = min(west, run.From), max(east, run.To), tiles+run.To-run.From+1
 	}
+	border := int64(1)
+	if around > 0 {
+		east, border = west+around-1, 0
+	}
 	first, last := runs[0].Row, runs[len(runs)-1].Row
 	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
-	gaps := []cellRun{{first - 1, west - 1, east + 1}}
+	gaps := []cellRun{{first - 1, west - border, east + border}}
 	parents := []int{0} // of each gap: itself, or an earlier gap of its set
 	root := func(i int) int {
 		for parents[i] != i {
@@ -321,18 +327,21 @@ func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 		}
 		return i
 	}
+	join := func(i, j int) {
+		a, b := root(i), root(j)
+		parents[max(a, b)] = min(a, b)
+	}
 	above := 0 // the first gap of the row before
 	for row := first; row <= last+1; row++ {
-		here, at := len(gaps), west-1
+		here, at := len(gaps), west-border
 		for ; len(runs) > 0 && runs[0].Row == row; runs = runs[1:] {
 			gaps, parents = append(gaps, cellRun{row, at, runs[0].From - 1}), append(parents, len(gaps))
 			at = runs[0].To + 1
 		}
-		gaps, parents = append(gaps, cellRun{row, at, east + 1}), append(parents, len(gaps))
+		gaps, parents = append(gaps, cellRun{row, at, east + border}), append(parents, len(gaps))
 		for i, j := above, here; i < here && j < len(gaps); {
 			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To {
-				a, b := root(i), root(j)
-				parents[max(a, b)] = min(a, b)
+				join(i, j)
 			}
 			if gaps[i].To < gaps[j].To {
 				i++
@@ -340,8 +349,13 @@ func gapsBetween(runs []cellRun) (enclosed []cellRun) {
 				j++
 			}
 		}
+		if around > 0 && at == west {
+			join(0, here)
+		} else if around > 0 && gaps[here].To >= west && at <= east { // they meet behind the last column
+			join(here, len(gaps)-1)
+		}
 		above = here
-		if at < west && len(runs) > 0 && !full { // every row up to the next tile is outside
+		if at == west-border && len(runs) > 0 && !full { // every row up to the next tile is outside
 			row = runs[0].Row - 1
 		}
 	}

@@ -61,7 +61,7 @@ func TestGapsBetween(t *testing.T) {
 				}
 			}
 		}
-		for _, gap := range gapsBetween(runs) {
+		for _, gap := range gapsBetween(runs, 0) {
 			for c := gap.From; c <= gap.To; c++ {
 				got = append(got, fmt.Sprint(gap.Row, " ", c))
 			}
@@ -74,7 +74,7 @@ func TestGapsBetween(t *testing.T) {
 	if found < 1000 {
 		t.Errorf("%d gaps", found)
 	}
-	if gaps := gapsBetween([]cellRun{{0, 0, 0}, {1 << 40, 1 << 50, 1 << 50}}); len(gaps) > 0 {
+	if gaps := gapsBetween([]cellRun{{0, 0, 0}, {1 << 40, 1 << 50, 1 << 50}}, 0); len(gaps) > 0 {
 		t.Errorf("between two far from each other: %v", gaps)
 	}
 }

@@ -35,7 +35,8 @@ func TestCorpus(t *testing.T) {
 		t.Fatal(err)
 	}
 	compareWithGDAL(t, root)
-	analyzeCorpus(t, root)
+	_, c, dataset := analyzeCorpus(t, root)
+	checkFootprints(t, c, dataset, 1)
 }
 
 // analyzeCorpus analyses the files of a corpus. The API returns exactly the rows that "cairn bbox" prints.

@@ -64,7 +64,42 @@ func TestPeerOGR(t *testing.T) {
 	}
 }
 
-// TestPeerSVG has librsvg draw the picture: it is coloured where tiles lie and nowhere else.
+// TestPeerGEOS has GEOS look at the footprints of our own corpus and of awkward grids: each is valid.
+func TestPeerGEOS(t *testing.T) {
+	ts, c, dataset := analyzeCorpus(t, makeCorpus(t))
+	checkFootprints(t, c, dataset, 10)
+	checkFootprints(t, c, fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("awkward", awkwardFiles(t, 600))), 1000)
+}
+
+// checkFootprints has GEOS, through GDAL's SQLite dialect, look at the footprints of a dataset. There are at least so
+// many, and each is valid.
+func checkFootprints(t *testing.T, c client, dataset string, least int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "footprints.geojson")
+	if err := os.WriteFile(file, c.must(200, "GET", dataset+"/footprints.geojson", nil).body, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sqlite := func(sql string) string {
+		t.Helper()
+		output, err := exec.Command("ogrinfo", "-q", "-ro", "-dialect", "SQLite", "-sql", sql, file).CombinedOutput()
+		if err != nil || strings.Contains(string(output), "ERROR") {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		return string(output)
+	}
+	layer := c.must(200, "GET", dataset, nil).text("name")
+	var valid, all int
+	counted := sqlite(`SELECT COUNT(*) AS n, SUM(ST_IsValid(geometry)) AS valid FROM "` + layer + `"`)
+	for _, line := range regexp.MustCompile(`(n|valid) \(Integer\) = (\d+)`).FindAllStringSubmatch(counted, -1) {
+		fmt.Sscan(line[2], map[string]*int{"n": &all, "valid": &valid}[line[1]])
+	}
+	t.Logf("%s: %d of %d footprints are valid", layer, valid, all)
+	if valid != all || all < least {
+		t.Error(sqlite(`SELECT path, crs, ST_IsValidReason(geometry) AS reason FROM "` + layer + `" WHERE NOT ST_IsValid(geometry)`))
+	}
+}
+
+// TestPeerSVG has librsvg draw the picture: tiles are coloured where they lie, and only there, and their gap is empty.
 func TestPeerSVG(t *testing.T) {
 	ts := startServer(t, nil)
 	c := ts.signIn("ada", datasetRead)

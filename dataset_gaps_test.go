@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestGapsAround compares with a flood of each field of tiles on a globe of 16 columns from north and south. The columns of
+// tiles are counted from anywhere.
+func TestGapsAround(t *testing.T) {
+	t.Parallel()
+	const turn, rows = 16, 6
+	random := rand.New(rand.NewPCG(9, 10))
+	found, across := 0, 0
+	for range 5000 {
+		density, width, offset := random.Float64(), 1+random.IntN(turn), random.IntN(turn)
+		var tile, wet [rows + 2][turn]bool
+		var runs []cellRun
+		for r := 1; r <= rows; r++ {
+			for c := range width {
+				if random.Float64() < density {
+					tile[r][(c+offset)%turn] = true
+				}
+			}
+		}
+		first, last, n := rows+1, 0, 0
+		var used [turn]bool
+		for r := 1; r <= rows; r++ {
+			for c := range turn {
+				if tile[r][c] {
+					first, last, used[c] = min(first, r), max(last, r), true
+					n++
+					at := int64(c + turn*(random.IntN(3)-1))
+					runs = append(runs, cellRun{int64(r), at, at})
+				}
+			}
+		}
+		slices.SortFunc(runs, compareRuns)
+		var flood func(r, c int)
+		flood = func(r, c int) {
+			c = (c + turn) % turn
+			if r >= max(0, first-1) && r <= last+1 && !tile[r][c] && !wet[r][c] {
+				wet[r][c] = true
+				flood(r-1, c)
+				flood(r+1, c)
+				flood(r, c-1)
+				flood(r, c+1)
+			}
+		}
+		for r := range rows + 2 {
+			if tile[r] == [turn]bool{} { // nothing holds north and south apart there
+				flood(r, 0)
+			}
+		}
+		gap, west := 0, 0 // the most columns without a tile in a row, and the column behind them
+		for c := range turn {
+			empty := 0
+			for ; empty < turn && !used[(c+empty)%turn]; empty++ {
+			}
+			if empty > gap {
+				gap, west = empty, (c+empty)%turn
+			}
+		}
+		if gap*8 <= turn {
+			gap = 0
+		}
+		full := n > 0 && 8*n >= 7*(last-first+1)*(turn-gap)
+		var want, got []string
+		for r := first; r <= last; r++ {
+			for c := range turn {
+				if inside := (c-west+turn)%turn < turn-gap; !tile[r][c] && (!wet[r][c] || full && inside) {
+					want = append(want, fmt.Sprint(r, " ", c))
+				}
+			}
+		}
+		if len(runs) == 0 {
+			continue
+		}
+		for _, gap := range gapsBetween(joinAround(runs, turn)) {
+			for c := gap.From; c <= gap.To; c++ {
+				got = append(got, fmt.Sprint(gap.Row, " ", (c%turn+turn)%turn))
+				across += int(btof(c != (c%turn+turn)%turn))
+			}
+		}
+		found += len(got)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v: got %v, want %v", tile, got, want)
+		}
+	}
+	if found < 1000 || across < 100 {
+		t.Errorf("%d gaps, %d across the end of the columns", found, across)
+	}
+}
+
+// TestGapsAcross180 has tiles around the Fiji islands and all around the globe, and holes on both sides of 180°.
+func TestGapsAcross180(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	const mercator = 20037508.342789244
+	for name, of := range map[string]struct {
+		code          int
+		size          float64 // of a tile
+		from, columns int     // the first column, from the meridian where x is 0
+		rows          int
+		wraps, east   int // tiles from this column on, from the first, count a turn less; columns of a turn
+		holes         [][2]int
+		want          []string
+	}{
+		"degrees":              {4326, 1, 176, 8, 5, 4, 360, [][2]int{{3, 2}, {4, 3}}, []string{"-180 3", "179 2"}},
+		"counted from 0":       {4326, 1, 176, 8, 5, 8, 360, [][2]int{{3, 2}, {4, 3}}, []string{"179 2", "180 3"}},
+		"a hole to both sides": {4326, 1, 177, 6, 3, 3, 360, [][2]int{{2, 1}, {3, 1}}, []string{"-180 1", "179 1"}},
+		"no tile at 180":       {4326, 1, 177, 6, 3, 3, 360, [][2]int{{2, 1}, {3, 1}, {2, 2}, {3, 2}}, nil},
+		"the globe":            {4326, 10, -18, 36, 3, 36, 36, [][2]int{{0, 1}, {17, 1}, {35, 0}}, []string{"-10 1", "-180 1", "170 0"}},
+		"half degrees":         {4326, 0.5, 356, 9, 5, 4, 720, [][2]int{{4, 2}}, []string{"-180 2"}},
+		"Web Mercator":         {3857, mercator / 128, 124, 8, 5, 4, 256, [][2]int{{3, 2}, {4, 3}}, []string{"-20037508 3", "19880965 2"}},
+	} {
+		var files []ElevationDatasetFileMeta
+		for column := range of.columns {
+			for row := range of.rows {
+				if slices.Contains(of.holes, [2]int{column, row}) {
+					continue
+				}
+				x := of.from + column
+				if column >= of.wraps {
+					x -= of.east
+				}
+				files = append(files, placedFile(t, fmt.Sprint(column, " ", row), of.code,
+					of.size/100, 0, float64(x)*of.size, 0, -of.size/50, float64(row+1)*of.size))
+			}
+		}
+		a := c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", ts.addFiles(name, files)), nil)
+		var got []string
+		for _, item := range a.json["features"].([]any) {
+			tile := item.(map[string]any)["properties"].(map[string]any)
+			got = append(got, fmt.Sprintf("%.0f %.0f", tile["min_x"], tile["min_y"].(float64)/of.size))
+		}
+		if slices.Sort(got); !slices.Equal(got, of.want) {
+			t.Errorf("%s: got %q, want %q", name, got, of.want)
+		}
+	}
+}
