@@ -111,6 +111,47 @@ func TestIncremental(t *testing.T) {
 	}
 }
 
+// TestLinkThroughFile: a symbolic link whose way leads through a file leads to nothing, whether it has led somewhere
+// before or not. So does the world file of a raster.
+func TestLinkThroughFile(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "links")
+	in := func(name string) string { return filepath.Join(dir, name) }
+	bare := testTIFF{order: binary.LittleEndian, tags: testSize()}.build()
+	err := errors.Join(
+		os.MkdirAll(in("ways"), 0o755),
+		os.WriteFile(in("ways/r.tif"), sampleTIFF(), 0o644),
+		os.WriteFile(in("ways/r.tfw"), []byte("1\n0\n0\n-1\n10\n50\n"), 0o644),
+		os.Symlink("ways/r.tif", in("thru.tif")),
+		os.WriteFile(in("bare.tif"), bare, 0o644),
+		os.Symlink("ways/r.tfw", in("bare.tfw")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataset := c.addDataset("links")
+	c.analyze(dataset, nil)
+	if rows := c.files(dataset); rows["thru.tif"].Status != fileStatusOK || rows["bare.tif"].Source == nil {
+		t.Errorf("%+v", rows)
+	}
+	if err := errors.Join(os.RemoveAll(in("ways")), os.WriteFile(in("ways"), nil, 0o644), os.Symlink("ways/x.tif", in("new.tif"))); err != nil {
+		t.Fatal(err)
+	}
+	a := c.analyze(dataset, nil)
+	rows := c.files(dataset)
+	for _, name := range []string{"thru.tif", "new.tif"} {
+		if m := rows[name]; m.Status != fileStatusUnreadable || m.Reason == nil || *m.Reason != "the symbolic link leads to nothing" {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+	if counts(a)[0] != 5 || len(rows) != 5 {
+		t.Errorf("%d rows, %s", len(rows), a.body)
+	}
+	sameRows(t, rows, dir)
+}
+
 // TestChangedWhileAnalysed: files that are added, changed, truncated and removed while analyses run crash nothing, and
 // the analysis after it is exact.
 func TestChangedWhileAnalysed(t *testing.T) {

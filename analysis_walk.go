@@ -322,7 +322,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		fr.before(e.Path)
 	}
 	f, opened, err := fr.open(e)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	if isMissing(err) {
 		return m, false
 	}
 	opened.Path = e.Path
@@ -345,11 +345,11 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
 	// Most names do not exist, and faccessat is the cheapest way to know.
 	err = syscall.Faccessat(int(fr.dir.Fd()), name, 0, 0)
-	if err == syscall.ENOENT || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
+	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
 		return nil, err == nil, nil
 	}
 	f, _, err := fr.openNamed(name, false)
-	if _, other := errors.AsType[*notAFile](err); other || errors.Is(err, fs.ErrNotExist) {
+	if _, other := errors.AsType[*notAFile](err); other || isMissing(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -373,7 +373,7 @@ func isGone(root *os.Root, path string) bool {
 		}
 		info, err := root.Lstat(raw[:i])
 		if err != nil {
-			return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+			return isMissing(err)
 		}
 		if info.IsDir() == (i == len(raw)) {
 			return true // a directory became a file or a symbolic link, or the file became a directory
@@ -437,7 +437,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	name = fr.dirName + name
 	target, err := fr.root.Stat(name)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case isMissing(err):
 		return nil, e, errors.New("the symbolic link leads to nothing")
 	case isEscape(err):
 		return nil, e, errors.New("the symbolic link leads out of the dataset")
@@ -523,6 +523,12 @@ func notRegular(mode fs.FileMode) error {
 		kind = "a device"
 	}
 	return &notAFile{kind + ", not a regular file"}
+}
+
+// isMissing reports whether an error says that nothing has a name: it is gone, or its path leads
+// through something that is no directory.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
 // isEscape reports whether os.Root refused a path that leads out. Package os has no error for it.
