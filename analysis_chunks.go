@@ -123,16 +123,17 @@ type comparison struct {
 const maxUnlisted = 5000
 
 // compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
-// its size, time and sidecars are as its row says, and this reader made the row.
+// its size, times and sidecars are as its row says, and this reader made the row.
 func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err error) {
 	const query = `
 		WITH pairs AS (
-			SELECT e.path AS found, f.path AS stored, e.size, e.modified, e.sidecars, f.id, f.status,
+			SELECT e.path AS found, f.path AS stored, e.size, e.modified, e.changed, e.sidecars, f.id, f.status,
 				coalesce(NOT $6 AND f.status <> 'unreadable' AND f.reader_version = $7 AND f.size_bytes = e.size
-					AND f.modified_ns = e.modified AND f.sidecars = e.sidecars, false) AS same
+					AND f.modified_ns = e.modified AND f.changed_ns = e.changed AND f.sidecars = e.sidecars, false) AS same
 			FROM (
 				SELECT e.*
-				FROM analysis_chunks c, unnest(c.paths, c.sizes, c.modified, c.sidecars) AS e (path, size, modified, sidecars)
+				FROM analysis_chunks c, unnest(c.paths, c.sizes, c.modified, c.changed, c.sidecars)
+					AS e (path, size, modified, changed, sidecars)
 				WHERE c.id = $1 AND c.token = $2
 			) e
 			FULL JOIN (
@@ -142,7 +143,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 			) f ON f.path = e.path
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
-			coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AS listed, same,
+			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AS listed, same,
 			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
 		WHERE NOT same OR status = 'corrupt'
@@ -239,8 +240,9 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			FROM cut
 			WINDOW parts AS (ORDER BY n)
 		)
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		SELECT analysis_id, begins, ends, paths[first:last], sizes[first:last], modified[first:last], sidecars[first:last]
+		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, changed, sidecars)
+		SELECT analysis_id, begins, ends, paths[first:last], sizes[first:last], modified[first:last], changed[first:last],
+			sidecars[first:last]
 		FROM part
 		ORDER BY n`
 	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
@@ -333,8 +335,8 @@ func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkF
 				version = 0 // a later change may leave size and time as they are, so the file is read again
 			}
 			names, row := f.row.stored()
-			columns = append(names, "id", "dataset_id", "sidecars", "reader_version")
-			rows = append(rows, append(row, f.ID, datasetID, f.Sidecars, version))
+			columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version")
+			rows = append(rows, append(row, f.ID, datasetID, f.row.changed, f.Sidecars, version))
 		}
 	}
 	before = map[string]ElevationDatasetFileMeta{}

@@ -33,6 +33,18 @@ func TestIncremental(t *testing.T) {
 		name = filepath.Join(dir, name)
 		return errors.Join(os.WriteFile(name, []byte(content), 0o644), os.Chtimes(name, stamp, stamp))
 	}
+	rewrite := func(name, content string) error { // with the same size and time
+		name = filepath.Join(dir, name)
+		before, err := os.Stat(name)
+		if err == nil {
+			err = errors.Join(os.WriteFile(name, []byte(content), 0o644), os.Chtimes(name, before.ModTime(), before.ModTime()))
+		}
+		after, again := os.Stat(name)
+		if err == nil && again == nil && (after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime())) {
+			err = errors.New("another size or time")
+		}
+		return errors.Join(err, again)
+	}
 	remove := func(name string) error { return os.Remove(filepath.Join(dir, name)) }
 	bare := string(testTIFF{order: binary.LittleEndian, tags: testSize()}.build())
 	geo := string(sampleTIFF())
@@ -73,6 +85,13 @@ func TestIncremental(t *testing.T) {
 			return errors.Join(write("z.tif", geo), os.Symlink("z.tif", filepath.Join(dir, "l.tif")))
 		}, false, []string{"l.tif", "z.tif"}, []string{"added l.tif", "changed z.tif"}},
 		{"a link again", nil, false, []string{"l.tif"}, nil},
+		{"same size and time, another place", func() error {
+			return rewrite("z.tif", string(geographicTIFF(20, 50)))
+		}, false, []string{"l.tif", "z.tif"}, []string{"changed l.tif", "changed z.tif"}},
+		{"mode", func() error { return os.Chmod(filepath.Join(dir, "plain"), 0o600) }, false, []string{"l.tif", "plain"}, nil},
+		{"same world file, another place", func() error {
+			return rewrite("a.tfw", "1\n0\n0\n-1\n30\n50\n")
+		}, false, []string{"a.tfw", "a.tif", "l.tif"}, []string{"changed a.tif"}},
 	} {
 		if test.change != nil {
 			if err := test.change(); err != nil {

@@ -33,8 +33,18 @@ type entry struct {
 	Path     string // as stored, see encodeName
 	Size     int64
 	Modified int64 // nanoseconds since 1970
+	Changed  int64 // the same for st_ctime, the last change of content or attributes, which no program can set
 	Sidecars int64 // a checksum of the files that belong to this one, see neighbours
 	link     bool  // it is a symbolic link
+}
+
+// entryOf returns the entry of a file, without its path.
+func entryOf(info fs.FileInfo) entry {
+	e := entry{Size: info.Size(), Modified: unixNano(info.ModTime()), link: info.Mode().Type() == fs.ModeSymlink}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok { // as on every Linux file system
+		e.Changed = unixNano(time.Unix(stat.Ctim.Unix()))
+	}
+	return e
 }
 
 // row returns the row of a file that has not been read. It has no status.
@@ -45,6 +55,7 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 		ModifiedAt: fileTime{time.Unix(0, e.Modified).UTC()},
 		extent:     extent{Warnings: []string{}},
 		AnalyzedAt: now.UTC(),
+		changed:    e.Changed,
 	}
 }
 
@@ -205,8 +216,8 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 				case err != nil || info.IsDir():
 					entries[i].Path = names[i] + "/"
 				default:
-					entries[i] = entry{Path: names[i], Size: info.Size(), Modified: unixNano(info.ModTime()),
-						link: info.Mode().Type() == fs.ModeSymlink}
+					entries[i] = entryOf(info)
+					entries[i].Path = names[i]
 				}
 			}
 		})
@@ -239,7 +250,7 @@ func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []strin
 	}
 	for batch := range slices.Chunk(sidecars, lookBatch) {
 		for _, e := range w.look(ctx, dir, batch) {
-			sum := checksum(e.Path, e.Size, e.Modified)
+			sum := checksum(e.Path, e.Size, e.Modified, e.Changed)
 			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
 				sum = rand.Int64()
 			}
@@ -425,7 +436,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	if err != nil {
 		return nil, entry{}, err
 	}
-	e := entry{Size: info.Size(), Modified: unixNano(info.ModTime())}
+	e := entryOf(info)
 	if info.Mode().IsRegular() {
 		f, opened, err := openRegular(fr.dir, name)
 		return f, cmp.Or(opened, e), err
@@ -459,7 +470,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 		f.Close()
 		return nil, e, err
 	}
-	return f, entry{Size: info.Size(), Modified: unixNano(info.ModTime())}, nil
+	return f, entryOf(info), nil
 }
 
 // openFile is an open regular file.
@@ -488,7 +499,8 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 		syscall.Close(fd)
 		return nil, entry{}, err
 	}
-	return descriptor(fd), entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix()))}, nil
+	return descriptor(fd), entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix())),
+		Changed: unixNano(time.Unix(stat.Ctim.Unix()))}, nil
 }
 
 // ReadAt implements io.ReaderAt.

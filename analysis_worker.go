@@ -341,11 +341,11 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 
 // chunk is an interval (from, to] of a dataset's paths, with the files that the walk found in it.
 type chunk struct {
-	from                      string
-	to                        *string // nil: to the end
-	paths                     []string
-	sizes, modified, sidecars []int64
-	warnings                  []string // of the walk since the chunk before
+	from                               string
+	to                                 *string // nil: to the end
+	paths                              []string
+	sizes, modified, changed, sidecars []int64
+	warnings                           []string // of the walk since the chunk before
 }
 
 // walk lists the dataset's directory, from where an earlier walk of the same analysis ended, and
@@ -363,7 +363,8 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 	next := chunk{from: t.WalkedTo}
 	w.file = func(e entry) error {
 		next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
-		next.modified, next.sidecars = append(next.modified, e.Modified), append(next.sidecars, e.Sidecars)
+		next.modified, next.changed = append(next.modified, e.Modified), append(next.changed, e.Changed)
+		next.sidecars = append(next.sidecars, e.Sidecars)
 		if len(next.paths) < a.chunkSize {
 			return nil
 		}
@@ -431,16 +432,17 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 			chunks_left = chunks_left + 1, total = total + $4, warnings = (warnings || $5::text[])[1:$6]
 		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
+		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, changed, sidecars)
 		VALUES ($1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
-			coalesce($7::bigint[], '{}'))`
+			coalesce($7::bigint[], '{}'), coalesce($8::bigint[], '{}'))`
 	defer a.wakeAll()
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		err := oneRow(ctx, tx, "advance walk", advance, t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
 		if err != nil {
 			return err
 		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified, c.sidecars)
+		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified,
+			c.changed, c.sidecars)
 		return err
 	})
 }

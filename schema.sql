@@ -405,3 +405,11 @@ CREATE TABLE analysis_changes (
   removed     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
+-- migration 2: what 0.3.0 adds
+
+-- changed_ns is a file's st_ctime in nanoseconds since 1970: the last change of its content or
+-- attributes, which no program can set. Rows of 0.2.0 have 0, so their files are read once more.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN changed_ns bigint NOT NULL DEFAULT 0;
+ALTER TABLE analysis_chunks ADD COLUMN changed bigint[] NOT NULL DEFAULT '{}';
+ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
