@@ -151,6 +151,65 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 	}
 }
 
+// TestRestartedInstance: an instance that starts again after it was killed takes its walk and its chunks back at once,
+// though its lease lasts for long.
+func TestRestartedInstance(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 5)
+	dataset := c.addDataset("tiles")
+	ts.stop()
+	env := append(ts.env, "CAIRN_TEST_LIFE=1h", "CAIRN_TEST_CHUNK=3")
+	p := startProcess(t, append(slices.Clone(env), "CAIRN_TEST_DIE_ON=d1/t2.tif"))
+	c.url = p.url
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	<-p.exit
+	p = startProcess(t, env)
+	c.url = p.url
+	if a := c.finished(location); counts(a) != [6]int{10, 10, 0, 0, 0, 0} {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// TestCopiedStateDirectory: a service on a copy of the state directory of another that lives takes its work over, and
+// what the other does after that counts for nothing.
+func TestCopiedStateDirectory(t *testing.T) {
+	t.Parallel()
+	reading, proceed := make(chan bool, 20), make(chan bool)
+	one := startServer(t, func(s *server) {
+		s.analyzer.chunkSize = 3
+		s.analyzer.beforeRead = func(string) {
+			reading <- true
+			<-proceed
+		}
+	})
+	c := one.signIn("root", "all")
+	makeTiles(t, filepath.Join(one.datasets, "tiles"), 2, 5)
+	dataset := c.addDataset("tiles")
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	<-reading
+	copied := t.TempDir()
+	lock, err := os.ReadFile(filepath.Join(one.cfg.stateDir, "lock"))
+	if err != nil || string(lock) != one.instance {
+		t.Errorf("%q %v", lock, err)
+	}
+	if err := os.WriteFile(filepath.Join(copied, "lock"), lock, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	two := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+copied, "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
+	if two.instance == one.instance {
+		t.Error("two services have one id")
+	}
+	if a := c.finished(location); counts(a) != [6]int{10, 10, 0, 0, 0, 0} {
+		t.Errorf("%s", a.body)
+	}
+	close(proceed)
+	if a := c.analyze(dataset, nil); counts(a)[0] != 10 || len(c.files(dataset)) != 10 {
+		t.Errorf("the next: %s", a.body)
+	}
+}
+
 // TestBlindInstance: an instance that does not see the directory says so and leaves the analysis to another, also
 // with force; where none sees it, it fails and keeps every row.
 func TestBlindInstance(t *testing.T) {

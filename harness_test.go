@@ -233,7 +233,7 @@ func startTwoServers(t *testing.T, env ...string) (one, two *testServer) {
 }
 
 // serveUnderTest is a service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names
-// a file whose reading kills it, CAIRN_TEST_CHUNK how many files make a chunk.
+// a file whose reading kills it, CAIRN_TEST_CHUNK how many files make a chunk, CAIRN_TEST_LIFE how long its lease lasts.
 func serveUnderTest() int {
 	env := os.Environ()
 	cfg, err := loadConfig(env)
@@ -243,6 +243,9 @@ func serveUnderTest() int {
 		defer stop()
 		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {
 			s.life = time.Second
+			if life, err := time.ParseDuration(lookup(env, "CAIRN_TEST_LIFE")); err == nil {
+				s.life = life
+			}
 			if size, err := strconv.Atoi(lookup(env, "CAIRN_TEST_CHUNK")); err == nil {
 				s.analyzer.chunkSize = size
 			}
