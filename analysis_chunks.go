@@ -26,9 +26,16 @@ type readTask struct {
 	ID       int64
 	FromPath string
 	ToPath   string
-	Files    int
+	Kind     string
+	Files    int // listed by the chunk
 	Deaths   int // of instances that held it before
 }
+
+// The kinds of a chunk.
+const (
+	kindInterval = "interval" // all files of the interval and all its rows
+	kindGone     = "gone"     // rows of the interval that are to be removed
+)
 
 // endOfPaths sorts after every path. It stands for the to_path that the last chunk lacks.
 func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/utf8.UTFMax+1) }
@@ -69,7 +76,7 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 			FOR UPDATE OF c SKIP LOCKED
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
-			coalesce(c.to_path, $5) AS to_path, cardinality(c.paths) AS files, c.deaths`
+			coalesce(c.to_path, $5) AS to_path, c.kind, cardinality(c.paths) AS files, c.deaths`
 	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
@@ -88,15 +95,19 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		if err := a.readFiles(ctx, t, found.files); err != nil {
 			return err
 		}
-		if err := storeChunk(ctx, a.db, t, found); err != nil {
+		failed, err := storeChunk(ctx, a.db, t, found)
+		if err != nil {
 			return err
+		}
+		if failed != nil {
+			a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", failed.reason)
 		}
 		a.stored.Add(1)
 		return nil
 	})
 }
 
-// chunkFile is a file of a chunk that has to be looked at, with its outcome: row, gone or neither.
+// chunkFile is a file of a chunk that has to be looked at, with its outcome: a row or an absence.
 type chunkFile struct {
 	entry
 	ID     int64 // of its row, or of the row that it will have
@@ -104,7 +115,7 @@ type chunkFile struct {
 	Listed bool  // the walk found it
 	Same   bool  // it need not be read again
 	row    ElevationDatasetFileMeta
-	gone   bool // it has a row, and the file is gone
+	absent absence // if it is not listed
 }
 
 // isRead reports whether there was a file to make a row of.
@@ -143,19 +154,21 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 			) f ON f.path = e.path
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
-			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AS listed, same,
+			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AND $9 <> 'gone' AS listed, same,
 			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
-		WHERE NOT same OR status = 'corrupt'
+		WHERE (NOT same OR status = 'corrupt') AND ($9 = 'interval' OR found IS NOT NULL)
 		ORDER BY 1
 		LIMIT $8`
 	limit := t.Files + maxUnlisted
 	files, err := collect[chunkFile](ctx, q, "compare files", query,
-		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit)
+		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit, t.Kind)
 	if len(files) == limit {
 		c.cutAt = files[limit/2].Path
 	}
-	c.unchanged = t.Files
+	if t.Kind != kindGone {
+		c.unchanged = t.Files
+	}
 	for _, f := range files {
 		if f.Same {
 			c.failed++
@@ -206,8 +219,13 @@ func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFil
 	}
 	for _, f := range files {
 		switch {
+		case !f.Listed && root == nil:
+			f.absent.gone = true
 		case !f.Listed:
-			f.gone = root == nil || isGone(root, f.Path)
+			f.absent = lookFor(root, f.Path)
+			if t.Force && f.absent.emptied != "" {
+				f.absent = absence{gone: true}
+			}
 		case t.Deaths >= maxDeaths:
 			f.row = f.entry.row(a.now())
 			f.row.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read "+
@@ -240,8 +258,8 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			FROM cut
 			WINDOW parts AS (ORDER BY n)
 		)
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, changed, sidecars)
-		SELECT analysis_id, begins, ends, paths[first:last], sizes[first:last], modified[first:last], changed[first:last],
+		INSERT INTO analysis_chunks (analysis_id, kind, from_path, to_path, paths, sizes, modified, changed, sidecars)
+		SELECT analysis_id, kind, begins, ends, paths[first:last], sizes[first:last], modified[first:last], changed[first:last],
 			sidecars[first:last]
 		FROM part
 		ORDER BY n`
@@ -258,66 +276,124 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
+// outcome is what became of the files of a chunk.
+type outcome struct {
+	added, changed, removed []string
+	gone                    []string // rows to be removed when the analysis ends
+	missing                 int      // rows without a file that the walk found or that may lie in an empty directory
+	vanished                int      // files that the walk found and that were gone when they were to be read
+	unchanged, failed       int
+	warnings                []string
+}
+
+// outcomeOf sorts the files of a chunk by what became of them. before holds the rows that were
+// replaced or removed.
+func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetFileMeta) outcome {
+	o := outcome{unchanged: found.unchanged, failed: found.failed}
+	for _, f := range found.files {
+		old, known := before[f.Path]
+		if !f.Listed {
+			if f.absent.emptied != "" {
+				warning := f.absent.emptied + ": this directory is empty now, so the rows of its files stay; " +
+					"if the files are gone, analyse with force"
+				if !slices.Contains(o.warnings, warning) {
+					o.warnings = append(o.warnings, warning)
+				}
+			} else if t.Kind == kindInterval && !f.absent.unsure {
+				o.missing++
+			}
+			switch {
+			case known:
+				o.removed = append(o.removed, f.Path)
+			case f.absent.gone:
+				o.gone = append(o.gone, f.Path)
+			}
+			continue
+		}
+		switch {
+		case !f.isRead():
+			o.vanished++
+		case !known:
+			o.added = append(o.added, f.Path)
+		case sameContent(old, f.row):
+			o.unchanged++
+		default:
+			o.changed = append(o.changed, f.Path)
+		}
+		if f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable {
+			o.failed++
+		}
+	}
+	return o
+}
+
 // storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
-// chunk, nothing. Only the holder of a chunk changes rows of its interval.
-func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found comparison) error {
+// chunk, nothing. Only the holder of a chunk changes rows of its interval. If this ended the analysis
+// as failed, it returns why.
+func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found comparison) (failed *failure, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
-	const note = `
-		INSERT INTO analysis_changes (analysis_id, from_path, added, changed, removed)
-		VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), coalesce($5::text[], '{}'))`
-	const finish = `
-		UPDATE analyses
+	const noteRemovals = `
+		INSERT INTO analysis_removals (analysis_id, from_path, to_path, paths)
+		VALUES ($1, $2, $3, $4)`
+	const count = `
+		UPDATE analyses a
 		SET chunks_left = chunks_left - 1, total = total - $2, added = added + $3, changed = changed + $4,
-			unchanged = unchanged + $5, removed = removed + $6, failed = failed + $7,
-			state = CASE WHEN state = 'reading' AND chunks_left = 1 THEN 'succeeded' ELSE state END,
-			finished_at = CASE WHEN state = 'reading' AND chunks_left = 1 THEN now() END
-		WHERE id = $1 AND finished_at IS NULL`
-	return changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
+			unchanged = unchanged + $5, removed = removed + $6, failed = failed + $7, missing = missing + $8,
+			warnings = (warnings || ARRAY(SELECT w FROM unnest($9::text[]) w WHERE w <> ALL (a.warnings)))[1:$10]
+		WHERE id = $1 AND finished_at IS NULL
+		RETURNING state = 'reading' AND chunks_left = 0 AS ended`
+	err = changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
 		if err := oneRow(ctx, tx, "take chunk", take, t.ID, t.Token); err != nil {
 			return err
 		}
-		before, err := replaceRows(ctx, tx, t.DatasetID, found.files)
+		before, err := replaceRows(ctx, tx, t, found.files)
 		if err != nil {
 			return err
 		}
-		var added, changed, removed []string
-		read, unchanged, failed := 0, found.unchanged, found.failed
-		for _, f := range found.files {
-			old, known := before[f.Path]
-			switch {
-			case f.gone:
-				removed = append(removed, f.Path)
-				continue
-			case !f.isRead():
-				continue
-			case !known:
-				added = append(added, f.Path)
-			case sameContent(old, f.row):
-				unchanged++
-			default:
-				changed = append(changed, f.Path)
-			}
-			read++
-			if f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable {
-				failed++
-			}
+		o := outcomeOf(t, found, before)
+		if err := noteChanges(ctx, tx, t, o); err != nil {
+			return err
 		}
-		if len(added)+len(changed)+len(removed) > 0 {
-			_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, added, changed, removed)
+		if len(o.gone) > 0 && t.Kind == kindInterval {
+			_, err := execute(ctx, tx, "note removals", noteRemovals, t.AnalysisID, t.FromPath, t.ToPath, o.gone)
 			if err != nil {
 				return err
 			}
 		}
-		vanished := t.Files - found.unchanged - read
-		return oneRow(ctx, tx, "count files", finish, t.AnalysisID, vanished, len(added), len(changed), unchanged,
-			len(removed), failed)
+		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count, t.AnalysisID, o.vanished,
+			len(o.added), len(o.changed), o.unchanged, len(o.removed), o.failed, o.missing, o.warnings, maxWarnings)
+		if err == nil && analysis.Ended {
+			failed, err = endReading(ctx, tx, t.AnalysisID)
+		}
+		return err
 	})
+	return failed, err
 }
 
-// replaceRows deletes the rows of files that are gone or were read again, adds those that were read,
-// and returns the deleted rows by path. A file that the walk found, but that was gone when it came
-// to be read, keeps its row: the next analysis decides.
-func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkFile) (
+// noteChanges notes the changes of a chunk in the row of its interval in analysis_changes. There is one
+// also if a chunk of rows to be removed is to come.
+func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome) error {
+	const note = `
+		INSERT INTO analysis_changes AS c (analysis_id, from_path, added, changed, removed)
+		SELECT $1, coalesce(max(from_path), $2), coalesce($3::text[], '{}'), coalesce($4::text[], '{}'),
+			coalesce($5::text[], '{}')
+		FROM analysis_changes
+		WHERE analysis_id = $1 AND from_path <= $2 AND $6 <> 'interval'
+		ON CONFLICT (analysis_id, from_path) DO UPDATE
+		SET added = c.added || excluded.added, changed = c.changed || excluded.changed,
+			removed = c.removed || excluded.removed`
+	if len(o.added)+len(o.changed)+len(o.removed)+len(o.gone) == 0 {
+		return nil
+	}
+	_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, o.added, o.changed, o.removed, t.Kind)
+	return err
+}
+
+// replaceRows deletes the rows of files that were read again, and adds those that were read; of a chunk
+// of rows to be removed it deletes those whose files are gone. It returns the deleted rows by path. A
+// file that the walk found, but that was gone when it came to be read, keeps its row: the next
+// analysis decides.
+func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
 	const remove = `
 		DELETE FROM elevation_dataset_file_meta
@@ -326,7 +402,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkF
 	var replaced, columns []string
 	var rows [][]any
 	for _, f := range files {
-		if f.gone || f.isRead() && f.Known {
+		if f.isRead() && f.Known || f.absent.gone && t.Kind == kindGone {
 			replaced = append(replaced, f.Path)
 		}
 		if f.isRead() {
@@ -336,12 +412,12 @@ func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkF
 			}
 			names, row := f.row.stored()
 			columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version")
-			rows = append(rows, append(row, f.ID, datasetID, f.row.changed, f.Sidecars, version))
+			rows = append(rows, append(row, f.ID, t.DatasetID, f.row.changed, f.Sidecars, version))
 		}
 	}
 	before = map[string]ElevationDatasetFileMeta{}
 	if len(replaced) > 0 {
-		removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, datasetID, replaced)
+		removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, t.DatasetID, replaced)
 		if err != nil {
 			return nil, err
 		}

@@ -371,28 +371,6 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	return content, true, err
 }
 
-// isGone reports whether a walk would find no file of that path any more. It returns false if an
-// error leaves that open.
-func isGone(root *os.Root, path string) bool {
-	raw, err := decodePath(path)
-	if err != nil {
-		return false
-	}
-	for i := range len(raw) + 1 {
-		if i < len(raw) && raw[i] != '/' {
-			continue
-		}
-		info, err := root.Lstat(raw[:i])
-		if err != nil {
-			return isMissing(err)
-		}
-		if info.IsDir() == (i == len(raw)) {
-			return true // a directory became a file or a symbolic link, or the file became a directory
-		}
-	}
-	return false
-}
-
 // fail sets a status other than ok, and the reason.
 func (m *ElevationDatasetFileMeta) fail(status, format string, args ...any) {
 	m.Status, m.Reason = status, new(fmt.Sprintf(format, args...))

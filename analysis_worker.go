@@ -165,6 +165,7 @@ func (e *failure) Error() string { return e.reason }
 // The codes of a failure.
 const (
 	failureUnavailable = "dataset_unavailable" // the directory is missing, empty, or does not answer
+	failureMassRemoval = "mass_removal"        // most files are not found
 	failureInternal    = "internal"            // a bug; the log has the error
 )
 

@@ -413,3 +413,17 @@ CREATE TABLE analysis_changes (
 ALTER TABLE elevation_dataset_file_meta ADD COLUMN changed_ns bigint NOT NULL DEFAULT 0;
 ALTER TABLE analysis_chunks ADD COLUMN changed bigint[] NOT NULL DEFAULT '{}';
 ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
+
+-- An analysis removes rows at its end, when it is known how many would go. missing counts the rows
+-- whose files the walk did not find, until then. A row of analysis_removals holds those of one chunk
+-- whose files are gone. In the end it becomes a chunk of kind 'gone' about just these rows. Chunks of
+-- the walk have kind 'interval'.
+ALTER TABLE analyses ADD COLUMN missing bigint NOT NULL DEFAULT 0;
+ALTER TABLE analysis_chunks ADD COLUMN kind text NOT NULL DEFAULT 'interval';
+CREATE TABLE analysis_removals (
+  analysis_id bigint NOT NULL REFERENCES analyses ON DELETE CASCADE,
+  from_path   text   COLLATE "C" NOT NULL,
+  to_path     text   COLLATE "C",
+  paths       text[] COLLATE "C" NOT NULL,
+  PRIMARY KEY (analysis_id, from_path)
+);
