@@ -27,13 +27,15 @@ type readTask struct {
 	FromPath string
 	ToPath   string
 	Kind     string
-	Files    int // listed by the chunk
-	Deaths   int // of instances that held it before
+	Files    int  // listed by the chunk
+	Deaths   int  // of instances that held it before
+	Last     bool // no other living instance may find the files
 }
 
 // The kinds of a chunk.
 const (
 	kindInterval = "interval" // all files of the interval and all its rows
+	kindMissed   = "missed"   // files that another instance did not find
 	kindGone     = "gone"     // rows of the interval that are to be removed
 )
 
@@ -70,13 +72,14 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 			JOIN analyses a ON a.id = c.analysis_id
 			WHERE (c.reader IS NULL OR c.reader = ANY (` + deadInstances + `))
 				AND (c.deaths + (c.reader IS NOT NULL)::int >= $4) = $3
-				AND ` + maySee + `
+				AND ` + maySee + ` AND ($1 <> ALL (c.missed_by) OR NOT ` + othersMayFind + `)
 			ORDER BY c.failures, c.id
 			LIMIT 1
 			FOR UPDATE OF c SKIP LOCKED
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
-			coalesce(c.to_path, $5) AS to_path, c.kind, cardinality(c.paths) AS files, c.deaths`
+			coalesce(c.to_path, $5) AS to_path, c.kind, cardinality(c.paths) AS files, c.deaths,
+			NOT ` + othersMayFind + ` AS last`
 	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
@@ -95,15 +98,7 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		if err := a.readFiles(ctx, t, found.files); err != nil {
 			return err
 		}
-		failed, err := storeChunk(ctx, a.db, t, found)
-		if err != nil {
-			return err
-		}
-		if failed != nil {
-			a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", failed.reason)
-		}
-		a.stored.Add(1)
-		return nil
+		return a.storeChunk(ctx, t, found)
 	})
 }
 
@@ -127,6 +122,16 @@ type comparison struct {
 	unchanged int
 	failed    int    // unchanged files whose row is corrupt
 	cutAt     string // set where there are too many rows for one chunk: a path in the middle of them
+}
+
+// missed returns the files that the walk found, and that were not there when they were to be read.
+func (c comparison) missed() (paths []string) {
+	for _, f := range c.files {
+		if f.Listed && !f.isRead() {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
 }
 
 // maxUnlisted is about how many rows of one chunk may have lost their files. There may be many more,
@@ -209,7 +214,7 @@ func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile)
 
 // readInOrder sends each file with its outcome. It runs in a goroutine that may be abandoned.
 func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFile) error) error {
-	root, err := a.openDataset(t.task)
+	root, err := a.openDataset(t.task, true)
 	if err != nil {
 		return err
 	}
@@ -258,8 +263,8 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			FROM cut
 			WINDOW parts AS (ORDER BY n)
 		)
-		INSERT INTO analysis_chunks (analysis_id, kind, from_path, to_path, paths, sizes, modified, changed, sidecars)
-		SELECT analysis_id, kind, begins, ends, paths[first:last], sizes[first:last], modified[first:last], changed[first:last],
+		INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path, paths, sizes, modified, changed, sidecars)
+		SELECT analysis_id, kind, missed_by, missed_at, begins, ends, paths[first:last], sizes[first:last], modified[first:last], changed[first:last],
 			sidecars[first:last]
 		FROM part
 		ORDER BY n`
@@ -281,7 +286,6 @@ type outcome struct {
 	added, changed, removed []string
 	gone                    []string // rows to be removed when the analysis ends
 	missing                 int      // rows without a file that the walk found or that may lie in an empty directory
-	vanished                int      // files that the walk found and that were gone when they were to be read
 	unchanged, failed       int
 	warnings                []string
 }
@@ -312,7 +316,7 @@ func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetF
 		}
 		switch {
 		case !f.isRead():
-			o.vanished++
+			continue
 		case !known:
 			o.added = append(o.added, f.Path)
 		case sameContent(old, f.row):
@@ -328,51 +332,88 @@ func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetF
 }
 
 // storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
-// chunk, nothing. Only the holder of a chunk changes rows of its interval. If this ended the analysis
-// as failed, it returns why.
-func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found comparison) (failed *failure, err error) {
-	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
+// chunk, nothing. Only the holder of a chunk changes rows of its interval. Files that were not found
+// stay as a chunk for the other instances, until none is left that may find them.
+func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison) error {
 	const noteRemovals = `
-		INSERT INTO analysis_removals (analysis_id, from_path, to_path, paths)
-		VALUES ($1, $2, $3, $4)`
+		INSERT INTO analysis_removals (analysis_id, from_path, to_path, paths, missed_by)
+		VALUES ($1, $2, $3, $4, $5)`
 	const count = `
 		UPDATE analyses a
-		SET chunks_left = chunks_left - 1, total = total - $2, added = added + $3, changed = changed + $4,
-			unchanged = unchanged + $5, removed = removed + $6, failed = failed + $7, missing = missing + $8,
-			warnings = (warnings || ARRAY(SELECT w FROM unnest($9::text[]) w WHERE w <> ALL (a.warnings)))[1:$10]
+		SET chunks_left = chunks_left - $2, total = total - $3, added = added + $4, changed = changed + $5,
+			unchanged = unchanged + $6, removed = removed + $7, failed = failed + $8, missing = missing + $9,
+			warnings = (warnings || ARRAY(SELECT w FROM unnest($10::text[]) w WHERE w <> ALL (a.warnings)))[1:$11]
 		WHERE id = $1 AND finished_at IS NULL
 		RETURNING state = 'reading' AND chunks_left = 0 AS ended`
-	err = changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
-		if err := oneRow(ctx, tx, "take chunk", take, t.ID, t.Token); err != nil {
+	var failed *failure
+	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		missed := found.missed()
+		taken, err := a.takeChunk(ctx, tx, t, missed)
+		if err != nil {
 			return err
 		}
+		vanished := taken * len(missed)
 		before, err := replaceRows(ctx, tx, t, found.files)
 		if err != nil {
 			return err
 		}
 		o := outcomeOf(t, found, before)
-		if err := noteChanges(ctx, tx, t, o); err != nil {
+		if vanished > 0 {
+			o.warnings = append(o.warnings, fmt.Sprintf("%s: this file was found, but not there when it was to be read "+
+				"(%d files in all)", missed[0], vanished))
+		}
+		if err := noteChanges(ctx, tx, t, o, taken == 0 || len(o.gone) > 0); err != nil {
 			return err
 		}
 		if len(o.gone) > 0 && t.Kind == kindInterval {
-			_, err := execute(ctx, tx, "note removals", noteRemovals, t.AnalysisID, t.FromPath, t.ToPath, o.gone)
+			_, err := execute(ctx, tx, "note removals", noteRemovals, t.AnalysisID, t.FromPath, t.ToPath, o.gone, a.instance)
 			if err != nil {
 				return err
 			}
 		}
-		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count, t.AnalysisID, o.vanished,
-			len(o.added), len(o.changed), o.unchanged, len(o.removed), o.failed, o.missing, o.warnings, maxWarnings)
+		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count,
+			t.AnalysisID, taken, vanished, len(o.added), len(o.changed), o.unchanged, len(o.removed), o.failed, o.missing,
+			o.warnings, maxWarnings)
 		if err == nil && analysis.Ended {
 			failed, err = endReading(ctx, tx, t.AnalysisID)
 		}
 		return err
 	})
-	return failed, err
+	if err != nil {
+		return err
+	}
+	if failed != nil {
+		a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", failed.reason)
+	}
+	a.stored.Add(1)
+	return nil
 }
 
-// noteChanges notes the changes of a chunk in the row of its interval in analysis_changes. There is one
-// also if a chunk of rows to be removed is to come.
-func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome) error {
+// takeChunk deletes a chunk that this instance holds, and returns 1. If files were missed and another
+// instance may find them, it makes a chunk of just these files and gives it back, and returns 0.
+func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed []string) (taken int, err error) {
+	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
+	const handOn = `
+		UPDATE analysis_chunks
+		SET kind = 'missed', missed_by = array_append(missed_by, $3), missed_at = now(), reader = NULL, token = NULL,
+			(paths, sizes, modified, changed, sidecars) = (
+				SELECT array_agg(path ORDER BY n), array_agg(size ORDER BY n), array_agg(mtime ORDER BY n),
+					array_agg(ctime ORDER BY n), array_agg(sidecar ORDER BY n)
+				FROM unnest(paths, sizes, modified, changed, sidecars)
+					WITH ORDINALITY AS e (path, size, mtime, ctime, sidecar, n)
+				WHERE path = ANY ($4)
+			)
+		WHERE id = $1 AND token = $2`
+	if len(missed) == 0 || t.Last {
+		return 1, oneRow(ctx, tx, "take chunk", take, t.ID, t.Token)
+	}
+	a.log.Warn("files not found; left to the other instances", "analysis", t.AnalysisID, "files", len(missed))
+	return 0, oneRow(ctx, tx, "hand chunk on", handOn, t.ID, t.Token, a.instance, missed)
+}
+
+// noteChanges notes the changes of a chunk in analysis_changes, in the row of its interval. That row is
+// there, maybe empty, if the interval leaves behind another chunk.
+func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome, leftBehind bool) error {
 	const note = `
 		INSERT INTO analysis_changes AS c (analysis_id, from_path, added, changed, removed)
 		SELECT $1, coalesce(max(from_path), $2), coalesce($3::text[], '{}'), coalesce($4::text[], '{}'),
@@ -382,7 +423,7 @@ func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome) error {
 		ON CONFLICT (analysis_id, from_path) DO UPDATE
 		SET added = c.added || excluded.added, changed = c.changed || excluded.changed,
 			removed = c.removed || excluded.removed`
-	if len(o.added)+len(o.changed)+len(o.removed)+len(o.gone) == 0 {
+	if len(o.added)+len(o.changed)+len(o.removed) == 0 && !leftBehind {
 		return nil
 	}
 	_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, o.added, o.changed, o.removed, t.Kind)

@@ -32,6 +32,14 @@ const othersSee = `
 // see the directory may only if no other is left; then its finding is final.
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
+// othersMayFind is SQL for whether a living instance other than $1 may find the files of chunk c,
+// because it has not looked for them yet. It has five minutes for that: it may take no work at all,
+// because its file system hangs.
+const othersMayFind = `
+	EXISTS (SELECT FROM instances i
+		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (c.missed_by)
+			AND coalesce(c.missed_at > now() - interval '5 minutes', true))`
+
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
 // error if the signing key of this instance is unknown to another living instance, or the other way
 // round, because tokens of the one would be refused by the other.

@@ -77,10 +77,10 @@ func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
 		WHERE a.id = $1 AND a.missing > $2 AND NOT a.force`
 	const proceed = `
 		WITH removals AS (
-			DELETE FROM analysis_removals WHERE analysis_id = $1 RETURNING from_path, to_path, paths
+			DELETE FROM analysis_removals WHERE analysis_id = $1 RETURNING *
 		), chunks AS (
-			INSERT INTO analysis_chunks (analysis_id, kind, from_path, to_path, paths)
-			SELECT $1, 'gone', from_path, to_path, paths FROM removals ORDER BY from_path
+			INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path, paths)
+			SELECT $1, 'gone', ARRAY[missed_by], now(), from_path, to_path, paths FROM removals ORDER BY from_path
 			RETURNING 1
 		), n AS (
 			SELECT count(*) AS chunks FROM chunks

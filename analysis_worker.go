@@ -382,7 +382,8 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 		}
 		return nil
 	}
-	root, err := a.openDataset(t.task)
+	expected := t.Known || !t.Alone // files; another instance may see some
+	root, err := a.openDataset(t.task, expected)
 	if err != nil {
 		return err
 	}
@@ -392,8 +393,8 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 			return err
 		}
 	}
-	if next.from == "" && len(next.paths) == 0 && t.Known && !t.emptyIsIntended() {
-		return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
+	if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
+		return unavailable("No file is in the dataset's directory. If that is so, analyse it with force.")
 	}
 	return send(next)
 }
@@ -402,10 +403,10 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 // force, and if no other instance may have seen files there.
 func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 
-// openDataset opens a dataset's directory. If the directory is missing, or empty although the
-// dataset has rows, it returns a failure: a share that is not mounted must not empty the catalogue.
-// If that is intended, a missing directory is nil.
-func (a *analyzer) openDataset(t task) (*os.Root, error) {
+// openDataset opens a dataset's directory. If the directory is missing, or empty although files are
+// expected, it returns a failure: a share that is not mounted must not empty the catalogue. If that
+// is intended, a missing directory is nil.
+func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
 		return nil, unavailable("The dataset lies outside the dataset roots.")
@@ -416,10 +417,9 @@ func (a *analyzer) openDataset(t task) (*os.Root, error) {
 		return nil, nil
 	case err != nil:
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
-	case empty && t.Known && !t.emptyIsIntended():
+	case empty && filesExpected && !t.emptyIsIntended():
 		root.Close()
-		return nil, unavailable("The dataset's directory is empty, though files are known. " +
-			"If that is so, analyse it with force.")
+		return nil, unavailable("The dataset's directory is empty. If that is so, analyse it with force.")
 	}
 	return root, nil
 }
