@@ -90,8 +90,8 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		switch {
 		case err != nil:
 			return err
-		case found.cutAt != "":
-			return cutChunk(ctx, a.db, t, []string{found.cutAt})
+		case len(found.cuts) > 0:
+			return cutChunk(ctx, a.db, t, found.cuts)
 		case t.Deaths >= maxDeaths && t.Files > 1:
 			return cutChunk(ctx, a.db, t, nil)
 		}
@@ -120,8 +120,8 @@ func (f chunkFile) isRead() bool { return f.row.Status != "" }
 type comparison struct {
 	files     []chunkFile // new or changed, or no longer found by the walk
 	unchanged int
-	failed    int    // unchanged files whose row is corrupt
-	cutAt     string // set where there are too many rows for one chunk: a path in the middle of them
+	failed    int      // unchanged files whose row is corrupt
+	cuts      []string // set if there are too many rows for one chunk: paths to cut it after
 }
 
 // missed returns the files that the walk found, and that were not there when they were to be read.
@@ -159,17 +159,32 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 			) f ON f.path = e.path
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
-			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AND $9 <> 'gone' AS listed, same,
+			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars,
+			id IS NOT NULL AS known, found IS NOT NULL AND $9 <> 'gone' AS listed, same,
 			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
 		WHERE (NOT same OR status = 'corrupt') AND ($9 = 'interval' OR found IS NOT NULL)
 		ORDER BY 1
 		LIMIT $8`
+	const cut = `
+		SELECT path
+		FROM (
+			SELECT path, row_number() OVER (ORDER BY path) AS n
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id = $1 AND path > $2 AND path <= $3
+		) r
+		WHERE n % $4 = 0
+		ORDER BY path`
 	limit := t.Files + maxUnlisted
 	files, err := collect[chunkFile](ctx, q, "compare files", query,
 		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit, t.Kind)
-	if len(files) == limit {
-		c.cutAt = files[limit/2].Path
+	if err == nil && len(files) == limit {
+		ends, err := collect[struct{ Path string }](ctx, q, "find cuts", cut,
+			t.DatasetID, t.FromPath, t.ToPath, maxUnlisted/2)
+		for _, end := range ends {
+			c.cuts = append(c.cuts, end.Path)
+		}
+		return c, err
 	}
 	if t.Kind != kindGone {
 		c.unchanged = t.Files
@@ -263,9 +278,10 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			FROM cut
 			WINDOW parts AS (ORDER BY n)
 		)
-		INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path, paths, sizes, modified, changed, sidecars)
-		SELECT analysis_id, kind, missed_by, missed_at, begins, ends, paths[first:last], sizes[first:last], modified[first:last], changed[first:last],
-			sidecars[first:last]
+		INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path,
+			paths, sizes, modified, changed, sidecars)
+		SELECT analysis_id, kind, missed_by, missed_at, begins, ends, paths[first:last], sizes[first:last],
+			modified[first:last], changed[first:last], sidecars[first:last]
 		FROM part
 		ORDER BY n`
 	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
