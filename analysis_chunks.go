@@ -301,7 +301,7 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 type outcome struct {
 	added, changed, removed []string
 	gone                    []string // rows to be removed when the analysis ends
-	missing                 int      // rows without a file that the walk found or that may lie in an empty directory
+	missing                 int      // rows whose files the walk did not find, and that no empty directory keeps
 	unchanged, failed       int
 	warnings                []string
 }
