@@ -42,7 +42,7 @@ bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000
 	@$(GO) test -v -tags bench -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '--- PASS' -e '^PASS' -e '^ok' | tee testdata/bench-analysis.txt
 
 soak: postgres ## run for long what the test suite runs for seconds
-	CAIRN_SOAK=1 $(GO) test -v -run '^Test(NobodyGains|MessageModel|KilledInstances|Database|Failover|Restart|ManyLogins|SlowClients|IdleClients|HugeRequests|MixedLoad)' -count 1 -timeout 90m .
+	CAIRN_SOAK=1 $(GO) test -v -run '^Test(NobodyGains|MessageModel|KilledInstances|FolderModel|Database|Failover|Restart|ManyLogins|SlowClients|IdleClients|HugeRequests|MixedLoad)' -count 1 -timeout 90m .
 
 bench: postgres ## measure against floors taken in the same run, and write BENCH.md
 	@tools/bench $(GO)

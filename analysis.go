@@ -22,7 +22,7 @@ type analysis struct {
 	Force          bool   `json:"force"`
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
-	Warnings       []string   `json:"warnings"`     // directories that not every instance could list
+	Warnings       []string   `json:"warnings"`     // directories that could not be listed or are empty, vanished files
 	FailureCode    *string    `json:"failure_code"` // with state failed
 	Failure        *string    `json:"failure"`
 	RequestedBy    string     `json:"requested_by"`
@@ -382,17 +382,27 @@ func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx
 // endAnalysis ends an analysis as failed or canceled. With a token it does so for the holder of
 // that task. It returns errNotOurs if the analysis has ended already, or the token is stale.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
+	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {
+		return err
+	}
+	return closeAnalysis(ctx, tx, id, token, state, why)
+}
+
+// closeAnalysis is endAnalysis for a transaction that has the lock of the analysis.
+func closeAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const end = `
 		UPDATE analyses
 		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now()
 		WHERE id = $1 AND finished_at IS NULL AND ($5 IN ('', walker_token::text)
 			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $5))`
-	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {
-		return err
-	}
+	const drop = `
+		WITH removals AS (
+			DELETE FROM analysis_removals WHERE analysis_id = $1
+		)
+		DELETE FROM analysis_chunks WHERE analysis_id = $1`
 	if err := oneRow(ctx, tx, "end analysis", end, id, state, why.code, why.reason, token); err != nil {
 		return err
 	}
-	_, err := execute(ctx, tx, "drop chunks", `DELETE FROM analysis_chunks WHERE analysis_id = $1`, id)
+	_, err := execute(ctx, tx, "drop chunks", drop, id)
 	return err
 }

@@ -26,9 +26,18 @@ type readTask struct {
 	ID       int64
 	FromPath string
 	ToPath   string
-	Files    int
-	Deaths   int // of instances that held it before
+	Kind     string
+	Files    int  // listed by the chunk
+	Deaths   int  // of instances that held it before
+	Last     bool // no other living instance may find the files
 }
+
+// The kinds of a chunk.
+const (
+	kindInterval = "interval" // all files of the interval and all its rows
+	kindMissed   = "missed"   // files that another instance did not find
+	kindGone     = "gone"     // rows of the interval that are to be removed
+)
 
 // endOfPaths sorts after every path. It stands for the to_path that the last chunk lacks.
 func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/utf8.UTFMax+1) }
@@ -63,13 +72,14 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 			JOIN analyses a ON a.id = c.analysis_id
 			WHERE (c.reader IS NULL OR c.reader = ANY (` + deadInstances + `))
 				AND (c.deaths + (c.reader IS NOT NULL)::int >= $4) = $3
-				AND ` + maySee + `
+				AND ` + maySee + ` AND ($1 <> ALL (c.missed_by) OR NOT ` + othersMayFind + `)
 			ORDER BY c.failures, c.id
 			LIMIT 1
 			FOR UPDATE OF c SKIP LOCKED
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
-			coalesce(c.to_path, $5) AS to_path, cardinality(c.paths) AS files, c.deaths`
+			coalesce(c.to_path, $5) AS to_path, c.kind, cardinality(c.paths) AS files, c.deaths,
+			NOT ` + othersMayFind + ` AS last`
 	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
@@ -80,23 +90,19 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		switch {
 		case err != nil:
 			return err
-		case found.cutAt != "":
-			return cutChunk(ctx, a.db, t, []string{found.cutAt})
+		case len(found.cuts) > 0:
+			return cutChunk(ctx, a.db, t, found.cuts)
 		case t.Deaths >= maxDeaths && t.Files > 1:
 			return cutChunk(ctx, a.db, t, nil)
 		}
 		if err := a.readFiles(ctx, t, found.files); err != nil {
 			return err
 		}
-		if err := storeChunk(ctx, a.db, t, found); err != nil {
-			return err
-		}
-		a.stored.Add(1)
-		return nil
+		return a.storeChunk(ctx, t, found)
 	})
 }
 
-// chunkFile is a file of a chunk that has to be looked at, with its outcome: row, gone or neither.
+// chunkFile is a file of a chunk that has to be looked at, with its outcome: a row or an absence.
 type chunkFile struct {
 	entry
 	ID     int64 // of its row, or of the row that it will have
@@ -104,7 +110,7 @@ type chunkFile struct {
 	Listed bool  // the walk found it
 	Same   bool  // it need not be read again
 	row    ElevationDatasetFileMeta
-	gone   bool // it has a row, and the file is gone
+	absent absence // if it is not listed
 }
 
 // isRead reports whether there was a file to make a row of.
@@ -114,8 +120,18 @@ func (f chunkFile) isRead() bool { return f.row.Status != "" }
 type comparison struct {
 	files     []chunkFile // new or changed, or no longer found by the walk
 	unchanged int
-	failed    int    // unchanged files whose row is corrupt
-	cutAt     string // set where there are too many rows for one chunk: a path in the middle of them
+	failed    int      // unchanged files whose row is corrupt
+	cuts      []string // set if there are too many rows for one chunk: paths to cut it after
+}
+
+// missed returns the files that the walk found, and that were not there when they were to be read.
+func (c comparison) missed() (paths []string) {
+	for _, f := range c.files {
+		if f.Listed && !f.isRead() {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
 }
 
 // maxUnlisted is about how many rows of one chunk may have lost their files. There may be many
@@ -123,17 +139,18 @@ type comparison struct {
 const maxUnlisted = 5000
 
 // compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
-// its size, time and sidecars are as its row says, and this reader made the row.
+// its size, times and sidecars are as its row says, and this reader made the row.
 func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err error) {
 	const query = `
 		WITH pairs AS (
-			SELECT e.path AS found, f.path AS stored, e.size, e.modified, e.sidecars, f.id, f.status,
+			SELECT e.path AS found, f.path AS stored, e.size, e.modified, e.changed, e.sidecars, f.id, f.status,
 				coalesce(NOT $6 AND f.status <> 'unreadable' AND f.reader_version = $7 AND f.size_bytes = e.size
-					AND f.modified_ns = e.modified AND f.sidecars = e.sidecars, false) AS same
+					AND f.modified_ns = e.modified AND f.changed_ns = e.changed
+					AND f.sidecars = e.sidecars, false) AS same
 			FROM (
 				SELECT e.*
-				FROM analysis_chunks c,
-					unnest(c.paths, c.sizes, c.modified, c.sidecars) AS e (path, size, modified, sidecars)
+				FROM analysis_chunks c, unnest(c.paths, c.sizes, c.modified, c.changed, c.sidecars)
+					AS e (path, size, modified, changed, sidecars)
 				WHERE c.id = $1 AND c.token = $2
 			) e
 			FULL JOIN (
@@ -143,19 +160,36 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 			) f ON f.path = e.path
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
-			coalesce(sidecars, 0) AS sidecars, id IS NOT NULL AS known, found IS NOT NULL AS listed, same,
+			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars,
+			id IS NOT NULL AS known, found IS NOT NULL AND $9 <> 'gone' AS listed, same,
 			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
-		WHERE NOT same OR status = 'corrupt'
+		WHERE (NOT same OR status = 'corrupt') AND ($9 = 'interval' OR found IS NOT NULL)
 		ORDER BY 1
 		LIMIT $8`
+	const cut = `
+		SELECT path
+		FROM (
+			SELECT path, row_number() OVER (ORDER BY path) AS n
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id = $1 AND path > $2 AND path <= $3
+		) r
+		WHERE n % $4 = 0
+		ORDER BY path`
 	limit := t.Files + maxUnlisted
 	files, err := collect[chunkFile](ctx, q, "compare files", query,
-		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit)
-	if len(files) == limit {
-		c.cutAt = files[limit/2].Path
+		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit, t.Kind)
+	if err == nil && len(files) == limit {
+		ends, err := collect[struct{ Path string }](ctx, q, "find cuts", cut,
+			t.DatasetID, t.FromPath, t.ToPath, maxUnlisted/2)
+		for _, end := range ends {
+			c.cuts = append(c.cuts, end.Path)
+		}
+		return c, err
 	}
-	c.unchanged = t.Files
+	if t.Kind != kindGone {
+		c.unchanged = t.Files
+	}
 	for _, f := range files {
 		if f.Same {
 			c.failed++
@@ -196,7 +230,7 @@ func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile)
 
 // readInOrder sends each file with its outcome. It runs in a goroutine that may be abandoned.
 func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFile) error) error {
-	root, err := a.openDataset(t.task)
+	root, err := a.openDataset(t.task, true)
 	if err != nil {
 		return err
 	}
@@ -206,8 +240,13 @@ func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFil
 	}
 	for _, f := range files {
 		switch {
+		case !f.Listed && root == nil:
+			f.absent.gone = true
 		case !f.Listed:
-			f.gone = root == nil || isGone(root, f.Path)
+			f.absent = lookFor(root, f.Path)
+			if t.Force && f.absent.emptied != "" {
+				f.absent = absence{gone: true}
+			}
 		case t.Deaths >= maxDeaths:
 			f.row = f.entry.row(a.now())
 			f.row.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read "+
@@ -240,9 +279,10 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			FROM cut
 			WINDOW parts AS (ORDER BY n)
 		)
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
-		SELECT analysis_id, begins, ends, paths[first:last], sizes[first:last], modified[first:last],
-			sidecars[first:last]
+		INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path,
+			paths, sizes, modified, changed, sidecars)
+		SELECT analysis_id, kind, missed_by, missed_at, begins, ends, paths[first:last], sizes[first:last],
+			modified[first:last], changed[first:last], sidecars[first:last]
 		FROM part
 		ORDER BY n`
 	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
@@ -258,66 +298,162 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
-// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
-// chunk, nothing. Only the holder of a chunk changes rows of its interval.
-func storeChunk(ctx context.Context, db *pgxpool.Pool, t readTask, found comparison) error {
-	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
-	const note = `
-		INSERT INTO analysis_changes (analysis_id, from_path, added, changed, removed)
-		VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), coalesce($5::text[], '{}'))`
-	const finish = `
-		UPDATE analyses
-		SET chunks_left = chunks_left - 1, total = total - $2, added = added + $3, changed = changed + $4,
-			unchanged = unchanged + $5, removed = removed + $6, failed = failed + $7,
-			state = CASE WHEN state = 'reading' AND chunks_left = 1 THEN 'succeeded' ELSE state END,
-			finished_at = CASE WHEN state = 'reading' AND chunks_left = 1 THEN now() END
-		WHERE id = $1 AND finished_at IS NULL`
-	return changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
-		if err := oneRow(ctx, tx, "take chunk", take, t.ID, t.Token); err != nil {
-			return err
+// outcome is what became of the files of a chunk.
+type outcome struct {
+	added, changed, removed []string
+	gone                    []string // rows to be removed when the analysis ends
+	missing                 int      // rows whose files the walk did not find, and that no empty directory keeps
+	unchanged, failed       int
+	warnings                []string
+}
+
+// outcomeOf sorts the files of a chunk by what became of them. before holds the rows that were
+// replaced or removed.
+func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetFileMeta) outcome {
+	o := outcome{unchanged: found.unchanged, failed: found.failed}
+	for _, f := range found.files {
+		old, known := before[f.Path]
+		if !f.Listed {
+			if f.absent.emptied != "" {
+				warning := f.absent.emptied + ": this directory is empty now, so the rows of its files stay; " +
+					"if the files are gone, analyse with force"
+				if !slices.Contains(o.warnings, warning) {
+					o.warnings = append(o.warnings, warning)
+				}
+			} else if t.Kind == kindInterval && !f.absent.unsure {
+				o.missing++
+			}
+			switch {
+			case known:
+				o.removed = append(o.removed, f.Path)
+			case f.absent.gone:
+				o.gone = append(o.gone, f.Path)
+			}
+			continue
 		}
-		before, err := replaceRows(ctx, tx, t.DatasetID, found.files)
+		switch {
+		case !f.isRead():
+			continue
+		case !known:
+			o.added = append(o.added, f.Path)
+		case sameContent(old, f.row):
+			o.unchanged++
+		default:
+			o.changed = append(o.changed, f.Path)
+		}
+		if f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable {
+			o.failed++
+		}
+	}
+	return o
+}
+
+// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
+// chunk, nothing. Only the holder of a chunk changes rows of its interval. Files that were not
+// found stay as a chunk for the other instances, until none is left that may find them.
+func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison) error {
+	const noteRemovals = `
+		INSERT INTO analysis_removals (analysis_id, from_path, to_path, paths, missed_by)
+		VALUES ($1, $2, $3, $4, $5)`
+	const count = `
+		UPDATE analyses a
+		SET chunks_left = chunks_left - $2, total = total - $3, added = added + $4, changed = changed + $5,
+			unchanged = unchanged + $6, removed = removed + $7, failed = failed + $8, missing = missing + $9,
+			warnings = (warnings || ARRAY(SELECT w FROM unnest($10::text[]) w WHERE w <> ALL (a.warnings)))[1:$11]
+		WHERE id = $1 AND finished_at IS NULL
+		RETURNING state = 'reading' AND chunks_left = 0 AS ended`
+	var failed *failure
+	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		missed := found.missed()
+		taken, err := a.takeChunk(ctx, tx, t, missed)
 		if err != nil {
 			return err
 		}
-		var added, changed, removed []string
-		read, unchanged, failed := 0, found.unchanged, found.failed
-		for _, f := range found.files {
-			old, known := before[f.Path]
-			switch {
-			case f.gone:
-				removed = append(removed, f.Path)
-				continue
-			case !f.isRead():
-				continue
-			case !known:
-				added = append(added, f.Path)
-			case sameContent(old, f.row):
-				unchanged++
-			default:
-				changed = append(changed, f.Path)
-			}
-			read++
-			if f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable {
-				failed++
-			}
+		vanished := taken * len(missed)
+		before, err := replaceRows(ctx, tx, t, found.files)
+		if err != nil {
+			return err
 		}
-		if len(added)+len(changed)+len(removed) > 0 {
-			_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, added, changed, removed)
+		o := outcomeOf(t, found, before)
+		if vanished > 0 {
+			o.warnings = append(o.warnings, fmt.Sprintf("%s: this file was found, but was gone when it was to be read "+
+				"(%d files in all)", missed[0], vanished))
+		}
+		if err := noteChanges(ctx, tx, t, o, taken == 0 || len(o.gone) > 0); err != nil {
+			return err
+		}
+		if len(o.gone) > 0 && t.Kind == kindInterval {
+			_, err := execute(ctx, tx, "note removals", noteRemovals,
+				t.AnalysisID, t.FromPath, t.ToPath, o.gone, a.instance)
 			if err != nil {
 				return err
 			}
 		}
-		vanished := t.Files - found.unchanged - read
-		return oneRow(ctx, tx, "count files", finish, t.AnalysisID, vanished, len(added), len(changed), unchanged,
-			len(removed), failed)
+		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count,
+			t.AnalysisID, taken, vanished, len(o.added), len(o.changed), o.unchanged, len(o.removed), o.failed,
+			o.missing, o.warnings, maxWarnings)
+		if err == nil && analysis.Ended {
+			failed, err = endReading(ctx, tx, t.AnalysisID)
+		}
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	if failed != nil {
+		a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", failed.reason)
+	}
+	a.stored.Add(1)
+	return nil
 }
 
-// replaceRows deletes the rows of files that are gone or were read again, adds those that were
-// read, and returns the deleted rows by path. A file that the walk found, but that was gone when it
-// came to be read, keeps its row: the next analysis decides.
-func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkFile) (
+// takeChunk deletes a chunk that this instance holds, and returns 1. If files were missed and
+// another instance may find them, it makes a chunk of just these files and gives it back, and
+// returns 0.
+func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed []string) (taken int, err error) {
+	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
+	const handOn = `
+		UPDATE analysis_chunks
+		SET kind = 'missed', missed_by = array_append(missed_by, $3), missed_at = now(), reader = NULL, token = NULL,
+			(paths, sizes, modified, changed, sidecars) = (
+				SELECT array_agg(path ORDER BY n), array_agg(size ORDER BY n), array_agg(mtime ORDER BY n),
+					array_agg(ctime ORDER BY n), array_agg(sidecar ORDER BY n)
+				FROM unnest(paths, sizes, modified, changed, sidecars)
+					WITH ORDINALITY AS e (path, size, mtime, ctime, sidecar, n)
+				WHERE path = ANY ($4)
+			)
+		WHERE id = $1 AND token = $2`
+	if len(missed) == 0 || t.Last {
+		return 1, oneRow(ctx, tx, "take chunk", take, t.ID, t.Token)
+	}
+	a.log.Warn("files not found; left to the other instances", "analysis", t.AnalysisID, "files", len(missed))
+	return 0, oneRow(ctx, tx, "hand chunk on", handOn, t.ID, t.Token, a.instance, missed)
+}
+
+// noteChanges notes the changes of a chunk in analysis_changes, in the row of its interval. That
+// row is there, maybe empty, if the interval leaves behind another chunk.
+func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome, leftBehind bool) error {
+	const note = `
+		INSERT INTO analysis_changes AS c (analysis_id, from_path, added, changed, removed)
+		SELECT $1, coalesce(max(from_path), $2), coalesce($3::text[], '{}'), coalesce($4::text[], '{}'),
+			coalesce($5::text[], '{}')
+		FROM analysis_changes
+		WHERE analysis_id = $1 AND from_path <= $2 AND $6 <> 'interval'
+		ON CONFLICT (analysis_id, from_path) DO UPDATE
+		SET added = c.added || excluded.added, changed = c.changed || excluded.changed,
+			removed = c.removed || excluded.removed`
+	if len(o.added)+len(o.changed)+len(o.removed) == 0 && !leftBehind {
+		return nil
+	}
+	_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, o.added, o.changed, o.removed, t.Kind)
+	return err
+}
+
+// replaceRows deletes the rows of files that were read again, and adds those that were read; of a
+// chunk of rows to be removed it deletes those whose files are gone. It returns the deleted rows by
+// path. A file that the walk found, but that was gone when it came to be read, keeps its row: the
+// next analysis decides.
+func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
 	const remove = `
 		DELETE FROM elevation_dataset_file_meta
@@ -326,7 +462,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkF
 	var replaced, columns []string
 	var rows [][]any
 	for _, f := range files {
-		if f.gone || f.isRead() && f.Known {
+		if f.isRead() && f.Known || f.absent.gone && t.Kind == kindGone {
 			replaced = append(replaced, f.Path)
 		}
 		if f.isRead() {
@@ -335,13 +471,13 @@ func replaceRows(ctx context.Context, tx pgx.Tx, datasetID int64, files []chunkF
 				version = 0 // a later change may leave size and time as they are, so the file is read again
 			}
 			names, row := f.row.stored()
-			columns = append(names, "id", "dataset_id", "sidecars", "reader_version")
-			rows = append(rows, append(row, f.ID, datasetID, f.Sidecars, version))
+			columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version")
+			rows = append(rows, append(row, f.ID, t.DatasetID, f.row.changed, f.Sidecars, version))
 		}
 	}
 	before = map[string]ElevationDatasetFileMeta{}
 	if len(replaced) > 0 {
-		removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, datasetID, replaced)
+		removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, t.DatasetID, replaced)
 		if err != nil {
 			return nil, err
 		}

@@ -33,6 +33,18 @@ func TestIncremental(t *testing.T) {
 		name = filepath.Join(dir, name)
 		return errors.Join(os.WriteFile(name, []byte(content), 0o644), os.Chtimes(name, stamp, stamp))
 	}
+	rewrite := func(name, content string) error { // with the same size and time
+		name = filepath.Join(dir, name)
+		before, err := os.Stat(name)
+		if err == nil {
+			err = errors.Join(os.WriteFile(name, []byte(content), 0o644), os.Chtimes(name, before.ModTime(), before.ModTime()))
+		}
+		after, again := os.Stat(name)
+		if err == nil && again == nil && (after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime())) {
+			err = errors.New("another size or time")
+		}
+		return errors.Join(err, again)
+	}
 	remove := func(name string) error { return os.Remove(filepath.Join(dir, name)) }
 	bare := string(testTIFF{order: binary.LittleEndian, tags: testSize()}.build())
 	geo := string(sampleTIFF())
@@ -73,6 +85,13 @@ func TestIncremental(t *testing.T) {
 			return errors.Join(write("z.tif", geo), os.Symlink("z.tif", filepath.Join(dir, "l.tif")))
 		}, false, []string{"l.tif", "z.tif"}, []string{"added l.tif", "changed z.tif"}},
 		{"a link again", nil, false, []string{"l.tif"}, nil},
+		{"same size and time, another place", func() error {
+			return rewrite("z.tif", string(geographicTIFF(20, 50)))
+		}, false, []string{"l.tif", "z.tif"}, []string{"changed l.tif", "changed z.tif"}},
+		{"mode", func() error { return os.Chmod(filepath.Join(dir, "plain"), 0o600) }, false, []string{"l.tif", "plain"}, nil},
+		{"same world file, another place", func() error {
+			return rewrite("a.tfw", "1\n0\n0\n-1\n30\n50\n")
+		}, false, []string{"a.tfw", "a.tif", "l.tif"}, []string{"changed a.tif"}},
 	} {
 		if test.change != nil {
 			if err := test.change(); err != nil {
@@ -109,6 +128,47 @@ func TestIncremental(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(DISTINCT analysis_id) FROM analysis_changes`); n > changesKept {
 		t.Errorf("the changes of %d analyses are kept", n)
 	}
+}
+
+// TestLinkThroughFile: a symbolic link whose way leads through a file leads to nothing, whether it has led somewhere
+// before or not. So does the world file of a raster.
+func TestLinkThroughFile(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "links")
+	in := func(name string) string { return filepath.Join(dir, name) }
+	bare := testTIFF{order: binary.LittleEndian, tags: testSize()}.build()
+	err := errors.Join(
+		os.MkdirAll(in("ways"), 0o755),
+		os.WriteFile(in("ways/r.tif"), sampleTIFF(), 0o644),
+		os.WriteFile(in("ways/r.tfw"), []byte("1\n0\n0\n-1\n10\n50\n"), 0o644),
+		os.Symlink("ways/r.tif", in("thru.tif")),
+		os.WriteFile(in("bare.tif"), bare, 0o644),
+		os.Symlink("ways/r.tfw", in("bare.tfw")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataset := c.addDataset("links")
+	c.analyze(dataset, nil)
+	if rows := c.files(dataset); rows["thru.tif"].Status != fileStatusOK || rows["bare.tif"].Source == nil {
+		t.Errorf("%+v", rows)
+	}
+	if err := errors.Join(os.RemoveAll(in("ways")), os.WriteFile(in("ways"), nil, 0o644), os.Symlink("ways/x.tif", in("new.tif"))); err != nil {
+		t.Fatal(err)
+	}
+	a := c.analyze(dataset, nil)
+	rows := c.files(dataset)
+	for _, name := range []string{"thru.tif", "new.tif"} {
+		if m := rows[name]; m.Status != fileStatusUnreadable || m.Reason == nil || *m.Reason != "the symbolic link leads to nothing" {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+	if counts(a)[0] != 5 || len(rows) != 5 {
+		t.Errorf("%d rows, %s", len(rows), a.body)
+	}
+	sameRows(t, rows, dir)
 }
 
 // TestChangedWhileAnalysed: files that are added, changed, truncated and removed while analyses run crash nothing, and

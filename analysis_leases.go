@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,6 +31,14 @@ const othersSee = `
 // maySee is SQL for whether the instance $1 may take work of analysis a. An instance that does not
 // see the directory may only if no other is left; then its finding is final.
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
+
+// othersMayFind is SQL for whether a living instance other than $1 may find the files of chunk c,
+// because it has not looked for them yet. It has five minutes for that: it may take no work at all,
+// because its file system hangs.
+const othersMayFind = `
+	EXISTS (SELECT FROM instances i
+		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (c.missed_by)
+			AND coalesce(c.missed_at > now() - interval '5 minutes', true))`
 
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
 // error if the signing key of this instance is unknown to another living instance, or the other way
@@ -70,6 +82,38 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		_, err = execute(ctx, tx, "note instance", note, id, ours[0], ours, life)
 		return err
 	})
+}
+
+// succeedInstance ends the lease of the service that used the state directory before, and releases
+// its work, so that a service that is started again after a kill goes on at once. The lock file
+// holds the id of the service that locked it last: while this service holds the lock, that one has
+// ended. Each service has an id of its own, also on a copied state directory. There the release may
+// hit a service that lives: its token becomes void, and the work is done again.
+func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string) error {
+	const release = `
+		WITH ended AS (
+			UPDATE instances SET live_until = now() - interval '1 second' WHERE id = $1 AND live_until > now()
+		), walk AS (
+			UPDATE analyses SET walker = NULL, walker_token = NULL WHERE walker = $1 AND finished_at IS NULL
+		)
+		UPDATE analysis_chunks SET reader = NULL, token = NULL, deaths = deaths + 1 WHERE reader = $1`
+	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("read the last instance's id: %w", err)
+	}
+	defer lock.Close()
+	before := make([]byte, len(id)) // all ids have the same length
+	n, err := lock.ReadAt(before, 0)
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("read the last instance's id: %w", err)
+	}
+	if _, err := execute(ctx, db, "release work", release, string(before[:n])); err != nil {
+		return err
+	}
+	if _, err := lock.WriteAt([]byte(id), 0); err != nil {
+		return fmt.Errorf("write the instance's id: %w", err)
+	}
+	return nil
 }
 
 // instanceStopped ends the lease of this instance.

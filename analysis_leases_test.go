@@ -151,6 +151,70 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 	}
 }
 
+// TestRestartedInstance: an instance that starts again after it was killed takes its walk and its chunks back at once,
+// though its lease lasts for long.
+func TestRestartedInstance(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 5)
+	dataset := c.addDataset("tiles")
+	ts.stop()
+	env := append(ts.env, "CAIRN_TEST_LIFE=1h", "CAIRN_TEST_CHUNK=3")
+	p := startProcess(t, append(slices.Clone(env), "CAIRN_TEST_DIE_ON=d1/t2.tif"))
+	c.url = p.url
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	<-p.exit
+	p = startProcess(t, env)
+	c.url = p.url
+	if a := c.finished(location); counts(a) != [6]int{10, 10, 0, 0, 0, 0} {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// TestCopiedStateDirectory: a service on a copy of the state directory of another that lives takes its work over, and
+// what the other does after that counts for nothing.
+func TestCopiedStateDirectory(t *testing.T) {
+	t.Parallel()
+	reading, proceed := make(chan bool), make(chan bool)
+	var reads atomic.Int64
+	one := startServer(t, func(s *server) {
+		s.analyzer.chunkSize = 3
+		s.analyzer.beforeRead = func(string) {
+			if reads.Add(1) <= 4 { // the first of each chunk
+				reading <- true
+				<-proceed
+			}
+		}
+	})
+	c := one.signIn("root", "all")
+	makeTiles(t, filepath.Join(one.datasets, "tiles"), 2, 5)
+	dataset := c.addDataset("tiles")
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	for range 4 {
+		<-reading
+	}
+	copied := t.TempDir()
+	lock, err := os.ReadFile(filepath.Join(one.cfg.stateDir, "lock"))
+	if err != nil || string(lock) != one.instance {
+		t.Errorf("%q %v", lock, err)
+	}
+	if err := os.WriteFile(filepath.Join(copied, "lock"), lock, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	two := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+copied, "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
+	if two.instance == one.instance {
+		t.Error("two services have one id")
+	}
+	if a := c.finished(location); counts(a) != [6]int{10, 10, 0, 0, 0, 0} {
+		t.Errorf("%s", a.body)
+	}
+	close(proceed)
+	if a := c.analyze(dataset, nil); counts(a)[0] != 10 || len(c.files(dataset)) != 10 {
+		t.Errorf("the next: %s", a.body)
+	}
+}
+
 // TestBlindInstance: an instance that does not see the directory says so and leaves the analysis to another, also
 // with force; where none sees it, it fails and keeps every row.
 func TestBlindInstance(t *testing.T) {
@@ -252,4 +316,167 @@ func TestProgress(t *testing.T) {
 		t.Errorf("the second: %v", p)
 	}
 	c.finished(location)
+}
+
+// views starts two instances that share a database, but not what lies below the dataset root.
+func views(t *testing.T, one, two func(*server)) (first, second *testServer, c client) {
+	t.Helper()
+	small := func(adjust func(*server)) func(*server) {
+		return func(s *server) {
+			s.analyzer.chunkSize = 20
+			if adjust != nil {
+				adjust(s)
+			}
+		}
+	}
+	first = startServer(t, small(one))
+	second = startServer(t, small(two), append(first.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+first.cfg.keysPath(),
+		"CAIRN_DATASETS_DIR="+t.TempDir())...)
+	return first, second, first.signIn("root", "all")
+}
+
+// TestFirstAnalysisOfBlindInstance: of two instances one sees an empty folder, which may be so the first time. It leaves
+// the work to the other, whichever of them begins, and every file gets its row.
+func TestFirstAnalysisOfBlindInstance(t *testing.T) {
+	t.Parallel()
+	var seeing atomic.Pointer[testServer]
+	one, two, c := views(t, func(s *server) {
+		s.analyzer.beforeRead = func(string) { // the other has tried by then
+			waitFor(t, "the other to try", func() bool {
+				return seeing.Load() != nil && seeing.Load().queryInt(`SELECT coalesce(min(cardinality(blind)), 1) FROM analyses WHERE finished_at IS NULL`) > 0
+			})
+		}
+	}, nil)
+	seeing.Store(one)
+	clients := []client{c, c}
+	clients[1].url = two.url
+	for trial := range 12 {
+		name := fmt.Sprintf("tiles%d", trial)
+		dir := filepath.Join(one.datasets, name)
+		makeTiles(t, dir, 4, 50)
+		if err := os.Mkdir(filepath.Join(two.datasets, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		dataset := c.addDataset(name)
+		a := clients[trial%2].analyze(dataset, nil)
+		warnings := a.json["warnings"].([]any)
+		if counts(a) != [6]int{200, 200, 0, 0, 0, 0} || len(warnings) != 1 || !strings.Contains(fmt.Sprint(warnings...), "leaves the work") {
+			t.Errorf("trial %d: %s", trial, a.body)
+		}
+		sameRows(t, c.files(dataset), dir)
+	}
+	// Where nobody sees a file the first time, there is none.
+	for _, ts := range []*testServer{one, two} {
+		if err := os.Mkdir(filepath.Join(ts.datasets, "empty"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a := c.analyze(c.addDataset("empty"), nil); a.text("state") != stateSucceeded || counts(a) != [6]int{} {
+		t.Errorf("empty for both: %s", a.body)
+	}
+}
+
+// TestFilesOfAnotherView: files that one instance lists and another does not find are left to the first, also where the
+// other's folder is not empty. If the first has ended, the analysis fails or warns.
+func TestFilesOfAnotherView(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		stray bool // the second instance sees a file, though none of these
+		ends  bool // the first instance ends after it has listed the files
+	}{{true, false}, {true, true}, {false, true}} {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			t.Parallel()
+			proceed := make(chan bool)
+			one := startServer(t, func(s *server) {
+				s.analyzer.chunkSize = 20
+				s.analyzer.beforeRead = func(string) { <-proceed }
+			})
+			c := one.signIn("root", "all")
+			dir := filepath.Join(one.datasets, "tiles")
+			makeTiles(t, dir, 4, 100)
+			dataset := c.addDataset("tiles")
+			location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+			waitFor(t, "the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })
+			other := t.TempDir()
+			if err := os.Mkdir(filepath.Join(other, "tiles"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if test.stray {
+				if err := os.WriteFile(filepath.Join(other, "tiles/NOT-MOUNTED"), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			two := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+other)...)
+			if test.stray { // 8 of the 21 chunks are held by the first
+				waitFor(t, "the other to try", func() bool { return two.queryInt(`SELECT count(*) FROM analysis_chunks WHERE kind = 'missed'`) >= 12 })
+			}
+			c.url = two.url
+			if !test.ends {
+				close(proceed)
+				if a := c.finished(location); counts(a) != [6]int{400, 400, 0, 0, 0, 0} || len(a.json["warnings"].([]any)) != 0 {
+					t.Errorf("%s", a.body)
+				}
+				sameRows(t, c.files(dataset), dir)
+				return
+			}
+			stopped := make(chan bool)
+			go func() { one.stop(); close(stopped) }()
+			waitFor(t, "the first to give its chunks back", func() bool { return one.analyzer.hung.Load() >= readers })
+			close(proceed)
+			<-stopped
+			a := c.finished(location)
+			warned := strings.Contains(fmt.Sprint(a.json["warnings"]), "not there when it was to be read")
+			if test.stray != warned || !test.stray && a.text("failure_code") != failureUnavailable || len(c.files(dataset)) != 0 {
+				t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+			}
+		})
+	}
+}
+
+// TestRowsOfAnotherView: an instance that lacks a nested share does not remove its rows as long as another sees the files.
+func TestRowsOfAnotherView(t *testing.T) {
+	t.Parallel()
+	one, two, c := views(t, nil, nil)
+	for _, ts := range []*testServer{one, two} {
+		makeTiles(t, filepath.Join(ts.datasets, "tiles"), 4, 50)
+	}
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	dir := filepath.Join(two.datasets, "tiles")
+	if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
+		t.Fatal(err)
+	}
+	clients := []client{c, c}
+	clients[1].url = two.url
+	for trial := range 8 {
+		a := clients[trial%2].analyze(dataset, nil)
+		if n := counts(a); a.text("state") != stateSucceeded || n[4] != 0 || len(c.files(dataset)) != 200 {
+			t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+		}
+	}
+	// Gone for both, they go.
+	if err := os.RemoveAll(filepath.Join(one.datasets, "tiles/d1")); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.analyze(dataset, nil); counts(a)[0] != 150 || counts(a)[4] != 50 {
+		t.Errorf("gone for both: %s", a.body)
+	}
+}
+
+// TestVanishedFile: a file that is gone between the walk and its reading is no row, and is warned of.
+func TestVanishedFile(t *testing.T) {
+	t.Parallel()
+	var dir string
+	ts := startServer(t, func(s *server) {
+		s.analyzer.beforeRead = func(path string) { os.Remove(filepath.Join(dir, "d0/t3.tif")) }
+	})
+	c := ts.signIn("root", "all")
+	dir = filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 1, 5)
+	dataset := c.addDataset("tiles")
+	a := c.analyze(dataset, nil)
+	if counts(a) != [6]int{4, 4, 0, 0, 0, 0} || !strings.Contains(fmt.Sprint(a.json["warnings"]), "d0/t3.tif") {
+		t.Errorf("%s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
 }

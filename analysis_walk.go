@@ -33,8 +33,18 @@ type entry struct {
 	Path     string // as stored, see encodeName
 	Size     int64
 	Modified int64 // nanoseconds since 1970
+	Changed  int64 // the same for st_ctime, the last change of content or attributes, which no program can set
 	Sidecars int64 // a checksum of the files that belong to this one, see neighbours
 	link     bool  // it is a symbolic link
+}
+
+// entryOf returns the entry of a file, without its path.
+func entryOf(info fs.FileInfo) entry {
+	e := entry{Size: info.Size(), Modified: unixNano(info.ModTime()), link: info.Mode().Type() == fs.ModeSymlink}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok { // as on every Linux file system
+		e.Changed = unixNano(time.Unix(stat.Ctim.Unix()))
+	}
+	return e
 }
 
 // row returns the row of a file that has not been read. It has no status.
@@ -45,6 +55,7 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 		ModifiedAt: fileTime{time.Unix(0, e.Modified).UTC()},
 		extent:     extent{Warnings: []string{}},
 		AnalyzedAt: now.UTC(),
+		changed:    e.Changed,
 	}
 }
 
@@ -205,8 +216,8 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 				case err != nil || info.IsDir():
 					entries[i].Path = names[i] + "/"
 				default:
-					entries[i] = entry{Path: names[i], Size: info.Size(), Modified: unixNano(info.ModTime()),
-						link: info.Mode().Type() == fs.ModeSymlink}
+					entries[i] = entryOf(info)
+					entries[i].Path = names[i]
 				}
 			}
 		})
@@ -239,7 +250,7 @@ func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []strin
 	}
 	for batch := range slices.Chunk(sidecars, lookBatch) {
 		for _, e := range w.look(ctx, dir, batch) {
-			sum := checksum(e.Path, e.Size, e.Modified)
+			sum := checksum(e.Path, e.Size, e.Modified, e.Changed)
 			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
 				sum = rand.Int64()
 			}
@@ -322,7 +333,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		fr.before(e.Path)
 	}
 	f, opened, err := fr.open(e)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	if isMissing(err) {
 		return m, false
 	}
 	opened.Path = e.Path
@@ -345,11 +356,11 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
 	// Most names do not exist, and faccessat is the cheapest way to know.
 	err = syscall.Faccessat(int(fr.dir.Fd()), name, 0, 0)
-	if err == syscall.ENOENT || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
+	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
 		return nil, err == nil, nil
 	}
 	f, _, err := fr.openNamed(name, false)
-	if _, other := errors.AsType[*notAFile](err); other || errors.Is(err, fs.ErrNotExist) {
+	if _, other := errors.AsType[*notAFile](err); other || isMissing(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -358,28 +369,6 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	defer f.Close()
 	content, err = io.ReadAll(io.NewSectionReader(f, 0, int64(limit)))
 	return content, true, err
-}
-
-// isGone reports whether a walk would find no file of that path any more. It returns false if an
-// error leaves that open.
-func isGone(root *os.Root, path string) bool {
-	raw, err := decodePath(path)
-	if err != nil {
-		return false
-	}
-	for i := range len(raw) + 1 {
-		if i < len(raw) && raw[i] != '/' {
-			continue
-		}
-		info, err := root.Lstat(raw[:i])
-		if err != nil {
-			return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
-		}
-		if info.IsDir() == (i == len(raw)) {
-			return true // a directory became a file or a symbolic link, or the file became a directory
-		}
-	}
-	return false
 }
 
 // fail sets a status other than ok, and the reason.
@@ -425,7 +414,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	if err != nil {
 		return nil, entry{}, err
 	}
-	e := entry{Size: info.Size(), Modified: unixNano(info.ModTime())}
+	e := entryOf(info)
 	if info.Mode().IsRegular() {
 		f, opened, err := openRegular(fr.dir, name)
 		return f, cmp.Or(opened, e), err
@@ -437,7 +426,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	name = fr.dirName + name
 	target, err := fr.root.Stat(name)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case isMissing(err):
 		return nil, e, errors.New("the symbolic link leads to nothing")
 	case isEscape(err):
 		return nil, e, errors.New("the symbolic link leads out of the dataset")
@@ -459,7 +448,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 		f.Close()
 		return nil, e, err
 	}
-	return f, entry{Size: info.Size(), Modified: unixNano(info.ModTime())}, nil
+	return f, entryOf(info), nil
 }
 
 // openFile is an open regular file.
@@ -488,7 +477,8 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 		syscall.Close(fd)
 		return nil, entry{}, err
 	}
-	return descriptor(fd), entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix()))}, nil
+	return descriptor(fd), entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix())),
+		Changed: unixNano(time.Unix(stat.Ctim.Unix()))}, nil
 }
 
 // ReadAt implements io.ReaderAt.
@@ -523,6 +513,12 @@ func notRegular(mode fs.FileMode) error {
 		kind = "a device"
 	}
 	return &notAFile{kind + ", not a regular file"}
+}
+
+// isMissing reports whether an error says that nothing has a name: it is gone, or its path leads
+// through something that is no directory.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
 // isEscape reports whether os.Root refused a path that leads out. Package os has no error for it.

@@ -165,6 +165,7 @@ func (e *failure) Error() string { return e.reason }
 // The codes of a failure.
 const (
 	failureUnavailable = "dataset_unavailable" // the directory is missing, empty, or does not answer
+	failureMassRemoval = "mass_removal"        // most files are not found
 	failureInternal    = "internal"            // a bug; the log has the error
 )
 
@@ -341,11 +342,11 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 
 // chunk is an interval (from, to] of a dataset's paths, with the files that the walk found in it.
 type chunk struct {
-	from                      string
-	to                        *string // nil: to the end
-	paths                     []string
-	sizes, modified, sidecars []int64
-	warnings                  []string // of the walk since the chunk before
+	from                               string
+	to                                 *string // nil: to the end
+	paths                              []string
+	sizes, modified, changed, sidecars []int64
+	warnings                           []string // of the walk since the chunk before
 }
 
 // walk lists the dataset's directory, from where an earlier walk of the same analysis ended, and
@@ -363,7 +364,8 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 	next := chunk{from: t.WalkedTo}
 	w.file = func(e entry) error {
 		next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
-		next.modified, next.sidecars = append(next.modified, e.Modified), append(next.sidecars, e.Sidecars)
+		next.modified, next.changed = append(next.modified, e.Modified), append(next.changed, e.Changed)
+		next.sidecars = append(next.sidecars, e.Sidecars)
 		if len(next.paths) < a.chunkSize {
 			return nil
 		}
@@ -380,7 +382,8 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 		}
 		return nil
 	}
-	root, err := a.openDataset(t.task)
+	expected := t.Known || !t.Alone // files; another instance may see some
+	root, err := a.openDataset(t.task, expected)
 	if err != nil {
 		return err
 	}
@@ -390,8 +393,8 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 			return err
 		}
 	}
-	if next.from == "" && len(next.paths) == 0 && t.Known && !t.emptyIsIntended() {
-		return unavailable("No file is left in the dataset's directory. If that is so, analyse it with force.")
+	if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
+		return unavailable("No file is in the dataset's directory. If that is so, analyse it with force.")
 	}
 	return send(next)
 }
@@ -400,10 +403,10 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 // force, and if no other instance may have seen files there.
 func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 
-// openDataset opens a dataset's directory. If the directory is missing, or empty although the
-// dataset has rows, it returns a failure: a share that is not mounted must not empty the catalogue.
-// If that is intended, a missing directory is nil.
-func (a *analyzer) openDataset(t task) (*os.Root, error) {
+// openDataset opens a dataset's directory. If the directory is missing, or empty although files are
+// expected, it returns a failure: a share that is not mounted must not empty the catalogue. If that
+// is intended, a missing directory is nil.
+func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
 		return nil, unavailable("The dataset lies outside the dataset roots.")
@@ -414,10 +417,9 @@ func (a *analyzer) openDataset(t task) (*os.Root, error) {
 		return nil, nil
 	case err != nil:
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
-	case empty && t.Known && !t.emptyIsIntended():
+	case empty && filesExpected && !t.emptyIsIntended():
 		root.Close()
-		return nil, unavailable("The dataset's directory is empty, though files are known. " +
-			"If that is so, analyse it with force.")
+		return nil, unavailable("The dataset's directory is empty. If that is so, analyse it with force.")
 	}
 	return root, nil
 }
@@ -431,9 +433,9 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 			chunks_left = chunks_left + 1, total = total + $4, warnings = (warnings || $5::text[])[1:$6]
 		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
 	const insert = `
-		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, sidecars)
+		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, changed, sidecars)
 		VALUES ($1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
-			coalesce($7::bigint[], '{}'))`
+			coalesce($7::bigint[], '{}'), coalesce($8::bigint[], '{}'))`
 	defer a.wakeAll()
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		err := oneRow(ctx, tx, "advance walk", advance,
@@ -441,8 +443,8 @@ func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
 		if err != nil {
 			return err
 		}
-		_, err = execute(ctx, tx, "add chunk", insert,
-			t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified, c.sidecars)
+		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified,
+			c.changed, c.sidecars)
 		return err
 	})
 }

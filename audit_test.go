@@ -23,7 +23,7 @@ import (
 const (
 	maxFileLines  = 700
 	maxGoLines    = 17_000
-	maxAuditLines = 5_340
+	maxAuditLines = 5_400
 )
 
 // sources parses the program's own Go files.

@@ -24,7 +24,8 @@ type ElevationDatasetFileMeta struct {
 	extent
 	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
-	unsettled bool // the file can change without a change of its own size and time: a link to a directory
+	changed   int64 // the file's st_ctime, in nanoseconds since 1970
+	unsettled bool  // the file can change without a change of its own size and time: a link to a directory
 }
 
 // fileTime is a time that the database holds in nanoseconds since 1970, finer than its own times.

@@ -158,8 +158,8 @@ func featureOf(m ElevationDatasetFileMeta, properties any) feature {
 
 // footprint returns the outline of a file's raster in degrees, counter-clockwise and cut at 180°.
 // Its edges follow those of the raster in its CRS, and no two parts share an edge. If the registry
-// does not know the CRS, or if the raster goes all around the globe, the outline is the box. Without
-// a box, or without an area, there are no parts.
+// does not know the CRS, or if the raster goes all around the globe, the outline is the box.
+// Without a box, or without an area, there are no parts.
 func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
 	if m.BBox == nil {
 		return nil
@@ -199,9 +199,9 @@ func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
 	return parts
 }
 
-// outline returns the raster's edges from a corner around and back to it. Longitudes are continuous:
-// around a pole they end a turn further. It returns nil if the CRS is unknown, if an edge lies
-// outside the projection's domain, or if the raster holds both poles.
+// outline returns the raster's edges from a corner around and back to it. Longitudes are
+// continuous: around a pole they end a turn further. It returns nil if the CRS is unknown, if an
+// edge lies outside the projection's domain, or if the raster holds both poles.
 func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 	crs, _, ok := m.knownCRS()
 	if !ok {
@@ -246,9 +246,9 @@ func aroundPole(ring []position, pole float64) (area []position, west float64) {
 	return area, 360*math.Round((first+last)/720) - 180
 }
 
-// cutRing returns the parts of a ring where side times longitude is more than limit. A part consists
-// of pieces of the ring, each from where the ring enters that side to where it leaves it. Along the
-// cut, the area lies between the n-th entry and the n-th exit, counted from the south.
+// cutRing returns the parts of a ring where side times longitude is more than limit. A part
+// consists of pieces of the ring, each from where the ring enters that side to where it leaves it.
+// Along the cut, the area lies between the n-th entry and the n-th exit, counted from the south.
 func cutRing(ring []position, side, limit float64) (parts [][]position) {
 	isOutside := func(p position) bool { return !(side*p[0] > limit) }
 	first := slices.IndexFunc(ring, isOutside)

@@ -301,9 +301,9 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 // it returns all empty cells of the rectangle.
 //
 // It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
-// of empty cells around the rectangle makes the outside one set, that of the first gap. If around is
-// not 0, that many columns go around the globe: there is no border in the west and in the east, and
-// rows without tiles are outside.
+// of empty cells around the rectangle makes the outside one set, that of the first gap. If around
+// is not 0, that many columns go around the globe: there is no border in the west and in the east,
+// and rows without tiles are outside.
 func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil

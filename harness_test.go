@@ -242,7 +242,7 @@ func startTwoServers(t *testing.T, env ...string) (one, two *testServer) {
 }
 
 // serveUnderTest runs the service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names a file whose
-// reading kills it. CAIRN_TEST_CHUNK is the number of files in a chunk.
+// reading kills it. CAIRN_TEST_CHUNK is the number of files in a chunk, CAIRN_TEST_LIFE the length of the lease.
 func serveUnderTest() int {
 	env := os.Environ()
 	cfg, err := loadConfig(env)
@@ -252,6 +252,9 @@ func serveUnderTest() int {
 		defer stop()
 		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {
 			s.life = time.Second
+			if life, err := time.ParseDuration(lookup(env, "CAIRN_TEST_LIFE")); err == nil {
+				s.life = life
+			}
 			if size, err := strconv.Atoi(lookup(env, "CAIRN_TEST_CHUNK")); err == nil {
 				s.analyzer.chunkSize = size
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -94,7 +95,7 @@ func TestForceWhereTheSeeingInstanceStops(t *testing.T) {
 	}
 }
 
-// TestManyRowsGone: where more rows go than one chunk may have, the chunk is cut, and each is listed once.
+// TestManyRowsGone: where more rows go than one chunk may have, the chunk is cut, and each is counted and listed once.
 func TestManyRowsGone(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -106,6 +107,10 @@ func TestManyRowsGone(t *testing.T) {
 	ts.exec(`INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, reason, warnings, analyzed_at)
 		SELECT 1, 'd' || i % 3 || '/gone' || i, 1, 0, 'unsupported', 'x', '{}', now() FROM generate_series(1, $1::int) i`, n)
 	a := c.analyze(dataset, nil)
+	if want := fmt.Sprintf("%d of %d known files", n, n+20); a.text("failure_code") != failureMassRemoval || !strings.HasPrefix(a.text("failure"), want) {
+		t.Errorf("not forced: %s", a.body)
+	}
+	a = c.analyze(dataset, map[string]bool{"force": true})
 	if got, want := counts(a), [6]int{20, 0, 0, 20, n, 0}; got != want {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -192,6 +192,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			}
 		}
 		adjust(s)
+		if err := succeedInstance(ctx, d.own, cfg.stateDir, s.instance); err != nil {
+			return err
+		}
 		if err := noteInstance(ctx, d.own, s.instance, keys, s.life); err != nil {
 			return err
 		}

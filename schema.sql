@@ -408,3 +408,31 @@ CREATE TABLE analysis_changes (
   removed     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
+-- migration 2: what 0.3.0 adds
+
+-- changed_ns is a file's st_ctime in nanoseconds since 1970: the last change of its content or
+-- attributes, which no program can set. Rows of 0.2.0 have 0, so their files are read once more.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN changed_ns bigint NOT NULL DEFAULT 0;
+ALTER TABLE analysis_chunks ADD COLUMN changed bigint[] NOT NULL DEFAULT '{}';
+ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
+
+-- An analysis removes rows at its end, when it is known how many would go. missing counts the rows
+-- whose files the walk did not find, until then. A row of analysis_removals holds those of one chunk
+-- whose files are gone. In the end it becomes a chunk of kind 'gone' about just these rows. Chunks of
+-- the walk have kind 'interval'. Files that the walk found and the holder of a chunk did not become a
+-- chunk of kind 'missed'. missed_by lists the instances that did not find the files of a chunk, and
+-- missed_at is when that was: others look for them then.
+ALTER TABLE analyses ADD COLUMN missing bigint NOT NULL DEFAULT 0;
+ALTER TABLE analysis_chunks
+  ADD COLUMN kind      text   NOT NULL DEFAULT 'interval',
+  ADD COLUMN missed_by text[] NOT NULL DEFAULT '{}',
+  ADD COLUMN missed_at timestamptz;
+CREATE TABLE analysis_removals (
+  analysis_id bigint NOT NULL REFERENCES analyses ON DELETE CASCADE,
+  from_path   text   COLLATE "C" NOT NULL,
+  to_path     text   COLLATE "C",
+  paths       text[] COLLATE "C" NOT NULL,
+  missed_by   text   NOT NULL,
+  PRIMARY KEY (analysis_id, from_path)
+);

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// absence is what became of a file that has a row and that the walk did not find. The zero absence
+// is a file that is there after all.
+type absence struct {
+	gone    bool   // no walk would find it any more
+	emptied string // the directory that would hold it, or one above, which exists and is empty: "a/b"
+	unsure  bool   // an error leaves it open
+}
+
+// lookFor finds out what became of a file. A directory that exists and is empty may be the place of
+// a share that is not mounted now, so the files that it held are not known to be gone.
+func lookFor(root *os.Root, path string) absence {
+	raw, err := decodePath(path)
+	if err != nil {
+		return absence{unsure: true}
+	}
+	above := "."
+	for i := range len(raw) + 1 {
+		if i < len(raw) && raw[i] != '/' {
+			continue
+		}
+		info, err := root.Lstat(raw[:i])
+		switch {
+		case isMissing(err):
+			empty, err := isEmpty(root, above)
+			if empty {
+				return absence{emptied: encodeName(above)}
+			}
+			return absence{gone: err == nil, unsure: err != nil}
+		case err != nil:
+			return absence{unsure: true}
+		case info.IsDir() == (i == len(raw)):
+			return absence{gone: true} // a directory became a file or a symbolic link, or the file became a directory
+		}
+		above = raw[:i]
+	}
+	return absence{}
+}
+
+// isEmpty reports whether a directory is empty.
+func isEmpty(root *os.Root, name string) (bool, error) {
+	dir, err := root.Open(name)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
+}
+
+// massRemoval is how many rows an analysis may remove in any case. More than these, and more than
+// half of all, it removes only with force.
+const massRemoval = 100
+
+// endReading is called when no chunk is left. If rows are to be removed, it makes chunks of them,
+// and is called again when these are stored; else it ends the analysis. So nothing is removed
+// before it is known how much would be. If that is too much, it ends the analysis as failed, and
+// returns why.
+func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
+	const missing = `
+		SELECT a.missing,
+			(SELECT count(*) FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) - a.added AS known
+		FROM analyses a
+		WHERE a.id = $1 AND a.missing > $2 AND NOT a.force`
+	const proceed = `
+		WITH removals AS (
+			DELETE FROM analysis_removals WHERE analysis_id = $1 RETURNING *
+		), chunks AS (
+			INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path, paths)
+			SELECT $1, 'gone', ARRAY[missed_by], now(), from_path, to_path, paths FROM removals ORDER BY from_path
+			RETURNING 1
+		), n AS (
+			SELECT count(*) AS chunks FROM chunks
+		)
+		UPDATE analyses
+		SET missing = 0, chunks_left = n.chunks, state = CASE WHEN n.chunks = 0 THEN 'succeeded' ELSE state END,
+			finished_at = CASE WHEN n.chunks = 0 THEN now() END
+		FROM n
+		WHERE id = $1`
+	rows, err := collect[struct{ Missing, Known int64 }](ctx, tx, "count missing rows", missing, id, massRemoval)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range rows {
+		if 2*n.Missing > n.Known {
+			fail := &failure{failureMassRemoval, fmt.Sprintf("%d of %d known files were not found. "+
+				"No row was removed. If a share was not mounted, mount it; if the files are gone, "+
+				"analyse with force.", n.Missing, n.Known)}
+			return fail, closeAnalysis(ctx, tx, id, "", stateFailed, *fail)
+		}
+	}
+	return nil, oneRow(ctx, tx, "end reading", proceed, id)
+}

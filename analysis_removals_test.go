@@ -1,0 +1,133 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// removedIn returns how many changes of an analysis are removals.
+func (c client) removedIn(a answer, dataset string) int {
+	c.t.Helper()
+	return len(c.changes(fmt.Sprintf("%s/analyses/%d", dataset, a.number("id")), "&change=removed"))
+}
+
+// TestMassRemoval: an analysis that would remove more than a hundred rows and more than half of them fails and keeps all
+// of them, unless it is forced. Up to that it removes them.
+func TestMassRemoval(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 50 })
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 3, 80)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The share is not mounted, and a file lies in its mount point.
+	move(dir, dir+".away")
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "NOT-MOUNTED"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		a := c.analyze(dataset, nil)
+		if a.text("state") != stateFailed || a.text("failure_code") != "mass_removal" || !strings.Contains(a.text("failure"), "240 of 24") {
+			t.Errorf("not mounted: %s", a.body)
+		}
+		if n := counts(a); len(c.files(dataset)) != 241 || n[0] != 1 || n[4] != 0 || c.removedIn(a, dataset) != 0 {
+			t.Errorf("not mounted: %d rows, %s", len(c.files(dataset)), a.body)
+		}
+	}
+	if n := ts.queryInt(`SELECT (SELECT count(*) FROM analysis_chunks) + (SELECT count(*) FROM analysis_removals)`); n != 0 {
+		t.Errorf("%d chunks and removals are left", n)
+	}
+	move(dir, dir+".stray")
+	move(dir+".away", dir)
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{240, 0, 0, 240, 1, 0} {
+		t.Errorf("mounted: %s", a.body)
+	}
+	// One more than half, then half.
+	move(filepath.Join(dir, "d1"), dir+".d1")
+	extra := func(n int) string { return filepath.Join(dir, fmt.Sprintf("d0/t%d.tif", n)) }
+	for n := range 41 {
+		move(extra(n), fmt.Sprintf("%s.d1/extra%d", dir, n))
+	}
+	if a := c.analyze(dataset, nil); a.text("failure_code") != "mass_removal" || len(c.files(dataset)) != 240 {
+		t.Errorf("121 of 240: %d rows, %s", len(c.files(dataset)), a.body)
+	}
+	move(dir+".d1/extra0", extra(0))
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{120, 0, 0, 120, 120, 0} || c.removedIn(a, dataset) != 120 {
+		t.Errorf("120 of 240: %s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+	// A hundred of 120 may go, 110 of 120 only with force.
+	move(filepath.Join(dir, "d2"), dir+".d2")
+	for n := 60; n < 80; n++ {
+		move(extra(n), fmt.Sprintf("%s.d2/extra%d", dir, n))
+	}
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{20, 0, 0, 20, 100, 0} {
+		t.Errorf("100 of 120: %s", a.body)
+	}
+	move(dir+".d1", filepath.Join(dir, "d1"))
+	c.analyze(dataset, nil)
+	move(filepath.Join(dir, "d1"), dir+".d1")
+	if a := c.analyze(dataset, nil); a.text("failure_code") != "mass_removal" {
+		t.Errorf("120 of 140: %s", a.body)
+	}
+	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{20, 0, 0, 20, 120, 0} {
+		t.Errorf("forced: %s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+}
+
+// TestEmptiedDirectory: the rows below a directory that exists and is empty stay, with one warning, however many there
+// are and however deep they lay. Only force removes them. Those of a directory that is gone go.
+func TestEmptiedDirectory(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 50 })
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 2, 200)
+	makeTiles(t, filepath.Join(dir, `mount\ed`), 2, 1000) // d0 and d1 below the mount point
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	mount := filepath.Join(dir, `mount\ed`)
+	if err := errors.Join(os.Rename(mount, mount+".away"), os.Rename(mount+".away", dir+".away"), os.Mkdir(mount, 0o755),
+		os.RemoveAll(filepath.Join(dir, "d1"))); err != nil {
+		t.Fatal(err)
+	}
+	a := c.analyze(dataset, nil)
+	warnings := fmt.Sprint(a.json["warnings"])
+	if counts(a) != [6]int{200, 0, 0, 200, 200, 0} || len(a.json["warnings"].([]any)) != 1 || !strings.Contains(warnings, `mount\\ed: this directory is empty`) {
+		t.Errorf("%s", a.body)
+	}
+	if n := len(c.files(dataset)); n != 2200 {
+		t.Errorf("%d rows", n)
+	}
+	if err := errors.Join(os.Remove(mount), os.Rename(dir+".away", mount)); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{2200, 0, 0, 2200, 0, 0} || len(a.json["warnings"].([]any)) != 0 {
+		t.Errorf("mounted: %s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+	for _, sub := range []string{"d0", "d1"} { // the directories stay
+		if err := errors.Join(os.RemoveAll(filepath.Join(mount, sub)), os.Mkdir(filepath.Join(mount, sub), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{200, 0, 0, 200, 0, 0} || len(a.json["warnings"].([]any)) != 2 {
+		t.Errorf("two emptied: %s", a.body)
+	}
+	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{200, 0, 0, 200, 2000, 0} || len(a.json["warnings"].([]any)) != 0 {
+		t.Errorf("forced: %s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+}
