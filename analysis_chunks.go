@@ -18,7 +18,7 @@ import (
 
 // readerVersion is stored with each row. It rises whenever the reader may make another row of the
 // same file; then all files are read again.
-const readerVersion = 2
+const readerVersion = 3
 
 // readTask is a chunk that this instance holds.
 type readTask struct {
@@ -213,6 +213,7 @@ func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFil
 				"any more; mend or remove it", maxDeaths)
 		case root != nil:
 			f.row, _ = fr.readEntry(f.entry)
+			f.row.withdrawPlace()
 		}
 		if err := send(f); err != nil {
 			return err
