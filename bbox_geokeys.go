@@ -313,6 +313,9 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 			err = noBBoxf("%v", err)
 		} else if len(c.assumed) > 0 {
 			m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
+		} else if code := l.named(&c, p); code != 0 {
+			m.CRS = epsg(code)
+			c, err = l.byCode(code)
 		}
 		return c, err
 	}

@@ -160,11 +160,21 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	return c, err
 }
 
-// lastCRS remembers the last result of crsByCode: most files of a folder have the same CRS.
+// lastCRS remembers the last results of crsByCode and codeOf: most files of a folder have the same CRS.
 type lastCRS struct {
-	code int
-	crs  crsDefinition
-	err  error
+	code   int
+	crs    crsDefinition
+	err    error
+	wkt    string
+	codeOf int // of the CRS in wkt, 0 where there is none
+}
+
+// named is codeOf with that memory, for a CRS in well-known text. Others have no code.
+func (l *lastCRS) named(c *crsDefinition, p *crsParameters) int {
+	if p.wkt != l.wkt {
+		l.wkt, l.codeOf = p.wkt, codeOf(c, p.name)
+	}
+	return l.codeOf
 }
 
 // byCode is crsByCode with that memory.
@@ -249,6 +259,7 @@ type crsParameters struct {
 	reversed       bool                 // an axis points west or south
 	toWGS84        []float64            // as in datumShift; nil where absent
 	values         projectionParameters // by the EPSG code of their like
+	wkt            string               // the well-known text that describes the CRS; "" for GeoKeys
 }
 
 // newCRSParameters returns a CRS of which nothing is known.

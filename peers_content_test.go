@@ -51,7 +51,7 @@ func TestPeerChecksum(t *testing.T) {
 		"lzw.tif": "-co COMPRESS=LZW -co PREDICTOR=2", "deflate.tif": "-ot Float32 -co COMPRESS=DEFLATE -co PREDICTOR=3 -co TILED=YES -co BLOCKXSIZE=64 -co BLOCKYSIZE=64", "zstd.tif": "-co COMPRESS=ZSTD",
 		"packbits.tif": "-ot Byte -co COMPRESS=PACKBITS -co BLOCKYSIZE=7", "lerc.tif": "-ot Float32 -co COMPRESS=LERC", "jpeg.tif": "-ot Byte -b 1 -b 1 -b 1 -co COMPRESS=JPEG -co PHOTOMETRIC=YCBCR -co TILED=YES",
 		"big.tif": "-co BIGTIFF=YES -co TILED=YES -co BLOCKXSIZE=32 -co BLOCKYSIZE=32", "bigendian.tif": "-co ENDIANNESS=BIG -co BLOCKYSIZE=4", "bigbig.tif": "-co ENDIANNESS=BIG -co BIGTIFF=YES -co COMPRESS=LZW",
-		"bands.tif": "-b 1 -b 1 -b 1 -co INTERLEAVE=BAND -co BLOCKYSIZE=8", "pixel.tif": "-b 1 -b 1 -b 1 -co INTERLEAVE=PIXEL -co BLOCKYSIZE=8", "bits.tif": "-ot Byte -co NBITS=3 -co BLOCKYSIZE=8",
+		"bands.tif": "-b 1 -b 1 -b 1 -co INTERLEAVE=BAND -co BLOCKYSIZE=8", "pixel.tif": "-b 1 -b 1 -b 1 -co INTERLEAVE=PIXEL -co BLOCKYSIZE=8", "bits.tif": "-ot Byte -scale 0 2000 0 7 -a_nodata none -co NBITS=3 -co BLOCKYSIZE=8",
 		"half.tif": "-ot Float32 -co NBITS=16", "sparse.tif": "-co SPARSE_OK=TRUE -co TILED=YES -co BLOCKXSIZE=16 -co BLOCKYSIZE=16", "sparsez.tif": "-co SPARSE_OK=TRUE -co COMPRESS=DEFLATE -co BLOCKYSIZE=1",
 		"cog.tif": "-of COG -co COMPRESS=DEFLATE -co BLOCKSIZE=128 -outsize 520 360", "raw.bil": "-of EHdr", "float.flt": "-of EHdr -ot Float32", "three.bil": "-of EHdr -b 1 -b 1 -b 1", "grid.asc": "-of AAIGrid",
 		"long.asc": "-of AAIGrid -outsize 520 360", "dted.dt0": "-of DTED -outsize 121 121 -a_ullr 7.99583333333333 47.0041666666667 9.00416666666667 45.9958333333333 -a_srs EPSG:4326",
