@@ -171,6 +171,9 @@ type lastCRS struct {
 
 // named is codeOf with that memory, for a CRS in well-known text. Others have no code.
 func (l *lastCRS) named(c *crsDefinition, p *crsParameters) int {
+	if p.wkt == "" {
+		return 0
+	}
 	if p.wkt != l.wkt {
 		l.wkt, l.codeOf = p.wkt, codeOf(c, p.name)
 	}

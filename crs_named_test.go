@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
@@ -66,6 +68,20 @@ func TestNamedCRS(t *testing.T) {
 				t.Errorf("then: %q", value(m.CRS))
 			}
 		}
+	}
+}
+
+// TestUserDefinedHasNoCode: a CRS that GeoKeys describe does not get the code of another file's.
+func TestUserDefinedHasNoCode(t *testing.T) {
+	keys := geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{2048, 0, 1, 4326}, [4]float64{3072, 0, 1, 32767}, [4]float64{3074, 0, 1, 3856})
+	content := testTIFF{binary.LittleEndian, false, with(testSize(), testPlace(), keys)}.build()
+	const grid = "ncols 1\nnrows 1\nxllcorner 1\nyllcorner 1\ncellsize 1\n1\n"
+	var h headerReader
+	for range 2 {
+		if m := h.readExtent("x.tif", bytes.NewReader(content), int64(len(content)), files{}.beside); m.CRS != nil || m.Status != fileStatusOK {
+			t.Errorf("%s, %s", value(m.CRS), m.Status)
+		}
+		h.readExtent("x.asc", strings.NewReader(grid), int64(len(grid)), files{"x.prj": utmPRJ}.beside)
 	}
 }
 
