@@ -178,30 +178,9 @@ func (m *extent) setSize(width, height float64) error {
 	return nil
 }
 
-// setSamples sets Bands and SampleType from the values of the tags SamplesPerPixel, BitsPerSample
-// and SampleFormat. As in GDAL, the type is the smallest that holds the bits.
-func (m *extent) setSamples(bands, bits, format float64) {
-	if bands >= 1 && bands <= math.MaxUint16 {
-		m.Bands = new(int64(bands))
-	}
-	names := [...][5]string{ // of 8, 16, 32, 64 and 128 bits
-		sampleFormatUint:         {"uint8", "uint16", "uint32", "uint64"},
-		sampleFormatInt:          {"int8", "int16", "int32", "int64"},
-		sampleFormatFloat:        {"", "float32", "float32", "float64"}, // GDAL widens half precision
-		sampleFormatVoid:         {"uint8", "uint16", "uint32", "uint64"},
-		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
-		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
-	}
-	for i, size := range [...]float64{8, 16, 32, 64, 128} {
-		if bits >= 1 && bits <= size && format >= 1 && format <= sampleFormatComplexFloat {
-			m.SampleType = nonEmpty(names[int(format)][i])
-			return
-		}
-	}
-}
-
 // readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF. The
-// world file beside it gives an extent that tags do not, and the .prj a CRS.
+// .aux.xml or the world file beside it gives an extent that tags do not, and the .aux.xml or the .prj
+// a CRS.
 func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	m.Format = new("geotiff")
 	d, err := h.readDirectory(head)
@@ -250,17 +229,31 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	case rasterPixelIsPoint:
 		m.PixelIs = new("point")
 	}
-	t, source, err := h.readTransform(d, rasterType == rasterPixelIsPoint, m)
-	if err == nil {
-		h.compareWorldFile(t, m)
-	} else if t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld"); err != nil {
-		return err
-	}
 	crs := keys.parameters()
-	if !crs.present {
-		if crs, err = h.projectionFile(m); err != nil {
-			return err
+	t, source, err := h.readTransform(d, rasterType == rasterPixelIsPoint, m)
+	var aux auxiliary
+	if err != nil || !crs.present {
+		var failed error
+		if aux, failed = h.readAuxiliary(); failed != nil {
+			return failed
 		}
+	}
+	switch {
+	case err == nil:
+		h.compareWorldFile(t, m)
+	case aux.transform != nil:
+		t, source, err = [6]float64(aux.transform), "the GeoTransform in "+aux.name, nil
+	default:
+		t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld")
+	}
+	if err == nil && !crs.present {
+		crs = aux.crs(m, &source)
+	}
+	if err == nil && !crs.present {
+		crs, err = h.projectionFile(m)
+	}
+	if err != nil {
+		return err
 	}
 	return h.place(m, t, source, crs)
 }
@@ -472,12 +465,6 @@ const (
 	tagGeoDoubleParams     = 34736
 	tagGeoASCIIParams      = 34737
 	tagGDALNoData          = 42113
-)
-
-// Values of the tag SampleFormat: TIFF 6.0, section 19, and complex numbers as in libtiff.
-const (
-	sampleFormatUint, sampleFormatInt, sampleFormatFloat, sampleFormatVoid = 1, 2, 3, 4
-	sampleFormatComplexInt, sampleFormatComplexFloat                       = 5, 6
 )
 
 // Field types: TIFF 6.0, section 2; IFD from TIFF Technical Note 1; the last line from BigTIFF.

@@ -6,6 +6,34 @@ import (
 	"strings"
 )
 
+// Values of the tag SampleFormat: TIFF 6.0, section 19, and complex numbers as in libtiff.
+const (
+	sampleFormatUint, sampleFormatInt, sampleFormatFloat, sampleFormatVoid = 1, 2, 3, 4
+	sampleFormatComplexInt, sampleFormatComplexFloat                       = 5, 6
+)
+
+// setSamples sets Bands and SampleType from the values of the tags SamplesPerPixel, BitsPerSample
+// and SampleFormat. As in GDAL, the type is the smallest that holds the bits.
+func (m *extent) setSamples(bands, bits, format float64) {
+	if bands >= 1 && bands <= math.MaxUint16 {
+		m.Bands = new(int64(bands))
+	}
+	names := [...][5]string{ // of 8, 16, 32, 64 and 128 bits
+		sampleFormatUint:         {"uint8", "uint16", "uint32", "uint64"},
+		sampleFormatInt:          {"int8", "int16", "int32", "int64"},
+		sampleFormatFloat:        {"", "float32", "float32", "float64"}, // GDAL widens half precision
+		sampleFormatVoid:         {"uint8", "uint16", "uint32", "uint64"},
+		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
+		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
+	}
+	for i, size := range [...]float64{8, 16, 32, 64, 128} {
+		if bits >= 1 && bits <= size && format >= 1 && format <= sampleFormatComplexFloat {
+			m.SampleType = nonEmpty(names[int(format)][i])
+			return
+		}
+	}
+}
+
 // maxTableChunk is how many offsets or byte counts of a TIFF's blocks are read together.
 const maxTableChunk = laterReadBytes / 4
 

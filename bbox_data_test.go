@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -212,4 +213,74 @@ func TestOrphanedHeader(t *testing.T) {
 			t.Errorf("%s: %s %q", name, m.Status, value(m.Reason))
 		}
 	}
+}
+
+// TestAuxiliary: GDAL's .aux.xml places a raster that says nothing itself, and gives it a CRS.
+func TestAuxiliary(t *testing.T) {
+	const transform, srs = "<GeoTransform> 10,  5.0e-01, 0, 5.0000000000000000e+01, 0, -0.25</GeoTransform>", `<SRS dataAxisToSRSAxisMapping="2,1">GEOGCS[&quot;WGS 84&quot;,DATUM[&quot;WGS_1984&quot;,SPHEROID[&quot;WGS 84&quot;,6378137,298.257223563]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433],AUTHORITY["EPSG","4326"]]</SRS>`
+	const world = "0.5\n0\n0\n-0.25\n100.25\n49.875\n"
+	bare := string(testTIFF{binary.BigEndian, false, testSize()}.build())
+	placed := string(testTIFF{binary.LittleEndian, false, with(testSize(), testPlace())}.build())
+	whole := string(testTIFF{binary.LittleEndian, true, with(testSize(), testPlace(), testKeys())}.build())
+	good, far := []float64{10, 49.25, 12, 50}, []float64{100, 49.25, 102, 50}
+	const grid, tags = "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 49.25\ndx 0.5\ndy 0.25\n1 2 3 4 5 6 7 8 9 10 11 12\n", "ModelPixelScale (33550) and ModelTiepoint (33922)"
+	for _, c := range []struct {
+		name, file, content, aux string
+		beside                   files
+		status                   string
+		native                   []float64
+		crs, source              string
+	}{
+		{"both", "x.tif", bare, transform + srs, nil, "ok", good, "EPSG:4326", "the GeoTransform in x.tif.aux.xml; CRS from x.tif.aux.xml"},
+		{"the place alone", "x.tif", bare, transform, nil, "no_bbox", good, "", "the GeoTransform in x.tif.aux.xml"},
+		{"before a world file, as in GDAL", "x.tif", bare, transform + srs, files{"x.tfw": world}, "ok", good, "EPSG:4326", "the GeoTransform in x.tif.aux.xml; CRS from x.tif.aux.xml"},
+		{"the CRS to a world file", "x.tif", bare, srs, files{"x.tfw": world}, "ok", far, "EPSG:4326", "the world file x.tfw; CRS from x.tif.aux.xml"},
+		{"the CRS to tags", "x.tif", placed, "<GeoTransform>1,2,3,4,5,6</GeoTransform>" + srs, nil, "ok", good, "EPSG:4326", tags + "; CRS from x.tif.aux.xml"},
+		{"not over tags and keys", "x.tif", whole, "<GeoTransform>1,2,3,4,5,6</GeoTransform><SRS>LOCAL_CS[&quot;x&quot;]</SRS>", nil, "ok", good, "EPSG:4326", tags},
+		{"rotated", "x.tif", bare, "<GeoTransform>10,0.5,0.1,50,0.2,-0.25</GeoTransform>", nil, "no_bbox", []float64{10, 49.25, 12.3, 50.8}, "", "the GeoTransform in x.tif.aux.xml"},
+		{"an ASCII grid", "x.asc", grid, srs, nil, "ok", good, "EPSG:4326", "the header of the ASCII grid; CRS from x.asc.aux.xml"},
+		{"not over a .prj", "x.asc", grid, srs, files{"x.prj": `GEOGCS["g",DATUM["D_North_American_1983",SPHEROID["GRS_1980",6378137.0,298.257222101]],PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]`}, "ok", good, "EPSG:4269", "the header of the ASCII grid"},
+		{"a raw raster", "x.bil", "123456789012", transform + srs, files{"x.hdr": "ncols 4\nnrows 3\n"}, "ok", good, "EPSG:4326", "the GeoTransform in x.bil.aux.xml; CRS from x.bil.aux.xml"},
+		{"five numbers", "x.tif", bare, "<GeoTransform>1,2,3,4,5</GeoTransform>", nil, "no_georef", nil, "", ""},
+		{"no area", "x.tif", bare, "<GeoTransform>1,0,0,4,0,0</GeoTransform>", nil, "no_georef", nil, "", ""},
+		{"infinite", "x.tif", bare, "<GeoTransform>1e999,1,0,4,0,1</GeoTransform>", nil, "no_georef", nil, "", ""},
+		{"of a band", "x.tif", bare, "<PAMRasterBand>" + transform + srs + "</PAMRasterBand>", nil, "no_georef", nil, "", ""},
+		{"a CRS that is none", "x.tif", placed, "<SRS>GEOGCS[</SRS>", nil, "no_bbox", good, "", tags},
+		{"a local CRS", "x.tif", placed, "<SRS>LOCAL_CS[&quot;PAM&quot;]</SRS>", nil, "no_bbox", good, "", tags + "; CRS from x.tif.aux.xml"},
+		{"statistics only", "x.tif", bare, "<Metadata/>", nil, "no_georef", nil, "", ""},
+		{"invalid behind the place", "x.tif", bare, transform + srs + "</x><&>", nil, "ok", good, "EPSG:4326", "the GeoTransform in x.tif.aux.xml; CRS from x.tif.aux.xml"},
+		{"entities without end", "x.tif", bare, "&a;&b;" + transform, nil, "no_georef", nil, "", ""},
+		{"nested without end", "x.tif", bare, strings.Repeat("<a>", 5000), nil, "no_georef", nil, "", ""},
+		{"longer than what is read", "x.tif", bare, transform + srs + strings.Repeat("<a>0</a>", 1<<20), nil, "ok", good, "EPSG:4326", "the GeoTransform in x.tif.aux.xml; CRS from x.tif.aux.xml"},
+	} {
+		f := files{c.file: c.content, c.file + ".aux.xml": "<PAMDataset>\n  " + c.aux + "\n</PAMDataset>\n"}
+		for name, content := range c.beside {
+			f[name] = content
+		}
+		m := f.read(c.file, 0)
+		if m.Status != c.status || !near(m.NativeBBox, c.native) || value(m.CRS) != c.crs || value(m.Source) != c.source {
+			t.Errorf("%s: %s %q %v %q %q", c.name, m.Status, value(m.Reason), m.NativeBBox, value(m.CRS), value(m.Source))
+		}
+		checkRow(t, m)
+	}
+	other := files{"x.tif": bare, "x.tif.aux.xml": "<VRTDataset>" + transform + "</VRTDataset>"}
+	if m := other.read("x.tif", 0); m.Status != fileStatusNoGeoref {
+		t.Errorf("of another root element: %s", m.Status)
+	}
+	failing := func(name string, _ int) ([]byte, bool, error) {
+		return nil, strings.HasSuffix(name, auxSuffix), errors.New("input/output error")
+	}
+	if m := readExtent("x.tif", strings.NewReader(bare), int64(len(bare)), failing); m.Status != fileStatusUnreadable {
+		t.Errorf("an I/O error: %s", m.Status)
+	}
+}
+
+// FuzzAuxiliary reads any text as the .aux.xml of a TIFF.
+func FuzzAuxiliary(f *testing.F) {
+	f.Add("<PAMDataset><SRS>GEOGCS[&quot;WGS 84&quot;]</SRS><GeoTransform>10, 0.5, 0, 50, 0, -0.25</GeoTransform></PAMDataset>")
+	f.Add("<!DOCTYPE a [<!ENTITY b '&b;&b;'>]><PAMDataset><SRS>&b;</SRS></PAMDataset>")
+	bare := string(testTIFF{binary.LittleEndian, false, testSize()}.build())
+	f.Fuzz(func(t *testing.T, aux string) {
+		boundedReader(t, func() extent { return files{"x.tif": bare, "x.tif.aux.xml": aux}.read("x.tif", 0) })
+	})
 }

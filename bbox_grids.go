@@ -246,10 +246,8 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if ulx, uly := g.number("ulxmap"), g.number("ulymap"); isFinite(ulx + uly) { // centre of the north-west pixel
 		x, y, m.PixelIs = ulx-dx/2, uly+dy/2-dy*float64(*m.Height), new("area")
 	}
-	if !isFinite(x + y + dx + dy) {
-		m.PixelIs = nil
-		return noGeoreff("its header lacks its place (a corner or a centre) or the size of a cell")
-	}
+	t := [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}
+	placed := isFinite(x + y + dx + dy)
 	crs, err := h.projectionFile(m)
 	if err != nil {
 		return err
@@ -257,7 +255,24 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if !crs.present && strings.EqualFold(g["projection"], "geographic") && strings.EqualFold(g["datum"], "wgs84") {
 		crs = geographicCRS(epsgWGS84)
 	}
-	return h.place(m, [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}, source, crs)
+	if !placed || !crs.present {
+		aux, err := h.readAuxiliary()
+		if err != nil {
+			return err
+		}
+		if !placed && aux.transform != nil {
+			t, source, placed = [6]float64(aux.transform), "the GeoTransform in "+aux.name, true
+			m.PixelIs = new("area")
+		}
+		if !crs.present {
+			crs = aux.crs(m, &source)
+		}
+	}
+	if !placed {
+		m.PixelIs = nil
+		return noGeoreff("its header lacks its place (a corner or a centre) or the size of a cell")
+	}
+	return h.place(m, t, source, crs)
 }
 
 // readEHdr reads Esri's BIL, BIP, BSQ or floating-point grid by its .hdr. Without, read is false.
