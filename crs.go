@@ -25,11 +25,12 @@ const (
 	indexOfDatums, indexOfMethods, indexOfParameters                         = "ND", "NM", "NP"
 )
 
-// EPSG codes of three geographic CRSs, a vertical one and two units.
+// EPSG codes of three geographic CRSs, a vertical one and four units.
 const (
 	epsgWGS84, epsgWGS84Height, epsgWGS72 = 4326, 4979, 4322
 	epsgEGM96                             = 5773
 	epsgMetre, epsgDegree                 = 9001, 9102
+	epsgFoot, epsgFootUS                  = 9002, 9003
 )
 
 // registryFrom returns the registry from the line with that key on, "" where there is no such line.
@@ -255,6 +256,7 @@ type crsParameters struct {
 	primeMeridian  float64 // degrees east of Greenwich; NaN: absent, infinite: unknown
 	angularUnit    float64 // degrees; 0: absent, NaN: unknown
 	linearUnit     float64 // metres; 0: absent, NaN: unknown
+	citedUnit      float64 // metres, as a citation says; 0: absent
 	projectionCode int     // EPSG code of a projection with its parameters
 	method         int     // EPSG code of a projection's method
 	vertical       int     // EPSG code of the vertical CRS
