@@ -76,9 +76,11 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 			number = &tileRows
 		}
 		if number != nil {
-			v, err := h.number(d, f.tag, 0)
+			v, err := h.numbers(f)
 			m.warnOnError(err)
-			*number = v
+			if len(v) > 0 {
+				*number = v[0]
+			}
 		}
 	}
 	t.kind, t.height, t.rows = "tile", height, tileRows
@@ -152,7 +154,6 @@ type missingData struct {
 // checkChunk looks for a block from from up to end that ends behind worst.
 func (h *headerReader) checkChunk(t *blockTable, from, end uint64, worst *missingData) error {
 	used := len(h.values)
-	defer func() { h.values = h.values[:used] }()
 	offsets, err := h.tableValues(t.offsets, from, end)
 	if err != nil {
 		return err
@@ -173,6 +174,7 @@ func (h *headerReader) checkChunk(t *blockTable, from, end uint64, worst *missin
 			*worst = missingData{block, length, offset + length}
 		}
 	}
+	h.values = h.values[:used]
 	return nil
 }
 

@@ -509,6 +509,7 @@ func BenchmarkReadExtent(b *testing.B) {
 		tags []testTag
 	}{
 		{"geographic", with(testSize(), testPlace(), testKeys())},
+		{"geographic with strips", with(testSize(), longs(tagStripOffsets, 8), longs(tagStripByteCounts, 12), shorts(tagRowsPerStrip, 3), shorts(tagCompression, 1), shorts(tagPhotometric, 1), shorts(tagPlanarConfiguration, 1), testPlace(), testKeys())},
 		{"utm", with(testSize(), doubles(33550, 10, 10, 0), doubles(33922, 0, 0, 0, 600000, 5000000, 0), utm)},
 		{"utm across the meridian", with(testSize(), doubles(33550, 10, 10, 0), doubles(33922, 0, 0, 0, 499990, 5000000, 0), utm)},
 	} {
