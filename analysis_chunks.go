@@ -253,6 +253,7 @@ func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFil
 				"any more; mend or remove it", maxDeaths)
 		case root != nil:
 			f.row, _ = fr.readEntry(f.entry)
+			f.row.withdrawPlace()
 		}
 		if err := send(f); err != nil {
 			return err

@@ -425,7 +425,7 @@ func TestFilesOfAnotherView(t *testing.T) {
 			close(proceed)
 			<-stopped
 			a := c.finished(location)
-			warned := strings.Contains(fmt.Sprint(a.json["warnings"]), "not there when it was to be read")
+			warned := strings.Contains(fmt.Sprint(a.json["warnings"]), "gone when it was to be read")
 			if test.stray != warned || !test.stray && a.text("failure_code") != failureUnavailable || len(c.files(dataset)) != 0 {
 				t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
 			}

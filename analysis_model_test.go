@@ -196,7 +196,7 @@ func (m *folderModel) changes() map[string]func() {
 				}
 			}
 		},
-		"orphaned world file": func() { m.write(m.fresh("w", ".tfw"), "world") },
+		"orphaned world file":            func() { m.write(m.fresh("w", ".tfw"), "world") },
 		"delete world files and rasters": func() { several(3, "b") },
 		"file becomes dir": func() {
 			if path := file("g"); isFile(path) {

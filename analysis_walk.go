@@ -241,10 +241,11 @@ func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []strin
 	n := neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
 	var sidecars []string
 	for _, name := range names {
-		for _, stem := range rasterStems(strings.ToLower(name)) {
+		lower := strings.ToLower(name)
+		for _, stem := range rasterStems(lower) {
 			n.rasters[stem] = 0
 		}
-		if hasExtension(path.Ext(name), sidecarExtensions) {
+		if hasExtension(path.Ext(name), sidecarExtensions) || strings.HasSuffix(lower, auxSuffix) {
 			sidecars = append(sidecars, name)
 		}
 	}
@@ -254,7 +255,8 @@ func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []strin
 			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
 				sum = rand.Int64()
 			}
-			n.sidecars[stemOf(strings.ToLower(e.Path))] += sum
+			stem := stemOf(strings.TrimSuffix(strings.ToLower(e.Path), auxSuffix)) // dem.tif.aux.xml belongs to dem.tif
+			n.sidecars[stem] += sum
 		}
 	}
 	for _, name := range names {

@@ -52,7 +52,7 @@ const (
 	fileStatusNoGeoref    = "no_georef"   // a raster without extent
 	fileStatusSidecar     = "sidecar"     // belongs to a raster beside it
 	fileStatusUnsupported = "unsupported" // not a supported format
-	fileStatusCorrupt     = "corrupt"     // breaks the rules of its format
+	fileStatusCorrupt     = "corrupt"     // breaks the rules of its format, or its data is cut off
 	fileStatusUnreadable  = "unreadable"  // reading failed with an I/O error; it may be tried again
 )
 
@@ -178,30 +178,9 @@ func (m *extent) setSize(width, height float64) error {
 	return nil
 }
 
-// setSamples sets Bands and SampleType from the values of the tags SamplesPerPixel, BitsPerSample
-// and SampleFormat. As in GDAL, the type is the smallest that holds the bits.
-func (m *extent) setSamples(bands, bits, format float64) {
-	if bands >= 1 && bands <= math.MaxUint16 {
-		m.Bands = new(int64(bands))
-	}
-	names := [...][5]string{ // of 8, 16, 32, 64 and 128 bits
-		sampleFormatUint:         {"uint8", "uint16", "uint32", "uint64"},
-		sampleFormatInt:          {"int8", "int16", "int32", "int64"},
-		sampleFormatFloat:        {"", "float32", "float32", "float64"}, // GDAL widens half precision
-		sampleFormatVoid:         {"uint8", "uint16", "uint32", "uint64"},
-		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
-		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
-	}
-	for i, size := range [...]float64{8, 16, 32, 64, 128} {
-		if bits >= 1 && bits <= size && format >= 1 && format <= sampleFormatComplexFloat {
-			m.SampleType = nonEmpty(names[int(format)][i])
-			return
-		}
-	}
-}
-
 // readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF. The
-// world file beside it gives an extent that tags do not, and the .prj a CRS.
+// .aux.xml or the world file beside it gives an extent that tags do not, and the .aux.xml or the
+// .prj a CRS.
 func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	m.Format = new("geotiff")
 	d, err := h.readDirectory(head)
@@ -226,11 +205,21 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 		return err
 	}
 	m.setSamples(bands, bits, format)
+	if !h.within(h.next, 1) {
+		m.warnf("its second image, such as an overview, lies at %d, beyond the file's end at %d: it may be cut short",
+			h.next, h.size)
+	}
 	if f, ok := d.field(tagGDALNoData); ok {
 		b, err := h.text(f)
 		m.Nodata = nonEmpty(cleanText(b, maxNodataText))
 		m.warnOnError(err)
 	}
+	err = h.placeGeoTIFF(d, m)
+	return cmp.Or(h.checkBlocks(d, bands, bits, m), err)
+}
+
+// placeGeoTIFF sets the extent and the CRS.
+func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	keys, err := h.readGeoKeys(d)
 	m.warnOnError(err)
 	rasterType := keys.code(keyRasterType)
@@ -240,17 +229,31 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	case rasterPixelIsPoint:
 		m.PixelIs = new("point")
 	}
-	t, source, err := h.readTransform(d, rasterType == rasterPixelIsPoint, m)
-	if err == nil {
-		h.compareWorldFile(t, m)
-	} else if t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld"); err != nil {
-		return err
-	}
 	crs := keys.parameters()
-	if !crs.present {
-		if crs, err = h.projectionFile(m); err != nil {
-			return err
+	t, source, err := h.readTransform(d, rasterType == rasterPixelIsPoint, m)
+	var aux auxiliary
+	if err != nil || !crs.present {
+		var failed error
+		if aux, failed = h.readAuxiliary(); failed != nil {
+			return failed
 		}
+	}
+	switch {
+	case err == nil:
+		h.compareWorldFile(t, m)
+	case aux.transform != nil:
+		t, source, err = [6]float64(aux.transform), "the GeoTransform in "+aux.name, nil
+	default:
+		t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld")
+	}
+	if err == nil && !crs.present {
+		crs = aux.crs(m, &source)
+	}
+	if err == nil && !crs.present {
+		crs, err = h.projectionFile(m)
+	}
+	if err != nil {
+		return err
 	}
 	return h.place(m, t, source, crs)
 }
@@ -284,6 +287,8 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *exte
 	case !scaled && len(matrix) == 16 && counts[2] == 16:
 		t = [6]float64{matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]}
 		source = "ModelTransformation (34264)"
+	case broken != nil && statusOf(broken) == fileStatusCorrupt:
+		return t, "", noGeoreff("its place cannot be read: %v", broken)
 	case broken != nil:
 		return t, "", broken
 	case scaled:
@@ -359,6 +364,7 @@ type headerReader struct {
 	buffer  []byte           // memory of windows
 	values  []float64        // memory of numbers
 	fields  tiffDirectory    // memory of readDirectory
+	next    uint64           // offset of the TIFF's second directory; 0 where there is none
 	crs     lastCRS
 }
 
@@ -435,12 +441,23 @@ func (h *headerReader) signed(b []byte) int64 {
 	return int64(h.unsigned(b)<<unused) >> unused
 }
 
-// Tags: TIFF 6.0 (Adobe, 1992), sections 8 and 19; OGC GeoTIFF 1.1, section 7; GDAL's own 42113.
+// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; GDAL's own
+// 42113.
 const (
 	tagImageWidth          = 256
 	tagImageLength         = 257
 	tagBitsPerSample       = 258
+	tagCompression         = 259
+	tagPhotometric         = 262
+	tagStripOffsets        = 273
 	tagSamplesPerPixel     = 277
+	tagRowsPerStrip        = 278
+	tagStripByteCounts     = 279
+	tagPlanarConfiguration = 284
+	tagTileWidth           = 322
+	tagTileLength          = 323
+	tagTileOffsets         = 324
+	tagTileByteCounts      = 325
 	tagSampleFormat        = 339
 	tagModelPixelScale     = 33550
 	tagModelTiepoint       = 33922
@@ -449,12 +466,6 @@ const (
 	tagGeoDoubleParams     = 34736
 	tagGeoASCIIParams      = 34737
 	tagGDALNoData          = 42113
-)
-
-// Values of the tag SampleFormat: TIFF 6.0, section 19, and complex numbers as in libtiff.
-const (
-	sampleFormatUint, sampleFormatInt, sampleFormatFloat, sampleFormatVoid = 1, 2, 3, 4
-	sampleFormatComplexInt, sampleFormatComplexFloat                       = 5, 6
 )
 
 // Field types: TIFF 6.0, section 2; IFD from TIFF Technical Note 1; the last line from BigTIFF.
@@ -488,8 +499,11 @@ func (d tiffDirectory) field(tag uint16) (tiffField, bool) {
 // maxValues returns how many values of a tag are read at most, 0 for a tag that is not read.
 func maxValues(tag uint16) uint64 {
 	switch tag {
-	case tagImageWidth, tagImageLength, tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat:
+	case tagImageWidth, tagImageLength, tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat, tagCompression,
+		tagPhotometric, tagPlanarConfiguration, tagRowsPerStrip, tagTileWidth, tagTileLength:
 		return 1
+	case tagStripOffsets, tagStripByteCounts, tagTileOffsets, tagTileByteCounts:
+		return maxTableChunk
 	case tagModelPixelScale, tagModelTiepoint, tagModelTransformation:
 		return 16
 	case tagGeoKeyDirectory:
@@ -547,9 +561,16 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if entries == 0 || entries > maxIFDEntries {
 		return nil, corruptf("the TIFF directory at %d claims %d entries", start, entries)
 	}
-	b, err = h.at(start+countSize, entries*entrySize, "the TIFF directory")
+	length := entries * entrySize
+	if h.within(start+countSize, length+offsetSize) { // libtiff takes a missing offset of the next directory for 0
+		length += offsetSize
+	}
+	b, err = h.at(start+countSize, length, "the TIFF directory")
 	if err != nil {
 		return nil, err
+	}
+	if b := b[entries*entrySize:]; len(b) > 0 {
+		h.next = h.unsigned(b)
 	}
 	directory := h.fields
 	for i := range entries {

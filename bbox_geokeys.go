@@ -178,6 +178,28 @@ func crsNameFromCitation(b []byte) string {
 	return cleanText([]byte(s), maxNameText)
 }
 
+// citedUnit returns the size of the foot that a citation names as the unit of a projected CRS, 0
+// where it names none. In the name of a compound CRS the unit may be that of the heights.
+func citedUnit(citation []byte) float64 {
+	s := strings.ToLower(string(citation))
+	if !strings.Contains(s, "f") { // as in most names
+		return 0
+	}
+	s = strings.NewReplacer("_", " ", "-", " ", "foot", "feet").Replace(s)
+	contains := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
+	}
+	switch {
+	case contains("+", "height", "vertical", "navd", "ngvd"):
+		return 0
+	case contains("us survey feet", "us feet", "feet us", "survey feet", "(ftus)"):
+		return findRecord(recordUnit, epsgFootUS).number(1)
+	case contains("international feet", "feet international", "intl feet", "feet intl", "(ft)"):
+		return findRecord(recordUnit, epsgFoot).number(1)
+	}
+	return 0
+}
+
 // parameters returns the CRS that the keys describe.
 func (k *geoKeys) parameters() crsParameters {
 	p := newCRSParameters()
@@ -192,6 +214,9 @@ func (k *geoKeys) parameters() crsParameters {
 		p.code, p.name = p.geographic, k.name(keyGeodeticCitation, keyCitation)
 	}
 	if isEPSG(p.code) { // the other keys only matter for a CRS without a code
+		if p.linearUnit == 0 && p.kind != modelTypeGeographic {
+			p.citedUnit = cmp.Or(citedUnit(k.citation(keyProjectedCitation)), citedUnit(k.citation(keyCitation)))
+		}
 		return p
 	}
 	if _, wkt, found := strings.Cut(string(k.citation(keyProjectedCitation)), esriPE); found { // complete
@@ -313,6 +338,9 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 			err = noBBoxf("%v", err)
 		} else if len(c.assumed) > 0 {
 			m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
+		} else if code := l.named(&c, p); code != 0 {
+			m.CRS = epsg(code)
+			c, err = l.byCode(code)
 		}
 		return c, err
 	}
@@ -326,6 +354,8 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 	unit := p.linearUnit
 	if c.method == 0 {
 		unit = p.angularUnit
+	} else if unit == 0 && c.unit == 1 {
+		unit = p.citedUnit
 	}
 	switch unit = cmp.Or(unit, c.unit); {
 	case sameUnit(unit, c.unit):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"math"
 	"path"
@@ -15,6 +16,8 @@ import (
 // read is false for a file of any other format.
 func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read bool, err error) {
 	switch extension {
+	case ".hdr": // it may begin like an ASCII grid
+		return false, nil
 	case ".hgt", ".zip", ".gz":
 		read, err = h.readHGT(extension, m)
 	case ".bil", ".bip", ".bsq", ".flt", ".dem":
@@ -34,8 +37,12 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 		return false, nil
 	}
 	if g := parseGridHeader(head); g["ncols"] != "" {
-		m.Format, m.Bands = new("asc"), new(int64(1)) // the samples after the header are not read
-		return true, h.placeGrid(g, "the header of the ASCII grid", m)
+		m.Format, m.Bands = new("asc"), new(int64(1))
+		err := h.placeGrid(g, "the header of the ASCII grid", m)
+		if m.Width != nil {
+			err = cmp.Or(h.checkASCII(head, float64(*m.Width), float64(*m.Height)), err)
+		}
+		return true, err
 	}
 	return false, nil
 }
@@ -177,7 +184,6 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 	if err := m.setSize(columns, rows); err != nil {
 		return err
 	}
-	m.checkLength(h.size, float64(at+uhlSize+dsiSize+accSize)+columns*(12+2*rows))
 	p := geographicCRS(epsgWGS84)
 	switch datum := cleanText(dsi[144:149], 5); datum {
 	case "WGS84":
@@ -190,14 +196,8 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 		p.vertical = epsgEGM96
 	}
 	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat - dy/2 + rows*dy}
-	return h.place(m, t, "the User Header Label (UHL) of the DTED file", p)
-}
-
-// checkLength warns if a file has fewer bytes than its header demands.
-func (m *extent) checkLength(size uint64, want float64) {
-	if float64(size) < want {
-		m.warnf("the file has %d bytes, but its header demands %.16g: it may be cut short", size, want)
-	}
+	err = h.place(m, t, "the User Header Label (UHL) of the DTED file", p)
+	return cmp.Or(h.checkLength(float64(at+uhlSize+dsiSize+accSize), columns*(12+2*rows)), err)
 }
 
 // gridHeader is the header of an Esri grid: keys in lower case, each with its first value.
@@ -246,10 +246,8 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if ulx, uly := g.number("ulxmap"), g.number("ulymap"); isFinite(ulx + uly) { // centre of the north-west pixel
 		x, y, m.PixelIs = ulx-dx/2, uly+dy/2-dy*float64(*m.Height), new("area")
 	}
-	if !isFinite(x + y + dx + dy) {
-		m.PixelIs = nil
-		return noGeoreff("its header lacks its place (a corner or a centre) or the size of a cell")
-	}
+	t := [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}
+	placed := isFinite(x + y + dx + dy)
 	crs, err := h.projectionFile(m)
 	if err != nil {
 		return err
@@ -257,7 +255,24 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if !crs.present && strings.EqualFold(g["projection"], "geographic") && strings.EqualFold(g["datum"], "wgs84") {
 		crs = geographicCRS(epsgWGS84)
 	}
-	return h.place(m, [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}, source, crs)
+	if !placed || !crs.present {
+		aux, err := h.readAuxiliary()
+		if err != nil {
+			return err
+		}
+		if !placed && aux.transform != nil {
+			t, source, placed = [6]float64(aux.transform), "the GeoTransform in "+aux.name, true
+			m.PixelIs = new("area")
+		}
+		if !crs.present {
+			crs = aux.crs(m, &source)
+		}
+	}
+	if !placed {
+		m.PixelIs = nil
+		return noGeoreff("its header lacks its place (a corner or a centre) or the size of a cell")
+	}
+	return h.place(m, t, source, crs)
 }
 
 // readEHdr reads Esri's BIL, BIP, BSQ or floating-point grid by its .hdr. Without, read is false.
@@ -287,7 +302,12 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 	m.setSamples(bands, bits, format)
 	err = h.placeGrid(g, "the header "+cleanText([]byte(name), maxNameText), m)
 	if m.Width != nil {
-		m.checkLength(h.size, float64(*m.Width)*float64(*m.Height)*bands*bits/8)
+		start := 0.0
+		if skip := g.number("skipbytes"); skip > 0 {
+			start = skip
+		}
+		samples := float64(*m.Width) * float64(*m.Height) * bands // rows may have padding, but the last one needs none
+		err = cmp.Or(h.checkLength(start, math.Ceil(samples*bits/8)), err)
 	}
 	return true, err
 }
@@ -366,6 +386,10 @@ func unsupportedFormat(extension string, head []byte, m *extent) error {
 		if bytes.HasPrefix(head, []byte(magic[0])) {
 			m.Format, seems = new(magic[1]), magic[2]
 		}
+	}
+	if extension == ".hdr" {
+		return extentErrorf(fileStatusUnsupported,
+			"it is named .hdr like the header of a raster, but none lies beside it")
 	}
 	if hasExtension(extension, rasterExtensions) {
 		return extentErrorf(fileStatusUnsupported, "it is named %s, but it seems to be %s", extension, seems)

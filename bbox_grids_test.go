@@ -217,7 +217,7 @@ func TestDTED(t *testing.T) {
 		{"level 2 in the north", dted("0100000E", "0600000N", "00200010", "18013601", "E96", "WGS84"), 1e9, "ok", []float64{10 - 1./3600, 60 - 1./7200, 11 + 1./3600, 61 + 1./7200}, "EPSG:4326", "EPSG:5773", ""},
 		{"WGS 72", dted("0800000W", "0430000N", "03000300", "01210121", "MSL", "WGS72"), size, "ok", box, "EPSG:4322", "", ""},
 		{"an unknown datum", dted("0800000W", "0430000N", "03000300", "01210121", "MSL", "NAD27"), size, "ok", box, "EPSG:4326", "", `"NAD27"`},
-		{"cut short", good, size - 1, "ok", box, "EPSG:4326", "", "cut short"},
+		{"cut short", good, size - 1, "corrupt", box, "EPSG:4326", "", "the file ends at 34161; 1 bytes are missing"},
 		{"no DSI", strings.Replace(good, "DSI", "XXX", 1), size, "corrupt", nil, "", "", "DSI"},
 		{"cut in the header", good[:500], 0, "corrupt", nil, "", "", "cut short"},
 		{"no numbers", dted("0800000W", "0430000N", "NANANANA", "01210121", "MSL", "WGS84"), size, "corrupt", nil, "", "", "not numbers"},
@@ -247,7 +247,7 @@ func TestASCIIGrid(t *testing.T) {
 		{"corner in x, centre in y", "ncols 4\nnrows 3\nxllcorner 10\nyllcenter 20.5\ncellsize 1\n", "no_bbox", good, "area", "", ""},
 		{"any order, any case, CRLF", "CELLSIZE 1\r\nYLLCORNER 20\r\nNRows 3\r\nNCOLS 4\r\nXllCorner 10\r\n", "", nil, "", "", ""},
 		{"lines end with CR", "ncols 4\rnrows 3\rxllcorner 10\ryllcorner 20\rcellsize 1\r", "no_bbox", good, "area", "", ""},
-		{"dx and dy", "ncols 8\nnrows 3\nxllcorner 10\nyllcorner 20\ndx 0.5\ndy 1\n", "no_bbox", good, "area", "", ""},
+		{"dx and dy", "ncols 8\nnrows 1\nxllcorner 10\nyllcorner 20\ndx 0.5\ndy 3\n", "no_bbox", good, "area", "", ""},
 		{"comma decimals", "ncols 4\nnrows 3\nxllcorner 0,10E+02\nyllcorner 0,20E+02\ncellsize ,1E+01\n", "no_bbox", good, "area", "", ""},
 		{"blanks and tabs", "  ncols\t  4 \n\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", "no_bbox", good, "area", "", ""},
 		{"byte order mark", "\xef\xbb\xbfncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", "no_bbox", good, "area", "", ""},
@@ -268,7 +268,7 @@ func TestASCIIGrid(t *testing.T) {
 		}
 		checkRow(t, m)
 	}
-	grid := "ncols 4\nnrows 3\nxllcorner 500000\nyllcorner 5000000\ncellsize 10\n1 2 3 4\n"
+	grid := "ncols 4\nnrows 1\nxllcorner 500000\nyllcorner 5000000\ncellsize 10\n1 2 3 4\n"
 	m := files{"x.asc": grid, "x.prj": utmPRJ}.read("x.asc", 0)
 	if m.Status != "ok" || value(m.CRSName) != "WGS_1984_UTM_Zone_33N" || math.Abs(m.BBox[0]-15) > 1e-9 || value(m.BBoxAccuracyM) != accuracyWGS84 {
 		t.Errorf("with a .prj: %s %q %v", m.Status, value(m.CRSName), m.BBox)
@@ -290,16 +290,19 @@ func TestEHdr(t *testing.T) {
 		{"signed by its nodata", "x.bsq", "nrows 3\nncols 4\nnbits 16\nnodata -1\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\n", 24, "no_bbox", good, "int16", ""},
 		{"floating-point grid", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\nbyteorder LSBFIRST\n", 48, "no_bbox", good, "float32", ""},
 		{"floating-point grid by centres", "x.flt", "ncols 4\nnrows 3\nxllcenter 10.5\nyllcenter 20.5\ncellsize 1\n", 48, "no_bbox", good, "float32", ""},
-		{"shorter than its header demands", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", 47, "no_bbox", good, "float32", "demands 48"},
+		{"shorter than its header demands", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", 47, "corrupt", good, "float32", "48 bytes at 0, but the file ends at 47; 1 bytes are missing"},
+		{"shorter with skipped bytes", "x.bil", "nrows 3\nncols 4\nskipbytes 100\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\n", 111, "corrupt", good, "uint8", "12 bytes at 100"},
+		{"bits", "x.bil", "nrows 3\nncols 4\nnbits 1\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\n", 2, "no_bbox", good, "uint8", ""},
+		{"larger than its header demands", "x.flt", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\n", 99, "no_bbox", good, "float32", ""},
 		{"no place", "x.bil", "nrows 3\nncols 4\n", 12, "no_georef", nil, "uint8", "lacks its place"},
 		{"its own datum", "x.bil", "nrows 3\nncols 4\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\nprojection GEOGRAPHIC\ndatum WGS84\n", 12, "ok", good, "uint8", ""},
 		{"of ENVI", "x.bil", "ENVI\nsamples = 4\nlines = 3\n", 12, "unsupported", nil, "", "named .bil"},
-		{"more bytes than an integer holds", "x.bil", "nrows 2147483647\nncols 2147483647\nnbands 65535\nnbits 64\nulxmap 10\nulymap 22\nxdim 1\nydim 1\n", 12, "no_bbox",
-			[]float64{9.5, 22.5 - 2147483647, 9.5 + 2147483647, 22.5}, "uint64", "cut short"},
+		{"more bytes than an integer holds", "x.bil", "nrows 2147483647\nncols 2147483647\nnbands 65535\nnbits 64\nulxmap 10\nulymap 22\nxdim 1\nydim 1\n", 12, "corrupt",
+			[]float64{9.5, 22.5 - 2147483647, 9.5 + 2147483647, 22.5}, "uint64", "cut off"},
 	} {
 		m := files{c.file: "\x00\x01", "x.HDR": c.header}.read(c.file, c.size)
 		said := strings.Join(m.Warnings, "; ")
-		if m.Status == "no_georef" || m.Status == "unsupported" {
+		if m.Status == "no_georef" || m.Status == "unsupported" || m.Status == "corrupt" {
 			said = value(m.Reason)
 		}
 		if m.Status != c.status || !near(m.NativeBBox, c.native) || value(m.SampleType) != c.sample || !strings.Contains(said, c.says) || (c.says == "") != (said == "") {

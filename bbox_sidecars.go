@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/xml"
 	"math"
 	"path"
 	"strconv"
@@ -16,6 +18,9 @@ const (
 	sidecarExtensions = " tfw tifw tiffw wld blw bilw bpw bqw prj qpj hdr aux rrd stx clr tab imd rpb "
 	sidecarSuffixes   = " aux.xml ovr msk aux xml "
 )
+
+// auxSuffix is what GDAL adds to a raster's whole name for the file with its own metadata.
+const auxSuffix = ".aux.xml"
 
 // hasExtension reports whether list holds an extension, which begins with a dot, in any case.
 func hasExtension(extension, list string) bool {
@@ -136,6 +141,76 @@ func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
 	p, err := crsFromWKT(string(content))
 	m.warnOnError(err)
 	return p, nil
+}
+
+// auxiliary is what GDAL's .aux.xml beside a raster says of its place.
+type auxiliary struct {
+	name      string
+	transform []float64 // as in extent.Transform, nil where absent
+	wkt       string    // "" where absent
+}
+
+// readAuxiliary reads the .aux.xml beside the file as GDAL does, the beginning of it: SRS and
+// GeoTransform come first. It returns the zero value where there is none. Errors are I/O errors.
+func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
+	name := h.name + auxSuffix
+	content, found, err := h.beside(name, maxSidecarBytes)
+	if !found || err != nil {
+		return a, err
+	}
+	a.name = cleanText([]byte(name), maxNameText)
+	decoder := xml.NewDecoder(bytes.NewReader(content))
+	var open []string // the names of the open elements
+	for {
+		token, err := decoder.Token()
+		if err != nil { // the end of the file, of what is read of it, or of valid XML
+			return a, nil
+		}
+		switch t := token.(type) {
+		case xml.StartElement:
+			open = append(open, t.Name.Local)
+		case xml.EndElement:
+			open = open[:len(open)-1]
+		case xml.CharData:
+			switch strings.Join(open[:min(len(open), 3)], "/") {
+			case "PAMDataset/SRS":
+				a.wkt += string(t)
+			case "PAMDataset/GeoTransform":
+				a.transform = parseGeoTransform(string(t))
+			}
+		}
+	}
+}
+
+// parseGeoTransform returns the transform in a GDAL geotransform, which lists c, a, b, f, d and e.
+// It returns nil where the text is not six numbers that place a raster.
+func parseGeoTransform(s string) []float64 {
+	var v []float64
+	for field := range strings.SplitSeq(s, ",") {
+		n, ok := parseNumber(strings.TrimSpace(field))
+		if !ok || !isFinite(n) {
+			return nil
+		}
+		v = append(v, n)
+	}
+	if len(v) != 6 || v[1]*v[5] == v[2]*v[4] {
+		return nil
+	}
+	return []float64{v[1], v[2], v[0], v[4], v[5], v[3]}
+}
+
+// crs returns the CRS in the .aux.xml, and adds to the raster's source that it is from there.
+func (a *auxiliary) crs(m *extent, source *string) (p crsParameters) {
+	if a.wkt == "" {
+		return newCRSParameters()
+	}
+	p, err := crsFromWKT(a.wkt)
+	if err != nil {
+		m.warnf("the CRS in %s cannot be used: it is not valid well-known text", a.name)
+		return p
+	}
+	*source += "; CRS from " + a.name
+	return p
 }
 
 // parseNumber reads a decimal number. Its decimal separator may be a comma.

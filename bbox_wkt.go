@@ -102,6 +102,7 @@ func (n *wktNode) unit(absent float64) float64 {
 // crsFromWKT returns the CRS that well-known text describes. The error has the status no_bbox.
 func crsFromWKT(s string) (p crsParameters, err error) {
 	p = newCRSParameters()
+	p.wkt = s
 	n := parseWKT(s)
 	if n == nil {
 		return p, noBBoxf("the .prj beside it is not valid well-known text")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,9 @@ func BenchmarkExtents(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		content := append(geographicTIFF(float64(i%300-150), float64(i%100-50)), make([]byte, 4<<10)...)
+		place := doubles(tagModelTiepoint, 0, 0, 0, float64(i%300-150), float64(i%100-50), 0)
+		tags := with(testSize(), longs(tagStripOffsets, 8), longs(tagStripByteCounts, 12), shorts(tagRowsPerStrip, 3), shorts(tagCompression, 1), shorts(tagPhotometric, 1), shorts(tagPlanarConfiguration, 1), testPlace()[0], place, testKeys())
+		content := append(testTIFF{binary.LittleEndian, false, tags}.build(), make([]byte, 4<<10)...)
 		size = int64(len(content))
 		if err := os.WriteFile(filepath.Join(dir, paths[i]), content, 0o644); err != nil {
 			b.Fatal(err)

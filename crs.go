@@ -25,11 +25,12 @@ const (
 	indexOfDatums, indexOfMethods, indexOfParameters                         = "ND", "NM", "NP"
 )
 
-// EPSG codes of three geographic CRSs, a vertical one and two units.
+// EPSG codes of three geographic CRSs, a vertical one and four units.
 const (
 	epsgWGS84, epsgWGS84Height, epsgWGS72 = 4326, 4979, 4322
 	epsgEGM96                             = 5773
 	epsgMetre, epsgDegree                 = 9001, 9102
+	epsgFoot, epsgFootUS                  = 9002, 9003
 )
 
 // registryFrom returns the registry from the line with that key on, "" where there is no such line.
@@ -160,11 +161,25 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	return c, err
 }
 
-// lastCRS remembers the last result of crsByCode: most files of a folder have the same CRS.
+// lastCRS remembers the last results of crsByCode and codeOf: most files of a folder have the same
+// CRS.
 type lastCRS struct {
-	code int
-	crs  crsDefinition
-	err  error
+	code   int
+	crs    crsDefinition
+	err    error
+	wkt    string
+	codeOf int // of the CRS in wkt, 0 where there is none
+}
+
+// named is codeOf with that memory, for a CRS in well-known text. Others have no code.
+func (l *lastCRS) named(c *crsDefinition, p *crsParameters) int {
+	if p.wkt == "" {
+		return 0
+	}
+	if p.wkt != l.wkt {
+		l.wkt, l.codeOf = p.wkt, codeOf(c, p.name)
+	}
+	return l.codeOf
 }
 
 // byCode is crsByCode with that memory.
@@ -242,6 +257,7 @@ type crsParameters struct {
 	primeMeridian  float64 // degrees east of Greenwich; NaN: absent, infinite: unknown
 	angularUnit    float64 // degrees; 0: absent, NaN: unknown
 	linearUnit     float64 // metres; 0: absent, NaN: unknown
+	citedUnit      float64 // metres, as a citation says; 0: absent
 	projectionCode int     // EPSG code of a projection with its parameters
 	method         int     // EPSG code of a projection's method
 	vertical       int     // EPSG code of the vertical CRS
@@ -249,6 +265,7 @@ type crsParameters struct {
 	reversed       bool                 // an axis points west or south
 	toWGS84        []float64            // as in datumShift; nil where absent
 	values         projectionParameters // by the EPSG code of their like
+	wkt            string               // the well-known text that describes the CRS; "" for GeoKeys
 }
 
 // newCRSParameters returns a CRS of which nothing is known.

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bytes"
+	"math"
+	"strings"
+)
+
+// Values of the tag SampleFormat: TIFF 6.0, section 19, and complex numbers as in libtiff.
+const (
+	sampleFormatUint, sampleFormatInt, sampleFormatFloat, sampleFormatVoid = 1, 2, 3, 4
+	sampleFormatComplexInt, sampleFormatComplexFloat                       = 5, 6
+)
+
+// setSamples sets Bands and SampleType from the values of the tags SamplesPerPixel, BitsPerSample
+// and SampleFormat. As in GDAL, the type is the smallest that holds the bits.
+func (m *extent) setSamples(bands, bits, format float64) {
+	if bands >= 1 && bands <= math.MaxUint16 {
+		m.Bands = new(int64(bands))
+	}
+	names := [...][5]string{ // of 8, 16, 32, 64 and 128 bits
+		sampleFormatUint:         {"uint8", "uint16", "uint32", "uint64"},
+		sampleFormatInt:          {"int8", "int16", "int32", "int64"},
+		sampleFormatFloat:        {"", "float32", "float32", "float64"}, // GDAL widens half precision
+		sampleFormatVoid:         {"uint8", "uint16", "uint32", "uint64"},
+		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
+		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
+	}
+	for i, size := range [...]float64{8, 16, 32, 64, 128} {
+		if bits >= 1 && bits <= size && format >= 1 && format <= sampleFormatComplexFloat {
+			m.SampleType = nonEmpty(names[int(format)][i])
+			return
+		}
+	}
+}
+
+// maxTableChunk is how many offsets or byte counts of a TIFF's blocks are read together.
+const maxTableChunk = laterReadBytes / 4
+
+// blockTable is where the samples of a TIFF's first image lie: TIFF 6.0, sections 3 and 15. A block
+// is a strip or a tile.
+type blockTable struct {
+	kind            string    // "strip" or "tile"
+	offsets, counts tiffField // counts.count is 0 if the file has no byte counts
+	blocks          uint64    // of all planes, as far as offsets lists them
+	perPlane        uint64    // blocks of a plane
+	rowBytes        float64   // of a row of an uncompressed block; 0 if the blocks are compressed
+	rows, height    float64   // of a block and of the raster
+}
+
+// readBlockTable returns the table of the blocks without its values. It has 0 blocks if the tags
+// do not say where they lie.
+func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *extent) (t blockTable) {
+	const uncompressed, separatePlanes, photometricYCbCr = 1, 2, 6
+	width, height := float64(*m.Width), float64(*m.Height)
+	compression, photometric, planar := 1.0, 0.0, 1.0
+	columns, rows, tileRows := 0.0, 0.0, 0.0
+	for _, f := range d {
+		var number *float64
+		switch f.tag {
+		case tagStripOffsets, tagTileOffsets: // libtiff takes one for the other
+			t.offsets = f
+		case tagStripByteCounts, tagTileByteCounts:
+			t.counts = f
+		case tagCompression:
+			number = &compression
+		case tagPhotometric:
+			number = &photometric
+		case tagPlanarConfiguration:
+			number = &planar
+		case tagRowsPerStrip:
+			number = &rows
+		case tagTileWidth:
+			number = &columns
+		case tagTileLength:
+			number = &tileRows
+		}
+		if number != nil {
+			v, err := h.numbers(f)
+			m.warnOnError(err)
+			if len(v) > 0 {
+				*number = v[0]
+			}
+		}
+	}
+	t.kind, t.height, t.rows = "tile", height, tileRows
+	if columns == 0 {
+		t.kind, columns, t.rows = "strip", width, rows
+	}
+	if t.rows < 1 || t.kind == "strip" && t.rows > height {
+		t.rows = height
+	}
+	planes := 1.0
+	if planar == separatePlanes {
+		planes, bands = bands, 1
+	}
+	perPlane := math.Ceil(width/columns) * math.Ceil(height/t.rows)
+	if !(columns >= 1 && planes >= 1) {
+		return t
+	}
+	t.perPlane, t.blocks = uint64(perPlane), min(uint64(perPlane*planes), t.offsets.count)
+	if compression == uncompressed && photometric != photometricYCbCr { // which may have fewer samples than pixels
+		t.rowBytes = math.Ceil(columns * bands * bits / 8)
+	}
+	return t
+}
+
+// length returns how many bytes of a block a reader needs. As in libtiff, the byte count of an
+// uncompressed block matters only where it is 0: such a block was never written. A tile is always
+// whole; the last strip of a plane may be shorter.
+func (t *blockTable) length(block uint64, count float64) float64 {
+	switch {
+	case count == 0 || t.rowBytes == 0:
+		return count
+	case t.kind == "tile":
+		return t.rowBytes * t.rows
+	}
+	return t.rowBytes * min(t.rows, t.height-float64(block%t.perPlane)*t.rows)
+}
+
+// checkBlocks returns an error if a block of the first image ends beyond the end of the file. Of
+// tables that are too long for maxHeaderBytes it reads the beginning, and as much of the end as it
+// can: the last block mostly lies last. Other images (overviews, masks) do not count.
+func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *extent) error {
+	t := h.readBlockTable(d, bands, bits, m)
+	for _, f := range [...]tiffField{t.offsets, t.counts} {
+		n := min(t.blocks, f.count)
+		if size := fieldTypeSize(f.fieldType); n > 0 && (size == 0 || n > h.size/size || !h.within(f.offset, n*size)) {
+			return corruptf("its data is cut off: "+
+				"the table of %d %ss at %d (TIFF tag %d) ends beyond the file's end at %d", n, t.kind, f.offset, f.tag, h.size)
+		}
+	}
+	worst := missingData{end: float64(h.size)}
+	first := min(t.blocks, maxTableChunk)
+	err := h.checkChunk(&t, 0, first, &worst)
+	for end := t.blocks; err == nil && end > first && len(h.buffer)+2*8*maxTableChunk <= maxHeaderBytes; {
+		from := max(first, end-min(end, maxTableChunk))
+		err = h.checkChunk(&t, from, end, &worst)
+		end = from
+	}
+	if err == nil && worst.length > 0 {
+		err = corruptf("its data is cut off: "+
+			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing", t.kind, worst.block, worst.length, worst.end-worst.length, h.size, worst.end-float64(h.size))
+	}
+	return err
+}
+
+// missingData is the block that ends the farthest beyond the end of a file.
+type missingData struct {
+	block       uint64
+	length, end float64 // in bytes; before a block is found length is 0, and end the end of the file
+}
+
+// checkChunk looks for a block from from up to end that ends behind worst.
+func (h *headerReader) checkChunk(t *blockTable, from, end uint64, worst *missingData) error {
+	used := len(h.values)
+	offsets, err := h.tableValues(t.offsets, from, end)
+	if err != nil {
+		return err
+	}
+	counts, err := h.tableValues(t.counts, from, end)
+	if err != nil {
+		return err
+	}
+	for i, offset := range offsets {
+		block, count := from+uint64(i), 0.0 // as in libtiff, a missing count is 0
+		switch {
+		case i < len(counts):
+			count = counts[i]
+		case t.counts.count == 0:
+			count = 1 // at least
+		}
+		if length := t.length(block, count); length > 0 && offset+length > worst.end {
+			*worst = missingData{block, length, offset + length}
+		}
+	}
+	h.values = h.values[:used]
+	return nil
+}
+
+// tableValues returns the values of a table from from up to end, as far as it has them. The table
+// lies in the file.
+func (h *headerReader) tableValues(f tiffField, from, end uint64) ([]float64, error) {
+	if end = min(end, f.count); from >= end {
+		return nil, nil
+	}
+	f.offset, f.count = f.offset+from*fieldTypeSize(f.fieldType), end-from
+	return h.numbers(f)
+}
+
+// checkLength returns an error if a file with samples from start on has fewer bytes than they need.
+func (h *headerReader) checkLength(start, length float64) error {
+	if missing := start + length - float64(h.size); missing > 0 {
+		return corruptf("its data is cut off: its samples have %.0f bytes at %.0f, but the file ends at %d; "+
+			"%.0f bytes are missing", length, start, h.size, missing)
+	}
+	return nil
+}
+
+// checkASCII returns an error if an ASCII grid, whose file begins with head, ends before its last
+// sample. It counts the samples if maxHeaderBytes allows that. Otherwise the file must have two
+// bytes for each sample, and its last line as many samples as a row if its first line has so many.
+func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
+	start := samplesStart(head)
+	rest := h.size - start
+	missing := func(samples float64) error {
+		return corruptf("its data is cut off: "+
+			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more", h.size, samples, 2*samples-1)
+	}
+	const lineBytes = maxHeaderBytes / 3
+	switch {
+	case rest <= uint64(maxHeaderBytes-len(h.buffer)):
+		b, err := h.at(start, rest, "the samples")
+		if have := countFields(b); err == nil && have < columns*rows {
+			err = missing(columns*rows - have)
+		}
+		return err
+	case float64(rest) < 2*columns*rows-1:
+		return missing(columns*rows - math.Ceil(float64(rest)/2))
+	}
+	first, err := h.at(start, lineBytes, "the samples")
+	if err != nil {
+		return err
+	}
+	last, err := h.at(h.size-lineBytes, lineBytes, "the samples")
+	if err != nil {
+		return err
+	}
+	last = bytes.TrimRightFunc(last, func(r rune) bool { return r <= ' ' })
+	end, begin := bytes.IndexAny(first, "\r\n"), bytes.LastIndexAny(last, "\r\n")
+	if end < 0 || begin < 0 || countFields(first[:end]) != columns {
+		return nil
+	}
+	if have := countFields(last[begin:]); have < columns {
+		return missing(columns - have)
+	}
+	return nil
+}
+
+// samplesStart returns the offset of the first sample of an ASCII grid: the first number that does
+// not follow a key of its header.
+func samplesStart(head []byte) uint64 {
+	at, value := 0, false // value: this field is the value of a key
+	for at < len(head) {
+		end := at
+		for end < len(head) && head[end] > ' ' {
+			end++
+		}
+		if field := strings.ToLower(string(head[at:min(end, at+64)])); field != "" {
+			isKey := field[0] > '9' && !strings.HasPrefix(field, "nan") && !strings.HasPrefix(field, "inf")
+			if !isKey && !value {
+				break
+			}
+			value = isKey && !value
+		}
+		at = end + 1
+	}
+	return uint64(min(at, len(head)))
+}
+
+// countFields returns how many fields, separated by blanks or control characters, a text has.
+func countFields(b []byte) (n float64) {
+	inside := false
+	for _, c := range b {
+		if field := c > ' '; field != inside {
+			inside = field
+			if field {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// withdrawPlace leaves out the box in degrees of a raster that is not ok: its data is cut off, and
+// no place shall find it.
+func (m *extent) withdrawPlace() {
+	if m.Status != fileStatusOK {
+		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil
+	}
+}
