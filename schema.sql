@@ -405,3 +405,18 @@ CREATE TABLE analysis_changes (
   removed     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
+-- migration 2: what 0.3.0 adds
+
+-- Findings of a dataset's report that somebody has accepted. path is a file, or the name of a missing
+-- tile; null accepts every finding of the code.
+CREATE TABLE accepted_findings (
+  id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  dataset_id  bigint      NOT NULL REFERENCES datasets ON DELETE CASCADE,
+  code        text        COLLATE "C" NOT NULL,
+  path        text        COLLATE "C",
+  note        text        NOT NULL,
+  accepted_by text        NOT NULL,
+  accepted_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT accepted_findings_key UNIQUE NULLS NOT DISTINCT (dataset_id, code, path)
+);

@@ -161,6 +161,12 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil, expensive},
 		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}, expensive},
 		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil, expensive},
+		{"GET", "/api/v1/datasets/{id}/findings/{code}", holds(datasetRead), s.listFindings,
+			[]string{"limit", "cursor"}, expensive},
+		{"GET", "/api/v1/datasets/{id}/accepted-findings", holds(datasetRead), s.listAccepted,
+			[]string{"limit", "cursor"}, quick},
+		{"POST", "/api/v1/datasets/{id}/accepted-findings", holds(datasetManage), s.acceptFinding, nil, quick},
+		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", holds(datasetManage), s.reopenFinding, nil, quick},
 		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
 	}
 }
