@@ -72,7 +72,8 @@ func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 }
 
 // findings returns up to limit files with a fault after a path, less the accepted ones.
-func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (files []findingFile, err error) {
+func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
+	files []findingFile, err error) {
 	var grids []tileGrid
 	if code == "overlap" || code == "seam" {
 		if grids, err = d.grids(ctx, q); err != nil {

@@ -253,6 +253,7 @@ func (s *server) readPage(r *http.Request, first []string) (limit int, after []s
 	cursor := query.Get("cursor")
 	query.Del("cursor")
 	query.Del("limit")
+	query.Del("total")
 	scope = r.URL.Path + "?" + query.Encode()
 	if cursor != "" {
 		after, err = s.keys.Load().verifyCursor(scope, cursor)
@@ -268,6 +269,18 @@ func (s *server) readPage(r *http.Request, first []string) (limit int, after []s
 // client: that there is one means a next page. key gives the keys that an item is ordered by.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
+	return writeCountedList(s, w, r, first, read, key, nil)
+}
+
+// total is how many items a list has on all its pages together.
+type total struct {
+	Total           int64 `json:"total"`
+	TotalIsEstimate bool  `json:"total_is_estimate"`
+}
+
+// writeCountedList is writeList, with what count returns if the client asks for total=1.
+func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
+	read func(after []string, limit int) ([]T, error), key func(T) []string, count func() (*total, error)) error {
 	limit, after, scope, err := s.readPage(r, first)
 	if err != nil {
 		return err
@@ -279,7 +292,13 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	answer := struct {
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
+		*total
 	}{Items: items}
+	if r.URL.Query().Get("total") == "1" && count != nil {
+		if answer.total, err = count(); err != nil {
+			return err
+		}
+	}
 	if len(items) > limit {
 		answer.Items = items[:limit]
 		cursor, err := s.keys.Load().signCursor(scope, key(items[limit-1]))

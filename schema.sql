@@ -420,3 +420,11 @@ CREATE TABLE accepted_findings (
   accepted_at timestamptz NOT NULL DEFAULT now(),
   CONSTRAINT accepted_findings_key UNIQUE NULLS NOT DISTINCT (dataset_id, code, path)
 );
+
+-- For lists of files by other orders than the path, and of those with warnings.
+CREATE INDEX elevation_dataset_file_meta_resolution_idx ON elevation_dataset_file_meta
+  (dataset_id, (-coalesce(resolution_m, 0)), path);
+CREATE INDEX elevation_dataset_file_meta_modified_idx ON elevation_dataset_file_meta
+  (dataset_id, ((-modified_ns)::double precision), path);
+CREATE INDEX elevation_dataset_file_meta_warnings_idx ON elevation_dataset_file_meta (dataset_id, path)
+  WHERE warnings <> '{}';

@@ -155,7 +155,8 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges,
 			[]string{"limit", "cursor", "change"}, quick},
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil, bulk},
-		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
+		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles,
+			fileFilters("limit", "cursor", "sort", "total"), slow},
 		{"GET", "/api/v1/datasets/{id}/files/{file}", holds(datasetRead), s.getFile, nil, quick},
 		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints, fileFilters("all"), streaming},
 		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil, expensive},
@@ -166,8 +167,10 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/accepted-findings", holds(datasetRead), s.listAccepted,
 			[]string{"limit", "cursor"}, quick},
 		{"POST", "/api/v1/datasets/{id}/accepted-findings", holds(datasetManage), s.acceptFinding, nil, quick},
-		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", holds(datasetManage), s.reopenFinding, nil, quick},
-		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles, fileFilters("limit", "cursor"), slow},
+		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", holds(datasetManage), s.reopenFinding,
+			nil, quick},
+		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles,
+			fileFilters("limit", "cursor", "sort", "total"), slow},
 	}
 }
 
