@@ -21,7 +21,7 @@ import (
 // How much there may be to read: in one file, in all, and by an auditor who wants to trust the program with accounts.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 15_700
+	maxGoLines    = 15_800
 	maxAuditLines = 5_265
 )
 
@@ -101,7 +101,7 @@ func TestDeclarations(t *testing.T) {
 					spec := spec.(*ast.ValueSpec)
 					for i, name := range spec.Names {
 						fixed := strings.HasPrefix(name.Name, "err") || i < len(spec.Values) && isRegexp(spec.Values[i]) ||
-							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "usage", "coverageTemplate", "reportSQL", "contract"}, name.Name)
+							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "usage", "coverageTemplate", "coastlineCSV", "reportSQL", "contract"}, name.Name)
 						if !fixed {
 							t.Errorf("%s: package variable %s", set.Position(name.Pos()), name.Name)
 						}

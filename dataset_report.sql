@@ -85,14 +85,11 @@ FROM (:tiles) t
 WHERE crs = @crs AND pixel = @pixel
 
 -- query cells
--- The runs of cells with a tile. In a run, column minus rank is constant.
+-- The runs of cells with a tile. In a run, column minus rank is constant. Tiles of one cell have the same rank.
 SELECT row, min(c) AS from, max(c) AS to
 FROM (
-  SELECT row, c, c - row_number() OVER (PARTITION BY row ORDER BY c) AS run
-  FROM (
-    SELECT DISTINCT r AS row, c
-    FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
-  ) cells
+  SELECT r AS row, c, c - dense_rank() OVER (PARTITION BY r ORDER BY c) AS run
+  FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
 ) cells
 GROUP BY row, run
 ORDER BY row, min(c)
@@ -161,30 +158,32 @@ WHERE abs(off_x - round(off_x)) > 0.05 OR abs(off_y - round(off_y)) > 0.05
 -- query odd
 -- Files with an attribute that differs from the usual value, that of at least three quarters of the files. Pixels are
 -- compared in one CRS only, and shown in metres on the ground. A CRS that is missing or unknown is no_extent already.
-WITH attributes AS NOT MATERIALIZED (
-  SELECT path, resolution_m, code, within, value
-  FROM (
-    SELECT *, coalesce(crs, crs_name, '') AS system
-    FROM elevation_dataset_file_meta
-    WHERE dataset_id = @dataset AND native_bbox IS NOT NULL
-  ) f, LATERAL (VALUES
-    ('crs', '', CASE WHEN status = 'ok' THEN system END),
-    ('vertical_crs', '', CASE WHEN status = 'ok' THEN coalesce(vertical_crs, 'none') END),
-    ('resolution', system, CASE WHEN system <> '' THEN ltrim(to_char(abs(transform[5]), '9.99999EEEE')) END),
+WITH kinds AS MATERIALIZED (
+  SELECT status = 'ok' AS placed, coalesce(crs, crs_name, '') AS system, abs(transform[5]) AS pixel, sample_type, nodata, vertical_crs, count(*) AS n
+  FROM elevation_dataset_file_meta
+  WHERE dataset_id = @dataset AND native_bbox IS NOT NULL
+  GROUP BY 1, 2, 3, 4, 5, 6
+),
+attributes AS MATERIALIZED (
+  SELECT kinds.*, code, within, value
+  FROM kinds, LATERAL (VALUES
+    ('crs', '', CASE WHEN placed THEN system END),
+    ('vertical_crs', '', CASE WHEN placed THEN coalesce(vertical_crs, 'none') END),
+    ('resolution', system, CASE WHEN system <> '' THEN ltrim(to_char(pixel, '9.99999EEEE')) END),
     ('sample_type', '', coalesce(sample_type, 'none')),
     ('nodata', '', coalesce(nodata, 'none'))
   ) v (code, within, value)
   WHERE value IS NOT NULL
 ),
 shares AS (
-  SELECT code, within, value, count(*) / sum(count(*)) OVER (PARTITION BY code, within) AS share
+  SELECT code, within, value, sum(n) / sum(sum(n)) OVER (PARTITION BY code, within) AS share
   FROM attributes
   GROUP BY code, within, value
 ),
 odd AS MATERIALIZED (
-  SELECT s.code, s.within, s.value, u.value AS usual
-  FROM shares s
-  JOIN shares u ON u.code = s.code AND u.within = s.within AND u.share >= 0.75 AND u.value <> s.value
+  SELECT a.*, u.value AS usual
+  FROM attributes a
+  JOIN shares u ON u.code = a.code AND u.within = a.within AND u.share >= 0.75 AND u.value <> a.value
 )
 SELECT code, path,
   CASE
@@ -193,8 +192,11 @@ SELECT code, path,
       to_char(resolution_m, '9.99EEEE')::float8, to_char(resolution_m / value::float8 * usual::float8, '9.99EEEE')::float8)
     ELSE format('pixels of %s where %s is usual', value::float8, usual::float8)
   END AS detail
-FROM attributes
-JOIN odd USING (code, within, value)
+FROM odd
+JOIN elevation_dataset_file_meta f ON dataset_id = @dataset AND native_bbox IS NOT NULL AND (status = 'ok') = placed
+  AND coalesce(f.crs, f.crs_name, '') = odd.system AND abs(f.transform[5]) = odd.pixel
+  AND f.sample_type IS NOT DISTINCT FROM odd.sample_type AND f.nodata IS NOT DISTINCT FROM odd.nodata
+  AND f.vertical_crs IS NOT DISTINCT FROM odd.vertical_crs
 
 -- query names
 -- If at least three quarters of the names hold the coordinates of the lower or upper left corner, in units, kilometres, 10
