@@ -80,22 +80,23 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 				fromB, _ := side(b)
 				return cmp.Compare(fromA, fromB)
 			})
-			for n := 1; n < len(rest); n++ { // the first n lie apart from the others
-				apart := joinCells(rest[:n])
-				if apart.N > left {
-					break
-				}
-				others := joinCells(rest[n:])
+			others := slices.Clone(rest) // from each cell on, all together
+			for n := len(rest) - 2; n >= 0; n-- {
+				others[n] = others[n].join(others[n+1])
+			}
+			apart := rest[0]
+			for n := 1; n < len(rest) && apart.N <= left; n++ { // the first n lie apart from the others
 				_, end := side(apart)
-				start, _ := side(others)
+				start, _ := side(others[n])
 				gap := start - end
 				if i < 2 {
-					gap *= math.Cos((others.South + others.North) / 2 * math.Pi / 180)
+					gap *= math.Cos((others[n].South + others[n].North) / 2 * math.Pi / 180)
 				}
-				if gap > others.size() {
+				if gap > others[n].size() {
 					outliers, rest, left, found = append(outliers, rest[:n]...), rest[n:], left-apart.N, true
 					break
 				}
+				apart = apart.join(rest[n])
 			}
 		}
 	}
@@ -119,6 +120,9 @@ func frameFor(cells []filesCell) mapFrame {
 		return m
 	}
 	m.pole = math.Copysign(1, m.lat)
+	if all.East-all.West > 180 { // else the meridian in the middle points to the pole, up or down
+		m.lon = 0
+	}
 	m.x, m.y, m.perLat = 0, 0, 1
 	left, top, right, bottom := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
 	for _, cell := range cells {
@@ -148,7 +152,7 @@ func worldFrame() mapFrame {
 func (m mapFrame) at(lon, lat float64) (x, y float64) {
 	const rounding = 1e-6
 	if m.pole != 0 {
-		sin, cos := math.Sincos(lon * math.Pi / 180)
+		sin, cos := math.Sincos((lon - m.lon) * math.Pi / 180)
 		r := (90 - m.pole*lat) * m.perLat
 		return m.x + r*sin, m.y + m.pole*r*cos
 	}
