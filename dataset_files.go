@@ -224,7 +224,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	}
 	return writeCountedList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
-	}, f.key, func() (*total, error) { return countFiles(r.Context(), s.db, f) })
+	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
 }
 
 // firstFile returns keys before those of every file.
@@ -406,7 +406,7 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
 // estimates from its statistics.
-func countFiles(ctx context.Context, q querier, f fileFilter) (*total, error) {
+func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const (
 		matching = `
 			SELECT
@@ -447,7 +447,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*total, error) {
 		return nil, fmt.Errorf("count files: %w", err)
 	}
 	if n <= maxHits {
-		return &total{Total: n}, nil
+		return &listTotal{Total: n}, nil
 	}
 	var plans []struct {
 		Plan struct {
@@ -457,7 +457,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*total, error) {
 	if err := q.QueryRow(ctx, estimating, args(math.MaxInt64)...).Scan(&plans); err != nil {
 		return nil, fmt.Errorf("estimate files: %w", err)
 	}
-	return &total{Total: max(n, int64(plans[0].Plan.Rows)), TotalIsEstimate: true}, nil
+	return &listTotal{Total: max(n, int64(plans[0].Plan.Rows)), TotalIsEstimate: true}, nil
 }
 
 // boxes returns the boxes to look up in the index: the filter's box; the same 360 degrees further

@@ -272,15 +272,15 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	return writeCountedList(s, w, r, first, read, key, nil)
 }
 
-// total is how many items a list has on all its pages together.
-type total struct {
+// listTotal is how many items a list has on all its pages together.
+type listTotal struct {
 	Total           int64 `json:"total"`
 	TotalIsEstimate bool  `json:"total_is_estimate"`
 }
 
 // writeCountedList is writeList, with what count returns if the client asks for total=1.
 func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
-	read func(after []string, limit int) ([]T, error), key func(T) []string, count func() (*total, error)) error {
+	read func(after []string, limit int) ([]T, error), key func(T) []string, count func() (*listTotal, error)) error {
 	limit, after, scope, err := s.readPage(r, first)
 	if err != nil {
 		return err
@@ -292,10 +292,10 @@ func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, 
 	answer := struct {
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
-		*total
+		*listTotal
 	}{Items: items}
 	if r.URL.Query().Get("total") == "1" && count != nil {
-		if answer.total, err = count(); err != nil {
+		if answer.listTotal, err = count(); err != nil {
 			return err
 		}
 	}
