@@ -58,8 +58,10 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := audit(ctx, tx, serviceActor(), "user.password_reset", "user:admin", nil, nil); err != nil {
-			return err
+		if found.ID != "" { // the creation of the user is in the audit log already
+			if err := audit(ctx, tx, serviceActor(), "user.password_reset", "user:admin", nil, nil); err != nil {
+				return err
+			}
 		}
 		// Before the commit, so that a valid token is always in a file.
 		if err := removeIfThere(file); err != nil {

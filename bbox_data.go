@@ -127,7 +127,8 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 		n := min(t.blocks, f.count)
 		if size := fieldTypeSize(f.fieldType); n > 0 && (size == 0 || n > h.size/size || !h.within(f.offset, n*size)) {
 			return corruptf("its data is cut off: "+
-				"the table of %d %ss at %d (TIFF tag %d) ends beyond the file's end at %d", n, t.kind, f.offset, f.tag, h.size)
+				"the table of %d %ss at %d (TIFF tag %d) ends beyond the file's end at %d",
+				n, t.kind, f.offset, f.tag, h.size)
 		}
 	}
 	worst := missingData{end: float64(h.size)}
@@ -140,7 +141,8 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	}
 	if err == nil && worst.length > 0 {
 		err = corruptf("its data is cut off: "+
-			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing", t.kind, worst.block, worst.length, worst.end-worst.length, h.size, worst.end-float64(h.size))
+			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
+			t.kind, worst.block, worst.length, worst.end-worst.length, h.size, worst.end-float64(h.size))
 	}
 	return err
 }
@@ -205,7 +207,8 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	rest := h.size - start
 	missing := func(samples float64) error {
 		return corruptf("its data is cut off: "+
-			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more", h.size, samples, 2*samples-1)
+			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more",
+			h.size, samples, 2*samples-1)
 	}
 	const lineBytes = maxHeaderBytes / 3
 	switch {

@@ -45,6 +45,8 @@ func TestBenchQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 	ts.exec(fill, d.ID)
+	ts.exec(`INSERT INTO analyses (dataset_id, state, force, requested_by, finished_at)
+		VALUES ($1, 'succeeded', false, 'ada', now())`, d.ID)
 	ts.exec(`ANALYZE elevation_dataset_file_meta`)
 	random := rand.New(rand.NewPCG(5, 6))
 	for _, size := range []float64{0, 0.5} {

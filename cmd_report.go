@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings.
+// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, and
+// another error if there is nothing to report because the dataset was never analysed.
 func reportCommand(ctx context.Context, o operation) error {
 	name := o.names[0]
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE name = $1`
@@ -18,6 +19,9 @@ func reportCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	report.print(o.stdout)
+	if report.AnalyzedAt == nil {
+		return fmt.Errorf("dataset %q was never analysed", name)
+	}
 	if len(report.Findings) > 0 {
 		return errFindings
 	}

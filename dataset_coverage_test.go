@@ -2,10 +2,16 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,8 +45,8 @@ func TestCoverage(t *testing.T) {
 		shows []string
 	}{
 		{"empty", nil, []string{"no files"}},
-		{`</svg><script>alert(1)</script> & "quotes"`, utm(1), []string{"1 files (ok: 1)", "10 m to 30 m: 1"}},
-		{"noisy", noisy, []string{"30000 files", "100 m and more: "}},
+		{`</svg><script>alert(1)</script> & "quotes"`, utm(1), []string{"1 files (ok: 1)", "7 m to 15 m: 1"}},
+		{"noisy", noisy, []string{"30000 files", "70 m to 200 m: "}},
 		{"world", world, []string{"6000 files", "0°", "30°E", "60°W"}},
 		{"many", utm(1600), []string{"1600 files", "48°N"}},
 		{"across", across, []string{"extent: 178.5°E 0° to 178.5°W 1°N", ">180°E<", ">179°W<"}},
@@ -83,5 +89,149 @@ func TestCoverage(t *testing.T) {
 			}
 		}
 		c.refused(422, "invalid", "GET", dataset+"?color=red", nil)
+	}
+}
+
+// georeferenced is a small GeoTIFF of n by n pixels of that size in a CRS, with its lower left corner at x and y.
+func georeferenced(code int, pixel float64, n, x, y float64) []byte {
+	key := [4]float64{3072, 0, 1, float64(code)}
+	model := 1.0
+	if crs, err := crsByCode(code); err == nil && crs.projection.formula == formulaGeographic {
+		key[0], model = 2048, 2
+	}
+	return testTIFF{order: binary.LittleEndian, tags: with(shorts(tagImageWidth, n), shorts(tagImageLength, n), shorts(tagBitsPerSample, 16),
+		doubles(tagModelPixelScale, pixel, pixel, 0), doubles(tagModelTiepoint, 0, 0, 0, x, y+n*pixel, 0),
+		geoKeyTag([4]float64{1024, 0, 1, model}, [4]float64{1025, 0, 1, 1}, key))}.build()
+}
+
+// TestCoastline: the coastline is small, and each of its points is a place.
+func TestCoastline(t *testing.T) {
+	t.Parallel()
+	points := 0
+	for line := range strings.Lines(coastlineCSV) {
+		lon, lat := 0, 0
+		for point := range strings.FieldsSeq(line) {
+			var dx, dy int
+			if strings.HasPrefix(line, "#") {
+				break
+			}
+			if _, err := fmt.Sscanf(point, "%d,%d", &dx, &dy); err != nil {
+				t.Fatalf("%q: %v", point, err)
+			}
+			if lon, lat, points = lon+dx, lat+dy, points+1; lon < -18000 || lon > 18000 || lat < -9000 || lat > 9000 {
+				t.Fatalf("%d, %d in %.40q", lon, lat, line)
+			}
+		}
+	}
+	if points < 5000 || len(coastlineCSV) > 60_000 || !strings.Contains(coastlineCSV, "Natural Earth") {
+		t.Errorf("%d points in %d bytes", points, len(coastlineCSV))
+	}
+}
+
+// TestOutliers: files at one end and far from the others are outliers, unless they are many.
+func TestOutliers(t *testing.T) {
+	t.Parallel()
+	cell := func(n int64, west, south float64) filesCell {
+		return filesCell{N: n, West: west, South: south, East: west + 1, North: south + 1}
+	}
+	for _, test := range []struct {
+		name  string
+		cells []filesCell
+		want  int64
+	}{
+		{"one block", []filesCell{cell(50, 7, 47), cell(50, 8, 47)}, 0},
+		{"one far away", []filesCell{cell(50, 7, 47), cell(50, 8, 47), cell(1, 0, 0)}, 1},
+		{"on both sides", []filesCell{cell(50, 7, 47), cell(1, -120, 47), cell(1, 120, 47)}, 2},
+		{"near", []filesCell{cell(50, 7, 47), cell(1, 8.5, 47)}, 0},
+		{"two countries", []filesCell{cell(50, 7, 47), cell(50, -100, 40)}, 0},
+		{"of four", []filesCell{cell(3, 7, 47), cell(1, 80, 40)}, 1},
+		{"of two", []filesCell{cell(1, 7, 47), cell(1, 80, 40)}, 0},
+		{"all over the world", []filesCell{cell(9, -170, -50), cell(9, -60, 0), cell(9, 60, 40), cell(1, 170, 80)}, 0},
+	} {
+		rest, outliers := splitOutliers(test.cells)
+		n := int64(0)
+		for _, c := range outliers {
+			n += c.N
+		}
+		if n != test.want || len(rest)+len(outliers) != len(test.cells) {
+			t.Errorf("%s: %d outliers, want %d", test.name, n, test.want)
+		}
+	}
+}
+
+// sampleFolders returns five folders as teams have them, by name, with what their files hold by path.
+func sampleFolders() map[string]map[string][]byte {
+	folders := map[string]map[string][]byte{"holes": {}, "state": {}, "world": {}, "polar": {}, "outlier": {}}
+	for lon := 5; lon < 18; lon++ {
+		for lat := 44; lat < 52; lat++ {
+			if !slices.Contains([]int{844, 946, 1047, 1048, 1146, 1549, 1247, 650}, lon*100+lat) {
+				folders["holes"][fmt.Sprintf("n%02de%03d.tif", lat, lon)] = georeferenced(4326, 0.1, 10, float64(lon), float64(lat))
+			}
+		}
+	}
+	for x := range 60 {
+		for y := range 50 {
+			dx, dy := float64(x-30)/30, float64(y-25)/25
+			hole := x > 20 && x < 24 && y > 30 && y < 34 || (x+7*y)%211 == 0
+			if dx*dx+dy*dy+0.15*math.Sin(5*math.Atan2(dy, dx)) < 0.9 && !hole {
+				folders["state"][fmt.Sprintf("dgm1_32_%d_%d.tif", 500+x, 5400+y)] =
+					georeferenced(25832, 1, 1000, float64(500+x)*1000, float64(5400+y)*1000)
+			}
+		}
+	}
+	world := folders["world"]
+	world["global/1km.tif"] = georeferenced(4326, 0.5, 180, -90, -45)
+	for i := range 12 {
+		x, y := float64(i%4), float64(i/4)
+		world[fmt.Sprintf("alps/%d.tif", i)] = georeferenced(4326, 0.01, 100, 6+x, 45+y)
+		world[fmt.Sprintf("canada/%d.tif", i)] = georeferenced(32612, 10, 10_000, 400_000+x*100_000, 5_600_000+y*100_000)
+		world[fmt.Sprintf("australia/%d.tif", i)] = georeferenced(32755, 30, 4000, 300_000+x*120_000, 6_000_000+y*120_000)
+	}
+	world["wellington/1m.tif"] = georeferenced(2193, 1, 1000, 1_748_000, 5_427_000)
+	for x := -6; x < 6; x++ {
+		for y := -6; y < 6; y++ {
+			if x*x+y*y < 30 && (x != 2 || y != 1) {
+				folders["polar"][fmt.Sprintf("rema_%d_%d.tif", x, y)] =
+					georeferenced(3031, 4000, 100, float64(x)*400_000, float64(y)*400_000)
+			}
+		}
+	}
+	for x := range 10 {
+		for y := range 10 {
+			folders["outlier"][fmt.Sprintf("dgm5_%d_%d.tif", x, y)] = georeferenced(25832, 5, 400, 680_000+float64(x)*2000, 5_330_000+float64(y)*2000)
+		}
+	}
+	folders["outlier"]["swapped.tif"] = georeferenced(4326, 0.001, 10, 48.1, 11.6)
+	return folders
+}
+
+// TestPictures: a picture says where the files lie and how fine they are, shows missing cells, lists outliers beside the map,
+// and looks at polar data from above the pole.
+func TestPictures(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	says := map[string][]string{
+		"holes":   {">8°E<", ">46°N<", "200 m and more: 96", "missing cells: 8", "<title>n44e005.tif</title>", ">200 km at 48°N<"},
+		"state":   {"0.7 m to 1.5 m: 2", "missing cells: ", ">10 km<"},
+		"world":   {"0.7 m to 1.5 m: 1", "7 m to 15 m: 12", "15 m to 70 m: 12", "200 m and more: 13", "<title>wellington/1m.tif</title>"},
+		"polar":   {"200 m and more: ", "missing cells: 1<", ">1000 km<", "extent: 180°W 90°S to 180°E 65", ">60°S<", ">90°E<"},
+		"outlier": {"1.5 m to 7 m: 100", "1 file far from the others, not on the map:", ">swapped.tif<", "at 48.1°E 11.6°N", "without outliers, extent: 11."},
+	}
+	for name, files := range sampleFolders() {
+		dir := filepath.Join(ts.datasets, name)
+		for path, content := range files {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755), os.WriteFile(filepath.Join(dir, path), content, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dataset := ts.addDataset(c, name, name)
+		c.analyze(dataset, nil)
+		picture := string(c.must(200, "GET", dataset+"/coverage.svg", nil).body)
+		for _, want := range says[name] {
+			if !strings.Contains(picture, want) {
+				t.Errorf("%s: does not show %q", name, want)
+			}
+		}
 	}
 }

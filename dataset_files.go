@@ -3,13 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -81,17 +85,58 @@ type fileFilter struct {
 	status    *string
 	format    *string
 	crs       *string  // a code, or the name in the file
-	part      *string  // of the path; case does not matter
+	part      *string  // a pattern for a part of the path, as foldPattern makes it
+	prefix    *string  // the path begins with it
+	warned    bool     // only files with warnings
 	west      *float64 // a box in degrees: all four are set or none
 	south     *float64
 	east      *float64 // at least west: more than 180 if the box crosses 180°
 	north     *float64
-	isPoint   bool // the box is a point. The rasters themselves must cover it, and the finest come first
+	isPoint   bool   // the box is a point, and the rasters themselves must cover it
+	sort      string // "": as order says
 }
+
+// The orders of files. Files of the same resolution or time are in the order of their paths.
+const (
+	sortPath     = "path"
+	sortCoarsest = "-resolution" // files without a resolution come last
+	sortNewest   = "-modified"
+	sortFinest   = "finest" // for a point; not for a client to name
+)
 
 // fileFilters returns the query parameters of a fileFilter, and further ones.
 func fileFilters(further ...string) []string {
-	return append(further, "bbox", "point", "status", "format", "crs", "q")
+	return append(further, "bbox", "point", "status", "format", "crs", "q", "path", "warnings")
+}
+
+// order returns the order of the files: the finest first for a point, else by path, unless sort is
+// set.
+func (f fileFilter) order() string {
+	switch {
+	case f.sort != "":
+		return f.sort
+	case f.isPoint:
+		return sortFinest
+	}
+	return sortPath
+}
+
+// foldPattern returns a regular expression of PostgreSQL for text in which case does not matter,
+// for letters of any script.
+func foldPattern(text string) string {
+	var pattern strings.Builder
+	for _, r := range text {
+		others := string(r)
+		for c := unicode.SimpleFold(r); c != r; c = unicode.SimpleFold(c) {
+			others += string(c)
+		}
+		if len(others) > utf8.RuneLen(r) {
+			pattern.WriteString("[" + others + "]")
+		} else {
+			pattern.WriteString(regexp.QuoteMeta(others))
+		}
+	}
+	return pattern.String()
 }
 
 // readFileFilter reads a fileFilter from the query. It selects from all datasets.
@@ -99,8 +144,19 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	f := fileFilter{
 		status: optional(query, "status"), format: optional(query, "format"),
 		crs: optional(query, "crs"), part: optional(query, "q"), isPoint: query.Has("point"),
+		prefix: optional(query, "path"), warned: query.Get("warnings") == "1",
+		sort: query.Get("sort"),
 	}
 	var v invalid
+	v.check(slices.Contains([]string{"", sortPath, sortCoarsest, sortNewest}, f.sort), "sort", "unknown",
+		"must be path, -resolution or -modified")
+	for _, name := range [...]string{"warnings", "total"} {
+		v.check(slices.Contains([]string{"", "0", "1"}, query.Get(name)), name, "unknown", "must be 0 or 1")
+	}
+	if f.part != nil {
+		v.check(utf8.RuneCountInString(*f.part) <= 255, "q", "too_long", "must have at most 255 characters")
+		f.part = new(foldPattern(*f.part))
+	}
 	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown",
 		"must be one of "+strings.Join(fileStatuses(), ", "))
 	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be used together with bbox")
@@ -154,7 +210,8 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 }
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The
-// order is by dataset and path; with a point, the finest files come first.
+// order is by dataset and path unless sort says otherwise; with a point, the finest files come
+// first.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	f, err := readFileFilter(r.URL.Query())
 	if err != nil {
@@ -167,21 +224,27 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 		}
 		f.datasetID = &d.ID
 	}
-	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
+	return writeCountedList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
-	}, f.key)
+	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
 }
 
 // firstFile returns keys before those of every file.
-func firstFile() []string { return []string{"-1", "0", ""} }
+func firstFile() []string { return []string{"-Infinity", "0", ""} }
 
-// key returns a file's place in the order: the resolution, for a point; the dataset; the path.
+// key returns a file's place in the order: its rank, the dataset, the path. The rank is that of the
+// SQL in fileRank.
 func (f fileFilter) key(file datasetFile) []string {
-	fineness := 0.0
-	if f.isPoint {
-		fineness = *cmp.Or(file.ResolutionM, new(math.Inf(1)))
+	rank := 0.0
+	switch f.order() {
+	case sortFinest:
+		rank = *cmp.Or(file.ResolutionM, new(math.Inf(1)))
+	case sortCoarsest:
+		rank = -*cmp.Or(file.ResolutionM, new(0.0))
+	case sortNewest:
+		rank = -float64(file.ModifiedAt.UnixNano())
 	}
-	return []string{strconv.FormatFloat(fineness, 'g', -1, 64), strconv.FormatInt(file.DatasetID, 10), file.Path}
+	return []string{strconv.FormatFloat(rank, 'g', -1, 64), strconv.FormatInt(file.DatasetID, 10), file.Path}
 }
 
 // findFiles returns up to limit files after the keys in after; for a point, those that cover it.
@@ -244,55 +307,82 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 }
 
 // maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
+// Lists with more are not counted to their end.
 const maxHits = 10_000
+
+// Parts of the queries for files f. Parameter 1 is the dataset, 2 to 5, 11 and 12 are filters, 6 to
+// 9 the box from west to north, 10 is the limit and 13 the order.
+const (
+	fileMatches = `
+			AND ($2::text IS NULL OR f.status = $2)
+			AND ($3::text IS NULL OR f.format = $3)
+			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
+			AND ($5::text IS NULL OR f.path ~ $5)
+			AND ($11::text IS NULL OR f.path ^@ $11)
+			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')`
+	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
+	fileMeetsBox = `
+			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
+				f.bbox[1] <= $8 AND ` + fileEast + ` >= $6
+				OR f.bbox[1] <= $8 - 360::float8
+				OR ` + fileEast + ` >= $6 + 360::float8
+			)`
+	fileRank = `
+		CASE $13::text
+			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
+			WHEN '-resolution' THEN -coalesce(f.resolution_m, 0)
+			WHEN '-modified' THEN (-f.modified_ns)::float8
+			ELSE 0
+		END`
+)
+
+// args returns the parameters 1 to 13 of the queries for files.
+func (f fileFilter) args(limit int64) []any {
+	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
+		f.prefix, f.warned, f.order()}
+}
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
 //
 // A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If
 // there are many hits, or no box, the files are scanned in order. That statement is planned for its
-// values, for which there may be an index. Parameter 1 is the dataset, 2 to 5 are the other
-// filters, 6 to 9 the box from west to north, and 10 is the limit.
+// values, for which there may be an index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		columns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-		isFile = `
-			AND ($2::text IS NULL OR f.status = $2)
-			AND ($3::text IS NULL OR f.format = $3)
-			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
-			AND ($5::text IS NULL OR strpos(lower(f.path), lower($5)) > 0)`
-		east     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
-		meetsBox = `
-			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
-				f.bbox[1] <= $8 AND ` + east + ` >= $6
-				OR f.bbox[1] <= $8 - 360::float8
-				OR ` + east + ` >= $6 + 360::float8
-			)`
-		fineness = `CASE WHEN $11 THEN coalesce(f.resolution_m, 'infinity') ELSE 0 END`
-		near     = `
+		near = `
 		WITH hits AS MATERIALIZED (
-			SELECT f.*, ` + fineness + ` AS fineness
+			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
-			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($12::box[]) AND` + meetsBox + isFile + `
-				AND (` + fineness + `, f.dataset_id, f.path) > ($13::float8, $14::bigint, $15::text)`
+			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + fileMatches + `
+				AND (` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
 		first = `
-			LIMIT $16
+			LIMIT $18
 		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
-		ORDER BY f.fineness, f.dataset_id, f.path
+		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT $10`
 		nearInOne = near + ` AND f.dataset_id = $1::bigint` + first
 		nearInAll = near + ` AND $1::bigint IS NULL` + first
 		inOrder   = columns + `, 0 AS hits
 		FROM elevation_dataset_file_meta f
-		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + isFile + `
-			AND ($6::float8 IS NULL OR` + meetsBox + `)
-			AND (f.dataset_id, f.path) > ($11::bigint, $12::text)
+		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + fileMatches + `
+			AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
+		byPath = inOrder + `
+			AND $13::text <> '' AND (f.dataset_id, f.path) > ($14::bigint, $15::text)
 		ORDER BY f.dataset_id, f.path
 		LIMIT $10`
+		byRank = inOrder + ` AND CASE
+				WHEN $1::bigint IS NULL
+					THEN (` + fileRank + `, f.dataset_id, f.path) > ($16::float8, $14::bigint, $15::text)
+				ELSE (` + fileRank + `, f.path) > ($16, $15)
+			END
+		ORDER BY ` + fileRank + `, f.dataset_id, f.path
+		LIMIT $10`
 	)
-	args := []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit}
+	args := f.args(int64(limit))
 	if f.west != nil {
 		query, most := nearInOne, int64(maxHits+1)
 		if f.datasetID == nil {
@@ -301,14 +391,73 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
 		}
-		args := append(args, f.isPoint, f.boxes(), after[0], after[1], after[2], most)
+		args := append(args, f.boxes(), after[0], after[1], after[2], most)
 		files, err := collect[datasetFile](ctx, q, "find files", query, args...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
 			return files, err
 		}
 	}
 	args = append([]any{pgx.QueryExecModeExec}, append(args, after[1], after[2])...)
-	return collect[datasetFile](ctx, q, "list files", inOrder, args...)
+	if f.order() == sortPath {
+		return collect[datasetFile](ctx, q, "list files", byPath, args...)
+	}
+	return collect[datasetFile](ctx, q, "sort files", byRank, append(args, after[0])...)
+}
+
+// countFiles returns how many files match the filter: exactly up to maxHits, else as the database
+// estimates from its statistics.
+func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
+	const (
+		matching = `
+			SELECT
+			FROM elevation_dataset_file_meta f
+			WHERE $13::text <> ''` + fileMatches + ` AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
+		near      = ` AND f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[])`
+		inOne     = ` AND f.dataset_id = $1::bigint LIMIT $10`
+		inAll     = ` AND $1::bigint IS NULL LIMIT $10`
+		count     = `SELECT count(*) FROM (`
+		explain   = `EXPLAIN (FORMAT JSON)`
+		countOne  = count + matching + inOne + `) f`
+		countAll  = count + matching + inAll + `) f`
+		countNear = count + matching + near + inOne + `) f`
+		countBoth = count + matching + near + inAll + `) f`
+	)
+	counting, estimating := countOne, explain+matching+inOne
+	switch {
+	case f.west != nil && f.datasetID != nil:
+		counting, estimating = countNear, explain+matching+near+inOne
+	case f.west != nil:
+		counting, estimating = countBoth, explain+matching+near+inAll
+	case f.datasetID == nil:
+		counting, estimating = countAll, explain+matching+inAll
+	}
+	args := func(limit int64) []any {
+		if f.west != nil {
+			return append(f.args(limit), f.boxes())
+		}
+		return append([]any{pgx.QueryExecModeExec}, f.args(limit)...) // planned for its values
+	}
+	var n int64
+	if f.isPoint {
+		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)
+		if n = int64(len(files)); err != nil {
+			return nil, err
+		}
+	} else if err := q.QueryRow(ctx, counting, args(maxHits+1)...).Scan(&n); err != nil {
+		return nil, fmt.Errorf("count files: %w", err)
+	}
+	if n <= maxHits {
+		return &listTotal{Total: n}, nil
+	}
+	var plans []struct {
+		Plan struct {
+			Rows float64 `json:"Plan Rows"`
+		}
+	}
+	if err := q.QueryRow(ctx, estimating, args(math.MaxInt64)...).Scan(&plans); err != nil {
+		return nil, fmt.Errorf("estimate files: %w", err)
+	}
+	return &listTotal{Total: max(n, int64(plans[0].Plan.Rows)), TotalIsEstimate: true}, nil
 }
 
 // boxes returns the boxes to look up in the index: the filter's box; the same 360 degrees further

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -353,5 +354,115 @@ func TestDatasetAudit(t *testing.T) {
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, got %q", err, got)
+	}
+}
+
+// TestFileLists: each filter and each order of /files against all files looked at one by one, page by page, and totals.
+func TestFileLists(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	random := rand.New(rand.NewPCG(9, 1))
+	files := worldFiles(t, random, 600)
+	for i := range files {
+		files[i].ModifiedAt = fileTime{time.Unix(1_700_000_000+int64(random.IntN(200)), int64(random.IntN(2))*500_000_000)}
+		files[i].Path = fmt.Sprintf("%s/%s", []string{"höhe", "HÖHE", "hohe", "Straße", "a.b", "aXb", "ДЕМ"}[i%7], files[i].Path)
+		if i%9 == 0 {
+			files[i].Warnings = []string{"one"}
+		}
+		if i%11 == 0 {
+			files[i].ResolutionM = nil
+		}
+	}
+	dataset := ts.addFiles("one", files)
+	ts.addFiles("two", files[:100])
+	list := func(path string) (got []string) {
+		t.Helper()
+		for next := path; next != ""; {
+			a := c.must(200, "GET", next, nil)
+			for _, item := range a.items() {
+				got = append(got, item["path"].(string))
+			}
+			next, _, _ = strings.Cut(strings.TrimPrefix(a.header.Get("Link"), "<"), ">")
+		}
+		return got
+	}
+	every := func(ElevationDatasetFileMeta) bool { return true }
+	has := func(part string) func(ElevationDatasetFileMeta) bool {
+		return func(m ElevationDatasetFileMeta) bool { return strings.Contains(strings.ToLower(m.Path), part) }
+	}
+	byPath := func(a, b ElevationDatasetFileMeta) int { return cmp.Compare(a.Path, b.Path) }
+	for _, test := range []struct {
+		query string
+		keep  func(ElevationDatasetFileMeta) bool
+		less  func(a, b ElevationDatasetFileMeta) int
+	}{
+		{"", every, byPath},
+		{"&q=" + url.QueryEscape("hÖhE"), has("höhe"), byPath},
+		{"&q=" + url.QueryEscape("дем/D1"), has("дем/d1"), byPath},
+		{"&q=A.B%2F", has("a.b/"), byPath},
+		{"&q=%5C", has(`\`), byPath},
+		{"&path=" + url.QueryEscape("höhe/d1"), func(m ElevationDatasetFileMeta) bool { return strings.HasPrefix(m.Path, "höhe/d1") }, byPath},
+		{"&warnings=1", func(m ElevationDatasetFileMeta) bool { return len(m.Warnings) > 0 }, byPath},
+		{"&sort=path&q=d3", has("d3"), byPath},
+		{"&sort=-resolution", every, func(a, b ElevationDatasetFileMeta) int {
+			return cmp.Compare(value(b.ResolutionM), value(a.ResolutionM))
+		}},
+		{"&sort=-modified&bbox=-90,-45,90,45", func(m ElevationDatasetFileMeta) bool { return meets(m.BBox, []float64{-90, -45, 90, 45}) },
+			func(a, b ElevationDatasetFileMeta) int { return b.ModifiedAt.Compare(a.ModifiedAt.Time) }},
+		{"&sort=-modified", every, func(a, b ElevationDatasetFileMeta) int { return b.ModifiedAt.Compare(a.ModifiedAt.Time) }},
+	} {
+		want := slices.DeleteFunc(slices.Clone(files), func(m ElevationDatasetFileMeta) bool { return !test.keep(m) })
+		slices.SortFunc(want, func(a, b ElevationDatasetFileMeta) int { return cmp.Or(test.less(a, b), byPath(a, b)) })
+		var paths []string
+		for _, m := range want {
+			paths = append(paths, m.Path)
+		}
+		path := fmt.Sprintf("/api/v1/datasets/%d/files?limit=70%s", dataset, test.query)
+		if got := list(path); !slices.Equal(got, paths) {
+			t.Errorf("%s: got %d %.200v, want %d %.200v", test.query, len(got), got, len(paths), paths)
+		}
+		if a := c.must(200, "GET", path+"&total=1", nil); a.number("total") != len(paths) || a.json["total_is_estimate"] != false {
+			t.Errorf("%s: total %v, want %d", test.query, a.json["total"], len(paths))
+		}
+		if a := c.must(200, "GET", path, nil); a.json["total"] != nil {
+			t.Errorf("%s: a total that nobody asked for", test.query)
+		}
+	}
+	if got := list("/api/v1/files?sort=-resolution&limit=50"); len(got) != 700 {
+		t.Errorf("%d files of all datasets", len(got))
+	}
+	if a := c.must(200, "GET", "/api/v1/files?limit=1&total=1&q=HOHE", nil); a.number("total") != len(list("/api/v1/files?q=hohe&limit=500")) {
+		t.Errorf("total %v", a.json["total"])
+	}
+	for _, wrong := range []string{"sort=size", "warnings=2", "total=yes", "q=" + strings.Repeat("a", 256)} {
+		c.refused(422, "invalid", "GET", fmt.Sprintf("/api/v1/datasets/%d/files?%s", dataset, wrong), nil)
+	}
+}
+
+// TestLargeTotal: above 10,000 files the total is an estimate, and says so.
+func TestLargeTotal(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	dataset := ts.addFiles("many", nil)
+	fill := func(from, to int) {
+		ts.exec(`INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, warnings, analyzed_at)
+			SELECT $1, 'f' || i, 1, 0, 'sidecar', '{}', now() FROM generate_series($2::int, $3) i`, dataset, from, to)
+	}
+	fill(1, 10_000)
+	path := fmt.Sprintf("/api/v1/datasets/%d/files?limit=1&total=1", dataset)
+	if a := c.must(200, "GET", path, nil); a.number("total") != 10_000 || a.json["total_is_estimate"] != false {
+		t.Errorf("%s", a.body)
+	}
+	fill(10_001, 25_000)
+	ts.exec(`ANALYZE elevation_dataset_file_meta`)
+	for _, query := range []string{"", "&status=sidecar", "&path=f", "&sort=-modified"} {
+		if a := c.must(200, "GET", path+query, nil); a.number("total") < 10_001 || a.number("total") > 26_000 || a.json["total_is_estimate"] != true {
+			t.Errorf("%s: %s", query, a.body)
+		}
+	}
+	if a := c.must(200, "GET", path+"&status=ok", nil); a.number("total") != 0 || a.json["total_is_estimate"] != false {
+		t.Errorf("%s", a.body)
 	}
 }

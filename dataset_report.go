@@ -9,22 +9,28 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// folderReport lists the faults of a dataset's files, found in their rows alone.
+// folderReport lists the faults of a dataset's files, found in their rows alone, the worst first.
 type folderReport struct {
-	DatasetID int64      `json:"dataset_id"`
-	Dataset   string     `json:"dataset"`
-	Files     int64      `json:"files"`
-	Grids     []tileGrid `json:"grids"`
-	Findings  []finding  `json:"findings"`
+	DatasetID  int64           `json:"dataset_id"`
+	Dataset    string          `json:"dataset"`
+	AnalyzedAt *time.Time      `json:"analyzed_at"` // null: it never was, and there is nothing to report
+	Summary    string          `json:"summary"`     // one line
+	Files      int64           `json:"files"`
+	Placed     int64           `json:"placed"`
+	Grids      []tileGrid      `json:"grids"`
+	Findings   []finding       `json:"findings"`
+	Accepted   []acceptedCount `json:"accepted"`
 }
 
 // tileGrid is the grid of the tiles of one CRS and pixel size, a cell for each step between tiles.
@@ -45,13 +51,21 @@ type tileGrid struct {
 // cellRun is a run of cells in one row of a grid, from one column to another, both included.
 type cellRun struct{ Row, From, To int64 }
 
-// finding is one kind of fault, with the first files or missing tiles that have it.
+// finding is one kind of fault, with the first files or missing tiles that have it and that nobody
+// has accepted.
 type finding struct {
 	Code   string        `json:"code"`
 	Detail string        `json:"detail"`
 	Total  int64         `json:"total"`
+	All    string        `json:"all"` // where all of them are listed
 	Files  []findingFile `json:"files"`
 	Tiles  []missingTile `json:"tiles,omitempty"`
+}
+
+// acceptedCount is how many findings of a code were accepted.
+type acceptedCount struct {
+	Code  string `json:"code"`
+	Total int64  `json:"total"`
 }
 
 // findingFile is a file with a fault.
@@ -60,8 +74,9 @@ type findingFile struct {
 	Detail string `json:"detail"`
 }
 
-// missingTile is the place of a missing tile.
+// missingTile is the place of a missing tile. Name identifies it where it is accepted.
 type missingTile struct {
+	Name   string  `json:"name"`
 	CRS    string  `json:"crs"`
 	Column int64   `json:"column"`
 	Row    int64   `json:"row"`
@@ -76,15 +91,20 @@ type missingTile struct {
 //go:embed dataset_report.sql
 var reportSQL string
 
-// reportQuery returns the query of that name.
-func reportQuery(name string) string {
+// reportQuery returns the query of that name. With the query of a kind of finding, :findings stands
+// for that.
+func reportQuery(name, findings string) string {
 	section := func(name string) string {
 		_, text, _ := strings.Cut(reportSQL, "-- query "+name+"\n")
 		text, _, _ = strings.Cut(text, "-- query ")
 		return text
 	}
-	query := strings.ReplaceAll(section(name), ":grid_tiles", section("grid_tiles"))
-	return strings.ReplaceAll(query, ":tiles", section("tiles"))
+	query := section(name)
+	for _, part := range [...][2]string{{":findings", findings}, {":accepted", "accepted"},
+		{":grid_tiles", "grid_tiles"}, {":tiles", "tiles"}} {
+		query = strings.ReplaceAll(query, part[0], section(part[1]))
+	}
+	return query
 }
 
 // maxFindingFiles is how many files or tiles a finding names.
@@ -153,123 +173,257 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// print writes the report as text. Scripts read the first line.
+// print writes the report as text: the summary, then a line that scripts read, then the findings.
 func (report folderReport) print(w io.Writer) {
+	fmt.Fprintln(w, report.Summary)
+	if report.AnalyzedAt == nil {
+		fmt.Fprintf(w, "no report: dataset %s; start an analysis first\n", report.Dataset)
+		return
+	}
 	count := "no"
 	if n := len(report.Findings); n > 0 {
 		count = strconv.Itoa(n)
 	}
 	clean := func(text string) string { return cleanText([]byte(text), len(text)) }
-	fmt.Fprintf(w, "%s findings: dataset %s, %d files\n", count, report.Dataset, report.Files)
-	for _, g := range report.Grids {
-		fmt.Fprintf(w, "grid: %d tiles of %s, %.10g by %.10g from %.10g %.10g, pixels of %.10g by %.10g\n",
-			g.Tiles, cmp.Or(g.CRS, "no CRS"), g.East, g.North, g.X, g.Y, g.DX, g.DY)
-	}
+	fmt.Fprintf(w, "%s findings: dataset %s, %d files, analysed %s\n", count, report.Dataset, report.Files,
+		report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
 	for _, f := range report.Findings {
 		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
 		for _, file := range f.Files {
 			fmt.Fprintf(w, "  %s: %s\n", clean(file.Path), clean(file.Detail))
 		}
 		for _, tile := range f.Tiles {
-			fmt.Fprintf(w, "  column %d, row %d: from %.10g %.10g to %.10g %.10g\n",
-				tile.Column, tile.Row, tile.MinX, tile.MinY, tile.MaxX, tile.MaxY)
+			unit := unitOfCRS(tile.CRS)
+			fmt.Fprintf(w, "  column %d, row %d: from %.8g%s, %.8g%s to %.8g%s, %.8g%s\n",
+				tile.Column, tile.Row, tile.MinX, unit, tile.MinY, unit, tile.MaxX, unit, tile.MaxY, unit)
 		}
 		if rest := f.Total - int64(len(f.Files)+len(f.Tiles)); rest > 0 {
-			fmt.Fprintf(w, "  and %d more\n", rest)
+			fmt.Fprintf(w, "  and %d more: %s\n", rest, f.All)
 		}
 	}
+	if len(report.Grids) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, g := range report.Grids {
+		unit := unitOfCRS(g.CRS)
+		fmt.Fprintf(w, "grid: %d tiles of %s, %.7g%s by %.7g%s from %.8g%s, %.8g%s, pixels of %.4g%s by %.4g%s\n",
+			g.Tiles, cmp.Or(g.CRS, "no CRS"), g.East, unit, g.North, unit, g.X, unit, g.Y, unit, g.DX, unit, g.DY, unit)
+	}
+	for _, a := range report.Accepted {
+		fmt.Fprintf(w, "accepted: %s (%d)\n", a.Code, a.Total)
+	}
+}
+
+// unitOfCRS returns the unit of a CRS's coordinates, as written after a number. It is empty where
+// the registry does not know the CRS.
+func unitOfCRS(name string) string {
+	text, isCode := strings.CutPrefix(name, "EPSG:")
+	code, err := strconv.Atoi(text)
+	if err != nil || !isCode {
+		return ""
+	}
+	switch crs, err := crsByCode(code); {
+	case err != nil:
+		return ""
+	case crs.projection.formula == formulaGeographic && crs.unit == 1:
+		return "°"
+	case crs.projection.formula != formulaGeographic && crs.unit == 1:
+		return " m"
+	case crs.projection.formula != formulaGeographic && math.Abs(crs.unit-0.3048) < 1e-5:
+		return " ft"
+	}
+	return ""
 }
 
 // report looks for every kind of fault in the dataset's rows.
 func (d dataset) report(ctx context.Context, q querier) (report folderReport, err error) {
-	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Findings: []finding{}}
-	const count = `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`
-	if err := q.QueryRow(ctx, count, d.ID).Scan(&report.Files); err != nil {
-		return report, fmt.Errorf("count files: %w", err)
+	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Summary: "never analysed",
+		Grids: []tileGrid{}, Findings: []finding{}, Accepted: []acceptedCount{}}
+	const analyzed = `SELECT max(finished_at) FROM analyses WHERE dataset_id = $1 AND state = 'succeeded'`
+	if err := q.QueryRow(ctx, analyzed, d.ID).Scan(&report.AnalyzedAt); err != nil {
+		return report, fmt.Errorf("find the last analysis: %w", err)
+	}
+	if report.AnalyzedAt == nil {
+		return report, nil
 	}
 	if report.Grids, err = d.grids(ctx, q); err != nil {
 		return report, err
 	}
-	lost := finding{Code: "missing", Detail: findingDetails()["missing"], Files: []findingFile{}}
-	ofDataset, ofGrids := [][]any{{d.ID}}, [][]any{}
-	for _, g := range report.Grids {
-		ofGrids = append(ofGrids, g.args(d.ID))
-		lost.Total += g.Missing
-		for tile := range g.missing() {
-			if len(lost.Tiles) == maxFindingFiles {
-				break
-			}
-			lost.Tiles = append(lost.Tiles, tile)
+	if err := report.findMissing(ctx, q); err != nil {
+		return report, err
+	}
+	for query, args := range d.findingQueries(report.Grids) {
+		args["limit"] = maxFindingFiles
+		if err := report.find(ctx, q, query, args); err != nil {
+			return report, err
 		}
 	}
-	if lost.Total > 0 {
-		report.Findings = append(report.Findings, lost)
-	}
-	for _, look := range [...]struct {
-		query string
-		args  [][]any
-	}{{"unread", ofDataset}, {"duplicates", ofDataset}, {"overlaps", ofGrids}, {"seams", ofGrids}, {"odd", ofDataset},
-		{"names", ofDataset}} {
-		for _, args := range look.args {
-			if err := report.find(ctx, q, look.query, args...); err != nil {
-				return report, err
-			}
-		}
-	}
-	return report, nil
+	rank := func(code string) int { return slices.IndexFunc(findingKinds(), hasCode(code)) }
+	slices.SortStableFunc(report.Findings, func(a, b finding) int { return rank(a.Code) - rank(b.Code) })
+	slices.SortStableFunc(report.Accepted, func(a, b acceptedCount) int { return rank(a.Code) - rank(b.Code) })
+	return report, report.summarize(ctx, q)
 }
 
-// find adds what the query of that name finds. Each of its rows has the total of the row's code.
-func (report *folderReport) find(ctx context.Context, q querier, name string, args ...any) error {
-	rows, err := collect[struct {
-		findingFile
-		Code  string
-		Total int64
-	}](ctx, q, "look for "+name, reportQuery(name), args...)
-	for i, row := range rows {
-		at := slices.IndexFunc(report.Findings, func(f finding) bool { return f.Code == row.Code })
-		if at < 0 {
-			at = len(report.Findings)
-			report.Findings = append(report.Findings, finding{Code: row.Code, Detail: findingDetails()[row.Code]})
-		}
-		f := &report.Findings[at]
-		if i == 0 || rows[i-1].Code != row.Code {
-			f.Total += row.Total
-		}
-		if len(f.Files) < maxFindingFiles {
-			f.Files = append(f.Files, row.findingFile)
+// summarize counts the files and writes the summary, which names each group of files that has any.
+func (report *folderReport) summarize(ctx context.Context, q querier) error {
+	const query = `
+		SELECT count(*), count(*) FILTER (WHERE status = 'ok')
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1`
+	if err := q.QueryRow(ctx, query, report.DatasetID).Scan(&report.Files, &report.Placed); err != nil {
+		return fmt.Errorf("count files: %w", err)
+	}
+	groups, err := collect[struct {
+		Code string
+		N    int64
+	}](ctx, q, "count unread files", reportQuery("counts", "unread"), pgx.NamedArgs{"dataset": report.DatasetID})
+	counts, others, missing := map[string]int64{}, report.Files-report.Placed, int64(0)
+	for _, group := range groups {
+		counts[group.Code] = group.N
+		others -= group.N
+	}
+	for _, g := range report.Grids {
+		missing += g.Missing
+	}
+	report.Summary = fmt.Sprintf("%d of %d files placed", report.Placed, report.Files)
+	for _, part := range [...]struct {
+		n         int64
+		one, many string
+	}{
+		{counts["unreadable"], "unreadable", "unreadable"}, {counts["damaged"], "damaged", "damaged"},
+		{counts["no_extent"], "without a place", "without a place"}, {missing, "cell missing", "cells missing"},
+		{others, "other file", "other files"},
+	} {
+		if part.n > 0 {
+			report.Summary += "; " + counted(part.n, part.one, part.many)
 		}
 	}
 	return err
 }
 
-// findingDetails returns the meaning of each code of a finding.
-func findingDetails() map[string]string {
-	return map[string]string{
-		"missing":      "tiles are missing inside the area that the others cover",
-		"unreadable":   "files that should be rasters cannot be read as such",
-		"no_extent":    "files have no position, or an unknown CRS",
-		"duplicate":    "files cover the same place with the same pixels",
-		"overlap":      "tiles cover the same cell of their grid",
-		"seam":         "tiles lie off the grid by a part of a pixel",
-		"crs":          "files have another CRS than most",
-		"resolution":   "files have another pixel size than most",
-		"sample_type":  "files have another data type than most",
-		"nodata":       "files have another nodata value than most",
-		"vertical_crs": "files have another vertical system than most",
-		"name":         "file names contradict what is in the files",
+// counted returns a number with the word for one or for many.
+func counted(n int64, one, many string) string {
+	if n != 1 {
+		one = many
+	}
+	return fmt.Sprintf("%d %s", n, one)
+}
+
+// findMissing adds the missing tiles of the grids, less those that were accepted.
+func (report *folderReport) findMissing(ctx context.Context, q querier) error {
+	const query = `SELECT path FROM accepted_findings WHERE dataset_id = $1 AND code = 'missing'`
+	accepted, err := collect[struct{ Path *string }](ctx, q, "list accepted gaps", query, report.DatasetID)
+	names, all := map[string]bool{}, false
+	for _, a := range accepted {
+		if all = all || a.Path == nil; a.Path != nil {
+			names[*a.Path] = true
+		}
+	}
+	lost := finding{Code: findingMissing, Files: []findingFile{}}
+	known := int64(0)
+	for _, g := range report.Grids {
+		lost.Total += g.Missing
+		for tile := range g.missing() {
+			switch {
+			case all:
+			case names[tile.Name]:
+				known++
+			case len(lost.Tiles) < maxFindingFiles:
+				lost.Tiles = append(lost.Tiles, tile)
+			}
+			if all || len(names) == 0 && len(lost.Tiles) == maxFindingFiles {
+				break
+			}
+		}
+	}
+	if all {
+		known = lost.Total
+	}
+	lost.Total -= known
+	report.add(lost, known)
+	return err
+}
+
+// add adds findings of a code and the number of those that were accepted. It may be called again
+// for the same code, for another grid.
+func (report *folderReport) add(f finding, accepted int64) {
+	if accepted > 0 {
+		at := slices.IndexFunc(report.Accepted, func(a acceptedCount) bool { return a.Code == f.Code })
+		if at < 0 {
+			at = len(report.Accepted)
+			report.Accepted = append(report.Accepted, acceptedCount{Code: f.Code})
+		}
+		report.Accepted[at].Total += accepted
+	}
+	if f.Total == 0 {
+		return
+	}
+	at := slices.IndexFunc(report.Findings, func(known finding) bool { return known.Code == f.Code })
+	if at >= 0 {
+		known := &report.Findings[at]
+		known.Total += f.Total
+		known.Files = append(known.Files, f.Files...)
+		known.Files = known.Files[:min(len(known.Files), maxFindingFiles)]
+		return
+	}
+	f.Detail = findingKinds()[slices.IndexFunc(findingKinds(), hasCode(f.Code))].detail
+	f.All = fmt.Sprintf("/api/v1/datasets/%d/findings/%s", report.DatasetID, f.Code)
+	if f.Code == findingMissing {
+		f.All = fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", report.DatasetID)
+	}
+	report.Findings = append(report.Findings, f)
+}
+
+// findingQueries iterates over the names of the queries that look for findings, and their
+// parameters. Some look at one grid at a time.
+func (d dataset) findingQueries(grids []tileGrid) iter.Seq2[string, pgx.NamedArgs] {
+	return func(yield func(string, pgx.NamedArgs) bool) {
+		for _, name := range [...]string{"unread", "warnings", "duplicates", "odd", "names"} {
+			if !yield(name, pgx.NamedArgs{"dataset": d.ID}) {
+				return
+			}
+		}
+		for _, name := range [...]string{"overlaps", "seams"} {
+			for _, g := range grids {
+				if !yield(name, g.args(d.ID)) {
+					return
+				}
+			}
+		}
 	}
 }
 
+// find adds what the query of that name finds. Each of its rows has the totals of the row's code.
+func (report *folderReport) find(ctx context.Context, q querier, name string, args pgx.NamedArgs) error {
+	rows, err := collect[struct {
+		findingFile
+		Code       string
+		IsAccepted bool
+		Total      int64
+		Accepted   int64
+	}](ctx, q, "look for "+name, reportQuery("found", name), args)
+	for len(rows) > 0 {
+		f, accepted := finding{Code: rows[0].Code, Total: rows[0].Total, Files: []findingFile{}}, rows[0].Accepted
+		for ; len(rows) > 0 && rows[0].Code == f.Code; rows = rows[1:] {
+			if !rows[0].IsAccepted {
+				f.Files = append(f.Files, rows[0].findingFile)
+			}
+		}
+		report.add(f, accepted)
+	}
+	return err
+}
+
 // args returns the parameters of a query for one grid.
-func (g tileGrid) args(datasetID int64) []any {
-	return []any{datasetID, g.CRS, g.Pixel, g.X, g.Y, g.East, g.North}
+func (g tileGrid) args(datasetID int64) pgx.NamedArgs {
+	return pgx.NamedArgs{"dataset": datasetID, "crs": g.CRS, "pixel": g.Pixel, "x": g.X, "y": g.Y, "east": g.East,
+		"north": g.North}
 }
 
 // grids returns the grids with the most tiles, and their gaps. Step and origin of a grid are those
 // of the median tile, so that a few misplaced tiles do not move it.
 func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
-	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups"), d.ID)
+	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups", ""), pgx.NamedArgs{"dataset": d.ID})
 	if err != nil {
 		return nil, err
 	}
@@ -279,12 +433,12 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 			name string
 			x, y *float64
 		}{{"step", &g.East, &g.North}, {"origin", &g.X, &g.Y}} {
-			err := q.QueryRow(ctx, reportQuery(found.name), g.args(d.ID)...).Scan(found.x, found.y)
+			err := q.QueryRow(ctx, reportQuery(found.name, ""), g.args(d.ID)).Scan(found.x, found.y)
 			if err != nil {
 				return nil, fmt.Errorf("find the %s of a grid: %w", found.name, err)
 			}
 		}
-		runs, err := collect[cellRun](ctx, q, "read the cells of a grid", reportQuery("cells"), g.args(d.ID)...)
+		runs, err := collect[cellRun](ctx, q, "read the cells of a grid", reportQuery("cells", ""), g.args(d.ID))
 		if err != nil {
 			return nil, err
 		}
@@ -374,7 +528,8 @@ func (g tileGrid) missing() iter.Seq[missingTile] {
 		for _, gap := range g.gaps {
 			for column := gap.From; column <= gap.To; column++ {
 				x, y := g.X+float64(column)*g.East, g.Y+float64(gap.Row)*g.North
-				if !yield(missingTile{g.CRS, column, gap.Row, x, y, x + g.East, y + g.North}) {
+				name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
+				if !yield(missingTile{name, g.CRS, column, gap.Row, x, y, x + g.East, y + g.North}) {
 					return
 				}
 			}

@@ -1,31 +1,57 @@
--- The queries of the folder report, by name. :tiles and :grid_tiles stand for the queries of these names. A query for
--- findings returns code, path, detail and the total of the code, at most 20 rows of each code, in the order of codes.
+-- The queries of the folder report, by name. :tiles, :grid_tiles and :accepted stand for the queries of these names. A
+-- query for findings returns code, path and detail, a file at most once for each code; :findings stands for it.
+
+-- query found
+-- Of each code the first @limit findings that nobody has accepted, and how many there are of each. A code of which all
+-- are accepted has one row.
+SELECT code, path, detail, is_accepted, total, accepted
+FROM (
+  SELECT *, count(*) FILTER (WHERE NOT is_accepted) OVER of_code AS total, count(*) FILTER (WHERE is_accepted) OVER of_code AS accepted,
+    row_number() OVER (PARTITION BY code, is_accepted ORDER BY path) AS nth
+  FROM (SELECT *, :accepted AS is_accepted FROM (:findings) f) f
+  WINDOW of_code AS (PARTITION BY code)
+) f
+WHERE nth <= @limit AND NOT is_accepted OR nth = 1 AND total = 0
+ORDER BY code, path
+
+-- query page
+-- The next findings of one code that nobody has accepted.
+SELECT path, detail
+FROM (:findings) f
+WHERE code = @code AND path > @after AND NOT :accepted
+ORDER BY path
+LIMIT @limit
+
+-- query accepted
+-- Whether a finding was accepted, by itself or with all of its code.
+(code IN (SELECT code FROM accepted_findings WHERE dataset_id = @dataset AND path IS NULL)
+  OR (code, path) IN (SELECT code, path FROM accepted_findings WHERE dataset_id = @dataset AND path IS NOT NULL))
 
 -- query tiles
--- The rasters of the dataset $1 whose edges are parallel to the axes of their CRS. Sizes too large or too small to compute
+-- The rasters of the dataset @dataset whose edges are parallel to the axes of their CRS. Sizes too large or too small to compute
 -- with are left out.
 SELECT *
 FROM (
-  SELECT path, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
+  SELECT path, modified_ns, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
     abs(transform[1]) AS dx, abs(transform[5]) AS dy,
     CASE WHEN abs(native_bbox[1]) < 1e-12 THEN 0 ELSE native_bbox[1] END AS x,
     CASE WHEN abs(native_bbox[2]) < 1e-12 THEN 0 ELSE native_bbox[2] END AS y,
     native_bbox[3] - native_bbox[1] AS w, native_bbox[4] - native_bbox[2] AS h
   FROM elevation_dataset_file_meta
-  WHERE dataset_id = $1 AND native_bbox IS NOT NULL AND transform[2] = 0 AND transform[4] = 0
+  WHERE dataset_id = @dataset AND native_bbox IS NOT NULL AND transform[2] = 0 AND transform[4] = 0
     AND greatest(abs(native_bbox[1]), abs(native_bbox[2]), abs(native_bbox[3]), abs(native_bbox[4])) < 1e15
 ) t
 WHERE least(dx, dy, w, h) > 1e-12
 
 -- query grid_tiles
--- The tiles of the grid of CRS $2 and pixel height $3, with origin $4, $5 and steps $6, $7. A tile covers the cell around
+-- The tiles of the grid of CRS @crs and pixel height @pixel, with origin @x, @y and steps @east, @north. A tile covers the cell around
 -- its centre, and every cell whose centre it holds. A raster larger than 64 cells is not a tile.
 SELECT *,
   least(floor(u + uw / 2), ceil(u - 0.49))::bigint AS column_from, greatest(floor(u + uw / 2), floor(u + uw - 0.51))::bigint AS column_to,
   least(floor(v + vh / 2), ceil(v - 0.49))::bigint AS row_from, greatest(floor(v + vh / 2), floor(v + vh - 0.51))::bigint AS row_to,
-  (u - round(u)) * $6::float8 / dx AS off_x, (v - round(v)) * $7::float8 / dy AS off_y
-FROM (SELECT *, (x - $4) / $6 AS u, (y - $5) / $7 AS v, w / $6 AS uw, h / $7 AS vh FROM (:tiles) t WHERE crs = $2 AND pixel = $3) t
-WHERE w < 64 * $6 AND h < 64 * $7
+  (u - round(u)) * @east::float8 / dx AS off_x, (v - round(v)) * @north::float8 / dy AS off_y
+FROM (SELECT *, (x - @x) / @east AS u, (y - @y) / @north AS v, w / @east AS uw, h / @north AS vh FROM (:tiles) t WHERE crs = @crs AND pixel = @pixel) t
+WHERE w < 64 * @east AND h < 64 * @north
 
 -- query groups
 -- The tiles by CRS and pixel, and the median tile.
@@ -40,73 +66,80 @@ LIMIT 20
 -- query step
 -- The median step from a tile to the next one in its row, and in its column.
 SELECT
-  coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN $6::float8 / 2 AND $6 * 1.001), $6),
-  coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY north) FILTER (WHERE north BETWEEN $7::float8 / 2 AND $7 * 1.001), $7)
+  coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN @east::float8 / 2 AND @east * 1.001), @east),
+  coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY north) FILTER (WHERE north BETWEEN @north::float8 / 2 AND @north * 1.001), @north)
 FROM (
   SELECT
-    lead(x) OVER (PARTITION BY round((y - $5::float8) / $7::float8) ORDER BY x) - x AS east,
-    lead(y) OVER (PARTITION BY round((x - $4::float8) / $6::float8) ORDER BY y) - y AS north
+    lead(x) OVER (PARTITION BY round((y - @y::float8) / @north::float8) ORDER BY x) - x AS east,
+    lead(y) OVER (PARTITION BY round((x - @x::float8) / @east::float8) ORDER BY y) - y AS north
   FROM (:tiles) t
-  WHERE crs = $2 AND pixel = $3
+  WHERE crs = @crs AND pixel = @pixel
 ) t
 
 -- query origin
 -- The median offset of tiles from the grid, as its new origin.
 SELECT
-  percentile_disc(0.5) WITHIN GROUP (ORDER BY x - $6::float8 * round((x - $4::float8) / $6)),
-  percentile_disc(0.5) WITHIN GROUP (ORDER BY y - $7::float8 * round((y - $5::float8) / $7))
+  percentile_disc(0.5) WITHIN GROUP (ORDER BY x - @east::float8 * round((x - @x::float8) / @east)),
+  percentile_disc(0.5) WITHIN GROUP (ORDER BY y - @north::float8 * round((y - @y::float8) / @north))
 FROM (:tiles) t
-WHERE crs = $2 AND pixel = $3
+WHERE crs = @crs AND pixel = @pixel
 
 -- query cells
--- The runs of cells with a tile. In a run, column minus rank is constant.
+-- The runs of cells with a tile. In a run, column minus rank is constant. Tiles of one cell have the same rank.
 SELECT row, min(c) AS from, max(c) AS to
 FROM (
-  SELECT row, c, c - row_number() OVER (PARTITION BY row ORDER BY c) AS run
-  FROM (
-    SELECT DISTINCT r AS row, c
-    FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
-  ) cells
+  SELECT r AS row, c, c - dense_rank() OVER (PARTITION BY r ORDER BY c) AS run
+  FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
 ) cells
 GROUP BY row, run
 ORDER BY row, min(c)
 
 -- query unread
 -- Files that cannot be read, unsupported ones with the extension of readable ones, and files without an extent.
-SELECT code, path, detail, total
-FROM (
-  SELECT *, count(*) OVER (PARTITION BY code) AS total, row_number() OVER (PARTITION BY code ORDER BY path) AS nth
-  FROM (
-    SELECT path, coalesce(reason, status) AS detail,
-      CASE WHEN status IN ('no_bbox', 'no_georef') THEN 'no_extent' ELSE 'unreadable' END AS code
+SELECT path, concat_ws('; ', coalesce(reason, status), nullif(array_to_string(warnings, '; '), '')) AS detail,
+  CASE WHEN status = 'corrupt' THEN 'damaged' WHEN status IN ('no_bbox', 'no_georef') THEN 'no_extent' ELSE 'unreadable' END AS code
+FROM elevation_dataset_file_meta
+WHERE dataset_id = @dataset AND status <> 'ok' AND (
+  status IN ('corrupt', 'unreadable', 'no_bbox', 'no_georef')
+  OR status = 'unsupported' AND lower(substring(path FROM '[.][^./]*$')) IN (
+    SELECT lower(substring(path FROM '[.][^./]*$'))
     FROM elevation_dataset_file_meta
-    WHERE dataset_id = $1 AND status <> 'ok' AND (
-      status IN ('corrupt', 'unreadable', 'no_bbox', 'no_georef')
-      OR status = 'unsupported' AND lower(substring(path FROM '[.][^./]*$')) IN (
-        SELECT lower(substring(path FROM '[.][^./]*$'))
-        FROM elevation_dataset_file_meta
-        WHERE dataset_id = $1 AND status = 'ok'
-      )
-    )
-  ) f
+    WHERE dataset_id = @dataset AND status = 'ok'
+  )
+)
+
+-- query counts
+-- How many files the query unread finds, by code.
+SELECT code, count(*) AS n
+FROM (:findings) f
+GROUP BY code
+
+-- query warnings
+-- Files with the reader's warnings, other than that about their name. The query unread shows those of files without extent.
+SELECT 'warning' AS code, path, array_to_string(others, '; ') AS detail
+FROM (
+  SELECT path, ARRAY(SELECT warning FROM unnest(warnings) warning WHERE warning NOT LIKE 'its name says%') AS others
+  FROM elevation_dataset_file_meta
+  WHERE dataset_id = @dataset AND warnings <> '{}' AND status NOT IN ('corrupt', 'unreadable', 'no_bbox', 'no_georef')
 ) f
-WHERE nth <= 20
-ORDER BY code DESC, path
+WHERE others <> '{}'
 
 -- query duplicates
--- Tiles of the same extent, to a tenth of a pixel, and the same size in pixels.
-SELECT 'duplicate' AS code, path, 'the same as ' || first AS detail, count(*) OVER () AS total
+-- Tiles of the same extent, to a tenth of a pixel, and the same size in pixels as an older file; of the same age, as one
+-- with a shorter path.
+SELECT 'duplicate' AS code, path, 'same extent and size in pixels as ' || first AS detail
 FROM (
-  SELECT path, min(path) OVER (PARTITION BY crs, pixel, round(x / dx * 10), round(y / dy * 10), round(w / dx), round(h / dy)) AS first
+  SELECT path, first_value(path) OVER (
+    PARTITION BY crs, pixel, round(x / dx * 10), round(y / dy * 10), round(w / dx), round(h / dy)
+    ORDER BY modified_ns, length(path), path
+  ) AS first
   FROM (:tiles) t
 ) t
 WHERE path <> first
-ORDER BY path
-LIMIT 20
 
 -- query overlaps
 -- Tiles that share a cell, and some area, with another tile.
-SELECT 'overlap' AS code, path, format('column %s, row %s of its grid, as %s', c, r, first) AS detail, count(*) OVER () AS total
+SELECT DISTINCT ON (path) 'overlap' AS code, path, format('column %s, row %s of its grid, as %s', c, r, first) AS detail
 FROM (
   SELECT *, first_value(path) OVER cell AS first, first_value(ARRAY[x, y, x + w, y + h]) OVER cell AS box
   FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
@@ -115,47 +148,61 @@ FROM (
 WHERE path <> first AND box <> ARRAY[x, y, x + w, y + h]
   AND x + dx / 2 < box[3] AND x + w - dx / 2 > box[1] AND y + dy / 2 < box[4] AND y + h - dy / 2 > box[2]
 ORDER BY path, r, c
-LIMIT 20
 
 -- query seams
 -- Tiles whose offset from the grid is not a whole number of pixels.
-SELECT 'seam' AS code, path, format('off by %s, %s pixels', round(off_x::numeric, 2), round(off_y::numeric, 2)) AS detail, count(*) OVER () AS total
+SELECT 'seam' AS code, path, format('off by %s pixels in x, %s in y', round(off_x::numeric, 2), round(off_y::numeric, 2)) AS detail
 FROM (:grid_tiles) t
 WHERE abs(off_x - round(off_x)) > 0.05 OR abs(off_y - round(off_y)) > 0.05
-ORDER BY path
-LIMIT 20
 
 -- query odd
--- Files with an attribute that differs from the most common value.
-WITH attributes AS NOT MATERIALIZED (
-  SELECT path, code, coalesce(value, 'none') AS value
-  FROM elevation_dataset_file_meta, LATERAL (VALUES
-    ('crs', coalesce(crs, crs_name)), ('resolution', ltrim(to_char(abs(transform[5]), '9.99999EEEE'))),
-    ('sample_type', sample_type), ('nodata', nodata), ('vertical_crs', vertical_crs)
-  ) v (code, value)
-  WHERE dataset_id = $1 AND native_bbox IS NOT NULL
+-- Files with an attribute that differs from the usual value, that of at least three quarters of the files. Pixels are
+-- compared in one CRS only, and shown in metres on the ground. A CRS that is missing or unknown is no_extent already.
+WITH kinds AS MATERIALIZED (
+  SELECT status = 'ok' AS placed, coalesce(crs, crs_name, '') AS system, abs(transform[5]) AS pixel, sample_type, nodata, vertical_crs, count(*) AS n
+  FROM elevation_dataset_file_meta
+  WHERE dataset_id = @dataset AND native_bbox IS NOT NULL
+  GROUP BY 1, 2, 3, 4, 5, 6
 ),
-usual AS (
-  SELECT DISTINCT ON (code) code, value AS usual
+attributes AS MATERIALIZED (
+  SELECT kinds.*, code, within, value
+  FROM kinds, LATERAL (VALUES
+    ('crs', '', CASE WHEN placed THEN system END),
+    ('vertical_crs', '', CASE WHEN placed THEN coalesce(vertical_crs, 'none') END),
+    ('resolution', system, CASE WHEN system <> '' THEN ltrim(to_char(pixel, '9.99999EEEE')) END),
+    ('sample_type', '', coalesce(sample_type, 'none')),
+    ('nodata', '', coalesce(nodata, 'none'))
+  ) v (code, within, value)
+  WHERE value IS NOT NULL
+),
+shares AS (
+  SELECT code, within, value, sum(n) / sum(sum(n)) OVER (PARTITION BY code, within) AS share
   FROM attributes
-  GROUP BY code, value
-  ORDER BY code, count(*) DESC, value
+  GROUP BY code, within, value
+),
+odd AS MATERIALIZED (
+  SELECT a.*, u.value AS usual
+  FROM attributes a
+  JOIN shares u ON u.code = a.code AND u.within = a.within AND u.share >= 0.75 AND u.value <> a.value
 )
-SELECT code, path, value || ' where ' || usual || ' is usual' AS detail, total
-FROM (
-  SELECT *, count(*) OVER (PARTITION BY code) AS total, row_number() OVER (PARTITION BY code ORDER BY path) AS nth
-  FROM attributes
-  JOIN usual USING (code)
-  WHERE value <> usual
-) a
-WHERE nth <= 20
-ORDER BY code, path
+SELECT code, path,
+  CASE
+    WHEN code <> 'resolution' THEN format('%s where %s is usual', value, usual)
+    WHEN resolution_m > 0 AND value::float8 > 0 THEN format('pixels of %s m where %s m is usual',
+      to_char(resolution_m, '9.99EEEE')::float8, to_char(resolution_m / value::float8 * usual::float8, '9.99EEEE')::float8)
+    ELSE format('pixels of %s where %s is usual', value::float8, usual::float8)
+  END AS detail
+FROM odd
+JOIN elevation_dataset_file_meta f ON dataset_id = @dataset AND native_bbox IS NOT NULL AND (status = 'ok') = placed
+  AND coalesce(f.crs, f.crs_name, '') = odd.system AND abs(f.transform[5]) = odd.pixel
+  AND f.sample_type IS NOT DISTINCT FROM odd.sample_type AND f.nodata IS NOT DISTINCT FROM odd.nodata
+  AND f.vertical_crs IS NOT DISTINCT FROM odd.vertical_crs
 
 -- query names
 -- If at least three quarters of the names hold the coordinates of the lower or upper left corner, in units, kilometres, 10
 -- or 100 km: the other files. Also files with the reader's warning about their name.
 WITH named AS MATERIALIZED (
-  SELECT path, format('at %s, %s', x, y) AS place, EXISTS (
+  SELECT path, format('its lower left corner is at %s, %s', round(x::numeric, 6)::float8, round(y::numeric, 6)::float8) AS place, EXISTS (
     SELECT
     FROM unnest(ARRAY[1, 1000, 10000, 100000]) scale
     WHERE round(abs(x) / scale) = ANY (numbers) AND (round(abs(y) / scale) = ANY (numbers) OR round(abs(y + h) / scale) = ANY (numbers))
@@ -172,11 +219,9 @@ misnamed AS (
   UNION
   SELECT path, min(warning)
   FROM elevation_dataset_file_meta, unnest(warnings) warning
-  WHERE dataset_id = $1 AND warning LIKE 'its name says%'
+  WHERE dataset_id = @dataset AND warning LIKE 'its name says%'
   GROUP BY path
 )
-SELECT 'name' AS code, path, min(detail) AS detail, count(*) OVER () AS total
+SELECT 'name' AS code, path, min(detail) AS detail
 FROM misnamed
 GROUP BY path
-ORDER BY path
-LIMIT 20

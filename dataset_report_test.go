@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestGapsBetween compares with a flood of each field of tiles from outside.
@@ -120,14 +121,15 @@ func TestReport(t *testing.T) {
 	if a := c.must(200, "GET", clean+"/report", nil); len(a.json["findings"].([]any)) != 0 || a.number("files") != 25 || len(a.json["grids"].([]any)) != 1 {
 		t.Errorf("a clean folder: %s", a.body)
 	}
-	if a := c.must(200, "GET", clean+"/report", nil, "Accept: text/plain"); !strings.HasPrefix(string(a.body), "no findings: dataset clean, 25 files\ngrid: 25 tiles of EPSG:4326, 1 by 1 from") {
+	if a := c.must(200, "GET", clean+"/report", nil, "Accept: text/plain"); !strings.HasPrefix(string(a.body), "25 of 25 files placed\nno findings: dataset clean, 25 files, analysed 20") ||
+		!strings.Contains(string(a.body), "\ngrid: 25 tiles of EPSG:4326, 1° by 1° from 7°, 46°, pixels of 0.25° by 0.3333°\n") {
 		t.Errorf("a clean folder: %s", a.body)
 	}
 	if a := c.must(200, "GET", clean+"/gaps.geojson", nil); len(a.json["features"].([]any)) != 0 {
 		t.Errorf("a clean folder: %s", a.body)
 	}
 	out := &lockedBuffer{}
-	if err := run(context.Background(), []string{"report", "clean"}, ts.env, nil, out, out); err != nil || !strings.HasPrefix(out.String(), "no findings") {
+	if err := run(context.Background(), []string{"report", "clean"}, ts.env, nil, out, out); err != nil || !strings.Contains(out.String(), "\nno findings") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 
@@ -167,13 +169,14 @@ func TestReport(t *testing.T) {
 	}
 	for code, want := range map[string]string{
 		"missing":    "506000 5202000, 503000 5203000, 505000 5205000, 506000 5206000",
-		"duplicate":  name(502, 5202),
+		"duplicate":  "copy of a tile.tif",
 		"seam":       name(505, 5203),
 		"overlap":    name(505, 5202),
 		"crs":        name(505, 5205),
 		"nodata":     name(502, 5206),
 		"name":       "copy of a tile.tif, dtm_32_999_5204.tif",
-		"unreadable": name(506, 5202) + ", " + name(506, 5206),
+		"damaged":    name(506, 5206),
+		"unreadable": name(506, 5202),
 	} {
 		if got[code] != want {
 			t.Errorf("%s: got %q, want %q", code, got[code], want)
@@ -189,7 +192,8 @@ func TestReport(t *testing.T) {
 	}
 	out = &lockedBuffer{}
 	if err := run(context.Background(), []string{"report", "all"}, ts.env, nil, out, out); !errors.Is(err, errFindings) ||
-		!strings.Contains(out.String(), "\nmissing: tiles are missing inside the area that the others cover (4)\n") {
+		!strings.Contains(out.String(), "\nmissing: tiles are missing inside the area that the others cover (4)\n") ||
+		!strings.HasPrefix(out.String(), "53 of 56 files placed; 1 unreadable; 1 damaged; 4 cells missing; 1 other file\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if err := run(context.Background(), []string{"report", "nothing"}, ts.env, nil, out, out); err == nil || errors.Is(err, errFindings) {
@@ -231,8 +235,199 @@ func TestNightly(t *testing.T) {
 		night := exec.Command(script, id)
 		night.Env = append(os.Environ(), "CREDENTIALS_DIRECTORY="+secrets)
 		output, err := night.CombinedOutput()
-		if got := night.ProcessState.ExitCode(); got != 3*i || !strings.Contains(string(output), []string{"no findings", "1 findings"}[i]) {
+		if got := night.ProcessState.ExitCode(); got != 3*i || !strings.Contains(string(output), []string{"\nno findings", "\n1 findings"}[i]) {
 			t.Errorf("%v, exit status %d\n%s", err, got, output)
 		}
+	}
+}
+
+// reported returns the findings of a report: of each code the files and tiles, with their details.
+func (c client) reported(dataset string) map[string][]string {
+	c.t.Helper()
+	found := map[string][]string{}
+	for _, item := range c.must(200, "GET", dataset+"/report", nil).json["findings"].([]any) {
+		f := item.(map[string]any)
+		code := f["code"].(string)
+		for _, file := range f["files"].([]any) {
+			found[code] = append(found[code], fmt.Sprint(file.(map[string]any)["path"], ": ", file.(map[string]any)["detail"]))
+		}
+		tiles, _ := f["tiles"].([]any)
+		for _, tile := range tiles {
+			found[code] = append(found[code], tile.(map[string]any)["name"].(string))
+		}
+	}
+	return found
+}
+
+// tilesIn registers and analyses a directory with these files, each a second older than the one before.
+func (ts *testServer) tilesIn(c client, name string, files ...any) (dataset string) {
+	ts.t.Helper()
+	if err := os.Mkdir(filepath.Join(ts.datasets, name), 0o755); err != nil {
+		ts.t.Fatal(err)
+	}
+	for i := 0; i < len(files); i += 2 {
+		path, at := filepath.Join(ts.datasets, name, files[i].(string)), time.Now().Add(-time.Hour-time.Duration(i)*time.Second)
+		if err := errors.Join(os.WriteFile(path, files[i+1].([]byte), 0o644), os.Chtimes(path, at, at)); err != nil {
+			ts.t.Fatal(err)
+		}
+	}
+	dataset = ts.addDataset(c, name, name)
+	c.analyze(dataset, nil)
+	return dataset
+}
+
+// TestNoFalseStatements: folders that are in order, or have one fault, of which the report says nothing more.
+func TestNoFalseStatements(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	utm := func(code, x float64, further ...testTag) []byte { return utmTIFF(code, x*1000, 5200_000, further...) }
+	double := []testTag{shorts(tagSampleFormat, 3), shorts(tagBitsPerSample, 64)}
+	place := []testTag{doubles(tagModelPixelScale, 100, 100, 0), doubles(tagModelTiepoint, 0, 0, 0, 503_000, 5201_000, 0)}
+	size := []testTag{shorts(tagImageWidth, 10), shorts(tagImageLength, 10), shorts(tagBitsPerSample, 16)}
+	noCRS := testTIFF{order: binary.LittleEndian, tags: with(size, place)}.build()
+	degrees := testTIFF{order: binary.LittleEndian, tags: with(size, testKeys(),
+		doubles(tagModelPixelScale, 0.1, 0.1, 0), doubles(tagModelTiepoint, 0, 0, 0, 7, 47, 0))}.build()
+	coarse := testTIFF{order: binary.LittleEndian, tags: with(size, doubles(tagModelPixelScale, 300, 300, 0), place[1],
+		geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{1025, 0, 1, 1}, [4]float64{3072, 0, 1, 32632}))}.build()
+	for _, test := range []struct {
+		name  string
+		files []any
+		want  map[string][]string
+	}{
+		{"metres and degrees", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", utm(32632, 503), "e", degrees},
+			map[string][]string{"crs": {"e: EPSG:4326 where EPSG:32632 is usual"}}},
+		{"a tie", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502, double...), "d", utm(32632, 503, double...)}, nil},
+		{"two zones", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32633, 500), "d", utm(32633, 501), "e", utm(32632, 502)}, nil},
+		{"a copy that sorts first", []any{"a copy of b", utm(32632, 500), "b", utm(32632, 500), "c", utm(32632, 501), "d", utm(32632, 502)},
+			map[string][]string{"duplicate": {"a copy of b: same extent and size in pixels as b"}}},
+		{"no CRS", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", noCRS, "e", utm(32632, 504), "f", utm(32632, 505)},
+			map[string][]string{"no_extent": {"d: the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs"}}},
+		{"another pixel size", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", coarse},
+			map[string][]string{"resolution": {"d: pixels of 300 m where 100 m is usual"}}},
+	} {
+		got := c.reported(ts.tilesIn(c, test.name, test.files...))
+		if fmt.Sprint(got) != fmt.Sprint(test.want) {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestReportWarnings: the report names the files that were read with a warning, and so does the list that it links to.
+func TestReportWarnings(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	var files []any
+	for x := range 30 {
+		files = append(files, fmt.Sprintf("%02d.tif", x), utmTIFF(32632, float64(500+x)*1000, 5200_000))
+		if x >= 5 {
+			files = append(files, fmt.Sprintf("%02d.tfw", x), []byte("100\n0\n0\n-100\n1\n2\n"))
+		}
+	}
+	dataset := ts.tilesIn(c, "stale", files...)
+	got := c.reported(dataset)
+	if len(got["warning"]) != 20 || len(got) != 1 || !strings.HasPrefix(got["warning"][0], "05.tif: its world file and its tags differ by") {
+		t.Errorf("%v", got)
+	}
+	finding := c.must(200, "GET", dataset+"/report", nil).json["findings"].([]any)[0].(map[string]any)
+	var all []string
+	for next := finding["all"].(string) + "?limit=10"; next != ""; {
+		a := c.must(200, "GET", next, nil)
+		for _, item := range a.items() {
+			all = append(all, item["path"].(string))
+		}
+		next, _, _ = strings.Cut(strings.TrimPrefix(a.header.Get("Link"), "<"), ">")
+	}
+	if len(all) != 25 || finding["total"] != 25.0 || !slices.IsSorted(all) || all[24] != "29.tif" {
+		t.Errorf("%v: %v", finding, all)
+	}
+	for _, code := range []string{"missing", "nothing"} {
+		c.refused(404, "not_found", "GET", dataset+"/findings/"+code, nil)
+	}
+}
+
+// TestAcceptedFindings: an accepted finding is no longer reported, a new one of the same kind is, and who accepted it and
+// why is kept and audited.
+func TestAcceptedFindings(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	tile := func(x float64) []byte { return utmTIFF(32632, x*1000, 5200_000) }
+	var files []any
+	for _, x := range []int{0, 1, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19} {
+		files = append(files, fmt.Sprintf("%02d.tif", x), tile(500+float64(x)))
+	}
+	dataset := ts.tilesIn(c, "tiles", append([]any{"old.tif", tile(0)[:60], "odd.tif", tile(0)[:60]}, files...)...)
+	report := func(status int, first, second string) {
+		t.Helper()
+		out := &lockedBuffer{}
+		err := run(context.Background(), []string{"report", "tiles"}, ts.env, nil, out, out)
+		if lines := strings.SplitN(out.String(), "\n", 3); status != map[bool]int{true: 3, false: 0}[errors.Is(err, errFindings)] || status == 0 && err != nil ||
+			lines[0] != first || !strings.HasPrefix(lines[1], second) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	const sum = "18 of 20 files placed; 2 damaged; 2 cells missing"
+	report(3, sum, "2 findings: dataset tiles, 20 files, analysed ")
+	accept := func(body map[string]any) answer {
+		t.Helper()
+		return c.must(201, "POST", dataset+"/accepted-findings", body)
+	}
+	a := accept(map[string]any{"code": "damaged", "path": "old.tif", "note": "kept for the lawyers"})
+	if a.text("path") != "old.tif" || a.text("note") != "kept for the lawyers" || a.text("accepted_by") != "ada" {
+		t.Errorf("%s", a.body)
+	}
+	accept(map[string]any{"code": "missing", "path": "EPSG:32632 503000 5200000", "note": "a lake"})
+	if got := c.reported(dataset); len(got["damaged"]) != 1 || !strings.HasPrefix(got["damaged"][0], "odd.tif") ||
+		fmt.Sprint(got["missing"]) != "[EPSG:32632 506000 5200000]" {
+		t.Errorf("%v", got)
+	}
+	if items := c.must(200, "GET", dataset+"/findings/damaged", nil).items(); len(items) != 1 || items[0]["path"] != "odd.tif" {
+		t.Errorf("%v", items)
+	}
+	c.refused(409, "already_accepted", "POST", dataset+"/accepted-findings", map[string]any{"code": "damaged", "path": "old.tif", "note": "again"})
+	accept(map[string]any{"code": "damaged", "path": "odd.tif", "note": "too"})
+	last := accept(map[string]any{"code": "missing", "note": "all lakes"}).number("id")
+	report(0, sum, "no findings: dataset tiles, 20 files")
+	if a := c.must(200, "GET", dataset+"/report", nil); fmt.Sprint(a.json["accepted"]) != "[map[code:damaged total:2] map[code:missing total:2]]" {
+		t.Errorf("%s", a.body)
+	}
+	if items := c.must(200, "GET", dataset+"/accepted-findings", nil).items(); len(items) != 4 || items[3]["path"] != nil || items[3]["code"] != "missing" {
+		t.Errorf("%v", items)
+	}
+	if err := os.WriteFile(filepath.Join(ts.datasets, "tiles", "new.tif"), tile(0)[:60], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.analyze(dataset, nil)
+	report(3, "18 of 21 files placed; 3 damaged; 2 cells missing", "1 findings")
+	c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
+	c.refused(404, "not_found", "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
+	if got := c.reported(dataset); fmt.Sprint(got["missing"]) != "[EPSG:32632 506000 5200000]" {
+		t.Errorf("%v", got)
+	}
+	for _, body := range []map[string]any{{"code": "damaged"}, {"code": "nothing", "note": "n"}, {"code": "damaged", "path": "none.tif", "note": "n"},
+		{"code": "damaged", "path": "", "note": "n"}} {
+		c.refused(422, "invalid", "POST", dataset+"/accepted-findings", body)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE target = 'dataset:tiles' AND actor = 'ada'
+		AND (action = 'finding.accept' AND after ->> 'note' <> '' OR action = 'finding.reopen' AND before ->> 'note' = 'all lakes')`); n != 5 {
+		t.Errorf("%d rows of the audit log", n)
+	}
+}
+
+// TestNeverAnalysed: of a dataset that was never analysed the report says so, and the command fails otherwise than with findings.
+func TestNeverAnalysed(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("new", nil))
+	out := &lockedBuffer{}
+	err := run(context.Background(), []string{"report", "new"}, ts.env, nil, out, out)
+	if err == nil || errors.Is(err, errFindings) || !strings.HasPrefix(out.String(), "never analysed\n") || strings.Contains(out.String(), "no findings") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if a := c.must(200, "GET", dataset+"/report", nil); a.text("summary") != "never analysed" || a.json["analyzed_at"] != nil {
+		t.Errorf("%s", a.body)
 	}
 }

@@ -269,6 +269,7 @@ func (s *server) readPage(r *http.Request, first []string) (limit int, after []s
 	cursor := query.Get("cursor")
 	query.Del("cursor")
 	query.Del("limit")
+	query.Del("total")
 	scope = r.URL.Path + "?" + query.Encode()
 	if cursor != "" {
 		after, err = s.keys.Load().verifyCursor(scope, cursor)
@@ -285,6 +286,18 @@ func (s *server) readPage(r *http.Request, first []string) (limit int, after []s
 // item.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
+	return writeCountedList(s, w, r, first, read, key, nil)
+}
+
+// listTotal is how many items a list has on all its pages together.
+type listTotal struct {
+	Total           int64 `json:"total"`
+	TotalIsEstimate bool  `json:"total_is_estimate"`
+}
+
+// writeCountedList is writeList, with what count returns if the client asks for total=1.
+func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
+	read func(after []string, limit int) ([]T, error), key func(T) []string, count func() (*listTotal, error)) error {
 	limit, after, scope, err := s.readPage(r, first)
 	if err != nil {
 		return err
@@ -296,7 +309,13 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	answer := struct {
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
+		*listTotal
 	}{Items: items}
+	if r.URL.Query().Get("total") == "1" && count != nil {
+		if answer.listTotal, err = count(); err != nil {
+			return err
+		}
+	}
 	if len(items) > limit {
 		answer.Items = items[:limit]
 		cursor, err := s.keys.Load().signCursor(scope, key(items[limit-1]))

@@ -116,7 +116,7 @@ func TestPeerSVG(t *testing.T) {
 			os.WriteFile(filepath.Join(dir, fmt.Sprint(dataset, ".png")), output, 0o644)
 		}
 		picture, err := png.Decode(bytes.NewReader(output))
-		if err != nil || picture.Bounds().Dx() != 800 {
+		if err != nil || picture.Bounds().Dx() != 1060 {
 			t.Fatal(err, picture.Bounds())
 		}
 		return picture

@@ -436,3 +436,23 @@ CREATE TABLE analysis_removals (
   missed_by   text   NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+-- Findings of a dataset's report that somebody has accepted. path is a file, or the name of a missing
+-- tile; null accepts every finding of the code.
+CREATE TABLE accepted_findings (
+  id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  dataset_id  bigint      NOT NULL REFERENCES datasets ON DELETE CASCADE,
+  code        text        COLLATE "C" NOT NULL,
+  path        text        COLLATE "C",
+  note        text        NOT NULL,
+  accepted_by text        NOT NULL,
+  accepted_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT accepted_findings_key UNIQUE NULLS NOT DISTINCT (dataset_id, code, path)
+);
+
+-- For lists of files by other orders than the path, and of those with warnings.
+CREATE INDEX elevation_dataset_file_meta_resolution_idx ON elevation_dataset_file_meta
+  (dataset_id, (-coalesce(resolution_m, 0)), path);
+CREATE INDEX elevation_dataset_file_meta_modified_idx ON elevation_dataset_file_meta
+  (dataset_id, ((-modified_ns)::double precision), path);
+CREATE INDEX elevation_dataset_file_meta_warnings_idx ON elevation_dataset_file_meta (dataset_id, path)
+  WHERE warnings <> '{}';

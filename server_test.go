@@ -183,27 +183,33 @@ func (m *matrix) target(rt route) (path string, body any) {
 		_, analysis, _ := strings.Cut(run, "/analyses/")
 		file := m.each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
 		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file)).Replace(path)
+	case strings.Contains(path, "{code}"):
+		path = strings.Replace(path, "{code}", "duplicate", 1)
+	case strings.Contains(path, "{accepted}"):
+		accepted := manager.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "missing", "note": "sea"})
+		path = strings.Replace(path, "{accepted}", fmt.Sprint(accepted.number("id")), 1)
 	}
 	message := author.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
 	path = strings.Replace(path, "{id}", fmt.Sprint(message), 1)
 	return path, map[string]any{
-		"POST /api/v1/auth/register":          map[string]string{"username": "new" + name, "password": testPassword},
-		"POST /api/v1/auth/login":             map[string]string{"username": "none", "password": testPassword},
-		"POST /api/v1/auth/password-reset":    map[string]string{"token": "x", "new_password": testPassword},
-		"POST /api/v1/system-messages":        map[string]string{"title": "t", "body": "b"},
-		"PATCH /api/v1/system-messages/{id}":  map[string]string{"title": "u"},
-		"POST /api/v1/inbox/read":             map[string]any{"ids": []int{message}},
-		"PATCH /api/v1/auth/me":               map[string]string{"display_name": "new"},
-		"PUT /api/v1/auth/password":           map[string]string{"current_password": testPassword, "new_password": testPassword},
-		"POST /api/v1/auth/tokens":            map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
-		"POST /api/v1/users":                  map[string]any{"username": "new" + name, "roles": []string{}},
-		"PATCH /api/v1/users/{id}":            map[string]string{"display_name": "new"},
-		"PUT /api/v1/users/{id}/roles":        map[string]any{"roles": []string{}},
-		"POST /api/v1/roles":                  map[string]any{"name": "new" + name, "permissions": []string{}},
-		"PATCH /api/v1/roles/{id}":            map[string]string{"description": "new"},
-		"POST /api/v1/datasets":               map[string]string{"name": "more" + name, "path": "more" + name},
-		"PATCH /api/v1/datasets/{id}":         map[string]string{"description": "d"},
-		"POST /api/v1/datasets/{id}/analyses": map[string]bool{"force": true},
+		"POST /api/v1/auth/register":                   map[string]string{"username": "new" + name, "password": testPassword},
+		"POST /api/v1/auth/login":                      map[string]string{"username": "none", "password": testPassword},
+		"POST /api/v1/auth/password-reset":             map[string]string{"token": "x", "new_password": testPassword},
+		"POST /api/v1/system-messages":                 map[string]string{"title": "t", "body": "b"},
+		"PATCH /api/v1/system-messages/{id}":           map[string]string{"title": "u"},
+		"POST /api/v1/inbox/read":                      map[string]any{"ids": []int{message}},
+		"PATCH /api/v1/auth/me":                        map[string]string{"display_name": "new"},
+		"PUT /api/v1/auth/password":                    map[string]string{"current_password": testPassword, "new_password": testPassword},
+		"POST /api/v1/auth/tokens":                     map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
+		"POST /api/v1/users":                           map[string]any{"username": "new" + name, "roles": []string{}},
+		"PATCH /api/v1/users/{id}":                     map[string]string{"display_name": "new"},
+		"PUT /api/v1/users/{id}/roles":                 map[string]any{"roles": []string{}},
+		"POST /api/v1/roles":                           map[string]any{"name": "new" + name, "permissions": []string{}},
+		"PATCH /api/v1/roles/{id}":                     map[string]string{"description": "new"},
+		"POST /api/v1/datasets":                        map[string]string{"name": "more" + name, "path": "more" + name},
+		"PATCH /api/v1/datasets/{id}":                  map[string]string{"description": "d"},
+		"POST /api/v1/datasets/{id}/analyses":          map[string]bool{"force": true},
+		"POST /api/v1/datasets/{id}/accepted-findings": map[string]string{"code": "missing", "note": "sea"},
 	}[rt.method+" "+rt.path]
 }
 

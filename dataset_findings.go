@@ -1,0 +1,214 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// findingKind is a code of findings and its meaning.
+type findingKind struct{ code, detail string }
+
+// findingMissing is the code of missing tiles. Findings of all other codes are files.
+const findingMissing = "missing"
+
+// findingKinds returns the kinds of findings, the worst first.
+func findingKinds() []findingKind {
+	return []findingKind{
+		{"damaged", "files are damaged"},
+		{"unreadable", "files that should be rasters cannot be read as such"},
+		{"no_extent", "files have no position, or an unknown CRS"},
+		{findingMissing, "tiles are missing inside the area that the others cover"},
+		{"name", "file names contradict what is in the files"},
+		{"crs", "files have another CRS than most"},
+		{"vertical_crs", "files have another vertical system than most"},
+		{"resolution", "files have another pixel size than most of their CRS"},
+		{"sample_type", "files have another data type than most"},
+		{"nodata", "files have another nodata value than most"},
+		{"overlap", "tiles cover the same cell of their grid"},
+		{"duplicate", "files have the same extent and size in pixels as another"},
+		{"seam", "tiles lie off the grid by a part of a pixel"},
+		{"warning", "files were read with a warning"},
+	}
+}
+
+// hasCode returns whether a kind has that code.
+func hasCode(code string) func(findingKind) bool {
+	return func(kind findingKind) bool { return kind.code == code }
+}
+
+// acceptedFinding is a finding that somebody has accepted: it is no longer reported.
+type acceptedFinding struct {
+	ID         int64     `json:"id"`
+	Code       string    `json:"code"`
+	Path       *string   `json:"path"` // a file, or the name of a missing tile; null: all of that code
+	Note       string    `json:"note"`
+	AcceptedBy string    `json:"accepted_by"`
+	AcceptedAt time.Time `json:"accepted_at"`
+}
+
+// acceptedColumns are the columns of an accepted finding.
+const acceptedColumns = `id, code, path, note, accepted_by, accepted_at`
+
+// listFindings answers GET /api/v1/datasets/{id}/findings/{code}: the files with that fault, by
+// path, less the accepted ones. Missing tiles are in the gaps.
+func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
+	code := r.PathValue("code")
+	if code == findingMissing || !slices.ContainsFunc(findingKinds(), hasCode(code)) {
+		return errNotFound
+	}
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
+		_, files, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) ([]findingFile, error) {
+			return d.findings(ctx, q, code, after[0], limit)
+		})
+		return files, err
+	}, func(f findingFile) []string { return []string{f.Path} })
+}
+
+// findings returns up to limit files with a fault after a path, less the accepted ones.
+func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
+	files []findingFile, err error) {
+	var grids []tileGrid
+	if code == "overlap" || code == "seam" {
+		if grids, err = d.grids(ctx, q); err != nil {
+			return nil, err
+		}
+	}
+	for name, args := range d.findingQueries(grids) {
+		if !slices.Contains(codesOfQuery(name), code) {
+			continue
+		}
+		args["code"], args["after"], args["limit"] = code, after, limit
+		found, err := collect[findingFile](ctx, q, "list "+name, reportQuery("page", name), args)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	slices.SortFunc(files, func(a, b findingFile) int { return cmp.Compare(a.Path, b.Path) })
+	return files[:min(limit, len(files))], nil
+}
+
+// codesOfQuery returns the codes of the findings of a query of the report.
+func codesOfQuery(name string) []string {
+	return map[string][]string{
+		"unread": {"damaged", "unreadable", "no_extent"}, "warnings": {"warning"}, "duplicates": {"duplicate"},
+		"odd":   {"crs", "vertical_crs", "resolution", "sample_type", "nodata"},
+		"names": {"name"}, "overlaps": {"overlap"}, "seams": {"seam"},
+	}[name]
+}
+
+// listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.
+func (s *server) listAccepted(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT ` + acceptedColumns + `
+		FROM accepted_findings
+		WHERE dataset_id = $1 AND id > $2::text::bigint
+		ORDER BY id
+		LIMIT $3`
+	d, err := s.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	return writeList(s, w, r, []string{"0"}, func(after []string, limit int) ([]acceptedFinding, error) {
+		return collect[acceptedFinding](r.Context(), s.db, "list accepted findings", query, d.ID, after[0], limit)
+	}, func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} })
+}
+
+// acceptFinding answers POST /api/v1/datasets/{id}/accepted-findings. Without a path it accepts
+// every finding of the code, also those to come.
+func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
+	const (
+		isFile = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2)`
+		query  = `
+		INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by)
+		VALUES ($1, $2, $3, $4, $5)
+		RETURNING ` + acceptedColumns
+	)
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Code string  `json:"code"`
+		Path *string `json:"path"`
+		Note string  `json:"note"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	var v invalid
+	v.check(slices.ContainsFunc(findingKinds(), hasCode(in.Code)), "code", "unknown", "must be the code of a finding")
+	v.check(in.Path == nil || *in.Path != "" && !strings.ContainsRune(*in.Path, 0), "path", "malformed",
+		"must be the path of a file or the name of a missing tile; leave it out to accept all findings of the code")
+	v.check(isText(in.Note, 1000), "note", "malformed", "must say why, in text of 1 to 1,000 characters")
+	if err := v.err(); err != nil {
+		return err
+	}
+	var accepted acceptedFinding
+	ctx, by := r.Context(), actorOf(r)
+	err = inTransaction(ctx, s.db, func(tx pgx.Tx) error {
+		d, err := lockDataset(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		known := in.Path == nil || in.Code == findingMissing
+		if !known {
+			if err := tx.QueryRow(ctx, isFile, id, *in.Path).Scan(&known); err != nil {
+				return err
+			}
+		}
+		v.check(known, "path", "not_found", "the dataset has no such file")
+		if err := v.err(); err != nil {
+			return err
+		}
+		accepted, err = collectOne[acceptedFinding](ctx, tx, errNotFound, "accept a finding", query,
+			id, in.Code, in.Path, in.Note, by.name)
+		if isUniqueViolation(err, "accepted_findings_key") {
+			return newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "finding.accept", d.target(), nil, accepted)
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusCreated, accepted)
+}
+
+// reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}: what was
+// accepted is reported again.
+func (s *server) reopenFinding(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		DELETE FROM accepted_findings
+		WHERE dataset_id = $1 AND id = $2
+		RETURNING ` + acceptedColumns
+	datasetID, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	id, err := pathID(r, "accepted")
+	if err != nil {
+		return err
+	}
+	ctx := r.Context()
+	return writeDone(w, inTransaction(ctx, s.db, func(tx pgx.Tx) error {
+		d, err := lockDataset(ctx, tx, datasetID)
+		if err != nil {
+			return err
+		}
+		was, err := collectOne[acceptedFinding](ctx, tx, errNotFound, "reopen a finding", query, datasetID, id)
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, actorOf(r), "finding.reopen", d.target(), was, nil)
+	}))
+}
