@@ -44,7 +44,7 @@ func (p pace) limit() time.Duration {
 }
 
 // maxInLine is how many requests may have a place of one caller or wait for one.
-const maxInLine = 1000
+const maxInLine = 4000
 
 // maxWait is the longest time that a client may ask to wait for a change.
 const maxWait = time.Minute
