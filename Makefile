@@ -28,7 +28,7 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 	@command -v lintian >/dev/null || tools/install lintian
 	@command -v npx >/dev/null || tools/install npm
 	@command -v systemd-analyze >/dev/null || tools/install systemd
-	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 15m .
+	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 25m .
 
 test-corpus: postgres ## compare the elevation files in CAIRN_CORPUS/files with what GDAL says about them in CAIRN_CORPUS/oracle.jsonl
 	$(GO) test -v -tags peers -run '^TestCorpus$$' -count 1 .

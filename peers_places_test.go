@@ -122,7 +122,7 @@ func judgeFiles(t *testing.T, areas map[int]crsArea, files []ElevationDatasetFil
 		codes = append(codes, code)
 	}
 	onTwoCores(codes, func(code int) {
-		var poles, places, coordinates [][2]float64
+		var poles, coordinates [][2]float64
 		if cylinderTurn(code) == 0 {
 			poles = cs2cs(4326, code, [][2]float64{{0, -90}, {0, 90}}, true, areas[code].swapped)
 		}
@@ -134,7 +134,6 @@ func judgeFiles(t *testing.T, areas map[int]crsArea, files []ElevationDatasetFil
 					f.poleInside[i] = min(col, row, 100-col, 50-row) > 1e-3
 				}
 			}
-			places = append(places, f.places()...)
 			for _, p := range f.places() {
 				x, y := applyTransform([6]float64(f.Transform), p[0], p[1])
 				coordinates = append(coordinates, [2]float64{x, y})
