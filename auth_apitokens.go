@@ -58,8 +58,12 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if in.ExpiresAt != nil {
 		expires = *in.ExpiresAt
 	}
+	known, err := knownPermissions(r.Context(), s.db)
+	if err != nil {
+		return err
+	}
 	var v invalid
-	checkAPIToken(&v, in.Name, in.Permissions, now, expires)
+	checkAPIToken(&v, known, in.Name, in.Permissions, now, expires)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -68,7 +72,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	var created apiToken
 	var secret string
-	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+	err = s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
@@ -105,13 +109,13 @@ func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// checkAPIToken notes what is wrong with a new API token.
-func checkAPIToken(v *invalid, name string, granted []string, now, expires time.Time) {
+// checkAPIToken notes what is wrong with a new API token. known is from knownPermissions.
+func checkAPIToken(v *invalid, known []string, name string, granted []string, now, expires time.Time) {
 	v.check(isLine(name, 1, 100), "name", "malformed", "must be one line of 1 to 100 characters")
 	v.check(len(granted) > 0, "permissions", "missing", "must name what the token may do")
 	for _, permission := range granted {
-		known := slices.Contains(permissions(), permission)
-		v.check(known, "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+		v.check(slices.Contains(known, permission),
+			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
 	}
 	inRange := expires.After(now) && !expires.After(now.Add(maxTokenTTL))
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")

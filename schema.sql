@@ -408,3 +408,16 @@ CREATE TABLE analysis_changes (
   removed     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
+-- migration 2: what 0.3.0 adds
+
+-- Permissions that the team declares for the programs behind its proxy. Roles and API tokens hold
+-- them by name, as they hold the built-in ones. The role "admin" holds all of them.
+CREATE TABLE declared_permissions (
+  name       text        COLLATE "C" PRIMARY KEY,
+  meaning    text        NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT declared_permissions_name_check CHECK (name ~ '^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$')
+);
+CREATE TRIGGER declared_permissions_version AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON declared_permissions
+  FOR EACH STATEMENT EXECUTE FUNCTION renew_access_version();

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const permissionsPath = "/api/v1/permissions"
+
+// TestRoleNameGrantsNothing: somebody who may only manage users gives themself a role that a program behind the proxy
+// goes by. The proxy asks by permission, and only its holders pass.
+func TestRoleNameGrantsNothing(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "wiki-admin", "permissions": []string{}})
+	mallory := ts.signIn("mallory", userManage)
+	self := "/api/v1/users/" + mallory.must(200, "GET", mePath, nil).text("id")
+	mallory.must(200, "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "wiki-admin"}})
+	mallory.refused(400, "unknown_parameter", "GET", verifyPath+"?role=wiki-admin", nil)
+	if a := mallory.must(204, "GET", verifyPath, nil); a.header.Get("X-Cairn-Roles") != "" {
+		t.Errorf("X-Cairn-Roles is %q", a.header.Get("X-Cairn-Roles"))
+	}
+	root.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
+	role := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit"}})
+	a := mallory.refused(403, "grant_exceeds_own", "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "editor"}})
+	if a.text("permission") != "wiki.edit" {
+		t.Errorf("%s", a.body)
+	}
+	mallory.refused(403, "permission_missing", "GET", verifyPath+"?permission=wiki.edit", nil)
+	root.must(204, "GET", verifyPath+"?permission=wiki.edit", nil)
+	root.must(200, "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "editor"}})
+	mallory, _ = mallory.login("mallory", testPassword)
+	a = mallory.must(204, "GET", verifyPath+"?permission=wiki.edit", nil)
+	if got := a.header.Get("X-Cairn-Permissions"); got != "user.manage,inbox.read,wiki.edit" {
+		t.Errorf("X-Cairn-Permissions is %q", got)
+	}
+	if got := a.header.Get("X-Cairn-User-Id"); got != strings.TrimPrefix(self, "/api/v1/users/") {
+		t.Errorf("X-Cairn-User-Id is %q", got)
+	}
+	root.must(200, "PATCH", fmt.Sprint("/api/v1/roles/", role.number("id")), map[string]any{"permissions": []string{}})
+	mallory.refused(403, "permission_missing", "GET", verifyPath+"?permission=wiki.edit", nil)
+}
+
+// TestTokenDoesOnlyWhatItNames: an administrator's API token for the metrics passes no check for anything else, and
+// does not touch the inbox.
+func TestTokenDoesOnlyWhatItNames(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	script := ts.addToken("root", "monitor", metricsRead)
+	id := root.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
+	script.refused(403, "permission_required", "GET", verifyPath, nil)
+	script.refused(403, "token_scope", "GET", verifyPath+"?permission=user.manage", nil)
+	a := script.must(204, "GET", verifyPath+"?permission=metrics.read", nil)
+	if got := a.header.Get("X-Cairn-Permissions"); got != metricsRead {
+		t.Errorf("X-Cairn-Permissions is %q", got)
+	}
+	script.refused(403, "token_scope", "GET", "/api/v1/inbox", nil)
+	script.refused(403, "token_scope", "GET", "/api/v1/inbox/unread-count", nil)
+	script.refused(403, "token_scope", "POST", "/api/v1/inbox/read", map[string]any{"ids": []int{id}})
+	script.refused(403, "token_scope", "POST", "/api/v1/inbox/read-all", nil)
+	script.refused(403, "token_scope", "POST", fmt.Sprintf("/api/v1/inbox/%d/read", id), nil)
+	if n := root.must(200, "GET", "/api/v1/inbox/unread-count", nil).number("unread"); n != 1 {
+		t.Errorf("%d unread", n)
+	}
+	reader := ts.addToken("root", "reader", "inbox.read")
+	reader.must(200, "GET", "/api/v1/inbox", nil)
+	ts.signIn("nobody").must(200, "GET", "/api/v1/inbox", nil) // everyone reads their own, without a role for it
+}
+
+// TestDeclaredPermissions: permissions are declared, changed and removed under the subset rule, with rows in the audit
+// log. What is removed comes back to nobody, and every instance knows in the next request.
+func TestDeclaredPermissions(t *testing.T) {
+	t.Parallel()
+	ts, two := startTwoServers(t)
+	root, keeper := ts.signIn("root", "all"), ts.signIn("keeper", roleManage, datasetRead)
+	for _, name := range []string{"wiki", "Wiki.edit", "wiki..edit", ".edit", "wiki.", "a,b.c", "é.edit", "wiki.edit\n", "",
+		"user.x", "role.x", "admin.x", "dataset.x", "audit.x", "metrics.x", "inbox.x", "cairn.x", "w." + strings.Repeat("x", 62)} {
+		root.refused(422, "invalid", "POST", permissionsPath, map[string]any{"name": name, "meaning": "Something."})
+	}
+	for _, meaning := range []string{"", "two\nlines", strings.Repeat("x", 201)} {
+		root.refused(422, "invalid", "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": meaning})
+	}
+	// Rows that were left by hand give nothing when the permission is declared.
+	ts.exec(`INSERT INTO role_permissions SELECT id, 'wiki.edit' FROM roles WHERE name = 'only-keeper'`)
+	ts.exec(`INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at) SELECT id, 'old', convert_to(username, 'UTF8'), '{role.manage,wiki.edit}', now() + interval '1 day' FROM users`)
+	keeper.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
+	keeper.refused(409, "name_taken", "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Something."})
+	path := permissionsPath + "/wiki.edit"
+	verify := verifyPath + "?permission=wiki.edit"
+	keeper.refused(403, "permission_missing", "GET", verify, nil)
+	keeper.refused(403, "grant_exceeds_own", "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit"}})
+	keeper.must(200, "PATCH", path, map[string]any{"meaning": "Edit pages."})
+	keeper.refused(422, "invalid", "PATCH", path, map[string]any{})
+	keeper.refused(400, "unknown_field", "PATCH", path, map[string]any{"name": "wiki.read", "meaning": "Something."})
+	root.refused(409, "permission_built_in", "DELETE", permissionsPath+"/user.manage", nil)
+	root.refused(409, "permission_built_in", "PATCH", permissionsPath+"/user.manage", map[string]any{"meaning": "Nothing."})
+	for _, name := range []string{"wiki.read", "wiki", "%00", "a.%00"} {
+		root.refused(404, "not_found", "DELETE", permissionsPath+"/"+name, nil)
+	}
+	// An administrator holds it in the next request, also at the other instance.
+	at2 := root
+	at2.url = two.url
+	at2.must(204, "GET", verify, nil)
+	if role := root.must(200, "GET", "/api/v1/roles/1", nil); !strings.Contains(string(role.body), "wiki.edit") {
+		t.Errorf("%s", role.body)
+	}
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit", datasetManage}})
+	editor := ts.signIn("ada", "wiki.edit")
+	script := ts.addToken("ada", "script", "wiki.edit", datasetRead)
+	script.must(204, "GET", verify, nil)
+	keeper.refused(403, "grant_exceeds_own", "PATCH", path, map[string]any{"meaning": "Nothing."})
+	keeper.refused(403, "grant_exceeds_own", "DELETE", path+"?force", nil)
+	root.refused(409, "permission_in_use", "DELETE", path, nil)
+	root.refused(409, "permission_in_use", "DELETE", path+"?force=false", nil)
+	root.refused(422, "invalid", "DELETE", path+"?force=maybe", nil)
+	root.must(204, "DELETE", path+"?force", nil)
+	for _, c := range []client{at2, editor, script} {
+		if a := c.do("GET", verify, nil); a.status != 403 {
+			t.Errorf("%d after the removal", a.status)
+		}
+	}
+	root.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
+	root.must(204, "GET", verify, nil)
+	editor.refused(403, "permission_missing", "GET", verify, nil)
+	script.refused(403, "permission_missing", "GET", verify, nil)
+	if said, err := ts.command("role", "create", "writer", "--permissions", "wiki.edit"); err != nil || !strings.Contains(said, "wiki.edit") {
+		t.Errorf("%s %v", said, err)
+	}
+	if said, err := ts.command("token", "create", "robot", "wiki", "--permissions", "wiki.edit"); err != nil {
+		t.Errorf("%s %v", said, err)
+	}
+	for action, want := range map[string]int{"permission.create": 2, "permission.update": 1, "permission.delete": 1} {
+		if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = $1 AND target = 'permission:wiki.edit'`, action); n != want {
+			t.Errorf("%d rows for %s", n, action)
+		}
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'permission.delete' AND before @> '{"roles": ["editor", "only-ada"], "api_tokens": 1}'`); n != 1 {
+		t.Error("the removal does not say from whom")
+	}
+	ts.exec(`INSERT INTO declared_permissions SELECT 'p.' || n, 'One of many.' FROM generate_series(2, 100) n`)
+	root.refused(409, "too_many_permissions", "POST", permissionsPath, map[string]any{"name": "one.more", "meaning": "Something."})
+}
