@@ -70,6 +70,31 @@ func TestTokenDoesOnlyWhatItNames(t *testing.T) {
 	ts.signIn("nobody").must(200, "GET", "/api/v1/inbox", nil) // everyone reads their own, without a role for it
 }
 
+// TestNoSideDoorToOneself: neither a session without the current password nor an API token changes its owner's
+// address or password under /users. Others may, and so may the command line.
+func TestNoSideDoorToOneself(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root, other := ts.signIn("root", "all"), ts.signIn("other", "all")
+	self := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
+	script := ts.addToken("root", "script", permissions()...)
+	for _, c := range []client{root, script} {
+		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": "thief@example.org"})
+		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": ""})
+		c.refused(403, "use_own_route", "POST", self+"/password-reset", nil)
+		c.must(200, "PATCH", self, map[string]any{"display_name": "Root"})
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM users WHERE email IS NOT NULL`) + ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")); n > 0 {
+		t.Errorf("%d addresses and password tokens", n)
+	}
+	root.must(200, "PATCH", mePath, map[string]any{"email": "root@example.org", "current_password": testPassword})
+	other.must(200, "PATCH", self, map[string]any{"email": "root@example.net"})
+	other.must(201, "POST", self+"/password-reset", nil)
+	if _, err := ts.command("user", "reset-password", "root"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDeclaredPermissions: permissions are declared, changed and removed under the subset rule, with rows in the audit
 // log. What is removed comes back to nobody, and every instance knows in the next request.
 func TestDeclaredPermissions(t *testing.T) {

@@ -138,6 +138,11 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeUser(w, u, err)
 }
 
+// errUseOwnRoute is the 403 of a change to oneself under /users that the own route guards by the
+// current password.
+var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
+	"Change your own e-mail address by PATCH /api/v1/auth/me and your own password by PUT /api/v1/auth/password.")
+
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 	var c userChange
@@ -148,6 +153,9 @@ func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		if c.Email != nil && target.ID == *by.id {
+			return errUseOwnRoute
+		}
 		return changeUser(ctx, tx, by, target, c)
 	})
 }
@@ -191,6 +199,9 @@ func (s *server) deleteUser(w http.ResponseWriter, r *http.Request) error {
 func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) error {
 	var token passwordToken
 	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
+		if target.ID == *by.id {
+			return errUseOwnRoute
+		}
 		token, err = startPasswordReset(ctx, tx, by, target)
 		return err
 	})
