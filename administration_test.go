@@ -256,6 +256,22 @@ func (w *gainWalk) takeOver(a *agent, token string) answer {
 	return got
 }
 
+// checkPromoted: who may do more after a step has no session and no password token from before it.
+func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel) {
+	w.t.Helper()
+	for id, can := range after.held {
+		for permission := range can {
+			isNew := slices.Contains(w.declarable, permission) && !slices.Contains(before.declared, permission)
+			if before.held[id] == nil || before.held[id][permission] || isNew && after.admins[id] && before.admins[id] {
+				continue
+			}
+			if n := w.queryInt(`SELECT (SELECT count(*) FROM sessions WHERE user_id = $1 AND ended_at IS NULL) + (SELECT count(*) FROM password_tokens WHERE user_id = $1)`, id); n > 0 {
+				w.t.Fatalf("step %d: %d sessions and password tokens of %s outlive the gain of %s by %s", step, n, id, permission, did)
+			}
+		}
+	}
+}
+
 // TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change users,
 // roles and declared permissions. No step may let its agent do, directly or through an account under its control,
 // anything that the agent could not do before. Two things are no gain: an administrator holds what is declared anew, and
@@ -296,6 +312,7 @@ func TestNobodyGains(t *testing.T) {
 		}
 		outcomes[fmt.Sprint(got.status)]++
 		modelAfter := w.model()
+		w.checkPromoted(step, did, modelBefore, modelAfter)
 		after, _ := a.reach(w, modelAfter)
 		for permission := range after {
 			isNew := isAdmin && strings.HasPrefix(did, "POST "+permissionsPath) && strings.Contains(did, permission)

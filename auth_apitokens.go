@@ -30,6 +30,10 @@ const (
 	maxTokenTTL     = 366 * 24 * time.Hour
 )
 
+// maxTokens is how many API tokens a user may have, so that all of them can be ended within the
+// time limit of a request.
+const maxTokens = 100
+
 // listOwnTokens answers GET /api/v1/auth/tokens.
 func (s *server) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	return s.writeAPITokens(w, r, principalOf(r).User.ID)
@@ -121,14 +125,28 @@ func checkAPIToken(v *invalid, known []string, name string, granted []string, no
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// createAPIToken creates an API token and returns it with its secret. If the owner has a token of
-// that name, the error is a problem 409.
+// createAPIToken creates an API token and returns it with its secret. It deletes the owner's
+// expired ones first. If the owner has a token of that name, or maxTokens, the error is a problem
+// 409. The caller holds lockAccess.
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string,
 	expires time.Time) (t apiToken, secret string, err error) {
 	const query = `
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + apiTokenColumns
+	const clear = `DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now()`
+	const count = `SELECT count(*) FROM api_tokens WHERE user_id = $1`
+	if _, err := execute(ctx, tx, "clear expired API tokens", clear, owner.ID); err != nil {
+		return t, "", err
+	}
+	var has int
+	if err := tx.QueryRow(ctx, count, owner.ID).Scan(&has); err != nil {
+		return t, "", fmt.Errorf("count API tokens: %w", err)
+	}
+	if has >= maxTokens {
+		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
+			"A user can have at most a hundred API tokens. End one that is not needed.")
+	}
 	granted = slices.Compact(slices.Sorted(slices.Values(granted)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,

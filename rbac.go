@@ -172,6 +172,28 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(declared, known, grants), v.err()
 }
 
+// gainers returns the holders of a role to whom these permissions would give something.
+func gainers(ctx context.Context, tx pgx.Tx, roleID int64, given []string) (ids []string, err error) {
+	const query = `
+		SELECT coalesce(array_agg(h.user_id::text), '{}')
+		FROM user_roles h
+		WHERE h.role_id = $1
+			AND NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
+			AND EXISTS (
+				SELECT unnest($2::text[])
+				EXCEPT
+				SELECT rp.permission
+				FROM user_roles ur
+				JOIN role_permissions rp ON rp.role_id = ur.role_id
+				WHERE ur.user_id = h.user_id
+			)`
+	given = slices.DeleteFunc(slices.Clone(given), func(p string) bool { return p == inboxRead }) // everybody has it
+	if err := tx.QueryRow(ctx, query, roleID, given).Scan(&ids); err != nil {
+		return nil, fmt.Errorf("list gainers: %w", err)
+	}
+	return ids, nil
+}
+
 // checkTarget returns the user with that id if the actor may act on this user: the subset rule
 // holds for all that the target holds, whatever the target's status. The caller holds lockAccess.
 func checkTarget(ctx context.Context, tx pgx.Tx, by actor, id string) (user, error) {

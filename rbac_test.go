@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -92,6 +93,124 @@ func TestNoSideDoorToOneself(t *testing.T) {
 	other.must(201, "POST", self+"/password-reset", nil)
 	if _, err := ts.command("user", "reset-password", "root"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPromotionEndsSessions: somebody has reset a member's password and signed in. When the member gets more
+// permissions, in any of three ways, that session ends, and so does a password token. Who gains nothing stays signed in.
+func TestPromotionEndsSessions(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	keeper := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "keeper", "permissions": []string{datasetManage}})
+	keeperPath := fmt.Sprint("/api/v1/roles/", keeper.number("id"))
+	ada := ts.signIn("ada", datasetRead)
+	self := "/api/v1/users/" + ada.must(200, "GET", mePath, nil).text("id")
+	again := func() {
+		t.Helper()
+		ada.refused(401, "invalid_token", "GET", mePath, nil)
+		if n := ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")); n > 0 {
+			t.Errorf("%d password tokens", n)
+		}
+		ada, _ = ts.client().login("ada", testPassword)
+		root.must(201, "POST", self+"/password-reset", nil)
+	}
+	give := func(roles ...string) { root.must(200, "PUT", self+"/roles", map[string]any{"roles": roles}) }
+	root.must(201, "POST", self+"/password-reset", nil)
+	give("only-ada", "keeper")
+	again()
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{datasetManage, datasetAnalyze}})
+	again()
+	if _, err := ts.command("user", "set-roles", "ada", "only-ada,keeper,admin"); err != nil {
+		t.Error(err)
+	}
+	again()
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{auditRead}}) // an administrator has that
+	ada.must(200, "GET", mePath, nil)
+	give("only-ada", "keeper")
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{auditRead, datasetRead}}) // as only-ada has
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{auditRead}})
+	ada.must(200, "GET", mePath, nil)
+	root.must(201, "POST", self+"/password-reset", nil)
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "chief", "permissions": []string{auditRead, metricsRead}})
+	root.must(204, "DELETE", keeperPath+"?reassign=chief", nil)
+	again()
+	give("only-ada")
+	ada.must(200, "GET", mePath, nil)
+	root.must(200, "GET", mePath, nil)
+}
+
+// TestManySessionsAndTokens: a user has at most 100 live sessions and 100 API tokens, so that all of them can be ended
+// within the time limit. The oldest session ends at a login, and is audited.
+func TestManySessionsAndTokens(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ada := ts.signIn("ada", datasetRead)
+	id := ada.must(200, "GET", mePath, nil).text("id")
+	ts.exec(`UPDATE sessions SET created_at = now() - interval '1 day'`)
+	ts.exec(`
+		INSERT INTO sessions (id, user_id, created_at, idle_expires_at, expires_at)
+		SELECT gen_random_uuid(), $1, now() - n * interval '1 ms', CASE WHEN n > 10 THEN now() + interval '1 day' ELSE now() END, now() + interval '1 day'
+		FROM generate_series(1, 109) n`, id)
+	live := `SELECT count(*) FROM sessions WHERE ended_at IS NULL AND idle_expires_at > now()`
+	if n := ts.queryInt(live); n != 100 {
+		t.Fatalf("%d sessions", n)
+	}
+	again, _ := ts.client().login("ada", testPassword)
+	ada.refused(401, "invalid_token", "GET", mePath, nil) // the oldest
+	again.must(200, "GET", mePath, nil)
+	if n := ts.queryInt(live); n != 100 {
+		t.Errorf("%d live sessions", n)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`); n != 100 {
+		t.Errorf("%d sessions that have not ended", n)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.end' AND target = 'user:ada'`); n != 11 {
+		t.Errorf("%d sessions ended in the audit log", n)
+	}
+	ts.exec(`
+		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
+		SELECT $1, n::text, n::text::bytea, '{dataset.read}', now() + interval '1 day'
+		FROM generate_series(1, 100) n`, id)
+	body := map[string]any{"name": "more", "permissions": []string{datasetRead}, "current_password": testPassword}
+	again.refused(409, "too_many_tokens", "POST", tokensPath, body)
+	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = '7'`)
+	again.must(201, "POST", tokensPath, body)
+}
+
+// TestLoginInFlightEnds: a login that has checked the password, but has not opened its session, when an administrator
+// ends the user's sessions, opens none.
+func TestLoginInFlightEnds(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ctx, id := context.Background(), ts.addUser("ada", datasetRead)
+	found := must(findCredentials(ctx, ts.db, "ada"))
+	root.must(204, "DELETE", "/api/v1/users/"+id+"/sessions", nil)
+	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", ts.cfg); err != errToken {
+		t.Errorf("the login opened a session: %v", err)
+	}
+	// A login whose transaction is open is waited for, and its session ends too.
+	found = must(findCredentials(ctx, ts.db, "ada"))
+	tx := must(ts.db.Begin(ctx))
+	defer tx.Rollback(ctx)
+	must(tx.Exec(ctx, `UPDATE users SET last_login_at = now() WHERE id = $1`, id))
+	must(tx.Exec(ctx, `INSERT INTO sessions (id, user_id, idle_expires_at, expires_at) VALUES ($1, $2, now() + interval '1 hour', now() + interval '1 hour')`, [16]byte{1}, id))
+	ended := make(chan answer)
+	go func() { ended <- root.do("DELETE", "/api/v1/users/"+id+"/sessions", nil) }()
+	for waiting := 0; waiting == 0; {
+		waiting = ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+		select {
+		case a := <-ended:
+			t.Fatalf("%d before the login was done", a.status)
+		default:
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-ended; a.status != 204 || ts.queryInt(`SELECT count(*) FROM sessions WHERE user_id = $1 AND ended_at IS NULL`, id) != 0 {
+		t.Errorf("%d %s", a.status, a.body)
 	}
 }
 

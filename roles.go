@@ -242,7 +242,14 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return role{}, takenError("change role", err)
 	}
 	if c.Permissions != nil {
+		promoted, err := gainers(ctx, tx, before.ID, c.Permissions)
+		if err != nil {
+			return role{}, err
+		}
 		if err := replacePermissions(ctx, tx, before.ID, c.Permissions); err != nil {
+			return role{}, err
+		}
+		if err := endUserSessions(ctx, tx, by, promoted, ""); err != nil {
 			return role{}, err
 		}
 		if _, err := execute(ctx, tx, "void password tokens of a role", void, before.ID); err != nil {
@@ -296,7 +303,8 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
 }
 
-// reassignRole gives the holders of a role another one, and voids their password tokens.
+// reassignRole gives the holders of a role another one, voids their password tokens, and ends the
+// sessions of those who gain by it.
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
 		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id),
@@ -315,6 +323,12 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
 	}
-	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
-	return next, err
+	promoted, err := gainers(ctx, tx, old.ID, next.Permissions)
+	if err != nil {
+		return role{}, err
+	}
+	if _, err := execute(ctx, tx, "reassign role", move, old.ID, next.ID); err != nil {
+		return role{}, err
+	}
+	return next, endUserSessions(ctx, tx, by, promoted, "")
 }

@@ -421,3 +421,6 @@ CREATE TABLE declared_permissions (
 );
 CREATE TRIGGER declared_permissions_version AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON declared_permissions
   FOR EACH STATEMENT EXECUTE FUNCTION renew_access_version();
+
+-- The sessions of a user that have not ended, which are few: see maxSessions.
+CREATE INDEX sessions_live_idx ON sessions (user_id, created_at, id) WHERE ended_at IS NULL;

@@ -540,8 +540,10 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles replaces a user's roles and voids the user's password token. The actor must hold the
-// permissions of the new roles. The caller holds lockAccess and has checked the target.
+// replaceRoles replaces a user's roles and voids the user's password token. If the user gains a
+// permission, the user's sessions end: somebody who had reset the password may hold one. The actor
+// must hold the permissions of the new roles. The caller holds lockAccess and has checked the
+// target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const takeAway = `
 		WITH taken AS (DELETE FROM user_roles WHERE user_id = $1),
@@ -549,8 +551,22 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 		UPDATE users
 		SET updated_at = now()
 		WHERE id = $1`
-	if err := by.coversRoles(ctx, tx, names); err != nil {
+	held, err := rolePermissions(ctx, tx, target.Roles)
+	if err != nil {
 		return err
+	}
+	given, err := rolePermissions(ctx, tx, names)
+	if err != nil {
+		return err
+	}
+	if err := by.covers(given); err != nil {
+		return err
+	}
+	gains := func(p string) bool { return p != inboxRead && !slices.Contains(held, p) } // everybody has that one
+	if slices.ContainsFunc(given, gains) {
+		if err := endUserSessions(ctx, tx, by, []string{target.ID}, ""); err != nil {
+			return err
+		}
 	}
 	if _, err := execute(ctx, tx, "take roles away", takeAway, target.ID); err != nil {
 		return err
@@ -567,7 +583,7 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 
 // endSessionsOfUser ends all sessions of a user. The caller has checked the target.
 func endSessionsOfUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	return endUserSessions(ctx, tx, by, target.ID, "")
+	return endUserSessions(ctx, tx, by, []string{target.ID}, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
