@@ -8,8 +8,8 @@ CREATE EXTENSION IF NOT EXISTS pg_trgm;    -- for parts of names
 CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
--- credential_version rises with every change of password or status: a login that began before such
--- a change cannot open a session after it.
+-- credential_version rises with every change of password or status, and when sessions are ended for
+-- the user: a login that began before such a change cannot open a session after it.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -56,7 +56,7 @@ END $$;
 CREATE TRIGGER users_retire BEFORE INSERT OR DELETE OR UPDATE OF username ON users
   FOR EACH ROW EXECUTE FUNCTION retire_username();
 
--- Roles are rows; the meaning of a permission is in the code. The role "admin" has no rows in
+-- Roles are rows; the meaning of a built-in permission is in the code. The role "admin" has no rows in
 -- role_permissions: it holds every permission, also those added later.
 CREATE TABLE roles (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -77,9 +77,9 @@ CREATE TABLE user_roles (
 );
 CREATE INDEX user_roles_role_id_idx ON user_roles (role_id);
 
--- One row. Each change of a role, its permissions or its holders gives it a new version. Instances
--- keep users and their permissions in memory. Such an entry is valid while this version and
--- users.version are unchanged; each request reads both.
+-- One row. Each change of a role, its permissions or its holders, and of the declared permissions
+-- (migration 2), gives it a new version. Instances keep users and their permissions in memory. Such
+-- an entry is valid while this version and users.version are unchanged; each request reads both.
 CREATE TABLE access_version (
   version uuid NOT NULL
 );
