@@ -30,44 +30,101 @@ func newScript(name string, token client) *agent {
 	return &agent{name: name, scripts: []client{token}, sessions: map[string]client{}, takeovers: map[string]string{}}
 }
 
-// reach returns the permissions that the agent can use now, directly or through an account under its control.
-func (a *agent) reach(ts *testServer) map[string]bool {
-	ts.t.Helper()
-	can := map[string]bool{}
+// accessModel is what every user may do, worked out from the rows of the database by none of the program's own code.
+type accessModel struct {
+	declared []string
+	held     map[string]map[string]bool // permissions by the id of an active user
+	admins   map[string]bool            // ids of active users with the role admin
+}
+
+// model reads the database.
+func (w *gainWalk) model() accessModel {
+	w.t.Helper()
+	ctx := context.Background()
+	m := accessModel{held: map[string]map[string]bool{}, admins: map[string]bool{}}
+	m.declared = must(pgx.CollectRows(must(w.db.Query(ctx, `SELECT name FROM declared_permissions`)), pgx.RowTo[string]))
+	all := append(strings.Fields("user.manage role.manage admin.system_message dataset.read dataset.analyze dataset.manage audit.read metrics.read inbox.read"), m.declared...)
+	rows := must(w.db.Query(ctx, `
+		SELECT u.id::text, coalesce(r.name, ''), coalesce(rp.permission, '')
+		FROM users u
+		LEFT JOIN user_roles ur ON ur.user_id = u.id
+		LEFT JOIN roles r ON r.id = ur.role_id
+		LEFT JOIN role_permissions rp ON rp.role_id = r.id
+		WHERE u.status = 'active'`))
+	var id, role, permission string
+	must(pgx.ForEachRow(rows, []any{&id, &role, &permission}, func() error {
+		if m.held[id] == nil {
+			m.held[id] = map[string]bool{"inbox.read": true}
+		}
+		for _, known := range all {
+			if role == "admin" || permission == known {
+				m.held[id][known] = true
+			}
+		}
+		m.admins[id] = m.admins[id] || role == "admin"
+		return nil
+	}))
+	return m
+}
+
+// of returns what a live credential of the user may do.
+func (m accessModel) of(w *gainWalk, id string, c client) map[string]bool {
+	can := maps.Clone(m.held[id])
+	if named, isToken := w.named[c.token]; isToken {
+		maps.DeleteFunc(can, func(permission string, _ bool) bool { return !slices.Contains(named, permission) })
+	}
+	return can
+}
+
+// reach returns the permissions that the agent can use now, directly or through an account under its control, and
+// whether one of these accounts is an administrator's. For each credential, the service and what a proxy lets through
+// must agree with the model.
+func (a *agent) reach(w *gainWalk, m accessModel) (can map[string]bool, isAdmin bool) {
+	w.t.Helper()
+	can = map[string]bool{}
 	add := func(c client) {
-		answer := c.do("GET", "/api/v1/auth/me", nil)
-		if answer.status != 200 {
+		me := c.do("GET", "/api/v1/auth/me", nil)
+		if me.status != 200 {
 			return // the credential has ended
 		}
-		for _, permission := range answer.json["permissions"].([]any) {
-			can[permission.(string)] = true
+		want := m.of(w, me.text("id"), c)
+		said := []string{}
+		for _, permission := range me.json["permissions"].([]any) {
+			said = append(said, permission.(string))
+		}
+		if !slices.Equal(slices.Sorted(slices.Values(said)), slices.Sorted(maps.Keys(want))) {
+			w.t.Fatalf("%s holds %v by the service, %v by the model", a.name, said, want)
+		}
+		asked := w.pick(append(slices.Clone(w.declarable), permissions()...))
+		proxy := c.do("GET", verifyPath+"?permission="+asked, nil)
+		if proxy.status == 204 != want[asked] || proxy.status == 204 && proxy.header.Get("X-Cairn-Permissions") != strings.Join(said, ",") {
+			w.t.Fatalf("%s: the proxy is answered %d %v about %s; the model: %v", a.name, proxy.status, proxy.header, asked, want)
+		}
+		maps.Copy(can, want)
+		if _, isToken := w.named[c.token]; !isToken {
+			isAdmin = isAdmin || m.admins[me.text("id")]
 		}
 	}
 	for _, c := range append(slices.Collect(maps.Values(a.sessions)), a.scripts...) {
 		add(c)
 	}
 	for token := range a.takeovers {
-		u, err := findPasswordToken(context.Background(), ts.db, token)
-		if err != nil {
-			continue // the token is void
-		}
-		held, err := rolePermissions(context.Background(), ts.db, u.Roles)
-		if err != nil {
-			ts.t.Fatal(err)
-		}
-		for _, permission := range held {
-			can[permission] = can[permission] || u.Status == statusActive
+		if u, err := findPasswordToken(context.Background(), w.db, token); err == nil { // else the token is void
+			maps.Copy(can, m.held[u.ID])
+			isAdmin = isAdmin || m.admins[u.ID]
 		}
 	}
-	return can
+	return can, isAdmin
 }
 
 // gainWalk is the state of TestNobodyGains.
 type gainWalk struct {
 	*testServer
-	random   *rand.Rand
-	agents   []*agent
-	everyone []string // ids of users, some of whom may be gone
+	random     *rand.Rand
+	agents     []*agent
+	everyone   []string            // ids of users, some of whom may be gone
+	declarable []string            // the permissions that agents declare and remove
+	named      map[string][]string // the permissions of each API token
 }
 
 // pick returns one of a list.
@@ -97,7 +154,7 @@ func (w *gainWalk) credential(a *agent, step int) (c client, ok bool) {
 		return credentials[w.random.IntN(len(credentials))], true
 	}
 	w.agents = slices.DeleteFunc(w.agents, func(other *agent) bool { return other == a })
-	granted := w.some(permissions())
+	granted := w.some(append(permissions(), w.declarable...))
 	if w.random.IntN(3) == 0 {
 		granted = []string{"all"}
 	}
@@ -112,12 +169,13 @@ func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
 	for _, r := range must(listRoles(context.Background(), w.db, "", 1000)) {
 		roleIDs, roleNames = append(roleIDs, fmt.Sprint(r.ID)), append(roleNames, r.Name)
 	}
+	known := append(permissions(), w.model().declared...)
 	target := w.pick(w.everyone)
 	user := "/api/v1/users/" + target
 	do := func(method, path string, body any) {
 		did, got = method+" "+path+" "+fmt.Sprint(body), c.do(method, path, body)
 	}
-	switch w.random.IntN(14) {
+	switch w.random.IntN(17) {
 	case 0:
 		do("POST", "/api/v1/users", map[string]any{"username": fmt.Sprint("user", step), "roles": w.some(roleNames)})
 		if got.status == 201 {
@@ -143,16 +201,18 @@ func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
 		}
 	case 8:
 		if len(roleNames) < 14 {
-			do("POST", "/api/v1/roles", map[string]any{"name": fmt.Sprint("role", step), "permissions": w.some(permissions())})
+			do("POST", "/api/v1/roles", map[string]any{"name": fmt.Sprint("role", step), "permissions": w.some(known)})
 		}
 	case 9, 10:
-		do("PATCH", "/api/v1/roles/"+w.pick(roleIDs), map[string]any{"permissions": w.some(permissions())})
+		do("PATCH", "/api/v1/roles/"+w.pick(roleIDs), map[string]any{"permissions": w.some(known)})
 	case 11:
 		do("DELETE", "/api/v1/roles/"+w.pick(roleIDs)+w.pick([]string{"", "?reassign=" + w.pick(roleNames)}), nil)
 	case 12: // a thief gets one of the agent's API tokens
 		if len(w.agents) < 16 {
-			do("POST", "/api/v1/auth/tokens", map[string]any{"name": fmt.Sprint(step), "permissions": w.some(permissions()), "current_password": testPassword})
+			named := w.some(known)
+			do("POST", "/api/v1/auth/tokens", map[string]any{"name": fmt.Sprint(step), "permissions": named, "current_password": testPassword})
 			if got.status == 201 {
+				w.named[got.text("token")] = named
 				w.agents = append(w.agents, newScript(fmt.Sprint("thief", step), c.as(got.text("token"))))
 			}
 		}
@@ -161,6 +221,18 @@ func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
 			did, got = "takeover", w.takeOver(a, token)
 			break
 		}
+	case 14:
+		do("POST", permissionsPath, map[string]any{"name": w.pick(w.declarable), "meaning": "Something."})
+	case 15:
+		name := w.pick(w.declarable)
+		do("DELETE", permissionsPath+"/"+name+w.pick([]string{"", "?force"}), nil)
+		for token, named := range w.named {
+			if got.status == 204 {
+				w.named[token] = slices.DeleteFunc(named, func(p string) bool { return p == name })
+			}
+		}
+	case 16:
+		do("PATCH", permissionsPath+"/"+w.pick(w.declarable), map[string]any{"meaning": "Something else."})
 	}
 	return did, got
 }
@@ -184,24 +256,46 @@ func (w *gainWalk) takeOver(a *agent, token string) answer {
 	return got
 }
 
-// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change users and
-// roles. No step may let its agent do, directly or through an account under its control, anything that the agent could
-// not do before. There is always an administrator who can sign in.
+// checkPromoted: who may do more after a step has no session and no password token from before it.
+func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel) {
+	w.t.Helper()
+	for id, can := range after.held {
+		for permission := range can {
+			isNew := slices.Contains(w.declarable, permission) && !slices.Contains(before.declared, permission)
+			if before.held[id] == nil || before.held[id][permission] || isNew && after.admins[id] && before.admins[id] {
+				continue
+			}
+			if n := w.queryInt(`SELECT (SELECT count(*) FROM sessions WHERE user_id = $1 AND ended_at IS NULL) + (SELECT count(*) FROM password_tokens WHERE user_id = $1)`, id); n > 0 {
+				w.t.Fatalf("step %d: %d sessions and password tokens of %s outlive the gain of %s by %s", step, n, id, permission, did)
+			}
+		}
+	}
+}
+
+// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change users,
+// roles and declared permissions. No step may let its agent do, directly or through an account under its control,
+// anything that the agent could not do before. Two things are no gain: an administrator holds what is declared anew, and
+// everybody may read the inbox. There is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
 	t.Parallel()
 	steps := soakOr(20_000, 1000)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	w := &gainWalk{testServer: startServer(t, nil), random: rand.New(rand.NewPCG(seed, 1))}
+	w := &gainWalk{testServer: startServer(t, nil), random: rand.New(rand.NewPCG(seed, 1)),
+		declarable: []string{"wiki.edit", "wiki.read", "forum.post"}, named: map[string][]string{}}
+	w.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
 	w.start("root", "all")
 	w.start("second", "all")
+	w.start("editor", roleManage, "wiki.edit")
 	w.start("manager", userManage)
 	w.start("helper", userManage, datasetRead)
 	w.start("curator", userManage, roleManage, datasetRead, datasetManage)
 	w.start("roles", roleManage, adminSystemMessage)
 	w.start("reader", datasetRead)
-	for i, granted := range [][]string{{userManage}, {userManage, roleManage}, {roleManage, datasetRead}} {
-		w.agents = append(w.agents, newScript(fmt.Sprint("script", i), w.addToken("root", fmt.Sprint("narrow", i), granted...)))
+	for i, granted := range [][]string{{userManage}, {userManage, roleManage}, {roleManage, datasetRead}, {roleManage, "wiki.edit"}} {
+		script := w.addToken("root", fmt.Sprint("narrow", i), granted...)
+		w.named[script.token] = granted
+		w.agents = append(w.agents, newScript(fmt.Sprint("script", i), script))
 	}
 	outcomes := map[string]int{}
 	for step := range steps {
@@ -210,14 +304,19 @@ func TestNobodyGains(t *testing.T) {
 		if !ok {
 			continue
 		}
-		before := a.reach(w.testServer)
+		modelBefore := w.model()
+		before, isAdmin := a.reach(w, modelBefore)
 		did, got := w.act(a, c, step)
 		if got.status >= 500 {
 			t.Fatalf("step %d: %s: %d %s", step, did, got.status, got.body)
 		}
 		outcomes[fmt.Sprint(got.status)]++
-		for permission, can := range a.reach(w.testServer) {
-			if can && !before[permission] {
+		modelAfter := w.model()
+		w.checkPromoted(step, did, modelBefore, modelAfter)
+		after, _ := a.reach(w, modelAfter)
+		for permission := range after {
+			isNew := isAdmin && strings.HasPrefix(did, "POST "+permissionsPath) && strings.Contains(did, permission)
+			if !before[permission] && !isNew && permission != inboxRead {
 				t.Fatalf("step %d: %s has gained %s by %s: %d %s", step, a.name, permission, did, got.status, got.body)
 			}
 		}
@@ -731,7 +830,7 @@ func TestAccountCommands(t *testing.T) {
 	}
 	ada.must(200, "GET", "/api/v1/auth/me", nil)
 	waitFor(t, "the service to hear of it", func() bool {
-		return fmt.Sprint(ada.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"]) == "[dataset.read dataset.manage]"
+		return fmt.Sprint(ada.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"]) == "[dataset.read dataset.manage inbox.read]"
 	})
 	bad("role_in_use", "role", "delete", "keeper")
 	good("role", "delete", "keeper", "--reassign", "member")

@@ -287,16 +287,20 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.
-// It names the caller if the caller has the permission and the role in the query.
+// It names the caller and what the credential may do, if that includes the permission in the query.
+// An API token may do only what it names, so the proxy has to name a permission for it.
 func (s *server) verifyCaller(w http.ResponseWriter, r *http.Request) error {
-	p, query := principalOf(r), r.URL.Query()
-	if permission := optional(query, "permission"); permission != nil && !p.holds(*permission) {
+	p := principalOf(r)
+	permission := optional(r.URL.Query(), "permission")
+	switch {
+	case permission == nil && p.Kind == "token":
+		return newProblem(http.StatusForbidden, "permission_required",
+			"An API token is accepted here only with ?permission=, and only if it names that permission.")
+	case permission != nil && !p.holds(*permission):
 		return p.lacks(*permission)
 	}
-	if role := optional(query, "role"); role != nil && !slices.Contains(p.User.Roles, *role) {
-		return newProblem(http.StatusForbidden, "role_missing", "This needs another role.")
-	}
 	w.Header().Set("X-Cairn-User", p.User.Username)
-	w.Header().Set("X-Cairn-Roles", strings.Join(p.User.Roles, ","))
+	w.Header().Set("X-Cairn-User-Id", p.User.ID)
+	w.Header().Set("X-Cairn-Permissions", strings.Join(p.Permissions, ","))
 	return writeDone(w, nil)
 }

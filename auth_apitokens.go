@@ -30,6 +30,10 @@ const (
 	maxTokenTTL     = 366 * 24 * time.Hour
 )
 
+// maxTokens is how many API tokens a user may have, so that all of them can be ended within the
+// time limit of a request.
+const maxTokens = 100
+
 // listOwnTokens answers GET /api/v1/auth/tokens.
 func (s *server) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	return s.writeAPITokens(w, r, principalOf(r).User.ID)
@@ -58,8 +62,12 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if in.ExpiresAt != nil {
 		expires = *in.ExpiresAt
 	}
+	known, err := knownPermissions(r.Context(), s.db)
+	if err != nil {
+		return err
+	}
 	var v invalid
-	checkAPIToken(&v, in.Name, in.Permissions, now, expires)
+	checkAPIToken(&v, known, in.Name, in.Permissions, now, expires)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -68,7 +76,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	var created apiToken
 	var secret string
-	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+	err = s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
@@ -105,26 +113,40 @@ func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// checkAPIToken notes what is wrong with a new API token.
-func checkAPIToken(v *invalid, name string, granted []string, now, expires time.Time) {
+// checkAPIToken notes what is wrong with a new API token. known is from knownPermissions.
+func checkAPIToken(v *invalid, known []string, name string, granted []string, now, expires time.Time) {
 	v.check(isLine(name, 1, 100), "name", "malformed", "must be one line of 1 to 100 characters")
 	v.check(len(granted) > 0, "permissions", "missing", "must name what the token may do")
 	for _, permission := range granted {
-		known := slices.Contains(permissions(), permission)
-		v.check(known, "permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+		v.check(slices.Contains(known, permission),
+			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
 	}
 	inRange := expires.After(now) && !expires.After(now.Add(maxTokenTTL))
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// createAPIToken creates an API token and returns it with its secret. If the owner has a token of
-// that name, the error is a problem 409.
+// createAPIToken creates an API token and returns it with its secret. It deletes the owner's
+// expired ones first. If the owner has a token of that name, or maxTokens, the error is a problem
+// 409. The caller holds lockAccess.
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string,
 	expires time.Time) (t apiToken, secret string, err error) {
 	const query = `
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + apiTokenColumns
+	const clear = `DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now()`
+	const count = `SELECT count(*) FROM api_tokens WHERE user_id = $1`
+	if _, err := execute(ctx, tx, "clear expired API tokens", clear, owner.ID); err != nil {
+		return t, "", err
+	}
+	var has int
+	if err := tx.QueryRow(ctx, count, owner.ID).Scan(&has); err != nil {
+		return t, "", fmt.Errorf("count API tokens: %w", err)
+	}
+	if has >= maxTokens {
+		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
+			"A user can have at most a hundred API tokens. End one that is not needed.")
+	}
 	granted = slices.Compact(slices.Sorted(slices.Values(granted)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,

@@ -15,7 +15,7 @@ import (
 type credentials struct {
 	user
 	PasswordHash      *string
-	CredentialVersion int64 // rises with every change of password or status
+	CredentialVersion int64 // rises with every change of password or status, and when sessions are ended
 }
 
 // findCredentials looks up a user name or e-mail address. Only an address has an @, so that at most
@@ -105,7 +105,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
 			return err
 		}
-		return endUserSessions(ctx, tx, by, p.User.ID, p.CredentialID)
+		return endUserSessions(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 	}))
 }
 
@@ -222,7 +222,7 @@ func voidPasswordToken(ctx context.Context, tx pgx.Tx, userID string) error {
 
 // endEverything ends a user's sessions and API tokens, and voids the password token.
 func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	if err := endUserSessions(ctx, tx, by, u.ID, ""); err != nil {
+	if err := endUserSessions(ctx, tx, by, []string{u.ID}, ""); err != nil {
 		return err
 	}
 	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {

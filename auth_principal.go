@@ -119,7 +119,7 @@ type userAccess struct {
 }
 
 // accessVersions are users.version, which changes with the user's row, and access_version, which
-// changes with any role, its permissions and its holders.
+// changes with any role, its permissions, its holders, and any declared permission.
 type accessVersions struct{ user, access [16]byte }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
@@ -164,18 +164,20 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 				JOIN role_permissions rp ON rp.role_id = ur.role_id
 				WHERE ur.user_id = u.id
 			) AS grants,
+			` + declaredPermissions + ` AS declared,
 			u.version AS user_version, (SELECT version FROM access_version) AS access_version
 		FROM users u
 		WHERE u.id = $1`
 	found, err := collectOne[struct {
 		user
-		Grants                     []string
+		Grants, Declared           []string
 		UserVersion, AccessVersion [16]byte
 	}](ctx, q, errInvalidToken, "get access of user", query, id)
 	if err != nil {
 		return nil, err
 	}
-	a := &userAccess{user: found.user, permissions: effectivePermissions(found.Roles, found.Grants)}
+	held := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
+	a := &userAccess{user: found.user, permissions: held}
 	a.versions = accessVersions{found.UserVersion, found.AccessVersion}
 	a.rendered, err = renderMe(a.user, a.permissions)
 	return a, err

@@ -80,7 +80,8 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 // current one.
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		return endUserSessions(r.Context(), tx, actorOf(r), principalOf(r).User.ID, principalOf(r).CredentialID)
+		p := principalOf(r)
+		return endUserSessions(r.Context(), tx, actorOf(r), []string{p.User.ID}, p.CredentialID)
 	}))
 }
 
@@ -100,9 +101,14 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
+// maxSessions is how many live sessions a user may have, so that all of them can be ended within
+// the time limit of a request.
+const maxSessions = 100
+
 // createSession opens a session for a user whose credentials were checked, and returns the user as
-// of now. If the password or the status has changed since, the error is errToken: the update locks
-// the user's row, so a change that commits first is seen, and a later one ends the session.
+// of now. If the password or the status has changed since, or the user's sessions were ended, the
+// error is errToken: the update locks the user's row, so a change that commits first is seen, and a
+// later one ends the session. The user's oldest sessions beyond maxSessions end.
 func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
 	cfg config) (sess session, u user, err error) {
 	const query = `
@@ -116,6 +122,16 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 		SELECT $1, u.id, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
 		FROM u
 		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS session_expires_at`
+	const oldest = `
+		SELECT coalesce(array_agg(id::text), '{}')
+		FROM (
+			SELECT id
+			FROM sessions
+			WHERE user_id = $1 AND ended_at IS NULL
+			ORDER BY least(idle_expires_at, expires_at) > now() DESC, created_at DESC, id DESC -- the expired last
+			OFFSET $2
+			LIMIT 1000
+		) s`
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
 	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
@@ -129,7 +145,15 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 			return err
 		}
 		by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(id)
-		return audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil)
+		if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
+			return err
+		}
+		var beyond []string
+		if err := tx.QueryRow(ctx, oldest, u.ID, maxSessions).Scan(&beyond); err != nil {
+			return fmt.Errorf("list the oldest sessions: %w", err)
+		}
+		_, err = endSessions(ctx, tx, by, "session.end", beyond, "")
+		return err
 	})
 	return sess, u, err
 }
@@ -208,18 +232,28 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 	return sess, cmp.Or(err, ended)
 }
 
-// endUserSessions ends the user's sessions that have not ended, except one; "" excepts none.
-func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
+// endUserSessions ends the sessions of these users that have not ended, except one; "" excepts
+// none. It locks the users' rows first and raises credential_version. So a login that has opened
+// its session, but is not committed, is waited for and ends too; one that comes later finds that
+// its credentials are old.
+func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, except string) error {
+	const lock = `
+		UPDATE users
+		SET credential_version = credential_version + 1
+		WHERE id = ANY ($1::uuid[])`
 	const query = `
 		SELECT coalesce(array_agg(id::text ORDER BY id), '{}')
 		FROM sessions
-		WHERE user_id = $1 AND ended_at IS NULL
+		WHERE user_id = ANY ($1::uuid[]) AND ended_at IS NULL
 			AND id IS DISTINCT FROM nullif($2, '')::uuid`
+	if _, err := execute(ctx, tx, "stop logins", lock, userIDs); err != nil {
+		return err
+	}
 	var ids []string
-	if err := tx.QueryRow(ctx, query, userID, except).Scan(&ids); err != nil {
+	if err := tx.QueryRow(ctx, query, userIDs, except).Scan(&ids); err != nil {
 		return fmt.Errorf("list live sessions: %w", err)
 	}
-	_, err := endSessions(ctx, tx, by, "session.end", ids, userID)
+	_, err := endSessions(ctx, tx, by, "session.end", ids, "")
 	return err
 }
 

@@ -37,7 +37,7 @@ func TestAccounts(t *testing.T) {
 	if left := time.Until(expires); err != nil || left < 8*time.Hour-time.Minute || left > 8*time.Hour {
 		t.Errorf("the access token is good for %v", left)
 	}
-	if me.text("username") != "ada" || len(me.json["permissions"].([]any)) != 1 || me.json["roles"].([]any)[0] != "member" {
+	if me.text("username") != "ada" || len(me.json["permissions"].([]any)) != 2 || me.json["roles"].([]any)[0] != "member" {
 		t.Errorf("me: %s", me.body)
 	}
 

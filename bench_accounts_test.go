@@ -199,7 +199,8 @@ func (b accountsBench) whoAmI(t *testing.T) {
 				return
 			}
 			w.Header().Set("X-Cairn-User", "ada")
-			w.Header().Set("X-Cairn-Roles", "only-ada")
+			w.Header().Set("X-Cairn-User-Id", "5b2d2a7e-2f5b-4c0e-9a35-0f6c9f3f3f10")
+			w.Header().Set("X-Cairn-Permissions", "dataset.read,inbox.read")
 			w.WriteHeader(http.StatusNoContent)
 		})
 		report("GET "+path, 0.75, func() float64 { return load(t, b.address, benchConnections, same) },

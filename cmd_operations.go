@@ -99,10 +99,14 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	now := time.Now()
 	expires := now.Add(time.Duration(days) * 24 * time.Hour)
 	name, allowed := o.names[1], splitList(o.options.Get("permissions"))
+	known, err := knownPermissions(ctx, o.db)
+	if err != nil {
+		return err
+	}
 	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.options.Get("role")}}
 	var v invalid
 	checkIdentity(&v, &n.username, nil, nil)
-	checkAPIToken(&v, name, allowed, now, expires)
+	checkAPIToken(&v, known, name, allowed, now, expires)
 	if err := v.err(); err != nil {
 		return err
 	}

@@ -29,7 +29,8 @@ func TestPeerNginx(t *testing.T) {
 		t.Fatalf("the README has %d blocks for nginx", len(blocks))
 	}
 	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
-	c := ts.signIn("ada", datasetRead)
+	ts.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
+	c := ts.signIn("ada", datasetRead, "wiki.edit")
 	var mu sync.Mutex
 	var seen http.Header
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,8 +93,8 @@ func TestPeerNginx(t *testing.T) {
 		defer mu.Unlock()
 		return seen
 	}
-	got := through(web.as(c.token), "X-Cairn-User: admin", "X-Cairn-Roles: admin", "Cookie: a=1; __Host-cairn_refresh=secret; b=2")
-	if got.Get("X-Cairn-User") != "ada" || got.Get("X-Cairn-Roles") != "only-ada" || len(got.Values("X-Cairn-User")) != 1 {
+	got := through(web.as(c.token), "X-Cairn-User: admin", "X-Cairn-User-Id: 1", "X-Cairn-Permissions: user.manage", "Cookie: a=1; __Host-cairn_refresh=secret; b=2")
+	if got.Get("X-Cairn-User") != "ada" || got.Get("X-Cairn-User-Id") != c.must(200, "GET", mePath, nil).text("id") || got.Get("X-Cairn-Permissions") != "dataset.read,inbox.read,wiki.edit" || len(got.Values("X-Cairn-User")) != 1 {
 		t.Errorf("the user is wrong: %v", got)
 	}
 	if got.Get("Authorization") != "" || strings.Contains(fmt.Sprint(got), "secret") || got.Get("Cookie") != "a=1; b=2" {
@@ -102,7 +103,10 @@ func TestPeerNginx(t *testing.T) {
 	if got = through(web.as(c.token), "Cookie: __Host-cairn_refresh=secret"); got.Get("Cookie") != "" {
 		t.Errorf("our cookie alone: %v", got)
 	}
-	script := ts.addToken("ada", "script", datasetRead)
+	if a := web.as(ts.addToken("ada", "narrow", datasetRead).token).do("GET", "/page", nil); a.status != 403 {
+		t.Errorf("by an API token without the permission: %d", a.status)
+	}
+	script := ts.addToken("ada", "script", "wiki.edit")
 	if got = through(web.as(script.token)); got.Get("X-Cairn-User") != "ada" {
 		t.Errorf("by API token: %v", got)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The permissions. Each guards the routes that name it in the route table.
+// The built-in permissions. Each guards the routes that name it in the route table.
 const (
 	userManage         = "user.manage"
 	roleManage         = "role.manage"
@@ -21,26 +22,40 @@ const (
 	datasetManage      = "dataset.manage"
 	auditRead          = "audit.read"
 	metricsRead        = "metrics.read"
+	inboxRead          = "inbox.read" // held by every user, whatever the roles
 )
 
-// permissions returns every permission, in the order in which they are shown.
+// permissions returns the built-in permissions, in the order in which they are shown.
 func permissions() []string {
 	return []string{
 		userManage, roleManage, adminSystemMessage, datasetRead, datasetAnalyze, datasetManage, auditRead, metricsRead,
+		inboxRead,
 	}
+}
+
+// declaredPermissions is SQL for the names of the declared permissions, in order.
+const declaredPermissions = `ARRAY(SELECT name FROM declared_permissions ORDER BY name)`
+
+// knownPermissions returns every permission: those of permissions() and then the declared ones.
+func knownPermissions(ctx context.Context, q querier) ([]string, error) {
+	var declared []string
+	if err := q.QueryRow(ctx, `SELECT `+declaredPermissions).Scan(&declared); err != nil {
+		return nil, fmt.Errorf("list declared permissions: %w", err)
+	}
+	return append(permissions(), declared...), nil
 }
 
 // The built-in roles.
 const (
-	adminRole  = "admin"  // holds every permission
+	adminRole  = "admin"  // holds every permission, also those declared later
 	memberRole = "member" // given at registration
 )
 
-// effectivePermissions returns the permissions of a user with these roles, in the order of
-// permissions(): all with the role admin, else those in grants. A name that the code does not know
+// effectivePermissions returns what these roles and grants allow, the built-in permissions first:
+// all with the role admin, else those in grants. A name that is neither built in nor declared
 // grants nothing.
-func effectivePermissions(roles, grants []string) []string {
-	all := permissions()
+func effectivePermissions(declared, roles, grants []string) []string {
+	all := append(permissions(), declared...)
 	if slices.Contains(roles, adminRole) {
 		return all
 	}
@@ -122,6 +137,9 @@ func (s *server) administer(r *http.Request, permission string,
 
 // covers is the subset rule: it returns nil if the actor has all these permissions, else the 403.
 func (a actor) covers(needed []string) error {
+	if a.mayAll {
+		return nil
+	}
 	for _, permission := range needed {
 		if !slices.Contains(a.permissions, permission) {
 			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
@@ -131,18 +149,19 @@ func (a actor) covers(needed []string) error {
 	return nil
 }
 
-// rolePermissions returns the permissions of these roles together. An unknown name is a problem
-// 422.
+// rolePermissions returns the permissions of these roles together. A user holds inbox.read besides:
+// everybody does, so the subset rule does not ask for it. An unknown name is a problem 422.
 func rolePermissions(ctx context.Context, q querier, names []string) ([]string, error) {
 	const query = `
 		SELECT coalesce(array_agg(DISTINCT r.name), '{}') AS known,
-			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants
+			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants,
+			` + declaredPermissions + `
 		FROM roles r
 		LEFT JOIN role_permissions rp ON rp.role_id = r.id
 		WHERE r.name = ANY ($1)`
 	hasNUL := func(name string) bool { return strings.ContainsRune(name, 0) } // PostgreSQL takes no NUL
-	var known, grants []string
-	err := q.QueryRow(ctx, query, slices.DeleteFunc(slices.Clone(names), hasNUL)).Scan(&known, &grants)
+	var known, grants, declared []string
+	err := q.QueryRow(ctx, query, slices.DeleteFunc(slices.Clone(names), hasNUL)).Scan(&known, &grants, &declared)
 	if err != nil {
 		return nil, fmt.Errorf("get permissions of roles: %w", err)
 	}
@@ -150,7 +169,29 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	for _, name := range names {
 		v.check(slices.Contains(known, name), "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
 	}
-	return effectivePermissions(known, grants), v.err()
+	return effectivePermissions(declared, known, grants), v.err()
+}
+
+// gainers returns the holders of a role to whom these permissions would give something.
+func gainers(ctx context.Context, tx pgx.Tx, roleID int64, given []string) (ids []string, err error) {
+	const query = `
+		SELECT coalesce(array_agg(h.user_id::text), '{}')
+		FROM user_roles h
+		WHERE h.role_id = $1
+			AND NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
+			AND EXISTS (
+				SELECT unnest($2::text[])
+				EXCEPT
+				SELECT rp.permission
+				FROM user_roles ur
+				JOIN role_permissions rp ON rp.role_id = ur.role_id
+				WHERE ur.user_id = h.user_id
+			)`
+	given = slices.DeleteFunc(slices.Clone(given), func(p string) bool { return p == inboxRead }) // everybody has it
+	if err := tx.QueryRow(ctx, query, roleID, given).Scan(&ids); err != nil {
+		return nil, fmt.Errorf("list gainers: %w", err)
+	}
+	return ids, nil
 }
 
 // checkTarget returns the user with that id if the actor may act on this user: the subset rule
@@ -161,4 +202,217 @@ func checkTarget(ctx context.Context, tx pgx.Tx, by actor, id string) (user, err
 		return user{}, err
 	}
 	return target, by.coversRoles(ctx, tx, target.Roles)
+}
+
+// permissionView is a permission as GET /api/v1/permissions shows it.
+type permissionView struct {
+	Name     string `json:"name"`
+	Meaning  string `json:"meaning"`
+	Declared bool   `json:"declared"` // by the team, for a program behind the proxy
+}
+
+// builtInPermissions returns the permissions of Cairn itself with what each allows.
+func builtInPermissions() []permissionView {
+	return []permissionView{
+		{userManage,
+			"Create, change, disable and delete users who hold no more than oneself; see all users and roles.", false},
+		{roleManage, "Manage roles that hold no more than oneself, and declare permissions.", false},
+		{adminSystemMessage, "Publish, change and retract system messages.", false},
+		{datasetRead, "See datasets and their files.", false},
+		{datasetAnalyze, "Start and cancel analyses.", false},
+		{datasetManage, "Register, change and remove datasets.", false},
+		{auditRead, "Read the audit log.", false},
+		{metricsRead, "Read the metrics.", false},
+		{inboxRead, "Read the inbox and mark its messages. Every user holds it; an API token has to name it.", false},
+	}
+}
+
+// maxDeclared is how many permissions may be declared. All of them stand in each answer to a proxy
+// about an administrator.
+const maxDeclared = 100
+
+// permissionName matches the name of a declared permission, up to its length.
+var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
+
+// checkDeclaration notes what is wrong with the name and the meaning of a declared permission. Nil
+// is not checked.
+func checkDeclaration(v *invalid, name, meaning *string) {
+	if name != nil {
+		prefix, _, _ := strings.Cut(*name, ".")
+		isOurs := prefix == "cairn" || slices.ContainsFunc(permissions(), func(builtIn string) bool {
+			return strings.HasPrefix(builtIn, prefix+".")
+		})
+		v.check(permissionName.MatchString(*name) && len(*name) <= 63, "name", "malformed",
+			"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
+		v.check(!isOurs, "name", "reserved", "begins like a permission of Cairn itself")
+	}
+	v.check(meaning != nil && isLine(*meaning, 1, 200), "meaning", "malformed",
+		"must say in one line of 1 to 200 characters what the permission allows")
+}
+
+// listPermissions answers GET /api/v1/permissions with every permission and what it allows.
+func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT name, meaning, true AS declared
+		FROM declared_permissions
+		ORDER BY name`
+	declared, err := collect[permissionView](r.Context(), s.db, "list permissions", query)
+	if err != nil {
+		return err
+	}
+	items := append(builtInPermissions(), declared...)
+	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
+}
+
+// declarePermission answers POST /api/v1/permissions.
+func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error {
+	const insert = `INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
+	var in struct {
+		Name    string `json:"name"`
+		Meaning string `json:"meaning"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	var v invalid
+	checkDeclaration(&v, &in.Name, &in.Meaning)
+	if err := v.err(); err != nil {
+		return err
+	}
+	created := permissionView{in.Name, in.Meaning, true}
+	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		known, err := knownPermissions(ctx, tx)
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains(known, in.Name):
+			return newProblem(http.StatusConflict, "name_taken", "There is a permission of that name.")
+		case len(known) >= len(permissions())+maxDeclared:
+			return newProblem(http.StatusConflict, "too_many_permissions",
+				"A hundred permissions are declared. Remove one that nobody needs.")
+		}
+		if _, err := execute(ctx, tx, "declare permission", insert, in.Name, in.Meaning); err != nil {
+			return err
+		}
+		if err := dropGrants(ctx, tx, in.Name); err != nil { // left by hand: they must not come to life
+			return err
+		}
+		return audit(ctx, tx, by, "permission.create", "permission:"+in.Name, nil, created)
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusCreated, created)
+}
+
+// updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.
+func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error {
+	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
+	var in struct {
+		Meaning *string `json:"meaning"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	var v invalid
+	checkDeclaration(&v, nil, in.Meaning)
+	if err := v.err(); err != nil {
+		return err
+	}
+	var after permissionView
+	err := s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		after = permissionView{p.Name, *in.Meaning, true}
+		if _, err := execute(ctx, tx, "change permission", update, p.Name, *in.Meaning); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, after)
+}
+
+// removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
+// from the roles and API tokens that hold it; without, such a permission is a 409.
+func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error {
+	force := optional(r.URL.Query(), "force")
+	if force != nil && !slices.Contains([]string{"", "true", "false"}, *force) {
+		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
+	}
+	return writeDone(w, s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		if (force == nil || *force == "false") && (len(p.Roles) > 0 || p.APITokens > 0) {
+			return newProblem(http.StatusConflict, "permission_in_use",
+				"Roles or API tokens hold this permission. ?force takes it from them.")
+		}
+		if err := dropGrants(ctx, tx, p.Name); err != nil {
+			return err
+		}
+		const remove = `DELETE FROM declared_permissions WHERE name = $1`
+		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "permission.delete", "permission:"+p.Name, p, nil)
+	}))
+}
+
+// heldPermission is a declared permission with the roles and the number of API tokens that name it.
+type heldPermission struct {
+	Name      string   `json:"name"`
+	Meaning   string   `json:"meaning"`
+	Roles     []string `json:"roles"`
+	APITokens int64    `json:"api_tokens"`
+}
+
+// actOnPermission runs do on the declared permission of the path, under lockAccess. It checks the
+// subset rule first: the caller must hold all that the roles with this permission hold and, where
+// an API token names it, the permission itself.
+func (s *server) actOnPermission(r *http.Request,
+	do func(context.Context, pgx.Tx, actor, heldPermission) error) error {
+	const query = `
+		SELECT d.name, d.meaning,
+			ARRAY(
+				SELECT r.name
+				FROM role_permissions rp
+				JOIN roles r ON r.id = rp.role_id
+				WHERE rp.permission = d.name
+				ORDER BY r.name
+			) AS roles,
+			(SELECT count(*) FROM api_tokens t WHERE d.name = ANY (t.permissions)) AS api_tokens
+		FROM declared_permissions d
+		WHERE d.name = $1`
+	name := r.PathValue("name")
+	if slices.Contains(permissions(), name) {
+		return newProblem(http.StatusConflict, "permission_built_in",
+			"This permission is part of Cairn. Only declared ones can be changed or removed.")
+	}
+	if !permissionName.MatchString(name) {
+		return errNotFound
+	}
+	return s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		p, err := collectOne[heldPermission](ctx, tx, errNotFound, "get permission", query, name)
+		if err != nil {
+			return err
+		}
+		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
+			return err
+		}
+		if p.APITokens > 0 {
+			if err := by.covers([]string{p.Name}); err != nil {
+				return err
+			}
+		}
+		return do(ctx, tx, by, p)
+	})
+}
+
+// dropGrants takes a permission from all roles and API tokens that name it.
+func dropGrants(ctx context.Context, tx pgx.Tx, name string) error {
+	const query = `
+		WITH gone AS (DELETE FROM role_permissions WHERE permission = $1)
+		UPDATE api_tokens
+		SET permissions = array_remove(permissions, $1)
+		WHERE $1 = ANY (permissions)`
+	_, err := execute(ctx, tx, "drop grants", query, name)
+	return err
 }

@@ -20,32 +20,14 @@ type role struct {
 	Description string    `json:"description"`
 	Permissions []string  `json:"permissions"`
 	CreatedAt   time.Time `json:"created_at"`
+	Declared    []string  `json:"-"` // all declared permissions, for withEffective
 }
 
 // roleColumns are the columns of a role. The table roles is r.
 const roleColumns = `
 	r.id, r.name, r.description, r.created_at,
-	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions`
-
-// listPermissions answers GET /api/v1/permissions with every permission and what it allows.
-func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
-	type item struct {
-		Name    string `json:"name"`
-		Meaning string `json:"meaning"`
-	}
-	items := []item{
-		{userManage,
-			"Create, change, disable and delete users who hold no more than oneself; see all users and roles."},
-		{roleManage, "Manage roles that hold no more than oneself."},
-		{adminSystemMessage, "Publish, change and retract system messages."},
-		{datasetRead, "See datasets and their files."},
-		{datasetAnalyze, "Start and cancel analyses."},
-		{datasetManage, "Register, change and remove datasets."},
-		{auditRead, "Read the audit log."},
-		{metricsRead, "Read the metrics."},
-	}
-	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
-}
+	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
+	` + declaredPermissions + ` AS declared`
 
 // listRoles answers GET /api/v1/roles in the order of names.
 func (s *server) listRoles(w http.ResponseWriter, r *http.Request) error {
@@ -128,7 +110,7 @@ func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 
 // withEffective sets the role's permissions: its grants in order, or all for the role admin.
 func (r role) withEffective() role {
-	r.Permissions = effectivePermissions([]string{r.Name}, r.Permissions)
+	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
 	return r
 }
 
@@ -170,7 +152,11 @@ type roleChange struct {
 }
 
 // check returns a 422 if a field is invalid. It normalizes the name.
-func (c *roleChange) check() error {
+func (c *roleChange) check(ctx context.Context, q querier) error {
+	known, err := knownPermissions(ctx, q)
+	if err != nil {
+		return err
+	}
 	var v invalid
 	if c.Name != nil {
 		name, ok := normalizeUsername(*c.Name)
@@ -180,7 +166,7 @@ func (c *roleChange) check() error {
 	v.check(c.Description == nil || isLine(*c.Description, 0, 200),
 		"description", "malformed", "must be at most 200 characters without control characters")
 	for _, permission := range c.Permissions {
-		v.check(slices.Contains(permissions(), permission),
+		v.check(slices.Contains(known, permission),
 			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
 	}
 	return v.err()
@@ -199,7 +185,7 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	if c.Name == nil {
 		c.Name = new("") // refused below: a role needs a name
 	}
-	if err := c.check(); err != nil {
+	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
 	if err := by.covers(c.Permissions); err != nil {
@@ -231,8 +217,8 @@ func replacePermissions(ctx context.Context, tx pgx.Tx, id int64, granted []stri
 }
 
 // changeRole changes a role. The actor must hold its old and its new permissions. New permissions
-// void the password tokens of the role's holders, which were created for the old permissions. The
-// caller holds lockAccess.
+// void the password tokens of the role's holders, which were created for the old permissions, and
+// end the sessions of those who gain by them. The caller holds lockAccess.
 func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	const update = `
 		UPDATE roles
@@ -243,7 +229,7 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		DELETE FROM password_tokens t
 		USING user_roles ur
 		WHERE ur.user_id = t.user_id AND ur.role_id = $1`
-	if err := c.check(); err != nil {
+	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
 	if before.Name == adminRole || before.Name == memberRole && c.Name != nil && *c.Name != memberRole {
@@ -256,7 +242,14 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return role{}, takenError("change role", err)
 	}
 	if c.Permissions != nil {
+		promoted, err := gainers(ctx, tx, before.ID, c.Permissions)
+		if err != nil {
+			return role{}, err
+		}
 		if err := replacePermissions(ctx, tx, before.ID, c.Permissions); err != nil {
+			return role{}, err
+		}
+		if err := endUserSessions(ctx, tx, by, promoted, ""); err != nil {
 			return role{}, err
 		}
 		if _, err := execute(ctx, tx, "void password tokens of a role", void, before.ID); err != nil {
@@ -310,7 +303,8 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
 }
 
-// reassignRole gives the holders of a role another one, and voids their password tokens.
+// reassignRole gives the holders of a role another one, voids their password tokens, and ends the
+// sessions of those who gain by it.
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
 		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id),
@@ -329,6 +323,12 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
 	}
-	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
-	return next, err
+	promoted, err := gainers(ctx, tx, old.ID, next.Permissions)
+	if err != nil {
+		return role{}, err
+	}
+	if _, err := execute(ctx, tx, "reassign role", move, old.ID, next.ID); err != nil {
+		return role{}, err
+	}
+	return next, endUserSessions(ctx, tx, by, promoted, "")
 }

@@ -8,8 +8,8 @@ CREATE EXTENSION IF NOT EXISTS pg_trgm;    -- for parts of names
 CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
--- credential_version rises with every change of password or status: a login that began before such
--- a change cannot open a session after it.
+-- credential_version rises with every change of password or status, and when sessions are ended for
+-- the user: a login that began before such a change cannot open a session after it.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -56,7 +56,7 @@ END $$;
 CREATE TRIGGER users_retire BEFORE INSERT OR DELETE OR UPDATE OF username ON users
   FOR EACH ROW EXECUTE FUNCTION retire_username();
 
--- Roles are rows; the meaning of a permission is in the code. The role "admin" has no rows in
+-- Roles are rows; the meaning of a built-in permission is in the code. The role "admin" has no rows in
 -- role_permissions: it holds every permission, also those added later.
 CREATE TABLE roles (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -77,9 +77,9 @@ CREATE TABLE user_roles (
 );
 CREATE INDEX user_roles_role_id_idx ON user_roles (role_id);
 
--- One row. Each change of a role, its permissions or its holders gives it a new version. Instances
--- keep users and their permissions in memory. Such an entry is valid while this version and
--- users.version are unchanged; each request reads both.
+-- One row. Each change of a role, its permissions or its holders, and of the declared permissions
+-- (migration 2), gives it a new version. Instances keep users and their permissions in memory. Such
+-- an entry is valid while this version and users.version are unchanged; each request reads both.
 CREATE TABLE access_version (
   version uuid NOT NULL
 );
@@ -436,6 +436,7 @@ CREATE TABLE analysis_removals (
   missed_by   text   NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
 -- Findings of a dataset's report that somebody has accepted. path is a file, or the name of a missing
 -- tile; null accepts every finding of the code.
 CREATE TABLE accepted_findings (
@@ -456,3 +457,17 @@ CREATE INDEX elevation_dataset_file_meta_modified_idx ON elevation_dataset_file_
   (dataset_id, ((-modified_ns)::double precision), path);
 CREATE INDEX elevation_dataset_file_meta_warnings_idx ON elevation_dataset_file_meta (dataset_id, path)
   WHERE warnings <> '{}';
+
+-- Permissions that the team declares for the programs behind its proxy. Roles and API tokens hold
+-- them by name, as they hold the built-in ones. The role "admin" holds all of them.
+CREATE TABLE declared_permissions (
+  name       text        COLLATE "C" PRIMARY KEY,
+  meaning    text        NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT declared_permissions_name_check CHECK (name ~ '^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$')
+);
+CREATE TRIGGER declared_permissions_version AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON declared_permissions
+  FOR EACH STATEMENT EXECUTE FUNCTION renew_access_version();
+
+-- The sessions of a user that have not ended, which are few: see maxSessions.
+CREATE INDEX sessions_live_idx ON sessions (user_id, created_at, id) WHERE ended_at IS NULL;

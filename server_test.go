@@ -117,6 +117,7 @@ type matrix struct {
 	*testServer
 	anonymous, reader, narrow client
 	each, allBut              map[string]client // by permission: a user with it alone, and with all others. each[""] has none
+	tokens                    map[string]client // by permission: an administrator's API token for it alone
 	refused                   map[string]client // these get 401 everywhere
 	fresh                     int               // requests so far
 }
@@ -125,7 +126,7 @@ type matrix struct {
 func newMatrix(t *testing.T) *matrix {
 	t.Helper()
 	ts := startServer(t, nil)
-	m := &matrix{testServer: ts, anonymous: ts.client(), allBut: map[string]client{}, refused: map[string]client{}}
+	m := &matrix{testServer: ts, anonymous: ts.client(), allBut: map[string]client{}, tokens: map[string]client{}, refused: map[string]client{}}
 	m.each = map[string]client{"": ts.signIn("none", "unknown.permission")}
 	for i, permission := range permissions() {
 		m.each[permission] = ts.signIn(fmt.Sprintf("only%d", i), permission)
@@ -143,6 +144,10 @@ func newMatrix(t *testing.T) *matrix {
 
 	m.reader = ts.signIn("reader", datasetRead)
 	ts.addUser("scripted", "all")
+	ts.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
+	for _, permission := range append(permissions(), "wiki.edit") {
+		m.tokens[permission] = ts.addToken("scripted", "only "+permission, permission)
+	}
 	m.narrow = ts.addToken("scripted", "narrow", metricsRead)
 	m.refused["typo"] = m.narrow.as(m.narrow.token[:len(m.narrow.token)-1] + "x")
 	m.refused["revoked"] = ts.addToken("scripted", "revoked", permissions()...)
@@ -172,6 +177,9 @@ func (m *matrix) target(rt route) (path string, body any) {
 	case strings.HasPrefix(path, "/api/v1/roles/{id}"):
 		role := m.each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}})
 		path = strings.Replace(path, "{id}", fmt.Sprint(role.number("id")), 1)
+	case strings.HasPrefix(path, "/api/v1/permissions/{name}"):
+		m.each[roleManage].must(201, "POST", "/api/v1/permissions", map[string]string{"name": "p." + name, "meaning": "A test."})
+		path = strings.Replace(path, "{name}", "p."+name, 1)
 	case path == "/api/v1/auth/sessions/{id}":
 		another, _ := m.client().login("reader", testPassword)
 		path = strings.Replace(path, "{id}", another.credentialID(), 1)
@@ -204,6 +212,8 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"POST /api/v1/users":                           map[string]any{"username": "new" + name, "roles": []string{}},
 		"PATCH /api/v1/users/{id}":                     map[string]string{"display_name": "new"},
 		"PUT /api/v1/users/{id}/roles":                 map[string]any{"roles": []string{}},
+		"POST /api/v1/permissions":                     map[string]any{"name": "q." + name, "meaning": "A test."},
+		"PATCH /api/v1/permissions/{name}":             map[string]any{"meaning": "Another test."},
 		"POST /api/v1/roles":                           map[string]any{"name": "new" + name, "permissions": []string{}},
 		"PATCH /api/v1/roles/{id}":                     map[string]string{"description": "new"},
 		"POST /api/v1/datasets":                        map[string]string{"name": "more" + name, "path": "more" + name},
@@ -233,7 +243,8 @@ func (m *matrix) check(t *testing.T, rt route, as string, c client, status int, 
 }
 
 // TestAuthorizationMatrix walks the route table. Nobody gets in without signing in, nor with all permissions but the one
-// that the route asks for. With that one alone everyone gets in.
+// that the route asks for. With that one alone everyone gets in. An administrator's API token for a single permission
+// gets in where the route asks for just that.
 func TestAuthorizationMatrix(t *testing.T) {
 	t.Parallel()
 	m := newMatrix(t)
@@ -254,19 +265,33 @@ func TestAuthorizationMatrix(t *testing.T) {
 				return
 			case ownSession:
 				check("session", m.reader, 200, "")
-				check("API token", m.narrow, 403, "session_required")
+				for permission, token := range m.tokens {
+					check("API token for "+permission, token, 403, "session_required")
+				}
 			case signedIn:
 				check("session", m.reader, 200, "")
-				check("API token", m.narrow, 200, "")
-			default:
-				check("without permission", m.each[""], 403, "permission_missing")
-				check("all other permissions", m.allBut[string(rt.who)], 403, "permission_missing")
-				check("this permission alone", m.each[string(rt.who)], 200, "")
-				narrow := m.narrow
-				if rt.who == holds(metricsRead) {
-					narrow = m.addToken("scripted", "other", datasetRead)
+				for permission, token := range m.tokens {
+					if rt.path == verifyPath {
+						check("API token for "+permission, token, 403, "permission_required")
+					} else {
+						check("API token for "+permission, token, 200, "")
+					}
 				}
-				check("API token without it", narrow, 403, "token_scope")
+			default:
+				if rt.who == holds(inboxRead) { // every user holds it
+					check("without permission", m.each[""], 200, "")
+				} else {
+					check("without permission", m.each[""], 403, "permission_missing")
+					check("all other permissions", m.allBut[string(rt.who)], 403, "permission_missing")
+				}
+				check("this permission alone", m.each[string(rt.who)], 200, "")
+				for permission, token := range m.tokens {
+					if rt.who == holds(permission) {
+						check("API token for "+permission, token, 200, "")
+					} else {
+						check("API token for "+permission, token, 403, "token_scope")
+					}
+				}
 			}
 			check("anonymous", m.anonymous, 401, "not_signed_in")
 			for as, c := range m.refused {

@@ -138,6 +138,11 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeUser(w, u, err)
 }
 
+// errUseOwnRoute is the 403 of a change to oneself under /users that the own route guards by the
+// current password.
+var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
+	"Change your own e-mail address by PATCH /api/v1/auth/me and your own password by PUT /api/v1/auth/password.")
+
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 	var c userChange
@@ -148,6 +153,9 @@ func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		if c.Email != nil && target.ID == *by.id {
+			return errUseOwnRoute
+		}
 		return changeUser(ctx, tx, by, target, c)
 	})
 }
@@ -191,6 +199,9 @@ func (s *server) deleteUser(w http.ResponseWriter, r *http.Request) error {
 func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) error {
 	var token passwordToken
 	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
+		if target.ID == *by.id {
+			return errUseOwnRoute
+		}
 		token, err = startPasswordReset(ctx, tx, by, target)
 		return err
 	})
@@ -529,8 +540,10 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles replaces a user's roles and voids the user's password token. The actor must hold the
-// permissions of the new roles. The caller holds lockAccess and has checked the target.
+// replaceRoles replaces a user's roles and voids the user's password token. If the user gains a
+// permission, the user's sessions end: somebody who had reset the password may hold one. The actor
+// must hold the permissions of the new roles. The caller holds lockAccess and has checked the
+// target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const takeAway = `
 		WITH taken AS (DELETE FROM user_roles WHERE user_id = $1),
@@ -538,8 +551,22 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 		UPDATE users
 		SET updated_at = now()
 		WHERE id = $1`
-	if err := by.coversRoles(ctx, tx, names); err != nil {
+	held, err := rolePermissions(ctx, tx, target.Roles)
+	if err != nil {
 		return err
+	}
+	given, err := rolePermissions(ctx, tx, names)
+	if err != nil {
+		return err
+	}
+	if err := by.covers(given); err != nil {
+		return err
+	}
+	gains := func(p string) bool { return p != inboxRead && !slices.Contains(held, p) } // everybody has that one
+	if slices.ContainsFunc(given, gains) {
+		if err := endUserSessions(ctx, tx, by, []string{target.ID}, ""); err != nil {
+			return err
+		}
 	}
 	if _, err := execute(ctx, tx, "take roles away", takeAway, target.ID); err != nil {
 		return err
@@ -556,7 +583,7 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 
 // endSessionsOfUser ends all sessions of a user. The caller has checked the target.
 func endSessionsOfUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	return endUserSessions(ctx, tx, by, target.ID, "")
+	return endUserSessions(ctx, tx, by, []string{target.ID}, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const permissionsPath = "/api/v1/permissions"
+
+// TestRoleNameGrantsNothing: somebody who may only manage users gives themself a role that a program behind the proxy
+// goes by. The proxy asks by permission, and only its holders pass.
+func TestRoleNameGrantsNothing(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "wiki-admin", "permissions": []string{}})
+	mallory := ts.signIn("mallory", userManage)
+	self := "/api/v1/users/" + mallory.must(200, "GET", mePath, nil).text("id")
+	mallory.must(200, "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "wiki-admin"}})
+	mallory.refused(400, "unknown_parameter", "GET", verifyPath+"?role=wiki-admin", nil)
+	if a := mallory.must(204, "GET", verifyPath, nil); a.header.Get("X-Cairn-Roles") != "" {
+		t.Errorf("X-Cairn-Roles is %q", a.header.Get("X-Cairn-Roles"))
+	}
+	root.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
+	role := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit"}})
+	a := mallory.refused(403, "grant_exceeds_own", "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "editor"}})
+	if a.text("permission") != "wiki.edit" {
+		t.Errorf("%s", a.body)
+	}
+	mallory.refused(403, "permission_missing", "GET", verifyPath+"?permission=wiki.edit", nil)
+	root.must(204, "GET", verifyPath+"?permission=wiki.edit", nil)
+	root.must(200, "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "editor"}})
+	mallory, _ = mallory.login("mallory", testPassword)
+	a = mallory.must(204, "GET", verifyPath+"?permission=wiki.edit", nil)
+	if got := a.header.Get("X-Cairn-Permissions"); got != "user.manage,inbox.read,wiki.edit" {
+		t.Errorf("X-Cairn-Permissions is %q", got)
+	}
+	if got := a.header.Get("X-Cairn-User-Id"); got != strings.TrimPrefix(self, "/api/v1/users/") {
+		t.Errorf("X-Cairn-User-Id is %q", got)
+	}
+	root.must(200, "PATCH", fmt.Sprint("/api/v1/roles/", role.number("id")), map[string]any{"permissions": []string{}})
+	mallory.refused(403, "permission_missing", "GET", verifyPath+"?permission=wiki.edit", nil)
+}
+
+// TestTokenDoesOnlyWhatItNames: an administrator's API token for the metrics passes no check for anything else, and
+// does not touch the inbox.
+func TestTokenDoesOnlyWhatItNames(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	script := ts.addToken("root", "monitor", metricsRead)
+	id := root.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
+	script.refused(403, "permission_required", "GET", verifyPath, nil)
+	script.refused(403, "token_scope", "GET", verifyPath+"?permission=user.manage", nil)
+	a := script.must(204, "GET", verifyPath+"?permission=metrics.read", nil)
+	if got := a.header.Get("X-Cairn-Permissions"); got != metricsRead {
+		t.Errorf("X-Cairn-Permissions is %q", got)
+	}
+	script.refused(403, "token_scope", "GET", "/api/v1/inbox", nil)
+	script.refused(403, "token_scope", "GET", "/api/v1/inbox/unread-count", nil)
+	script.refused(403, "token_scope", "POST", "/api/v1/inbox/read", map[string]any{"ids": []int{id}})
+	script.refused(403, "token_scope", "POST", "/api/v1/inbox/read-all", nil)
+	script.refused(403, "token_scope", "POST", fmt.Sprintf("/api/v1/inbox/%d/read", id), nil)
+	if n := root.must(200, "GET", "/api/v1/inbox/unread-count", nil).number("unread"); n != 1 {
+		t.Errorf("%d unread", n)
+	}
+	reader := ts.addToken("root", "reader", "inbox.read")
+	reader.must(200, "GET", "/api/v1/inbox", nil)
+	ts.signIn("nobody").must(200, "GET", "/api/v1/inbox", nil) // everyone reads their own, without a role for it
+}
+
+// TestNoSideDoorToOneself: neither a session without the current password nor an API token changes its owner's
+// address or password under /users. Others may, and so may the command line.
+func TestNoSideDoorToOneself(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root, other := ts.signIn("root", "all"), ts.signIn("other", "all")
+	self := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
+	script := ts.addToken("root", "script", permissions()...)
+	for _, c := range []client{root, script} {
+		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": "thief@example.org"})
+		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": ""})
+		c.refused(403, "use_own_route", "POST", self+"/password-reset", nil)
+		c.must(200, "PATCH", self, map[string]any{"display_name": "Root"})
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM users WHERE email IS NOT NULL`) + ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")); n > 0 {
+		t.Errorf("%d addresses and password tokens", n)
+	}
+	root.must(200, "PATCH", mePath, map[string]any{"email": "root@example.org", "current_password": testPassword})
+	other.must(200, "PATCH", self, map[string]any{"email": "root@example.net"})
+	other.must(201, "POST", self+"/password-reset", nil)
+	if _, err := ts.command("user", "reset-password", "root"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPromotionEndsSessions: somebody has reset a member's password and signed in. When the member gets more
+// permissions, in any of three ways, that session ends, and so does a password token. Who gains nothing stays signed in.
+func TestPromotionEndsSessions(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	keeper := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "keeper", "permissions": []string{datasetManage}})
+	keeperPath := fmt.Sprint("/api/v1/roles/", keeper.number("id"))
+	ada := ts.signIn("ada", datasetRead)
+	self := "/api/v1/users/" + ada.must(200, "GET", mePath, nil).text("id")
+	again := func() {
+		t.Helper()
+		ada.refused(401, "invalid_token", "GET", mePath, nil)
+		if n := ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")); n > 0 {
+			t.Errorf("%d password tokens", n)
+		}
+		ada, _ = ts.client().login("ada", testPassword)
+		root.must(201, "POST", self+"/password-reset", nil)
+	}
+	give := func(roles ...string) { root.must(200, "PUT", self+"/roles", map[string]any{"roles": roles}) }
+	root.must(201, "POST", self+"/password-reset", nil)
+	give("only-ada", "keeper")
+	again()
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{datasetManage, datasetAnalyze}})
+	again()
+	if _, err := ts.command("user", "set-roles", "ada", "only-ada,keeper,admin"); err != nil {
+		t.Error(err)
+	}
+	again()
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{auditRead}}) // an administrator has that
+	ada.must(200, "GET", mePath, nil)
+	give("only-ada", "keeper")
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{auditRead, datasetRead}}) // as only-ada has
+	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{auditRead}})
+	ada.must(200, "GET", mePath, nil)
+	root.must(201, "POST", self+"/password-reset", nil)
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "chief", "permissions": []string{auditRead, metricsRead}})
+	root.must(204, "DELETE", keeperPath+"?reassign=chief", nil)
+	again()
+	give("only-ada")
+	ada.must(200, "GET", mePath, nil)
+	root.must(200, "GET", mePath, nil)
+}
+
+// TestManySessionsAndTokens: a user has at most 100 live sessions and 100 API tokens, so that all of them can be ended
+// within the time limit. The oldest session ends at a login, and is audited.
+func TestManySessionsAndTokens(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ada := ts.signIn("ada", datasetRead)
+	id := ada.must(200, "GET", mePath, nil).text("id")
+	ts.exec(`UPDATE sessions SET created_at = now() - interval '1 day'`)
+	ts.exec(`
+		INSERT INTO sessions (id, user_id, created_at, idle_expires_at, expires_at)
+		SELECT gen_random_uuid(), $1, now() - n * interval '1 ms', CASE WHEN n > 10 THEN now() + interval '1 day' ELSE now() END, now() + interval '1 day'
+		FROM generate_series(1, 109) n`, id)
+	live := `SELECT count(*) FROM sessions WHERE ended_at IS NULL AND idle_expires_at > now()`
+	if n := ts.queryInt(live); n != 100 {
+		t.Fatalf("%d sessions", n)
+	}
+	again, _ := ts.client().login("ada", testPassword)
+	ada.refused(401, "invalid_token", "GET", mePath, nil) // the oldest
+	again.must(200, "GET", mePath, nil)
+	if n := ts.queryInt(live); n != 100 {
+		t.Errorf("%d live sessions", n)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`); n != 100 {
+		t.Errorf("%d sessions that have not ended", n)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.end' AND target = 'user:ada'`); n != 11 {
+		t.Errorf("%d sessions ended in the audit log", n)
+	}
+	ts.exec(`
+		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
+		SELECT $1, n::text, n::text::bytea, '{dataset.read}', now() + interval '1 day'
+		FROM generate_series(1, 100) n`, id)
+	body := map[string]any{"name": "more", "permissions": []string{datasetRead}, "current_password": testPassword}
+	again.refused(409, "too_many_tokens", "POST", tokensPath, body)
+	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = '7'`)
+	again.must(201, "POST", tokensPath, body)
+}
+
+// TestLoginInFlightEnds: a login that has checked the password, but has not opened its session, when an administrator
+// ends the user's sessions, opens none.
+func TestLoginInFlightEnds(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ctx, id := context.Background(), ts.addUser("ada", datasetRead)
+	found := must(findCredentials(ctx, ts.db, "ada"))
+	root.must(204, "DELETE", "/api/v1/users/"+id+"/sessions", nil)
+	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", ts.cfg); err != errToken {
+		t.Errorf("the login opened a session: %v", err)
+	}
+	// A login whose transaction is open is waited for, and its session ends too.
+	found = must(findCredentials(ctx, ts.db, "ada"))
+	tx := must(ts.db.Begin(ctx))
+	defer tx.Rollback(ctx)
+	must(tx.Exec(ctx, `UPDATE users SET last_login_at = now() WHERE id = $1`, id))
+	must(tx.Exec(ctx, `INSERT INTO sessions (id, user_id, idle_expires_at, expires_at) VALUES ($1, $2, now() + interval '1 hour', now() + interval '1 hour')`, [16]byte{1}, id))
+	ended := make(chan answer)
+	go func() { ended <- root.do("DELETE", "/api/v1/users/"+id+"/sessions", nil) }()
+	for waiting := 0; waiting == 0; {
+		waiting = ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+		select {
+		case a := <-ended:
+			t.Fatalf("%d before the login was done", a.status)
+		default:
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-ended; a.status != 204 || ts.queryInt(`SELECT count(*) FROM sessions WHERE user_id = $1 AND ended_at IS NULL`, id) != 0 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// TestDeclaredPermissions: permissions are declared, changed and removed under the subset rule, with rows in the audit
+// log. What is removed comes back to nobody, and every instance knows in the next request.
+func TestDeclaredPermissions(t *testing.T) {
+	t.Parallel()
+	ts, two := startTwoServers(t)
+	root, keeper := ts.signIn("root", "all"), ts.signIn("keeper", roleManage, datasetRead)
+	for _, name := range []string{"wiki", "Wiki.edit", "wiki..edit", ".edit", "wiki.", "a,b.c", "é.edit", "wiki.edit\n", "",
+		"user.x", "role.x", "admin.x", "dataset.x", "audit.x", "metrics.x", "inbox.x", "cairn.x", "w." + strings.Repeat("x", 62)} {
+		root.refused(422, "invalid", "POST", permissionsPath, map[string]any{"name": name, "meaning": "Something."})
+	}
+	for _, meaning := range []string{"", "two\nlines", strings.Repeat("x", 201)} {
+		root.refused(422, "invalid", "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": meaning})
+	}
+	// Rows that were left by hand give nothing when the permission is declared.
+	ts.exec(`INSERT INTO role_permissions SELECT id, 'wiki.edit' FROM roles WHERE name = 'only-keeper'`)
+	ts.exec(`INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at) SELECT id, 'old', convert_to(username, 'UTF8'), '{role.manage,wiki.edit}', now() + interval '1 day' FROM users`)
+	keeper.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
+	keeper.refused(409, "name_taken", "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Something."})
+	path := permissionsPath + "/wiki.edit"
+	verify := verifyPath + "?permission=wiki.edit"
+	keeper.refused(403, "permission_missing", "GET", verify, nil)
+	keeper.refused(403, "grant_exceeds_own", "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit"}})
+	keeper.must(200, "PATCH", path, map[string]any{"meaning": "Edit pages."})
+	keeper.refused(422, "invalid", "PATCH", path, map[string]any{})
+	keeper.refused(400, "unknown_field", "PATCH", path, map[string]any{"name": "wiki.read", "meaning": "Something."})
+	root.refused(409, "permission_built_in", "DELETE", permissionsPath+"/user.manage", nil)
+	root.refused(409, "permission_built_in", "PATCH", permissionsPath+"/user.manage", map[string]any{"meaning": "Nothing."})
+	for _, name := range []string{"wiki.read", "wiki", "%00", "a.%00"} {
+		root.refused(404, "not_found", "DELETE", permissionsPath+"/"+name, nil)
+	}
+	// An administrator holds it in the next request, also at the other instance.
+	at2 := root
+	at2.url = two.url
+	at2.must(204, "GET", verify, nil)
+	if role := root.must(200, "GET", "/api/v1/roles/1", nil); !strings.Contains(string(role.body), "wiki.edit") {
+		t.Errorf("%s", role.body)
+	}
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit", datasetManage}})
+	editor := ts.signIn("ada", "wiki.edit")
+	script := ts.addToken("ada", "script", "wiki.edit", datasetRead)
+	script.must(204, "GET", verify, nil)
+	keeper.refused(403, "grant_exceeds_own", "PATCH", path, map[string]any{"meaning": "Nothing."})
+	keeper.refused(403, "grant_exceeds_own", "DELETE", path+"?force", nil)
+	root.refused(409, "permission_in_use", "DELETE", path, nil)
+	root.refused(409, "permission_in_use", "DELETE", path+"?force=false", nil)
+	root.refused(422, "invalid", "DELETE", path+"?force=maybe", nil)
+	root.must(204, "DELETE", path+"?force", nil)
+	for _, c := range []client{at2, editor, script} {
+		if a := c.do("GET", verify, nil); a.status != 403 {
+			t.Errorf("%d after the removal", a.status)
+		}
+	}
+	root.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
+	root.must(204, "GET", verify, nil)
+	editor.refused(403, "permission_missing", "GET", verify, nil)
+	script.refused(403, "permission_missing", "GET", verify, nil)
+	if said, err := ts.command("role", "create", "writer", "--permissions", "wiki.edit"); err != nil || !strings.Contains(said, "wiki.edit") {
+		t.Errorf("%s %v", said, err)
+	}
+	if said, err := ts.command("token", "create", "robot", "wiki", "--permissions", "wiki.edit"); err != nil {
+		t.Errorf("%s %v", said, err)
+	}
+	for action, want := range map[string]int{"permission.create": 2, "permission.update": 1, "permission.delete": 1} {
+		if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = $1 AND target = 'permission:wiki.edit'`, action); n != want {
+			t.Errorf("%d rows for %s", n, action)
+		}
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'permission.delete' AND before @> '{"roles": ["editor", "only-ada"], "api_tokens": 1}'`); n != 1 {
+		t.Error("the removal does not say from whom")
+	}
+	ts.exec(`INSERT INTO declared_permissions SELECT 'p.' || n, 'One of many.' FROM generate_series(2, 100) n`)
+	root.refused(409, "too_many_permissions", "POST", permissionsPath, map[string]any{"name": "one.more", "meaning": "Something."})
+}
