@@ -208,7 +208,7 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if token, ok := bearerToken(r); ok {
-		if claims, err := s.keys.Load().verifyAccess(token, s.now()); err == nil {
+		if claims, err := s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax); err == nil {
 			ids = append(ids, claims.SessionID)
 		}
 	}

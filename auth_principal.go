@@ -78,7 +78,7 @@ func (s *server) readCredential(r *http.Request) (credential, error) {
 	if !isBearer { // only an API token may be given as Basic
 		return credential{}, errInvalidToken
 	}
-	claims, err := s.keys.Load().verifyAccess(token, s.now())
+	claims, err := s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
 	if err != nil {
 		return credential{}, errInvalidToken
 	}
