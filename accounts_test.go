@@ -158,7 +158,7 @@ func TestChangePassword(t *testing.T) {
 	}
 	ts.client().login("ada", next)
 
-	c.refused(403, "wrong_password", "PATCH", mePath, map[string]string{"email": "ada@example.org"})
+	c.refused(403, "wrong_password", "PATCH", mePath, map[string]string{"email": "ada@example.org", "current_password": "wrong"})
 	a := c.must(200, "PATCH", mePath, map[string]string{"email": "Ada@example.org", "current_password": next, "display_name": "Ada"})
 	if a.text("email") != "ada@example.org" || a.text("display_name") != "Ada" {
 		t.Errorf("%s", a.body)

@@ -45,20 +45,20 @@ func (s *server) writeAPITokens(w http.ResponseWriter, r *http.Request, userID s
 // createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret.
 func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
-		Name            string     `json:"name"`
-		Permissions     []string   `json:"permissions"`
-		ExpiresAt       *time.Time `json:"expires_at"`
-		CurrentPassword string     `json:"current_password"`
+		Name            string   `json:"name"`
+		Permissions     []string `json:"permissions"`
+		ExpiresAt       *string  `json:"expires_at"`
+		CurrentPassword string   `json:"current_password"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	now := s.now()
-	expires := now.Add(defaultTokenTTL)
-	if in.ExpiresAt != nil {
-		expires = *in.ExpiresAt
-	}
 	var v invalid
+	expires := now.Add(defaultTokenTTL)
+	if at := v.time("expires_at", in.ExpiresAt); at != nil {
+		expires = *at
+	}
 	checkAPIToken(&v, in.Name, in.Permissions, now, expires)
 	if err := v.err(); err != nil {
 		return err

@@ -68,8 +68,11 @@ func (s *server) checkCredentials(r *http.Request, login, password string) (foun
 }
 
 // confirmPassword checks the caller's own password, where a stolen session alone must not do. It
-// counts as an attempt to log in.
+// counts as an attempt to log in. A password that is not there is a 422 and no attempt.
 func (s *server) confirmPassword(r *http.Request, password string) (credentials, error) {
+	if password == "" {
+		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
+	}
 	found, right, err := s.checkCredentials(r, principalOf(r).User.Username, password)
 	if err == nil && !right {
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")

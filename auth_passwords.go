@@ -166,7 +166,7 @@ func checkPassword(v *invalid, field, password string, least int, username strin
 		local, _, _ := strings.Cut(*email, "@")
 		names = append(names, *email, local)
 	}
-	v.check(!slices.Contains(names, lower), field, "own_name", "must not be a name of the account")
+	v.check(lower == "" || !slices.Contains(names, lower), field, "own_name", "must not be a name of the account")
 	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
 	v.check(!isCommon, field, "common", "is too common")
 }

@@ -142,8 +142,8 @@ var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 // valid at the time now, else errToken. longest is how long a session may last. Nothing is decoded
 // before the MAC has been compared. The MAC is compared in base64url, because one MAC has several
 // forms there. The header is not interpreted: it must be, byte for byte, the one that the key
-// signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The payload, too, must be,
-// byte for byte, what signAccess writes for these claims, so that no claim passes unread.
+// signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The payload, too, must
+// be what signAccess writes for these claims, byte for byte, so that no claim passes unread.
 func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
 	end := strings.LastIndexByte(token, '.')
 	if end < 0 || len(token) > maxTokenLength {

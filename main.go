@@ -233,6 +233,8 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		MaxHeaderBytes:    64 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 32},
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // broken connections
+
+		DisableGeneralOptionsHandler: true, // ServeHTTP answers OPTIONS *
 	}
 	var open sync.Map // connections that are new or have a request under way
 	web.ConnState = func(conn net.Conn, state http.ConnState) {

@@ -34,6 +34,13 @@ type message struct {
 	Read            *bool      `json:"read"` // null if the message is not for the reader
 }
 
+// tag returns the message's entity tag, for If-Match: without its state, which time changes, and
+// without the reader's mark.
+func (m message) tag() string {
+	m.State, m.Read = "", nil
+	return tagOf(m)
+}
+
 // messageColumns are the columns of a message as the user $1 sees it, from messageReader.
 const messageColumns = `
 	m.id, m.title, m.body, m.severity, m.author, m.include_new_users,
@@ -164,7 +171,7 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := changeMessage(r.Context(), s.db, actorOf(r), id, c); err != nil {
+	if err := changeMessage(r.Context(), s.db, actorOf(r), id, c, r.Header["If-Match"]); err != nil {
 		return err
 	}
 	return s.getMessage(w, r)
@@ -176,7 +183,7 @@ func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), id))
+	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), id, r.Header["If-Match"]))
 }
 
 // messageFilter selects messages. Nil is any.
@@ -245,7 +252,7 @@ func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	if err := s.db.QueryRow(r.Context(), count, m.ID).Scan(&answer.Recipients, &answer.Readers); err != nil {
 		return fmt.Errorf("count readers: %w", err)
 	}
-	return writeJSON(w, http.StatusOK, answer)
+	return writeEntity(w, answer, m.tag(), nil)
 }
 
 // readMessage answers POST …/{id}/read, which marks a message as read. It is idempotent.
@@ -398,17 +405,22 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// lockMessage locks all messages until the transaction ends. It returns one, or errNotFound.
-func lockMessage(ctx context.Context, tx pgx.Tx, id int64) (message, error) {
+// lockMessage locks all messages until the transaction ends. It returns one, or errNotFound. match
+// are the lines of If-Match, which must name the message's tag if there are any.
+func lockMessage(ctx context.Context, tx pgx.Tx, id int64, match []string) (message, error) {
 	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 		return message{}, err
 	}
-	return getMessage(ctx, tx, nil, id)
+	m, err := getMessage(ctx, tx, nil, id)
+	if err == nil {
+		err = checkMatch(match, m.tag())
+	}
+	return m, err
 }
 
 // changeMessage changes a message, with an audit row. A retracted message cannot be changed, and
-// publish_at of a published message cannot either.
-func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange) error {
+// publish_at of a published message cannot either. For match see lockMessage.
+func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange, match []string) error {
 	const query = `
 		UPDATE system_messages
 		SET title = coalesce($2, title),
@@ -424,7 +436,7 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 		return err
 	}
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockMessage(ctx, tx, id)
+		before, err := lockMessage(ctx, tx, id, match)
 		if err != nil {
 			return err
 		}
@@ -459,14 +471,15 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 	})
 }
 
-// retractMessage retracts a message, with an audit row. It is idempotent.
-func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
+// retractMessage retracts a message, with an audit row. It is idempotent. For match see
+// lockMessage.
+func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
 	const query = `
 		UPDATE system_messages
 		SET retracted_at = now(), updated_at = now()
 		WHERE id = $1 AND retracted_at IS NULL`
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockMessage(ctx, tx, id)
+		before, err := lockMessage(ctx, tx, id, match)
 		if err != nil {
 			return err
 		}

@@ -57,10 +57,7 @@ func (s *server) listRoles(w http.ResponseWriter, r *http.Request) error {
 // getRole answers GET /api/v1/roles/{id}.
 func (s *server) getRole(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.pathRole(r, s.db)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, found)
+	return writeEntity(w, found, tagOf(found), err)
 }
 
 // createRole answers POST /api/v1/roles.
@@ -99,10 +96,7 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 		after, err = changeRole(ctx, tx, by, before, c)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, after)
+	return writeEntity(w, after, tagOf(after), err)
 }
 
 // deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=, its holders get that role instead.
@@ -117,13 +111,18 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
-// pathRole returns the role whose id is in the path, or errNotFound.
+// pathRole returns the role whose id is in the path, or errNotFound. If-Match, if given, must name
+// the role's entity tag.
 func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	id, err := pathID(r, "id")
 	if err != nil {
 		return role{}, err
 	}
-	return getRole(r.Context(), q, id)
+	found, err := getRole(r.Context(), q, id)
+	if err != nil {
+		return role{}, err
+	}
+	return found, checkMatch(r.Header["If-Match"], tagOf(found))
 }
 
 // withEffective sets the role's permissions: its grants in order, or all for the role admin.

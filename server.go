@@ -221,6 +221,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin",
 			"This request came from a page of another origin."))
+	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
+		answer.routed = true
+		answer.WriteHeader(http.StatusNoContent)
 	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
 		s.writeProblem(answer, errNotFound)
 	default:

@@ -30,17 +30,7 @@ type user struct {
 // tag returns the user's entity tag, for If-Match. The last login, which no edit sets, is left out.
 func (u user) tag() string {
 	u.LastLoginAt = nil
-	body, _ := encodeJSON(u) // never fails: the fields are text, times and lists
-	return entityTag(body)
-}
-
-// writeUser answers with a user and the user's entity tag. If err is set, it only returns err.
-func writeUser(w http.ResponseWriter, u user, err error) error {
-	if err != nil {
-		return err
-	}
-	w.Header().Set("ETag", u.tag())
-	return writeJSON(w, http.StatusOK, u)
+	return tagOf(u)
 }
 
 // userColumns are the columns of a user. The table users is u.
@@ -111,6 +101,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	}
 	var v invalid
 	checkIdentity(&v, &n.username, n.email, &n.displayName)
+	v.check(in.Roles != nil, "roles", "missing", "must be a list; an empty one gives no role")
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -135,7 +126,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 // getUser answers GET /api/v1/users/{id}.
 func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	u, err := s.pathUser(r)
-	return writeUser(w, u, err)
+	return writeEntity(w, u, u.tag(), err)
 }
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
@@ -179,7 +170,7 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
 		after, err = getUser(ctx, tx, target.ID)
 		return err
 	})
-	return writeUser(w, after, err)
+	return writeEntity(w, after, after.tag(), err)
 }
 
 // deleteUser answers DELETE /api/v1/users/{id}.
@@ -252,9 +243,8 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 		if err != nil {
 			return err
 		}
-		if tags := r.Header.Get("If-Match"); tags != "" && !matchesTag(tags, target.tag()) {
-			detail := "The user has changed since you read it."
-			return &problem{status: http.StatusPreconditionFailed, code: "stale", detail: detail}
+		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
+			return err
 		}
 		return do(ctx, tx, by, target)
 	})
