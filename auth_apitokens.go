@@ -117,14 +117,20 @@ func checkAPIToken(v *invalid, name string, granted []string, now, expires time.
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// createAPIToken creates an API token and returns it with its secret. If the owner has a token of
-// that name, the error is a problem 409.
+// createAPIToken creates an API token and returns it with its secret. If the owner has an unexpired
+// token of that name, the error is a problem 409.
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string,
 	expires time.Time) (t apiToken, secret string, err error) {
 	const query = `
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + apiTokenColumns
+	const expired = `
+		DELETE FROM api_tokens
+		WHERE user_id = $1 AND name = $2 AND expires_at <= now()`
+	if _, err := execute(ctx, tx, "remove expired API token", expired, owner.ID, name); err != nil {
+		return t, "", err
+	}
 	granted = slices.Compact(slices.Sorted(slices.Values(granted)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,

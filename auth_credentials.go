@@ -80,11 +80,13 @@ func (s *server) confirmPassword(r *http.Request, password string) (credentials,
 	return found, err
 }
 
-// changePassword answers PUT /api/v1/auth/password. The user's other sessions end.
+// changePassword answers PUT /api/v1/auth/password. The user's other sessions end and, with
+// end_tokens, the user's API tokens.
 func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		CurrentPassword string `json:"current_password"`
 		NewPassword     string `json:"new_password"`
+		EndTokens       bool   `json:"end_tokens"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
@@ -107,6 +109,11 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
 			return err
+		}
+		if in.EndTokens {
+			if _, err := deleteAPITokens(ctx, tx, by, p.User, nil); err != nil {
+				return err
+			}
 		}
 		return endUserSessions(ctx, tx, by, p.User.ID, p.CredentialID)
 	}))
