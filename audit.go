@@ -69,9 +69,9 @@ type auditRow struct {
 func auditActions() []string {
 	return strings.Fields(`
 		session.login session.login_refused session.logout session.end session.refresh_token_reused session.lost
-		login.throttled request.refused password.change password.reset token.create token.end
+		login.throttled request.refused password.change password.reset token.create token.renew token.end
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
-		role.create role.update role.delete message.create message.update message.retract
+		role.create role.update role.delete message.create message.update message.retract message.delete
 		dataset.create dataset.update dataset.delete analysis.create analysis.cancel
 		keys.prune audit.prune database.restore`)
 }

@@ -198,7 +198,8 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute'
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
-		WHERE t.token_hash = $1 AND t.expires_at > now() AND u.status = 'active'`
+		WHERE (t.token_hash = $1 OR t.former_hash = $1 AND t.former_until > now())
+			AND t.expires_at > now() AND u.status = 'active'`
 	var now accessVersions
 	var narrowed []string // the permissions of an API token
 	var err error

@@ -41,8 +41,8 @@ func commands() map[string]command {
 		"role delete":         {1, "reassign", deleteRoleCommand},
 		"audit verify":        {0, "head", verifyAuditCommand},
 		"audit prune":         {0, "before", pruneAuditCommand},
-		"token create":        {2, "permissions days=90 role=" + memberRole, createTokenCommand},
-		"token list":          {1, "", listTokensCommand},
+		"token create":        {2, "permissions days=90 renewable role=" + memberRole, createTokenCommand},
+		"token list":          {1, "json", listTokensCommand},
 		"token revoke":        {2, "", revokeTokenCommand},
 		"keys prune":          {0, "", pruneKeys},
 		"dataset create":      {2, "", createDatasetCommand},
@@ -208,7 +208,7 @@ func editRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, err
 
 // listRolesCommand is "cairn role list".
 func listRolesCommand(ctx context.Context, o operation) error {
-	roles, err := listRoles(ctx, o.db, "", math.MaxInt32)
+	roles, err := listRoles(ctx, o.db, nil, "", math.MaxInt32)
 	for _, r := range roles {
 		err = o.printRole(err, r)
 	}

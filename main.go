@@ -79,8 +79,8 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	case args[0] == "version" && len(args) == 1:
 		fmt.Fprintln(stdout, "cairn", version)
 		return nil
-	case args[0] == "routes" && len(args) == 1:
-		return printRoutes(stdout)
+	case args[0] == "routes" && len(args) == 1, command == "routes --json" && len(args) == 2:
+		return printRoutes(len(args) == 2, stdout)
 	case args[0] == "bbox":
 		return printExtents(ctx, args[1:], stdout, stderr)
 	case args[0] == "crs":

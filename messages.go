@@ -177,13 +177,31 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	return s.getMessage(w, r)
 }
 
-// deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message.
+// deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message or, with
+// ?permanently=true, deletes it.
 func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), id, r.Header["If-Match"]))
+	permanently, err := flagParameter(r, "permanently")
+	if err != nil {
+		return err
+	}
+	remove := retractMessage
+	if permanently {
+		remove = deleteMessage
+	}
+	return writeDone(w, remove(r.Context(), s.db, actorOf(r), id, r.Header["If-Match"]))
+}
+
+// flagParameter returns a query parameter that is true or false. It is false if absent.
+func flagParameter(r *http.Request, name string) (bool, error) {
+	value := optional(r.URL.Query(), name)
+	if value != nil && *value != "true" && *value != "false" {
+		return false, invalid{{name, "malformed", "must be true or false"}}.err()
+	}
+	return value != nil && *value == "true", nil
 }
 
 // messageFilter selects messages. Nil is any.
@@ -212,11 +230,11 @@ func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
 
 // listInbox answers GET /api/v1/inbox with the messages addressed to the caller, the newest first.
 func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
-	unread := optional(r.URL.Query(), "unread")
-	if unread != nil && *unread != "true" && *unread != "false" {
-		return invalid{{"unread", "malformed", "must be true or false"}}.err()
+	unread, err := flagParameter(r, "unread")
+	if err != nil {
+		return err
 	}
-	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread != nil && *unread == "true"})
+	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread})
 }
 
 // writeMessages answers with a page of messages.
@@ -228,14 +246,42 @@ func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f message
 	})
 }
 
-// getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
-func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
-	const count = `
-		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers
+// messageRecipients joins the message $1 with the users u who see it now and can sign in.
+const messageRecipients = `
 		FROM system_messages m
 		CROSS JOIN` + messageUsers + `
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
-		WHERE m.id = $1 AND u.status = 'active' AND ` + messageAddressed
+		WHERE m.id = $1 AND u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageAddressed
+
+// listUnreadBy answers GET /api/v1/system-messages/{id}/unread-by with the recipients who have not
+// read the message, by name.
+func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT u.id::text, u.username, u.display_name` + messageRecipients + `
+			AND NOT ` + messageIsRead + ` AND u.username > $2
+		ORDER BY u.username
+		LIMIT $3`
+	type recipient struct {
+		ID          string `json:"id"`
+		Username    string `json:"username"`
+		DisplayName string `json:"display_name"`
+	}
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	if _, err := getMessage(r.Context(), s.db, nil, id); err != nil {
+		return err
+	}
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]recipient, error) {
+		return collect[recipient](r.Context(), s.db, "list who has not read a message", query, id, after[0], limit)
+	}, func(u recipient) []string { return []string{u.Username} })
+}
+
+// getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
+func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
+	const count = `
+		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
 	id, err := pathID(r, "id")
 	if err != nil {
 		return err
@@ -488,6 +534,21 @@ func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, m
 			return err
 		}
 		return auditMessage(ctx, tx, by, "message.retract", id, before)
+	})
+}
+
+// deleteMessage deletes a message with its marks. The audit row keeps it. For match see
+// lockMessage.
+func deleteMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		before, err := lockMessage(ctx, tx, id, match)
+		if err != nil {
+			return err
+		}
+		if _, err := execute(ctx, tx, "delete message", `DELETE FROM system_messages WHERE id = $1`, id); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "message.delete", "message:"+strconv.FormatInt(id, 10), before, nil)
 	})
 }
 

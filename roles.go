@@ -47,10 +47,10 @@ func (s *server) listPermissions(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
 }
 
-// listRoles answers GET /api/v1/roles in the order of names.
+// listRoles answers GET /api/v1/roles in the order of names: all roles, or the one of that name.
 func (s *server) listRoles(w http.ResponseWriter, r *http.Request) error {
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
-		return listRoles(r.Context(), s.db, after[0], limit)
+		return listRoles(r.Context(), s.db, optional(r.URL.Query(), "name"), after[0], limit)
 	}, func(r role) []string { return []string{r.Name} })
 }
 
@@ -131,15 +131,16 @@ func (r role) withEffective() role {
 	return r
 }
 
-// listRoles returns up to limit roles after a name, in the order of names.
-func listRoles(ctx context.Context, q querier, after string, limit int) ([]role, error) {
+// listRoles returns up to limit roles after a name, in the order of names. With only it returns at
+// most the role of that name, in any case.
+func listRoles(ctx context.Context, q querier, only *string, after string, limit int) ([]role, error) {
 	const query = `
 		SELECT ` + roleColumns + `
 		FROM roles r
-		WHERE r.name > $1
+		WHERE r.name > $1 AND ($3::text IS NULL OR r.name = lower($3))
 		ORDER BY r.name
 		LIMIT $2`
-	roles, err := collect[role](ctx, q, "list roles", query, after, limit)
+	roles, err := collect[role](ctx, q, "list roles", query, after, limit, only)
 	for i := range roles {
 		roles[i] = roles[i].withEffective()
 	}

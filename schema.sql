@@ -408,3 +408,14 @@ CREATE TABLE analysis_changes (
   removed     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
+-- migration 2: what 0.3.0 adds
+
+-- A renewable API token may replace its own secret. The former secret, of which only the SHA-256 is
+-- stored, is accepted until former_until: the answer with the new one may have been lost.
+ALTER TABLE api_tokens
+  ADD COLUMN renewable    boolean NOT NULL DEFAULT false,
+  ADD COLUMN former_hash  bytea,
+  ADD COLUMN former_until timestamptz,
+  ADD CONSTRAINT api_tokens_former_hash_key UNIQUE (former_hash);
+CREATE INDEX api_tokens_expires_at_id_idx ON api_tokens (expires_at, id);

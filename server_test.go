@@ -169,6 +169,12 @@ func (m *matrix) target(rt route) (path string, body any) {
 	switch {
 	case strings.HasPrefix(path, "/api/v1/users/{id}"):
 		path = strings.Replace(path, "{id}", m.addUser("target"+name), 1)
+		if strings.HasSuffix(path, "{session}") || strings.HasSuffix(path, "{token}") {
+			session, _ := m.client().login("target"+name, testPassword)
+			token := m.addToken("target"+name, "t", datasetRead)
+			path = strings.NewReplacer("{session}", session.credentialID(), "{token}", token.credentialID()).Replace(path)
+		}
+		path = strings.Replace(path, "{name}", "only-target"+name, 1)
 	case strings.HasPrefix(path, "/api/v1/roles/{id}"):
 		role := m.each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}})
 		path = strings.Replace(path, "{id}", fmt.Sprint(role.number("id")), 1)
@@ -199,6 +205,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"POST /api/v1/users":                  map[string]any{"username": "new" + name, "roles": []string{}},
 		"PATCH /api/v1/users/{id}":            map[string]string{"display_name": "new"},
 		"PUT /api/v1/users/{id}/roles":        map[string]any{"roles": []string{}},
+		"POST /api/v1/users/{id}/roles":       map[string]any{"role": "only-target" + name},
 		"POST /api/v1/roles":                  map[string]any{"name": "new" + name, "permissions": []string{}},
 		"PATCH /api/v1/roles/{id}":            map[string]string{"description": "new"},
 		"POST /api/v1/datasets":               map[string]string{"name": "more" + name, "path": "more" + name},
@@ -249,6 +256,9 @@ func TestAuthorizationMatrix(t *testing.T) {
 			case ownSession:
 				check("session", m.reader, 200, "")
 				check("API token", m.narrow, 403, "session_required")
+			case ownToken:
+				check("session", m.reader, 403, "token_required")
+				check("API token that is not renewable", m.narrow, 403, "not_renewable")
 			case signedIn:
 				check("session", m.reader, 200, "")
 				check("API token", m.narrow, 200, "")
