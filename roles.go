@@ -111,16 +111,16 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
-// pathRole returns the role whose id is in the path, or errNotFound. If-Match, if given, must name
-// the role's entity tag.
+// pathRole returns the role whose id is in the path, or errNotFound. To change it, If-Match, if
+// given, must name the role's entity tag.
 func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	id, err := pathID(r, "id")
 	if err != nil {
 		return role{}, err
 	}
 	found, err := getRole(r.Context(), q, id)
-	if err != nil {
-		return role{}, err
+	if err != nil || isRead(r) {
+		return found, err
 	}
 	return found, checkMatch(r.Header["If-Match"], tagOf(found))
 }
