@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -80,6 +81,14 @@ func (s *server) confirmPassword(r *http.Request, password string) (credentials,
 	return found, err
 }
 
+// checkNewPassword returns a 422 for the field new_password, or the 503 of checkPassword.
+func (s *server) checkNewPassword(password string, u user) error {
+	var v invalid
+	err := checkPassword(&v, "new_password", password, s.cfg.passwordMin, s.breached,
+		u.Username, u.Email, u.DisplayName)
+	return cmp.Or(v.err(), err)
+}
+
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end and, with
 // end_tokens, the user's API tokens.
 func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
@@ -92,10 +101,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx, p := r.Context(), principalOf(r)
-	var v invalid
-	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin,
-		p.User.Username, p.User.Email, p.User.DisplayName)
-	if err := v.err(); err != nil {
+	if err := s.checkNewPassword(in.NewPassword, p.User); err != nil {
 		return err
 	}
 	found, err := s.confirmPassword(r, in.CurrentPassword)
@@ -135,9 +141,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var v invalid
-	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin, u.Username, u.Email, u.DisplayName)
-	if err := v.err(); err != nil {
+	if err := s.checkNewPassword(in.NewPassword, u); err != nil {
 		return err
 	}
 	hash, err := s.hasher.hash(ctx, in.NewPassword)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"strings"
 
@@ -95,8 +97,12 @@ func createUserCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	checkPassword(&v, "password", password, o.cfg.passwordMin, n.username, n.email, n.displayName)
-	if err := v.err(); err != nil {
+	breached, err := openBreachedPasswords(o.cfg.breachedFile)
+	if err != nil {
+		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
+	}
+	err = checkPassword(&v, "password", password, o.cfg.passwordMin, breached, n.username, n.email, n.displayName)
+	if err = cmp.Or(v.err(), err); err != nil {
 		return err
 	}
 	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, password)

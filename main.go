@@ -173,6 +173,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	if err := cfg.checkPlaces(); err != nil {
 		return err
 	}
+	breached, err := openBreachedPasswords(cfg.breachedFile)
+	if err != nil {
+		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
+	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // by default it would end the process
 	defer signal.Stop(hangups)
@@ -185,7 +189,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			return err
 		}
 		s := newServer(cfg, log, d, keys)
-		s.hangups = hangups
+		s.hangups, s.breached = hangups, breached
 		if cfg.tlsCert != "" {
 			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
 				return err

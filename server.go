@@ -32,6 +32,7 @@ type server struct {
 	keys          atomic.Pointer[keyring] // replaced after SIGHUP
 	instance      string                  // a random name, to tell instances that share a database apart
 	hasher        *passwordHasher
+	breached      *breachedPasswords // nil: no list
 	analyzer      *analyzer
 	users         userCache
 	places        *callerLimit     // at most half of the pool for one account
