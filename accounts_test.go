@@ -97,6 +97,13 @@ func TestAPITokens(t *testing.T) {
 		t.Error("the use of the token is not noted")
 	}
 
+	// An expired token does not keep its name.
+	ts.addToken("ada", "old", datasetRead)
+	c.refused(409, "name_taken", "POST", tokensPath, body(map[string]any{"name": "old"}))
+	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = 'old'`)
+	c.must(201, "POST", tokensPath, body(map[string]any{"name": "old"}))
+	ts.exec(`DELETE FROM api_tokens WHERE name = 'old'`)
+
 	// A permission that the owner loses is lost to the token.
 	ts.exec(`DELETE FROM role_permissions WHERE permission = $1 AND role_id = (SELECT id FROM roles WHERE name = 'only-ada')`, datasetRead)
 	script.refused(403, "permission_missing", "GET", "/api/v1/datasets", nil)
@@ -157,8 +164,13 @@ func TestChangePassword(t *testing.T) {
 		t.Errorf("refresh: %s", a.body)
 	}
 	ts.client().login("ada", next)
+	script := ts.addToken("ada", "script", datasetRead)
+	c.must(204, "PUT", path, map[string]string{"current_password": next, "new_password": testPassword})
+	script.must(200, "GET", mePath, nil)
+	c.must(204, "PUT", path, map[string]any{"current_password": testPassword, "new_password": next, "end_tokens": true})
+	script.refused(401, "invalid_token", "GET", mePath, nil)
 
-	c.refused(403, "wrong_password", "PATCH", mePath, map[string]string{"email": "ada@example.org"})
+	c.refused(403, "wrong_password", "PATCH", mePath, map[string]string{"email": "ada@example.org", "current_password": "wrong"})
 	a := c.must(200, "PATCH", mePath, map[string]string{"email": "Ada@example.org", "current_password": next, "display_name": "Ada"})
 	if a.text("email") != "ada@example.org" || a.text("display_name") != "Ada" {
 		t.Errorf("%s", a.body)

@@ -166,7 +166,7 @@ func (w *gainWalk) credential(a *agent, step int) (c client, ok bool) {
 func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
 	w.t.Helper()
 	var roleIDs, roleNames []string
-	for _, r := range must(listRoles(context.Background(), w.db, "", 1000)) {
+	for _, r := range must(listRoles(context.Background(), w.db, nil, "", 1000)) {
 		roleIDs, roleNames = append(roleIDs, fmt.Sprint(r.ID)), append(roleNames, r.Name)
 	}
 	known := append(permissions(), w.model().declared...)

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +66,17 @@ type auditRow struct {
 	After      json.RawMessage `json:"after"`
 }
 
+// auditActions returns the names of all actions in the audit log.
+func auditActions() []string {
+	return strings.Fields(`
+		session.login session.login_refused session.logout session.end session.refresh_token_reused session.lost
+		login.throttled request.refused password.change password.reset token.create token.renew token.end
+		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
+		role.create role.update role.delete permission.create permission.update permission.delete message.create message.update message.retract message.delete
+		dataset.create dataset.update dataset.delete finding.accept finding.reopen analysis.create analysis.cancel
+		keys.prune audit.prune database.restore`)
+}
+
 // listAudit answers GET /api/v1/audit with the rows that match the filters, the newest first. since
 // is included in the time span, until is not.
 func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
@@ -84,6 +97,9 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 			args = append(args, optional(values, name))
 		}
 		var v invalid
+		action := optional(values, "action")
+		known := action == nil || slices.Contains(auditActions(), *action)
+		v.check(known, "action", "unknown", "is no action of the log")
 		args = append(args, v.time("since", optional(values, "since")), v.time("until", optional(values, "until")))
 		if err := v.err(); err != nil {
 			return nil, err

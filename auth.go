@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,14 +39,14 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	var v invalid
 	checkIdentity(&v, &n.username, n.email, &n.displayName)
 	v.check(n.username != "admin", "username", "reserved", "is the name of the first administrator")
-	checkPassword(&v, "password", in.Password, s.cfg.passwordMin, n.username, n.email, n.displayName)
-	if err := v.err(); err != nil {
+	err := checkPassword(&v, "password", in.Password, s.cfg.passwordMin, s.breached, n.username, n.email, n.displayName)
+	if err = cmp.Or(v.err(), err); err != nil {
 		return err
 	}
 	ctx := r.Context()
 	counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 	var hash string
-	err := s.hashCounted(ctx, counted, func() (forgiven bool, err error) {
+	err = s.hashCounted(ctx, counted, func() (forgiven bool, err error) {
 		hash = s.hasher.newHash(in.Password)
 		return false, nil
 	})
@@ -208,7 +209,7 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if token, ok := bearerToken(r); ok {
-		if claims, err := s.keys.Load().verifyAccess(token, s.now()); err == nil {
+		if claims, err := s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax); err == nil {
 			ids = append(ids, claims.SessionID)
 		}
 	}

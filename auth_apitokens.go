@@ -18,11 +18,12 @@ type apiToken struct {
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   time.Time  `json:"expires_at"`
 	LastUsedAt  *time.Time `json:"last_used_at"` // to the minute
+	Renewable   bool       `json:"renewable"`    // it may replace its own secret
 }
 
 // apiTokenColumns are the columns of an API token.
 const apiTokenColumns = `
-	id::text AS id, name, permissions, created_at, expires_at, last_used_at`
+	id::text AS id, name, permissions, created_at, expires_at, last_used_at, renewable`
 
 // The lifetime of an API token: the default and the maximum.
 const (
@@ -49,24 +50,25 @@ func (s *server) writeAPITokens(w http.ResponseWriter, r *http.Request, userID s
 // createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret.
 func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
-		Name            string     `json:"name"`
-		Permissions     []string   `json:"permissions"`
-		ExpiresAt       *time.Time `json:"expires_at"`
-		CurrentPassword string     `json:"current_password"`
+		Name            string   `json:"name"`
+		Permissions     []string `json:"permissions"`
+		ExpiresAt       *string  `json:"expires_at"`
+		Renewable       bool     `json:"renewable"`
+		CurrentPassword string   `json:"current_password"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	now := s.now()
-	expires := now.Add(defaultTokenTTL)
-	if in.ExpiresAt != nil {
-		expires = *in.ExpiresAt
-	}
 	known, err := knownPermissions(r.Context(), s.db)
 	if err != nil {
 		return err
 	}
 	var v invalid
+	expires := now.Add(defaultTokenTTL)
+	if at := v.time("expires_at", in.ExpiresAt); at != nil {
+		expires = *at
+	}
 	checkAPIToken(&v, known, in.Name, in.Permissions, now, expires)
 	if err := v.err(); err != nil {
 		return err
@@ -80,17 +82,80 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
-		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, in.Name, in.Permissions, expires)
+		n := newToken{in.Name, in.Permissions, expires, in.Renewable}
+		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Location", "/api/v1/auth/tokens/"+created.ID)
-	return writeJSON(w, http.StatusCreated, struct {
-		apiToken
-		Token string `json:"token"`
-	}{created, secret})
+	return writeJSON(w, http.StatusCreated, createdToken{created, secret})
+}
+
+// createdToken is an API token with its secret. Only one response shows it.
+type createdToken struct {
+	apiToken
+	Token string `json:"token"`
+}
+
+// renewalGrace is how long the former secret of a renewed API token is still accepted.
+const renewalGrace = 10 * time.Minute
+
+// renewOwnToken answers POST /api/v1/auth/tokens/self/renew: the API token in use gets a new
+// secret, and lasts from now as long as it was created for. If the answer is lost, the former
+// secret gets another one within renewalGrace; the lost one ends.
+func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		UPDATE api_tokens
+		SET token_hash = $3,
+			former_hash = $2,
+			former_until = CASE WHEN token_hash = $2 THEN now() + $4::interval ELSE former_until END,
+			expires_at = now() + (expires_at - created_at),
+			created_at = now()
+		WHERE id = $1 AND renewable
+		RETURNING ` + apiTokenColumns
+	secret, hash := newAPIToken()
+	var renewed apiToken
+	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+		p := principalOf(r)
+		refused := newProblem(http.StatusForbidden, "not_renewable",
+			"This API token was not made to renew itself: make another one.")
+		renewed, err = collectOne[apiToken](ctx, tx, refused, "renew API token", query,
+			p.CredentialID, callerOf(r).credential.tokenHash, hash, renewalGrace)
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "token.renew", "user:"+p.User.Username, nil, renewed)
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, createdToken{renewed, secret})
+}
+
+// ownedToken is an API token with its owner.
+type ownedToken struct {
+	apiToken
+	UserID   string `json:"user_id"`
+	Username string `json:"username"`
+}
+
+// listAllTokens answers GET /api/v1/tokens with the unexpired API tokens of all users, in the order
+// in which they expire.
+func (s *server) listAllTokens(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT t.*, u.username
+		FROM (SELECT ` + apiTokenColumns + `, user_id::text FROM api_tokens
+			WHERE expires_at > now() AND (expires_at, api_tokens.id) > ($1::text::timestamptz, $2::text::uuid)
+			ORDER BY expires_at, api_tokens.id
+			LIMIT $3) t
+		JOIN users u ON u.id = t.user_id::uuid
+		ORDER BY t.expires_at, t.id::uuid`
+	first := []string{"-infinity", uuidText([16]byte{})}
+	return writeList(s, w, r, first, func(after []string, limit int) ([]ownedToken, error) {
+		return collect[ownedToken](r.Context(), s.db, "list all API tokens", query, after[0], after[1], limit)
+	}, func(t ownedToken) []string { return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID} })
 }
 
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
@@ -125,14 +190,22 @@ func checkAPIToken(v *invalid, known []string, name string, granted []string, no
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
+// newToken holds the fields of an API token to create. checkAPIToken has checked them.
+type newToken struct {
+	name      string
+	granted   []string
+	expires   time.Time
+	renewable bool
+}
+
 // createAPIToken creates an API token and returns it with its secret. It deletes the owner's
 // expired ones first. If the owner has a token of that name, or maxTokens, the error is a problem
 // 409. The caller holds lockAccess.
-func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name string, granted []string,
-	expires time.Time) (t apiToken, secret string, err error) {
+func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
+	n newToken) (t apiToken, secret string, err error) {
 	const query = `
-		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
-		VALUES ($1, $2, $3, $4, $5)
+		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at, renewable)
+		VALUES ($1, $2, $3, $4, $5, $6)
 		RETURNING ` + apiTokenColumns
 	const clear = `DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now()`
 	const count = `SELECT count(*) FROM api_tokens WHERE user_id = $1`
@@ -147,10 +220,10 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user, name s
 		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
-	granted = slices.Compact(slices.Sorted(slices.Values(granted)))
+	granted := slices.Compact(slices.Sorted(slices.Values(n.granted)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
-		owner.ID, name, hash, granted, expires)
+		owner.ID, n.name, hash, granted, n.expires, n.renewable)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}
@@ -179,7 +252,7 @@ func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *s
 		WITH ended AS (
 			DELETE FROM api_tokens
 			WHERE user_id = $7 AND ($8::uuid IS NULL OR id = $8)
-			RETURNING id, name, permissions, created_at, expires_at, last_used_at
+			RETURNING id, name, permissions, created_at, expires_at, last_used_at, renewable
 		)` + insertAudit + `
 		SELECT $1, $2, $3, $4, $5, 'token.end', $6, to_jsonb(ended), NULL
 		FROM ended

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -68,8 +69,11 @@ func (s *server) checkCredentials(r *http.Request, login, password string) (foun
 }
 
 // confirmPassword checks the caller's own password, where a stolen session alone must not do. It
-// counts as an attempt to log in.
+// counts as an attempt to log in. A password that is not there is a 422 and no attempt.
 func (s *server) confirmPassword(r *http.Request, password string) (credentials, error) {
+	if password == "" {
+		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
+	}
 	found, right, err := s.checkCredentials(r, principalOf(r).User.Username, password)
 	if err == nil && !right {
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
@@ -77,20 +81,27 @@ func (s *server) confirmPassword(r *http.Request, password string) (credentials,
 	return found, err
 }
 
-// changePassword answers PUT /api/v1/auth/password. The user's other sessions end.
+// checkNewPassword returns a 422 for the field new_password, or the 503 of checkPassword.
+func (s *server) checkNewPassword(password string, u user) error {
+	var v invalid
+	err := checkPassword(&v, "new_password", password, s.cfg.passwordMin, s.breached,
+		u.Username, u.Email, u.DisplayName)
+	return cmp.Or(v.err(), err)
+}
+
+// changePassword answers PUT /api/v1/auth/password. The user's other sessions end and, with
+// end_tokens, the user's API tokens.
 func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		CurrentPassword string `json:"current_password"`
 		NewPassword     string `json:"new_password"`
+		EndTokens       bool   `json:"end_tokens"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
 	ctx, p := r.Context(), principalOf(r)
-	var v invalid
-	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin,
-		p.User.Username, p.User.Email, p.User.DisplayName)
-	if err := v.err(); err != nil {
+	if err := s.checkNewPassword(in.NewPassword, p.User); err != nil {
 		return err
 	}
 	found, err := s.confirmPassword(r, in.CurrentPassword)
@@ -104,6 +115,11 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
 			return err
+		}
+		if in.EndTokens {
+			if _, err := deleteAPITokens(ctx, tx, by, p.User, nil); err != nil {
+				return err
+			}
 		}
 		return endUserSessions(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 	}))
@@ -125,9 +141,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var v invalid
-	checkPassword(&v, "new_password", in.NewPassword, s.cfg.passwordMin, u.Username, u.Email, u.DisplayName)
-	if err := v.err(); err != nil {
+	if err := s.checkNewPassword(in.NewPassword, u); err != nil {
 		return err
 	}
 	hash, err := s.hasher.hash(ctx, in.NewPassword)

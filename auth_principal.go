@@ -78,7 +78,7 @@ func (s *server) readCredential(r *http.Request) (credential, error) {
 	if !isBearer { // only an API token may be given as Basic
 		return credential{}, errInvalidToken
 	}
-	claims, err := s.keys.Load().verifyAccess(token, s.now())
+	claims, err := s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
 	if err != nil {
 		return credential{}, errInvalidToken
 	}
@@ -200,7 +200,8 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute'
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
-		WHERE t.token_hash = $1 AND t.expires_at > now() AND u.status = 'active'`
+		WHERE (t.token_hash = $1 OR t.former_hash = $1 AND t.former_until > now())
+			AND t.expires_at > now() AND u.status = 'active'`
 	var now accessVersions
 	var narrowed []string // the permissions of an API token
 	var err error

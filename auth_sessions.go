@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,9 +27,6 @@ type session struct {
 
 // uuidText returns the text form of a UUID (RFC 9562, section 4).
 func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }
-
-// canonicalUUID matches the text form that uuidText returns.
-var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // pathUUID returns the path value if it is a canonical UUID, else errNotFound.
 func pathUUID(r *http.Request, name string) (string, error) {

@@ -151,7 +151,7 @@ func TestForeignTokens(t *testing.T) {
 	now := time.Now()
 	ts := startServer(t, func(s *server) { s.now = func() time.Time { return now } }) // no token expires meanwhile
 	c := ts.signIn("ada", "all")
-	claims, err := ts.keys.Load().verifyAccess(c.token, now)
+	claims, err := ts.keys.Load().verifyAccess(c.token, now, ts.cfg.sessionMax)
 	if err != nil {
 		t.Fatal(err)
 	}

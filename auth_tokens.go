@@ -135,12 +135,16 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 	return signed + "." + encodedMAC(k.access, signed), nil
 }
 
+// canonicalUUID matches the text form that uuidText returns.
+var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
 // verifyAccess returns the claims of an access token that one of the keys has signed and that is
-// valid at the time now, else errToken. Nothing is decoded before the MAC has been compared. The
-// MAC is compared in base64url, because one MAC has several forms there. The header is not
-// interpreted: it must be, byte for byte, the one that the key signs. This rules out "alg":"none"
-// and its kin (RFC 8725, section 3.1).
-func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, error) {
+// valid at the time now, else errToken. longest is how long a session may last. Nothing is decoded
+// before the MAC has been compared. The MAC is compared in base64url, because one MAC has several
+// forms there. The header is not interpreted: it must be, byte for byte, the one that the key
+// signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The payload, too, must
+// be what signAccess writes for these claims, byte for byte, so that no claim passes unread.
+func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
 	end := strings.LastIndexByte(token, '.')
 	if end < 0 || len(token) > maxTokenLength {
 		return accessClaims{}, errToken
@@ -155,17 +159,23 @@ func (ring *keyring) verifyAccess(token string, now time.Time) (accessClaims, er
 	var claims accessClaims
 	decoded, err := base64.RawURLEncoding.Strict().DecodeString(payload)
 	if err != nil || json.Unmarshal(decoded, &claims) != nil {
-		return accessClaims{}, errToken // unreachable: Cairn signed it
+		return accessClaims{}, errToken
 	}
-	if at := now.Unix(); claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer ||
-		at >= claims.ExpiresAt || claims.IssuedAt > at+maxClockSkew {
+	again, err := json.Marshal(claims)
+	switch at := now.Unix(); {
+	case err != nil || payload != base64.RawURLEncoding.EncodeToString(again),
+		claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer,
+		!canonicalUUID.MatchString(claims.Subject) || !canonicalUUID.MatchString(claims.SessionID),
+		len(claims.ID) != 26 || !consistsOf(claims.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"), // as rand.Text returns
+		at >= claims.ExpiresAt || claims.IssuedAt > at+maxClockSkew,
+		claims.ExpiresAt > claims.IssuedAt+int64(longest/time.Second)+maxClockSkew:
 		return accessClaims{}, errToken
 	}
 	return claims, nil
 }
 
-// maxClockSkew is how many seconds the clock of another instance, which issued a token, may be
-// ahead.
+// maxClockSkew is how many seconds the clock of another instance, which issued a token, or of the
+// database, which ends sessions, may be ahead.
 const maxClockSkew = 60
 
 // refreshVersion is the first byte of a refresh token.

@@ -8,12 +8,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
+
+// testSessionMax is how long a session lasts at most, by default.
+const testSessionMax = 2160 * time.Hour
 
 // testRing is a keyring of keys with these ids.
 func testRing(t testing.TB, ids ...string) *keyring {
@@ -48,15 +52,16 @@ func TestHostileAccessTokens(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	ring := testRing(t, "first", "second")
-	good, err := ring.signAccess("user", "session", now, now.Add(time.Hour))
+	user, session := uuidText([16]byte{1}), uuidText([16]byte{2})
+	good, err := ring.signAccess(user, session, now, now.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, err := ring.verifyAccess(good, now)
-	if err != nil || claims.Subject != "user" || claims.SessionID != "session" {
+	claims, err := ring.verifyAccess(good, now, testSessionMax)
+	if err != nil || claims.Subject != user || claims.SessionID != session {
 		t.Fatalf("the good token: %+v, %v", claims, err)
 	}
-	if _, err := (&keyring{keys: []key{ring.keys[1], ring.keys[0]}}).verifyAccess(good, now); err != nil {
+	if _, err := (&keyring{keys: []key{ring.keys[1], ring.keys[0]}}).verifyAccess(good, now, testSessionMax); err != nil {
 		t.Errorf("a key that signs no more must still verify: %v", err)
 	}
 	hostile := hostileAccessTokens(t, ring, good, now)
@@ -66,7 +71,7 @@ func TestHostileAccessTokens(t *testing.T) {
 		hostile[fmt.Sprintf("one bit of byte %d", i)] = string(b)
 	}
 	for name, token := range hostile {
-		if claims, err := ring.verifyAccess(token, now); !errors.Is(err, errToken) || claims != (accessClaims{}) {
+		if claims, err := ring.verifyAccess(token, now, testSessionMax); !errors.Is(err, errToken) || claims != (accessClaims{}) {
 			t.Errorf("%s: %+v, %v", name, claims, err)
 		}
 	}
@@ -75,7 +80,7 @@ func TestHostileAccessTokens(t *testing.T) {
 // hostileAccessTokens is made of a good one, which the first of the ring's two keys has signed.
 func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time) map[string]string {
 	t.Helper()
-	claims, err := ring.verifyAccess(good, now)
+	claims, err := ring.verifyAccess(good, now, testSessionMax)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +148,7 @@ func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time
 		"MAC one short":               good[:len(good)-1],
 		"MAC of nothing":              header + "." + payload + "." + strings.Repeat("A", 43),
 		"payload padded":              header + "." + payload + "=." + mac,
+		"payload with a newline":      sign(k, header, payload[:4]+"\n"+payload[4:]),
 		"payload of another":          header + "." + encode(`{"iss":"cairn","aud":"cairn","sub":"root","exp":9999999999}`) + "." + mac,
 		"signed by the refresh key":   header + "." + payload + "." + encodedMAC(k.refresh, header+"."+payload),
 		"signed by the cursor key":    header + "." + payload + "." + encodedMAC(k.cursor, header+"."+payload),
@@ -159,6 +165,9 @@ func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time
 		"expiry that is a text":       sign(k, header, encode(`{"iss":"cairn","aud":"cairn","exp":"9999999999"}`)),
 		"64 KiB":                      header + "." + strings.Repeat("A", 64<<10) + "." + mac,
 	}
+	for name, change := range ownForgeries() {
+		hostile["signed by us: "+name] = sign(k, header, encode(change(decode(payload), claims)))
+	}
 	// Every other spelling of the last character that decodes to the same MAC.
 	for _, c := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_" {
 		if spelling := lastMAC + string(c); spelling != mac && decode(spelling) == decode(mac) {
@@ -166,6 +175,52 @@ func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time
 		}
 	}
 	return hostile
+}
+
+// ownForgeries are changes of a payload and its claims that Cairn never writes, by their names.
+func ownForgeries() map[string]func(payload string, claims accessClaims) string {
+	with := func(change func(*accessClaims)) func(string, accessClaims) string {
+		return func(_ string, c accessClaims) string {
+			change(&c)
+			text, _ := json.Marshal(c) // text and numbers: there is no error
+			return string(text)
+		}
+	}
+	add := func(claim string) func(string, accessClaims) string {
+		return func(payload string, _ accessClaims) string {
+			return strings.TrimSuffix(payload, "}") + "," + claim + "}"
+		}
+	}
+	replace := func(old, next string) func(string, accessClaims) string {
+		return func(payload string, _ accessClaims) string { return strings.Replace(payload, old, next, 1) }
+	}
+	return map[string]func(string, accessClaims) string{
+		"a space":            replace(":", ": "),
+		"a space before":     func(payload string, _ accessClaims) string { return " " + payload },
+		"a newline after":    func(payload string, _ accessClaims) string { return payload + "\n" },
+		"a claim twice":      add(`"iss":"cairn"`),
+		"another claim":      add(`"admin":true`),
+		"nbf in the future":  add(`"nbf":99999999999`),
+		"a claim in capital": replace(`"sub"`, `"SUB"`),
+		"an escape":          replace(`"iss":"cairn"`, `"iss":"\u0063airn"`),
+		"another order":      replace(`"iss":"cairn","aud":"cairn"`, `"aud":"cairn","iss":"cairn"`),
+		"an exponent":        replace(`"exp":1`, `"exp":1e0`),
+		"sub that is none":   with(func(c *accessClaims) { c.Subject = "root" }),
+		"sub that is empty":  with(func(c *accessClaims) { c.Subject = "" }),
+		"sub in capitals":    with(func(c *accessClaims) { c.Subject = strings.ToUpper(c.Subject[:35] + "a") }),
+		"sub in braces":      with(func(c *accessClaims) { c.Subject = "{" + c.Subject + "}" }),
+		"sid that is none":   with(func(c *accessClaims) { c.SessionID = "none" }),
+		"sid without dashes": with(func(c *accessClaims) { c.SessionID = strings.ReplaceAll(c.SessionID, "-", "") }),
+		"sid and a newline":  with(func(c *accessClaims) { c.SessionID += "\n" }),
+		"exp in 10000":       with(func(c *accessClaims) { c.ExpiresAt = 253_402_300_800 }),
+		"exp at the end":     with(func(c *accessClaims) { c.ExpiresAt = math.MaxInt64 }),
+		"iat at the start":   with(func(c *accessClaims) { c.IssuedAt = math.MinInt64 }),
+		"exp too far ahead": with(func(c *accessClaims) {
+			c.ExpiresAt = c.IssuedAt + int64(testSessionMax/time.Second) + maxClockSkew + 1
+		}),
+		"jti that is empty":  with(func(c *accessClaims) { c.ID = "" }),
+		"jti that is a text": with(func(c *accessClaims) { c.ID = strings.Repeat("é", 13) }),
+	}
 }
 
 // TestRefreshTokens: a refresh token names its session and generation, in one spelling only.
@@ -264,7 +319,7 @@ func TestKeyFile(t *testing.T) {
 func FuzzVerifyAccess(f *testing.F) {
 	ring, now := testRing(f, "first"), time.Unix(1_800_000_000, 0)
 	// Not by signAccess, whose token ids are random: all the fuzzer's processes must have the same one.
-	payload, err := json.Marshal(accessClaims{tokenIssuer, tokenIssuer, "user", "session", now.Unix(), now.Unix() + 3600, "id"})
+	payload, err := json.Marshal(accessClaims{tokenIssuer, tokenIssuer, uuidText([16]byte{1}), uuidText([16]byte{2}), now.Unix(), now.Unix() + 3600, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -273,7 +328,7 @@ func FuzzVerifyAccess(f *testing.F) {
 	f.Add(good)
 	f.Add("..")
 	f.Fuzz(func(t *testing.T, token string) {
-		if _, err := ring.verifyAccess(token, now); err == nil && token != good {
+		if _, err := ring.verifyAccess(token, now, testSessionMax); err == nil && token != good {
 			t.Errorf("forged: %q", token)
 		}
 	})

@@ -185,7 +185,7 @@ func (b accountsBench) whoAmI(t *testing.T) {
 		}
 		floor := bare(t, func(w http.ResponseWriter, r *http.Request) {
 			token, _ := bearerToken(r)
-			claims, err := b.keys.Load().verifyAccess(token, time.Now())
+			claims, err := b.keys.Load().verifyAccess(token, time.Now(), b.cfg.sessionMax)
 			var sess session
 			var userID string
 			if err == nil {

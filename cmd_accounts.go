@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"strings"
 
@@ -41,8 +43,8 @@ func commands() map[string]command {
 		"role delete":         {1, "reassign", deleteRoleCommand},
 		"audit verify":        {0, "head", verifyAuditCommand},
 		"audit prune":         {0, "before", pruneAuditCommand},
-		"token create":        {2, "permissions days=90 role=" + memberRole, createTokenCommand},
-		"token list":          {1, "", listTokensCommand},
+		"token create":        {2, "permissions days=90 renewable role=" + memberRole, createTokenCommand},
+		"token list":          {1, "json", listTokensCommand},
 		"token revoke":        {2, "", revokeTokenCommand},
 		"keys prune":          {0, "", pruneKeys},
 		"dataset create":      {2, "", createDatasetCommand},
@@ -95,8 +97,12 @@ func createUserCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	checkPassword(&v, "password", password, o.cfg.passwordMin, n.username, n.email, n.displayName)
-	if err := v.err(); err != nil {
+	breached, err := openBreachedPasswords(o.cfg.breachedFile)
+	if err != nil {
+		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
+	}
+	err = checkPassword(&v, "password", password, o.cfg.passwordMin, breached, n.username, n.email, n.displayName)
+	if err = cmp.Or(v.err(), err); err != nil {
 		return err
 	}
 	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, password)
@@ -208,7 +214,7 @@ func editRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, err
 
 // listRolesCommand is "cairn role list".
 func listRolesCommand(ctx context.Context, o operation) error {
-	roles, err := listRoles(ctx, o.db, "", math.MaxInt32)
+	roles, err := listRoles(ctx, o.db, nil, "", math.MaxInt32)
 	for _, r := range roles {
 		err = o.printRole(err, r)
 	}

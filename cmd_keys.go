@@ -62,13 +62,14 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 		takeUp = "restart"
 	}
 	switch {
-	case args[0] == "list" && len(args) == 1:
-		for i, k := range ring.keys {
-			does := "verifies"
-			if i == 0 {
-				does = "signs"
+	case args[0] == "list" && (len(args) == 1 || len(args) == 2 && args[1] == "--json"):
+		o, does := operation{asJSON: len(args) == 2, stdout: stdout}, "signs"
+		for _, k := range ring.keys {
+			line := map[string]string{"id": k.id, "fingerprint": k.fingerprint, "does": does}
+			if err := o.print(nil, line, "%s\t%s\t%s", k.id, k.fingerprint, does); err != nil {
+				return err
 			}
-			fmt.Fprintf(stdout, "%s\t%s\t%s\n", k.id, k.fingerprint, does)
+			does = "verifies"
 		}
 	case args[0] == "add" && len(args) == 1:
 		line := newKeyLine()

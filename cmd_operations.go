@@ -28,6 +28,7 @@ type operation struct {
 	options         url.Values // those given, and defaults
 	asJSON          bool       // --json
 	includeNewUsers bool       // --include-new-users
+	renewable       bool       // --renewable
 	stdin           io.Reader
 	stdout, stderr  io.Writer
 }
@@ -60,6 +61,8 @@ func (o operation) run(ctx context.Context, name string, args []string) error {
 			flags.BoolVar(&o.asJSON, option, false, "")
 		case "include-new-users":
 			flags.BoolVar(&o.includeNewUsers, option, false, "")
+		case "renewable":
+			flags.BoolVar(&o.renewable, option, false, "")
 		default:
 			flags.Func(option, "", func(text string) error { o.options.Set(option, text); return nil })
 		}
@@ -119,7 +122,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, allowed, expires)
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, newToken{name, allowed, expires, o.renewable})
 		return err
 	})
 	return o.print(err, nil, "%s", secret)
@@ -134,7 +137,7 @@ func listTokensCommand(ctx context.Context, o operation) error {
 	tokens, err := listAPITokens(ctx, o.db, u.ID, "", math.MaxInt32)
 	for _, t := range tokens {
 		permissions, until := strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly)
-		err = o.print(err, nil, "%s\t%s\tuntil %s", t.Name, permissions, until)
+		err = o.print(err, t, "%s\t%s\tuntil %s", t.Name, permissions, until)
 	}
 	return err
 }
@@ -202,7 +205,7 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return fmt.Errorf("%q is not the number of a message: %w", o.names[0], errUsage)
 	}
-	return retractMessage(ctx, o.db, operatorActor(), id)
+	return retractMessage(ctx, o.db, operatorActor(), id, nil)
 }
 
 // errNoUser is the error for an unknown user name.
@@ -252,9 +255,18 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 }
 
 // printRoutes is "cairn routes", which prints the route table.
-func printRoutes(stdout io.Writer) error {
+func printRoutes(asJSON bool, stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	o := operation{asJSON: true, stdout: stdout}
 	for _, rt := range (&server{}).routes() {
+		if asJSON {
+			line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who,
+				"seconds": rt.pace.limit().Seconds()}
+			if err := o.print(nil, line, ""); err != nil {
+				return err
+			}
+			continue
+		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%v\n", rt.method, rt.path, rt.who, rt.pace.limit())
 	}
 	return table.Flush()

@@ -30,7 +30,8 @@ type config struct {
 	refreshTTL     time.Duration // since the last use
 	sessionMax     time.Duration
 	refreshGrace   time.Duration
-	passwordMin    int // code points
+	passwordMin    int    // code points
+	breachedFile   string // a list of breached passwords; empty: none
 	argon          argonParameters
 	registration   string
 	cookieInsecure bool
@@ -86,6 +87,7 @@ func settings(c *config, env []string) []setting {
 			}
 			return nil
 		}},
+		{"CAIRN_BREACHED_PASSWORDS", "", absolute(&c.breachedFile)},
 		{"CAIRN_ARGON2", "m=19456,t=2,p=1", c.parseArgon},
 		{"CAIRN_REGISTRATION", registrationOpen,
 			text(&c.registration, registrationOpen, registrationApproval, registrationClosed)},

@@ -568,7 +568,7 @@ func (ts *testServer) addToken(username, name string, granted ...string) client 
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, name, granted, time.Now().Add(time.Hour))
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, newToken{name, granted, time.Now().Add(time.Hour), false})
 		return err
 	})
 	if err != nil {

@@ -214,12 +214,40 @@ func entityTag(body []byte) string {
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
-// matchesTag reports whether the list of entity tags in If-Match or If-None-Match names this one.
-func matchesTag(list, tag string) bool {
-	return slices.ContainsFunc(strings.Split(list, ","), func(one string) bool {
-		one = strings.TrimSpace(one)
-		return one == tag || one == "*"
+// tagOf returns the strong entity tag of v as JSON. v holds only text, numbers, times and lists.
+func tagOf(v any) string {
+	body, _ := encodeJSON(v) // never fails for these
+	return entityTag(body)
+}
+
+// matchesTag reports whether the lines of If-Match or If-None-Match name the strong tag, or are
+// "*". The comparison is strong: a weak tag matches nothing (RFC 9110, section 8.8.3.2).
+func matchesTag(lines []string, tag string) bool {
+	list := strings.Join(lines, ",")
+	return strings.TrimSpace(list) == "*" || slices.ContainsFunc(strings.Split(list, ","), func(one string) bool {
+		return strings.TrimSpace(one) == tag
 	})
+}
+
+// checkMatch returns the 412 if there are lines of If-Match that do not name the object's tag.
+func checkMatch(lines []string, tag string) error {
+	if len(lines) == 0 || matchesTag(lines, tag) {
+		return nil
+	}
+	detail := "It has changed since you read it: read it again."
+	if strings.Contains(lines[0], "W/") {
+		detail = "If-Match compares strongly: send the ETag without W/, which a proxy has put before it."
+	}
+	return newProblem(http.StatusPreconditionFailed, "stale", detail)
+}
+
+// writeEntity answers with an object and its tag, for If-Match. If err is set, it only returns err.
+func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", tag)
+	return writeJSON(w, http.StatusOK, v)
 }
 
 // writeTagged answers with v as JSON and its entity tag, or with 304 if the client has that
@@ -231,7 +259,8 @@ func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	}
 	tag := entityTag(body)
 	w.Header().Set("ETag", tag)
-	if isRead(r) && matchesTag(r.Header.Get("If-None-Match"), tag) {
+	// Weakly: a proxy that compresses answers makes their tags weak (RFC 9110, section 13.1.2).
+	if isRead(r) && (matchesTag(r.Header["If-None-Match"], tag) || matchesTag(r.Header["If-None-Match"], "W/"+tag)) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -394,15 +423,17 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 }
 
 // time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It
-// notes the field if the text is not a time with a zone. Nil stays nil.
+// notes the field and returns nil if the text is not a time with a zone. Nil stays nil.
 func (v *invalid) time(field string, text *string) *time.Time {
 	if text == nil {
 		return nil
 	}
 	at, err := time.Parse(time.RFC3339, *text)
 	at = at.UTC().Truncate(time.Microsecond)
-	v.check(err == nil && at.Year() >= 1 && at.Year() <= 9999, field, "malformed",
-		"must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
+	if err != nil || at.Year() < 1 || at.Year() > 9999 {
+		v.check(false, field, "malformed", "must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
+		return nil
+	}
 	return &at
 }
 

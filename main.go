@@ -79,8 +79,8 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	case args[0] == "version" && len(args) == 1:
 		fmt.Fprintln(stdout, "cairn", version)
 		return nil
-	case args[0] == "routes" && len(args) == 1:
-		return printRoutes(stdout)
+	case args[0] == "routes" && len(args) == 1, command == "routes --json" && len(args) == 2:
+		return printRoutes(len(args) == 2, stdout)
 	case args[0] == "bbox":
 		return printExtents(ctx, args[1:], stdout, stderr)
 	case args[0] == "crs":
@@ -173,6 +173,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	if err := cfg.checkPlaces(); err != nil {
 		return err
 	}
+	breached, err := openBreachedPasswords(cfg.breachedFile)
+	if err != nil {
+		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
+	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // by default it would end the process
 	defer signal.Stop(hangups)
@@ -185,7 +189,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			return err
 		}
 		s := newServer(cfg, log, d, keys)
-		s.hangups = hangups
+		s.hangups, s.breached = hangups, breached
 		if cfg.tlsCert != "" {
 			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
 				return err
@@ -236,6 +240,8 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		MaxHeaderBytes:    64 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 32},
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // broken connections
+
+		DisableGeneralOptionsHandler: true, // ServeHTTP answers OPTIONS *
 	}
 	var open sync.Map // connections that are new or have a request under way
 	web.ConnState = func(conn net.Conn, state http.ConnState) {

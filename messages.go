@@ -34,6 +34,13 @@ type message struct {
 	Read            *bool      `json:"read"` // null if the message is not for the reader
 }
 
+// tag returns the message's entity tag, for If-Match: without its state, which time changes, and
+// without the reader's mark.
+func (m message) tag() string {
+	m.State, m.Read = "", nil
+	return tagOf(m)
+}
+
 // messageColumns are the columns of a message as the user $1 sees it, from messageReader.
 const messageColumns = `
 	m.id, m.title, m.body, m.severity, m.author, m.include_new_users,
@@ -164,19 +171,37 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := changeMessage(r.Context(), s.db, actorOf(r), id, c); err != nil {
+	if err := changeMessage(r.Context(), s.db, actorOf(r), id, c, r.Header["If-Match"]); err != nil {
 		return err
 	}
 	return s.getMessage(w, r)
 }
 
-// deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message.
+// deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message or, with
+// ?permanently=true, deletes it.
 func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	return writeDone(w, retractMessage(r.Context(), s.db, actorOf(r), id))
+	permanently, err := flagParameter(r, "permanently")
+	if err != nil {
+		return err
+	}
+	remove := retractMessage
+	if permanently {
+		remove = deleteMessage
+	}
+	return writeDone(w, remove(r.Context(), s.db, actorOf(r), id, r.Header["If-Match"]))
+}
+
+// flagParameter returns a query parameter that is true or false. It is false if absent.
+func flagParameter(r *http.Request, name string) (bool, error) {
+	value := optional(r.URL.Query(), name)
+	if value != nil && *value != "true" && *value != "false" {
+		return false, invalid{{name, "malformed", "must be true or false"}}.err()
+	}
+	return value != nil && *value == "true", nil
 }
 
 // messageFilter selects messages. Nil is any.
@@ -205,11 +230,11 @@ func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
 
 // listInbox answers GET /api/v1/inbox with the messages addressed to the caller, the newest first.
 func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
-	unread := optional(r.URL.Query(), "unread")
-	if unread != nil && *unread != "true" && *unread != "false" {
-		return invalid{{"unread", "malformed", "must be true or false"}}.err()
+	unread, err := flagParameter(r, "unread")
+	if err != nil {
+		return err
 	}
-	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread != nil && *unread == "true"})
+	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread})
 }
 
 // writeMessages answers with a page of messages.
@@ -221,14 +246,42 @@ func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f message
 	})
 }
 
-// getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
-func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
-	const count = `
-		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers
+// messageRecipients joins the message $1 with the users u who see it now and can sign in.
+const messageRecipients = `
 		FROM system_messages m
 		CROSS JOIN` + messageUsers + `
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
-		WHERE m.id = $1 AND u.status = 'active' AND ` + messageAddressed
+		WHERE m.id = $1 AND u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageAddressed
+
+// listUnreadBy answers GET /api/v1/system-messages/{id}/unread-by with the recipients who have not
+// read the message, by name.
+func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT u.id::text, u.username, u.display_name` + messageRecipients + `
+			AND NOT ` + messageIsRead + ` AND u.username > $2
+		ORDER BY u.username
+		LIMIT $3`
+	type recipient struct {
+		ID          string `json:"id"`
+		Username    string `json:"username"`
+		DisplayName string `json:"display_name"`
+	}
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	if _, err := getMessage(r.Context(), s.db, nil, id); err != nil {
+		return err
+	}
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]recipient, error) {
+		return collect[recipient](r.Context(), s.db, "list who has not read a message", query, id, after[0], limit)
+	}, func(u recipient) []string { return []string{u.Username} })
+}
+
+// getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
+func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
+	const count = `
+		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
 	id, err := pathID(r, "id")
 	if err != nil {
 		return err
@@ -245,7 +298,7 @@ func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	if err := s.db.QueryRow(r.Context(), count, m.ID).Scan(&answer.Recipients, &answer.Readers); err != nil {
 		return fmt.Errorf("count readers: %w", err)
 	}
-	return writeJSON(w, http.StatusOK, answer)
+	return writeEntity(w, answer, m.tag(), nil)
 }
 
 // readMessage answers POST …/{id}/read, which marks a message as read. It is idempotent.
@@ -398,17 +451,22 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// lockMessage locks all messages until the transaction ends. It returns one, or errNotFound.
-func lockMessage(ctx context.Context, tx pgx.Tx, id int64) (message, error) {
+// lockMessage locks all messages until the transaction ends. It returns one, or errNotFound. match
+// are the lines of If-Match, which must name the message's tag if there are any.
+func lockMessage(ctx context.Context, tx pgx.Tx, id int64, match []string) (message, error) {
 	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 		return message{}, err
 	}
-	return getMessage(ctx, tx, nil, id)
+	m, err := getMessage(ctx, tx, nil, id)
+	if err == nil {
+		err = checkMatch(match, m.tag())
+	}
+	return m, err
 }
 
 // changeMessage changes a message, with an audit row. A retracted message cannot be changed, and
-// publish_at of a published message cannot either.
-func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange) error {
+// publish_at of a published message cannot either. For match see lockMessage.
+func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange, match []string) error {
 	const query = `
 		UPDATE system_messages
 		SET title = coalesce($2, title),
@@ -424,7 +482,7 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 		return err
 	}
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockMessage(ctx, tx, id)
+		before, err := lockMessage(ctx, tx, id, match)
 		if err != nil {
 			return err
 		}
@@ -459,14 +517,15 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 	})
 }
 
-// retractMessage retracts a message, with an audit row. It is idempotent.
-func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
+// retractMessage retracts a message, with an audit row. It is idempotent. For match see
+// lockMessage.
+func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
 	const query = `
 		UPDATE system_messages
 		SET retracted_at = now(), updated_at = now()
 		WHERE id = $1 AND retracted_at IS NULL`
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockMessage(ctx, tx, id)
+		before, err := lockMessage(ctx, tx, id, match)
 		if err != nil {
 			return err
 		}
@@ -475,6 +534,21 @@ func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64) e
 			return err
 		}
 		return auditMessage(ctx, tx, by, "message.retract", id, before)
+	})
+}
+
+// deleteMessage deletes a message with its marks. The audit row keeps it. For match see
+// lockMessage.
+func deleteMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		before, err := lockMessage(ctx, tx, id, match)
+		if err != nil {
+			return err
+		}
+		if _, err := execute(ctx, tx, "delete message", `DELETE FROM system_messages WHERE id = $1`, id); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "message.delete", "message:"+strconv.FormatInt(id, 10), before, nil)
 	})
 }
 

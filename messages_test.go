@@ -37,7 +37,7 @@ func TestMessages(t *testing.T) {
 		t.Errorf("created: %s", a.body)
 	}
 	created := strings.TrimSuffix(string(a.body), "}\n")
-	if got := string(author.must(200, "GET", location, nil).body); got != created+`,"recipients":3,"readers":0}`+"\n" {
+	if got := string(author.must(200, "GET", location, nil).body); got != created+`,"recipients":2,"readers":0}`+"\n" {
 		t.Errorf("got %s, created %s", got, created)
 	}
 	first := a.number("id")

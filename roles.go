@@ -29,20 +29,17 @@ const roleColumns = `
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
-// listRoles answers GET /api/v1/roles in the order of names.
+// listRoles answers GET /api/v1/roles in the order of names: all roles, or the one of that name.
 func (s *server) listRoles(w http.ResponseWriter, r *http.Request) error {
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
-		return listRoles(r.Context(), s.db, after[0], limit)
+		return listRoles(r.Context(), s.db, optional(r.URL.Query(), "name"), after[0], limit)
 	}, func(r role) []string { return []string{r.Name} })
 }
 
 // getRole answers GET /api/v1/roles/{id}.
 func (s *server) getRole(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.pathRole(r, s.db)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, found)
+	return writeEntity(w, found, tagOf(found), err)
 }
 
 // createRole answers POST /api/v1/roles.
@@ -81,10 +78,7 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 		after, err = changeRole(ctx, tx, by, before, c)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, after)
+	return writeEntity(w, after, tagOf(after), err)
 }
 
 // deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=, its holders get that role instead.
@@ -99,13 +93,18 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
-// pathRole returns the role whose id is in the path, or errNotFound.
+// pathRole returns the role whose id is in the path, or errNotFound. To change it, If-Match, if
+// given, must name the role's entity tag.
 func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	id, err := pathID(r, "id")
 	if err != nil {
 		return role{}, err
 	}
-	return getRole(r.Context(), q, id)
+	found, err := getRole(r.Context(), q, id)
+	if err != nil || isRead(r) {
+		return found, err
+	}
+	return found, checkMatch(r.Header["If-Match"], tagOf(found))
 }
 
 // withEffective sets the role's permissions: its grants in order, or all for the role admin.
@@ -114,15 +113,16 @@ func (r role) withEffective() role {
 	return r
 }
 
-// listRoles returns up to limit roles after a name, in the order of names.
-func listRoles(ctx context.Context, q querier, after string, limit int) ([]role, error) {
+// listRoles returns up to limit roles after a name, in the order of names. With only it returns at
+// most the role of that name, in any case.
+func listRoles(ctx context.Context, q querier, only *string, after string, limit int) ([]role, error) {
 	const query = `
 		SELECT ` + roleColumns + `
 		FROM roles r
-		WHERE r.name > $1
+		WHERE r.name > $1 AND ($3::text IS NULL OR r.name = lower($3))
 		ORDER BY r.name
 		LIMIT $2`
-	roles, err := collect[role](ctx, q, "list roles", query, after, limit)
+	roles, err := collect[role](ctx, q, "list roles", query, after, limit, only)
 	for i := range roles {
 		roles[i] = roles[i].withEffective()
 	}

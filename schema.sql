@@ -471,3 +471,12 @@ CREATE TRIGGER declared_permissions_version AFTER INSERT OR UPDATE OR DELETE OR 
 
 -- The sessions of a user that have not ended, which are few: see maxSessions.
 CREATE INDEX sessions_live_idx ON sessions (user_id, created_at, id) WHERE ended_at IS NULL;
+
+-- A renewable API token may replace its own secret. The former secret, of which only the SHA-256 is
+-- stored, is accepted until former_until: the answer with the new one may have been lost.
+ALTER TABLE api_tokens
+  ADD COLUMN renewable    boolean NOT NULL DEFAULT false,
+  ADD COLUMN former_hash  bytea,
+  ADD COLUMN former_until timestamptz,
+  ADD CONSTRAINT api_tokens_former_hash_key UNIQUE (former_hash);
+CREATE INDEX api_tokens_expires_at_id_idx ON api_tokens (expires_at, id);

@@ -32,6 +32,7 @@ type server struct {
 	keys          atomic.Pointer[keyring] // replaced after SIGHUP
 	instance      string                  // a random name, to tell instances that share a database apart
 	hasher        *passwordHasher
+	breached      *breachedPasswords // nil: no list
 	analyzer      *analyzer
 	users         userCache
 	places        *callerLimit     // at most half of the pool for one account
@@ -66,6 +67,7 @@ const (
 	refreshCookie access = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
 	signedIn      access = "signed in"      // a session or an API token
 	ownSession    access = "session"        // a session, not an API token
+	ownToken      access = "API token"      // an API token, not a session
 )
 
 // holds returns the access for callers whose session or API token holds the permission.
@@ -109,26 +111,32 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/auth/tokens", ownSession, s.createOwnToken, nil, hashing},
 		{"DELETE", "/api/v1/auth/tokens", ownSession, s.endOwnTokens, nil, quick},
 		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnTokens, nil, quick},
+		{"POST", "/api/v1/auth/tokens/self/renew", ownToken, s.renewOwnToken, nil, quick},
 		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission"}, quick},
 
 		{"GET", "/api/v1/users", holds(userManage), s.listUsers,
-			[]string{"limit", "cursor", "q", "status", "role", "sort"}, slow},
+			[]string{"limit", "cursor", "q", "username", "status", "role", "sort"}, slow},
 		{"POST", "/api/v1/users", holds(userManage), s.createUser, nil, quick},
 		{"GET", "/api/v1/users/{id}", holds(userManage), s.getUser, nil, quick},
 		{"PATCH", "/api/v1/users/{id}", holds(userManage), s.updateUser, nil, quick},
 		{"DELETE", "/api/v1/users/{id}", holds(userManage), s.deleteUser, nil, quick},
 		{"PUT", "/api/v1/users/{id}/roles", holds(userManage), s.replaceUserRoles, nil, quick},
+		{"POST", "/api/v1/users/{id}/roles", holds(userManage), s.addUserRole, nil, quick},
+		{"DELETE", "/api/v1/users/{id}/roles/{name}", holds(userManage), s.removeUserRole, nil, quick},
 		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil, quick},
 		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions,
 			[]string{"limit", "cursor"}, quick},
 		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil, quick},
+		{"DELETE", "/api/v1/users/{id}/sessions/{session}", holds(userManage), s.endSessionOfUser, nil, quick},
 		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}, quick},
 		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil, quick},
+		{"DELETE", "/api/v1/users/{id}/tokens/{token}", holds(userManage), s.endTokenOfUser, nil, quick},
+		{"GET", "/api/v1/tokens", holds(userManage), s.listAllTokens, []string{"limit", "cursor"}, quick},
 		{"GET", "/api/v1/permissions", holds(userManage), s.listPermissions, nil, quick},
 		{"POST", "/api/v1/permissions", holds(roleManage), s.declarePermission, nil, slow},
 		{"PATCH", "/api/v1/permissions/{name}", holds(roleManage), s.updatePermission, nil, slow},
 		{"DELETE", "/api/v1/permissions/{name}", holds(roleManage), s.removePermission, []string{"force"}, slow},
-		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, []string{"limit", "cursor", "name"}, quick},
 		{"POST", "/api/v1/roles", holds(roleManage), s.createRole, nil, quick},
 		{"GET", "/api/v1/roles/{id}", holds(userManage), s.getRole, nil, quick},
 		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil, bulk},
@@ -144,7 +152,10 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil, quick},
 		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil, quick},
 		{"PATCH", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.updateMessage, nil, quick},
-		{"DELETE", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.deleteMessage, nil, quick},
+		{"DELETE", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.deleteMessage,
+			[]string{"permanently"}, quick},
+		{"GET", "/api/v1/system-messages/{id}/unread-by", holds(adminSystemMessage), s.listUnreadBy,
+			[]string{"limit", "cursor"}, slow},
 		{"POST", "/api/v1/system-messages/{id}/read", holds(adminSystemMessage), s.readMessage, nil, quick},
 		{"GET", "/api/v1/inbox", holds(inboxRead), s.listInbox, []string{"limit", "cursor", "unread"}, quick},
 		{"GET", "/api/v1/inbox/unread-count", holds(inboxRead), s.countUnread, nil, quick},
@@ -233,6 +244,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin",
 			"This request came from a page of another origin."))
+	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
+		answer.routed = true
+		answer.WriteHeader(http.StatusNoContent)
 	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
 		s.writeProblem(answer, errNotFound)
 	default:
@@ -328,10 +342,13 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 // permit returns nil if the principal may call the route, else the 403.
 func (rt route) permit(p *principal) error {
 	switch {
-	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session", p.holds(string(rt.who)):
+	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session",
+		rt.who == ownToken && p.Kind == "token", p.holds(string(rt.who)):
 		return nil
 	case rt.who == ownSession:
 		return newProblem(http.StatusForbidden, "session_required", "An API token cannot do this: sign in.")
+	case rt.who == ownToken:
+		return newProblem(http.StatusForbidden, "token_required", "Only an API token can do this.")
 	default:
 		return p.lacks(string(rt.who))
 	}

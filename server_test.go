@@ -174,6 +174,12 @@ func (m *matrix) target(rt route) (path string, body any) {
 	switch {
 	case strings.HasPrefix(path, "/api/v1/users/{id}"):
 		path = strings.Replace(path, "{id}", m.addUser("target"+name), 1)
+		if strings.HasSuffix(path, "{session}") || strings.HasSuffix(path, "{token}") {
+			session, _ := m.client().login("target"+name, testPassword)
+			token := m.addToken("target"+name, "t", datasetRead)
+			path = strings.NewReplacer("{session}", session.credentialID(), "{token}", token.credentialID()).Replace(path)
+		}
+		path = strings.Replace(path, "{name}", "only-target"+name, 1)
 	case strings.HasPrefix(path, "/api/v1/roles/{id}"):
 		role := m.each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}})
 		path = strings.Replace(path, "{id}", fmt.Sprint(role.number("id")), 1)
@@ -220,6 +226,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"PATCH /api/v1/datasets/{id}":                  map[string]string{"description": "d"},
 		"POST /api/v1/datasets/{id}/analyses":          map[string]bool{"force": true},
 		"POST /api/v1/datasets/{id}/accepted-findings": map[string]string{"code": "missing", "note": "sea"},
+		"POST /api/v1/users/{id}/roles":                map[string]any{"role": "only-target" + name},
 	}[rt.method+" "+rt.path]
 }
 
@@ -268,6 +275,9 @@ func TestAuthorizationMatrix(t *testing.T) {
 				for permission, token := range m.tokens {
 					check("API token for "+permission, token, 403, "session_required")
 				}
+			case ownToken:
+				check("session", m.reader, 403, "token_required")
+				check("API token that is not renewable", m.narrow, 403, "not_renewable")
 			case signedIn:
 				check("session", m.reader, 200, "")
 				for permission, token := range m.tokens {

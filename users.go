@@ -30,17 +30,7 @@ type user struct {
 // tag returns the user's entity tag, for If-Match. The last login, which no edit sets, is left out.
 func (u user) tag() string {
 	u.LastLoginAt = nil
-	body, _ := encodeJSON(u) // never fails: the fields are text, times and lists
-	return entityTag(body)
-}
-
-// writeUser answers with a user and the user's entity tag. If err is set, it only returns err.
-func writeUser(w http.ResponseWriter, u user, err error) error {
-	if err != nil {
-		return err
-	}
-	w.Header().Set("ETag", u.tag())
-	return writeJSON(w, http.StatusOK, u)
+	return tagOf(u)
 }
 
 // userColumns are the columns of a user. The table users is u.
@@ -68,6 +58,7 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := userFilter{sort: cmp.Or(query.Get("sort"), "username")}
 	f.status, f.part, f.role = optional(query, "status"), optional(query, "q"), optional(query, "role")
+	f.username = optional(query, "username")
 	order, known := userOrders()[f.sort]
 	var v invalid
 	v.check(known, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
@@ -111,6 +102,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	}
 	var v invalid
 	checkIdentity(&v, &n.username, n.email, &n.displayName)
+	v.check(in.Roles != nil, "roles", "missing", "must be a list; an empty one gives no role")
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -135,7 +127,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 // getUser answers GET /api/v1/users/{id}.
 func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	u, err := s.pathUser(r)
-	return writeUser(w, u, err)
+	return writeEntity(w, u, u.tag(), err)
 }
 
 // errUseOwnRoute is the 403 of a change to oneself under /users that the own route guards by the
@@ -176,6 +168,38 @@ func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error 
 	})
 }
 
+// addUserRole answers POST /api/v1/users/{id}/roles, which gives the user one more role.
+func (s *server) addUserRole(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Role string `json:"role"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	name, ok := normalizeUsername(in.Role) // roles are named as users are
+	if !ok {
+		return invalid{{"role", "malformed", usernameRule}}.err()
+	}
+	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		added, err := roleNamed(ctx, tx, "role", name)
+		if err != nil || slices.Contains(target.Roles, added.Name) {
+			return err
+		}
+		return replaceRoles(ctx, tx, by, target, append(slices.Clone(target.Roles), added.Name))
+	})
+}
+
+// removeUserRole answers DELETE /api/v1/users/{id}/roles/{name}, which takes one role away.
+func (s *server) removeUserRole(w http.ResponseWriter, r *http.Request) error {
+	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		at := slices.Index(target.Roles, r.PathValue("name"))
+		if at < 0 {
+			return errNotFound
+		}
+		return replaceRoles(ctx, tx, by, target, slices.Delete(slices.Clone(target.Roles), at, at+1))
+	})
+}
+
 // changeUser runs do on the user of the path and answers with the changed user.
 func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
 	do func(context.Context, pgx.Tx, actor, user) error) error {
@@ -187,7 +211,7 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
 		after, err = getUser(ctx, tx, target.ID)
 		return err
 	})
-	return writeUser(w, after, err)
+	return writeEntity(w, after, after.tag(), err)
 }
 
 // deleteUser answers DELETE /api/v1/users/{id}.
@@ -251,6 +275,37 @@ func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
+// endSessionOfUser answers DELETE /api/v1/users/{id}/sessions/{session}.
+func (s *server) endSessionOfUser(w http.ResponseWriter, r *http.Request) error {
+	return s.endOne(w, r, "session", func(ctx context.Context, tx pgx.Tx, by actor, u user, id string) (int64, error) {
+		return endSessions(ctx, tx, by, "session.end", []string{id}, u.ID)
+	})
+}
+
+// endTokenOfUser answers DELETE /api/v1/users/{id}/tokens/{token}.
+func (s *server) endTokenOfUser(w http.ResponseWriter, r *http.Request) error {
+	return s.endOne(w, r, "token", func(ctx context.Context, tx pgx.Tx, by actor, u user, id string) (int64, error) {
+		return deleteAPITokens(ctx, tx, by, u, &id)
+	})
+}
+
+// endOne runs end on the user of the path and on the id in its part name. If end ended nothing, the
+// answer is errNotFound.
+func (s *server) endOne(w http.ResponseWriter, r *http.Request, name string,
+	end func(context.Context, pgx.Tx, actor, user, string) (int64, error)) error {
+	id, err := pathUUID(r, name)
+	if err != nil {
+		return err
+	}
+	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		n, err := end(ctx, tx, by, target, id)
+		if err == nil && n == 0 {
+			err = errNotFound
+		}
+		return err
+	}))
+}
+
 // actOnUser runs do on the user of the path, under lockAccess. It checks first that the caller may
 // act on this user, and that If-Match, if given, names the user's entity tag.
 func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
@@ -263,9 +318,8 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 		if err != nil {
 			return err
 		}
-		if tags := r.Header.Get("If-Match"); tags != "" && !matchesTag(tags, target.tag()) {
-			detail := "The user has changed since you read it."
-			return &problem{status: http.StatusPreconditionFailed, code: "stale", detail: detail}
+		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
+			return err
 		}
 		return do(ctx, tx, by, target)
 	})
@@ -282,6 +336,7 @@ func optional(query map[string][]string, name string) *string {
 // userFilter selects and orders users. sort is a key of userOrders; a nil field matches any user.
 type userFilter struct {
 	sort               string
+	username           *string // in any case
 	status, part, role *string
 }
 
@@ -334,7 +389,8 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 		matches = `
 		($3::text IS NULL OR u.status = $3)
 		AND ($4::text IS NULL
-			OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))`
+			OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))
+		AND ($6::text IS NULL OR u.username = lower($6))`
 	)
 	if f == (userFilter{sort: "username"}) {
 		return collect[user](ctx, q, "list users", byName, after[0], limit)
@@ -344,7 +400,7 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%")
 	}
 	order := userOrders()[f.sort]
-	args := []any{pgx.QueryExecModeExec, after[0], after[1], f.status, pattern, limit}
+	args := []any{pgx.QueryExecModeExec, after[0], after[1], f.status, pattern, limit, f.username}
 	where, sorted := ` WHERE `+order.after+` AND `+matches, ` ORDER BY `+order.by+` LIMIT `
 	from := `users u` + where
 	switch {
@@ -353,7 +409,7 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 		if err != nil {
 			return nil, err
 		}
-		from = `users u JOIN user_roles h ON h.user_id = u.id AND h.role_id = $6::bigint` + where
+		from = `users u JOIN user_roles h ON h.user_id = u.id AND h.role_id = $7::bigint` + where
 		args = append(args, role.ID)
 	case f.part != nil:
 		near := `(SELECT * FROM users u WHERE ` + order.after + sorted + `10000) u WHERE ` + matches

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOneRole: a role is given to a user and taken away by its name, under the subset rule; users and roles are found by
+// their exact name.
+func TestOneRole(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	root, path := x.root, x.path
+	for _, name := range []string{"ada", "ADA"} {
+		if items := root.must(200, "GET", "/api/v1/users?username="+name, nil).items(); len(items) != 1 || items[0]["username"] != "ada" {
+			t.Errorf("%s: %v", name, items)
+		}
+	}
+	x.addUser("ad")
+	if items := root.must(200, "GET", "/api/v1/users?username=ad&role=only-ad&status=active&sort=-created_at", nil).items(); len(items) != 1 || items[0]["username"] != "ad" {
+		t.Errorf("a name of two letters: %v", items)
+	}
+	if items := root.must(200, "GET", "/api/v1/users?username=a%25", nil).items(); len(items) != 0 {
+		t.Errorf("a pattern: %v", items)
+	}
+	if items := root.must(200, "GET", "/api/v1/roles?name=Keeper", nil).items(); len(items) != 1 || items[0]["name"] != "keeper" {
+		t.Errorf("role: %v", items)
+	}
+	if items := root.must(200, "GET", "/api/v1/roles?name=keep", nil).items(); len(items) != 0 {
+		t.Errorf("part of a role: %v", items)
+	}
+	roles := func(want string, a answer) {
+		t.Helper()
+		if got := fmt.Sprint(a.json["roles"]); got != want || a.header.Get("ETag") == "" {
+			t.Errorf("roles %s, want %s", got, want)
+		}
+	}
+	roles("[keeper member]", root.must(200, "POST", path+"/roles", map[string]string{"role": "Member"}))
+	roles("[keeper member]", root.must(200, "POST", path+"/roles", map[string]string{"role": "member"}))
+	roles("[member]", root.must(200, "DELETE", path+"/roles/keeper", nil))
+	root.refused(404, "not_found", "DELETE", path+"/roles/keeper", nil)
+	root.refused(404, "not_found", "DELETE", path+"/roles/%00", nil)
+	root.refused(422, "invalid", "POST", path+"/roles", map[string]string{"role": "captain"})
+	root.refused(422, "invalid", "POST", path+"/roles", map[string]string{"role": "a\x00"})
+	root.refused(422, "invalid", "POST", path+"/roles", map[string]string{})
+	manager := x.signIn("manager", userManage, datasetRead)
+	manager.refused(403, "grant_exceeds_own", "POST", path+"/roles", map[string]string{"role": "admin"})
+	manager.refused(403, "grant_exceeds_own", "POST", path+"/roles", map[string]string{"role": "keeper"})
+	rootPath := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
+	manager.refused(403, "grant_exceeds_own", "DELETE", rootPath+"/roles/admin", nil)
+	root.refused(409, "last_administrator", "DELETE", rootPath+"/roles/admin", nil)
+	if n := x.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.roles' AND target = 'user:ada'`); n != 2 {
+		t.Errorf("%d changes of roles are audited", n)
+	}
+}
+
+// TestEndOne: a manager of users ends one session or one API token of a user, and no other's.
+func TestEndOne(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	root, path := x.root, x.path
+	another, _ := x.client().login("ada", testPassword)
+	one, two := x.addToken("ada", "one", datasetRead), x.addToken("ada", "two", datasetRead)
+	sessionID, tokenID := another.credentialID(), one.credentialID()
+	bob := x.signIn("bob", datasetRead)
+	root.refused(404, "not_found", "DELETE", path+"/sessions/"+bob.credentialID(), nil)
+	root.refused(404, "not_found", "DELETE", path+"/tokens/"+sessionID, nil)
+	root.refused(404, "not_found", "DELETE", path+"/tokens/none", nil)
+	root.must(204, "DELETE", path+"/sessions/"+sessionID, nil)
+	root.must(204, "DELETE", path+"/tokens/"+tokenID, nil)
+	root.refused(404, "not_found", "DELETE", path+"/tokens/"+tokenID, nil)
+	another.refused(401, "invalid_token", "GET", mePath, nil)
+	one.refused(401, "invalid_token", "GET", mePath, nil)
+	x.ada.must(200, "GET", mePath, nil)
+	two.must(200, "GET", mePath, nil)
+	bob.must(200, "GET", mePath, nil)
+
+	x.exec(`UPDATE api_tokens SET expires_at = now() + interval '1 minute' WHERE name = 'two'`)
+	x.addToken("root", "three", datasetRead)
+	tokens := root.must(200, "GET", "/api/v1/tokens?limit=1", nil)
+	next := root.must(200, "GET", "/api/v1/tokens?limit=1&cursor="+tokens.text("next_cursor"), nil)
+	if a, b := tokens.items()[0], next.items()[0]; a["name"] != "two" || a["username"] != "ada" || b["name"] != "three" || b["username"] != "root" || next.json["next_cursor"] != nil {
+		t.Errorf("tokens by expiry: %s %s", tokens.body, next.body)
+	}
+}
+
+// TestRenewal: a renewable API token replaces its secret. The former one is good for a grace, and replaces a successor
+// whose answer was lost.
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage)
+	const renew = tokensPath + "/self/renew"
+	a := c.must(201, "POST", tokensPath, map[string]any{"name": "nightly", "permissions": []string{datasetRead}, "current_password": testPassword,
+		"renewable": true, "expires_at": time.Now().Add(time.Hour)})
+	first := ts.client().as(a.text("token"))
+	ts.exec(`UPDATE api_tokens SET created_at = created_at - interval '50 minutes', expires_at = expires_at - interval '50 minutes'`)
+	lost := first.must(200, "POST", renew, nil)
+	left := time.Until(must(time.Parse(time.RFC3339, lost.text("expires_at"))))
+	if left > time.Hour || left < 59*time.Minute || lost.text("id") != a.text("id") || lost.text("name") != "nightly" || fmt.Sprint(lost.json["permissions"]) != "[dataset.read]" {
+		t.Errorf("renewed: %s", lost.body)
+	}
+	first.must(200, "GET", "/api/v1/datasets", nil)
+	second := ts.client().as(lost.text("token"))
+	second.must(200, "GET", "/api/v1/datasets", nil)
+	third := ts.client().as(first.must(200, "POST", renew, nil).text("token"))
+	second.refused(401, "invalid_token", "GET", mePath, nil)
+	third.must(200, "GET", "/api/v1/datasets", nil)
+	third.refused(403, "token_scope", "POST", "/api/v1/datasets", map[string]string{"name": "x", "path": "x"})
+	ts.exec(`UPDATE api_tokens SET former_until = now()`)
+	first.refused(401, "invalid_token", "GET", mePath, nil)
+	first.refused(401, "invalid_token", "POST", renew, nil)
+	fourth := ts.client().as(third.must(200, "POST", renew, nil).text("token"))
+	if n := ts.queryInt(`SELECT count(*) FROM api_tokens`) + 10*ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'token.renew'`); n != 31 {
+		t.Errorf("%d renewals and tokens", n)
+	}
+	c.must(204, "DELETE", tokensPath, nil)
+	third.refused(401, "invalid_token", "GET", mePath, nil)
+	fourth.refused(401, "invalid_token", "POST", renew, nil)
+	ts.addToken("ada", "plain", datasetRead).refused(403, "not_renewable", "POST", renew, nil)
+	c.refused(403, "token_required", "POST", renew, nil)
+}
+
+// TestUnreadBy: the sender of a message sees who has not read it, of those who can sign in, and can delete it for good.
+func TestUnreadBy(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	author, reader := ts.signIn("author", adminSystemMessage), ts.signIn("reader")
+	ts.addUser("slow")
+	ts.addUser("robot")
+	ts.exec(`UPDATE users SET password_hash = NULL WHERE username = 'robot'`)
+	ts.addUser("gone")
+	ts.exec(`UPDATE users SET status = 'disabled' WHERE username = 'gone'`)
+	id := author.publish("Read this")
+	path := fmt.Sprintf("/api/v1/system-messages/%d", id)
+	reader.must(204, "POST", fmt.Sprintf("/api/v1/inbox/%d/read", id), nil)
+	if m := author.must(200, "GET", path, nil); m.number("recipients") != 3 || m.number("readers") != 1 {
+		t.Errorf("recipients are who can sign in: %s", m.body)
+	}
+	first := author.must(200, "GET", path+"/unread-by?limit=1", nil)
+	second := author.must(200, "GET", path+"/unread-by?limit=1&cursor="+first.text("next_cursor"), nil)
+	if first.items()[0]["username"] != "author" || second.items()[0]["username"] != "slow" || second.json["next_cursor"] != nil {
+		t.Errorf("unread by %s and %s", first.body, second.body)
+	}
+	reader.refused(403, "permission_missing", "GET", path+"/unread-by", nil)
+	author.refused(404, "not_found", "GET", "/api/v1/system-messages/999/unread-by", nil)
+
+	author.refused(422, "invalid", "DELETE", path+"?permanently=yes", nil)
+	author.must(204, "DELETE", path+"?permanently=false", nil)
+	author.must(200, "GET", path, nil)
+	author.must(204, "DELETE", path+"?permanently=true", nil)
+	author.refused(404, "not_found", "GET", path, nil)
+	author.refused(404, "not_found", "DELETE", path+"?permanently=true", nil)
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'message.delete' AND before->>'title' = 'Read this'`); n != 1 {
+		t.Errorf("%d rows of the deletion", n)
+	}
+}
+
+// TestListsAsJSON: every listing command prints JSON, one object a line, with --json.
+func TestListsAsJSON(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead, adminSystemMessage)
+	author, _ := ts.client().login("ada", testPassword)
+	author.publish("One")
+	cairn := func(args ...string) string {
+		t.Helper()
+		var out lockedBuffer
+		if err := run(context.Background(), args, ts.env, nil, &out, &out); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return out.String()
+	}
+	secret := strings.TrimSpace(cairn("token", "create", "ada", "script", "--permissions", datasetRead, "--renewable"))
+	ts.client().as(secret).must(200, "POST", tokensPath+"/self/renew", nil)
+	for command, field := range map[string]string{
+		"user list": "username", "role list": "name", "message list": "title", "token list ada": "renewable", "keys list": "fingerprint", "routes": "access",
+	} {
+		lines := strings.Split(strings.TrimSpace(cairn(append(strings.Fields(command), "--json")...)), "\n")
+		for _, line := range lines {
+			var object map[string]any
+			if err := json.Unmarshal([]byte(line), &object); err != nil || object[field] == nil {
+				t.Errorf("%s: %v: %s", command, err, line)
+			}
+		}
+	}
+}
