@@ -22,8 +22,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 14_820
-	maxAuditLines = 5_340
+	maxGoLines    = 15_110
+	maxAuditLines = 5_570
 )
 
 // sources parses the program's own Go files.

@@ -156,6 +156,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		expensive:     newCallerLimit(1),
 		slots:         make(chan struct{}, expensiveSlots),
 		healthSlot:    make(chan struct{}, 1),
+		sealer:        sealer{seen: map[string]string{}},
 		refused:       refusals{counts: map[string]int64{}},
 		now:           time.Now,
 		life:          10 * time.Second,
@@ -187,7 +188,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		s := newServer(cfg, log, d, keys)
 		s.hangups = hangups
 		if cfg.tlsCert != "" {
-			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
+			if s.certificate, err = loadCertificate(cfg, log); err != nil {
 				return err
 			}
 		}
@@ -350,16 +351,32 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head".
+// sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head". It
+// logs when a break is seen, and when the last one was accepted.
 func (s *server) sealAudit(ctx context.Context) error {
+	wasBroken, sealed := s.sealer.broken.Load(), 0
 	for {
-		last, err := sealAudit(ctx, s.db, s.keys.Load().keys[0], s.sealed)
-		if err != nil || last.seq == s.sealed.seq {
+		n, err := s.sealer.seal(ctx, s.db, s.keys.Load())
+		if err != nil {
 			return err
 		}
-		s.sealed = last
-		s.log.Info("audit log sealed", "head", auditHead(last.seq, last.mac))
+		if n == 0 {
+			break
+		}
+		sealed += n
 	}
+	switch isBroken := s.sealer.broken.Load(); {
+	case isBroken && !wasBroken:
+		for _, finding := range s.sealer.seen {
+			s.log.Error("audit log broken: nothing is sealed until \"cairn audit accept\"", "finding", finding)
+		}
+	case wasBroken && !isBroken:
+		s.log.Info("breaks of the audit log accepted")
+	}
+	if sealed > 0 {
+		s.log.Info("audit log sealed", "head", auditHead(s.sealer.last.seq, s.sealer.last.mac))
+	}
+	return nil
 }
 
 // auditThrottled audits the number of attempts that were refused with 429 since its last call.

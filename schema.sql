@@ -408,3 +408,18 @@ CREATE TABLE analysis_changes (
   removed     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (analysis_id, from_path)
 );
+
+-- migration 2: what 0.3.0 adds
+
+-- Breaks of the audit log that an instance has seen. While one of them is not accepted, no instance
+-- seals. accepted is a MAC over id and the newest seal (seq, mac) at that time, by the key named kid:
+-- only the operator's "cairn audit accept" can make it.
+CREATE TABLE audit_breaks (
+  id       text        COLLATE "C" PRIMARY KEY,
+  seen_at  timestamptz NOT NULL DEFAULT now(),
+  finding  text        NOT NULL,
+  seq      bigint      NOT NULL DEFAULT 0,
+  mac      bytea       NOT NULL DEFAULT '',
+  kid      text        NOT NULL DEFAULT '',
+  accepted bytea       NOT NULL DEFAULT ''
+);

@@ -51,7 +51,7 @@ type server struct {
 	certificate   *certificate // nil: plain HTTP
 
 	counts          []*routeCounts
-	sealed          seal // the last seal of the audit log that this instance made
+	sealer          sealer
 	refused         refusals
 	throttled       atomic.Int64 // requests answered 429 since the last audit row about them
 	warnedForwarded atomic.Bool  // the warning about X-Forwarded-For from an untrusted loopback was logged
