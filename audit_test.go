@@ -22,8 +22,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 15_110
-	maxAuditLines = 5_570
+	maxGoLines    = 15_240
+	maxAuditLines = 5_680
 )
 
 // sources parses the program's own Go files.

@@ -153,13 +153,14 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// print writes the report as text. Scripts read the first line.
+// print writes the report as text that a terminal may show. Scripts read the first line.
 func (report folderReport) print(w io.Writer) {
 	count := "no"
 	if n := len(report.Findings); n > 0 {
 		count = strconv.Itoa(n)
 	}
-	clean := func(text string) string { return cleanText([]byte(text), len(text)) }
+	w = terminalWriter{w}
+	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 	fmt.Fprintf(w, "%s findings: dataset %s, %d files\n", count, report.Dataset, report.Files)
 	for _, g := range report.Grids {
 		fmt.Fprintf(w, "grid: %d tiles of %s, %.10g by %.10g from %.10g %.10g, pixels of %.10g by %.10g\n",

@@ -53,7 +53,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "cairn:", err)
+	fmt.Fprintln(terminalWriter{os.Stderr}, "cairn:", err)
 	if errors.Is(err, errUsage) {
 		os.Exit(2)
 	}
@@ -123,7 +123,7 @@ func isOption(argument string) bool { return strings.HasPrefix(argument, "-") }
 func newLogger(cfg config, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.logLevel}
 	if cfg.logFormat == "text" || (cfg.logFormat == "" && isTerminal(w)) {
-		return slog.New(slog.NewTextHandler(w, options))
+		return slog.New(slog.NewTextHandler(terminalWriter{w}, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
 }
