@@ -129,6 +129,74 @@ func (c *refusals) audit(ctx context.Context, q querier) error {
 	return err
 }
 
+// tally is what repeated failures have in common.
+type tally struct{ action, target, credential, address string }
+
+// tallies count failures that anyone can cause without end. Each kind gets one row a minute.
+type tallies struct {
+	mu     sync.Mutex
+	counts map[tally]int64 // not nil
+}
+
+// maxTallies is how many kinds are told apart in a minute. Further ones are counted by action.
+const maxTallies = 100
+
+// add counts n failures.
+func (c *tallies) add(t tally, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts[t] == 0 && len(c.counts) >= maxTallies {
+		t = tally{action: t.action}
+	}
+	c.counts[t] += n
+}
+
+// audit adds a row for each kind, and restarts the counts. It counts on what it could not add.
+func (c *tallies) audit(ctx context.Context, q querier) error {
+	c.mu.Lock()
+	counts := c.counts
+	c.counts = map[tally]int64{}
+	c.mu.Unlock()
+	var err error
+	for t, n := range counts {
+		by := serviceActor()
+		by.credential, by.address = t.credential, t.address
+		if failed := audit(ctx, q, by, t.action, t.target, nil, map[string]int64{"attempts": n}); failed != nil {
+			err = errors.Join(err, failed)
+			c.add(t, n)
+		}
+	}
+	return err
+}
+
+// tallyToken counts the use of an API token that has expired, or whose owner is not active.
+func (s *server) tallyToken(ctx context.Context, c *caller) error {
+	const query = `
+		SELECT t.id::text, u.username
+		FROM api_tokens t
+		JOIN users u ON u.id = t.user_id
+		WHERE t.token_hash = $1`
+	found, err := collect[struct{ ID, Username string }](ctx, s.db, "find refused token", query, c.credential.tokenHash)
+	for _, t := range found {
+		s.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.address.String()}, 1)
+	}
+	return err
+}
+
+// auditNewSigner adds a row if the signing key is not the one that an instance used last.
+func auditNewSigner(ctx context.Context, q querier, ring *keyring) error {
+	const query = `
+		SELECT signer
+		FROM instances
+		ORDER BY seen_at DESC
+		LIMIT 1`
+	last, err := collect[struct{ Signer string }](ctx, q, "read the last signer", query)
+	if err != nil || len(last) == 0 || last[0].Signer == ring.keys[0].fingerprint {
+		return err
+	}
+	return audit(ctx, q, serviceActor(), "keys.change", "", nil, ring.ids())
+}
+
 // insertAudit begins a statement that adds rows to the audit log.
 const insertAudit = `
 		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)`

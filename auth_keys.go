@@ -13,6 +13,14 @@ import (
 	"syscall"
 )
 
+// ids returns the ids of the keys, the signer's first.
+func (ring *keyring) ids() (ids []string) {
+	for _, k := range ring.keys {
+		ids = append(ids, k.id)
+	}
+	return ids
+}
+
 // checkSecretFile returns an error if the file is not a regular one or if its group or others can
 // read it. Below credentialsDir, where systemd makes it, the group may.
 func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error {

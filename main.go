@@ -25,6 +25,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -157,6 +158,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		slots:         make(chan struct{}, expensiveSlots),
 		healthSlot:    make(chan struct{}, 1),
 		sealer:        sealer{seen: map[string]string{}},
+		tallied:       tallies{counts: map[tally]int64{}},
 		refused:       refusals{counts: map[string]int64{}},
 		now:           time.Now,
 		life:          10 * time.Second,
@@ -193,6 +195,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			}
 		}
 		adjust(s)
+		if err := auditNewSigner(ctx, d.pool, keys); err != nil {
+			return err
+		}
 		if err := noteInstance(ctx, d.own, s.instance, keys, s.life); err != nil {
 			return err
 		}
@@ -334,7 +339,8 @@ func (s *server) runMaintenance(ctx context.Context) {
 			s.runBounded(ctx, "audit log not sealed", time.Minute, s.sealAudit)
 		case <-sweepTick:
 			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db))
+				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db),
+					s.tallied.audit(ctx, s.db))
 			})
 		}
 	}
@@ -398,13 +404,15 @@ func (s *server) reloadKeys(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reload key file: %w", err)
 	}
-	s.keys.Store(keys)
+	if before := s.keys.Swap(keys).ids(); !slices.Equal(before, keys.ids()) {
+		err = audit(ctx, s.db, serviceActor(), "keys.change", "", before, keys.ids())
+	}
 	s.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
 	if s.cfg.keysAreCredential() {
 		s.log.Warn("key file is systemd's copy from the start of the service: " +
 			"restart the service to load a later change")
 	}
-	return nil
+	return err
 }
 
 // withOwnDatabase locks the state directory against a second service and runs do on the database
