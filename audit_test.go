@@ -22,7 +22,7 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 15_240
+	maxGoLines    = 15_290
 	maxAuditLines = 5_680
 )
 
