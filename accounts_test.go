@@ -103,6 +103,20 @@ func TestAPITokens(t *testing.T) {
 	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = 'old'`)
 	c.must(201, "POST", tokensPath, body(map[string]any{"name": "old"}))
 	ts.exec(`DELETE FROM api_tokens WHERE name = 'old'`)
+	// A proxy asks with GET, whatever the method of its own request.
+	const check = verifyPath + "?permission=" + datasetRead
+	for methods, status := range map[string]int{
+		"": 401, "X-Original-Method: GET": 204, "X-Original-Method: POST": 401, "X-Original-Method: get": 401, "X-Original-Method: ": 401,
+		"X-Forwarded-Method: GET": 204, "X-Forwarded-Method: HEAD": 204, "X-Forwarded-Method: DELETE": 401,
+		"X-Original-Method: GET, X-Forwarded-Method: POST": 401, "X-Original-Method: POST, X-Forwarded-Method: GET": 401,
+		"X-Original-Method: GET, X-Forwarded-Method: GET": 204,
+	} {
+		headers := []string{basic("ada", secret)}
+		if methods != "" {
+			headers = append(headers, strings.Split(methods, ", ")...)
+		}
+		anonymous.must(status, "GET", check, nil, headers...)
+	}
 
 	// A permission that the owner loses is lost to the token.
 	ts.exec(`DELETE FROM role_permissions WHERE permission = $1 AND role_id = (SELECT id FROM roles WHERE name = 'only-ada')`, datasetRead)

@@ -22,8 +22,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 18_200
-	maxAuditLines = 6_300
+	maxGoLines    = 18_700
+	maxAuditLines = 6_700
 )
 
 // sources parses the program's own Go files.

@@ -269,6 +269,14 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
 			return err
 		}
+		// The answer tells whether an address is taken, as that of register does.
+		asked := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
+		if err := asked.check(r.Context(), s.db); err != nil {
+			return err
+		}
+		if err := asked.count(r.Context(), s.db); err != nil {
+			return err
+		}
 	}
 	var after user
 	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {

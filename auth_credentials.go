@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -138,6 +139,9 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	// Looked up before hashing, so that guessing a token costs no hash; used up below.
 	u, err := findPasswordToken(ctx, s.db, in.Token)
+	if _, isInvalid := errors.AsType[*problem](err); isInvalid {
+		s.tallied.add(tally{action: "password_token.refused", address: callerOf(r).address.String()}, 1)
+	}
 	if err != nil {
 		return err
 	}

@@ -8,9 +8,32 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
+
+// ids returns the ids of the keys, the signer's first.
+func (ring *keyring) ids() (ids []string) {
+	for _, k := range ring.keys {
+		ids = append(ids, k.id)
+	}
+	return ids
+}
+
+// checkSecretFile returns an error if the file is not a regular one or if its group or others can
+// read it. Below credentialsDir, where systemd makes it, the group may.
+func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error {
+	forbidden := os.FileMode(0o077)
+	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
+		forbidden = 0o007
+	}
+	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() {
+		return fmt.Errorf("%s has mode %v: it must be a regular file that only its owner can read (chmod 600)",
+			path, info.Mode())
+	}
+	return nil
+}
 
 // loadKeys reads the key file. The file must not be readable by its group or by others; below
 // credentialsDir, where systemd makes it, the group may read it. With create, a missing file is
@@ -30,15 +53,12 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key file: %w", err)
 	}
-	forbidden := os.FileMode(0o077)
-	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
-		forbidden = 0o007
-	}
 	const maxSize = 64 << 10
-	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() || info.Size() > maxSize {
-		return nil, fmt.Errorf("key file %s has mode %v and %d bytes: "+
-			"it must be a regular file of at most %d bytes that only its owner can read (chmod 600)",
-			path, info.Mode(), info.Size(), maxSize)
+	if err := checkSecretFile(path, info, credentialsDir); err != nil {
+		return nil, fmt.Errorf("key file %w", err)
+	}
+	if info.Size() > maxSize {
+		return nil, fmt.Errorf("key file %s has %d bytes: at most %d are read", path, info.Size(), maxSize)
 	}
 	content, err := io.ReadAll(io.LimitReader(f, maxSize))
 	if err != nil {
@@ -49,6 +69,14 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 		return nil, fmt.Errorf("key file %s: %w", path, err)
 	}
 	return ring, nil
+}
+
+// find returns the key with that id.
+func (ring *keyring) find(id string) (k key, found bool) {
+	if at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == id }); at >= 0 {
+		return ring.keys[at], true
+	}
+	return key{}, false
 }
 
 // newKeyLine returns a line of the key file with a new random key.

@@ -96,14 +96,16 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 }
 
 // basicToken returns the password of HTTP Basic (RFC 7617), on GET and HEAD only: browsers send it
-// by themselves, also from other sites' pages. The caller must refuse a password that is not an API
-// token.
+// by themselves, also from other sites' pages. A proxy asks verifyPath with GET, whatever the
+// method of its own request, so there Basic needs headers that name that method, and all must name
+// GET or HEAD: a client may add one. The caller must refuse a password that is not an API token.
 func basicToken(r *http.Request) (token string, shown bool) {
-	method := r.Method
-	if original := r.Header.Get("X-Original-Method"); original != "" && r.URL.Path == verifyPath {
-		method = original // a proxy asks with GET, whatever the method of its own request
+	methods := []string{r.Method}
+	if r.URL.Path == verifyPath {
+		methods = slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
 	}
-	if len(r.Header["Authorization"]) != 1 || (method != http.MethodGet && method != http.MethodHead) {
+	isChange := func(method string) bool { return method != http.MethodGet && method != http.MethodHead }
+	if len(r.Header["Authorization"]) != 1 || len(methods) == 0 || slices.ContainsFunc(methods, isChange) {
 		return "", false
 	}
 	_, token, shown = r.BasicAuth()

@@ -514,3 +514,18 @@ func TestHashQueue(t *testing.T) {
 		return len(ts.guesses.callers) == 0
 	})
 }
+
+// TestAddressChangesAreLimited: changing one's own address tells whether one is taken, so asking is limited.
+func TestAddressChangesAreLimited(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("bob")
+	ts.exec(`UPDATE users SET email = 'bob@example.org' WHERE username = 'bob'`)
+	c := ts.signIn("ada")
+	change := map[string]string{"email": "bob@example.org", "current_password": testPassword}
+	for range 10 {
+		c.refused(409, "email_taken", "PATCH", mePath, change)
+	}
+	c.refused(429, "too_many_attempts", "PATCH", mePath, change)
+	c.must(200, "PATCH", mePath, map[string]string{"display_name": "Ada"})
+}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // extent is what a file's header, name and sidecars say of its raster. A nil pointer or slice means
@@ -660,20 +658,6 @@ func (h *headerReader) text(f tiffField) ([]byte, error) {
 		return nil, corruptf("TIFF tag %d has field type %d, which is not text", f.tag, f.fieldType)
 	}
 	return h.bytes(f)
-}
-
-// cleanText returns text up to a NUL: valid UTF-8, no control characters, trimmed, limit bytes at
-// most.
-func cleanText(b []byte, limit int) string {
-	b, _, _ = bytes.Cut(b, []byte{0})
-	s := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(string(b), string(utf8.RuneError)))
-	s = strings.TrimSpace(s)
-	return strings.TrimSpace(strings.ToValidUTF8(s[:min(limit, len(s))], ""))
 }
 
 // nonEmpty returns a pointer to s, nil where s is empty.

@@ -42,6 +42,7 @@ func commands() map[string]command {
 		"role list":           {0, "json", listRolesCommand},
 		"role delete":         {1, "reassign", deleteRoleCommand},
 		"audit verify":        {0, "head", verifyAuditCommand},
+		"audit accept":        {0, "", acceptAuditCommand},
 		"audit prune":         {0, "before", pruneAuditCommand},
 		"token create":        {2, "permissions days=90 renewable role=" + memberRole, createTokenCommand},
 		"token list":          {1, "json", listTokensCommand},

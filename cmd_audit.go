@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/hmac"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +28,19 @@ func verifyAuditCommand(ctx context.Context, o operation) error {
 		return fmt.Errorf("audit log: %w", err)
 	}
 	return o.print(nil, nil, "the audit log is whole; head %s, %d rows wait for their seal", last, waiting)
+}
+
+// acceptAuditCommand is "cairn audit accept".
+func acceptAuditCommand(ctx context.Context, o operation) error {
+	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+	if err != nil {
+		return err
+	}
+	findings, err := acceptAuditBreaks(ctx, o.db, ring)
+	for _, finding := range findings {
+		fmt.Fprintln(o.stdout, "accepted:", finding)
+	}
+	return o.print(err, nil, "accepted %d breaks of the audit log", len(findings))
 }
 
 // pruneAuditCommand is "cairn audit prune".
@@ -66,6 +77,16 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 		if err != nil {
 			return "", err
 		}
+		breaks, err := listAuditBreaks(ctx, q)
+		if err != nil {
+			return "", err
+		}
+		for _, b := range breaks {
+			if !b.isAccepted(ring) {
+				return "", fmt.Errorf("since %s nothing is sealed (see: cairn audit accept): %s",
+					b.SeenAt.UTC().Format(time.RFC3339), b.Finding)
+			}
+		}
 		var foreign, lost *int64
 		err = q.QueryRow(ctx, unsealed).Scan(&foreign, &lost, &waiting)
 		switch {
@@ -85,35 +106,21 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 // verifySeals follows the chain of seals and compares each with its row. It returns the head of the
 // last seal, and whether one of the heads is the wanted one or none is wanted.
 func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
-	const sealed = `
-		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint, CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END
-		FROM audit_seals s
-		LEFT JOIN audit_log l ON l.id = s.audit_id
+	const query = auditSeals + `
 		ORDER BY s.seq`
-	var seq, auditID, before int64
-	var kid string
-	var mac, checkpoint, chain []byte
-	var content *string
+	var s sealRow
+	var before int64
 	found = wanted == ""
-	rows, _ := q.Query(ctx, sealed) // its error comes back from ForEachRow
-	_, err = pgx.ForEachRow(rows, []any{&seq, &auditID, &kid, &mac, &checkpoint, &content}, func() error {
-		at, number := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == kid }), strconv.FormatInt(seq, 10)
-		switch {
-		case seq != before+1 && (before != 0 || checkpoint == nil):
-			return fmt.Errorf("the seals from %d to %d are missing", before+1, seq-1)
-		case at < 0:
-			return fmt.Errorf("row %d (seal %d): the key file has no key %s", auditID, seq, kid)
-		case checkpoint != nil && !hmac.Equal(checkpoint, ring.keys[at].sealMAC("checkpoint", mac, number)):
-			return fmt.Errorf("seal %d is not a valid checkpoint: the rows before it are missing", seq)
-		case checkpoint != nil && before == 0 && content == nil: // retention took the checkpoint's own row
-		case checkpoint != nil:
-			return fmt.Errorf("row %d was put in place of one that retention took", auditID)
-		case content == nil:
-			return fmt.Errorf("row %d (seal %d) is missing", auditID, seq)
-		case !hmac.Equal(mac, ring.keys[at].sealMAC("row", chain, *content)):
-			return fmt.Errorf("row %d or its seal %d was changed", auditID, seq)
+	rows, _ := q.Query(ctx, query) // its error comes back from ForEachRow
+	columns := []any{&s.Seq, &s.AuditID, &s.KID, &s.MAC, &s.Checkpoint, &s.Content, &s.Before}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		if s.Seq != before+1 && (before != 0 || s.Checkpoint == nil) {
+			return fmt.Errorf("the seals from %d to %d are missing", before+1, s.Seq-1)
 		}
-		before, chain, last = seq, mac, auditHead(seq, mac)
+		if err := s.check(ring); err != nil {
+			return err
+		}
+		before, last = s.Seq, auditHead(s.Seq, s.MAC)
 		found = found || last == strings.ToLower(wanted)
 		return nil
 	})

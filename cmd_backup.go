@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -128,7 +129,7 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		WHERE schemaname = current_schema() AND tableowner = current_user
 			AND (tablename <> 'schema_migrations' AND strpos($1, 'CREATE TABLE ' || tablename || ' (') = 0
 				OR to_regclass('schema_migrations') IS NULL)`
-	const living = `
+	const alive = `
 		SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
 	steps, err := parseMigrations(schemaSQL)
 	if err != nil {
@@ -147,11 +148,15 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		if err := migrate(ctx, db, log); err != nil { // the table of instances may be missing
 			return err
 		}
-		if err := db.QueryRow(ctx, living).Scan(&runs); err != nil {
+		if err := db.QueryRow(ctx, alive).Scan(&runs); err != nil {
 			return fmt.Errorf("look for instances: %w", err)
 		}
 		if runs {
 			return errors.New("an instance serves this database, or did so a moment ago: stop it first")
+		}
+		before, err := listLiving(ctx, db)
+		if err != nil {
+			return err
 		}
 		if err := restoreDump(ctx, cfg, db, name, len(steps)); err != nil {
 			return err
@@ -160,10 +165,36 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		if err := migrate(ctx, db, log); err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "The database has been restored from %s. All sessions have ended. "+
-			"API tokens that were revoked since the backup are valid again.\n", name)
+		after, err := listLiving(ctx, db)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "The database has been restored from %s. All sessions have ended.\n", name)
+		for _, l := range after {
+			if !slices.Contains(before, l) {
+				fmt.Fprintf(stdout, "%s again: %s\n", l.What, l.Name)
+			}
+		}
 		return audit(ctx, db, operatorActor(), "database.restore", "", nil, nil)
 	})
+}
+
+// living is a user who is active, or an API token that is valid.
+type living struct{ What, ID, Name string }
+
+// listLiving returns the active users and the API tokens that have not expired.
+func listLiving(ctx context.Context, q querier) ([]living, error) {
+	const query = `
+		SELECT 'user active' AS what, id::text, username AS name
+		FROM users
+		WHERE status = 'active'
+		UNION ALL
+		SELECT 'API token valid', t.id::text, u.username || ' ' || t.name
+		FROM api_tokens t
+		JOIN users u ON u.id = t.user_id
+		WHERE t.expires_at > now() AND u.status = 'active'
+		ORDER BY what DESC, name`
+	return collect[living](ctx, q, "list active users and tokens", query)
 }
 
 // restoreDump pipes the backup as SQL from pg_restore to psql, which runs it in one transaction.

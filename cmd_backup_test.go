@@ -292,3 +292,17 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Error("other tables beside ours did not keep the restore away")
 	}
 }
+
+// TestRestoreSaysWhatLives: a restore prints which users are active again and which API tokens are valid again.
+func TestRestoreSaysWhatLives(t *testing.T) {
+	t.Parallel()
+	x := startBackedUp(t)
+	x.exec(`UPDATE users SET status = 'disabled' WHERE username = 'ada'`)
+	x.exec(`DELETE FROM api_tokens`)
+	x.stop()
+	said, err := cairn(x.env, "restore", x.file)
+	if err != nil || !strings.Contains(said, "user active again: ada\n") || !strings.Contains(said, "API token valid again: root script\n") ||
+		strings.Contains(said, "again: root\n") {
+		t.Errorf("%v %s", err, said)
+	}
+}

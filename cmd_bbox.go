@@ -25,9 +25,14 @@ func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return fmt.Errorf("bbox needs a path: %w", errUsage)
 	}
 	out := bufio.NewWriter(stdout)
+	var rows io.Writer = out // each row is one write
+	if isTerminal(stdout) {
+		rows = terminalWriter{out}
+	}
+	stderr = terminalWriter{stderr}
 	failed := 0
 	for _, path := range flags.Args() {
-		if err := printPath(ctx, *top, path, out, stderr); err != nil {
+		if err := printPath(ctx, *top, path, rows, stderr); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

@@ -95,12 +95,13 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 }
 
 // pruneKeys is "cairn keys prune". It removes former signing keys whose last tokens have expired
-// and that no seal of the audit log needs. If it may not write the file, as in the Debian package,
-// the error names these keys.
+// and that neither a seal of the audit log nor an accepted break needs. If it may not write the
+// file, as in the Debian package, the error names these keys.
 func pruneKeys(ctx context.Context, o operation) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
 			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
+			AND NOT EXISTS (SELECT FROM audit_breaks WHERE kid = $3)
 		FROM instances
 		WHERE signer = $1`
 	ring, lines, err := openKeyFile(o.cfg)

@@ -173,7 +173,8 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// print writes the report as text: the summary, then a line that scripts read, then the findings.
+// print writes the report as text that a terminal may show: the summary, then a line that scripts
+// read, then the findings.
 func (report folderReport) print(w io.Writer) {
 	fmt.Fprintln(w, report.Summary)
 	if report.AnalyzedAt == nil {
@@ -184,7 +185,8 @@ func (report folderReport) print(w io.Writer) {
 	if n := len(report.Findings); n > 0 {
 		count = strconv.Itoa(n)
 	}
-	clean := func(text string) string { return cleanText([]byte(text), len(text)) }
+	w = terminalWriter{w}
+	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 	fmt.Fprintf(w, "%s findings: dataset %s, %d files, analysed %s\n", count, report.Dataset, report.Files,
 		report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
 	for _, f := range report.Findings {

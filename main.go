@@ -25,6 +25,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -53,7 +54,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "cairn:", err)
+	fmt.Fprintln(terminalWriter{os.Stderr}, "cairn:", err)
 	if errors.Is(err, errUsage) {
 		os.Exit(2)
 	}
@@ -123,7 +124,7 @@ func isOption(argument string) bool { return strings.HasPrefix(argument, "-") }
 func newLogger(cfg config, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.logLevel}
 	if cfg.logFormat == "text" || (cfg.logFormat == "" && isTerminal(w)) {
-		return slog.New(slog.NewTextHandler(w, options))
+		return slog.New(slog.NewTextHandler(terminalWriter{w}, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
 }
@@ -156,6 +157,8 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		expensive:     newCallerLimit(1),
 		slots:         make(chan struct{}, expensiveSlots),
 		healthSlot:    make(chan struct{}, 1),
+		sealer:        sealer{seen: map[string]string{}},
+		tallied:       tallies{counts: map[tally]int64{}},
 		refused:       refusals{counts: map[string]int64{}},
 		now:           time.Now,
 		life:          10 * time.Second,
@@ -191,12 +194,15 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		s := newServer(cfg, log, d, keys)
 		s.hangups, s.breached = hangups, breached
 		if cfg.tlsCert != "" {
-			if s.certificate, err = loadCertificate(cfg.tlsCert, cfg.tlsKey, log); err != nil {
+			if s.certificate, err = loadCertificate(cfg, log); err != nil {
 				return err
 			}
 		}
 		adjust(s)
 		if err := succeedInstance(ctx, d.own, cfg.stateDir, s.instance); err != nil {
+			return err
+		}
+		if err := auditNewSigner(ctx, d.pool, keys); err != nil {
 			return err
 		}
 		if err := noteInstance(ctx, d.own, s.instance, keys, s.life); err != nil {
@@ -342,7 +348,8 @@ func (s *server) runMaintenance(ctx context.Context) {
 			s.runBounded(ctx, "audit log not sealed", time.Minute, s.sealAudit)
 		case <-sweepTick:
 			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db))
+				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db),
+					s.tallied.audit(ctx, s.db))
 			})
 		}
 	}
@@ -359,16 +366,32 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head".
+// sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head". It
+// logs when a break is seen, and when the last one was accepted.
 func (s *server) sealAudit(ctx context.Context) error {
+	wasBroken, sealed := s.sealer.broken.Load(), 0
 	for {
-		last, err := sealAudit(ctx, s.db, s.keys.Load().keys[0], s.sealed)
-		if err != nil || last.seq == s.sealed.seq {
+		n, err := s.sealer.seal(ctx, s.db, s.keys.Load())
+		if err != nil {
 			return err
 		}
-		s.sealed = last
-		s.log.Info("audit log sealed", "head", auditHead(last.seq, last.mac))
+		if n == 0 {
+			break
+		}
+		sealed += n
 	}
+	switch isBroken := s.sealer.broken.Load(); {
+	case isBroken && !wasBroken:
+		for _, finding := range s.sealer.seen {
+			s.log.Error("audit log broken: nothing is sealed until \"cairn audit accept\"", "finding", finding)
+		}
+	case wasBroken && !isBroken:
+		s.log.Info("breaks of the audit log accepted")
+	}
+	if sealed > 0 {
+		s.log.Info("audit log sealed", "head", auditHead(s.sealer.last.seq, s.sealer.last.mac))
+	}
+	return nil
 }
 
 // auditThrottled audits the number of attempts that were refused with 429 since its last call.
@@ -390,13 +413,15 @@ func (s *server) reloadKeys(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reload key file: %w", err)
 	}
-	s.keys.Store(keys)
+	if before := s.keys.Swap(keys).ids(); !slices.Equal(before, keys.ids()) {
+		err = audit(ctx, s.db, serviceActor(), "keys.change", "", before, keys.ids())
+	}
 	s.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
 	if s.cfg.keysAreCredential() {
 		s.log.Warn("key file is systemd's copy from the start of the service: " +
 			"restart the service to load a later change")
 	}
-	return nil
+	return err
 }
 
 // withOwnDatabase locks the state directory against a second service and runs do on the database

@@ -83,6 +83,8 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	for _, state := range byState {
 		fmt.Fprintf(&e, "cairn_analyses{state=%q} %d\n", state.State, state.Count)
 	}
+	broken := map[bool]int{true: 1}[s.sealer.broken.Load()]
+	e.one("cairn_audit_broken", "gauge", "1 if a break of the audit log was seen that is not accepted.", broken)
 	stored, hung := s.analyzer.stored.Load(), s.analyzer.hung.Load()
 	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", stored)
 	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", hung)

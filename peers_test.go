@@ -18,107 +18,280 @@ import (
 	"testing"
 )
 
-// TestPeerNginx runs nginx, with the snippets of the README, between a client and a program that knows nothing of tokens.
-func TestPeerNginx(t *testing.T) {
+// proxied is a program that knows nothing of tokens, behind a proxy that is set up as the README says.
+type proxied struct {
+	t   *testing.T
+	web client // of the proxy
+
+	mu   sync.Mutex
+	seen http.Header // of the last request that got through; nil if none did
+}
+
+// snippets returns the README's blocks for a proxy, with other addresses.
+func snippets(t *testing.T, language, cairn, upstream string) (blocks []string) {
+	t.Helper()
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?s)```nginx\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) != 2 {
-		t.Fatalf("the README has %d blocks for nginx", len(blocks))
+	addresses := strings.NewReplacer("127.0.0.1:8080", strings.TrimPrefix(cairn, "http://"),
+		"127.0.0.1:9000", strings.TrimPrefix(upstream, "http://"))
+	for _, block := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+		blocks = append(blocks, addresses.Replace(block[1]))
 	}
-	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
-	ts.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
-	c := ts.signIn("ada", datasetRead, "wiki.edit")
-	var mu sync.Mutex
-	var seen http.Header
+	return blocks
+}
+
+// startProxied starts the upstream program and the proxy. configure writes the proxy's configuration for the addresses
+// of the proxy and of the upstream program into a directory, and returns the proxy's command.
+func startProxied(t *testing.T, configure func(dir, address, upstream string) []string) *proxied {
+	t.Helper()
+	x := &proxied{t: t}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		seen = r.Header.Clone()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.seen = r.Header.Clone()
 		fmt.Fprint(w, "{}")
 	}))
-	defer upstream.Close()
+	t.Cleanup(upstream.Close)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := free.Addr().String()
 	free.Close()
-
 	dir := t.TempDir()
-	addresses := strings.NewReplacer("http://127.0.0.1:8080", ts.url, "http://127.0.0.1:9000", upstream.URL)
-	conf := fmt.Sprintf("daemon off;\npid %s/pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n"+
-		"client_body_temp_path %[1]s/body;\nproxy_temp_path %[1]s/proxy;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
-		"%s\nserver {\nlisten %s;\n%s\n}\n}\n", dir, blocks[0][1], address, addresses.Replace(blocks[1][1]))
-	if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(conf), 0o644); err != nil {
-		t.Fatal(err)
+	args := configure(dir, address, upstream.URL)
+	program := args[0]
+	if path, err := exec.LookPath("/usr/sbin/" + program); err == nil {
+		program = path
 	}
-	nginx := exec.Command("nginx", "-p", dir, "-c", filepath.Join(dir, "nginx.conf"))
-	nginx.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin")
-	if path, err := exec.LookPath("/usr/sbin/nginx"); err == nil {
-		nginx = exec.Command(path, "-p", dir, "-c", filepath.Join(dir, "nginx.conf"))
-	}
+	proxy := exec.Command(program, args[1:]...)
+	proxy.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	var log lockedBuffer
-	nginx.Stderr = &log
-	if err := nginx.Start(); err != nil {
+	proxy.Stdout, proxy.Stderr = &log, &log
+	if err := proxy.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer nginx.Wait()
-	defer nginx.Process.Signal(syscall.SIGQUIT)
-	waitFor(t, "nginx to listen", func() bool {
+	t.Cleanup(func() {
+		proxy.Process.Signal(syscall.SIGTERM)
+		proxy.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	waitFor(t, program+" to listen", func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
 		}
 		return err == nil
 	})
+	x.web = client{t: t, url: "http://" + address}
+	return x
+}
 
-	web := client{t: t, url: "http://" + address}
-	a := web.do("GET", "/page", nil, "X-Cairn-User: admin")
-	if challenges := strings.Join(a.header.Values("WWW-Authenticate"), ", "); a.status != 401 || !strings.Contains(challenges, "Bearer") {
-		t.Errorf("anonymous: %d %s %s", a.status, challenges, log.String())
+// request sends a request through the proxy. It returns the status and the headers that the upstream program saw, or nil.
+func (x *proxied) request(method, token string, headers ...string) (int, http.Header) {
+	x.t.Helper()
+	r, err := http.NewRequest(method, x.web.url+"/page", nil)
+	if err != nil {
+		x.t.Fatal(err)
 	}
-	if seen != nil {
+	if token != "" {
+		r.Header.Set("Authorization", token)
+	}
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header[name] = append(r.Header[name], value) // in the letters given
+	}
+	x.mu.Lock()
+	x.seen = nil
+	x.mu.Unlock()
+	a, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	a.Body.Close()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return a.StatusCode, x.seen
+}
+
+// check attacks the program behind the proxy.
+func (x *proxied) check(ts *testServer) {
+	t := x.t
+	ts.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
+	c := ts.signIn("ada", datasetRead, "wiki.edit")
+	other := ts.signIn("bob", auditRead)
+	a := x.web.do("GET", "/page", nil, "X-Cairn-User: admin")
+	if challenges := strings.Join(a.header.Values("WWW-Authenticate"), ", "); a.status != 401 || !strings.Contains(challenges, "Bearer") {
+		t.Errorf("anonymous: %d %s", a.status, challenges)
+	}
+	if x.seen != nil {
 		t.Error("an anonymous request got through")
 	}
-	through := func(who client, headers ...string) http.Header {
-		t.Helper()
-		a := who.do("POST", "/page", map[string]string{}, headers...)
-		if a.status != 200 {
-			t.Fatalf("%d %s %s", a.status, a.body, log.String())
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		return seen
+	bearer := "Bearer " + c.token
+	if status, seen := x.request("GET", "Bearer "+other.token); status != 403 || seen != nil {
+		t.Errorf("without the permission: %d %v", status, seen)
 	}
-	got := through(web.as(c.token), "X-Cairn-User: admin", "X-Cairn-User-Id: 1", "X-Cairn-Permissions: user.manage", "Cookie: a=1; __Host-cairn_refresh=secret; b=2")
-	if got.Get("X-Cairn-User") != "ada" || got.Get("X-Cairn-User-Id") != c.must(200, "GET", mePath, nil).text("id") || got.Get("X-Cairn-Permissions") != "dataset.read,inbox.read,wiki.edit" || len(got.Values("X-Cairn-User")) != 1 {
-		t.Errorf("the user is wrong: %v", got)
+	status, seen := x.request("POST", bearer, "Cookie: a=1; __Host-cairn_refresh=secret; b=2")
+	if status != 200 || seen.Get("X-Cairn-User") != "ada" || seen.Get("Authorization") != "" || seen.Get("Cookie") != "a=1; b=2" {
+		t.Errorf("%d %v", status, seen)
 	}
-	if got.Get("Authorization") != "" || strings.Contains(fmt.Sprint(got), "secret") || got.Get("Cookie") != "a=1; b=2" {
-		t.Errorf("secrets or forged headers got through: %v", got)
+	id := c.must(200, "GET", mePath, nil).text("id")
+	if seen.Get("X-Cairn-User-Id") != id || seen.Get("X-Cairn-Permissions") != "dataset.read,inbox.read,wiki.edit" {
+		t.Errorf("%v, want the id %s", seen, id)
 	}
-	if got = through(web.as(c.token), "Cookie: __Host-cairn_refresh=secret"); got.Get("Cookie") != "" {
-		t.Errorf("our cookie alone: %v", got)
-	}
-	if a := web.as(ts.addToken("ada", "narrow", datasetRead).token).do("GET", "/page", nil); a.status != 403 {
-		t.Errorf("by an API token without the permission: %d", a.status)
+	x.checkSpoofed(bearer)
+	x.checkCookies(bearer)
+
+	narrow := ts.addToken("ada", "narrow", datasetRead)
+	if status, seen := x.request("GET", "Bearer "+narrow.token); status != 403 || seen != nil {
+		t.Errorf("by an API token without the permission: %d %v", status, seen)
 	}
 	script := ts.addToken("ada", "script", "wiki.edit")
-	if got = through(web.as(script.token)); got.Get("X-Cairn-User") != "ada" {
-		t.Errorf("by API token: %v", got)
+	if status, seen := x.request("POST", "Bearer "+script.token); status != 200 || seen.Get("X-Cairn-User") != "ada" {
+		t.Errorf("by API token: %d %v", status, seen)
 	}
-	basic := "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("ada:"+script.token))
-	if a := web.do("GET", "/page", nil, basic); a.status != 200 {
-		t.Errorf("GET by Basic: %d", a.status)
-	}
-	if a := web.do("POST", "/page", map[string]string{}, basic); a.status != 401 {
-		t.Errorf("POST by Basic, which another site's page could make a browser send: %d", a.status)
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("ada:"+script.token))
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND", "QUERY", "get"} {
+		for _, claim := range []string{"X-Other: GET", "X-Original-Method: GET", "X-Forwarded-Method: GET", "X-Http-Method-Override: GET"} {
+			status, seen := x.request(method, basic, claim)
+			if isGood := method == "GET" || method == "HEAD"; isGood != (status == 200) || isGood != (seen != nil) {
+				t.Errorf("%s by Basic, which another site's page could make a browser send, with %s: %d", method, claim, status)
+			}
+		}
 	}
 	c.must(204, "POST", "/api/v1/auth/logout", nil)
-	if a := web.as(c.token).do("GET", "/page", nil); a.status != 401 {
-		t.Errorf("after logout: %d", a.status)
+	if status, seen := x.request("GET", bearer); status != 401 || seen != nil {
+		t.Errorf("after logout: %d", status)
 	}
+}
+
+// checkSpoofed sends headers that only the proxy may send.
+func (x *proxied) checkSpoofed(bearer string) {
+	for _, name := range []string{"X-Cairn-User", "x-cairn-user", "X-CAIRN-USER", "X_Cairn_User", "X-Cairn_User", "X-Cairn-User-Id", "X_Cairn_User_Id",
+		"X-Cairn-Permissions", "x_cairn_permissions", "X-Cairn-Roles", "X_Cairn-Roles", "X-Request-Id", "x-request-id"} {
+		status, seen := x.request("GET", bearer, name+": spoofed", name+": spoofed,again")
+		if status != 200 || seen.Get("X-Cairn-User") != "ada" || len(seen.Values("X-Cairn-User")) != 1 || strings.Contains(fmt.Sprint(seen), "spoofed") {
+			x.t.Errorf("%s: %d %v", name, status, seen)
+		}
+		if id := seen.Get("X-Request-Id"); id == "" {
+			x.t.Errorf("no request id: %v", seen)
+		}
+	}
+}
+
+// checkCookies sends cookie headers that are made to carry one of our cookies through. A program of the same site can
+// set any cookie but ours, before and after it.
+func (x *proxied) checkCookies(bearer string) {
+	ours := []string{"__Host-cairn_refresh", "__Host-cairn_session", "cairn_refresh", "cairn_session"}
+	cases := map[string]string{ // the headers, one a line, with @ for one of our cookies; what the program sees, where it matters
+		"@":                                      "",
+		"@; @":                                   "",
+		"@; a=1":                                 "a=1",
+		"a=1; @":                                 "a=1",
+		"a=1; @; b=2":                            "a=1; b=2",
+		"a=1;@;b=2":                              "a=1;b=2",
+		"a=; @; b=2":                             "a=; b=2",
+		"a=Zm8==; @; b=2":                        "a=Zm8==; b=2",
+		"a=1; @; @; b=2":                         "a=1; b=2",
+		"@; a=1; @; b=2":                         "a=1; b=2",
+		"my_@; @":                                "my_@",
+		"my-@; @; b=2":                           "my-@; b=2",
+		"my.@; @":                                "my.@",
+		"@2; @":                                  "",
+		"a=1; my_@; @":                           "a=1; my_@",
+		"my_@; @; my_@; @; b=2":                  "my_@; my_@; b=2",
+		"a=1\n@\nb=2":                            "?",
+		"my_@\n@":                                "?",
+		"@\n@\n@":                                "",
+		"@; @; @; @; a=1":                        "?",
+		"@; @; a=1; @; @; b=2":                   "?",
+		"a=\"; @; b=\"":                          "?",
+		"a=\"1;@\"":                              "?",
+		"a=1,@":                                  "?",
+		"a=@":                                    "?",
+		"=@":                                     "?",
+		";@":                                     "?",
+		";;; ; @;;":                              "?",
+		"x; @; y":                                "?",
+		"a=1;\t@":                                "?",
+		"a=1;   @   ; b=2":                       "?",
+		"$Version=1; @; $Path=/":                 "?",
+		strings.Repeat("a=1;   ", 300) + "@":     "?",
+		strings.Repeat("my_@; ", 60) + "@":       "?",
+		strings.Repeat("@; ", 40) + "a=1":        "?",
+		strings.Repeat(" ;", 1000) + "@":         "?",
+		strings.Repeat("-", 4000) + "=1; @":      "?",
+		"a=" + strings.Repeat("_", 4000) + "; @": "?",
+		"a=\xff\xfe; @; b=\x80":                  "?",
+		"a={cookie}; b=$http_cookie; $1; @; ${1}": "?",
+		"a=1; my_@; c=3; @":                       "a=1; my_@; c=3",
+		"a=1; @;":                                 "?",
+	}
+	n := 0
+	for _, name := range ours {
+		for sent, want := range cases {
+			n++
+			fill := func(text string) string { return strings.ReplaceAll(text, "my_@", "my_"+name+"=x") }
+			fill2 := func(text string) string {
+				text = strings.NewReplacer("my-@", "my-"+name+"=x", "my.@", "my."+name+"=x", "@2", name+"2=x").Replace(fill(text))
+				return strings.ReplaceAll(text, "@", name+"=secret")
+			}
+			var headers []string
+			for line := range strings.SplitSeq(fill2(sent), "\n") {
+				headers = append(headers, "Cookie: "+line)
+			}
+			status, seen := x.request("GET", bearer, headers...)
+			got := strings.Join(seen.Values("Cookie"), "; ")
+			if status == 400 && want == "?" { // refused by the proxy itself
+				continue
+			}
+			if status != 200 || strings.Contains(fmt.Sprint(seen), "secret") {
+				x.t.Errorf("%q: %d %q", sent, status, got)
+			}
+			if wanted := fill2(want); want != "?" && sent != "@2; @" && strings.TrimRight(got, "; ") != wanted {
+				x.t.Errorf("%q: the program sees %q, want %q", sent, got, wanted)
+			}
+		}
+	}
+	x.t.Logf("%d cookie headers", n)
+}
+
+// TestPeerNginx runs nginx, with the snippets of the README, between a client and a program that knows nothing of tokens.
+func TestPeerNginx(t *testing.T) {
+	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
+	x := startProxied(t, func(dir, address, upstream string) []string {
+		blocks := snippets(t, "nginx", ts.url, upstream)
+		if len(blocks) != 2 {
+			t.Fatalf("the README has %d blocks for nginx", len(blocks))
+		}
+		conf := fmt.Sprintf("daemon off;\npid %s/pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n"+
+			"client_body_temp_path %[1]s/body;\nproxy_temp_path %[1]s/proxy;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
+			"%s\nserver {\nlisten %s;\n%s\n}\n}\n", dir, blocks[0], address, blocks[1])
+		if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(conf), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"nginx", "-p", dir, "-c", filepath.Join(dir, "nginx.conf")}
+	})
+	x.check(ts)
+}
+
+// TestPeerCaddy does the same with Caddy.
+func TestPeerCaddy(t *testing.T) {
+	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
+	x := startProxied(t, func(dir, address, upstream string) []string {
+		blocks := snippets(t, "caddy", ts.url, upstream)
+		if len(blocks) != 1 {
+			t.Fatalf("the README has %d blocks for Caddy", len(blocks))
+		}
+		conf := fmt.Sprintf("{\nadmin off\n}\nhttp://%s {\n%s\n}\n", address, blocks[0])
+		if err := os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(conf), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"caddy", "run", "--adapter", "caddyfile", "--config", filepath.Join(dir, "Caddyfile")}
+	})
+	x.check(ts)
 }

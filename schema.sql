@@ -480,3 +480,16 @@ ALTER TABLE api_tokens
   ADD COLUMN former_until timestamptz,
   ADD CONSTRAINT api_tokens_former_hash_key UNIQUE (former_hash);
 CREATE INDEX api_tokens_expires_at_id_idx ON api_tokens (expires_at, id);
+
+-- Breaks of the audit log that an instance has seen. While one of them is not accepted, no instance
+-- seals. accepted is a MAC over id and the newest seal (seq, mac) at that time, by the key named kid:
+-- only the operator's "cairn audit accept" can make it.
+CREATE TABLE audit_breaks (
+  id       text        COLLATE "C" PRIMARY KEY,
+  seen_at  timestamptz NOT NULL DEFAULT now(),
+  finding  text        NOT NULL,
+  seq      bigint      NOT NULL DEFAULT 0,
+  mac      bytea       NOT NULL DEFAULT '',
+  kid      text        NOT NULL DEFAULT '',
+  accepted bytea       NOT NULL DEFAULT ''
+);

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -52,8 +53,9 @@ type server struct {
 	certificate   *certificate // nil: plain HTTP
 
 	counts          []*routeCounts
-	sealed          seal // the last seal of the audit log that this instance made
+	sealer          sealer
 	refused         refusals
+	tallied         tallies
 	throttled       atomic.Int64 // requests answered 429 since the last audit row about them
 	warnedForwarded atomic.Bool  // the warning about X-Forwarded-For from an untrusted loopback was logged
 }
@@ -327,6 +329,9 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 		return err
 	}
 	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
+	if err == errInvalidToken && c.credential.tokenHash != nil {
+		err = cmp.Or(s.tallyToken(ctx, c), err)
+	}
 	if err != nil {
 		return err
 	}
@@ -421,7 +426,12 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	c := callerOf(r)
 	p, ok := errors.AsType[*problem](err)
 	refused := ok && (p.status == http.StatusForbidden || p.code == "last_administrator")
-	if !refused || c.principal == nil || rt.path == verifyPath || !s.refused.note(c.principal.CredentialID) {
+	if refused && c.principal != nil && rt.path == verifyPath { // a page behind a proxy asks often
+		credential := c.principal.Kind + ":" + c.principal.CredentialID
+		s.tallied.add(tally{"verify.refused", "user:" + c.principal.User.Username, credential, c.address.String()}, 1)
+		return err
+	}
+	if !refused || c.principal == nil || !s.refused.note(c.principal.CredentialID) {
 		return err
 	}
 	ctx, cancel := lastMoment(r.Context()) // also if the client left

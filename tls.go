@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 )
 
@@ -11,6 +12,7 @@ import (
 // it uses a renewed certificate. Open connections stay.
 type certificate struct {
 	certFile, keyFile string
+	credentialsDir    string
 	log               *slog.Logger
 
 	mu     sync.Mutex
@@ -18,19 +20,34 @@ type certificate struct {
 	failed string           // the last error, which has been logged
 }
 
-// loadCertificate reads the files for the first time. It is an error if they are not a valid pair.
-func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, error) {
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+// loadCertificate reads the files for the first time. It is an error if they are not a valid pair,
+// or if others than its owner can read the key.
+func loadCertificate(cfg config, log *slog.Logger) (*certificate, error) {
+	c := &certificate{certFile: cfg.tlsCert, keyFile: cfg.tlsKey, credentialsDir: cfg.credentialsDir, log: log}
+	pair, err := c.read()
 	if err != nil {
 		return nil, fmt.Errorf("CAIRN_TLS_CERT and CAIRN_TLS_KEY: %w", err)
 	}
-	return &certificate{certFile: certFile, keyFile: keyFile, log: log, pair: &pair}, nil
+	c.pair = &pair
+	return c, nil
+}
+
+// read reads both files as they are now.
+func (c *certificate) read() (tls.Certificate, error) {
+	info, err := os.Stat(c.keyFile)
+	if err == nil {
+		err = checkSecretFile(c.keyFile, info, c.credentialsDir)
+	}
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.LoadX509KeyPair(c.certFile, c.keyFile)
 }
 
 // current is for tls.Config.GetCertificate. If the files are not a valid pair, as between the
 // writing of one and the other, it returns the last valid one.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	pair, err := c.read()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

@@ -171,7 +171,19 @@ func TestCertificateReadLater(t *testing.T) {
 	}
 	writeCertificate(t, dir, 1)
 	var log lockedBuffer
-	c, err := loadCertificate(dir+"/cert.pem", dir+"/key.pem", slog.New(slog.NewTextHandler(&log, nil)))
+	files := config{tlsCert: dir + "/cert.pem", tlsKey: dir + "/key.pem"}
+	for _, mode := range []os.FileMode{0o604, 0o640, 0o660} {
+		if err := os.Chmod(files.tlsKey, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadCertificate(files, slog.Default()); err == nil || !strings.Contains(err.Error(), "only its owner can read") {
+			t.Errorf("a key of mode %v: %v", mode, err)
+		}
+	}
+	if err := os.Chmod(files.tlsKey, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadCertificate(files, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+)
+
+// TestTalliedFailures: failures that anyone can cause without end leave rows, one for each kind.
+func TestTalliedFailures(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	script := ts.addToken("ada", "script", datasetRead)
+	ts.exec(`UPDATE api_tokens SET expires_at = now() - interval '1 minute'`)
+	for range 30 {
+		c.refused(403, "permission_missing", "GET", verifyPath+"?permission=user.manage", nil)
+		script.refused(401, "invalid_token", "GET", mePath, nil)
+		ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset",
+			map[string]string{"token": "cairn_pw_guess", "new_password": "a long new password"})
+	}
+	if err := ts.tallied.audit(context.Background(), ts.db); err != nil {
+		t.Fatal(err)
+	}
+	for action, target := range map[string]string{"verify.refused": "user:ada", "token.refused": "user:ada", "password_token.refused": ""} {
+		n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = $1 AND target = $2 AND address = '127.0.0.1' AND after = '{"attempts": 30}'`, action, target)
+		if n != 1 {
+			t.Errorf("%s: %d rows", action, n)
+		}
+	}
+	for range 2 * maxTallies {
+		ts.tallied.add(tally{action: "test", target: newKeyLine()}, 1)
+	}
+	if n := len(ts.tallied.counts); n != maxTallies+1 {
+		t.Errorf("%d kinds", n)
+	}
+}
+
+// TestKeyChangeIsAudited: an instance that starts or reloads with other keys leaves a row.
+func TestKeyChangeIsAudited(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	file := ts.cfg.keysPath()
+	old, err := os.ReadFile(file)
+	added := newKeyLine()
+	if err = errors.Join(err, os.WriteFile(file, append(old, added...), 0o600), ts.reloadKeys(context.Background())); err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 1 {
+		t.Errorf("%d rows after a reload", n)
+	}
+	ts.stop()
+	if err := os.WriteFile(file, append([]byte(added), old...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	two := startServer(t, nil, ts.env...)
+	if n := two.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 2 {
+		t.Errorf("%d rows after a start with another signer", n)
+	}
+}

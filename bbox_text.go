@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// cleanText returns text up to a NUL: valid UTF-8, no control characters, trimmed, limit bytes at
+// most.
+func cleanText(b []byte, limit int) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	s := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(b), string(utf8.RuneError)))
+	s = strings.TrimSpace(s)
+	return strings.TrimSpace(strings.ToValidUTF8(s[:min(limit, len(s))], ""))
+}
+
+// isUnsafe reports whether a terminal may act on a character, or show others in a false order:
+// control characters (C0, DEL, and C1 such as the CSI U+009B), separators of lines, and those that
+// change the direction of text (Unicode Standard Annex 9, section 2).
+func isUnsafe(r rune) bool {
+	return r < ' ' || 0x7f <= r && r <= 0x9f || r == 0x061c || r == 0x200e || r == 0x200f ||
+		0x2028 <= r && r <= 0x202e || 0x2066 <= r && r <= 0x2069
+}
+
+// terminalWriter passes on text that a terminal may show. It writes each unsafe character, except a
+// newline or a tab, and each invalid byte as an escape of JSON. A write must not end within a
+// character.
+type terminalWriter struct{ io.Writer }
+
+// Write implements io.Writer.
+func (w terminalWriter) Write(p []byte) (int, error) {
+	var safe []byte
+	for rest := p; len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			safe = fmt.Appendf(safe, `\u%04x`, rest[0])
+		case isUnsafe(r) && r != '\n' && r != '\t':
+			safe = fmt.Appendf(safe, `\u%04x`, r)
+		default:
+			safe = append(safe, rest[:size]...)
+		}
+		rest = rest[size:]
+	}
+	if _, err := w.Writer.Write(safe); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// TestTerminalText: nothing that a terminal acts on, or that hides other text, reaches it from a file name.
+func TestTerminalText(t *testing.T) {
+	t.Parallel()
+	const name = "a\x1b[31m\u009b2J\x7f\r\x00\u202egpj\u2066\u2069\u200f\u061c\u2028\xff\x9bé日.tif"
+	var report, row bytes.Buffer
+	folderReport{Findings: []finding{{Code: "unreadable", Total: 1, Files: []findingFile{{Path: name, Detail: name + "\n0 findings"}}}}}.print(&report)
+	if n, err := (terminalWriter{&row}).Write([]byte(name)); n != len(name) || err != nil {
+		t.Error(n, err)
+	}
+	const want = `a\u001b[31m\u009b2J\u007f\u000d\u0000\u202egpj\u2066\u2069\u200f\u061c\u2028\u00ff\u009bé日.tif`
+	if row.String() != want {
+		t.Errorf("got  %s\nwant %s", row.String(), want)
+	}
+	for _, text := range []string{report.String(), row.String()} {
+		if strings.ContainsFunc(text, func(r rune) bool { return isUnsafe(r) && r != '\n' || r == '\ufffd' }) {
+			t.Errorf("%q", text)
+		}
+	}
+	if strings.Contains(report.String(), "\n0 findings") {
+		t.Errorf("a detail made a line of its own: %s", report.String())
+	}
+}
