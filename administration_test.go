@@ -828,7 +828,8 @@ func TestAccountCommands(t *testing.T) {
 	if said := good("user", "set-roles", "ada", "keeper,member"); said != "ada\tactive\tkeeper,member\n" {
 		t.Error(said)
 	}
-	ada.must(200, "GET", "/api/v1/auth/me", nil)
+	ada.refused(401, "invalid_token", "GET", mePath, nil) // with dataset.manage ada has gained something
+	ada, _ = ada.login("ada", testPassword)
 	waitFor(t, "the service to hear of it", func() bool {
 		return fmt.Sprint(ada.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"]) == "[dataset.read dataset.manage inbox.read]"
 	})

@@ -147,11 +147,12 @@ func TestTabsWakeUp(t *testing.T) {
 	other := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	instances := []client{ts.client(), other.client()}
 	ts.addUser("ada", datasetRead)
-	ada := must(findCredentials(context.Background(), ts.db, "ada"))
+	ts.addUser("bob", datasetRead) // a user has at most maxSessions
+	users := []credentials{must(findCredentials(context.Background(), ts.db, "ada")), must(findCredentials(context.Background(), ts.db, "bob"))}
 	const browsers, atOnce, tabs = 200, 25, 6
 	way := func() { pause(t.Context(), rand.N(100*time.Millisecond)) } // the network, which is slow
-	browser := func() {
-		sess, _, err := createSession(context.Background(), ts.db, actor{}, ada, "", ts.cfg)
+	browser := func(owner credentials) {
+		sess, _, err := createSession(context.Background(), ts.db, actor{}, owner, "", ts.cfg)
 		if err != nil {
 			t.Error(err)
 			return
@@ -179,10 +180,10 @@ func TestTabsWakeUp(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	for range browsers / atOnce {
+	for i := range browsers / atOnce {
 		var wg sync.WaitGroup
 		for range atOnce {
-			wg.Go(browser)
+			wg.Go(func() { browser(users[i%2]) })
 		}
 		wg.Wait()
 	}
