@@ -395,11 +395,7 @@ func closeAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string
 		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now()
 		WHERE id = $1 AND finished_at IS NULL AND ($5 IN ('', walker_token::text)
 			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $5))`
-	const drop = `
-		WITH removals AS (
-			DELETE FROM analysis_removals WHERE analysis_id = $1
-		)
-		DELETE FROM analysis_chunks WHERE analysis_id = $1`
+	const drop = `DELETE FROM analysis_chunks WHERE analysis_id = $1`
 	if err := oneRow(ctx, tx, "end analysis", end, id, state, why.code, why.reason, token); err != nil {
 		return err
 	}
