@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// readerVersion is stored with each row. It rises whenever the reader may make another row of the
-// same file; then all files are read again.
+// readerVersion is stored with each row. A release whose reader may make another row of the same file
+// raises it, so that all files are read again.
 const readerVersion = 3
 
 // readTask is a chunk that this instance holds. At first a chunk is about all files and rows of its
@@ -34,14 +34,14 @@ type readTask struct {
 	Last       bool // it is, and no other instance is left to look after this one
 }
 
-// endOfPaths sorts after every path. It stands for the to_path that the last chunk lacks.
+// endOfPaths returns a text that sorts after every path. The last chunk ends there.
 func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/utf8.UTFMax+1) }
 
 // readStep claims a chunk, reads its files and stores their rows. It reports whether there was one.
 //
-// When an instance dies, each chunk that it held counts a death, also chunks that did not cause it.
-// So a chunk is a suspect before its last attempt, and is then read alone in this instance: a death
-// during that attempt is the fault of that chunk. Suspects wait until this instance has no other.
+// When an instance dies, each chunk that it held counts a death, although only one of them may be at
+// fault. A chunk that has one attempt left is a suspect. The instance reads it alone, when it has no
+// other chunk. If it dies again, that chunk is at fault.
 func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 	a.solo.RLock()
 	worked, err = a.readChunk(ctx, false)
@@ -53,8 +53,8 @@ func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 	return a.readChunk(ctx, true)
 }
 
-// readChunk is readStep for the first chunk without a living holder, of the suspects or of the
-// others. A chunk whose rows the database refused comes after all others.
+// readChunk is readStep for suspects or for the other chunks. It claims the first one without a
+// living holder. Chunks whose rows the database refused come last.
 func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, err error) {
 	const query = `
 		UPDATE analysis_chunks c
@@ -98,18 +98,18 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 	})
 }
 
-// chunkFile is a file of a chunk that has to be looked at, with its outcome: a row or an absence.
+// chunkFile is a file of a chunk, with the outcome of reading it or looking for it.
 type chunkFile struct {
 	entry
-	ID     int64 // of its row, or of the row that it will have
-	Known  bool  // it has a row
-	Listed bool  // the walk found it
-	Same   bool  // it need not be read again
-	row    ElevationDatasetFileMeta
-	absent absence // if it is not listed
+	ID     int64                    // of its row, or of the row that it will have
+	Known  bool                     // it has a row
+	Listed bool                     // the walk found it
+	Same   bool                     // it need not be read again
+	row    ElevationDatasetFileMeta // if it is listed and there
+	absent absence                  // if it is not listed
 }
 
-// isRead reports whether there was a file to make a row of.
+// isRead reports whether the file was there when it was to be read.
 func (f chunkFile) isRead() bool { return f.row.Status != "" }
 
 // comparison is the difference between the files of a chunk and the rows of its interval.
@@ -131,12 +131,12 @@ func (c comparison) missed() (paths []string) {
 	return paths
 }
 
-// maxUnlisted is about how many rows of one chunk may have lost their files. There may be many
-// more, because a whole directory may be gone; then the chunk is cut.
+// maxUnlisted is about how many rows without files a chunk may have. A chunk with more, because a
+// whole directory is gone, is cut.
 const maxUnlisted = 5000
 
 // compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
-// its size, times and sidecars are as its row says, and this reader made the row.
+// its size, times and sidecars are those of its row, and a reader of this version made the row.
 func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err error) {
 	const query = `
 		WITH pairs AS (
@@ -200,8 +200,8 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 	return c, err
 }
 
-// readFiles reads the files that the walk found, and finds out which of the others are really gone.
-// A file that hangs becomes unreadable, and another goroutine continues after it.
+// readFiles reads the files that the walk found, and looks for the others. A file whose reading
+// hangs becomes unreadable, and another goroutine continues after it.
 func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile) error {
 	for len(files) > 0 {
 		todo := slices.Clone(files) // an abandoned goroutine keeps its own
@@ -225,7 +225,8 @@ func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile)
 	return nil
 }
 
-// readInOrder sends each file with its outcome. It runs in a goroutine that may be abandoned.
+// readInOrder reads or looks for each file, and sends it with its outcome. It runs in a goroutine
+// that may be abandoned.
 func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFile) error) error {
 	root, err := a.openDataset(t.task, true)
 	if err != nil {
@@ -246,7 +247,7 @@ func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFil
 			}
 		case t.Deaths >= maxDeaths:
 			f.row = f.entry.row(a.now())
-			f.row.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read "+
+			f.row.fail(fileStatusCorrupt, "reading this file ended the program %d times, so it is not read "+
 				"any more; mend or remove it", maxDeaths)
 		case root != nil:
 			f.row, _ = fr.readEntry(f.entry)
@@ -343,9 +344,9 @@ func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetF
 	return o
 }
 
-// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
-// chunk, nothing. Only the holder of a chunk changes rows of its interval. Files that were not found
-// stay as a chunk for a second look, unless this was the last.
+// storeChunk stores the outcome of a chunk or, if this instance no longer holds the chunk, nothing.
+// Only the holder of a chunk changes rows of its interval. Files that were not found stay in the
+// chunk for a second look, unless this was the last look.
 func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison) error {
 	const count = `
 		UPDATE analyses a
@@ -447,7 +448,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) 
 		if f.isRead() {
 			version := readerVersion
 			if f.row.unsettled || !isSettled(f.row.ModifiedAt.Time, f.row.AnalyzedAt) {
-				version = 0 // a later change may leave size and time as they are, so the file is read again
+				version = 0 // a later change may keep size and time, so the file is read again next time
 			}
 			names, row := f.row.stored()
 			columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version")
@@ -473,7 +474,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) 
 	return before, nil
 }
 
-// sameContent reports whether two rows of a file differ in the id and the time of reading only.
+// sameContent reports whether two rows of a file are equal, but for the id and the time of reading.
 func sameContent(a, b ElevationDatasetFileMeta) bool {
 	a.ID, a.AnalyzedAt, b.ID, b.AnalyzedAt = 0, time.Time{}, 0, time.Time{}
 	x, errA := json.Marshal(a)

@@ -10,16 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// absence is what became of a file that has a row and that the walk did not find. The zero absence
-// is a file that is there after all.
+// absence is the outcome of looking for a file that has a row and that the walk did not find. It is
+// zero if the file is there after all.
 type absence struct {
-	gone    bool   // no walk would find it any more
-	emptied string // the directory that would hold it, or one above, which exists and is empty: "a/b"
-	unsure  bool   // an error leaves it open
+	gone    bool   // no walk would find it
+	emptied string // the lowest existing directory above the file, if it is empty: "a/b"
+	unsure  bool   // an error prevented the look
 }
 
-// lookFor finds out what became of a file. A directory that exists and is empty may be the place of
-// a share that is not mounted now, so the files that it held are not known to be gone.
+// lookFor looks for a file. An empty directory may be the mount point of a share that is not mounted
+// now, so the files that it held are not known to be gone.
 func lookFor(root *os.Root, path string) absence {
 	raw, err := decodePath(path)
 	if err != nil {
@@ -62,8 +62,8 @@ func isEmpty(root *os.Root, name string) (bool, error) {
 	return false, err
 }
 
-// massRemoval is how many rows an analysis may remove in any case. More than these, and more than
-// half of all, it removes only with force.
+// massRemoval is the number of rows that any analysis may remove. To remove more than these and more
+// than half of all rows, it needs force.
 const massRemoval = 100
 
 // endReading is called when no chunk is left but those for a second look. It releases these, and is
