@@ -27,8 +27,8 @@ func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, 
 	return &certificate{certFile: certFile, keyFile: keyFile, log: log, pair: &pair}, nil
 }
 
-// current is for tls.Config.GetCertificate. If the files are not a valid pair, as between the
-// writing of one and the other, it returns the last valid one.
+// current is for tls.Config.GetCertificate. If the files are not a valid pair, as when only one of
+// them has been replaced, it returns the last valid one.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	c.mu.Lock()
