@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// readerVersion is stored with each row. A release whose reader may make another row of the same file
-// raises it, so that all files are read again.
+// readerVersion is stored with each row. A release whose reader may make another row of the same
+// file raises it, so that all files are read again.
 const readerVersion = 3
 
 // readTask is a chunk that this instance holds. At first a chunk is about all files and rows of its
@@ -39,9 +39,9 @@ func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/u
 
 // readStep claims a chunk, reads its files and stores their rows. It reports whether there was one.
 //
-// When an instance dies, each chunk that it held counts a death, although only one of them may be at
-// fault. A chunk that has one attempt left is a suspect. The instance reads it alone, when it has no
-// other chunk. If it dies again, that chunk is at fault.
+// When an instance dies, each chunk that it held counts a death, although only one of them may be
+// at fault. A chunk that has one attempt left is a suspect. The instance reads it alone, when it
+// has no other chunk. If it dies again, that chunk is at fault.
 func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 	a.solo.RLock()
 	worked, err = a.readChunk(ctx, false)
@@ -389,8 +389,8 @@ func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison)
 
 // takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
 // last look for them, it keeps the chunk with just these files. They have null for a size if the
-// walk did not find them. It returns how many chunks of chunks_left are done: a chunk of an interval
-// is, in any case.
+// walk did not find them. It returns how many chunks of chunks_left are done: a chunk of an
+// interval is, in any case.
 func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const keep = `

@@ -76,7 +76,8 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 					"add it there first (cairn keys add, then promote)", ring.keys[0].id)
 			}
 			if !slices.Contains(ours, other.Signer) {
-				return errors.New("compare keys: another running instance signs with a key that is not in this key file: add it here")
+				return errors.New("compare keys: another running instance signs with a key that is unknown here: " +
+					"copy its key file")
 			}
 		}
 		_, err = execute(ctx, tx, "note instance", note, id, ours[0], ours, life)

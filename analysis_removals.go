@@ -18,8 +18,8 @@ type absence struct {
 	unsure  bool   // an error prevented the look
 }
 
-// lookFor looks for a file. An empty directory may be the mount point of a share that is not mounted
-// now, so the files that it held are not known to be gone.
+// lookFor looks for a file. An empty directory may be the mount point of a share that is not
+// mounted now, so the files that it held are not known to be gone.
 func lookFor(root *os.Root, path string) absence {
 	raw, err := decodePath(path)
 	if err != nil {
@@ -62,8 +62,8 @@ func isEmpty(root *os.Root, name string) (bool, error) {
 	return false, err
 }
 
-// massRemoval is the number of rows that any analysis may remove. To remove more than these and more
-// than half of all rows, it needs force.
+// massRemoval is the number of rows that any analysis may remove. To remove more than these and
+// more than half of all rows, it needs force.
 const massRemoval = 100
 
 // endReading is called when no chunk is left but those for a second look. It releases these, and is

@@ -197,10 +197,10 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err er
 // lookBatch is how many names of a directory are looked at together.
 const lookBatch = 256
 
-// look calls Lstat for each name, several at a time because a network file system is slow. It leaves
-// out names that are gone, and those that remain when ctx ends. The path of a subdirectory ends in
-// "/". A name whose Lstat fails counts as a subdirectory: visit then warns of it, and the rows at and
-// below it stay.
+// look calls Lstat for each name, several at a time because a network file system is slow. It
+// leaves out names that are gone, and those that remain when ctx ends. The path of a subdirectory
+// ends in "/". A name whose Lstat fails counts as a subdirectory: visit then warns of it, and the
+// rows at and below it stay.
 func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry {
 	const atOnce = 16
 	entries := make([]entry, len(names))
@@ -235,8 +235,8 @@ type neighbours struct {
 }
 
 // findNeighbours finds the sidecars in a directory, and the rasters that they belong to. A sidecar
-// that is a symbolic link or was written just now may change and keep its size and time, so it gets a
-// random checksum.
+// that is a symbolic link or was written just now may change and keep its size and time, so it gets
+// a random checksum.
 func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []string) neighbours {
 	n := neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
 	var sidecars []string
@@ -320,8 +320,8 @@ func (fr *fileReader) close() {
 	fr.root.Close()
 }
 
-// readEntry reads a file into a row. found is false if nothing has its name any more. The row has the
-// size and time of the file as it was opened. If a parser panics, the row is corrupt.
+// readEntry reads a file into a row. found is false if nothing has its name any more. The row has
+// the size and time of the file as it was opened. If a parser panics, the row is corrupt.
 func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool) {
 	opened := e
 	defer func() {
@@ -384,8 +384,8 @@ type notAFile struct{ what string }
 func (e *notAFile) Error() string { return e.what }
 
 // open opens a regular file for reading. It never opens a pipe. It follows symbolic links to files
-// within the dataset. The entry has the size and time of the opened file. With an error it has those
-// that are known.
+// within the dataset. The entry has the size and time of the opened file. With an error it has
+// those that are known.
 func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	raw, err := decodePath(e.Path)
 	if err != nil {
@@ -403,9 +403,9 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	return fr.openNamed(name, e.Size > 0)
 }
 
-// openNamed is open for a name in the directory of the last file. With hasSize the name is a regular
-// file or a link. Otherwise it may be a pipe, whose other end would notice the opening, so its type
-// comes first.
+// openNamed is open for a name in the directory of the last file. With hasSize the name is a
+// regular file or a link. Otherwise it may be a pipe, whose other end would notice the opening, so
+// its type comes first.
 func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, error) {
 	if hasSize {
 		if f, e, err := openRegular(fr.dir, name); err == nil {

@@ -22,9 +22,9 @@ import (
 // chunks of files, the others read chunks and store rows. All state is in the database, so any
 // number of instances share the work, and any may be killed at any moment.
 //
-// A walk or a chunk is claimed with a fencing token. The claim is a lease: it lasts while the holder
-// renews its row in instances (see deadInstances). Every write checks the token, so a holder that was
-// declared dead and comes back stores nothing.
+// A walk or a chunk is claimed with a fencing token. The claim is a lease: it lasts while the
+// holder renews its row in instances (see deadInstances). Every write checks the token, so a holder
+// that was declared dead and comes back stores nothing.
 type analyzer struct {
 	db       *pgxpool.Pool
 	cfg      config
@@ -110,11 +110,11 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work in a goroutine of its own, and passes the results that work sends to receive,
-// in order. Work calls the file system, and a call of a dead network file system may never return. So
-// the goroutine is abandoned when ctx ends, when receive fails, or, with errHangs, after a.patience
-// without a result or a change of progress. After that send fails, and work must not touch anything
-// that it shares with the caller.
+// runDetached runs work in a goroutine of its own, and passes the results that work sends to
+// receive, in order. Work calls the file system, and a call of a dead network file system may never
+// return. So the goroutine is abandoned when ctx ends, when receive fails, or, with errHangs, after
+// a.patience without a result or a change of progress. After that send fails, and work must not
+// touch anything that it shares with the caller.
 func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64,
 	work func(ctx context.Context, send func(T) error) error, receive func(T) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -209,7 +209,8 @@ const taskColumns = `
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
 // work does a task and settles it. A task that has failed too often fails its analysis. The context
-// of do ends within a second after this instance has lost the task, or after the analysis has ended.
+// of do ends within a second after this instance has lost the task, or after the analysis has
+// ended.
 func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) error) error {
 	const query = `
 		SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND walker_token::text = $2 AND finished_at IS NULL)
@@ -262,16 +263,16 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	if err == nil && !leave || errors.Is(err, errNotOurs) {
 		return nil
 	}
-	// An error of a statement counts as a failure of the task, also its time limit (57014). An outage
-	// does not; then giveBack waits until the database is back.
+	// An error of a statement counts as a failure of the task, also its time limit (57014). An
+	// outage does not; then giveBack waits until the database is back.
 	said, refused := errors.AsType[*pgconn.PgError](err)
 	refused = refused && (!isUnavailable(err) || said.Code == "57014")
 	a.giveBack(ctx, t.Token, refused)
 	return err
 }
 
-// giveBack releases the task that was claimed with the token, if there is one. With failed it counts
-// a failure of the task. It tries until it succeeds or ctx ends, but at least once.
+// giveBack releases the task that was claimed with the token, if there is one. With failed it
+// counts a failure of the task. It tries until it succeeds or ctx ends, but at least once.
 func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	const query = `
 		WITH walk AS (
@@ -293,9 +294,9 @@ func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	}
 }
 
-// claim runs a query that claims a task for instance $1 with the fencing token $2. If the connection
-// breaks, the claim may have been committed and would last while this instance lives. So after an
-// error claim gives it back.
+// claim runs a query that claims a task for instance $1 with the fencing token $2. If the
+// connection breaks, the claim may have been committed and would last while this instance lives. So
+// after an error claim gives it back.
 func claim[T any](ctx context.Context, a *analyzer, doing, query string, args ...any) ([]T, error) {
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
@@ -314,8 +315,8 @@ type walkTask struct {
 	WalkedTo string
 }
 
-// walkStep claims the oldest walk without a living holder, and does it. It reports whether there was
-// one.
+// walkStep claims the oldest walk without a living holder, and does it. It reports whether there
+// was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
 		UPDATE analyses a
@@ -357,8 +358,8 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 	}, func(c chunk) error { return a.appendChunk(ctx, t, c) })
 }
 
-// cutWalk sends the files of a walk as chunks; the last one is open at its end. It runs in a goroutine
-// that may be abandoned.
+// cutWalk sends the files of a walk as chunks; the last one is open at its end. It runs in a
+// goroutine that may be abandoned.
 func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func(chunk) error) error {
 	next := chunk{from: t.WalkedTo}
 	w.file = func(e entry) error {
@@ -398,13 +399,13 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 	return send(next)
 }
 
-// emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go: with
-// force, and if no other instance may have seen files there.
+// emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go:
+// with force, and if no other instance may have seen files there.
 func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 
-// openDataset opens a dataset's directory. It returns a failure if the directory is missing, or empty
-// although files are expected: a share that is not mounted must not empty the catalogue. If that is
-// intended, it returns nil for a missing directory.
+// openDataset opens a dataset's directory. It returns a failure if the directory is missing, or
+// empty although files are expected: a share that is not mounted must not empty the catalogue. If
+// that is intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {

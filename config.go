@@ -76,7 +76,7 @@ func settings(c *config, env []string) []setting {
 		{"CAIRN_SESSION_MAX", "2160h", duration(&c.sessionMax)},
 		{"CAIRN_REFRESH_GRACE", "10s", func(v string) error {
 			if err := duration(&c.refreshGrace)(v); err != nil || c.refreshGrace > 5*time.Minute {
-				return errors.New("must be a duration of more than 0 and at most 5m: until it ends, the use of a stolen token is not detected")
+				return errors.New("must be a duration of at most 5m: within it, a stolen refresh token is not detected")
 			}
 			return nil
 		}},

@@ -3,8 +3,9 @@
 //
 // It defends against clients that forge, replay or steal tokens, guess passwords, or ask for more
 // than their roles allow. It defends against pages of other sites that use a signed-in browser, and
-// against files and directories made to crash it, mislead it or lead it out of the dataset roots. It
-// trusts the operator, the key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES names.
+// against files and directories made to crash it, mislead it or lead it out of the dataset roots.
+// It trusts the operator, the key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES
+// names.
 //
 // Read schema.sql first, then server.go (every route, who may call it, and how long it may take),
 // auth_principal.go, auth_tokens.go, auth.go and rbac.go. ARCHITECTURE.md gives the whole order.
@@ -343,8 +344,8 @@ func (s *server) runMaintenance(ctx context.Context) {
 	}
 }
 
-// runBounded runs work with a time limit. It logs a failure with this message, unless the database is
-// down, which is in the log already.
+// runBounded runs work with a time limit. It logs a failure with this message, unless the database
+// is down, which is in the log already.
 func (s *server) runBounded(ctx context.Context, failure string, limit time.Duration,
 	work func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -354,7 +355,8 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// sealAudit seals new rows of the audit log. It logs each new head, for "cairn audit verify --head".
+// sealAudit seals new rows of the audit log. It logs each new head, for "cairn audit verify
+// --head".
 func (s *server) sealAudit(ctx context.Context) error {
 	for {
 		last, err := sealAudit(ctx, s.db, s.keys.Load().keys[0], s.sealed)

@@ -62,8 +62,8 @@ const messageReader = `
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed is SQL for whether the message m has been published for the user u. It must be
-// for everybody or for a role of u, and published after u joined or for new users too.
+// messageWasAddressed is SQL for whether the message m has been published for the user u. It must
+// be for everybody or for a role of u, and published after u joined or for new users too.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
@@ -77,8 +77,9 @@ const messageAddressed = `
 // messageIsCovered is SQL for whether the message m is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
-// messageIsRead is SQL for whether the watermark w covers the message m or the user u has marked it.
-// It looks up the mark of each message: a join takes seconds while the statistics are out of date.
+// messageIsRead is SQL for whether the watermark w covers the message m or the user u has marked
+// it. It looks up the mark of each message: a join takes seconds while the statistics are out of
+// date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -303,8 +304,8 @@ func (s *server) markRead(r *http.Request, ids []int64) error {
 	return nil
 }
 
-// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. up_to is
-// the newest message that the client has shown: later ones stay unread.
+// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. up_to
+// is the newest message that the client has shown: later ones stay unread.
 func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		UpTo *int64 `json:"up_to"`
@@ -343,8 +344,9 @@ func audienceIDs(ctx context.Context, q querier, names *[]string) (ids []int64, 
 	return ids, nil
 }
 
-// placeMessage returns the time of publication of a message: the wish, but not before now. It is also
-// later than every watermark, even if the clock was set back, so that no watermark covers the message.
+// placeMessage returns the time of publication of a message: the wish, but not before now. It is
+// also later than every watermark, even if the clock was set back, so that no watermark covers the
+// message.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -440,7 +442,7 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 		}
 		switch {
 		case before.State == "retracted":
-			return &problem{status: http.StatusConflict, code: "retracted", detail: "The message has been retracted. Publish a new one."}
+			return &problem{status: http.StatusConflict, code: "retracted", detail: "The message has been retracted."}
 		case c.PublishAt.set && before.State != "scheduled":
 			return &problem{status: http.StatusConflict, code: "already_published",
 				detail: "The message has been published; publish_at cannot be changed any more."}
@@ -480,7 +482,8 @@ func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64) e
 	})
 }
 
-// getMessage returns a message as a user sees it, or errNotFound. With a nil userID no user reads it.
+// getMessage returns a message as a user sees it, or errNotFound. With a nil userID no user reads
+// it.
 func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
@@ -488,8 +491,8 @@ func getMessage(ctx context.Context, q querier, userID *string, id int64) (messa
 	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
 }
 
-// listMessages returns up to limit messages after the keys in after, as a user sees them, the newest
-// first. With a nil userID no user reads them.
+// listMessages returns up to limit messages after the keys in after, as a user sees them, the
+// newest first. With a nil userID no user reads them.
 func listMessages(ctx context.Context, q querier, userID *string, f messageFilter,
 	after []string, limit int) ([]message, error) {
 	const query = `
@@ -508,11 +511,11 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
-// markAllRead marks the user's messages as read, with upTo only those up to that message. It returns
-// errNotAddressed if that message was never addressed to the user. It raises the watermark to the
-// newest message that is more than a minute old, and deletes the marks below. Each newer message gets
-// a mark: the transaction of an earlier message may still be open, and a watermark would cover that
-// message unseen. The watermark never goes down.
+// markAllRead marks the user's messages as read, with upTo only those up to that message. It
+// returns errNotAddressed if that message was never addressed to the user. It raises the watermark
+// to the newest message that is more than a minute old, and deletes the marks below. Each newer
+// message gets a mark: the transaction of an earlier message may still be open, and a watermark
+// would cover that message unseen. The watermark never goes down.
 func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
 	const shown = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	if upTo != nil {
@@ -564,8 +567,8 @@ type unread struct {
 	BySeverity map[string]int64 `json:"by_severity"`
 }
 
-// countUnread counts the unread messages that are addressed to the user. The bound on publish_at lets
-// the index skip messages below the watermark. The marks above it are read once.
+// countUnread counts the unread messages that are addressed to the user. The bound on publish_at
+// lets the index skip messages below the watermark. The marks above it are read once.
 func countUnread(ctx context.Context, q querier, userID string) (unread, error) {
 	const query = `
 		SELECT

@@ -71,7 +71,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	fmt.Fprintf(&e, "cairn_database_connections{state=\"idle\"} %d\n", pool.IdleConns())
 	e.one("cairn_database_connections_max", "gauge", "Connections that the pool may have.", pool.MaxConns())
 	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", pool.AcquireCount())
-	e.one("cairn_database_waits_total", "counter", "Connections for which a caller had to wait.", pool.EmptyAcquireCount())
+	e.one("cairn_database_waits_total", "counter", "Connections that a caller waited for.", pool.EmptyAcquireCount())
 	waited := pool.EmptyAcquireWaitTime().Seconds()
 	e.one("cairn_database_wait_seconds_total", "counter", "Time that callers waited for connections.", waited)
 	outages := s.database.outages.Load()
@@ -85,7 +85,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	}
 	stored, hung := s.analyzer.stored.Load(), s.analyzer.hung.Load()
 	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", stored)
-	e.one("cairn_analysis_reads_hung", "gauge", "Reads that were abandoned because the file system does not answer.", hung)
+	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", hung)
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	e.one("go_goroutines", "gauge", "Goroutines.", runtime.NumGoroutine())

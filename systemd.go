@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// listen returns the socket that systemd passed, or else a new one on the address. While the service
-// restarts, connections to systemd's socket wait.
+// listen returns the socket that systemd passed, or else a new one on the address. While the
+// service restarts, connections to systemd's socket wait.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	// Child processes must not inherit the variables.
@@ -50,8 +50,8 @@ func (s supervisor) notify(state string) error {
 	return nil
 }
 
-// keepWatchdog notifies systemd's watchdog while the service answers GET /health on its own listener.
-// Any answer counts, also that the database is down: a restart would not help.
+// keepWatchdog notifies systemd's watchdog while the service answers GET /health on its own
+// listener. Any answer counts, also that the database is down: a restart would not help.
 func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 	if s.cfg.supervisor.watchdog == 0 {
 		return
