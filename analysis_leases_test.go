@@ -480,3 +480,32 @@ func TestVanishedFile(t *testing.T) {
 	}
 	sameRows(t, c.files(dataset), dir)
 }
+
+// TestRowsOfThirdView: rows whose files two instances do not find stay as long as a third one finds them.
+func TestRowsOfThirdView(t *testing.T) {
+	t.Parallel()
+	one, two, c := views(t, nil, nil)
+	three := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(),
+		"CAIRN_DATASETS_DIR="+t.TempDir())...)
+	for _, ts := range []*testServer{one, two, three} {
+		makeTiles(t, filepath.Join(ts.datasets, "tiles"), 4, 50)
+	}
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	gone := func(ts *testServer) {
+		if err := os.RemoveAll(filepath.Join(ts.datasets, "tiles/d1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone(one)
+	gone(two)
+	for range 5 {
+		if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded || counts(a)[4] != 0 || len(c.files(dataset)) != 200 {
+			t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+		}
+	}
+	gone(three)
+	if a := c.analyze(dataset, nil); counts(a)[0] != 150 || counts(a)[4] != 50 {
+		t.Errorf("gone for all: %s", a.body)
+	}
+}
