@@ -209,13 +209,13 @@ func (w *analysisWaits) enter(user string) (leave func(), err error) {
 }
 
 // wait returns when the state may have changed, or when ctx ends.
-func (w *analysisWaits) wait(ctx context.Context, what watch) {
+func (w *analysisWaits) wait(ctx context.Context, watched watch) {
 	w.mu.Lock()
-	changed := w.changed[what]
+	changed := w.changed[watched]
 	if changed == nil {
 		changed = make(chan struct{})
-		w.changed[what] = changed
-		go w.poll(what, changed)
+		w.changed[watched] = changed
+		go w.poll(watched, changed)
 	}
 	w.mu.Unlock()
 	select {
@@ -226,18 +226,18 @@ func (w *analysisWaits) wait(ctx context.Context, what watch) {
 
 // poll reads the state until it changes, a query fails, or maxWait has passed. Requests that still
 // wait start another poller then.
-func (w *analysisWaits) poll(what watch, changed chan struct{}) {
+func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
 	const query = `SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND state = $2)`
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	for same := true; same; {
 		pause(ctx, 200*time.Millisecond)
-		err := w.db.QueryRow(ctx, query, what.analysis, what.state).Scan(&same)
+		err := w.db.QueryRow(ctx, query, watched.analysis, watched.state).Scan(&same)
 		same = same && err == nil // each request gets the error from its own query
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.changed, what)
+	delete(w.changed, watched)
 	close(changed)
 }
 

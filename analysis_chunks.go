@@ -20,18 +20,18 @@ import (
 // file raises it, so that all files are read again.
 const readerVersion = 3
 
-// readTask is a chunk that this instance holds. At first a chunk is about all files and rows of its
-// interval. What its holder did not find becomes a chunk for a second look, by another instance if
-// one lives: files that the walk found, and rows whose files are gone.
+// readTask is a chunk that this instance holds. At first a chunk has all files and rows of its
+// interval. Later it has the files that a holder did not find, for a second look by another
+// instance if one lives: files that the walk found, and files of rows.
 type readTask struct {
 	task
 	ID         int64
 	FromPath   string
 	ToPath     string
-	Files      int  // found by the walk
-	Deaths     int  // of instances that held it before
-	SecondLook bool // it is for a second look
-	Last       bool // it is, and no other instance is left to look after this one
+	Files      int // number of its files that the walk found
+	Deaths     int // number of instances that died while they held it
+	SecondLook bool
+	Last       bool // it is a second look, and no other instance may look after this one
 }
 
 // endOfPaths returns a text that sorts after every path. The last chunk ends there.
@@ -117,11 +117,10 @@ type comparison struct {
 	files     []chunkFile // new or changed, or no longer found by the walk
 	unchanged int
 	failed    int      // unchanged files whose row is corrupt
-	cuts      []string // set if there are too many rows for one chunk: paths to cut it after
+	cuts      []string // if there are too many rows for one chunk: the paths to cut it after
 }
 
-// missed returns the files that the reader looked for and did not find: those that the walk found,
-// and those of rows.
+// missed returns the files that were not found now: files that the walk found, and files of rows.
 func (c comparison) missed() (paths []string) {
 	for _, f := range c.files {
 		if f.Listed && !f.isRead() || f.absent.gone {
@@ -184,16 +183,14 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 		}
 		return c, err
 	}
-	if !t.SecondLook { // else every file is looked at
-		c.unchanged = t.Files
-	}
+	c.unchanged = t.Files
 	for _, f := range files {
 		if f.Same {
 			c.failed++
 			continue
 		}
 		c.files = append(c.files, f)
-		if f.Listed && !t.SecondLook {
+		if f.Listed {
 			c.unchanged--
 		}
 	}
@@ -297,7 +294,7 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
-// outcome is what became of the files of a chunk.
+// outcome is the result of a chunk.
 type outcome struct {
 	added, changed, removed []string
 	vanished                []string // found by the walk, and by nobody when they were to be read
@@ -306,8 +303,7 @@ type outcome struct {
 	warnings                []string
 }
 
-// outcomeOf sorts the files of a chunk by what became of them. before holds the rows that were
-// replaced.
+// outcomeOf returns the outcome of a chunk. before holds the rows that were replaced or removed.
 func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetFileMeta) outcome {
 	o := outcome{unchanged: found.unchanged, failed: found.failed}
 	for _, f := range found.files {
@@ -388,9 +384,9 @@ func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison)
 }
 
 // takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
-// last look for them, it keeps the chunk with just these files. They have null for a size if the
-// walk did not find them. It returns how many chunks of chunks_left are done: a chunk of an
-// interval is, in any case.
+// last look for them, it keeps the chunk with just these files; the size is null for a file that
+// the walk did not find. It returns by how much chunks_left falls. A chunk that becomes one for a
+// second look is not counted any more, until endReading counts it again.
 func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const keep = `

@@ -379,9 +379,9 @@ func (m *ElevationDatasetFileMeta) fail(status, format string, args ...any) {
 }
 
 // notAFile is the error for anything that is not a regular file, and so is not opened.
-type notAFile struct{ what string }
+type notAFile struct{ reason string }
 
-func (e *notAFile) Error() string { return e.what }
+func (e *notAFile) Error() string { return e.reason }
 
 // open opens a regular file for reading. It never opens a pipe. It follows symbolic links to files
 // within the dataset. The entry has the size and time of the opened file. With an error it has

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// version is what "cairn version" prints.
+// version is the version of this release.
 const version = "0.2.0"
 
 // config is every setting, parsed. README.md has the table of the environment variables.

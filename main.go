@@ -34,7 +34,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// usage is what "cairn help" prints.
+// usage is the output of "cairn help".
 //
 //go:embed usage.txt
 var usage string
