@@ -22,7 +22,7 @@ type analysis struct {
 	Force          bool   `json:"force"`
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
-	Warnings       []string   `json:"warnings"`     // directories that could not be listed or are empty, vanished files
+	Warnings       []string   `json:"warnings"`     // of directories and files that were not seen
 	FailureCode    *string    `json:"failure_code"` // with state failed
 	Failure        *string    `json:"failure"`
 	RequestedBy    string     `json:"requested_by"`
@@ -31,10 +31,10 @@ type analysis struct {
 	FinishedAt     *time.Time `json:"finished_at"`
 }
 
-// analysisCounts counts files. Once an analysis has succeeded, total = added + changed + unchanged,
-// and failed counts those of them whose row is corrupt or unreadable.
+// analysisCounts counts files. When an analysis has succeeded, total = added + changed + unchanged.
+// Among these, failed counts files whose row is corrupt or unreadable.
 type analysisCounts struct {
-	Total     int64 `json:"total"` // found by the walk
+	Total     int64 `json:"total"` // found by the walk, less those that were gone before they were read
 	Added     int64 `json:"added"`
 	Changed   int64 `json:"changed"`
 	Unchanged int64 `json:"unchanged"`
@@ -42,11 +42,11 @@ type analysisCounts struct {
 	Failed    int64 `json:"failed"`
 }
 
-// progress says how far an analysis has got.
+// progress tells how far an analysis is.
 type progress struct {
 	Done        int64  `json:"done"`         // files whose row is stored
-	Expected    *int64 `json:"expected"`     // files; during the walk as many as last time, if there was one
-	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null where there is none
+	Expected    *int64 `json:"expected"`     // files; during the walk those of the last analysis, if there was one
+	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null if there is none
 }
 
 // The states of an analysis: queued, then walking (files are listed, and read at the same time),
@@ -60,7 +60,7 @@ const (
 	stateCanceled  = "canceled"
 )
 
-// analysisColumns is SQL for the columns of an analysis, from the table analyses a.
+// analysisColumns is SQL for the columns of an analysis a.
 const analysisColumns = `
 	a.id, a.dataset_id, a.state, a.force, a.total, a.added, a.changed, a.unchanged, a.removed, a.failed,
 	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at,
@@ -131,8 +131,8 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it answers when the state has
-// changed, after that time, or when the service stops.
+// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it waits until the state changes, 30
+// seconds have passed, or the service stops.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var wait time.Duration
 	if text := r.URL.Query().Get("wait"); text != "" {
@@ -174,29 +174,29 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 // maxWaiting is how many requests of one user may wait in this instance.
 const maxWaiting = 16
 
-// analysisWaits lets requests wait for changes of analyses. Requests that wait for the same change
-// share one poller, and hold no connection to the database while they wait.
+// analysisWaits lets requests wait until analyses change their state. Requests that wait for the
+// same change share one poller, and hold no connection to the database.
 type analysisWaits struct {
 	db      *pgxpool.Pool
 	mu      sync.Mutex
-	changed map[watch]chan struct{} // closed when the state may have changed; each has a poller
-	waiting map[string]int          // requests by user
+	changed map[watch]chan struct{} // each has a poller, which closes it
+	waiting map[string]int          // number of requests by user
 }
 
-// watch is a state of an analysis that requests wait to end.
+// watch is an analysis and a state. Requests wait until the analysis leaves the state.
 type watch struct {
 	analysis int64
 	state    string
 }
 
-// enter counts a request of a user that may wait, until leave is called. If the user has too many,
-// it returns a problem 429. It comes before the database is asked, so that refusals are cheap.
+// enter counts a waiting request of a user, until leave is called. If the user has too many, it
+// returns a problem 429. It is called before the first query, so that refusals are cheap.
 func (w *analysisWaits) enter(user string) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiting[user] >= maxWaiting {
 		return nil, &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
-			detail: fmt.Sprintf("%d of your requests wait for analyses already.", maxWaiting)}
+			detail: fmt.Sprintf("%d of your requests wait for analyses already. Wait for one of them.", maxWaiting)}
 	}
 	w.waiting[user]++
 	return func() {
@@ -209,13 +209,13 @@ func (w *analysisWaits) enter(user string) (leave func(), err error) {
 }
 
 // wait returns when the state may have changed, or when ctx ends.
-func (w *analysisWaits) wait(ctx context.Context, what watch) {
+func (w *analysisWaits) wait(ctx context.Context, watched watch) {
 	w.mu.Lock()
-	changed := w.changed[what]
+	changed := w.changed[watched]
 	if changed == nil {
 		changed = make(chan struct{})
-		w.changed[what] = changed
-		go w.poll(what, changed)
+		w.changed[watched] = changed
+		go w.poll(watched, changed)
 	}
 	w.mu.Unlock()
 	select {
@@ -224,20 +224,20 @@ func (w *analysisWaits) wait(ctx context.Context, what watch) {
 	}
 }
 
-// poll asks for the state until it changes, the database returns an error, or maxWait has passed.
-// Requests that still wait then start another poller.
-func (w *analysisWaits) poll(what watch, changed chan struct{}) {
+// poll reads the state until it changes, a query fails, or maxWait has passed. Requests that still
+// wait start another poller then.
+func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
 	const query = `SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND state = $2)`
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	for same := true; same; {
 		pause(ctx, 200*time.Millisecond)
-		err := w.db.QueryRow(ctx, query, what.analysis, what.state).Scan(&same)
-		same = same && err == nil // the requests see the error when they ask themselves
+		err := w.db.QueryRow(ctx, query, watched.analysis, watched.state).Scan(&same)
+		same = same && err == nil // each request gets the error from its own query
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.changed, what)
+	delete(w.changed, watched)
 	close(changed)
 }
 
@@ -250,7 +250,7 @@ type fileChange struct {
 // changesKept is the number of analyses of a dataset whose changes are kept.
 const changesKept = 10
 
-// listChanges answers GET …/analyses/{analysis}/changes, all or of one kind, ordered by path.
+// listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	change := optional(r.URL.Query(), "change")
 	var v invalid
@@ -307,7 +307,8 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 	return collectOne[analysis](r.Context(), s.db, errNotFound, "get analysis", query, datasetID, id)
 }
 
-// createAnalysis queues an analysis. The instances find it when they poll.
+// createAnalysis queues an analysis, and deletes the changes of older ones. The instances find it
+// when they poll.
 func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool, requestedBy string) (analysis, error) {
 	const query = `
 		WITH forgotten AS (
@@ -346,8 +347,9 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
 }
 
-// listChanges returns the changes of an analysis with paths after a path. The intervals of chunks
-// do not overlap, so the first chunk that may have such a path is the last that begins before it.
+// listChanges returns the changes of an analysis with paths after a path. The rows of
+// analysis_changes are for intervals that do not overlap. So the first that may have such a path is
+// the last that begins before it.
 func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) (
 	[]fileChange, error) {
 	const query = `
@@ -395,11 +397,7 @@ func closeAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string
 		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now()
 		WHERE id = $1 AND finished_at IS NULL AND ($5 IN ('', walker_token::text)
 			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $5))`
-	const drop = `
-		WITH removals AS (
-			DELETE FROM analysis_removals WHERE analysis_id = $1
-		)
-		DELETE FROM analysis_chunks WHERE analysis_id = $1`
+	const drop = `DELETE FROM analysis_chunks WHERE analysis_id = $1`
 	if err := oneRow(ctx, tx, "end analysis", end, id, state, why.code, why.reason, token); err != nil {
 		return err
 	}

@@ -16,37 +16,32 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// readerVersion is stored with each row. It rises whenever the reader may make another row of the
-// same file; then all files are read again.
+// readerVersion is stored with each row. A release whose reader may make another row of the same
+// file raises it, so that all files are read again.
 const readerVersion = 3
 
-// readTask is a chunk that this instance holds.
+// readTask is a chunk that this instance holds. At first a chunk has all files and rows of its
+// interval. Later it has the files that a holder did not find, for a second look by another
+// instance if one lives: files that the walk found, and files of rows.
 type readTask struct {
 	task
-	ID       int64
-	FromPath string
-	ToPath   string
-	Kind     string
-	Files    int  // listed by the chunk
-	Deaths   int  // of instances that held it before
-	Last     bool // no other living instance may find the files
+	ID         int64
+	FromPath   string
+	ToPath     string
+	Files      int // number of its files that the walk found
+	Deaths     int // number of instances that died while they held it
+	SecondLook bool
+	Last       bool // it is a second look, and no other instance may look after this one
 }
 
-// The kinds of a chunk.
-const (
-	kindInterval = "interval" // all files of the interval and all its rows
-	kindMissed   = "missed"   // files that another instance did not find
-	kindGone     = "gone"     // rows of the interval that are to be removed
-)
-
-// endOfPaths sorts after every path. It stands for the to_path that the last chunk lacks.
+// endOfPaths returns a text that sorts after every path. The last chunk ends there.
 func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/utf8.UTFMax+1) }
 
 // readStep claims a chunk, reads its files and stores their rows. It reports whether there was one.
 //
-// When an instance dies, each chunk that it held counts a death, also chunks that did not cause it.
-// So a chunk is a suspect before its last attempt, and is then read alone in this instance: a death
-// during that attempt is the fault of that chunk. Suspects wait until this instance has no other.
+// When an instance dies, each chunk that it held counts a death, although only one of them may be
+// at fault. A chunk that has one attempt left is a suspect. The instance reads it alone, when it
+// has no other chunk. If it dies again, that chunk is at fault.
 func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 	a.solo.RLock()
 	worked, err = a.readChunk(ctx, false)
@@ -58,8 +53,8 @@ func (a *analyzer) readStep(ctx context.Context) (worked bool, err error) {
 	return a.readChunk(ctx, true)
 }
 
-// readChunk is readStep for the first chunk without a living holder, of the suspects or of the
-// others. A chunk whose rows the database refused comes after all others.
+// readChunk is readStep for suspects or for the other chunks. It claims the first one without a
+// living holder. Chunks whose rows the database refused come last.
 func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, err error) {
 	const query = `
 		UPDATE analysis_chunks c
@@ -72,14 +67,15 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 			JOIN analyses a ON a.id = c.analysis_id
 			WHERE (c.reader IS NULL OR c.reader = ANY (` + deadInstances + `))
 				AND (c.deaths + (c.reader IS NOT NULL)::int >= $4) = $3
-				AND ` + maySee + ` AND ($1 <> ALL (c.missed_by) OR NOT ` + othersMayFind + `)
+				AND ` + maySee + ` AND (c.missed_by = '{}'
+					OR c.missed_at IS NOT NULL AND ($1 <> ALL (c.missed_by) OR NOT ` + othersMayFind + `))
 			ORDER BY c.failures, c.id
 			LIMIT 1
 			FOR UPDATE OF c SKIP LOCKED
 		)
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
-			coalesce(c.to_path, $5) AS to_path, c.kind, cardinality(c.paths) AS files, c.deaths,
-			NOT ` + othersMayFind + ` AS last`
+			coalesce(c.to_path, $5) AS to_path, cardinality(array_remove(c.sizes, NULL)) AS files, c.deaths,
+			c.missed_by <> '{}' AS second_look, c.missed_by <> '{}' AND NOT ` + othersMayFind + ` AS last`
 	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
 	if err != nil || len(tasks) == 0 {
 		return false, err
@@ -102,18 +98,18 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 	})
 }
 
-// chunkFile is a file of a chunk that has to be looked at, with its outcome: a row or an absence.
+// chunkFile is a file of a chunk, with the outcome of reading it or looking for it.
 type chunkFile struct {
 	entry
-	ID     int64 // of its row, or of the row that it will have
-	Known  bool  // it has a row
-	Listed bool  // the walk found it
-	Same   bool  // it need not be read again
-	row    ElevationDatasetFileMeta
-	absent absence // if it is not listed
+	ID     int64                    // of its row, or of the row that it will have
+	Known  bool                     // it has a row
+	Listed bool                     // the walk found it
+	Same   bool                     // it need not be read again
+	row    ElevationDatasetFileMeta // if it is listed and there
+	absent absence                  // if it is not listed
 }
 
-// isRead reports whether there was a file to make a row of.
+// isRead reports whether the file was there when it was to be read.
 func (f chunkFile) isRead() bool { return f.row.Status != "" }
 
 // comparison is the difference between the files of a chunk and the rows of its interval.
@@ -121,25 +117,25 @@ type comparison struct {
 	files     []chunkFile // new or changed, or no longer found by the walk
 	unchanged int
 	failed    int      // unchanged files whose row is corrupt
-	cuts      []string // set if there are too many rows for one chunk: paths to cut it after
+	cuts      []string // if there are too many rows for one chunk: the paths to cut it after
 }
 
-// missed returns the files that the walk found, and that were not there when they were to be read.
+// missed returns the files that were not found now: files that the walk found, and files of rows.
 func (c comparison) missed() (paths []string) {
 	for _, f := range c.files {
-		if f.Listed && !f.isRead() {
+		if f.Listed && !f.isRead() || f.absent.gone {
 			paths = append(paths, f.Path)
 		}
 	}
 	return paths
 }
 
-// maxUnlisted is about how many rows of one chunk may have lost their files. There may be many
-// more, because a whole directory may be gone; then the chunk is cut.
+// maxUnlisted is about how many rows without files a chunk may have. A chunk with more, because a
+// whole directory is gone, is cut.
 const maxUnlisted = 5000
 
 // compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
-// its size, times and sidecars are as its row says, and this reader made the row.
+// its size, times and sidecars are those of its row, and a reader of this version made the row.
 func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err error) {
 	const query = `
 		WITH pairs AS (
@@ -161,10 +157,10 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 		)
 		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
 			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars,
-			id IS NOT NULL AS known, found IS NOT NULL AND $9 <> 'gone' AS listed, same,
+			id IS NOT NULL AS known, size IS NOT NULL AS listed, same,
 			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
-		WHERE (NOT same OR status = 'corrupt') AND ($9 = 'interval' OR found IS NOT NULL)
+		WHERE (NOT same OR status = 'corrupt') AND (NOT $9 OR found IS NOT NULL)
 		ORDER BY 1
 		LIMIT $8`
 	const cut = `
@@ -178,7 +174,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 		ORDER BY path`
 	limit := t.Files + maxUnlisted
 	files, err := collect[chunkFile](ctx, q, "compare files", query,
-		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit, t.Kind)
+		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit, t.SecondLook)
 	if err == nil && len(files) == limit {
 		ends, err := collect[struct{ Path string }](ctx, q, "find cuts", cut,
 			t.DatasetID, t.FromPath, t.ToPath, maxUnlisted/2)
@@ -187,9 +183,7 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 		}
 		return c, err
 	}
-	if t.Kind != kindGone {
-		c.unchanged = t.Files
-	}
+	c.unchanged = t.Files
 	for _, f := range files {
 		if f.Same {
 			c.failed++
@@ -203,8 +197,8 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 	return c, err
 }
 
-// readFiles reads the files that the walk found, and finds out which of the others are really gone.
-// A file that hangs becomes unreadable, and another goroutine continues after it.
+// readFiles reads the files that the walk found, and looks for the others. A file whose reading
+// hangs becomes unreadable, and another goroutine continues after it.
 func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile) error {
 	for len(files) > 0 {
 		todo := slices.Clone(files) // an abandoned goroutine keeps its own
@@ -228,7 +222,8 @@ func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile)
 	return nil
 }
 
-// readInOrder sends each file with its outcome. It runs in a goroutine that may be abandoned.
+// readInOrder reads or looks for each file, and sends it with its outcome. It runs in a goroutine
+// that may be abandoned.
 func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFile) error) error {
 	root, err := a.openDataset(t.task, true)
 	if err != nil {
@@ -249,7 +244,7 @@ func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFil
 			}
 		case t.Deaths >= maxDeaths:
 			f.row = f.entry.row(a.now())
-			f.row.fail(fileStatusCorrupt, "reading this file by itself ended the program %d times, so it is not read "+
+			f.row.fail(fileStatusCorrupt, "reading this file ended the program %d times, so it is not read "+
 				"any more; mend or remove it", maxDeaths)
 		case root != nil:
 			f.row, _ = fr.readEntry(f.entry)
@@ -263,7 +258,7 @@ func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFil
 }
 
 // cutChunk replaces a chunk by several. It cuts after each of the paths or, if after is nil, after
-// each file.
+// each file. Chunks for a second look keep from_path, by which noteChanges finds their interval.
 func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string) error {
 	const cut = `
 		WITH c AS (
@@ -280,10 +275,10 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 			FROM cut
 			WINDOW parts AS (ORDER BY n)
 		)
-		INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path,
+		INSERT INTO analysis_chunks (analysis_id, missed_by, missed_at, from_path, to_path,
 			paths, sizes, modified, changed, sidecars)
-		SELECT analysis_id, kind, missed_by, missed_at, begins, ends, paths[first:last], sizes[first:last],
-			modified[first:last], changed[first:last], sidecars[first:last]
+		SELECT analysis_id, missed_by, missed_at, CASE WHEN missed_by = '{}' THEN begins ELSE from_path END, ends,
+			paths[first:last], sizes[first:last], modified[first:last], changed[first:last], sidecars[first:last]
 		FROM part
 		ORDER BY n`
 	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
@@ -299,42 +294,34 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
-// outcome is what became of the files of a chunk.
+// outcome is the result of a chunk.
 type outcome struct {
 	added, changed, removed []string
-	gone                    []string // rows to be removed when the analysis ends
+	vanished                []string // found by the walk, and by nobody when they were to be read
 	missing                 int      // rows whose files the walk did not find, and that no empty directory keeps
 	unchanged, failed       int
 	warnings                []string
 }
 
-// outcomeOf sorts the files of a chunk by what became of them. before holds the rows that were
-// replaced or removed.
+// outcomeOf returns the outcome of a chunk. before holds the rows that were replaced or removed.
 func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetFileMeta) outcome {
 	o := outcome{unchanged: found.unchanged, failed: found.failed}
 	for _, f := range found.files {
 		old, known := before[f.Path]
-		if !f.Listed {
-			if f.absent.emptied != "" {
-				warning := f.absent.emptied + ": this directory is empty now, so the rows of its files stay; " +
-					"if the files are gone, analyse with force"
-				if !slices.Contains(o.warnings, warning) {
-					o.warnings = append(o.warnings, warning)
-				}
-			} else if t.Kind == kindInterval && !f.absent.unsure {
-				o.missing++
-			}
-			switch {
-			case known:
-				o.removed = append(o.removed, f.Path)
-			case f.absent.gone:
-				o.gone = append(o.gone, f.Path)
-			}
-			continue
-		}
 		switch {
+		case f.absent.emptied != "":
+			warning := f.absent.emptied + ": this directory is empty now, so the rows of its files stay; " +
+				"if the files are gone, analyse with force"
+			if !slices.Contains(o.warnings, warning) {
+				o.warnings = append(o.warnings, warning)
+			}
+		case f.absent.gone && t.Last:
+			o.removed = append(o.removed, f.Path)
+		case !f.Listed && !f.absent.unsure && !t.SecondLook:
+			o.missing++
+		case f.Listed && !f.isRead() && t.Last:
+			o.vanished = append(o.vanished, f.Path)
 		case !f.isRead():
-			continue
 		case !known:
 			o.added = append(o.added, f.Path)
 		case sameContent(old, f.row):
@@ -346,16 +333,17 @@ func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetF
 			o.failed++
 		}
 	}
+	if n := len(o.vanished); n > 0 {
+		o.warnings = append(o.warnings, fmt.Sprintf("%s: this file was found, but was gone when it was to be read "+
+			"(%d files in all)", o.vanished[0], n))
+	}
 	return o
 }
 
-// storeChunk stores the outcome of a chunk: all of it or, if this instance no longer holds the
-// chunk, nothing. Only the holder of a chunk changes rows of its interval. Files that were not
-// found stay as a chunk for the other instances, until none is left that may find them.
+// storeChunk stores the outcome of a chunk or, if this instance no longer holds the chunk, nothing.
+// Only the holder of a chunk changes rows of its interval. Files that were not found stay in the
+// chunk for a second look, unless this was the last look.
 func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison) error {
-	const noteRemovals = `
-		INSERT INTO analysis_removals (analysis_id, from_path, to_path, paths, missed_by)
-		VALUES ($1, $2, $3, $4, $5)`
 	const count = `
 		UPDATE analyses a
 		SET chunks_left = chunks_left - $2, total = total - $3, added = added + $4, changed = changed + $5,
@@ -365,33 +353,20 @@ func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison)
 		RETURNING state = 'reading' AND chunks_left = 0 AS ended`
 	var failed *failure
 	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		missed := found.missed()
-		taken, err := a.takeChunk(ctx, tx, t, missed)
+		done, err := a.takeChunk(ctx, tx, t, found.missed())
 		if err != nil {
 			return err
 		}
-		vanished := taken * len(missed)
 		before, err := replaceRows(ctx, tx, t, found.files)
 		if err != nil {
 			return err
 		}
 		o := outcomeOf(t, found, before)
-		if vanished > 0 {
-			o.warnings = append(o.warnings, fmt.Sprintf("%s: this file was found, but was gone when it was to be read "+
-				"(%d files in all)", missed[0], vanished))
-		}
-		if err := noteChanges(ctx, tx, t, o, taken == 0 || len(o.gone) > 0); err != nil {
+		if err := noteChanges(ctx, tx, t, o); err != nil {
 			return err
 		}
-		if len(o.gone) > 0 && t.Kind == kindInterval {
-			_, err := execute(ctx, tx, "note removals", noteRemovals,
-				t.AnalysisID, t.FromPath, t.ToPath, o.gone, a.instance)
-			if err != nil {
-				return err
-			}
-		}
 		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count,
-			t.AnalysisID, taken, vanished, len(o.added), len(o.changed), o.unchanged, len(o.removed), o.failed,
+			t.AnalysisID, done, len(o.vanished), len(o.added), len(o.changed), o.unchanged, len(o.removed), o.failed,
 			o.missing, o.warnings, maxWarnings)
 		if err == nil && analysis.Ended {
 			failed, err = endReading(ctx, tx, t.AnalysisID)
@@ -408,52 +383,52 @@ func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison)
 	return nil
 }
 
-// takeChunk deletes a chunk that this instance holds, and returns 1. If files were missed and
-// another instance may find them, it makes a chunk of just these files and gives it back, and
-// returns 0.
-func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed []string) (taken int, err error) {
+// takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
+// last look for them, it keeps the chunk with just these files; the size is null for a file that
+// the walk did not find. It returns by how much chunks_left falls. A chunk that becomes one for a
+// second look is not counted any more, until endReading counts it again.
+func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
-	const handOn = `
+	const keep = `
 		UPDATE analysis_chunks
-		SET kind = 'missed', missed_by = array_append(missed_by, $3), missed_at = now(), reader = NULL, token = NULL,
+		SET missed_by = array_append(missed_by, $3), missed_at = CASE WHEN missed_by <> '{}' THEN now() END,
+			reader = NULL, token = NULL,
 			(paths, sizes, modified, changed, sidecars) = (
-				SELECT array_agg(path ORDER BY n), array_agg(size ORDER BY n), array_agg(mtime ORDER BY n),
+				SELECT array_agg(m.path ORDER BY n), array_agg(size ORDER BY n), array_agg(mtime ORDER BY n),
 					array_agg(ctime ORDER BY n), array_agg(sidecar ORDER BY n)
-				FROM unnest(paths, sizes, modified, changed, sidecars)
-					WITH ORDINALITY AS e (path, size, mtime, ctime, sidecar, n)
-				WHERE path = ANY ($4)
+				FROM unnest($4::text[] COLLATE "C") WITH ORDINALITY AS m (path, n)
+				LEFT JOIN unnest(paths, sizes, modified, changed, sidecars)
+					AS e (path, size, mtime, ctime, sidecar) ON e.path = m.path
 			)
 		WHERE id = $1 AND token = $2`
 	if len(missed) == 0 || t.Last {
 		return 1, oneRow(ctx, tx, "take chunk", take, t.ID, t.Token)
 	}
-	a.log.Warn("files not found; left to the other instances", "analysis", t.AnalysisID, "files", len(missed))
-	return 0, oneRow(ctx, tx, "hand chunk on", handOn, t.ID, t.Token, a.instance, missed)
+	if !t.SecondLook {
+		done = 1
+	}
+	return done, oneRow(ctx, tx, "keep chunk for a second look", keep, t.ID, t.Token, a.instance, missed)
 }
 
-// noteChanges notes the changes of a chunk in analysis_changes, in the row of its interval. That
-// row is there, maybe empty, if the interval leaves behind another chunk.
-func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome, leftBehind bool) error {
+// noteChanges notes the changes of a chunk in analysis_changes, in the row of its interval.
+func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome) error {
 	const note = `
 		INSERT INTO analysis_changes AS c (analysis_id, from_path, added, changed, removed)
-		SELECT $1, coalesce(max(from_path), $2), coalesce($3::text[], '{}'), coalesce($4::text[], '{}'),
-			coalesce($5::text[], '{}')
-		FROM analysis_changes
-		WHERE analysis_id = $1 AND from_path <= $2 AND $6 <> 'interval'
+		VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), coalesce($5::text[], '{}'))
 		ON CONFLICT (analysis_id, from_path) DO UPDATE
 		SET added = c.added || excluded.added, changed = c.changed || excluded.changed,
 			removed = c.removed || excluded.removed`
-	if len(o.added)+len(o.changed)+len(o.removed) == 0 && !leftBehind {
+	if len(o.added)+len(o.changed)+len(o.removed) == 0 {
 		return nil
 	}
-	_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, o.added, o.changed, o.removed, t.Kind)
+	_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, o.added, o.changed, o.removed)
 	return err
 }
 
-// replaceRows deletes the rows of files that were read again, and adds those that were read; of a
-// chunk of rows to be removed it deletes those whose files are gone. It returns the deleted rows by
-// path. A file that the walk found, but that was gone when it came to be read, keeps its row: the
-// next analysis decides.
+// replaceRows deletes the rows of files that were read again, and adds the new rows. After the last
+// look it deletes the rows whose files are gone, too. It returns the deleted rows by path. A file
+// that the walk found, but that was gone when it was to be read, keeps its row until the next
+// analysis.
 func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
 	const remove = `
@@ -463,13 +438,13 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) 
 	var replaced, columns []string
 	var rows [][]any
 	for _, f := range files {
-		if f.isRead() && f.Known || f.absent.gone && t.Kind == kindGone {
+		if f.isRead() && f.Known || f.absent.gone && t.Last {
 			replaced = append(replaced, f.Path)
 		}
 		if f.isRead() {
 			version := readerVersion
 			if f.row.unsettled || !isSettled(f.row.ModifiedAt.Time, f.row.AnalyzedAt) {
-				version = 0 // a later change may leave size and time as they are, so the file is read again
+				version = 0 // a later change may keep size and time, so the file is read again next time
 			}
 			names, row := f.row.stored()
 			columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version")
@@ -495,7 +470,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) 
 	return before, nil
 }
 
-// sameContent reports whether two rows of a file differ in the id and the time of reading only.
+// sameContent reports whether two rows of a file are equal, but for the id and the time of reading.
 func sameContent(a, b ElevationDatasetFileMeta) bool {
 	a.ID, a.AnalyzedAt, b.ID, b.AnalyzedAt = 0, time.Time{}, 0, time.Time{}
 	x, errA := json.Marshal(a)

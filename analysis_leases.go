@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// deadInstances is SQL for the ids of the instances whose tasks the instance $1 may take over,
-// because their lease has expired. After an outage of the database all leases have expired. So an
-// instance whose own lease had a gap waits for one lease, in which the living renew theirs.
+// deadInstances is SQL for the ids of the instances whose tasks instance $1 may take over, because
+// their lease has expired. After an outage of the database all leases have expired. So an instance
+// whose own lease had a gap first waits for one lease, in which the living renew theirs.
 const deadInstances = `
 	SELECT dead.id
 	FROM instances dead, instances own
@@ -28,21 +28,21 @@ const deadInstances = `
 const othersSee = `
 	EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind))`
 
-// maySee is SQL for whether the instance $1 may take work of analysis a. An instance that does not
-// see the directory may only if no other is left; then its finding is final.
+// maySee is SQL for whether instance $1 may take work of analysis a. An instance that does not see
+// the directory may do so only if no other is left. Then the analysis fails.
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
 // othersMayFind is SQL for whether a living instance other than $1 may find the files of chunk c,
-// because it has not looked for them yet. It has five minutes for that: it may take no work at all,
-// because its file system hangs.
+// which is for a second look: it has not looked yet. It has five minutes for that, because it takes
+// no work at all while its file system hangs.
 const othersMayFind = `
 	EXISTS (SELECT FROM instances i
 		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (c.missed_by)
-			AND coalesce(c.missed_at > now() - interval '5 minutes', true))`
+			AND c.missed_at > now() - interval '5 minutes')`
 
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
-// error if the signing key of this instance is unknown to another living instance, or the other way
-// round, because tokens of the one would be refused by the other.
+// error unless this instance and all other living ones know each other's signing key: one would
+// refuse the tokens of another.
 func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyring, life time.Duration) error {
 	const others = `
 		SELECT DISTINCT ON (id) signer, fingerprints
@@ -76,7 +76,8 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 					"add it there first (cairn keys add, then promote)", ring.keys[0].id)
 			}
 			if !slices.Contains(ours, other.Signer) {
-				return errors.New("compare keys: another running instance signs with a key that is not in our key file")
+				return errors.New("compare keys: another running instance signs with a key that is unknown here: " +
+					"copy its key file")
 			}
 		}
 		_, err = execute(ctx, tx, "note instance", note, id, ours[0], ours, life)
@@ -85,10 +86,9 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 }
 
 // succeedInstance ends the lease of the service that used the state directory before, and releases
-// its work, so that a service that is started again after a kill goes on at once. The lock file
-// holds the id of the service that locked it last: while this service holds the lock, that one has
-// ended. Each service has an id of its own, also on a copied state directory. There the release may
-// hit a service that lives: its token becomes void, and the work is done again.
+// its work, so that a service that starts again after a kill continues at once. The lock file holds
+// the id of that service. It has ended, because this one has the lock. Only if the directory is a
+// copy it may live: then its fencing tokens become void, and its work is done again.
 func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string) error {
 	const release = `
 		WITH ended AS (

@@ -408,7 +408,7 @@ func TestFilesOfAnotherView(t *testing.T) {
 			}
 			two := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+other)...)
 			if test.stray { // 8 of the 21 chunks are held by the first
-				waitFor(t, "the other to try", func() bool { return two.queryInt(`SELECT count(*) FROM analysis_chunks WHERE kind = 'missed'`) >= 12 })
+				waitFor(t, "the other to try", func() bool { return two.queryInt(`SELECT count(*) FROM analysis_chunks WHERE missed_by <> '{}'`) >= 12 })
 			}
 			c.url = two.url
 			if !test.ends {
@@ -479,4 +479,33 @@ func TestVanishedFile(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 	sameRows(t, c.files(dataset), dir)
+}
+
+// TestRowsOfThirdView: rows whose files two instances do not find stay as long as a third one finds them.
+func TestRowsOfThirdView(t *testing.T) {
+	t.Parallel()
+	one, two, c := views(t, nil, nil)
+	three := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(),
+		"CAIRN_DATASETS_DIR="+t.TempDir())...)
+	for _, ts := range []*testServer{one, two, three} {
+		makeTiles(t, filepath.Join(ts.datasets, "tiles"), 4, 50)
+	}
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	gone := func(ts *testServer) {
+		if err := os.RemoveAll(filepath.Join(ts.datasets, "tiles/d1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone(one)
+	gone(two)
+	for range 5 {
+		if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded || counts(a)[4] != 0 || len(c.files(dataset)) != 200 {
+			t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+		}
+	}
+	gone(three)
+	if a := c.analyze(dataset, nil); counts(a)[0] != 150 || counts(a)[4] != 50 {
+		t.Errorf("gone for all: %s", a.body)
+	}
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// absence is what became of a file that has a row and that the walk did not find. The zero absence
-// is a file that is there after all.
+// absence is the outcome of looking for a file that has a row and that the walk did not find. It is
+// zero if the file is there after all.
 type absence struct {
-	gone    bool   // no walk would find it any more
-	emptied string // the directory that would hold it, or one above, which exists and is empty: "a/b"
-	unsure  bool   // an error leaves it open
+	gone    bool   // no walk would find it
+	emptied string // the lowest existing directory above the file, if it is empty: "a/b"
+	unsure  bool   // an error prevented the look
 }
 
-// lookFor finds out what became of a file. A directory that exists and is empty may be the place of
-// a share that is not mounted now, so the files that it held are not known to be gone.
+// lookFor looks for a file. An empty directory may be the mount point of a share that is not
+// mounted now, so the files that it held are not known to be gone.
 func lookFor(root *os.Root, path string) absence {
 	raw, err := decodePath(path)
 	if err != nil {
@@ -62,13 +62,13 @@ func isEmpty(root *os.Root, name string) (bool, error) {
 	return false, err
 }
 
-// massRemoval is how many rows an analysis may remove in any case. More than these, and more than
-// half of all, it removes only with force.
+// massRemoval is the number of rows that any analysis may remove. To remove more than these and
+// more than half of all rows, it needs force.
 const massRemoval = 100
 
-// endReading is called when no chunk is left. If rows are to be removed, it makes chunks of them,
-// and is called again when these are stored; else it ends the analysis. So nothing is removed
-// before it is known how much would be. If that is too much, it ends the analysis as failed, and
+// endReading is called when no chunk is left but those for a second look. It releases these, and is
+// called again when they are stored; if there are none, it ends the analysis. So no row is removed
+// before it is known how many would be. If these are too many, it ends the analysis as failed, and
 // returns why.
 func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
 	const missing = `
@@ -76,20 +76,11 @@ func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
 			(SELECT count(*) FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) - a.added AS known
 		FROM analyses a
 		WHERE a.id = $1 AND a.missing > $2 AND NOT a.force`
+	const release = `UPDATE analysis_chunks SET missed_at = now() WHERE analysis_id = $1`
 	const proceed = `
-		WITH removals AS (
-			DELETE FROM analysis_removals WHERE analysis_id = $1 RETURNING *
-		), chunks AS (
-			INSERT INTO analysis_chunks (analysis_id, kind, missed_by, missed_at, from_path, to_path, paths)
-			SELECT $1, 'gone', ARRAY[missed_by], now(), from_path, to_path, paths FROM removals ORDER BY from_path
-			RETURNING 1
-		), n AS (
-			SELECT count(*) AS chunks FROM chunks
-		)
 		UPDATE analyses
-		SET missing = 0, chunks_left = n.chunks, state = CASE WHEN n.chunks = 0 THEN 'succeeded' ELSE state END,
-			finished_at = CASE WHEN n.chunks = 0 THEN now() END
-		FROM n
+		SET missing = 0, chunks_left = $2::bigint, state = CASE WHEN $2 = 0 THEN 'succeeded' ELSE state END,
+			finished_at = CASE WHEN $2 = 0 THEN now() END
 		WHERE id = $1`
 	rows, err := collect[struct{ Missing, Known int64 }](ctx, tx, "count missing rows", missing, id, massRemoval)
 	if err != nil {
@@ -103,5 +94,9 @@ func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
 			return fail, closeAnalysis(ctx, tx, id, "", stateFailed, *fail)
 		}
 	}
-	return nil, oneRow(ctx, tx, "end reading", proceed, id)
+	chunks, err := execute(ctx, tx, "release chunks", release, id)
+	if err != nil {
+		return nil, err
+	}
+	return nil, oneRow(ctx, tx, "end reading", proceed, id, chunks)
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -45,8 +47,8 @@ func TestMassRemoval(t *testing.T) {
 			t.Errorf("not mounted: %d rows, %s", len(c.files(dataset)), a.body)
 		}
 	}
-	if n := ts.queryInt(`SELECT (SELECT count(*) FROM analysis_chunks) + (SELECT count(*) FROM analysis_removals)`); n != 0 {
-		t.Errorf("%d chunks and removals are left", n)
+	if n := ts.queryInt(`SELECT count(*) FROM analysis_chunks`); n != 0 {
+		t.Errorf("%d chunks are left", n)
 	}
 	move(dir, dir+".stray")
 	move(dir+".away", dir)
@@ -128,6 +130,52 @@ func TestEmptiedDirectory(t *testing.T) {
 	}
 	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{200, 0, 0, 200, 2000, 0} || len(a.json["warnings"].([]any)) != 0 {
 		t.Errorf("forced: %s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+}
+
+// TestCutSecondLook: a chunk for a second look that is cut into its files, because its holders died, removes the same rows
+// and lists the same changes, in order.
+func TestCutSecondLook(t *testing.T) {
+	t.Parallel()
+	var vanishing atomic.Pointer[string]
+	ts := startServer(t, func(s *server) {
+		s.analyzer.beforeRead = func(string) {
+			if pattern := vanishing.Load(); pattern != nil {
+				names, _ := filepath.Glob(*pattern)
+				for _, name := range names {
+					os.Remove(name)
+				}
+			}
+		}
+	})
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 1, 9)
+	in := func(name string) string { return filepath.Join(dir, "d0", name) }
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	ts.exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := 3; RETURN NEW; END'`)
+	ts.exec(`CREATE TRIGGER die BEFORE UPDATE ON analysis_chunks FOR EACH ROW
+		WHEN (OLD.missed_by = '{}' AND NEW.missed_by <> '{}') EXECUTE FUNCTION die()`)
+	for _, name := range []string{"new1.tif", "t2a.tif", "t9.tif"} {
+		if err := os.WriteFile(in(name), sampleTIFF(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Remove(in("t1.tif")), os.Remove(in("t5.tif")), os.Remove(in("t8.tif")),
+		os.WriteFile(in("t3.tif"), geographicTIFF(33, 33), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	vanishing.Store(new(in("*[w2]*[1a].tif"))) // new1.tif and t2a.tif
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	a := c.finished(location)
+	want := []string{"removed d0/t1.tif", "changed d0/t3.tif", "removed d0/t5.tif", "removed d0/t8.tif", "added d0/t9.tif"}
+	if got := c.changes(location, ""); counts(a) != [6]int{7, 1, 1, 5, 3, 0} || !slices.Equal(got, want) {
+		t.Errorf("%q, %s", got, a.body)
+	}
+	if warnings := fmt.Sprint(a.json["warnings"]); !strings.Contains(warnings, "new1.tif") || !strings.Contains(warnings, "t2a.tif") {
+		t.Errorf("not warned of both: %s", warnings)
 	}
 	sameRows(t, c.files(dataset), dir)
 }

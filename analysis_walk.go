@@ -24,7 +24,7 @@ import (
 
 // Limits of a walk.
 const (
-	maxDepth = 128  // levels of directories; each holds a file descriptor
+	maxDepth = 128  // levels of directories; each level has a file open
 	maxPath  = 2048 // bytes of a path as stored; an index entry holds at most 2,704
 )
 
@@ -33,7 +33,7 @@ type entry struct {
 	Path     string // as stored, see encodeName
 	Size     int64
 	Modified int64 // nanoseconds since 1970
-	Changed  int64 // the same for st_ctime, the last change of content or attributes, which no program can set
+	Changed  int64 // st_ctime, likewise: the last change of content or attributes, which no program can set
 	Sidecars int64 // a checksum of the files that belong to this one, see neighbours
 	link     bool  // it is a symbolic link
 }
@@ -111,7 +111,7 @@ func unixNano(t time.Time) int64 {
 // walker walks a directory tree in byte order of the stored paths. A directory sorts as "name/".
 // The walker follows no symbolic links.
 type walker struct {
-	after string                            // files up to this path are skipped; "" skips none
+	after string                            // skip files up to this path; "" skips none
 	file  func(entry) error                 // called for each file
 	warn  func(dir string, err error) error // called for a directory ("", "a/b/") that cannot be listed
 
@@ -191,16 +191,16 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err er
 		return nil, err
 	}
 	slices.Sort(names)
-	return slices.Compact(names), nil // a file that is replaced by a rename meanwhile may be listed twice
+	return slices.Compact(names), nil // a file that a rename replaces meanwhile may be listed twice
 }
 
 // lookBatch is how many names of a directory are looked at together.
 const lookBatch = 256
 
-// look calls Lstat for each name, for several at a time because a network file system is slow. It
-// leaves out names that are gone, and those that are left when ctx ends. The path of a subdirectory
-// ends in "/". A name that Lstat fails on counts as a subdirectory, because that becomes a warning,
-// and the rows at and below it stay.
+// look calls Lstat for each name, several at a time because a network file system is slow. It
+// leaves out names that are gone, and those that remain when ctx ends. The path of a subdirectory
+// ends in "/". A name whose Lstat fails counts as a subdirectory: visit then warns of it, and the
+// rows at and below it stay.
 func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry {
 	const atOnce = 16
 	entries := make([]entry, len(names))
@@ -226,17 +226,17 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 	return slices.DeleteFunc(entries, func(e entry) bool { return e.Path == "" })
 }
 
-// neighbours tells which sidecars and rasters of a directory belong together by their names (see
+// neighbours tells by their names which sidecars and rasters of a directory belong together (see
 // rasterOfSidecar). A stem is a name without its extension, in lower case, since a file system may
-// not tell the two cases apart.
+// ignore case.
 type neighbours struct {
 	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
 	rasters  map[string]int64 // by stem, of rasters with a sidecar: a checksum of their names
 }
 
-// findNeighbours looks at the sidecars in a directory, and finds the rasters that they belong to. A
-// sidecar that was written just now, or that is a symbolic link, may change without a change of its
-// size and time, so it has a new checksum each time.
+// findNeighbours finds the sidecars in a directory, and the rasters that they belong to. A sidecar
+// that is a symbolic link or was written just now may change and keep its size and time, so it gets
+// a random checksum.
 func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []string) neighbours {
 	n := neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
 	var sidecars []string
@@ -280,7 +280,7 @@ func rasterStems(name string) (stems []string) {
 	return stems
 }
 
-// of returns a checksum of the files that a reader may look at beside this one, or 0.
+// of returns a checksum of the files that the reader of this file looks at beside it, or 0.
 func (n neighbours) of(name string) int64 {
 	name = strings.ToLower(name)
 	sum := n.sidecars[stemOf(name)]
@@ -297,8 +297,8 @@ func checksum(values ...any) int64 {
 	return int64(h.Sum64())
 }
 
-// isSettled reports whether a file was modified long enough ago for any later change to change its
-// time too. The times of some file systems are two seconds apart.
+// isSettled reports whether a file was modified so long ago that any later change gives it another
+// time. Some file systems count time in steps of two seconds.
 func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
 
 // fileReader reads the files of a dataset into rows. It keeps the directory of the last file open,
@@ -320,8 +320,8 @@ func (fr *fileReader) close() {
 	fr.root.Close()
 }
 
-// readEntry reads a file into a row; found is false if nothing has that name any more. The row has
-// the size and time of the file as it was opened. A panic in a parser makes this one row corrupt.
+// readEntry reads a file into a row. found is false if nothing has its name any more. The row has
+// the size and time of the file as it was opened. If a parser panics, the row is corrupt.
 func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool) {
 	opened := e
 	defer func() {
@@ -354,9 +354,9 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	return m, true
 }
 
-// readBeside is the besideFunc of the last file. It looks in the directory of the file or link.
+// readBeside is the besideFunc of the last file. It reads a file in the directory of that file.
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
-	// Most names do not exist, and faccessat is the cheapest way to know.
+	// Most names do not exist; faccessat is the cheapest call that tells.
 	err = syscall.Faccessat(int(fr.dir.Fd()), name, 0, 0)
 	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
 		return nil, err == nil, nil
@@ -379,13 +379,13 @@ func (m *ElevationDatasetFileMeta) fail(status, format string, args ...any) {
 }
 
 // notAFile is the error for anything that is not a regular file, and so is not opened.
-type notAFile struct{ what string }
+type notAFile struct{ reason string }
 
-func (e *notAFile) Error() string { return e.what }
+func (e *notAFile) Error() string { return e.reason }
 
-// open opens a regular file for reading. It never opens a pipe, and follows symbolic links to files
-// within the dataset. The entry has the size and time of the file as opened; it is returned also
-// with an error.
+// open opens a regular file for reading. It never opens a pipe. It follows symbolic links to files
+// within the dataset. The entry has the size and time of the opened file. With an error it has
+// those that are known.
 func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	raw, err := decodePath(e.Path)
 	if err != nil {
@@ -403,9 +403,9 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	return fr.openNamed(name, e.Size > 0)
 }
 
-// openNamed is open for a name in the directory of the last file. A name with a size is a regular
-// file or a link. Any other is looked at before it is opened, because the other end of a pipe would
-// notice that.
+// openNamed is open for a name in the directory of the last file. With hasSize the name is a
+// regular file or a link. Otherwise it may be a pipe, whose other end would notice the opening, so
+// its type comes first.
 func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, error) {
 	if hasSize {
 		if f, e, err := openRegular(fr.dir, name); err == nil {
@@ -424,7 +424,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	if info.Mode().Type() != fs.ModeSymlink {
 		return nil, e, notRegular(info.Mode())
 	}
-	// From the root, so that a link may lead to another directory of the dataset.
+	// A link may lead to another directory of the dataset, so it is opened from the root.
 	name = fr.dirName + name
 	target, err := fr.root.Stat(name)
 	switch {
@@ -459,7 +459,7 @@ type openFile interface {
 	io.Closer
 }
 
-// descriptor is the descriptor of an open file. An os.File registers its file with the runtime's
+// descriptor is the descriptor of an open file. An os.File would register it with the runtime's
 // poller, which costs as much as reading the header.
 type descriptor int
 
@@ -517,13 +517,14 @@ func notRegular(mode fs.FileMode) error {
 	return &notAFile{kind + ", not a regular file"}
 }
 
-// isMissing reports whether an error says that nothing has a name: it is gone, or its path leads
-// through something that is no directory.
+// isMissing reports whether an error means that the path does not exist, or leads through something
+// that is not a directory.
 func isMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// isEscape reports whether os.Root refused a path that leads out. Package os has no error for it.
+// isEscape reports whether os.Root refused a path that leaves it. Package os has no error value for
+// this.
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"

@@ -22,7 +22,7 @@ import (
 // chunks of files, the others read chunks and store rows. All state is in the database, so any
 // number of instances share the work, and any may be killed at any moment.
 //
-// A walk or a chunk is claimed with a fencing token. The claim is a lease: it lasts as long as the
+// A walk or a chunk is claimed with a fencing token. The claim is a lease: it lasts while the
 // holder renews its row in instances (see deadInstances). Every write checks the token, so a holder
 // that was declared dead and comes back stores nothing.
 type analyzer struct {
@@ -33,13 +33,13 @@ type analyzer struct {
 	instance string
 
 	chunkSize  int               // files
-	patience   time.Duration     // how long the file system may take for one answer
+	patience   time.Duration     // time limit for one answer of the file system
 	beforeRead func(path string) // tests set it
 
 	wake   []chan struct{} // one for each goroutine
-	solo   sync.RWMutex    // held for reading with every chunk, for writing with a suspect
+	solo   sync.RWMutex    // held for writing while a suspect is read, else for reading; see readStep
 	waits  *analysisWaits
-	outage atomic.Bool  // the database is unavailable, which the log says once
+	outage atomic.Bool  // the log has said that the database is unavailable
 	hung   atomic.Int64 // abandoned goroutines that have not returned
 	stored atomic.Int64 // chunks stored by this instance
 }
@@ -47,10 +47,10 @@ type analyzer struct {
 // Bounds of the analyzer.
 const (
 	readers     = 8   // half of the connections of the pool, so that requests have the others
-	maxDeaths   = 3   // of instances that held a chunk; then it is cut, or its only file is at fault
-	maxFailures = 10  // to walk or to store a chunk while the database is available; then the analysis fails
-	maxHung     = 16  // abandoned goroutines, each with a thread; then this instance takes no more work
-	maxWarnings = 100 // kept of an analysis
+	maxDeaths   = 3   // deaths of a chunk's holders; then it is cut, or its only file is at fault
+	maxFailures = 10  // attempts at a task that the database refuses; then the analysis fails
+	maxHung     = 16  // abandoned goroutines, each with a thread; then this instance claims no work
+	maxWarnings = 100 // warnings that an analysis keeps
 	idlePoll    = time.Second
 )
 
@@ -78,7 +78,7 @@ func (a *analyzer) wakeAll() {
 	}
 }
 
-// run works until ctx ends. It returns when everything that was begun is stored or given back.
+// run works until ctx ends. It returns when all claimed work is stored or given back.
 func (a *analyzer) run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i, wake := range a.wake {
@@ -110,11 +110,11 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work, which calls the file system, in a goroutine of its own, and passes each
-// result that work sends to receive, in order. A dead network file system may never return from a
-// call, so the goroutine is abandoned when ctx ends, when receive fails, or with errHangs when
-// a.patience passes without a result and without a change of progress. After that send fails, and
-// work must not touch anything that it shares with the caller.
+// runDetached runs work in a goroutine of its own, and passes the results that work sends to
+// receive, in order. Work calls the file system, and a call of a dead network file system may never
+// return. So the goroutine is abandoned when ctx ends, when receive fails, or, with errHangs, after
+// a.patience without a result or a change of progress. After that send fails, and work must not
+// touch anything that it shares with the caller.
 func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64,
 	work func(ctx context.Context, send func(T) error) error, receive func(T) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -174,11 +174,11 @@ func unavailable(format string, args ...any) error {
 	return &failure{failureUnavailable, fmt.Sprintf(format, args...)}
 }
 
-// errHangs says that the file system does not answer.
+// errHangs is the failure of a file system that does not answer.
 var errHangs = unavailable("The dataset's directory does not answer.")
 
-// errNotOurs says that this instance no longer holds a task, or that the analysis has ended.
-var errNotOurs = errors.New("the task is not ours any more")
+// errNotOurs is the error if this instance no longer holds a task, or if the analysis has ended.
+var errNotOurs = errors.New("the task has another holder or has ended")
 
 // oneRow executes a statement that changes the row of a task, or returns errNotOurs if it is gone.
 func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) error {
@@ -197,9 +197,9 @@ type task struct {
 	Force      bool
 	Token      string // the fencing token: the claim is void once the row has another
 	Alone      bool   // no other living instance may see the directory
-	Only       bool   // nor has any that lived since the analysis was queued
+	Only       bool   // no other instance has lived since the analysis was queued
 	Known      bool   // the dataset has rows
-	Failures   int    // to store the outcome
+	Failures   int    // attempts that the database refused
 }
 
 // taskColumns is SQL for the columns of a task of instance $1, from analyses a and datasets d.
@@ -208,8 +208,9 @@ const taskColumns = `
 	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
-// work does a task, unless it has failed too often, and settles it. The context of do ends within a
-// second after this instance has lost the task, or after the analysis has ended.
+// work does a task and settles it. A task that has failed too often fails its analysis. The context
+// of do ends within a second after this instance has lost the task, or after the analysis has
+// ended.
 func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) error) error {
 	const query = `
 		SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND walker_token::text = $2 AND finished_at IS NULL)
@@ -234,16 +235,16 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 	return a.settle(ctx, t, err)
 }
 
-// settle ends a task after err. The task is done or lost, its analysis fails, or it is given back
-// because this instance stops, does not see the directory, or could not store the outcome. It
-// returns the error to be logged.
+// settle ends a task whose work returned err, and returns the error to be logged. Without an error
+// the task is done. A failure fails the analysis, except that an instance that does not see the
+// directory gives the task back to the others. After any other error the task is given back, too.
 func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	const blind = `
 		UPDATE analyses
 		SET blind = array_append(blind, $2), warnings = (array_append(warnings, $3))[1:$4]
 		WHERE id = $1 AND finished_at IS NULL AND $2 <> ALL (blind)`
 	fail, failed := errors.AsType[*failure](err)
-	leave := failed && fail.code == failureUnavailable && !t.Alone // others may see the directory
+	leave := failed && fail.code == failureUnavailable && !t.Alone
 	switch {
 	case leave:
 		host, _ := os.Hostname() // "" if unknown
@@ -262,17 +263,16 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	if err == nil && !leave || errors.Is(err, errNotOurs) {
 		return nil
 	}
-	// This instance lives, so the files are not to blame. Only an error of the statement itself
-	// counts as a failure, also if the statement takes too long (57014). During an outage this
-	// waits until the database is back.
+	// An error of a statement counts as a failure of the task, also its time limit (57014). An
+	// outage does not; then giveBack waits until the database is back.
 	said, refused := errors.AsType[*pgconn.PgError](err)
 	refused = refused && (!isUnavailable(err) || said.Code == "57014")
 	a.giveBack(ctx, t.Token, refused)
 	return err
 }
 
-// giveBack releases the task that was claimed with the token, if there is one; failed counts a
-// failure of the task. It tries until ctx ends, and once if ctx has ended.
+// giveBack releases the task that was claimed with the token, if there is one. With failed it
+// counts a failure of the task. It tries until it succeeds or ctx ends, but at least once.
 func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	const query = `
 		WITH walk AS (
@@ -294,9 +294,9 @@ func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	}
 }
 
-// claim runs a query that claims a task for instance $1 with the fencing token $2. After an error
-// the claim may have been made all the same, and would last as long as this instance lives, so
-// claim gives it back.
+// claim runs a query that claims a task for instance $1 with the fencing token $2. If the
+// connection breaks, the claim may have been committed and would last while this instance lives. So
+// after an error claim gives it back.
 func claim[T any](ctx context.Context, a *analyzer, doing, query string, args ...any) ([]T, error) {
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
@@ -315,7 +315,7 @@ type walkTask struct {
 	WalkedTo string
 }
 
-// walkStep claims the oldest walk without a living holder, and walks it. It reports whether there
+// walkStep claims the oldest walk without a living holder, and does it. It reports whether there
 // was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
@@ -346,11 +346,11 @@ type chunk struct {
 	to                                 *string // nil: to the end
 	paths                              []string
 	sizes, modified, changed, sidecars []int64
-	warnings                           []string // of the walk since the chunk before
+	warnings                           []string // of the walk since the last chunk
 }
 
-// walk lists the dataset's directory, from where an earlier walk of the same analysis ended, and
-// writes its chunks.
+// walk lists the dataset's directory and writes its chunks. It continues where an earlier holder
+// ended.
 func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 	w := &walker{after: t.WalkedTo}
 	return runDetached(ctx, a, &w.progress, func(ctx context.Context, send func(chunk) error) error {
@@ -358,8 +358,8 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 	}, func(c chunk) error { return a.appendChunk(ctx, t, c) })
 }
 
-// cutWalk sends the files of a walk as chunks; the last has no end. It runs in a goroutine that may
-// be abandoned.
+// cutWalk sends the files of a walk as chunks; the last one is open at its end. It runs in a
+// goroutine that may be abandoned.
 func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func(chunk) error) error {
 	next := chunk{from: t.WalkedTo}
 	w.file = func(e entry) error {
@@ -394,18 +394,18 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 		}
 	}
 	if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
-		return unavailable("No file is in the dataset's directory. If that is so, analyse it with force.")
+		return unavailable("No file is in the dataset's directory. If that is right, analyse it with force.")
 	}
 	return send(next)
 }
 
-// emptyIsIntended reports whether a directory that is missing or empty may lose its rows: with
-// force, and if no other instance may have seen files there.
+// emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go:
+// with force, and if no other instance may have seen files there.
 func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 
-// openDataset opens a dataset's directory. If the directory is missing, or empty although files are
-// expected, it returns a failure: a share that is not mounted must not empty the catalogue. If that
-// is intended, a missing directory is nil.
+// openDataset opens a dataset's directory. It returns a failure if the directory is missing, or
+// empty although files are expected: a share that is not mounted must not empty the catalogue. If
+// that is intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
@@ -419,7 +419,7 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
 	case empty && filesExpected && !t.emptyIsIntended():
 		root.Close()
-		return nil, unavailable("The dataset's directory is empty. If that is so, analyse it with force.")
+		return nil, unavailable("The dataset's directory is empty. If that is right, analyse it with force.")
 	}
 	return root, nil
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// command is a command on the database. Its arguments are names and then options.
+// command is a command on the database. Its arguments are names, and then options.
 type command struct {
-	names   int
-	options string // separated by blanks; "name=value" sets a default
+	names   int    // how many
+	options string // separated by blanks; "name=value" gives a default
 	do      func(context.Context, operation) error
 }
 
-// commands returns the commands on the database by their names. They act as the operator, who holds
-// every permission. All may run beside the service.
+// commands returns the commands on the database, by name. They act as the operator, who holds every
+// permission. All may run while the service runs.
 func commands() map[string]command {
 	setStatus := func(status string) func(context.Context, operation) error {
 		return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
@@ -61,8 +61,8 @@ func (o operation) printUser(err error, u user) error {
 	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// onUser returns a command that runs do on the user it names and prints the user: as changed, or as
-// before if do deleted the user.
+// onUser returns a command that runs do on the named user and prints the user after that. It prints
+// the former user if do deleted it.
 func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		var u user
@@ -82,7 +82,7 @@ func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Co
 	}
 }
 
-// createUserCommand is "cairn user create". It creates a user with a password and one role.
+// createUserCommand is "cairn user create". It creates an active user with a password and one role.
 func createUserCommand(ctx context.Context, o operation) error {
 	role := o.options.Get("role")
 	n := newUser{
@@ -141,7 +141,7 @@ func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 	return audit(ctx, tx, by, "user.revoke", "user:"+u.Username, nil, nil)
 }
 
-// setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list takes all roles away.
+// setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list removes all roles.
 func setRolesCommand(ctx context.Context, o operation) error {
 	return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		return replaceRoles(ctx, tx, by, u, splitList(o.names[1]))
@@ -153,7 +153,7 @@ func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' })
 }
 
-// resetPasswordCommand is "cairn user reset-password". It prints a token to set a password with.
+// resetPasswordCommand is "cairn user reset-password". It prints a token that sets a new password.
 func resetPasswordCommand(ctx context.Context, o operation) error {
 	var t passwordToken
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
@@ -167,7 +167,8 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 }
 
 // unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the
-// waits that they caused. It does so under every key: the service may still use the former one.
+// waits that they caused. It does so under every key, because the service may still use an older
+// one.
 func unlockUserCommand(ctx context.Context, o operation) error {
 	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 	if err != nil {
@@ -192,7 +193,7 @@ func (o operation) printRole(err error, r role) error {
 func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		c := roleChange{Name: &o.names[0], Description: optional(o.options, "description")}
-		if o.options.Has("permissions") { // an empty list takes all permissions away
+		if o.options.Has("permissions") { // an empty list removes all permissions
 			c.Permissions = append([]string{}, splitList(o.options.Get("permissions"))...)
 		}
 		var r role
@@ -204,7 +205,7 @@ func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) f
 	}
 }
 
-// editRole changes the role that has the name of the change.
+// editRole changes the role that c names.
 func editRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	before, err := roleNamed(ctx, tx, "role", *c.Name)
 	if err != nil {

@@ -89,7 +89,7 @@ func TestBackupFile(t *testing.T) {
 	if err := os.Symlink(x.file, link); err != nil {
 		t.Fatal(err)
 	}
-	for target, says := range map[string]string{link: "not a regular file", t.TempDir(): "not a regular file", "--help": "is no command"} {
+	for target, says := range map[string]string{link: "not a regular file", t.TempDir(): "not a regular file", "--help": "is not a command"} {
 		if _, err := cairn(x.env, "backup", target); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("to %s: %v", target, err)
 		}

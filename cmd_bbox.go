@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// printExtents is "cairn bbox". It prints the row of each file and of all files below each
-// directory. Symbolic links may not lead out of --root, or else out of the directory of each
-// argument. With --root, the printed paths are relative to it.
+// printExtents is "cairn bbox". It prints the row of each named file, and of every file below each
+// named directory. With --root, the printed paths are relative to it. Symbolic links may not lead
+// out of --root or, without it, out of the directory that is named or holds the named file.
 func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("cairn bbox", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

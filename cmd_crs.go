@@ -18,7 +18,7 @@ func printCRS(args []string, stdout io.Writer) error {
 	}
 	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(strings.Join(args[:min(1, len(args))], "")), "EPSG:"))
 	if err != nil || len(args) != 1 && len(args) != 3 {
-		return fmt.Errorf("crs takes an EPSG code, and a longitude and latitude, or --inverse, x and y: %w", errUsage)
+		return fmt.Errorf("crs takes an EPSG code, then nothing, LON LAT, or --inverse X Y: %w", errUsage)
 	}
 	c, err := crsByCode(code)
 	if len(args) == 1 && c.datum != 0 {
@@ -51,7 +51,7 @@ func printCRS(args []string, stdout io.Writer) error {
 	return err
 }
 
-// describe prints the parts of the CRS, one a line.
+// describe prints the parts of the CRS, one on each line.
 func (c *crsDefinition) describe(code int, w io.Writer) {
 	named := func(kind string, code int) string {
 		return fmt.Sprintf("%s (EPSG:%d)", findRecord(kind, code).name(), code)

@@ -25,7 +25,7 @@ func openKeyFile(cfg config) (*keyring, []string, error) {
 	return ring, slices.Collect(strings.Lines(strings.TrimRight(string(content), "\n") + "\n")), nil
 }
 
-// isKey reports whether a line of the key file holds the key with that id.
+// isKey reports whether a line of the key file holds the key with this id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
 // replaceKeyFile replaces the lines of the key file atomically. It keeps owner, group and mode.
@@ -49,9 +49,9 @@ func replaceKeyFile(path string, lines []string) error {
 	return errors.Join(os.Rename(next, path), syncDir(filepath.Dir(path)))
 }
 
-// keysCommand is "cairn keys list", "add", which appends a key that only verifies, and "promote
-// KID", which makes a key the signer. A running service reads the change on SIGHUP, or on a restart
-// if systemd provides the file.
+// keysCommand is "cairn keys list", "add" and "promote KID". A new key only verifies, until promote
+// makes it the signer. A running service loads the change on SIGHUP or, if systemd provides the
+// file, on a restart.
 func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	ring, lines, err := openKeyFile(cfg)
 	if err != nil {
@@ -77,25 +77,25 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 		if err := replaceKeyFile(cfg.keysPath(), append(lines, line)); err != nil {
 			return err
 		}
-		const next = "added key %s: bring the file to every instance, %s them, then: cairn keys promote %s\n"
+		const next = "added key %s: copy the key file to every instance, %s them, then: cairn keys promote %s\n"
 		fmt.Fprintf(stdout, next, id, takeUp, id)
 	case args[0] == "promote" && len(args) == 2:
 		at := slices.IndexFunc(lines, func(line string) bool { return isKey(line, args[1]) })
 		if at < 0 {
-			return fmt.Errorf("there is no key %s", args[1])
+			return fmt.Errorf("there is no key %s: see cairn keys list", args[1])
 		}
 		if err := replaceKeyFile(cfg.keysPath(), slices.Concat(lines[at:at+1], lines[:at], lines[at+1:])); err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "%s the service, and key %s signs\n", takeUp, args[1])
+		fmt.Fprintf(stdout, "promoted key %[2]s: %[1]s the service, so that it signs with the key\n", takeUp, args[1])
 	default:
 		return errUsage
 	}
 	return nil
 }
 
-// pruneKeys is "cairn keys prune". It removes former signing keys whose last tokens have expired
-// and that neither a seal of the audit log nor an accepted break needs. If it may not write the
+// pruneKeys is "cairn keys prune". It removes former signing keys if their last tokens have expired
+// and neither a seal of the audit log nor an accepted break needs them. If it may not write the
 // file, as in the Debian package, the error names these keys.
 func pruneKeys(ctx context.Context, o operation) error {
 	const spent = `

@@ -24,8 +24,8 @@ import (
 type operation struct {
 	cfg             config
 	db              *pgxpool.Pool
-	names           []string   // as many as the command takes
-	options         url.Values // those given, and defaults
+	names           []string
+	options         url.Values // given ones and defaults
 	asJSON          bool       // --json
 	includeNewUsers bool       // --include-new-users
 	renewable       bool       // --renewable
@@ -33,12 +33,12 @@ type operation struct {
 	stdout, stderr  io.Writer
 }
 
-// run runs a command on the service's database. Arguments that the command does not take are an
-// errUsage.
+// run runs a command on the service's database. It returns errUsage for arguments that the command
+// does not take.
 func (o operation) run(ctx context.Context, name string, args []string) error {
 	c, ok := commands()[name]
 	if !ok {
-		return fmt.Errorf("%q is no command: %w", name, errUsage)
+		return fmt.Errorf("%q is not a command: %w", name, errUsage)
 	}
 	if len(args) < c.names {
 		return fmt.Errorf("%s: a name is missing: %w", name, errUsage)
@@ -92,8 +92,8 @@ func (o operation) print(err error, v any, format string, args ...any) error {
 	return err
 }
 
-// createTokenCommand is "cairn token create", which prints the secret of a new API token. For an
-// unknown user it first creates a service account: a user without a password, with the given role.
+// createTokenCommand is "cairn token create". It prints the secret of a new API token. It creates
+// an unknown user first, as a service account: without a password, and with the given role.
 func createTokenCommand(ctx context.Context, o operation) error {
 	days, err := strconv.Atoi(o.options.Get("days"))
 	if err != nil || days < 1 || days > 366 {
@@ -161,7 +161,7 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 	return o.print(err, nil, "ended API token %s of %s", name, username)
 }
 
-// createDatasetCommand is "cairn dataset create". It checks the same as the API.
+// createDatasetCommand is "cairn dataset create". It makes the same checks as the API.
 func createDatasetCommand(ctx context.Context, o operation) error {
 	name := o.names[0]
 	where, err := o.cfg.checkDataset(name, o.names[1], "")
@@ -211,15 +211,16 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 // errNoUser is the error for an unknown user name.
 var errNoUser = errors.New("there is no user of that name")
 
-// userNamed returns the user of that name, or errNoUser. It takes no e-mail address, which nobody
-// verifies.
+// userNamed returns the user of that name, or errNoUser. It accepts no e-mail address, because
+// Cairn does not verify these.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
 	const query = `SELECT ` + userColumns + ` FROM users u WHERE u.username = $1`
 	username, _ := normalizeUsername(name)
 	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
 }
 
-// readPassword reads a password: twice without echo from a terminal, else one line of stdin.
+// readPassword reads a password: twice and without echo from a terminal, else from one line of
+// stdin.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	lines := bufio.NewReader(stdin)
 	read := func() (string, error) {
@@ -249,12 +250,12 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 		}
 	}
 	if typed[0] != typed[1] {
-		return "", errors.New("the passwords differ")
+		return "", errors.New("the passwords differ: try again")
 	}
 	return typed[0], nil
 }
 
-// printRoutes is "cairn routes", which prints the route table.
+// printRoutes is "cairn routes". It prints the route table.
 func printRoutes(asJSON bool, stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	o := operation{asJSON: true, stdout: stdout}

@@ -6,7 +6,7 @@ import (
 )
 
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, and
-// another error if there is nothing to report because the dataset was never analysed.
+// another error if the dataset was never analysed.
 func reportCommand(ctx context.Context, o operation) error {
 	name := o.names[0]
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE name = $1`

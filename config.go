@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// version is what "cairn version" prints.
+// version is the version of this release.
 const version = "0.2.0"
 
 // config is every setting, parsed. README.md has the table of the environment variables.
@@ -25,9 +25,9 @@ type config struct {
 	databaseURL    string   // empty: a private PostgreSQL in the state directory
 	datasetRoots   []string // absolute, at least one
 	keysFile       string   // empty: "keys" in the state directory, created at the first start
-	credentialsDir string   // systemd's $CREDENTIALS_DIRECTORY
+	credentialsDir string   // systemd's $CREDENTIALS_DIRECTORY, or empty
 	accessTTL      time.Duration
-	refreshTTL     time.Duration // since the last use
+	refreshTTL     time.Duration // counted from the last use
 	sessionMax     time.Duration
 	refreshGrace   time.Duration
 	passwordMin    int    // code points
@@ -57,16 +57,16 @@ type setting struct {
 	parse func(value string) error
 }
 
-// settings returns every setting with its value from an environment of "NAME=value", or its
-// default. An empty value counts as unset. Each parse stores the value in c.
+// settings returns every setting, with its value from an environment of "NAME=value", or else its
+// default. An empty value counts as unset. Each parse function stores the value in c.
 func settings(c *config, env []string) []setting {
-	url, unread := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
+	url, urlErr := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 	all := []setting{
 		{"CAIRN_LISTEN", "127.0.0.1:8080", text(&c.listen)},
 		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
 		{"CAIRN_DATABASE_URL", url, func(v string) error {
-			if v == "" && unread != nil {
-				return unread
+			if v == "" && urlErr != nil {
+				return urlErr
 			}
 			return text(&c.databaseURL)(v)
 		}},
@@ -107,7 +107,7 @@ func settings(c *config, env []string) []setting {
 	return all
 }
 
-// text stores a value. It must be one of those allowed, if there are any.
+// text returns a parse function that stores a text. If there are allowed texts, it must be one.
 func text(to *string, allowed ...string) func(string) error {
 	return func(value string) error {
 		if allowed != nil && !slices.Contains(allowed, value) {
@@ -118,7 +118,7 @@ func text(to *string, allowed ...string) func(string) error {
 	}
 }
 
-// absolute stores a path as an absolute one. An empty path stays empty.
+// absolute returns a parse function that stores a path as an absolute path. Empty stays empty.
 func absolute(to *string) func(string) error {
 	return func(value string) (err error) {
 		if value != "" {
@@ -128,7 +128,7 @@ func absolute(to *string) func(string) error {
 	}
 }
 
-// duration stores a duration of more than 0.
+// duration returns a parse function that stores a duration of more than 0.
 func duration(to *time.Duration) func(string) error {
 	return func(value string) (err error) {
 		if *to, err = time.ParseDuration(value); err != nil || *to <= 0 {
@@ -138,7 +138,7 @@ func duration(to *time.Duration) func(string) error {
 	}
 }
 
-// parseArgon stores the parameters of the password hash, which may not be below the default.
+// parseArgon stores the parameters of the password hash. The defaults are the minimum.
 func (c *config) parseArgon(value string) (err error) {
 	if c.argon, err = parseArgon(value); err != nil {
 		return err
@@ -192,7 +192,7 @@ func loadConfig(env []string) (config, error) {
 }
 
 // databaseCredential returns the content of systemd's credential database-url, or "" if there is
-// none. An empty file is an error: Cairn would start on another database, and data would seem lost.
+// none. An empty file is an error: Cairn would start with an empty private database instead.
 func databaseCredential(dir string) (string, error) {
 	path := filepath.Join(dir, "database-url")
 	if dir == "" || !exists(path) {
@@ -212,8 +212,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// packagedEnvironment returns the environment in which a command finds database and keys of the
-// packaged service: its settings and the directory of its credentials.
+// packagedEnvironment returns the settings of the packaged service and the directory of its
+// credentials, so that a command finds the database and the keys of the service.
 func packagedEnvironment(dir string) (env []string) {
 	content, err := os.ReadFile(filepath.Join(dir, "cairn.env"))
 	if err != nil {
@@ -232,7 +232,7 @@ func packagedEnvironment(dir string) (env []string) {
 	return append(env, "CREDENTIALS_DIRECTORY="+dir)
 }
 
-// lookup returns the last value of a variable, as a process would see it.
+// lookup returns the value of a variable, or "". Of several values the last one counts.
 func lookup(env []string, name string) string {
 	for _, pair := range slices.Backward(env) {
 		if value, ok := strings.CutPrefix(pair, name+"="); ok {
@@ -272,7 +272,7 @@ func checkConfig(env []string, stdout io.Writer) error {
 // keysPath returns the path of the key file.
 func (c config) keysPath() string { return cmp.Or(c.keysFile, filepath.Join(c.stateDir, "keys")) }
 
-// keysAreCredential reports whether systemd provides the key file, as a copy made at the start.
+// keysAreCredential reports whether the key file is a copy that systemd made at the start.
 func (c config) keysAreCredential() bool {
 	return c.credentialsDir != "" && filepath.Dir(c.keysPath()) == filepath.Clean(c.credentialsDir)
 }
@@ -285,7 +285,7 @@ func (c config) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkPlaces refuses dataset roots that hold secrets, which users of datasets could read.
+// checkPlaces returns an error if a dataset root holds secrets, which analyses would read.
 func (c config) checkPlaces() error {
 	for _, root := range c.datasetRoots {
 		for _, secret := range []string{c.stateDir, c.keysPath(), cmp.Or(c.tlsKey, c.stateDir)} {
@@ -298,7 +298,7 @@ func (c config) checkPlaces() error {
 	return nil
 }
 
-// resolve returns the path without symbolic links, as far as it exists.
+// resolve returns a path without symbolic links. The end of the path need not exist.
 func resolve(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -312,12 +312,12 @@ func resolve(path string) string {
 // supervisor holds the variables that systemd sets for a service; see sd_notify(3),
 // sd_listen_fds(3) and sd_watchdog_enabled(3). It is zero without systemd.
 type supervisor struct {
-	notifySocket string        // takes the states of the service
+	notifySocket string        // receives the states of the service
 	sockets      int           // number of listening sockets, from descriptor 3 on
-	watchdog     time.Duration // systemd kills a service that is silent for so long; 0: never
+	watchdog     time.Duration // systemd kills the service after this time without a notification; 0: never
 }
 
-// findSupervisor reads the variables that are meant for this process.
+// findSupervisor reads systemd's variables, if they are meant for this process.
 func findSupervisor(env []string) supervisor {
 	s := supervisor{notifySocket: lookup(env, "NOTIFY_SOCKET")}
 	self := strconv.Itoa(os.Getpid())

@@ -2,9 +2,10 @@
 // over HTTP. It is one program, and PostgreSQL is all it needs.
 //
 // It defends against clients that forge, replay or steal tokens, guess passwords, or ask for more
-// than their roles allow; against pages of other sites that use a signed-in browser; and against
-// files and directories made to crash it, mislead it or leave the dataset roots. It trusts the
-// operator, the key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES names.
+// than their roles allow. It defends against pages of other sites that use a signed-in browser, and
+// against files and directories made to crash it, mislead it or lead it out of the dataset roots.
+// It trusts the operator, the key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES
+// names.
 //
 // Read schema.sql first, then server.go (every route, who may call it, and how long it may take),
 // auth_principal.go, auth_tokens.go, auth.go and rbac.go. ARCHITECTURE.md gives the whole order.
@@ -34,7 +35,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// usage is what "cairn help" prints.
+// usage is the output of "cairn help".
 //
 //go:embed usage.txt
 var usage string
@@ -64,13 +65,14 @@ func main() {
 	os.Exit(1)
 }
 
-// limitMemory sets the size from which the garbage collector works harder, because each password
-// hash leaves garbage. There is room for the running hashes and some thousand idle connections.
+// limitMemory sets the size of memory above which the garbage collector works harder, because each
+// password hash leaves garbage. Below it there is room for one hash per core and some thousand idle
+// connections.
 func limitMemory(cfg config) {
 	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
 }
 
-// run carries out one command, until it is done or ctx ends.
+// run executes one command, until it is done or ctx ends.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	command := strings.Join(args[:min(2, len(args))], " ")
 	switch {
@@ -138,7 +140,7 @@ func isTerminal(stream any) bool {
 	return false
 }
 
-// newServer returns the service. Nothing runs yet.
+// newServer returns a service that does not run yet.
 func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server {
 	connections := int(d.pool.Config().MaxConns)
 	s := &server{
@@ -169,9 +171,9 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 	return s
 }
 
-// serve runs the service until ctx ends. Then it accepts no new request, finishes those under way,
-// and stores or gives back the analysis work it holds. Once it answers it prints its address on
-// stdout. adjust is called before it runs; tests set clocks and hooks there.
+// serve runs the service until ctx ends. Then it accepts no new request, finishes the running ones,
+// and stores or gives back its analysis work. It prints its address on stdout when it is ready. It
+// calls adjust before it starts; tests set clocks and hooks there.
 func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) error {
 	if err := cfg.checkPlaces(); err != nil {
 		return err
@@ -181,7 +183,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
 	}
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // by default it would end the process
+	signal.Notify(hangups, syscall.SIGHUP) // the default is to end the process
 	defer signal.Stop(hangups)
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		if err := migrate(ctx, d.pool, log); err != nil {
@@ -220,13 +222,13 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	})
 }
 
-// warnOfExposure logs settings that are unwise if the service can be reached from other machines.
+// warnOfExposure logs settings that are risky on an address that other machines can reach.
 func (s *server) warnOfExposure(address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
 		return
 	}
 	if s.cfg.registration == registrationOpen {
-		s.log.Warn("registration open to anyone who reaches this address: see CAIRN_REGISTRATION",
+		s.log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION",
 			"address", address.String())
 	}
 	if s.certificate == nil {
@@ -249,7 +251,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 
 		DisableGeneralOptionsHandler: true, // ServeHTTP answers OPTIONS *
 	}
-	var open sync.Map // connections that are new or have a request under way
+	var open sync.Map // connections that are new or have a running request
 	web.ConnState = func(conn net.Conn, state http.ConnState) {
 		if state == http.StateNew || state == http.StateActive {
 			open.Store(conn, nil)
@@ -265,7 +267,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	background.Go(func() { s.database.watch(working, s.log) })
 	background.Go(func() { s.sendHeartbeats(working) })
 	background.Go(func() { s.runMaintenance(working) })
-	watched, unwatch := context.WithCancel(ctx) // a service that stops does not answer the watchdog's requests
+	watched, unwatch := context.WithCancel(ctx) // while the service stops, it answers no watchdog request
 	context.AfterFunc(working, unwatch)
 	background.Go(func() { s.keepWatchdog(watched, listener.Addr()) })
 	served := make(chan error, 1)
@@ -290,7 +292,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		defer cancel()
 		// Shutdown would drop requests whose headers are still being read, so wait for these first.
 		listener.Close()
-		<-served // or Shutdown would close the listener again, which is an error
+		<-served // Shutdown would return an error if Serve had not noticed
 		web.SetKeepAlivesEnabled(false)
 		drain, cancelDrain := context.WithTimeout(shutdown, 2*time.Second)
 		defer cancelDrain()
@@ -308,19 +310,19 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if stopErr := instanceStopped(stopped, s.database.own, s.instance); stopErr != nil {
-		s.log.Warn("lease not given up", "error", stopErr)
+		s.log.Warn("lease not ended", "error", stopErr)
 	}
 	return err
 }
 
-// notify tells systemd the service's state. A failure is only logged.
+// notify tells systemd the service's state. It logs a failure.
 func (s *server) notify(state string) {
 	if err := s.cfg.supervisor.notify(state); err != nil {
 		s.log.Warn("systemd not notified", "state", state, "error", err)
 	}
 }
 
-// sendHeartbeats extends this instance's lease until ctx ends. On SIGHUP it reads the key file.
+// sendHeartbeats renews this instance's lease until ctx ends. On SIGHUP it reloads the key file.
 func (s *server) sendHeartbeats(ctx context.Context) {
 	for tick := time.Tick(s.life / 3); ; {
 		work := func(ctx context.Context) error {
@@ -355,8 +357,8 @@ func (s *server) runMaintenance(ctx context.Context) {
 	}
 }
 
-// runBounded runs work with a time limit. It logs a failure, unless the log already says that the
-// database is unreachable.
+// runBounded runs work with a time limit. It logs a failure with this message, unless the database
+// is down, which is in the log already.
 func (s *server) runBounded(ctx context.Context, failure string, limit time.Duration,
 	work func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -394,7 +396,7 @@ func (s *server) sealAudit(ctx context.Context) error {
 	return nil
 }
 
-// auditThrottled audits the number of attempts that were refused with 429 since its last call.
+// auditThrottled audits how many attempts were refused with 429 since its last call, if any.
 func (s *server) auditThrottled(ctx context.Context) error {
 	n := s.throttled.Swap(0)
 	if n == 0 {
@@ -403,8 +405,8 @@ func (s *server) auditThrottled(ctx context.Context) error {
 	return audit(ctx, s.db, serviceActor(), "login.throttled", "", nil, map[string]int64{"attempts": n})
 }
 
-// reloadKeys replaces the keyring by a changed key file, unless that is malformed or other
-// instances do not know its keys.
+// reloadKeys loads the key file again. It keeps the old keys if the file is malformed, or if this
+// instance and another would refuse each other's tokens.
 func (s *server) reloadKeys(ctx context.Context) error {
 	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
 	if err == nil {
@@ -418,14 +420,14 @@ func (s *server) reloadKeys(ctx context.Context) error {
 	}
 	s.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
 	if s.cfg.keysAreCredential() {
-		s.log.Warn("key file is systemd's copy from the start of the service: " +
+		s.log.Warn("key file is a copy that systemd made when the service started: " +
 			"restart the service to load a later change")
 	}
 	return err
 }
 
-// withOwnDatabase locks the state directory against a second service and runs do on the database
-// that the settings name, or on the private one, which it starts and stops.
+// withOwnDatabase runs do for a service, on the database that the settings name, or on the private
+// one, which it starts and stops. It locks the state directory against a second service.
 func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) (err error) {
 	if cfg.databaseURL != "" {
 		lock, err := lockStateDir(cfg.stateDir)
@@ -443,13 +445,13 @@ func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(
 	return connect(ctx, cfg, do)
 }
 
-// withDatabase runs do on the database that the service uses. It does not start one.
+// withDatabase runs do for a command, on the database of the service. It does not start one.
 func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error) error {
 	return connect(ctx, cfg, func(d *database) error { return do(d.pool) })
 }
 
-// connect runs do with a connection to the database that the settings name, or to the private one,
-// which must be running.
+// connect runs do on the database that the settings name, or on the private one, which must be
+// running.
 func connect(ctx context.Context, cfg config, do func(*database) error) error {
 	var poolConfig *pgxpool.Config
 	var err error

@@ -31,7 +31,7 @@ type message struct {
 	State           string     `json:"state"` // scheduled, published, expired or retracted
 	CreatedAt       time.Time  `json:"created_at"`
 	UpdatedAt       time.Time  `json:"updated_at"`
-	Read            *bool      `json:"read"` // null if the message is not for the reader
+	Read            *bool      `json:"read"` // null if the message is not for this reader
 }
 
 // tag returns the message's entity tag, for If-Match: without its state, which time changes, and
@@ -41,7 +41,7 @@ func (m message) tag() string {
 	return tagOf(m)
 }
 
-// messageColumns are the columns of a message as the user $1 sees it, from messageReader.
+// messageColumns is SQL for the columns of a message as the user $1 sees it, from messageReader.
 const messageColumns = `
 	m.id, m.title, m.body, m.severity, m.author, m.include_new_users,
 	m.publish_at, m.expires_at, m.created_at, m.updated_at,
@@ -50,7 +50,7 @@ const messageColumns = `
 	` + messageState + ` AS state,
 	CASE WHEN ` + messageAddressed + ` THEN ` + messageIsRead + ` END AS read`
 
-// messageState is the state of the message m by the database's clock.
+// messageState is SQL for the state of the message m by the database's clock.
 const messageState = `
 	CASE
 		WHEN m.retracted_at IS NOT NULL THEN 'retracted'
@@ -59,32 +59,34 @@ const messageState = `
 		ELSE 'published'
 	END`
 
-// messageUsers are the users u, with the ids of their roles.
+// messageUsers is SQL for the users u, with the ids of their roles.
 const messageUsers = `
 	(SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids FROM users u) u`
 
-// messageReader joins messages m with the user $1 as u and the user's watermark w.
+// messageReader is SQL that joins the messages m with the user $1 as u and the user's watermark w.
 const messageReader = `
 	FROM system_messages m
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed is true if the message was published for a role of the user u or for
-// everybody, and after u joined or for new users too.
+// messageWasAddressed is SQL for whether the message m has been published for the user u. It must
+// be for everybody or for a role of u, and published after u joined or for new users too.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed is true if the user u sees the message now: not expired, not retracted.
+// messageAddressed is SQL for whether the user u sees the message m now: it is not expired and not
+// retracted.
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
-// messageIsCovered is true if the message is at or below the watermark w.
+// messageIsCovered is SQL for whether the message m is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
-// messageIsRead is true if the watermark covers the message or the user u has marked it. It looks
-// up the mark of each message: a join would take seconds while the statistics are out of date.
+// messageIsRead is SQL for whether the watermark w covers the message m or the user u has marked
+// it. It looks up the mark of each message: a join takes seconds while the statistics are out of
+// date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -95,13 +97,13 @@ type changed[T any] struct {
 	value *T
 }
 
-// UnmarshalJSON notes that the field is present.
+// UnmarshalJSON is called only if the field is present.
 func (c *changed[T]) UnmarshalJSON(text []byte) error {
 	c.set = true
 	return json.Unmarshal(text, &c.value)
 }
 
-// messageChange holds the new fields of a message. An absent one is unchanged, or gets its default.
+// messageChange holds fields of a new or changed message. An absent one gets its default, or stays.
 type messageChange struct {
 	Title           *string           `json:"title"`
 	Body            *string           `json:"body"`
@@ -114,7 +116,7 @@ type messageChange struct {
 	publishAt, expiresAt *time.Time
 }
 
-// check returns a 422 if a field is invalid. It parses the times.
+// check parses the times. It returns a 422 if a field is invalid.
 func (c *messageChange) check() error {
 	var v invalid
 	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "",
@@ -129,7 +131,7 @@ func (c *messageChange) check() error {
 	return v.err()
 }
 
-// checkSeverity notes a severity that is unknown. Nil is not checked.
+// checkSeverity notes an unknown severity. Nil is valid.
 func checkSeverity(v *invalid, severity *string) {
 	v.check(severity == nil || slices.Contains([]string{"info", "warning", "critical"}, *severity),
 		"severity", "unknown", "must be info, warning or critical")
@@ -204,9 +206,9 @@ func flagParameter(r *http.Request, name string) (bool, error) {
 	return value != nil && *value == "true", nil
 }
 
-// messageFilter selects messages. Nil is any.
+// messageFilter selects messages. Nil and false select all.
 type messageFilter struct {
-	addressed, unread     bool
+	addressed, unread     bool // only messages that the user sees; that the user has not read
 	part, severity, state *string
 	since, until          *time.Time
 }
@@ -324,12 +326,12 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.markRead(r, in.IDs))
 }
 
-// errNotAddressed is the 404 of a message that is not for the caller, whether it exists or not.
+// errNotAddressed is the 404 for a message that is not for the caller, also if it does not exist.
 var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed",
-	detail: "There is no such message for you."}
+	detail: "No such message is addressed to you; GET /api/v1/inbox lists those that are."}
 
-// markRead marks messages as read by the caller, with a row for each above the caller's watermark.
-// It marks none and returns errNotAddressed unless all are addressed to the caller.
+// markRead marks messages as read by the caller, with a row for each that is above the caller's
+// watermark. If one is not addressed to the caller, it marks none and returns errNotAddressed.
 func (s *server) markRead(r *http.Request, ids []int64) error {
 	const query = `
 		WITH there AS (
@@ -355,8 +357,8 @@ func (s *server) markRead(r *http.Request, ids []int64) error {
 	return nil
 }
 
-// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. With
-// up_to, the newest message that the client has shown, later ones stay unread.
+// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. up_to
+// is the newest message that the client has shown: later ones stay unread.
 func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		UpTo *int64 `json:"up_to"`
@@ -395,8 +397,9 @@ func audienceIDs(ctx context.Context, q querier, names *[]string) (ids []int64, 
 	return ids, nil
 }
 
-// placeMessage returns the time of publication of a message: the one wished for, but not before
-// now, and above every watermark even if the clock has stepped back. So none covers it.
+// placeMessage returns the time of publication of a message: the wish, but not before now. It is
+// also later than every watermark, even if the clock was set back, so that no watermark covers the
+// message.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -407,7 +410,7 @@ func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time
 	return at, nil
 }
 
-// errExpiresEarly is the 422 of a message that would never be shown.
+// errExpiresEarly is the 422 for a message that would never be shown.
 var errExpiresEarly = invalid{{"expires_at", "out_of_range", "must be after publish_at"}}.err()
 
 // createMessage creates a message, with an audit row, and returns its id.
@@ -442,7 +445,7 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 	return id, err
 }
 
-// auditMessage adds the audit row of a change to a message, which was before, or nil.
+// auditMessage adds the audit row of a change to a message. before is the old message, or nil.
 func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id int64, before any) error {
 	after, err := getMessage(ctx, tx, nil, id)
 	if err != nil {
@@ -552,7 +555,8 @@ func deleteMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, ma
 	})
 }
 
-// getMessage returns a message as a user sees it, or errNotFound. A nil userID is nobody.
+// getMessage returns a message as a user sees it, or errNotFound. With a nil userID no
+// user reads it.
 func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
@@ -561,7 +565,7 @@ func getMessage(ctx context.Context, q querier, userID *string, id int64) (messa
 }
 
 // listMessages returns up to limit messages after the keys in after, as a user sees them, the
-// newest first. A nil userID is nobody.
+// newest first. With a nil userID no user reads them.
 func listMessages(ctx context.Context, q querier, userID *string, f messageFilter,
 	after []string, limit int) ([]message, error) {
 	const query = `
@@ -580,11 +584,11 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
-// markAllRead marks the user's messages as read. With upTo it stops at that message, which must
-// have been addressed to the user, or else errNotAddressed. It raises the watermark to the newest
-// message that is more than a minute old and deletes the marks below. Newer messages get a mark
-// each: the transaction of an earlier one may still be open, and a watermark would cover that
-// message unseen. The watermark never goes down.
+// markAllRead marks the user's messages as read, with upTo only those up to that message. It
+// returns errNotAddressed if that message was never addressed to the user. It raises the watermark
+// to the newest message that is more than a minute old, and deletes the marks below. Each newer
+// message gets a mark: the transaction of an earlier message may still be open, and a watermark
+// would cover that message unseen. The watermark never goes down.
 func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
 	const shown = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	if upTo != nil {
@@ -630,14 +634,14 @@ func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) err
 	return err
 }
 
-// unread counts the unread messages of a user, in all and by severity.
+// unread has the numbers of unread messages of a user, in all and by severity.
 type unread struct {
 	Unread     int64            `json:"unread"`
 	BySeverity map[string]int64 `json:"by_severity"`
 }
 
-// countUnread counts the unread messages that are addressed to the user. By the bound on publish_at
-// the index skips messages below the watermark. The marks above it are read once.
+// countUnread counts the unread messages that are addressed to the user. The bound on publish_at
+// lets the index skip messages below the watermark. The marks above it are read once.
 func countUnread(ctx context.Context, q querier, userID string) (unread, error) {
 	const query = `
 		SELECT

@@ -24,7 +24,7 @@ type routeCounts struct {
 	microseconds atomic.Uint64
 }
 
-// count counts a request that was answered.
+// count counts an answered request.
 func (c *routeCounts) count(status int, took time.Duration) {
 	c.codes[min(max(status, 0), len(c.codes)-1)].Add(1)
 	c.microseconds.Add(uint64(max(took.Microseconds(), 0)))
@@ -62,7 +62,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var e exposition
-	e.family("cairn_build_info", "gauge", "The version that runs.")
+	e.family("cairn_build_info", "gauge", "The running version.")
 	fmt.Fprintf(&e, "cairn_build_info{version=%q} 1\n", version)
 	s.exposeRequests(&e)
 	pool := s.db.Stat()
@@ -97,7 +97,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", e.Bytes())
 }
 
-// exposeRequests writes the counts of the routes that have had requests.
+// exposeRequests writes the counts of all routes that have had a request.
 func (s *server) exposeRequests(e *exposition) {
 	var totals, histograms exposition
 	for _, c := range s.counts {
@@ -120,6 +120,6 @@ func (s *server) exposeRequests(e *exposition) {
 	}
 	e.family("cairn_http_requests_total", "counter", "Requests by route and status.")
 	e.Write(totals.Bytes())
-	e.family("cairn_http_request_duration_seconds", "histogram", "How long requests took, by route.")
+	e.family("cairn_http_request_duration_seconds", "histogram", "Duration of requests by route.")
 	e.Write(histograms.Bytes())
 }

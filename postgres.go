@@ -36,13 +36,14 @@ const (
 	privateFallbackDir = "/var/lib/cairn-private" // see createCluster
 )
 
-// accessRules is pg_hba.conf. The superuser is for maintenance.
+// accessRules is pg_hba.conf. The superuser postgres is for maintenance by hand.
 const accessRules = `# Written by Cairn at every start: changes here are lost.
 local  cairn  cairn     peer  map=cairn
 local  all    postgres  peer  map=cairn
 `
 
-// accessMap is pg_ident.conf, a format for the OS user that runs the server, and Cairn if not root.
+// accessMap is pg_ident.conf, as a format for the name of the server's OS user. If Cairn does not
+// run as root, it runs as this user.
 const accessMap = `# Written by Cairn at every start: changes here are lost.
 cairn  "%[1]s"  cairn
 cairn  "root"   cairn
@@ -50,18 +51,18 @@ cairn  "%[1]s"  postgres
 `
 
 // privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a
-// second service away. Linux shuts the server down when Cairn ends, however that happens.
+// second service away. When Cairn ends in any way, Linux shuts the server down.
 //
 // The server listens only on a socket in the data directory, which has mode 0700. Peer
-// authentication admits the OS user of the server, and root as the owner of the database, who is
-// not a superuser.
+// authentication admits the OS user of the server as any role, and root as role cairn. This role
+// owns the database and is not a superuser.
 type privatePostgres struct {
 	cluster
 	log       *slog.Logger
 	lock      *os.File
-	running   context.Context // until stop
+	running   context.Context // ends with stop
 	cancel    context.CancelFunc
-	processes sync.WaitGroup // the server and its supervision
+	processes sync.WaitGroup // the server and supervise
 	ended     chan struct{}  // closed when the server has ended
 	exit      error          // how it ended
 }
@@ -82,8 +83,8 @@ func lockStateDir(stateDir string) (*os.File, error) {
 	return lock, nil
 }
 
-// startPrivatePostgres locks the state directory, creates the cluster if it is missing, starts the
-// server, and waits until it answers or ctx ends. From then on it restarts a server that ends,
+// startPrivatePostgres locks the state directory, creates the cluster if it is missing, and starts
+// the server. It waits until the server answers or ctx ends. Later it restarts a server that ends,
 // until stop.
 func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
 	lock, err := lockStateDir(stateDir)
@@ -108,7 +109,7 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 	return p, nil
 }
 
-// supervise starts the server again whenever it ends, until stop.
+// supervise restarts the server when it ends, until stop.
 func (p *privatePostgres) supervise() {
 	for {
 		<-p.ended
@@ -124,7 +125,7 @@ func (p *privatePostgres) supervise() {
 }
 
 // stop ends the server by a fast shutdown, which closes its connections and writes a checkpoint. It
-// kills a server that takes too long, and the next start recovers. Then it gives up the lock.
+// kills a server that takes too long; the next start recovers from that. Then it releases the lock.
 func (p *privatePostgres) stop() error {
 	p.cancel()
 	p.processes.Wait()
@@ -132,7 +133,7 @@ func (p *privatePostgres) stop() error {
 }
 
 // bringUp launches the server and waits until it accepts a connection as role cairn. The server's
-// OS user may plant symbolic links in the data directory: os.Root keeps root from following them.
+// OS user may plant symbolic links in the data directory; os.Root prevents that root follows them.
 func (p *privatePostgres) bringUp(ctx context.Context) error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
@@ -167,9 +168,10 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	return p.awaitAnswer(ctx, dir, serverLog)
 }
 
-// awaitUnused waits until no server uses the data directory, and removes stale lock files, which
-// might keep PostgreSQL from starting. All processes of a server that Cairn launched hold its lock
-// on the server's log. Any other server has a socket there, or its process id in a lock file.
+// awaitUnused waits until no server uses the data directory. Then it removes stale lock files,
+// which might prevent PostgreSQL from starting. A server that Cairn launched holds a lock on its
+// log until its last process ends. Any other server has a socket in the directory, or its process
+// id in a lock file.
 func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, serverLog *os.File) error {
 	for waiting := false; ; pause(ctx, 10*time.Millisecond) {
 		var pid int
@@ -192,7 +194,7 @@ func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, s
 	}
 }
 
-// launch starts a server of the data directory's version, with current access files. The server
+// launch writes the access files and starts a server of the data directory's version. The server
 // inherits the lock on its log.
 func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	version, err := data.ReadFile("PG_VERSION")
@@ -206,7 +208,8 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	if info, err := serverLog.Stat(); err == nil && info.Size() > serverLogLimit {
 		serverLog.Truncate(0)
 	}
-	// initdb has created the access files. Written in place, they keep their owner.
+	// initdb has created the access files. They are written in place, so that they keep their
+	// owner.
 	if err := errors.Join(serverLog.Chown(int(p.account.uid), -1),
 		data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
 		data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600)); err != nil {
@@ -216,7 +219,7 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	cmd := p.account.command(p.running, p.dataDir(), filepath.Join(programs, "postgres"),
 		"-D", p.dataDir(), "-k", ".", "-p", "5432",
 		"-c", "listen_addresses=", "-c", "fsync=on", "-c", "jit=off", "-c", "logging_collector=off",
-		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // clients log the errors
+		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // Cairn logs the errors of its statements
 	cmd.Stdout, cmd.Stderr = serverLog, serverLog
 	const fastShutdown = syscall.SIGINT
 	cmd.SysProcAttr.Pdeathsig = fastShutdown
@@ -233,12 +236,12 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 		}
 		close(p.ended)
 	})
-	<-started // from now on the server has serverLog itself
+	<-started // from now on the server has serverLog open
 	return nil
 }
 
-// awaitAnswer waits until the server accepts a connection. If the server ends first, the error has
-// the end of its log.
+// awaitAnswer waits until the server accepts a connection. If the server ends first, the error
+// quotes the end of its log.
 func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.File) error {
 	config, err := privateConfig(dir)
 	if err != nil {
@@ -268,7 +271,8 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 // oneLine returns a program's output as one line, for an error message.
 func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
 
-// mayListen reports whether a process, in this container or another, may listen on dir's socket.
+// mayListen reports whether a process may listen on the socket in dir. It may be in another
+// container.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
@@ -277,11 +281,11 @@ func mayListen(dir *os.File) bool {
 	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// privateConfig returns how to connect to the server of an open data directory, as role cairn. It
-// is valid until dir is closed: the path of a socket has at most 107 bytes, so clients reach it
-// through the descriptor.
+// privateConfig returns how to connect to the server of an open data directory, as role cairn. The
+// path of a socket has at most 107 bytes, so clients reach it through the descriptor of dir, which
+// must stay open.
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
-	// libpq's variables are for other servers. pgx reads them, and no keyword overrides PGSERVICE.
+	// pgx reads libpq's variables, which are for other servers. No keyword overrides PGSERVICE.
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PG") {
 			os.Unsetenv(name)
@@ -292,7 +296,7 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 }
 
 // findPrivatePostgres returns how to connect to the running server of a state directory, and a
-// function to call once no connection is opened any more. It starts no server.
+// function to call after the last connection. It starts no server.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if err != nil {
@@ -322,9 +326,9 @@ type cluster struct {
 // dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// findCluster returns the cluster of a state directory: there, or for root below fallback. If there
-// is none, the error is fs.ErrNotExist. It takes an existing cluster wherever createCluster would
-// put one today: a new one would be empty.
+// findCluster returns the cluster in a state directory or, for root, in its folder below fallback.
+// If there is none, the error is fs.ErrNotExist. An existing cluster is used even if createCluster
+// would choose the other place today: a new one would be empty.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -335,7 +339,7 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	if err != nil {
 		return cluster{}, fmt.Errorf("find data directory: %w", err)
 	}
-	if !info.IsDir() { // a symbolic link could lead root into another user's cluster
+	if !info.IsDir() { // a symbolic link may lead root into another user's cluster
 		return cluster{}, fmt.Errorf("%s is not a directory", c.dataDir())
 	}
 	if c.account, err = accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info)))); err != nil {
@@ -348,9 +352,10 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	return c, nil
 }
 
-// createCluster creates a cluster in the state directory. Its server runs as the user that runs
-// Cairn; for root, as the owner of the state directory, or as user postgres if that is root. If
-// this user cannot reach the state directory, the cluster goes into a folder below fallback.
+// createCluster creates a cluster in the state directory. Its server runs as the OS user that runs
+// Cairn. If that is root, it runs as the owner of the state directory or, if that is root too, as
+// user postgres. If this user cannot reach the state directory, the cluster goes into a folder
+// below fallback.
 func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
 	info, err := os.Stat(stateDir)
 	if err != nil {
@@ -383,8 +388,8 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 	return c, err
 }
 
-// create creates the data directory, with role and database. It gets its name last, so that an
-// interrupted attempt is never taken for a complete one. The error is fs.ErrPermission if the
+// create creates the data directory, with role and database. It renames the directory last, so that
+// an interrupted attempt is never taken for a complete one. The error is fs.ErrPermission if the
 // server's OS user cannot reach the folder.
 func (c cluster) create(ctx context.Context) error {
 	programs, err := findServerPrograms("")
@@ -417,8 +422,8 @@ func (c cluster) create(ctx context.Context) error {
 	return errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
 }
 
-// fallbackFolder returns the folder below fallback for a state directory: the end of its path, to
-// be read, and a hash.
+// fallbackFolder returns the folder below fallback for a state directory. Its name is the end of
+// the directory's path, for readers, and a hash of the path.
 func fallbackFolder(fallback, stateDir string) string {
 	readable := strings.ReplaceAll(stateDir, "/", "-")
 	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
@@ -429,10 +434,10 @@ func fallbackFolder(fallback, stateDir string) string {
 type serverAccount struct {
 	name       string
 	uid, gid   uint32
-	credential *syscall.Credential // that root switches to; nil if Cairn does not run as root
+	credential *syscall.Credential // for root to switch to; nil if Cairn does not run as root
 }
 
-// accountOf returns the account of the result of a look-up, without its supplementary groups.
+// accountOf returns the account for the result of a user look-up, without supplementary groups.
 func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 	if err == nil {
 		account.name = u.Username
@@ -447,8 +452,8 @@ func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 	return account, nil
 }
 
-// command prepares a program that runs as the account, without Cairn's environment, and in a
-// process group of its own, so that Ctrl-C in a terminal reaches Cairn alone.
+// command prepares a program that runs as the account and without Cairn's environment. It has its
+// own process group, so that Ctrl-C in a terminal reaches only Cairn.
 func (a serverAccount) command(ctx context.Context, dir, program string, arguments ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, arguments...)
 	cmd.Dir = dir
@@ -461,9 +466,9 @@ func (a serverAccount) command(ctx context.Context, dir, program string, argumen
 // ownerOf returns the id of the owner of a file or process.
 func ownerOf(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// findServerPrograms returns the folder with initdb and postgres of a major version; for "" of the
-// newest one, which must be at least 15. It searches the folders that match patterns; without
-// patterns, PATH and the folders of distributions.
+// findServerPrograms returns the folder with initdb and postgres of a major version. For "" it
+// takes the newest version, which must be at least 15. It searches the folders that match patterns
+// or, without patterns, PATH and the folders of distributions.
 func findServerPrograms(version string, patterns ...string) (dir string, err error) {
 	if patterns == nil { // Debian, Red Hat, SUSE, Alpine
 		patterns = append(filepath.SplitList(os.Getenv("PATH")),
@@ -493,8 +498,9 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 	return dir, nil
 }
 
-// serverPrograms returns the real folder of initdb and postgres, and their major version, or 0 if
-// they are not both in the folder. Root runs only programs that belong to root.
+// serverPrograms returns the folder of initdb and postgres without symbolic links, and their major
+// version. The version is 0 if one of them is missing, or if Cairn runs as root and one of them
+// does not belong to root.
 func serverPrograms(folder string) (dir string, major int) {
 	postgres, _ := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
 	dir = filepath.Dir(postgres)

@@ -417,25 +417,16 @@ ALTER TABLE elevation_dataset_file_meta ADD COLUMN changed_ns bigint NOT NULL DE
 ALTER TABLE analysis_chunks ADD COLUMN changed bigint[] NOT NULL DEFAULT '{}';
 ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
 
--- An analysis removes rows at its end, when it is known how many would go. missing counts the rows
--- whose files the walk did not find, until then. A row of analysis_removals holds those of one chunk
--- whose files are gone. In the end it becomes a chunk of kind 'gone' about just these rows. Chunks of
--- the walk have kind 'interval'. Files that the walk found and the holder of a chunk did not become a
--- chunk of kind 'missed'. missed_by lists the instances that did not find the files of a chunk, and
--- missed_at is when that was: others look for them then.
+-- When a chunk is stored, the files that its holder looked for and did not find stay in it for a
+-- second look: files that the walk found, and files that have a row (with null for a size). missed_by
+-- lists the instances that did not find them. The second look begins when no other chunk is left; the
+-- last instance that may look removes the rows. missed_at is when an instance missed the files or, at
+-- first, when the second look began. missing counts the rows whose files the walk did not find, until
+-- then: if they are too many, the analysis fails and none is removed.
 ALTER TABLE analyses ADD COLUMN missing bigint NOT NULL DEFAULT 0;
 ALTER TABLE analysis_chunks
-  ADD COLUMN kind      text   NOT NULL DEFAULT 'interval',
   ADD COLUMN missed_by text[] NOT NULL DEFAULT '{}',
   ADD COLUMN missed_at timestamptz;
-CREATE TABLE analysis_removals (
-  analysis_id bigint NOT NULL REFERENCES analyses ON DELETE CASCADE,
-  from_path   text   COLLATE "C" NOT NULL,
-  to_path     text   COLLATE "C",
-  paths       text[] COLLATE "C" NOT NULL,
-  missed_by   text   NOT NULL,
-  PRIMARY KEY (analysis_id, from_path)
-);
 
 -- Findings of a dataset's report that somebody has accepted. path is a file, or the name of a missing
 -- tile; null accepts every finding of the code.

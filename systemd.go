@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// listen returns the socket that systemd passed, else a new one on the address. Connections to
-// systemd's socket wait while the service restarts.
+// listen returns the socket that systemd passed, or else a new one on the address. While the
+// service restarts, connections to systemd's socket wait.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
-	// Child processes must not see the variables.
+	// Child processes must not inherit the variables.
 	const names = "LISTEN_PID LISTEN_FDS LISTEN_FDNAMES NOTIFY_SOCKET WATCHDOG_PID WATCHDOG_USEC"
 	for _, name := range strings.Fields(names) {
 		os.Unsetenv(name)
@@ -31,7 +31,7 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 		defer file.Close() // the listener has a copy
 		return net.FileListener(file)
 	}
-	return nil, fmt.Errorf("systemd passed %d sockets, but Cairn serves only one", s.sockets)
+	return nil, fmt.Errorf("systemd passed %d sockets, but Cairn serves only one: leave one in cairn.socket", s.sockets)
 }
 
 // notify tells systemd the service's state.
@@ -50,8 +50,8 @@ func (s supervisor) notify(state string) error {
 	return nil
 }
 
-// keepWatchdog notifies the watchdog as long as the service answers GET /health over its own
-// listener. The answer may be that the database is down: a restart would not help.
+// keepWatchdog notifies systemd's watchdog while the service answers GET /health on its own
+// listener. Any answer counts, also that the database is down: a restart would not help.
 func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 	if s.cfg.supervisor.watchdog == 0 {
 		return

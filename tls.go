@@ -44,8 +44,8 @@ func (c *certificate) read() (tls.Certificate, error) {
 	return tls.LoadX509KeyPair(c.certFile, c.keyFile)
 }
 
-// current is for tls.Config.GetCertificate. If the files are not a valid pair, as between the
-// writing of one and the other, it returns the last valid one.
+// current is for tls.Config.GetCertificate. If the files are not a valid pair, as when only one of
+// them has been replaced, it returns the last valid one.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair, err := c.read()
 	c.mu.Lock()
