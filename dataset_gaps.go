@@ -9,7 +9,7 @@ import (
 // columnsAround returns how many columns of the grid go around the globe. It is 0 if their number
 // is not whole, if x does not run along the longitudes, or if the registry does not know the CRS.
 func (g tileGrid) columnsAround() int64 {
-	tile := missingTile{CRS: g.CRS, MinX: g.X, MinY: g.Y, MaxX: g.X + g.East, MaxY: g.Y + g.North}.file()
+	tile := g.tile(cellRun{}).file()
 	crs, _, ok := tile.knownCRS()
 	turn := crs.projection.fullTurn()
 	columns := math.Round(turn / g.East)

@@ -527,14 +527,20 @@ func (g tileGrid) missing() iter.Seq[missingTile] {
 	return func(yield func(missingTile) bool) {
 		for _, gap := range g.gaps {
 			for column := gap.From; column <= gap.To; column++ {
-				x, y := g.X+float64(column)*g.East, g.Y+float64(gap.Row)*g.North
-				name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
-				if !yield(missingTile{name, g.CRS, column, gap.Row, x, y, x + g.East, y + g.North}) {
+				if !yield(g.tile(cellRun{gap.Row, column, column})) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// tile returns the place of a run of cells.
+func (g tileGrid) tile(run cellRun) missingTile {
+	x, y := g.X+float64(run.From)*g.East, g.Y+float64(run.Row)*g.North
+	name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
+	width := float64(run.To-run.From+1) * g.East
+	return missingTile{name, g.CRS, run.From, run.Row, x, y, x + width, y + g.North}
 }
 
 // file returns the missing tile as a file of one pixel. It has no BBox if its CRS is unknown.
