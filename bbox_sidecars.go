@@ -160,26 +160,23 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	}
 	a.name = cleanText([]byte(name), maxNameText)
 	decoder := xml.NewDecoder(bytes.NewReader(content))
-	var open []string // the names of the open elements
-	for {
-		token, err := decoder.Token()
-		if err != nil { // the end of the file, of what is read of it, or of valid XML
-			return a, nil
-		}
-		switch t := token.(type) {
-		case xml.StartElement:
-			open = append(open, t.Name.Local)
-		case xml.EndElement:
-			open = open[:len(open)-1]
-		case xml.CharData:
-			switch strings.Join(open[:min(len(open), 3)], "/") {
-			case "PAMDataset/SRS":
-				a.wkt += string(t)
-			case "PAMDataset/GeoTransform":
-				a.transform = parseGeoTransform(string(t))
-			}
+	for err == nil { // until the end of the file, of the part that is read, or of valid XML
+		var token xml.Token
+		token, err = decoder.Token()
+		element, _ := token.(xml.StartElement)
+		switch element.Name.Local {
+		case "SRS":
+			err = decoder.DecodeElement(&a.wkt, &element)
+		case "GeoTransform":
+			var text string
+			err = decoder.DecodeElement(&text, &element)
+			a.transform = parseGeoTransform(text)
+		case "", "PAMDataset":
+		default:
+			err = decoder.Skip()
 		}
 	}
+	return a, nil
 }
 
 // parseGeoTransform returns the transform in a GDAL geotransform, which lists c, a, b, f, d and e.

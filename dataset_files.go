@@ -405,37 +405,21 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
-// estimates from its statistics.
+// estimates from its statistics. The statements are planned for their values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const (
 		matching = `
 			SELECT
 			FROM elevation_dataset_file_meta f
-			WHERE $13::text <> ''` + fileMatches + ` AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
-		near      = ` AND f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[])`
-		inOne     = ` AND f.dataset_id = $1::bigint LIMIT $10`
-		inAll     = ` AND $1::bigint IS NULL LIMIT $10`
-		count     = `SELECT count(*) FROM (`
-		explain   = `EXPLAIN (FORMAT JSON)`
-		countOne  = count + matching + inOne + `) f`
-		countAll  = count + matching + inAll + `) f`
-		countNear = count + matching + near + inOne + `) f`
-		countBoth = count + matching + near + inAll + `) f`
+			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
+				$6::float8 IS NULL OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
+			)
+			LIMIT $10`
+		counting   = `SELECT count(*) FROM (` + matching + `) f`
+		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
-	counting, estimating := countOne, explain+matching+inOne
-	switch {
-	case f.west != nil && f.datasetID != nil:
-		counting, estimating = countNear, explain+matching+near+inOne
-	case f.west != nil:
-		counting, estimating = countBoth, explain+matching+near+inAll
-	case f.datasetID == nil:
-		counting, estimating = countAll, explain+matching+inAll
-	}
 	args := func(limit int64) []any {
-		if f.west != nil {
-			return append(f.args(limit), f.boxes())
-		}
-		return append([]any{pgx.QueryExecModeExec}, f.args(limit)...) // planned for its values
+		return append([]any{pgx.QueryExecModeExec}, append(f.args(limit), f.boxes())...)
 	}
 	var n int64
 	if f.isPoint {
@@ -462,7 +446,11 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 
 // boxes returns the boxes to look up in the index: the filter's box; the same 360 degrees further
 // east, for files that cross 180°; and 360 degrees further west, if the box itself crosses 180°.
+// Without a box there are none.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
+	if f.west == nil {
+		return nil
+	}
 	for _, turn := range [...]float64{0, 360, -360} {
 		if west, east := *f.west+turn, *f.east+turn; east >= -180 {
 			corners := [2]pgtype.Vec2{{X: east, Y: *f.north}, {X: west, Y: *f.south}}
