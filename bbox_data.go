@@ -153,19 +153,20 @@ type missingData struct {
 	length, end float64 // in bytes; before a block is found length is 0, and end the end of the file
 }
 
-// checkChunk looks for a block from from up to end that ends behind worst.
-func (h *headerReader) checkChunk(t *blockTable, from, end uint64, worst *missingData) error {
+// checkChunk looks at the blocks from first up to end, and sets worst to a block that ends farther
+// behind.
+func (h *headerReader) checkChunk(t *blockTable, first, end uint64, worst *missingData) error {
 	used := len(h.values)
-	offsets, err := h.tableValues(t.offsets, from, end)
+	offsets, err := h.tableValues(t.offsets, first, end)
 	if err != nil {
 		return err
 	}
-	counts, err := h.tableValues(t.counts, from, end)
+	counts, err := h.tableValues(t.counts, first, end)
 	if err != nil {
 		return err
 	}
 	for i, offset := range offsets {
-		block, count := from+uint64(i), 0.0 // as in libtiff, a missing count is 0
+		block, count := first+uint64(i), 0.0 // as in libtiff, a missing count is 0
 		switch {
 		case i < len(counts):
 			count = counts[i]
@@ -180,17 +181,18 @@ func (h *headerReader) checkChunk(t *blockTable, from, end uint64, worst *missin
 	return nil
 }
 
-// tableValues returns the values of a table from from up to end, as far as it has them. The table
-// lies in the file.
-func (h *headerReader) tableValues(f tiffField, from, end uint64) ([]float64, error) {
-	if end = min(end, f.count); from >= end {
+// tableValues returns the values of a table from first up to end, or up to the table's end. The
+// table must lie in the file.
+func (h *headerReader) tableValues(f tiffField, first, end uint64) ([]float64, error) {
+	if end = min(end, f.count); first >= end {
 		return nil, nil
 	}
-	f.offset, f.count = f.offset+from*fieldTypeSize(f.fieldType), end-from
+	f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), end-first
 	return h.numbers(f)
 }
 
-// checkLength returns an error if a file with samples from start on has fewer bytes than they need.
+// checkLength returns an error if the samples, of length bytes from start on, do not all lie in the
+// file.
 func (h *headerReader) checkLength(start, length float64) error {
 	if missing := start + length - float64(h.size); missing > 0 {
 		return corruptf("its data is cut off: its samples have %.0f bytes at %.0f, but the file ends at %d; "+
@@ -275,8 +277,8 @@ func countFields(b []byte) (n float64) {
 	return n
 }
 
-// withdrawPlace leaves out the box in degrees of a raster that is not ok: its data is cut off, and
-// no place shall find it.
+// withdrawPlace removes the box in degrees of a raster that is not ok, for example because its data
+// is cut off. Then no search by place finds it.
 func (m *extent) withdrawPlace() {
 	if m.Status != fileStatusOK {
 		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil

@@ -71,7 +71,8 @@ func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte,
 	return nil, "", nil
 }
 
-// worldFile returns the transform of a world file. Without such a file, the error is missing.
+// worldFile returns the transform of a world file. Without such a file it returns the error
+// missing.
 func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]float64, source string, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, extensions...)
 	if name == "" || err != nil {
@@ -150,8 +151,8 @@ type auxiliary struct {
 	wkt       string    // "" where absent
 }
 
-// readAuxiliary reads the .aux.xml beside the file as GDAL does, the beginning of it: SRS and
-// GeoTransform come first. It returns the zero value where there is none. Errors are I/O errors.
+// readAuxiliary reads the beginning of the .aux.xml beside the file, where GDAL writes SRS and
+// GeoTransform. It returns the zero value where there is no such file. Errors are I/O errors.
 func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	name := h.name + auxSuffix
 	content, found, err := h.beside(name, maxSidecarBytes)

@@ -26,7 +26,7 @@ type coverage struct {
 	Lines                              []mapLine
 	Layers                             []coverageLayer // missing cells, then files as layerLimits has them
 	Coast, ScaleBar, World, Here       string          // SVG paths
-	Apart, Unlisted                    int64           // how many files are outliers, and how many of these are not listed
+	Apart, Unlisted                    int64           // outliers, and those that are not listed
 	Outliers                           []coverageMark
 	byStatus                           bool
 	frame                              mapFrame
@@ -45,8 +45,8 @@ type coverageLayer struct {
 // layerMissing is the index of the layer of missing cells.
 const layerMissing = 0
 
-// coverageMark is the SVG path of a file, some files or missing cells, with a tooltip. Short and Place
-// describe an outlier.
+// coverageMark is the SVG path of files or missing cells, and a tooltip. Short and Place are the
+// text of an outlier.
 type coverageMark struct{ Path, Title, Short, Place string }
 
 // Bounds of the picture: the most files that are drawn one by one, the bytes of the marks of all
@@ -122,8 +122,8 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool) (*co
 	return c, nil
 }
 
-// layerLimits returns the values at which the layers of files begin: pixel sizes in metres, or 0 for
-// files with warnings and 1 for the others. The usual pixel sizes lie inside a layer.
+// layerLimits returns the values at which the layers of files begin: pixel sizes in metres, or 0
+// for files with warnings and 1 for the others. Usual pixel sizes lie inside a layer.
 func (c *coverage) layerLimits() []float64 {
 	if c.byStatus {
 		return []float64{0, 1}
@@ -172,8 +172,8 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 	return c.listOutliers(ctx, q, d.ID, outliers)
 }
 
-// filesCells returns the cells with files of a grid of so many columns and rows over a box. Files of
-// different layers are in different cells. Files outside the box are in cells outside the grid.
+// filesCells counts the files in the cells of a grid over a box, which has as many columns as rows.
+// Each layer has cells of its own. Files outside the box are in cells outside the grid.
 func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box filesCell, grid int64) (
 	[]filesCell, error) {
 	const query = `

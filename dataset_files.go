@@ -295,15 +295,21 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
 	}
-	text, isCode := strings.CutPrefix(*m.CRS, "EPSG:") // the CRS of a missing tile may be a name
-	code, err := strconv.Atoi(text)
-	if err == nil && isCode {
-		crs, err = crsByCode(code)
-	}
+	crs, err := crsByText(*m.CRS)
 	if err == nil {
 		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
 	}
-	return crs, shift, err == nil && isCode
+	return crs, shift, err == nil
+}
+
+// crsByText returns the CRS of a text such as EPSG:4326. Any other text, such as the name of a CRS,
+// is an error.
+func crsByText(text string) (crsDefinition, error) {
+	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
+	if err != nil || !strings.HasPrefix(text, "EPSG:") {
+		return crsDefinition{}, fmt.Errorf("%q is not an EPSG code", text)
+	}
+	return crsByCode(code)
 }
 
 // maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
@@ -412,7 +418,8 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 			SELECT
 			FROM elevation_dataset_file_meta f
 			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
-				$6::float8 IS NULL OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
+				$6::float8 IS NULL
+				OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
 			)
 			LIMIT $10`
 		counting   = `SELECT count(*) FROM (` + matching + `) f`

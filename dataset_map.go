@@ -18,8 +18,8 @@ var coastlineCSV string
 // metresPerDegree is the length of a degree of latitude.
 const metresPerDegree = 111_195
 
-// mapFrame projects degrees to the pixels of a map. A degree of longitude is everywhere as long as in
-// the map's middle, or the map looks at a pole from above (azimuthal equidistant projection).
+// mapFrame projects degrees to the pixels of a map. The projection is equidistant cylindrical, true
+// to scale in the map's middle, or azimuthal equidistant around a pole.
 type mapFrame struct {
 	left, top, width, height float64 // the map in the picture, in pixels
 	pole                     float64 // 1: the North Pole, -1: the South Pole, 0: neither
@@ -64,9 +64,9 @@ func (a filesCell) String() string {
 		degrees(box[2], "E", "W"), degrees(box[3], "N", "S"))
 }
 
-// splitOutliers takes the outliers out of cells. It begins with the cell with the most files and adds
-// cells that are no farther from those it has than these are large. The others are outliers if they
-// have at most a twentieth of the files, or one of at least four.
+// splitOutliers takes the outliers out of cells. It grows a box from the cell with the most files:
+// a cell is added if it is no farther from the box than the box is large. The other cells are
+// outliers if they have at most a twentieth of the files, or one file of at least four.
 func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 	total := joinCells(cells).N
 	main := slices.MaxFunc(cells, func(a, b filesCell) int { return cmp.Compare(a.N, b.N) })
@@ -75,7 +75,8 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 		for _, cell := range cells {
 			cos := math.Cos((main.South + main.North) / 2 * math.Pi / 180)
 			size := max(main.North-main.South, (main.East-main.West)*cos)
-			away := max(main.South-cell.North, cell.South-main.North, (main.West-cell.East)*cos, (cell.West-main.East)*cos)
+			away := max(main.South-cell.North, cell.South-main.North,
+				(main.West-cell.East)*cos, (cell.West-main.East)*cos)
 			if away > size {
 				outliers = append(outliers, cell)
 				continue
