@@ -53,36 +53,27 @@ type blockTable struct {
 func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *extent) (t blockTable) {
 	const uncompressed, separatePlanes, photometricYCbCr = 1, 2, 6
 	width, height := float64(*m.Width), float64(*m.Height)
-	compression, photometric, planar := 1.0, 0.0, 1.0
-	columns, rows, tileRows := 0.0, 0.0, 0.0
 	for _, f := range d {
-		var number *float64
 		switch f.tag {
 		case tagStripOffsets, tagTileOffsets: // libtiff takes one for the other
 			t.offsets = f
 		case tagStripByteCounts, tagTileByteCounts:
 			t.counts = f
-		case tagCompression:
-			number = &compression
-		case tagPhotometric:
-			number = &photometric
-		case tagPlanarConfiguration:
-			number = &planar
-		case tagRowsPerStrip:
-			number = &rows
-		case tagTileWidth:
-			number = &columns
-		case tagTileLength:
-			number = &tileRows
 		}
-		if number != nil {
+	}
+	number := func(tag uint16, absent float64) float64 {
+		if f, ok := d.field(tag); ok {
 			v, err := h.numbers(f)
 			m.warnOnError(err)
 			if len(v) > 0 {
-				*number = v[0]
+				return v[0]
 			}
 		}
+		return absent
 	}
+	compression, photometric := number(tagCompression, uncompressed), number(tagPhotometric, 0)
+	planar := number(tagPlanarConfiguration, 1)
+	rows, columns, tileRows := number(tagRowsPerStrip, 0), number(tagTileWidth, 0), number(tagTileLength, 0)
 	t.kind, t.height, t.rows = "tile", height, tileRows
 	if columns == 0 {
 		t.kind, columns, t.rows = "strip", width, rows
