@@ -442,28 +442,16 @@ func (h *headerReader) signed(b []byte) int64 {
 // Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; GDAL's own
 // 42113.
 const (
-	tagImageWidth          = 256
-	tagImageLength         = 257
-	tagBitsPerSample       = 258
-	tagCompression         = 259
-	tagPhotometric         = 262
-	tagStripOffsets        = 273
-	tagSamplesPerPixel     = 277
-	tagRowsPerStrip        = 278
-	tagStripByteCounts     = 279
-	tagPlanarConfiguration = 284
-	tagTileWidth           = 322
-	tagTileLength          = 323
-	tagTileOffsets         = 324
-	tagTileByteCounts      = 325
-	tagSampleFormat        = 339
-	tagModelPixelScale     = 33550
-	tagModelTiepoint       = 33922
-	tagModelTransformation = 34264
-	tagGeoKeyDirectory     = 34735
-	tagGeoDoubleParams     = 34736
-	tagGeoASCIIParams      = 34737
-	tagGDALNoData          = 42113
+	tagImageWidth, tagImageLength                             = 256, 257
+	tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat     = 258, 277, 339
+	tagCompression, tagPhotometric, tagPlanarConfiguration    = 259, 262, 284
+	tagStripOffsets, tagRowsPerStrip, tagStripByteCounts      = 273, 278, 279
+	tagTileWidth, tagTileLength                               = 322, 323
+	tagTileOffsets, tagTileByteCounts                         = 324, 325
+	tagModelPixelScale, tagModelTiepoint                      = 33550, 33922
+	tagModelTransformation                                    = 34264
+	tagGeoKeyDirectory, tagGeoDoubleParams, tagGeoASCIIParams = 34735, 34736, 34737
+	tagGDALNoData                                             = 42113
 )
 
 // Field types: TIFF 6.0, section 2; IFD from TIFF Technical Note 1; the last line from BigTIFF.

@@ -53,36 +53,27 @@ type blockTable struct {
 func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *extent) (t blockTable) {
 	const uncompressed, separatePlanes, photometricYCbCr = 1, 2, 6
 	width, height := float64(*m.Width), float64(*m.Height)
-	compression, photometric, planar := 1.0, 0.0, 1.0
-	columns, rows, tileRows := 0.0, 0.0, 0.0
 	for _, f := range d {
-		var number *float64
 		switch f.tag {
 		case tagStripOffsets, tagTileOffsets: // libtiff takes one for the other
 			t.offsets = f
 		case tagStripByteCounts, tagTileByteCounts:
 			t.counts = f
-		case tagCompression:
-			number = &compression
-		case tagPhotometric:
-			number = &photometric
-		case tagPlanarConfiguration:
-			number = &planar
-		case tagRowsPerStrip:
-			number = &rows
-		case tagTileWidth:
-			number = &columns
-		case tagTileLength:
-			number = &tileRows
 		}
-		if number != nil {
+	}
+	number := func(tag uint16, absent float64) float64 {
+		if f, ok := d.field(tag); ok {
 			v, err := h.numbers(f)
 			m.warnOnError(err)
 			if len(v) > 0 {
-				*number = v[0]
+				return v[0]
 			}
 		}
+		return absent
 	}
+	compression, photometric := number(tagCompression, uncompressed), number(tagPhotometric, 0)
+	planar := number(tagPlanarConfiguration, 1)
+	rows, columns, tileRows := number(tagRowsPerStrip, 0), number(tagTileWidth, 0), number(tagTileLength, 0)
 	t.kind, t.height, t.rows = "tile", height, tileRows
 	if columns == 0 {
 		t.kind, columns, t.rows = "strip", width, rows
@@ -153,19 +144,20 @@ type missingData struct {
 	length, end float64 // in bytes; before a block is found length is 0, and end the end of the file
 }
 
-// checkChunk looks for a block from from up to end that ends behind worst.
-func (h *headerReader) checkChunk(t *blockTable, from, end uint64, worst *missingData) error {
+// checkChunk looks at the blocks from first up to end, and sets worst to a block that ends farther
+// behind.
+func (h *headerReader) checkChunk(t *blockTable, first, end uint64, worst *missingData) error {
 	used := len(h.values)
-	offsets, err := h.tableValues(t.offsets, from, end)
+	offsets, err := h.tableValues(t.offsets, first, end)
 	if err != nil {
 		return err
 	}
-	counts, err := h.tableValues(t.counts, from, end)
+	counts, err := h.tableValues(t.counts, first, end)
 	if err != nil {
 		return err
 	}
 	for i, offset := range offsets {
-		block, count := from+uint64(i), 0.0 // as in libtiff, a missing count is 0
+		block, count := first+uint64(i), 0.0 // as in libtiff, a missing count is 0
 		switch {
 		case i < len(counts):
 			count = counts[i]
@@ -180,17 +172,18 @@ func (h *headerReader) checkChunk(t *blockTable, from, end uint64, worst *missin
 	return nil
 }
 
-// tableValues returns the values of a table from from up to end, as far as it has them. The table
-// lies in the file.
-func (h *headerReader) tableValues(f tiffField, from, end uint64) ([]float64, error) {
-	if end = min(end, f.count); from >= end {
+// tableValues returns the values of a table from first up to end, or up to the table's end. The
+// table must lie in the file.
+func (h *headerReader) tableValues(f tiffField, first, end uint64) ([]float64, error) {
+	if end = min(end, f.count); first >= end {
 		return nil, nil
 	}
-	f.offset, f.count = f.offset+from*fieldTypeSize(f.fieldType), end-from
+	f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), end-first
 	return h.numbers(f)
 }
 
-// checkLength returns an error if a file with samples from start on has fewer bytes than they need.
+// checkLength returns an error if the samples, of length bytes from start on, do not all lie in the
+// file.
 func (h *headerReader) checkLength(start, length float64) error {
 	if missing := start + length - float64(h.size); missing > 0 {
 		return corruptf("its data is cut off: its samples have %.0f bytes at %.0f, but the file ends at %d; "+
@@ -275,8 +268,8 @@ func countFields(b []byte) (n float64) {
 	return n
 }
 
-// withdrawPlace leaves out the box in degrees of a raster that is not ok: its data is cut off, and
-// no place shall find it.
+// withdrawPlace removes the box in degrees of a raster that is not ok, for example because its data
+// is cut off. Then no search by place finds it.
 func (m *extent) withdrawPlace() {
 	if m.Status != fileStatusOK {
 		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil

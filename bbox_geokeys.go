@@ -98,7 +98,8 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	return k, nil
 }
 
-// find returns count and value of a key with its value in that tag: as in libgeotiff, the last.
+// find returns count and value of a key whose value lies in that tag. Of duplicates it takes the
+// last, as libgeotiff does.
 func (k *geoKeys) find(id, tag int) (count, value int, found bool) {
 	for i := len(k.entries) - 4; i >= 0; i -= 4 {
 		if e := k.entries[i : i+4]; e[0] == float64(id) && e[1] == float64(tag) {
@@ -371,7 +372,8 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 	return c, nil
 }
 
-// userUnit returns the size of a unit that a file defines: 1 if near a degree or metre, NaN if bad.
+// userUnit returns the size of a unit that a file defines: exactly 1 where it is near 1, and NaN
+// where it is not a positive number.
 func userUnit(size float64) float64 {
 	switch {
 	case sameUnit(size, 1):
@@ -382,9 +384,9 @@ func userUnit(size float64) float64 {
 	return math.NaN()
 }
 
-// unitSize returns a unit in degrees or metres from the code and the size in a file's GeoKeys: 0
-// where they are absent, NaN where the unit is unknown. Packed degrees and minutes (9110) are
-// unknown, because no factor converts them.
+// unitSize returns the size of a unit in degrees or metres, from its code and its size in GeoKeys.
+// It returns 0 where they are absent, and NaN where the unit is unknown. Packed degrees and minutes
+// (9110) are unknown, because no factor converts them.
 func unitSize(code int, size float64) float64 {
 	switch code {
 	case 0:

@@ -71,7 +71,8 @@ func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte,
 	return nil, "", nil
 }
 
-// worldFile returns the transform of a world file. Without such a file, the error is missing.
+// worldFile returns the transform of a world file. Without such a file it returns the error
+// missing.
 func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]float64, source string, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, extensions...)
 	if name == "" || err != nil {
@@ -150,8 +151,8 @@ type auxiliary struct {
 	wkt       string    // "" where absent
 }
 
-// readAuxiliary reads the .aux.xml beside the file as GDAL does, the beginning of it: SRS and
-// GeoTransform come first. It returns the zero value where there is none. Errors are I/O errors.
+// readAuxiliary reads the beginning of the .aux.xml beside the file, where GDAL writes SRS and
+// GeoTransform. It returns the zero value where there is no such file. Errors are I/O errors.
 func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	name := h.name + auxSuffix
 	content, found, err := h.beside(name, maxSidecarBytes)
@@ -160,26 +161,23 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	}
 	a.name = cleanText([]byte(name), maxNameText)
 	decoder := xml.NewDecoder(bytes.NewReader(content))
-	var open []string // the names of the open elements
-	for {
-		token, err := decoder.Token()
-		if err != nil { // the end of the file, of what is read of it, or of valid XML
-			return a, nil
-		}
-		switch t := token.(type) {
-		case xml.StartElement:
-			open = append(open, t.Name.Local)
-		case xml.EndElement:
-			open = open[:len(open)-1]
-		case xml.CharData:
-			switch strings.Join(open[:min(len(open), 3)], "/") {
-			case "PAMDataset/SRS":
-				a.wkt += string(t)
-			case "PAMDataset/GeoTransform":
-				a.transform = parseGeoTransform(string(t))
-			}
+	for err == nil { // until the end of the file, of the part that is read, or of valid XML
+		var token xml.Token
+		token, err = decoder.Token()
+		element, _ := token.(xml.StartElement)
+		switch element.Name.Local {
+		case "SRS":
+			err = decoder.DecodeElement(&a.wkt, &element)
+		case "GeoTransform":
+			var text string
+			err = decoder.DecodeElement(&text, &element)
+			a.transform = parseGeoTransform(text)
+		case "", "PAMDataset":
+		default:
+			err = decoder.Skip()
 		}
 	}
+	return a, nil
 }
 
 // parseGeoTransform returns the transform in a GDAL geotransform, which lists c, a, b, f, d and e.

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -33,40 +34,41 @@ const (
 	epsgFoot, epsgFootUS                  = 9002, 9003
 )
 
-// registryFrom returns the registry from the line with that key on, "" where there is no such line.
-// Lines are sorted, so it searches by halving.
-func registryFrom(key string) string {
-	key += ";"
-	from, to := 0, len(epsgCSV)
-	for from < to {
-		middle := (from + to) / 2
-		start := from + strings.LastIndexByte(epsgCSV[from:middle], '\n') + 1
-		end := middle + strings.IndexByte(epsgCSV[middle:], '\n') + 1
-		switch line := epsgCSV[start:end]; {
-		case strings.HasPrefix(line, key):
-			return epsgCSV[start:]
-		case line < key:
-			from = end
-		default:
-			to = start
-		}
-	}
-	return ""
-}
-
 // record is the fields of a line of the registry. It is nil where there is no such line.
 type record []string
 
-// recordOfKey returns the record of a key, nil where there is none.
-func recordOfKey(key string) record {
-	line, _, found := strings.Cut(registryFrom(key), "\n")
-	if !found {
-		return nil
+// registryRecords iterates over the records whose lines begin with prefix, in their order. Lines
+// are sorted, so it finds the first one by halving.
+func registryRecords(prefix string) iter.Seq[record] {
+	return func(yield func(record) bool) {
+		from, to := 0, len(epsgCSV)
+		for from < to {
+			middle := (from + to) / 2
+			start := from + strings.LastIndexByte(epsgCSV[from:middle], '\n') + 1
+			end := middle + strings.IndexByte(epsgCSV[middle:], '\n') + 1
+			if epsgCSV[start:end] < prefix {
+				from = end
+			} else {
+				to = start
+			}
+		}
+		for line := range strings.Lines(epsgCSV[from:]) {
+			if !strings.HasPrefix(line, prefix) || !yield(strings.Split(strings.TrimSuffix(line, "\n"), ";")) {
+				return
+			}
+		}
 	}
-	return strings.Split(line, ";")
 }
 
-// findRecord returns the record of a kind and code, nil where there is none.
+// recordOfKey returns the record of a key, nil where there is none.
+func recordOfKey(key string) record {
+	for r := range registryRecords(key + ";") {
+		return r
+	}
+	return nil
+}
+
+// findRecord returns the record of a kind and an EPSG code, nil where there is none.
 func findRecord(kind string, code int) record { return recordOfKey(kind + strconv.Itoa(code)) }
 
 // codeOfName returns the EPSG code of a name in an index, 0 where it is not listed.
@@ -128,7 +130,8 @@ type crsDefinition struct {
 	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
 }
 
-// crsByCode returns the CRS of an EPSG code. The error says why it has no way to degrees.
+// crsByCode returns the CRS of an EPSG code. An error says why its coordinates cannot be converted
+// to degrees.
 func crsByCode(code int) (c crsDefinition, err error) {
 	r := findRecord(recordCRS, code)
 	switch r.text(1) {
@@ -161,8 +164,8 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	return c, err
 }
 
-// lastCRS remembers the last results of crsByCode and codeOf: most files of a folder have the same
-// CRS.
+// lastCRS caches the last results of crsByCode and codeOf, because most files of a folder have the
+// same CRS.
 type lastCRS struct {
 	code   int
 	crs    crsDefinition
@@ -171,7 +174,7 @@ type lastCRS struct {
 	codeOf int // of the CRS in wkt, 0 where there is none
 }
 
-// named is codeOf with that memory, for a CRS in well-known text. Others have no code.
+// named is codeOf with that cache. It returns 0 for a CRS that is not in well-known text.
 func (l *lastCRS) named(c *crsDefinition, p *crsParameters) int {
 	if p.wkt == "" {
 		return 0
@@ -182,7 +185,7 @@ func (l *lastCRS) named(c *crsDefinition, p *crsParameters) int {
 	return l.codeOf
 }
 
-// byCode is crsByCode with that memory.
+// byCode is crsByCode with that cache.
 func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 	if l.code != code {
 		l.crs, l.err = crsByCode(code)
@@ -264,7 +267,7 @@ type crsParameters struct {
 	verticalName   string
 	reversed       bool                 // an axis points west or south
 	toWGS84        []float64            // as in datumShift; nil where absent
-	values         projectionParameters // by the EPSG code of their like
+	values         projectionParameters // by the EPSG code of the parameter with the same meaning
 	wkt            string               // the well-known text that describes the CRS; "" for GeoKeys
 }
 
@@ -281,7 +284,8 @@ func geographicCRS(code int) crsParameters {
 	return p
 }
 
-// withoutCode returns a CRS by its datum and parameters. The error says why there is none.
+// withoutCode returns the CRS that the datum and the parameters define. An error says what is
+// missing or not supported.
 func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	c.setDatum(p.datum)
 	if isGeographicCode(p.geographic) {
@@ -326,7 +330,7 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	return c, p.project(&c)
 }
 
-// project sets the projection by its parameters. As in GDAL, a missing one is 0, a scale 1.
+// project sets the projection of c. As in GDAL, a missing parameter is 0, and a missing scale 1.
 func (p *crsParameters) project(c *crsDefinition) error {
 	if c.setParameters(p.projectionCode); c.method != 0 {
 		return c.setProjection()

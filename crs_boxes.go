@@ -122,8 +122,8 @@ func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r raste
 	return r, nil
 }
 
-// polesWithin returns the latitudes of the poles in the raster, more than margin pixels from its
-// edge.
+// polesWithin returns the latitudes of the poles that lie in the raster by more than margin pixels.
+// A negative margin includes poles outside it by less than that.
 func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 	for _, pole := range r.poles {
 		if min(pole[0], pole[1], r.width-pole[0], r.height-pole[1]) > margin {
@@ -143,8 +143,8 @@ func (r *rasterPlace) at(col, row float64) (position, error) {
 	return position{lon, lat}, nil
 }
 
-// onEdges returns column and row of a place on the edges. along counts edges from the origin down
-// the first column and around: 1.5 is the middle of the last row.
+// onEdges returns column and row of a place on the edges. along counts the edges from the origin,
+// down the first column and around: 1.5 is the middle of the second edge, which is the last row.
 func (r *rasterPlace) onEdges(along float64) (col, row float64) {
 	edge, part := math.Modf(along)
 	switch int(edge) % 4 {
@@ -158,8 +158,8 @@ func (r *rasterPlace) onEdges(along float64) (col, row float64) {
 	return (1 - part) * r.width, 0
 }
 
-// nearPoles returns where an edge is nearest to the poles, in order: to those that are closer to it
-// than one of so many segments is long, or to all for 0 segments.
+// nearPoles returns the places on an edge that are nearest to a pole, in order. If the edge has
+// segments, poles farther away than one segment is long are left out.
 func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 	col, row := r.onEdges(float64(edge))
 	toCol, toRow := r.onEdges(float64(edge + 1))
@@ -175,7 +175,8 @@ func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 	return along
 }
 
-// poleOn returns the latitude of the pole that a place on an edge is. ok is false if it is none.
+// poleOn returns the latitude of the pole that lies at a place on an edge. ok is false if none
+// does.
 func (r *rasterPlace) poleOn(col, row float64) (latitude float64, ok bool) {
 	for _, pole := range r.poles {
 		if math.Hypot(pole[0]-col, pole[1]-row) <= onEdge {
@@ -188,13 +189,13 @@ func (r *rasterPlace) poleOn(col, row float64) (latitude float64, ok bool) {
 // edgePoint is a point on the edges of a raster.
 type edgePoint struct {
 	position
-	along float64 // as for onEdges
+	along float64 // as onEdges counts
 }
 
-// trace follows the edges from a corner around and back to it, each in so many segments, and
-// appends the points to empty. Longitudes are continuous. A pole on an edge becomes two points, one
-// for each of the meridians on which the edges reach and leave it. whole is false if points are
-// left out because they lie outside the projection's domain.
+// trace follows the edges from a corner around and back to it, each in so many segments. The points
+// use the memory of the slice empty. Longitudes are continuous. A pole on an edge becomes two
+// points, one for each of the meridians on which the edges reach and leave it. whole is false if
+// points are left out because they lie outside the projection's domain.
 func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint, whole bool) {
 	points = empty
 	middle, err := r.at(r.width/2, r.height/2)
@@ -245,9 +246,9 @@ func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint
 	return points, whole
 }
 
-// rangeOfEdges is the range of points on the raster's edges. Between them, the raster may leave the
-// range by beyond metres. whole is false if a part of the edges lies outside the projection's
-// domain.
+// rangeOfEdges returns the range of points on the raster's edges, and by how many metres the edges
+// leave that range between the points. whole is false if a part of the edges lies outside the
+// projection's domain.
 func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole bool) {
 	segments := edgeSegments
 	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
@@ -290,8 +291,8 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole
 	return bounds, beyond, whole
 }
 
-// turningPoint returns the place on an edge where the parabola through three of its points turns,
-// for longitude (axis 0) or latitude. ok is false if that does not lie between them.
+// turningPoint returns the place on an edge where the parabola through three points has its
+// extreme, in longitude (axis 0) or latitude. ok is false if it does not lie between the points.
 func turningPoint(points [3]edgePoint, axis int) (along float64, ok bool) {
 	a, b, c := points[0], points[1], points[2]
 	if c.along > math.Floor(a.along)+1 { // around a corner
@@ -307,7 +308,7 @@ func turningPoint(points [3]edgePoint, axis int) (along float64, ok bool) {
 	return along, along > a.along && along < c.along
 }
 
-// rangeOfGrid is the range of those points of a grid that lie in the projection's domain.
+// rangeOfGrid returns the range of those points of a grid that lie in the projection's domain.
 func (r *rasterPlace) rangeOfGrid() degreesRange {
 	bounds := emptyRange()
 	for i := range edgeSegments + 1 {

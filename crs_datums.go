@@ -2,8 +2,8 @@ package main
 
 import (
 	"math"
+	"slices"
 	"strconv"
-	"strings"
 )
 
 // Accuracy in metres of degrees that are taken for WGS 84.
@@ -32,14 +32,8 @@ type areaShift struct {
 }
 
 // shiftRecords returns the records of a datum's shifts to WGS 84, the most accurate first.
-func shiftRecords(datum int) (records []record) {
-	key := recordShift + strconv.Itoa(datum) + "."
-	for rest := registryFrom(key + "00"); strings.HasPrefix(rest, key); {
-		var line string
-		line, rest, _ = strings.Cut(rest, "\n")
-		records = append(records, strings.Split(line, ";"))
-	}
-	return records
+func shiftRecords(datum int) []record {
+	return slices.Collect(registryRecords(recordShift + strconv.Itoa(datum) + "."))
 }
 
 // datumShifts returns a datum's shifts to WGS 84, the most accurate first.

@@ -1,26 +1,11 @@
 package main
 
 import (
-	"iter"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 )
-
-// registryRecords returns the records of a kind that is a single letter.
-func registryRecords(kind string) iter.Seq[record] {
-	return func(yield func(record) bool) {
-		rest := epsgCSV[strings.Index(epsgCSV, "\n"+kind)+1:]
-		for strings.HasPrefix(rest, kind) {
-			var line string
-			line, rest, _ = strings.Cut(rest, "\n")
-			if !yield(strings.Split(line, ";")) {
-				return
-			}
-		}
-	}
-}
 
 // codeOf returns the EPSG code of a CRS that a file describes without one, 0 where the registry has
 // none with the same datum, projection, parameters and unit. Of several projected CRSs it returns

@@ -35,9 +35,9 @@ func TestRegistry(t *testing.T) {
 	unread := map[string]int{}
 	crs := 0
 	for _, key := range registryKeys(t) {
-		line, _, _ := strings.Cut(registryFrom(key), "\n")
-		fields := strings.Split(line, ";")
-		if fields[0] != key {
+		fields := recordOfKey(key)
+		line := strings.Join(fields, ";")
+		if fields.text(0) != key {
 			t.Fatalf("%q is found at %q", key, line)
 		}
 		for _, i := range numeric[key[0]] {
@@ -67,8 +67,8 @@ func TestRegistry(t *testing.T) {
 	}
 	t.Logf("%d CRSs; of methods that are not read: %v", crs, unread)
 	for _, absent := range []string{"", "C", "C1", "C99999", "C4326x", "S6326", "Z", "#", "~"} {
-		if line := registryFrom(absent); line != "" {
-			t.Errorf("%q gives %.40q", absent, line)
+		if r := recordOfKey(absent); r != nil {
+			t.Errorf("%q gives %q", absent, r)
 		}
 	}
 	for code, want := range map[int]string{0: "registry", -1: "registry", 1 << 40: "registry", 4978: "geocentric", 5773: "vertical"} {

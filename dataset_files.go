@@ -295,15 +295,21 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
 	}
-	text, isCode := strings.CutPrefix(*m.CRS, "EPSG:") // the CRS of a missing tile may be a name
-	code, err := strconv.Atoi(text)
-	if err == nil && isCode {
-		crs, err = crsByCode(code)
-	}
+	crs, err := crsByText(*m.CRS)
 	if err == nil {
 		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
 	}
-	return crs, shift, err == nil && isCode
+	return crs, shift, err == nil
+}
+
+// crsByText returns the CRS of a text such as EPSG:4326. Any other text, such as the name of a CRS,
+// is an error.
+func crsByText(text string) (crsDefinition, error) {
+	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
+	if err != nil || !strings.HasPrefix(text, "EPSG:") {
+		return crsDefinition{}, fmt.Errorf("%q is not an EPSG code", text)
+	}
+	return crsByCode(code)
 }
 
 // maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
@@ -405,37 +411,22 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
-// estimates from its statistics.
+// estimates from its statistics. The statements are planned for their values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const (
 		matching = `
 			SELECT
 			FROM elevation_dataset_file_meta f
-			WHERE $13::text <> ''` + fileMatches + ` AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
-		near      = ` AND f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[])`
-		inOne     = ` AND f.dataset_id = $1::bigint LIMIT $10`
-		inAll     = ` AND $1::bigint IS NULL LIMIT $10`
-		count     = `SELECT count(*) FROM (`
-		explain   = `EXPLAIN (FORMAT JSON)`
-		countOne  = count + matching + inOne + `) f`
-		countAll  = count + matching + inAll + `) f`
-		countNear = count + matching + near + inOne + `) f`
-		countBoth = count + matching + near + inAll + `) f`
+			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
+				$6::float8 IS NULL
+				OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
+			)
+			LIMIT $10`
+		counting   = `SELECT count(*) FROM (` + matching + `) f`
+		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
-	counting, estimating := countOne, explain+matching+inOne
-	switch {
-	case f.west != nil && f.datasetID != nil:
-		counting, estimating = countNear, explain+matching+near+inOne
-	case f.west != nil:
-		counting, estimating = countBoth, explain+matching+near+inAll
-	case f.datasetID == nil:
-		counting, estimating = countAll, explain+matching+inAll
-	}
 	args := func(limit int64) []any {
-		if f.west != nil {
-			return append(f.args(limit), f.boxes())
-		}
-		return append([]any{pgx.QueryExecModeExec}, f.args(limit)...) // planned for its values
+		return append([]any{pgx.QueryExecModeExec}, append(f.args(limit), f.boxes())...)
 	}
 	var n int64
 	if f.isPoint {
@@ -462,7 +453,11 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 
 // boxes returns the boxes to look up in the index: the filter's box; the same 360 degrees further
 // east, for files that cross 180°; and 360 degrees further west, if the box itself crosses 180°.
+// Without a box there are none.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
+	if f.west == nil {
+		return nil
+	}
 	for _, turn := range [...]float64{0, 360, -360} {
 		if west, east := *f.west+turn, *f.east+turn; east >= -180 {
 			corners := [2]pgtype.Vec2{{X: east, Y: *f.north}, {X: west, Y: *f.south}}

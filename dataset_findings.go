@@ -12,8 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// findingKind is a code of findings and its meaning.
-type findingKind struct{ code, detail string }
+// findingKind is a code of findings, the query of the report that looks for them, and their
+// meaning.
+type findingKind struct{ code, query, detail string }
 
 // findingMissing is the code of missing tiles. Findings of all other codes are files.
 const findingMissing = "missing"
@@ -21,26 +22,29 @@ const findingMissing = "missing"
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
 	return []findingKind{
-		{"damaged", "files are damaged"},
-		{"unreadable", "files that should be rasters cannot be read as such"},
-		{"no_extent", "files have no position, or an unknown CRS"},
-		{findingMissing, "tiles are missing inside the area that the others cover"},
-		{"name", "file names contradict what is in the files"},
-		{"crs", "files have another CRS than most"},
-		{"vertical_crs", "files have another vertical system than most"},
-		{"resolution", "files have another pixel size than most of their CRS"},
-		{"sample_type", "files have another data type than most"},
-		{"nodata", "files have another nodata value than most"},
-		{"overlap", "tiles cover the same cell of their grid"},
-		{"duplicate", "files have the same extent and size in pixels as another"},
-		{"seam", "tiles lie off the grid by a part of a pixel"},
-		{"warning", "files were read with a warning"},
+		{"damaged", "unread", "files are damaged"},
+		{"unreadable", "unread", "files that should be rasters cannot be read as such"},
+		{"no_extent", "unread", "files have no position, or an unknown CRS"},
+		{findingMissing, "", "tiles are missing inside the area that the others cover"},
+		{"name", "names", "file names contradict what is in the files"},
+		{"crs", "odd", "files have another CRS than most"},
+		{"vertical_crs", "odd", "files have another vertical system than most"},
+		{"resolution", "odd", "files have another pixel size than most of their CRS"},
+		{"sample_type", "odd", "files have another data type than most"},
+		{"nodata", "odd", "files have another nodata value than most"},
+		{"overlap", "overlaps", "tiles cover the same cell of their grid"},
+		{"duplicate", "duplicates", "files have the same extent and size in pixels as another"},
+		{"seam", "seams", "tiles lie off the grid by a part of a pixel"},
+		{"warning", "warnings", "files were read with a warning"},
 	}
 }
 
-// hasCode returns whether a kind has that code.
-func hasCode(code string) func(findingKind) bool {
-	return func(kind findingKind) bool { return kind.code == code }
+// perGrid reports whether a query for findings looks at one grid at a time.
+func perGrid(query string) bool { return query == "overlaps" || query == "seams" }
+
+// kindOf returns the index in findingKinds of the kind with that code, -1 where there is none.
+func kindOf(code string) int {
+	return slices.IndexFunc(findingKinds(), func(kind findingKind) bool { return kind.code == code })
 }
 
 // acceptedFinding is a finding that somebody has accepted: it is no longer reported.
@@ -60,7 +64,7 @@ const acceptedColumns = `id, code, path, note, accepted_by, accepted_at`
 // path, less the accepted ones. Missing tiles are in the gaps.
 func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 	code := r.PathValue("code")
-	if code == findingMissing || !slices.ContainsFunc(findingKinds(), hasCode(code)) {
+	if code == findingMissing || kindOf(code) < 0 {
 		return errNotFound
 	}
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
@@ -74,18 +78,16 @@ func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 // findings returns up to limit files with a fault after a path, less the accepted ones.
 func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
 	files []findingFile, err error) {
+	query := findingKinds()[kindOf(code)].query
 	var grids []tileGrid
-	if code == "overlap" || code == "seam" {
+	if perGrid(query) {
 		if grids, err = d.grids(ctx, q); err != nil {
 			return nil, err
 		}
 	}
-	for name, args := range d.findingQueries(grids) {
-		if !slices.Contains(codesOfQuery(name), code) {
-			continue
-		}
+	for _, args := range d.findingArgs(query, grids) {
 		args["code"], args["after"], args["limit"] = code, after, limit
-		found, err := collect[findingFile](ctx, q, "list "+name, reportQuery("page", name), args)
+		found, err := collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
 		if err != nil {
 			return nil, err
 		}
@@ -93,15 +95,6 @@ func (d dataset) findings(ctx context.Context, q querier, code, after string, li
 	}
 	slices.SortFunc(files, func(a, b findingFile) int { return cmp.Compare(a.Path, b.Path) })
 	return files[:min(limit, len(files))], nil
-}
-
-// codesOfQuery returns the codes of the findings of a query of the report.
-func codesOfQuery(name string) []string {
-	return map[string][]string{
-		"unread": {"damaged", "unreadable", "no_extent"}, "warnings": {"warning"}, "duplicates": {"duplicate"},
-		"odd":   {"crs", "vertical_crs", "resolution", "sample_type", "nodata"},
-		"names": {"name"}, "overlaps": {"overlap"}, "seams": {"seam"},
-	}[name]
 }
 
 // listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.
@@ -144,7 +137,7 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var v invalid
-	v.check(slices.ContainsFunc(findingKinds(), hasCode(in.Code)), "code", "unknown", "must be the code of a finding")
+	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
 	v.check(in.Path == nil || *in.Path != "" && !strings.ContainsRune(*in.Path, 0), "path", "malformed",
 		"must be the path of a file or the name of a missing tile; leave it out to accept all findings of the code")
 	v.check(isText(in.Note, 1000), "note", "malformed", "must say why, in text of 1 to 1,000 characters")

@@ -9,7 +9,7 @@ import (
 // columnsAround returns how many columns of the grid go around the globe. It is 0 if their number
 // is not whole, if x does not run along the longitudes, or if the registry does not know the CRS.
 func (g tileGrid) columnsAround() int64 {
-	tile := missingTile{CRS: g.CRS, MinX: g.X, MinY: g.Y, MaxX: g.X + g.East, MaxY: g.Y + g.North}.file()
+	tile := g.tile(cellRun{}).file()
 	crs, _, ok := tile.knownCRS()
 	turn := crs.projection.fullTurn()
 	columns := math.Round(turn / g.East)
@@ -20,7 +20,8 @@ func (g tileGrid) columnsAround() int64 {
 }
 
 // findGaps returns the cells that tiles enclose, also across 180°, by row and column. runs are the
-// runs of cells with a tile in that order. Columns count on where the tiles' do, else within ±180°.
+// runs of cells with a tile, in the same order. Columns beyond 180° are counted on as far as those
+// of the tiles are; the others lie within ±180°.
 func (g tileGrid) findGaps(runs []cellRun) (gaps []cellRun) {
 	turn := g.columnsAround()
 	if turn == 0 || len(runs) == 0 {
@@ -49,9 +50,10 @@ func compareRuns(a, b cellRun) int {
 	return cmp.Or(cmp.Compare(a.Row, b.Row), cmp.Compare(a.From, b.From))
 }
 
-// joinAround counts the columns of runs from behind the widest gap between columns with tiles, on a
-// globe of turn columns. It returns the maximal runs in their order. around is turn if no gap is
-// wider than an eighth of it, else 0.
+// joinAround renumbers the columns of runs on a globe of turn columns, so that they begin behind
+// the widest gap between columns with tiles. It returns the runs in order and joins neighbours.
+// around is turn if no gap is wider than an eighth of it, so that the tiles go around the globe,
+// else 0.
 func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 	column := func(run cellRun) int64 { return ((run.From % turn) + turn) % turn }
 	byColumn := slices.Clone(runs)
@@ -62,7 +64,7 @@ func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 	for _, run := range byColumn {
 		reach = max(reach, column(run)+run.To-run.From+1)
 	}
-	reach -= turn // what goes on beyond the last column
+	reach -= turn // the runs beyond the last column cover the first ones
 	widest, start := int64(-1), byColumn[0].From
 	for _, run := range byColumn {
 		if gap := column(run) - reach; gap > widest {

@@ -15,25 +15,23 @@ import (
 //go:embed coastline.csv
 var coastlineCSV string
 
-// mapFrame projects degrees to pixels. A map has a degree of longitude everywhere as long as at its
-// middle, at lon and lat, or it looks at a pole from above (azimuthal equidistant projection).
+// metresPerDegree is the length of a degree of latitude.
+const metresPerDegree = 111_195
+
+// mapFrame projects degrees to the pixels of a map. The projection is equidistant cylindrical, true
+// to scale in the map's middle, or azimuthal equidistant around a pole.
 type mapFrame struct {
-	pole           float64 // 1: the North Pole, -1: the South Pole, 0: neither
-	west, lon, lat float64 // longitudes count on from west
-	perLon, perLat float64 // pixels per degree; for a pole, perLat counts from it
-	x, y           float64 // the pixel of the middle; for a pole, that of the pole
+	left, top, width, height float64 // the map in the picture, in pixels
+	pole                     float64 // 1: the North Pole, -1: the South Pole, 0: neither
+	lon, lat                 float64 // the middle; around a pole, lon is the meridian that points down or up
+	perLon, perLat           float64 // pixels per degree; around a pole, perLat for both
+	x, y                     float64 // the pixel of lon, lat; around a pole, that of the pole
 }
 
-// The map in the picture, in pixels, and the map of the world beside it.
-const (
-	mapLeft, mapTop, mapWidth, mapHeight = 60, 60, 720, 540
-	worldLeft, worldTop, worldWidth      = 800, 60, 240
-	metresPerDegree                      = 111_195 // of latitude
-)
-
-// filesCell is the part of a dataset whose files have their middle in one cell of a grid.
-// Longitudes count on, so that east is at least west.
+// filesCell holds the files of a layer that have their middle in one cell of a grid, and the box
+// around them. Longitudes count on, so that east is at least west.
 type filesCell struct {
+	Layer                    int
 	Col, Row, N              int64
 	West, South, East, North float64
 }
@@ -53,52 +51,41 @@ func joinCells(cells []filesCell) filesCell {
 	return all
 }
 
-// size returns the larger side of a cell, in degrees of latitude.
-func (a filesCell) size() float64 {
-	return max(a.North-a.South, (a.East-a.West)*math.Cos((a.North+a.South)/2*math.Pi/180))
+// file returns the cell's box as that of a file.
+func (a filesCell) file() ElevationDatasetFileMeta {
+	west, east := normaliseLongitudes(a.West, a.East)
+	return ElevationDatasetFileMeta{extent: extent{BBox: []float64{west, a.South, east, a.North}}}
 }
 
-// splitOutliers takes the outliers out of cells: at most a twentieth of the files, at one end of
-// the rest and farther from it than it is large.
+// String returns the corners of the cell's box.
+func (a filesCell) String() string {
+	box := a.file().BBox
+	return fmt.Sprintf("%s %s to %s %s", degrees(box[0], "E", "W"), degrees(box[1], "N", "S"),
+		degrees(box[2], "E", "W"), degrees(box[3], "N", "S"))
+}
+
+// splitOutliers takes the outliers out of cells. It grows a box from the cell with the most files:
+// a cell is added if it is no farther from the box than the box is large. The other cells are
+// outliers if they have at most a twentieth of the files, or one file of at least four.
 func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
-	left := joinCells(cells).N / 20
-	if joinCells(cells).N >= 4 {
-		left = max(left, 1)
-	}
-	sides := [...]func(filesCell) (from, to float64){
-		func(c filesCell) (float64, float64) { return c.West, c.East },
-		func(c filesCell) (float64, float64) { return -c.East, -c.West },
-		func(c filesCell) (float64, float64) { return c.South, c.North },
-		func(c filesCell) (float64, float64) { return -c.North, -c.South },
-	}
-	rest = slices.Clone(cells)
-	for found := true; found; {
-		found = false
-		for i, side := range sides {
-			slices.SortFunc(rest, func(a, b filesCell) int {
-				fromA, _ := side(a)
-				fromB, _ := side(b)
-				return cmp.Compare(fromA, fromB)
-			})
-			others := slices.Clone(rest) // from each cell on, all together
-			for n := len(rest) - 2; n >= 0; n-- {
-				others[n] = others[n].join(others[n+1])
+	total := joinCells(cells).N
+	main := slices.MaxFunc(cells, func(a, b filesCell) int { return cmp.Compare(a.N, b.N) })
+	for before := -1; before != len(rest); {
+		before, rest, outliers = len(rest), nil, nil
+		for _, cell := range cells {
+			cos := math.Cos((main.South + main.North) / 2 * math.Pi / 180)
+			size := max(main.North-main.South, (main.East-main.West)*cos)
+			away := max(main.South-cell.North, cell.South-main.North,
+				(main.West-cell.East)*cos, (cell.West-main.East)*cos)
+			if away > size {
+				outliers = append(outliers, cell)
+				continue
 			}
-			apart := rest[0]
-			for n := 1; n < len(rest) && apart.N <= left; n++ { // the first n lie apart from the others
-				_, end := side(apart)
-				start, _ := side(others[n])
-				gap := start - end
-				if i < 2 {
-					gap *= math.Cos((others[n].South + others[n].North) / 2 * math.Pi / 180)
-				}
-				if gap > others[n].size() {
-					outliers, rest, left, found = append(outliers, rest[:n]...), rest[n:], left-apart.N, true
-					break
-				}
-				apart = apart.join(rest[n])
-			}
+			rest, main = append(rest, cell), main.join(cell)
 		}
+	}
+	if n := total - joinCells(rest).N; n > total/20 && (n > 1 || total < 4) {
+		return cells, nil
 	}
 	return rest, outliers
 }
@@ -107,105 +94,100 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 func frameFor(cells []filesCell) mapFrame {
 	const margin = 1.06
 	all := joinCells(cells)
-	m := mapFrame{west: all.West, lon: (all.West + all.East) / 2, lat: (all.South + all.North) / 2,
-		x: mapLeft + mapWidth/2, y: mapTop + mapHeight/2}
+	m := mapFrame{left: 60, top: 60, width: 720, height: 540,
+		lon: (all.West + all.East) / 2, lat: (all.South + all.North) / 2, perLon: 1, perLat: 1}
 	near, far := all.South, all.North // of the equator
 	if m.lat < 0 {
 		near, far = -all.North, -all.South
 	}
-	if near < 60 && (near < 40 || far < 80) {
-		cos := max(0.02, math.Cos(m.lat*math.Pi/180))
-		m.perLat = 1 / max((all.North-all.South)*margin/mapHeight, (all.East-all.West)*cos*margin/mapWidth, 1e-7)
-		m.perLon = m.perLat * cos
-		return m
+	if near >= 60 || near >= 40 && far >= 80 {
+		m.pole = math.Copysign(1, m.lat)
+		if all.East-all.West > 180 { // else the meridian in the middle points to the pole, up or down
+			m.lon = 0
+		}
+	} else {
+		m.perLon = max(0.02, math.Cos(m.lat*math.Pi/180))
 	}
-	m.pole = math.Copysign(1, m.lat)
-	if all.East-all.West > 180 { // else the meridian in the middle points to the pole, up or down
-		m.lon = 0
-	}
-	m.x, m.y, m.perLat = 0, 0, 1
 	left, top, right, bottom := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
 	for _, cell := range cells {
-		const steps = 32
-		for i := range steps + 1 {
-			for _, lat := range [...]float64{cell.South, cell.North} {
-				x, y := m.at(cell.West+(cell.East-cell.West)*float64(i)/steps, lat)
-				left, top, right, bottom = min(left, x), min(top, y), max(right, x), max(bottom, y)
-			}
+		for _, p := range m.pixels([]position{{cell.West, cell.South}, {cell.East, cell.South},
+			{cell.East, cell.North}, {cell.West, cell.North}}) {
+			left, top, right, bottom = min(left, p[0]), min(top, p[1]), max(right, p[0]), max(bottom, p[1])
 		}
 	}
-	m.perLat = 1 / max((bottom-top)*margin/mapHeight, (right-left)*margin/mapWidth, 1e-7)
-	m.perLon = m.perLat
-	m.x = mapLeft + mapWidth/2 - (left+right)/2*m.perLat
-	m.y = mapTop + mapHeight/2 - (top+bottom)/2*m.perLat
+	scale := 1 / max((bottom-top)*margin/m.height, (right-left)*margin/m.width, 1e-7)
+	m.perLon, m.perLat = m.perLon*scale, m.perLat*scale
+	m.x = m.left + m.width/2 - (left+right)/2*scale
+	m.y = m.top + m.height/2 - (top+bottom)/2*scale
 	return m
 }
 
 // worldFrame is the frame of the map of the world.
 func worldFrame() mapFrame {
-	const scale = worldWidth / 360.0
-	return mapFrame{west: -180, perLon: scale, perLat: scale, x: worldLeft + worldWidth/2, y: worldTop + worldWidth/4}
+	const left, top, width, height = 800, 60, 240, 120
+	return mapFrame{left: left, top: top, width: width, height: height, x: left + width/2, y: top + height/2,
+		perLon: width / 360.0, perLat: height / 180.0}
 }
 
-// at returns the pixel of a place. Longitudes left of the map's west count as 360 degrees further
-// east.
+// at returns the pixel of a place.
 func (m mapFrame) at(lon, lat float64) (x, y float64) {
-	const rounding = 1e-6
 	if m.pole != 0 {
 		sin, cos := math.Sincos((lon - m.lon) * math.Pi / 180)
 		r := (90 - m.pole*lat) * m.perLat
 		return m.x + r*sin, m.y + m.pole*r*cos
-	}
-	if lon < m.west-rounding {
-		lon += 360
 	}
 	return m.x + (lon-m.lon)*m.perLon, m.y - (lat-m.lat)*m.perLat
 }
 
 // shows reports whether a pixel lies in the map, or outside it by less than a margin.
 func (m mapFrame) shows(x, y, margin float64) bool {
-	return x >= mapLeft-margin && x <= mapLeft+mapWidth+margin && y >= mapTop-margin && y <= mapTop+mapHeight+margin
+	return x >= m.left-margin && x <= m.left+m.width+margin && y >= m.top-margin && y <= m.top+m.height+margin
 }
 
-// ring returns the SVG path of a ring and the box around it in pixels. The ring's longitudes count
-// on from its own west.
-func (m mapFrame) ring(ring []position) (path string, left, top, right, bottom float64) {
+// pixels returns the pixels of a line of places. Around a pole, where a parallel is an arc, it adds
+// places every three degrees.
+func (m mapFrame) pixels(line []position) (pixels []position) {
+	for i, to := range line {
+		from, steps := line[max(i-1, 0)], 1
+		if m.pole != 0 {
+			steps = 1 + int(math.Abs(to[0]-from[0])/3)
+		}
+		for step := range steps {
+			part := float64(step+1) / float64(steps)
+			x, y := m.at(from[0]+(to[0]-from[0])*part, from[1]+(to[1]-from[1])*part)
+			pixels = append(pixels, position{x, y})
+		}
+	}
+	return pixels
+}
+
+// pathOf returns the SVG path of a line of pixels.
+func pathOf(pixels []position) string {
 	var b strings.Builder
-	left, top, right, bottom = math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
-	west := math.Inf(1)
-	for _, p := range ring {
-		west = min(west, p[0])
+	for i, p := range pixels {
+		fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], p[0], p[1])
 	}
-	command := 'M'
-	for i, p := range ring[1:] {
-		steps := 1
-		if m.pole != 0 { // a parallel is an arc
-			steps = 1 + int(math.Abs(p[0]-ring[i][0])/3)
-		}
-		for step := 1; step <= steps; step++ {
-			part := float64(step) / float64(steps)
-			lon, lat := ring[i][0]+(p[0]-ring[i][0])*part, ring[i][1]+(p[1]-ring[i][1])*part
-			x, y := m.at(west, lat)
-			if x += (lon - west) * m.perLon; m.pole != 0 {
-				x, y = m.at(lon, lat)
-			}
-			left, top, right, bottom = min(left, x), min(top, y), max(right, x), max(bottom, y)
-			fmt.Fprintf(&b, "%c%.1f %.1f", command, x, y)
-			command = 'L'
-		}
-	}
-	b.WriteByte('z')
-	return b.String(), left, top, right, bottom
+	return b.String()
 }
 
 // mark returns the SVG path of a file or a missing cell: its outline, or a square of minMark pixels
 // in its middle if it would be smaller.
-func (m mapFrame) mark(meta ElevationDatasetFileMeta) string {
+func (m mapFrame) mark(meta ElevationDatasetFileMeta) (path string) {
 	const minMark = 4
-	path, left, top, right, bottom := "", math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
+	left, top, right, bottom := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
 	for _, part := range footprint(meta) {
-		p, l, t, r, b := m.ring(part[0])
-		path, left, top, right, bottom = path+p, min(left, l), min(top, t), max(right, r), max(bottom, b)
+		ring, middle := part[0], 0.0
+		for _, p := range ring {
+			middle += p[0] / float64(len(ring))
+		}
+		for i := range ring { // longitudes near those of the map
+			ring[i][0] += 360 * math.Round((m.lon-middle)/360)
+		}
+		pixels := m.pixels(ring)
+		for _, p := range pixels {
+			left, top, right, bottom = min(left, p[0]), min(top, p[1]), max(right, p[0]), max(bottom, p[1])
+		}
+		path += pathOf(pixels) + "z"
 	}
 	width, height := max(minMark, right-left), max(minMark, bottom-top)
 	if path == "" || right-left >= minMark && bottom-top >= minMark {
@@ -214,9 +196,10 @@ func (m mapFrame) mark(meta ElevationDatasetFileMeta) string {
 	return fmt.Sprintf("M%.1f %.1fh%.1fv%.1fh%.1fz", (left+right-width)/2, (top+bottom-height)/2, width, height, -width)
 }
 
-// coastline returns the SVG path of the coast. Points closer than a pixel to the one before are
-// left out.
-func (m mapFrame) coastline(shows func(x, y float64) bool) string {
+// coastline returns the SVG path of the coast. It leaves out points closer than a pixel to the one
+// before.
+func (m mapFrame) coastline() string {
+	const margin = 40 // pixels, longer than a step along the coast
 	var b strings.Builder
 	for line := range strings.Lines(coastlineCSV) {
 		if strings.HasPrefix(line, "#") {
@@ -228,19 +211,15 @@ func (m mapFrame) coastline(shows func(x, y float64) bool) string {
 			dx, _ := strconv.Atoi(east) // a test reads every point
 			dy, _ := strconv.Atoi(north)
 			lon, lat = lon+dx, lat+dy
-			place := math.Remainder(float64(lon)/100-m.lon, 360) + m.lon
-			x, y := m.x+(place-m.lon)*m.perLon, m.y-(float64(lat)/100-m.lat)*m.perLat
-			if m.pole != 0 {
-				x, y = m.at(float64(lon)/100, float64(lat)/100)
-			}
+			x, y := m.at(m.lon+math.Remainder(float64(lon)/100-m.lon, 360), float64(lat)/100)
 			jump := math.Hypot(x-lastX, y-lastY)
 			switch {
-			case !shows(x, y):
+			case !m.shows(x, y, margin):
 				lastX, lastY = math.Inf(1), math.Inf(1)
 				continue
 			case jump < 1:
 				continue
-			case math.IsInf(jump, 1) || jump > 100*m.perLat:
+			case jump > 100*m.perLat: // the first point, or across the map's edge
 				fmt.Fprintf(&b, "M%.1f %.1f", x, y)
 			default:
 				fmt.Fprintf(&b, "L%.1f %.1f", x, y)
@@ -251,10 +230,10 @@ func (m mapFrame) coastline(shows func(x, y float64) bool) string {
 	return b.String()
 }
 
-// coverageLine is a line of the graticule and its label.
-type coverageLine struct {
-	Path, Label, Anchor string
-	X, Y                float64
+// mapLine is a line of the graticule. Its label lies at X, Y.
+type mapLine struct {
+	Path, Label string
+	X, Y        float64
 }
 
 // degrees returns the label of an angle.
@@ -278,72 +257,48 @@ func steps(span, from, to float64) (at []float64) {
 	return at
 }
 
-// graticule returns about six meridians and six parallels.
-func (m mapFrame) graticule(all filesCell) (lines []coverageLine) {
+// graticule returns some six meridians and six parallels, those that the map shows. Around a pole,
+// they are those of the files.
+func (m mapFrame) graticule(all filesCell) (lines []mapLine) {
+	west, east := m.lon-m.width/2/m.perLon, m.lon+m.width/2/m.perLon
+	south, north := max(-90, m.lat-m.height/2/m.perLat), min(90, m.lat+m.height/2/m.perLat)
 	if m.pole != 0 {
-		return m.polarGraticule(all)
+		turn, high := all.East-all.West, max(all.North-all.South, 1e-6)
+		west, east = max(all.West-turn/2, m.lon-179), min(all.East+turn/2, m.lon+180)
+		south, north = max(-90, all.South-high/2), min(90, all.North+high/2)
 	}
-	lons, lats := mapWidth/m.perLon, mapHeight/m.perLat
-	for _, lon := range steps(lons, m.lon-lons/2, m.lon+lons/2) {
-		x := m.x + (lon-m.lon)*m.perLon
-		path, label := fmt.Sprintf("M%.1f %dv%d", x, mapTop, mapHeight), degrees(math.Remainder(lon, 360), "E", "W")
-		lines = append(lines, coverageLine{path, label, "middle", math.Round(x), mapTop + mapHeight + 16})
-	}
-	for _, lat := range steps(lats, max(-90, m.lat-lats/2), min(90, m.lat+lats/2)) {
-		y := m.y - (lat-m.lat)*m.perLat
-		path, label := fmt.Sprintf("M%d %.1fh%d", mapLeft, y, mapWidth), degrees(lat, "N", "S")
-		lines = append(lines, coverageLine{path, label, "end", mapLeft - 4, math.Round(y) + 4})
-	}
-	return lines
-}
-
-// polarGraticule returns meridians and parallels around a pole. Their labels lie inside the map.
-func (m mapFrame) polarGraticule(all filesCell) (lines []coverageLine) {
-	far, near := 0.0, math.Inf(1) // the corners of the map, in degrees from the pole
-	for i := range 4 {
-		x, y := float64(mapLeft+i%2*mapWidth), float64(mapTop+i/2*mapHeight)
-		r := math.Hypot(x-m.x, y-m.y) / m.perLat
-		far, near = max(far, r), min(near, r)
-	}
-	if m.shows(m.x, m.y, 0) {
-		near = 0
-	}
-	far = min(far, 90)
-	draw := func(label string, n int, place func(i int) (lon, r float64)) {
-		const inset = -22
-		var b strings.Builder
-		line := coverageLine{Label: label, Anchor: "middle"}
-		for i := range n + 1 {
-			lon, r := place(i)
-			x, y := m.at(lon, m.pole*(90-r))
-			fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], x, y)
-			isNearer := n == 180 && math.Abs(x-mapLeft-150) < math.Abs(line.X-mapLeft-150)
-			if m.shows(x, y, inset) && (line.X == 0 || isNearer) {
-				line.X, line.Y = math.Round(x), math.Round(y)+4
+	draw := func(label string, from, to position, right, down float64) {
+		margin := 0.0
+		if m.pole != 0 { // the label lies inside the map, else beside it
+			margin, right, down = -22, 0, 4
+		}
+		const parts = 400
+		for i := range parts { // the label lies where the line enters the map
+			part := float64(i) / parts
+			x, y := m.at(from[0]+(to[0]-from[0])*part, from[1]+(to[1]-from[1])*part)
+			if m.shows(x, y, margin) {
+				path := pathOf(m.pixels([]position{from, to}))
+				lines = append(lines, mapLine{path, label, math.Round(x + right), math.Round(y + down)})
+				return
 			}
 		}
-		if line.Path = b.String(); line.X != 0 {
-			lines = append(lines, line)
+	}
+	for _, lon := range steps(east-west, west, east) {
+		from, to := position{lon, south}, position{lon, north}
+		if m.pole < 0 {
+			from, to = to, from
 		}
+		draw(degrees(math.Remainder(lon, 360), "E", "W"), from, to, 0, 16)
 	}
-	lons := steps(all.East-all.West, all.West, all.East)
-	if all.East-all.West > 180 {
-		lons = steps(359, -179, 180)
-	}
-	for _, lon := range lons {
-		draw(degrees(math.Remainder(lon, 360), "E", "W"), 100, func(i int) (float64, float64) {
-			return lon, far - (far-min(near, far))*float64(i)/100
-		})
-	}
-	for _, r := range steps(far-near, max(near, 1e-9), far) {
-		draw(degrees(m.pole*(90-r), "N", "S"), 180, func(i int) (float64, float64) { return float64(2 * i), r })
+	for _, lat := range steps(north-south, south, north) {
+		draw(degrees(lat, "N", "S"), position{west, lat}, position{east, lat}, -26, 4)
 	}
 	return lines
 }
 
-// scaleBar returns the length in pixels of a bar of a round length, and its label. The length holds
-// in the middle of the map, or along meridians of a polar one.
-func (m mapFrame) scaleBar(all filesCell) (pixels float64, label string) {
+// scaleBar returns the SVG path of a bar of a round length, and its label. The length holds in the
+// middle of the map, or along meridians of a polar one.
+func (m mapFrame) scaleBar(all filesCell) (path, label string) {
 	metre := m.perLat / metresPerDegree
 	length := math.Pow(10, math.Floor(math.Log10(160/metre)))
 	for _, factor := range [...]float64{5, 2} {
@@ -359,5 +314,5 @@ func (m mapFrame) scaleBar(all filesCell) (pixels float64, label string) {
 	if m.pole == 0 && all.North-all.South > 5 {
 		label += " at " + degrees(math.Round(m.lat), "N", "S")
 	}
-	return length * metre, label
+	return fmt.Sprintf("M%.0f %.0fv6h%.1fv-6", m.left+14, m.top+m.height-40, length*metre), label
 }

@@ -217,21 +217,16 @@ func (report folderReport) print(w io.Writer) {
 }
 
 // unitOfCRS returns the unit of a CRS's coordinates, as written after a number. It is empty where
-// the registry does not know the CRS.
+// the registry does not know the CRS, and for rare units.
 func unitOfCRS(name string) string {
-	text, isCode := strings.CutPrefix(name, "EPSG:")
-	code, err := strconv.Atoi(text)
-	if err != nil || !isCode {
-		return ""
-	}
-	switch crs, err := crsByCode(code); {
+	crs, err := crsByText(name)
+	switch isDegrees := crs.method == 0; {
 	case err != nil:
-		return ""
-	case crs.projection.formula == formulaGeographic && crs.unit == 1:
+	case isDegrees && crs.unit == 1:
 		return "°"
-	case crs.projection.formula != formulaGeographic && crs.unit == 1:
+	case !isDegrees && crs.unit == 1:
 		return " m"
-	case crs.projection.formula != formulaGeographic && math.Abs(crs.unit-0.3048) < 1e-5:
+	case !isDegrees && math.Abs(crs.unit-0.3048) < 1e-5:
 		return " ft"
 	}
 	return ""
@@ -254,15 +249,16 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	if err := report.findMissing(ctx, q); err != nil {
 		return report, err
 	}
-	for query, args := range d.findingQueries(report.Grids) {
-		args["limit"] = maxFindingFiles
-		if err := report.find(ctx, q, query, args); err != nil {
-			return report, err
+	for _, query := range [...]string{"unread", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
+		for _, args := range d.findingArgs(query, report.Grids) {
+			args["limit"] = maxFindingFiles
+			if err := report.find(ctx, q, query, args); err != nil {
+				return report, err
+			}
 		}
 	}
-	rank := func(code string) int { return slices.IndexFunc(findingKinds(), hasCode(code)) }
-	slices.SortStableFunc(report.Findings, func(a, b finding) int { return rank(a.Code) - rank(b.Code) })
-	slices.SortStableFunc(report.Accepted, func(a, b acceptedCount) int { return rank(a.Code) - rank(b.Code) })
+	slices.SortFunc(report.Findings, func(a, b finding) int { return kindOf(a.Code) - kindOf(b.Code) })
+	slices.SortFunc(report.Accepted, func(a, b acceptedCount) int { return kindOf(a.Code) - kindOf(b.Code) })
 	return report, report.summarize(ctx, q)
 }
 
@@ -275,40 +271,31 @@ func (report *folderReport) summarize(ctx context.Context, q querier) error {
 	if err := q.QueryRow(ctx, query, report.DatasetID).Scan(&report.Files, &report.Placed); err != nil {
 		return fmt.Errorf("count files: %w", err)
 	}
-	groups, err := collect[struct {
-		Code string
-		N    int64
-	}](ctx, q, "count unread files", reportQuery("counts", "unread"), pgx.NamedArgs{"dataset": report.DatasetID})
-	counts, others, missing := map[string]int64{}, report.Files-report.Placed, int64(0)
-	for _, group := range groups {
-		counts[group.Code] = group.N
-		others -= group.N
-	}
-	for _, g := range report.Grids {
-		missing += g.Missing
-	}
 	report.Summary = fmt.Sprintf("%d of %d files placed", report.Placed, report.Files)
+	totals := map[string]int64{} // by code, with those that were accepted
+	for _, f := range report.Findings {
+		totals[f.Code] += f.Total
+	}
+	for _, a := range report.Accepted {
+		totals[a.Code] += a.Total
+	}
+	others := report.Files - report.Placed - totals["unreadable"] - totals["damaged"] - totals["no_extent"]
 	for _, part := range [...]struct {
 		n         int64
 		one, many string
 	}{
-		{counts["unreadable"], "unreadable", "unreadable"}, {counts["damaged"], "damaged", "damaged"},
-		{counts["no_extent"], "without a place", "without a place"}, {missing, "cell missing", "cells missing"},
-		{others, "other file", "other files"},
+		{totals["unreadable"], "unreadable", "unreadable"}, {totals["damaged"], "damaged", "damaged"},
+		{totals["no_extent"], "without a place", "without a place"},
+		{totals[findingMissing], "cell missing", "cells missing"}, {others, "other file", "other files"},
 	} {
-		if part.n > 0 {
-			report.Summary += "; " + counted(part.n, part.one, part.many)
+		switch {
+		case part.n == 1:
+			report.Summary += "; 1 " + part.one
+		case part.n > 1:
+			report.Summary += fmt.Sprintf("; %d %s", part.n, part.many)
 		}
 	}
-	return err
-}
-
-// counted returns a number with the word for one or for many.
-func counted(n int64, one, many string) string {
-	if n != 1 {
-		one = many
-	}
-	return fmt.Sprintf("%d %s", n, one)
+	return nil
 }
 
 // findMissing adds the missing tiles of the grids, less those that were accepted.
@@ -368,7 +355,7 @@ func (report *folderReport) add(f finding, accepted int64) {
 		known.Files = known.Files[:min(len(known.Files), maxFindingFiles)]
 		return
 	}
-	f.Detail = findingKinds()[slices.IndexFunc(findingKinds(), hasCode(f.Code))].detail
+	f.Detail = findingKinds()[kindOf(f.Code)].detail
 	f.All = fmt.Sprintf("/api/v1/datasets/%d/findings/%s", report.DatasetID, f.Code)
 	if f.Code == findingMissing {
 		f.All = fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", report.DatasetID)
@@ -376,23 +363,16 @@ func (report *folderReport) add(f finding, accepted int64) {
 	report.Findings = append(report.Findings, f)
 }
 
-// findingQueries iterates over the names of the queries that look for findings, and their
-// parameters. Some look at one grid at a time.
-func (d dataset) findingQueries(grids []tileGrid) iter.Seq2[string, pgx.NamedArgs] {
-	return func(yield func(string, pgx.NamedArgs) bool) {
-		for _, name := range [...]string{"unread", "warnings", "duplicates", "odd", "names"} {
-			if !yield(name, pgx.NamedArgs{"dataset": d.ID}) {
-				return
-			}
-		}
-		for _, name := range [...]string{"overlaps", "seams"} {
-			for _, g := range grids {
-				if !yield(name, g.args(d.ID)) {
-					return
-				}
-			}
-		}
+// findingArgs returns the parameters with which a query for findings runs: once, or once for each
+// grid.
+func (d dataset) findingArgs(query string, grids []tileGrid) (args []pgx.NamedArgs) {
+	if !perGrid(query) {
+		return []pgx.NamedArgs{{"dataset": d.ID}}
 	}
+	for _, g := range grids {
+		args = append(args, g.args(d.ID))
+	}
+	return args
 }
 
 // find adds what the query of that name finds. Each of its rows has the totals of the row's code.
@@ -529,14 +509,20 @@ func (g tileGrid) missing() iter.Seq[missingTile] {
 	return func(yield func(missingTile) bool) {
 		for _, gap := range g.gaps {
 			for column := gap.From; column <= gap.To; column++ {
-				x, y := g.X+float64(column)*g.East, g.Y+float64(gap.Row)*g.North
-				name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
-				if !yield(missingTile{name, g.CRS, column, gap.Row, x, y, x + g.East, y + g.North}) {
+				if !yield(g.tile(cellRun{gap.Row, column, column})) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// tile returns the place of a run of cells.
+func (g tileGrid) tile(run cellRun) missingTile {
+	x, y := g.X+float64(run.From)*g.East, g.Y+float64(run.Row)*g.North
+	name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
+	width := float64(run.To-run.From+1) * g.East
+	return missingTile{name, g.CRS, run.From, run.Row, x, y, x + width, y + g.North}
 }
 
 // file returns the missing tile as a file of one pixel. It has no BBox if its CRS is unknown.

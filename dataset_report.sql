@@ -108,12 +108,6 @@ WHERE dataset_id = @dataset AND status <> 'ok' AND (
   )
 )
 
--- query counts
--- How many files the query unread finds, by code.
-SELECT code, count(*) AS n
-FROM (:findings) f
-GROUP BY code
-
 -- query warnings
 -- Files with the reader's warnings, other than that about their name. The query unread shows those of files without extent.
 SELECT 'warning' AS code, path, array_to_string(others, '; ') AS detail
