@@ -37,7 +37,8 @@ WHERE pronamespace = current_schema()::regnamespace AND proowner = current_user:
 `
 
 // afterRestore is SQL that fails if the backup's schema is newer than the program's. It ends all
-// sessions and password tokens, which may have ended since the backup, and commits.
+// sessions and password tokens, which may have ended since the backup. endAPITokens or COMMIT
+// follows.
 const afterRestore = `
 RESET search_path;
 SET LOCAL cairn.newest = :newest; -- psql replaces no variable inside quotes
@@ -53,7 +54,10 @@ END $$;
 UPDATE sessions SET ended_at = now(), end_reason = 'restored' WHERE ended_at IS NULL;
 DELETE FROM password_tokens;
 DELETE FROM instances;
-COMMIT;
+`
+
+// endAPITokens is SQL that ends all API tokens, which may have been revoked since the backup.
+const endAPITokens = `DELETE FROM api_tokens;
 `
 
 // databaseProgram prepares a PostgreSQL client program for the pool's database. It connects by its
@@ -119,10 +123,10 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	return nil
 }
 
-// restore is "cairn restore FILE", which replaces the contents of the database by a backup, all or
-// nothing. No instance may run meanwhile: it locks the state directory and starts the private
-// PostgreSQL, as serve does.
-func restore(ctx context.Context, cfg config, log *slog.Logger, name string, stdout io.Writer) error {
+// restore is "cairn restore FILE". It replaces the contents of the database by a backup, all or
+// nothing, and ends all sessions and, without keepTokens, all API tokens. No instance may run
+// meanwhile: it locks the state directory and starts the private PostgreSQL, as serve does.
+func restore(ctx context.Context, cfg config, log *slog.Logger, name string, keepTokens bool, stdout io.Writer) error {
 	const foreignTables = `
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
 		FROM pg_tables
@@ -158,7 +162,7 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		if err != nil {
 			return err
 		}
-		if err := restoreDump(ctx, cfg, db, name, len(steps)); err != nil {
+		if err := restoreDump(ctx, cfg, db, name, keepTokens, len(steps)); err != nil {
 			return err
 		}
 		db.Reset() // its prepared statements are for the dropped tables
@@ -169,13 +173,15 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, std
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "The database has been restored from %s. All sessions have ended.\n", name)
+		ended := map[bool]string{false: "sessions and API tokens", true: "sessions"}[keepTokens]
+		fmt.Fprintf(stdout, "The database has been restored from %s. All %s have ended.\n", name, ended)
 		for _, l := range after {
 			if !slices.Contains(before, l) {
 				fmt.Fprintf(stdout, "%s again: %s\n", l.What, l.Name)
 			}
 		}
-		return audit(ctx, db, operatorActor(), "database.restore", "", nil, nil)
+		what := map[string]string{"ended": ended}
+		return audit(ctx, db, operatorActor(), "database.restore", "", nil, what)
 	})
 }
 
@@ -199,18 +205,22 @@ func listLiving(ctx context.Context, q querier) ([]living, error) {
 
 // restoreDump pipes the backup as SQL from pg_restore to psql, which runs it in one transaction.
 // newest is the newest schema version that the program knows.
-func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, newest int) error {
+func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, keepTokens bool, newest int) error {
 	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
 	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
 		"--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=newest=%d", newest))
 	script, feed := io.Pipe()
 	defer script.Close()
 	write.Stdin, read.Stdout = script, feed
+	after := afterRestore + endAPITokens
+	if keepTokens {
+		after = afterRestore
+	}
 	go func() {
 		io.WriteString(feed, beforeRestore)
 		err := runProgram(read)
 		if err == nil {
-			_, err = io.WriteString(feed, afterRestore)
+			_, err = io.WriteString(feed, after+"COMMIT;\n")
 		}
 		feed.CloseWithError(err) // psql ends without a commit, and its error has the cause
 	}()

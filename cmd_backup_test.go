@@ -183,7 +183,7 @@ func TestBackup(t *testing.T) {
 // restore restores the backup with these settings, starts a service on it and compares the contents.
 func (x *backedUp) restore(t *testing.T, env []string) *testServer {
 	t.Helper()
-	if said, err := cairn(env, "restore", x.file); err != nil {
+	if said, err := cairn(env, "restore", "--keep-tokens", x.file); err != nil {
 		t.Fatalf("%v %s", err, said)
 	}
 	restored := startServer(t, nil, env...)
@@ -301,8 +301,17 @@ func TestRestoreSaysWhatLives(t *testing.T) {
 	x.exec(`DELETE FROM api_tokens`)
 	x.stop()
 	said, err := cairn(x.env, "restore", x.file)
-	if err != nil || !strings.Contains(said, "user active again: ada\n") || !strings.Contains(said, "API token valid again: root script\n") ||
-		strings.Contains(said, "again: root\n") {
+	if err != nil || !strings.Contains(said, "user active again: ada\n") || !strings.Contains(said, "All sessions and API tokens have ended.") ||
+		strings.Contains(said, "again: root") {
+		t.Errorf("%v %s", err, said)
+	}
+	restored := startServer(t, nil, x.env...)
+	if n := restored.queryInt(`SELECT count(*) FROM api_tokens`); n != 0 {
+		t.Errorf("%d API tokens", n)
+	}
+	restored.stop()
+	said, err = cairn(x.env, "restore", "--keep-tokens", x.file)
+	if err != nil || !strings.Contains(said, "API token valid again: root script\n") || strings.Contains(said, "again: root\n") {
 		t.Errorf("%v %s", err, said)
 	}
 }

@@ -108,7 +108,9 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	case args[0] == "backup" && len(args) == 2 && !isOption(args[1]):
 		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return backup(ctx, cfg, pool, args[1], stdout) })
 	case args[0] == "restore" && len(args) == 2 && !isOption(args[1]):
-		return restore(ctx, cfg, log, args[1], stdout)
+		return restore(ctx, cfg, log, args[1], false, stdout)
+	case command == "restore --keep-tokens" && len(args) == 3 && !isOption(args[2]):
+		return restore(ctx, cfg, log, args[2], true, stdout)
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
 	}
