@@ -89,7 +89,7 @@ func TestEndOne(t *testing.T) {
 }
 
 // TestRenewal: a renewable API token replaces its secret. The former one is good for a grace, and replaces a successor
-// whose answer was lost.
+// whose answer was lost, but none that was used.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -106,10 +106,11 @@ func TestRenewal(t *testing.T) {
 	}
 	first.must(200, "GET", "/api/v1/datasets", nil)
 	second := ts.client().as(lost.text("token"))
-	second.must(200, "GET", "/api/v1/datasets", nil)
 	third := ts.client().as(first.must(200, "POST", renew, nil).text("token"))
 	second.refused(401, "invalid_token", "GET", mePath, nil)
+	first.must(200, "GET", "/api/v1/datasets", nil) // is no use of the new secret
 	third.must(200, "GET", "/api/v1/datasets", nil)
+	first.refused(403, "not_renewable", "POST", renew, nil)
 	third.refused(403, "token_scope", "POST", "/api/v1/datasets", map[string]string{"name": "x", "path": "x"})
 	ts.exec(`UPDATE api_tokens SET former_until = now()`)
 	first.refused(401, "invalid_token", "GET", mePath, nil)

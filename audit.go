@@ -73,7 +73,8 @@ type auditRow struct {
 func auditActions() []string {
 	return strings.Fields(`
 		session.login session.login_refused session.logout session.end session.refresh_token_reused session.lost
-		login.throttled request.refused password.change password.reset token.create token.renew token.end
+		login.throttled request.refused verify.refused token.refused password_token.refused
+		password.change password.reset token.create token.renew token.end
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
 		role.create role.update role.delete permission.create permission.update permission.delete
 		message.create message.update message.retract message.delete
@@ -168,7 +169,8 @@ func (c *tallies) add(t tally, n int64) {
 	c.counts[t] += n
 }
 
-// audit adds a row for each kind, and restarts the counts. It counts on what it could not add.
+// audit adds a row for each kind, and restarts the counts. It keeps what it could not add for the
+// next minute.
 func (c *tallies) audit(ctx context.Context, q querier) error {
 	c.mu.Lock()
 	counts := c.counts
@@ -186,16 +188,17 @@ func (c *tallies) audit(ctx context.Context, q querier) error {
 	return err
 }
 
-// tallyToken counts the use of an API token that has expired, or whose owner is not active.
+// tallyToken counts the use of an API token that has expired, of the former secret of a renewed
+// one, and of one whose owner is not active.
 func (s *server) tallyToken(ctx context.Context, c *caller) error {
 	const query = `
 		SELECT t.id::text, u.username
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
-		WHERE t.token_hash = $1`
+		WHERE t.token_hash = $1 OR t.former_hash = $1`
 	found, err := collect[struct{ ID, Username string }](ctx, s.db, "find refused token", query, c.credential.tokenHash)
 	for _, t := range found {
-		s.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.address.String()}, 1)
+		s.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
 	}
 	return err
 }

@@ -95,7 +95,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		if !errors.Is(err, errToken) {
 			return err
 		}
-		right = false // the password or the status was changed while we hashed
+		right = false // the password or the status was changed, or all sessions were ended, while we hashed
 	}
 	target := ""
 	refused := newProblem(http.StatusUnauthorized, "invalid_credentials", "The user name or the password is wrong.")

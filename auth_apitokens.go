@@ -103,8 +103,8 @@ type createdToken struct {
 const renewalGrace = 10 * time.Minute
 
 // renewOwnToken answers POST /api/v1/auth/tokens/self/renew: the API token in use gets a new
-// secret, and lasts from now as long as it was created for. If the answer is lost, the former
-// secret gets another one within renewalGrace; the lost one ends.
+// secret, and lasts from now as long as it was created for. If the answer was lost, the former
+// secret gets another one within renewalGrace, as long as nobody has used the new one.
 func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		UPDATE api_tokens
@@ -112,15 +112,16 @@ func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 			former_hash = $2,
 			former_until = CASE WHEN token_hash = $2 THEN now() + $4::interval ELSE former_until END,
 			expires_at = now() + (expires_at - created_at),
-			created_at = now()
-		WHERE id = $1 AND renewable
+			created_at = now(),
+			last_used_at = NULL
+		WHERE id = $1 AND renewable AND (token_hash = $2 OR last_used_at IS NULL)
 		RETURNING ` + apiTokenColumns
 	secret, hash := newAPIToken()
 	var renewed apiToken
 	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		p := principalOf(r)
 		refused := newProblem(http.StatusForbidden, "not_renewable",
-			"This API token was not made to renew itself: make another one.")
+			"This API token was not made to renew itself, or its new secret is in use: make another one.")
 		renewed, err = collectOne[apiToken](ctx, tx, refused, "renew API token", query,
 			p.CredentialID, callerOf(r).credential.tokenHash, hash, renewalGrace)
 		if err != nil {

@@ -140,7 +140,7 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	// Looked up before hashing, so that guessing a token costs no hash; used up below.
 	u, err := findPasswordToken(ctx, s.db, in.Token)
 	if _, isInvalid := errors.AsType[*problem](err); isInvalid {
-		s.tallied.add(tally{action: "password_token.refused", address: callerOf(r).address.String()}, 1)
+		s.tallied.add(tally{action: "password_token.refused", address: callerOf(r).network()}, 1)
 	}
 	if err != nil {
 		return err
@@ -208,9 +208,10 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 }
 
 // setPassword stores a new password hash, audits it as action and voids the user's password token.
-// With a version other than 0 it returns a problem 409 if the password or status has changed since
-// that version. It locks the user's row before the caller ends the sessions: a login under way
-// waits for the lock, and then finds that its credentials are old. The caller holds lockAccess.
+// With a version other than 0 it returns a problem 409 if credential_version has risen since: the
+// password or the status was changed, or all sessions were ended. It locks the user's row before
+// the caller ends the sessions: a login under way waits for the lock, and then finds that its
+// credentials are old. The caller holds lockAccess.
 func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user, version int64, hash string) error {
 	const update = `
 		UPDATE users
@@ -224,7 +225,8 @@ func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user
 		return err
 	}
 	if n == 0 {
-		return newProblem(http.StatusConflict, "password_changed", "The password was changed in the meantime.")
+		return newProblem(http.StatusConflict, "password_changed",
+			"The account was changed in the meantime. Try again.")
 	}
 	if err := audit(ctx, tx, by, action, "user:"+u.Username, nil, nil); err != nil {
 		return err

@@ -156,7 +156,7 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 	return found, nil
 }
 
-// getUserAccess reads a user with the versions, or returns errInvalidToken.
+// getUserAccess reads a user with the versions under which it was read, or returns errInvalidToken.
 func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, error) {
 	const query = `
 		SELECT ` + userColumns + `,
@@ -199,10 +199,10 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
 		SELECT ` + versions + `, u.id::text, t.id::text, t.permissions, t.expires_at,
-			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute'
+			t.token_hash = $1 AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
-		WHERE (t.token_hash = $1 OR t.former_hash = $1 AND t.former_until > now())
+		WHERE (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
 			AND t.expires_at > now() AND u.status = 'active'`
 	var now accessVersions
 	var narrowed []string // the permissions of an API token

@@ -229,20 +229,21 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 }
 
 // endUserSessions ends the sessions of these users that have not ended, except one; "" excepts
-// none. It locks the users' rows first and raises credential_version. So a login that has opened
-// its session, but is not committed, is waited for and ends too; one that comes later finds that
-// its credentials are old.
+// none. It locks the users' rows first, so that it waits for a login that has opened its session
+// but is not committed. If it excepts none it raises credential_version: a login that comes later
+// finds that its credentials are old. With an exception it does not, so that a stolen session
+// cannot keep its owner from signing in.
 func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, except string) error {
 	const lock = `
 		UPDATE users
-		SET credential_version = credential_version + 1
+		SET credential_version = credential_version + ($2 = '')::int
 		WHERE id = ANY ($1::uuid[])`
 	const query = `
 		SELECT coalesce(array_agg(id::text ORDER BY id), '{}')
 		FROM sessions
 		WHERE user_id = ANY ($1::uuid[]) AND ended_at IS NULL
 			AND id IS DISTINCT FROM nullif($2, '')::uuid`
-	if _, err := execute(ctx, tx, "stop logins", lock, userIDs); err != nil {
+	if _, err := execute(ctx, tx, "stop logins", lock, userIDs, except); err != nil {
 		return err
 	}
 	var ids []string

@@ -75,7 +75,7 @@ func (a attempt) check(ctx context.Context, q querier) error {
 		SELECT next_at - now() AS wait
 		FROM throttles
 		WHERE ` + ofAttempt + ` AND next_at > now() AND NOT (network = '' AND ` + isKnown + `)
-		ORDER BY account, network
+		ORDER BY next_at DESC
 		LIMIT 1`
 	waits, err := collect[struct{ Wait time.Duration }](ctx, q, "check attempt", query, a.account, a.network)
 	if err != nil || len(waits) == 0 {

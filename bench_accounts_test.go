@@ -219,8 +219,12 @@ func (b accountsBench) refresh(t *testing.T) {
 		RETURNING generation, least(idle_expires_at, expires_at)`
 	cookies, keep := make([]string, benchConnections), make([]string, benchConnections)
 	for i := range cookies {
-		_, cookies[i] = ts.client().login("ada", testPassword)
-		_, keep[i] = ts.client().login("ada", testPassword) // the floor's
+		name := fmt.Sprintf("refresher%02d", i%16) // several, since each may have only a hundred sessions
+		if i < 16 {
+			ts.addUser(name, datasetRead)
+		}
+		_, cookies[i] = ts.client().login(name, testPassword)
+		_, keep[i] = ts.client().login(name, testPassword) // the floor's
 	}
 	refresh := func(i int, before []byte) string {
 		if _, after, ok := bytes.Cut(before, []byte("__Host-cairn_refresh=")); ok {

@@ -76,9 +76,9 @@ func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) e
 }
 
 // changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
-// grant or a password token goes through it; only logins, rehashing and sweeping write to these
-// tables without it. It keeps the last administrator: if there was one before and would be none
-// after, it returns a problem 409.
+// grant or a password token goes through it; only logins, rehashing, sweeping and ending one's own
+// sessions write to these tables without it. It keeps the last administrator: if there was one
+// before and would be none after, it returns a problem 409.
 func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAccess); err != nil {

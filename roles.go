@@ -241,7 +241,8 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if _, err := tx.Exec(ctx, update, before.ID, c.Name, c.Description); err != nil {
 		return role{}, takenError("change role", err)
 	}
-	if c.Permissions != nil {
+	asSet := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
+	if c.Permissions != nil && !slices.Equal(asSet(before.Permissions), asSet(c.Permissions)) {
 		promoted, err := gainers(ctx, tx, before.ID, c.Permissions)
 		if err != nil {
 			return role{}, err

@@ -428,7 +428,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	refused := ok && (p.status == http.StatusForbidden || p.code == "last_administrator")
 	if refused && c.principal != nil && rt.path == verifyPath { // a page behind a proxy asks often
 		credential := c.principal.Kind + ":" + c.principal.CredentialID
-		s.tallied.add(tally{"verify.refused", "user:" + c.principal.User.Username, credential, c.address.String()}, 1)
+		s.tallied.add(tally{"verify.refused", "user:" + c.principal.User.Username, credential, c.network()}, 1)
 		return err
 	}
 	if !refused || c.principal == nil || !s.refused.note(c.principal.CredentialID) {
