@@ -326,8 +326,8 @@ func (k key) breakMAC(id string, newest seal) []byte {
 	return k.sealMAC("accepted break", newest.mac, strconv.FormatInt(newest.seq, 10)+" "+id)
 }
 
-// isAccepted reports whether the operator has accepted the break. Somebody who writes to the
-// database cannot, without the key file.
+// isAccepted reports whether the operator has accepted the break. Somebody who only writes to the
+// database cannot accept one: that takes the key file.
 func (b auditBreak) isAccepted(ring *keyring) bool {
 	k, isKnown := ring.find(b.KID)
 	return isKnown && hmac.Equal(b.Accepted, k.breakMAC(b.ID, seal{b.Seq, b.MAC}))
@@ -436,8 +436,8 @@ func (z *sealer) check(ctx context.Context, tx pgx.Tx, ring *keyring) (newest se
 	return newest, nil
 }
 
-// findBreak returns the newest seal. finding is not nil if this is not a valid seal and no accepted
-// one, or if the known seal is gone and not by retention.
+// findBreak returns the newest seal. finding says what is wrong, or is nil: the newest seal is
+// neither valid nor accepted, or the known seal is gone and retention did not remove it.
 func findBreak(ctx context.Context, tx pgx.Tx, ring *keyring, known seal, accepted []seal) (
 	newest seal, finding, err error) {
 	const query = auditSeals + `

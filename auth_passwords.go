@@ -90,7 +90,8 @@ func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error 
 	return work()
 }
 
-// key waits for a core and returns the argon2id hash of a password. At most two others wait too.
+// key waits for a core and returns the argon2id hash of a password. Its caller has a turn, and
+// there are two more turns than cores, so that at most two callers wait.
 func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()

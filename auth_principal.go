@@ -31,7 +31,7 @@ type principal struct {
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
-	noteUse      bool     // the last noted use of the API token is more than a minute old
+	noteUse      bool     // no use of the API token's present secret was noted in the last minute
 	rendered     []byte   // the beginning of the answer of GET /auth/me: see renderMe
 }
 

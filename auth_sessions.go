@@ -103,8 +103,9 @@ const maxSessions = 100
 
 // createSession opens a session for a user whose credentials were checked, and returns the user as
 // of now. If the password or the status has changed since, or the user's sessions were ended, the
-// error is errToken: the update locks the user's row, so a change that commits first is seen, and a
-// later one ends the session. The user's oldest sessions beyond maxSessions end.
+// error is errToken. The update locks the user's row: a change that is committed before is seen
+// here, and a change that is committed later ends this session itself. The user's oldest sessions
+// beyond maxSessions end.
 func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
 	cfg config) (sess session, u user, err error) {
 	const query = `
@@ -168,8 +169,7 @@ var (
 //
 // A replaced generation still gets the current one in two cases, since an answer may have been lost
 // and several tabs may refresh at once: it was the last one to be replaced, less than a grace
-// period ago; or it was replaced in the burst that goes on, and that began less than a grace period
-// ago.
+// period ago; or it was replaced in the latest burst, which began less than a grace period ago.
 //
 // Any other generation is shown by a thief, or by the owner after a thief (RFC 9700, section
 // 4.14.2). It ends the session. That is committed and audited before the error, a problem 401, is

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -26,8 +27,7 @@ func cleanText(b []byte, limit int) string {
 // control characters (C0, DEL, and C1 such as the CSI U+009B), separators of lines, and those that
 // change the direction of text (Unicode Standard Annex 9, section 2).
 func isUnsafe(r rune) bool {
-	return r < ' ' || 0x7f <= r && r <= 0x9f || r == 0x061c || r == 0x200e || r == 0x200f ||
-		0x2028 <= r && r <= 0x202e || 0x2066 <= r && r <= 0x2069
+	return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
 }
 
 // terminalWriter passes on text that a terminal may show. It writes each unsafe character, except a

@@ -173,7 +173,10 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, kee
 		if err != nil {
 			return err
 		}
-		ended := map[bool]string{false: "sessions and API tokens", true: "sessions"}[keepTokens]
+		ended := "sessions and API tokens"
+		if keepTokens {
+			ended = "sessions"
+		}
 		fmt.Fprintf(stdout, "The database has been restored from %s. All %s have ended.\n", name, ended)
 		for _, l := range after {
 			if !slices.Contains(before, l) {

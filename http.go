@@ -101,8 +101,8 @@ func checkKeys(body []byte) error {
 	var open []level
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	// The decoder turns half of a surrogate pair into U+FFFD. If the body has no U+FFFD of its own,
-	// one in a decoded string shows such a half.
+	// The decoder writes U+FFFD for half of a surrogate pair. If the body itself has none, one in a
+	// decoded string shows that there was such a half.
 	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
 	for count := 0; count == 0 || len(open) > 0; count++ {
 		token, err := dec.Token()

@@ -268,7 +268,7 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 // with holders is a 409. The actor must hold the permissions of both roles. Messages for the
 // deleted role are not readdressed to the other one. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
-	const readdress = `
+	const dropFromMessages = `
 		UPDATE system_messages
 		SET role_ids = array_remove(role_ids, $1)
 		WHERE $1 = ANY (role_ids)`
@@ -289,7 +289,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 		return err
 	}
-	if _, err := execute(ctx, tx, "readdress messages", readdress, old.ID); err != nil {
+	if _, err := execute(ctx, tx, "remove role from messages", dropFromMessages, old.ID); err != nil {
 		return err
 	}
 	_, err := execute(ctx, tx, "delete role", `DELETE FROM roles WHERE id = $1`, old.ID)

@@ -8,8 +8,8 @@ CREATE EXTENSION IF NOT EXISTS pg_trgm;    -- for parts of names
 CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
--- credential_version rises with every change of password or status, and when sessions are ended for
--- the user: a login that began before such a change cannot open a session after it.
+-- credential_version rises with every change of password or status, and when all sessions of the user
+-- are ended: a login that began before such a change cannot open a session after it.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -104,8 +104,8 @@ INSERT INTO role_permissions (role_id, permission)
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
 -- with a MAC over both. rotated_at is when the generation was last raised; idle_expires_at moves
--- with it. A burst is a series of refreshes in which the first is less than a grace period old:
--- burst_generation is the first generation that was replaced in it, at burst_began_at.
+-- with it. A burst is a series of refreshes within one grace period. It begins when burst_generation
+-- is replaced, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -148,8 +148,8 @@ CREATE TABLE api_tokens (
 );
 
 -- Guesses at a password and registrations, counted for an account, a network or both, by the rules in
--- auth_throttle.go. Each key is an HMAC, or empty in a row that does not count by it. Before
--- next_at no attempt is accepted, except, in a row for an account alone, one from a known network.
+-- auth_throttle.go. Each key is an HMAC, or empty in a row that does not count by it. Until next_at
+-- all attempts are refused; a row for an account alone still accepts those from known networks.
 -- known is true if the account has signed in from the network.
 -- expires_at is rounded to the hour, so that most updates leave its index alone.
 CREATE TABLE throttles (

@@ -283,8 +283,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	}
 	ctx, limit := r.Context(), rt.pace.limit()
 	if !isRead(r) || limit <= hashing.limit() {
-		// A change, such as a logout, is completed even if the client leaves. A short read is, too:
-		// to cancel a statement costs its connection.
+		// A change, such as a logout, is completed even if the client leaves. So is a short read:
+		// to cancel its statement would close the connection to the database.
 		ctx = context.WithoutCancel(ctx)
 	}
 	if limit > time.Minute {

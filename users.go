@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -482,12 +481,12 @@ func normalizeLogin(login string) string {
 	return ""
 }
 
-// isLine reports whether text is one line of low to high code points, without control characters,
-// code points U+…FFFE and U+…FFFF, and characters that change the direction of writing.
+// isLine reports whether text is one line of low to high code points that isUnsafe allows, without
+// the code points U+…FFFE and U+…FFFF.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
-		return unicode.IsControl(c) || c&0xfffe == 0xfffe || unicode.In(c, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
+		return isUnsafe(c) || c&0xfffe == 0xfffe
 	})
 }
 
