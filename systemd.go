@@ -4,9 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -50,27 +49,15 @@ func (s supervisor) notify(state string) error {
 	return nil
 }
 
-// keepWatchdog notifies systemd's watchdog while the service answers GET /health on its own
-// listener. Any answer counts, also that the database is down: a restart would not help.
+// keepWatchdog notifies systemd's watchdog while the service answers on its own listener.
 func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
-	if s.cfg.supervisor.watchdog == 0 {
+	patience := s.cfg.supervisor.watchdog / 3
+	if patience == 0 {
 		return
 	}
-	web := http.Client{Timeout: s.cfg.supervisor.watchdog / 3, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, address.Network(), address.String())
-		},
-		// The request has no secret, and the answer is not read.
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-		DisableKeepAlives: true,
-	}}
-	tick := time.Tick(s.cfg.supervisor.watchdog / 3)
-	health := &url.URL{Scheme: s.scheme(), Host: "cairn", Path: "/health"}
-	request := (&http.Request{Method: "GET", URL: health}).WithContext(ctx)
-	for {
-		response, err := web.Do(request)
+	for tick := time.Tick(patience); ; {
+		err := s.probe(ctx, address, patience)
 		if err == nil {
-			response.Body.Close()
 			err = s.cfg.supervisor.notify("WATCHDOG=1")
 		}
 		if err != nil && ctx.Err() == nil {
@@ -82,4 +69,25 @@ func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 		case <-tick:
 		}
 	}
+}
+
+// probe sends GET /health to the service's own address. Any answer is good, also that the database
+// is down: a restart would not help. The client of net/http would add 0.4 MiB to the program.
+func (s *server) probe(ctx context.Context, address net.Addr, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, address.Network(), address.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	context.AfterFunc(ctx, func() { conn.Close() })
+	if s.certificate != nil {
+		// The request has no secret, and of the answer only the status is read.
+		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+	}
+	if _, err = io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"); err == nil {
+		_, err = fmt.Fscanf(conn, "HTTP/1.1 %d", new(int))
+	}
+	return err
 }
