@@ -96,7 +96,7 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 		LIMIT $2`
 	first := []string{strconv.FormatInt(1<<62, 10)}
 	return writeList(s, w, r, first, func(after []string, limit int) ([]auditRow, error) {
-		args := []any{pgx.QueryExecModeExec, after[0], limit} // planned for these very filters
+		args := []any{pgx.QueryExecModeCacheDescribe, after[0], limit} // planned for these very filters
 		values := r.URL.Query()
 		for _, name := range []string{"actor", "credential", "action", "target", "request_id"} {
 			args = append(args, optional(values, name))

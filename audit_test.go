@@ -217,13 +217,17 @@ func isRegexp(value ast.Expr) bool {
 	return ok && f.Sel.Name == "MustCompile"
 }
 
-// TestSQLIsConstant: every SQL statement is a constant of the source. None is formatted from values.
+// TestSQLIsConstant: every SQL statement is a constant of the source. None is formatted from values. PostgreSQL gives the
+// types of its parameters, since the program is built without pgx's own (TAGS in the Makefile).
 func TestSQLIsConstant(t *testing.T) {
 	t.Parallel()
 	set, files := sources(t)
 	sqlVerbs := regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|LISTEN)\b`)
 	for name, file := range files {
 		ast.Inspect(file, func(node ast.Node) bool {
+			if f, ok := node.(*ast.SelectorExpr); ok && f.Sel.Name == "QueryExecModeExec" {
+				t.Errorf("%s: QueryExecModeExec: QueryExecModeCacheDescribe plans for the values as well", set.Position(f.Pos()))
+			}
 			call, ok := node.(*ast.CallExpr)
 			if !ok {
 				return true

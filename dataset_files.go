@@ -403,7 +403,7 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			return files, err
 		}
 	}
-	args = append([]any{pgx.QueryExecModeExec}, append(args, after[1], after[2])...)
+	args = append([]any{pgx.QueryExecModeCacheDescribe}, append(args, after[1], after[2])...)
 	if f.order() == sortPath {
 		return collect[datasetFile](ctx, q, "list files", byPath, args...)
 	}
@@ -426,7 +426,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
 	args := func(limit int64) []any {
-		return append([]any{pgx.QueryExecModeExec}, append(f.args(limit), f.boxes())...)
+		return append([]any{pgx.QueryExecModeCacheDescribe}, append(f.args(limit), f.boxes())...)
 	}
 	var n int64
 	if f.isPoint {

@@ -399,7 +399,7 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%")
 	}
 	order := userOrders()[f.sort]
-	args := []any{pgx.QueryExecModeExec, after[0], after[1], f.status, pattern, limit, f.username}
+	args := []any{pgx.QueryExecModeCacheDescribe, after[0], after[1], f.status, pattern, limit, f.username}
 	where, sorted := ` WHERE `+order.after+` AND `+matches, ` ORDER BY `+order.by+` LIMIT `
 	from := `users u` + where
 	switch {
