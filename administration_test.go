@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // agent is an actor of TestNobodyGains, with the credentials that it has and those that it can get.
@@ -700,7 +699,8 @@ func TestAuditSeals(t *testing.T) {
 				}
 			}
 			ts.stop() // so that nothing is sealed meanwhile
-			err = withDatabase(ctx, ts.cfg, func(pool *pgxpool.Pool) error {
+			err = connect(ctx, ts.cfg, func(d *database) error {
+				pool := d.pool
 				const off = `ALTER TABLE audit_log DISABLE TRIGGER USER; ALTER TABLE audit_seals DISABLE TRIGGER USER; `
 				if _, err := pool.Exec(ctx, off+test.harm, pgx.QueryExecModeSimpleProtocol); err != nil {
 					t.Fatal(err)

@@ -74,55 +74,51 @@ func limitMemory(cfg config) {
 
 // run executes one command, until it is done or ctx ends.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	command := strings.Join(args[:min(2, len(args))], " ")
+	if len(args) == 0 {
+		args = []string{"help"}
+	}
+	line, command := strings.Join(args, " "), strings.Join(args[:min(2, len(args))], " ")
+	file := args[len(args)-1]
+	isFile := !strings.HasPrefix(file, "-") // a file "-name" is written "./-name"
+	cfg, err := loadConfig(env)
+	log := newLogger(cfg, stderr)
+	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
 	switch {
-	case len(args) == 0, args[0] == "help", args[0] == "-h", args[0] == "--help":
-		fmt.Fprint(stdout, usage)
-		return nil
-	case args[0] == "version" && len(args) == 1:
-		fmt.Fprintln(stdout, "cairn", version)
-		return nil
-	case args[0] == "routes" && len(args) == 1, command == "routes --json" && len(args) == 2:
-		return printRoutes(len(args) == 2, stdout)
+	case args[0] == "help", args[0] == "-h", args[0] == "--help":
+		_, err = fmt.Fprint(stdout, usage)
+		return err
+	case line == "version":
+		_, err = fmt.Fprintln(stdout, "cairn", version)
+		return err
+	case line == "routes", line == "routes --json":
+		return printRoutes(line != "routes", stdout)
 	case args[0] == "bbox":
 		return printExtents(ctx, args[1:], stdout, stderr)
 	case args[0] == "crs":
 		return printCRS(args[1:], stdout)
-	}
-	cfg, err := loadConfig(env)
-	if err != nil {
+	case err != nil: // the other commands need the settings
 		return err
-	}
-	log := newLogger(cfg, stderr)
-	switch {
-	case command == "config check" && len(args) == 2:
+	case line == "config check":
 		return checkConfig(env, stdout)
-	case args[0] == "serve" && len(args) == 1:
+	case line == "serve":
 		for _, name := range unknownSettings(env) {
 			log.Warn("unknown setting", "name", name)
 		}
 		limitMemory(cfg)
 		return serve(ctx, cfg, log, stdout, func(*server) {})
-	case args[0] == "migrate" && len(args) == 1:
-		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return migrate(ctx, pool, log) })
-	case args[0] == "backup" && len(args) == 2 && !isOption(args[1]):
-		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return backup(ctx, cfg, pool, args[1], stdout) })
-	case args[0] == "restore" && len(args) == 2 && !isOption(args[1]):
-		return restore(ctx, cfg, log, args[1], false, stdout)
-	case command == "restore --keep-tokens" && len(args) == 3 && !isOption(args[2]):
-		return restore(ctx, cfg, log, args[2], true, stdout)
+	case line == "migrate":
+		return connect(ctx, cfg, func(d *database) error { return migrate(ctx, d.pool, log) })
+	case line == "backup "+file && isFile:
+		return connect(ctx, cfg, func(d *database) error { return backup(ctx, cfg, d.pool, file, stdout) })
+	case line == "restore "+file && isFile, line == "restore --keep-tokens "+file && isFile:
+		return restore(ctx, cfg, log, file, command == "restore --keep-tokens", stdout)
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
-	}
-	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
-	if args[0] == "report" {
+	case args[0] == "report":
 		return o.run(ctx, args[0], args[1:])
 	}
 	return o.run(ctx, command, args[min(2, len(args)):])
 }
-
-// isOption reports whether an argument looks like an option. A file "-name" is written "./-name".
-func isOption(argument string) bool { return strings.HasPrefix(argument, "-") }
 
 // newLogger returns a logger that writes to w in the form and from the level that are set.
 func newLogger(cfg config, w io.Writer) *slog.Logger {
@@ -229,13 +225,12 @@ func (s *server) warnOfExposure(address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
 		return
 	}
+	log := s.log.With("address", address.String())
 	if s.cfg.registration == registrationOpen {
-		s.log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION",
-			"address", address.String())
+		log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION")
 	}
 	if s.certificate == nil {
-		s.log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY",
-			"address", address.String())
+		log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY")
 	}
 }
 
@@ -263,24 +258,22 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	}
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	s.stopping = ctx
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.database.watch(working, s.log) })
 	background.Go(func() { s.sendHeartbeats(working) })
 	background.Go(func() { s.runMaintenance(working) })
-	watched, unwatch := context.WithCancel(ctx) // while the service stops, it answers no watchdog request
-	context.AfterFunc(working, unwatch)
-	background.Go(func() { s.keepWatchdog(watched, listener.Addr()) })
-	served := make(chan error, 1)
-	go func() {
-		if s.certificate == nil {
-			served <- web.Serve(listener)
-			return
-		}
+	background.Go(func() { s.keepWatchdog(ctx, listener.Addr()) }) // while the service stops, it answers no request
+	serve := web.Serve
+	if s.certificate != nil {
 		web.TLSConfig = &tls.Config{GetCertificate: s.certificate.current}
-		served <- web.ServeTLS(listener, "", "")
-	}()
+		serve = func(l net.Listener) error { return web.ServeTLS(l, "", "") }
+	}
+	served := make(chan error, 1)
+	go func() { served <- serve(listener) }()
 	s.notify("READY=1")
 	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.scheme(), listener.Addr())
 
@@ -307,6 +300,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 			err = fmt.Errorf("requests were cut off: %w", errors.Join(err, web.Close()))
 		}
 	}
+	stop()
 	stopWork()
 	background.Wait()
 	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -315,13 +309,6 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		s.log.Warn("lease not ended", "error", stopErr)
 	}
 	return err
-}
-
-// notify tells systemd the service's state. It logs a failure.
-func (s *server) notify(state string) {
-	if err := s.cfg.supervisor.notify(state); err != nil {
-		s.log.Warn("systemd not notified", "state", state, "error", err)
-	}
 }
 
 // sendHeartbeats renews this instance's lease until ctx ends. On SIGHUP it reloads the key file.
@@ -445,11 +432,6 @@ func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(
 		defer func() { err = errors.Join(err, private.stop()) }()
 	}
 	return connect(ctx, cfg, do)
-}
-
-// withDatabase runs do for a command, on the database of the service. It does not start one.
-func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error) error {
-	return connect(ctx, cfg, func(d *database) error { return do(d.pool) })
 }
 
 // connect runs do on the database that the settings name, or on the private one, which must be

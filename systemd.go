@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -16,11 +15,6 @@ import (
 // service restarts, connections to systemd's socket wait.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
-	// Child processes must not inherit the variables.
-	const names = "LISTEN_PID LISTEN_FDS LISTEN_FDNAMES NOTIFY_SOCKET WATCHDOG_PID WATCHDOG_USEC"
-	for _, name := range strings.Fields(names) {
-		os.Unsetenv(name)
-	}
 	switch s.sockets {
 	case 0:
 		return net.Listen("tcp", address)
@@ -33,20 +27,19 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 	return nil, fmt.Errorf("systemd passed %d sockets, but Cairn serves only one: leave one in cairn.socket", s.sockets)
 }
 
-// notify tells systemd the service's state.
-func (s supervisor) notify(state string) error {
-	if s.notifySocket == "" {
-		return nil
+// notify tells systemd the service's state. It logs a failure.
+func (s *server) notify(state string) {
+	if s.cfg.supervisor.notifySocket == "" {
+		return
 	}
-	conn, err := net.Dial("unixgram", s.notifySocket) // Go and systemd write "@" before an abstract name
+	conn, err := net.Dial("unixgram", s.cfg.supervisor.notifySocket) // Go and systemd write "@" before an abstract name
 	if err == nil {
 		defer conn.Close()
-		_, err = conn.Write([]byte(state))
+		_, err = io.WriteString(conn, state)
 	}
 	if err != nil {
-		return fmt.Errorf("notify systemd: %w", err)
+		s.log.Warn("systemd not notified", "state", state, "error", err)
 	}
-	return nil
 }
 
 // keepWatchdog notifies systemd's watchdog while the service answers on its own listener.
@@ -56,11 +49,9 @@ func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 		return
 	}
 	for tick := time.Tick(patience); ; {
-		err := s.probe(ctx, address, patience)
-		if err == nil {
-			err = s.cfg.supervisor.notify("WATCHDOG=1")
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := s.probe(ctx, address, patience); err == nil {
+			s.notify("WATCHDOG=1")
+		} else if ctx.Err() == nil {
 			s.log.Error("watchdog not notified", "error", err)
 		}
 		select {
