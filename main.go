@@ -303,11 +303,9 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	stop()
 	stopWork()
 	background.Wait()
-	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if stopErr := instanceStopped(stopped, s.database.own, s.instance); stopErr != nil {
-		s.log.Warn("lease not ended", "error", stopErr)
-	}
+	s.runBounded(context.WithoutCancel(ctx), "lease not ended", 2*time.Second, func(ctx context.Context) error {
+		return instanceStopped(ctx, s.database.own, s.instance)
+	})
 	return err
 }
 
@@ -359,17 +357,12 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 
 // sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head". It
 // logs when a break is seen, and when the last one was accepted.
-func (s *server) sealAudit(ctx context.Context) error {
+func (s *server) sealAudit(ctx context.Context) (err error) {
 	wasBroken, sealed := s.sealer.broken.Load(), 0
-	for {
-		n, err := s.sealer.seal(ctx, s.db, s.keys.Load())
-		if err != nil {
+	for n := 1; n > 0; sealed += n {
+		if n, err = s.sealer.seal(ctx, s.db, s.keys.Load()); err != nil {
 			return err
 		}
-		if n == 0 {
-			break
-		}
-		sealed += n
 	}
 	switch isBroken := s.sealer.broken.Load(); {
 	case isBroken && !wasBroken:
@@ -417,20 +410,19 @@ func (s *server) reloadKeys(ctx context.Context) error {
 
 // withOwnDatabase runs do for a service, on the database that the settings name, or on the private
 // one, which it starts and stops. It locks the state directory against a second service.
-func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) (err error) {
-	if cfg.databaseURL != "" {
-		lock, err := lockStateDir(cfg.stateDir)
+func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) error {
+	if cfg.databaseURL == "" {
+		private, err := startPrivatePostgres(ctx, cfg.stateDir, log) // it locks the directory as well
 		if err != nil {
 			return err
 		}
-		defer lock.Close()
-	} else {
-		var private *privatePostgres
-		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
-			return err
-		}
-		defer func() { err = errors.Join(err, private.stop()) }()
+		return errors.Join(connect(ctx, cfg, do), private.stop())
 	}
+	lock, err := lockStateDir(cfg.stateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	return connect(ctx, cfg, do)
 }
 

@@ -322,7 +322,7 @@ type cluster struct {
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
 // findCluster returns the cluster in a state directory or, for root, in its folder below fallback,
-// even if createCluster would choose another place today. If there is none, it is fs.ErrNotExist.
+// even if createCluster would choose another place today; else the error is fs.ErrNotExist.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())

@@ -73,12 +73,13 @@ func (s *server) probe(ctx context.Context, address net.Addr, limit time.Duratio
 	}
 	defer conn.Close()
 	context.AfterFunc(ctx, func() { conn.Close() })
+	stream := io.ReadWriter(conn)
 	if s.certificate != nil {
 		// The request has no secret, and of the answer only the status is read.
-		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+		stream = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	}
-	if _, err = io.WriteString(conn, "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"); err == nil {
-		_, err = fmt.Fscanf(conn, "HTTP/1.1 %d", new(int))
+	if _, err = io.WriteString(stream, "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"); err == nil {
+		_, err = fmt.Fscanf(stream, "HTTP/1.1 %d", new(int))
 	}
 	return err
 }
