@@ -462,9 +462,6 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 			"Something went wrong here. The log has it under the request id.")
 		p.err = err
 	}
-	if p.status == http.StatusTooManyRequests {
-		s.throttled.Add(1)
-	}
 	if p.err != nil {
 		s.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}

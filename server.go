@@ -54,10 +54,9 @@ type server struct {
 
 	counts          []*routeCounts
 	sealer          sealer
-	refused         refusals
+	refused         tallies // refusals, of each credential
 	tallied         tallies
-	throttled       atomic.Int64 // requests answered 429 since the last audit row about them
-	warnedForwarded atomic.Bool  // the warning about X-Forwarded-For from an untrusted loopback was logged
+	warnedForwarded atomic.Bool // the warning about X-Forwarded-For from an untrusted loopback was logged
 }
 
 // access says who may call a route. It is one of the constants below or the name of a permission.
@@ -421,24 +420,28 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	return rt.permit(now)
 }
 
-// auditRefusal returns err. It audits a refusal to a signed-in caller.
+// auditRefusal returns err. It audits a refusal to a signed-in caller, and counts one that asks
+// anybody to wait.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
-	c := callerOf(r)
+	c, by := callerOf(r), actorOf(r)
 	p, ok := errors.AsType[*problem](err)
-	refused := ok && (p.status == http.StatusForbidden || p.code == "last_administrator")
-	if refused && c.principal != nil && rt.path == verifyPath { // a page behind a proxy asks often
-		credential := c.principal.Kind + ":" + c.principal.CredentialID
-		s.tallied.add(tally{"verify.refused", "user:" + c.principal.User.Username, credential, c.network()}, 1)
+	switch {
+	case ok && p.status == http.StatusTooManyRequests:
+		s.tallied.add(tally{action: "login.throttled"}, 1)
 		return err
-	}
-	if !refused || c.principal == nil || !s.refused.note(c.principal.CredentialID) {
+	case !ok || c.principal == nil || p.status != http.StatusForbidden && p.code != "last_administrator":
+		return err
+	case rt.path == verifyPath: // a page behind a proxy asks often
+		s.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
+		return err
+	case s.refused.add(tally{action: "request.refused", target: c.principal.CredentialID}, 1) > maxRefusals:
 		return err
 	}
 	ctx, cancel := lastMoment(r.Context()) // also if the client left
 	defer cancel()
 	path := cleanText([]byte(r.URL.Path), maxNameText)
 	what := map[string]string{"code": p.code, "permission": p.permission, "path": path}
-	if auditErr := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
+	if auditErr := audit(ctx, s.db, by, "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
 		s.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
 	return err
