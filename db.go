@@ -105,7 +105,7 @@ type database struct {
 	pool    *pgxpool.Pool
 	work    *pgxpool.Pool
 	own     *pgxpool.Pool
-	sockets openConnections // of all pools
+	made    sync.Map // of all pools: the time.Time at which each net.Conn was made
 	down    atomic.Bool
 	outages atomic.Int64 // how often the database became unreachable
 }
@@ -116,12 +116,11 @@ type database struct {
 // each transaction to another session (PgBouncer in transaction mode). Therefore no setting but
 // application_name is sent when a connection is made, and behind a pooler no statement has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
-	d := &database{sockets: openConnections{open: map[*openConnection]time.Time{}}}
+	d := &database{}
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
 		config.MaxConns = 16
 	}
 	config.ConnConfig.ConnectTimeout = connectTimeout
-	config.ConnConfig.DialFunc = d.sockets.dial
 	config.ConnConfig.RuntimeParams["application_name"] = "cairn"
 	pooled, err := isBehindPooler(ctx, config.ConnConfig)
 	if err != nil {
@@ -146,40 +145,36 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 			OID:   pgtype.TimestamptzOID,
 			Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
 		})
+		d.made.Store(conn.PgConn().Conn(), time.Now())
 		return nil
 	}
+	config.BeforeClose = func(conn *pgx.Conn) { d.made.Delete(conn.PgConn().Conn()) }
 	for _, p := range []struct {
 		pool        **pgxpool.Pool
 		connections int32
 	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.own, 2}} {
 		config = config.Copy()
 		config.MaxConns = p.connections
-		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-			d.close()
+		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil { // the settings are wrong
 			return nil, fmt.Errorf("open the database pool: %w", err)
 		}
 	}
 	return d, nil
 }
 
-// pools returns the pools that are open.
-func (d *database) pools() []*pgxpool.Pool {
-	return slices.DeleteFunc([]*pgxpool.Pool{d.pool, d.work, d.own}, func(p *pgxpool.Pool) bool { return p == nil })
-}
-
 // close closes all connections, once those in use have been given back.
 func (d *database) close() {
-	for _, pool := range d.pools() {
-		pool.Close()
-	}
+	d.pool.Close()
+	d.work.Close()
+	d.own.Close()
 }
 
 // reset closes all connections: those in use once they are given back. New ones are made on demand,
 // perhaps to another server.
 func (d *database) reset() {
-	for _, pool := range d.pools() {
-		pool.Reset()
-	}
+	d.pool.Reset()
+	d.work.Reset()
+	d.own.Reset()
 }
 
 // isBehindPooler reports whether another program answers in the database's place. PostgreSQL gives
@@ -195,48 +190,12 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	return pid != conn.PgConn().PID(), err
 }
 
-// openConnections are the network connections to the database, so that all can be cut at once.
-type openConnections struct {
-	mu   sync.Mutex
-	open map[*openConnection]time.Time // the time at which each was made
-}
-
-// openConnection leaves its set when it is closed.
-type openConnection struct {
-	net.Conn
-	set *openConnections
-}
-
-// dial connects as a pool's DialFunc.
-func (c *openConnections) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}
-	conn, err := dialer.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	opened := &openConnection{conn, c}
-	c.open[opened] = time.Now()
-	return opened, nil
-}
-
-// Close closes the connection.
-func (c *openConnection) Close() error {
-	c.set.mu.Lock()
-	delete(c.set.open, c)
-	c.set.mu.Unlock()
-	return c.Conn.Close()
-}
-
 // cut breaks every connection that was made before a time. A request that waits for an answer over
 // one gets an error at once.
-func (c *openConnections) cut(before time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn, made := range c.open {
-		if made.Before(before) {
-			conn.Conn.Close()
+func (d *database) cut(before time.Time) {
+	for conn, made := range d.made.Range {
+		if made.(time.Time).Before(before) {
+			conn.(net.Conn).Close()
 		}
 	}
 }
@@ -262,7 +221,7 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		// down.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
-			d.sockets.cut(began)
+			d.cut(began)
 			d.reset()
 		}
 		switch wasDown := d.down.Swap(err != nil); {
