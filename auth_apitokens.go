@@ -173,7 +173,7 @@ func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		n, err := deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
 		if err == nil && only != nil && n == 0 {
-			return errNotFound
+			err = errNotFound
 		}
 		return err
 	}))
@@ -208,11 +208,11 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at, renewable)
 		VALUES ($1, $2, $3, $4, $5, $6)
 		RETURNING ` + apiTokenColumns
-	const clear = `DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now()`
-	const count = `SELECT count(*) FROM api_tokens WHERE user_id = $1`
-	if _, err := execute(ctx, tx, "clear expired API tokens", clear, owner.ID); err != nil {
-		return t, "", err
-	}
+	const count = `
+		WITH expired AS (DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now())
+		SELECT count(*)
+		FROM api_tokens
+		WHERE user_id = $1 AND expires_at > now()`
 	var has int
 	if err := tx.QueryRow(ctx, count, owner.ID).Scan(&has); err != nil {
 		return t, "", fmt.Errorf("count API tokens: %w", err)
