@@ -133,10 +133,7 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 		expires = sess.SessionExpiresAt
 	}
 	keys := s.keys.Load()
-	token, err := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
-	if err != nil {
-		return err
-	}
+	token := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
 	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge))
 	return writeJSON(w, http.StatusOK, struct {

@@ -24,28 +24,6 @@ import (
 // maxBody is the largest body of a request, in bytes.
 const maxBody = 1 << 20
 
-// bodyTimeout is how long a body may take to arrive.
-const bodyTimeout = 10 * time.Second
-
-// readBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and the
-// request's time limit, and puts the copy in r.Body. decodeJSON finds an error of the reading at
-// its end.
-func readBody(w http.ResponseWriter, r *http.Request) {
-	response := http.NewResponseController(w)
-	deadline, _ := r.Context().Deadline()
-	if soon := time.Now().Add(bodyTimeout); soon.Before(deadline) {
-		deadline = soon
-	}
-	response.SetReadDeadline(deadline)
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil {
-		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
-	}
-	end, failure := io.Pipe()
-	failure.CloseWithError(err) // nil: io.EOF
-	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), end))
-}
-
 // isRead reports whether the request only reads: its method is GET or HEAD.
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
@@ -315,10 +293,7 @@ func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, 
 	}
 	if len(items) > limit {
 		answer.Items = items[:limit]
-		cursor, err := keys.signCursor(scope, key(items[limit-1]))
-		if err != nil {
-			return err
-		}
+		cursor := keys.signCursor(scope, key(items[limit-1]))
 		answer.NextCursor = &cursor
 		query.Set("cursor", cursor)
 		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
@@ -413,8 +388,8 @@ func (v invalid) err() error {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
 }
 
-// writeProblem answers with err as problem details. An error that is not a problem is logged, and
-// the client learns only that there was one.
+// writeProblem answers with err as problem details. It logs an error that is not a problem, and
+// does not show it to the client.
 func (s *server) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -433,7 +408,7 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 		s.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
 	if w.routed && w.status != 0 {
-		panic(http.ErrAbortHandler) // part of an answer was sent: cut the connection, so that nobody takes it for whole
+		panic(http.ErrAbortHandler) // part of an answer was sent: cut it off, so that nobody takes it for whole
 	}
 	w.routed = true
 	body := struct {

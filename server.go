@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -327,6 +329,12 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	if err != nil {
 		return err
 	}
+	return s.identify(rt, r)
+}
+
+// identify finds the caller's principal and decides whether it may call the route.
+func (s *server) identify(rt route, r *http.Request) error {
+	c, ctx := callerOf(r), r.Context()
 	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
 	if err == errInvalidToken && c.credential.tokenHash != nil {
 		err = cmp.Or(s.tallyToken(ctx, c), err)
@@ -358,20 +366,34 @@ func (rt route) permit(p *principal) error {
 	}
 }
 
-// receiveBody reads the request's body into memory. Until the request ends, the body keeps a place
-// among those of its network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is
-// dropped.
-func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
+// bodyTimeout is how long a body may take to arrive.
+const bodyTimeout = 10 * time.Second
+
+// receiveBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and
+// the route's time limit. An error of the reading comes at the end of r.Body. Until the request
+// ends, the body keeps a place among those of its network. A body of GET or HEAD has no meaning
+// (RFC 9110, section 9.3.1) and is dropped.
+func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error) {
 	if r.Body == http.NoBody {
 		return nil
 	}
-	c := callerOf(r)
-	leave, err := s.bodies.enter(r.Context(), c.network())
-	if err != nil {
+	c, ctx := callerOf(r), r.Context()
+	if c.dropBody, err = s.bodies.enter(ctx, c.network()); err != nil {
 		return err
 	}
-	c.dropBody = leave
-	readBody(w, r)
+	response := http.NewResponseController(w)
+	deadline, _ := ctx.Deadline()
+	if soon := time.Now().Add(bodyTimeout); soon.Before(deadline) {
+		deadline = soon
+	}
+	response.SetReadDeadline(deadline)
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
+	}
+	end, failure := io.Pipe()
+	failure.CloseWithError(err) // nil: io.EOF
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), end))
 	if isRead(r) {
 		r.Body = http.NoBody
 		c.dropBody()
@@ -379,9 +401,8 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// takePlace gives the caller the place that a handler of the route's pace needs; the caller gives
-// back the place that it has. If this took more than a second, the caller is authorized again,
-// since the credential may have been revoked.
+// takePlace exchanges the caller's place for the one that a handler of the route's pace needs. If
+// this took more than a second, the caller is identified again: the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
@@ -412,12 +433,7 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	if err != nil || c.principal == nil || time.Since(began) < time.Second {
 		return err
 	}
-	now, err := getPrincipal(ctx, s.db, &s.users, c.credential)
-	if err != nil {
-		return err
-	}
-	c.principal = now
-	return rt.permit(now)
+	return s.identify(rt, r)
 }
 
 // auditRefusal returns err. It audits a refusal to a signed-in caller, and counts one that asks
