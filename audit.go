@@ -173,8 +173,9 @@ func (s *server) tallyToken(ctx context.Context, c *caller) error {
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 OR t.former_hash = $1`
-	found, err := collect[struct{ ID, Username string }](ctx, s.db, "find refused token", query, c.credential.tokenHash)
-	for _, t := range found {
+	t, err := collectOne[struct{ ID, Username string }](ctx, s.db, nil, "find refused token", query,
+		c.credential.tokenHash)
+	if t.ID != "" {
 		s.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
 	}
 	return err
@@ -187,8 +188,8 @@ func auditNewSigner(ctx context.Context, q querier, ring *keyring) error {
 		FROM instances
 		ORDER BY seen_at DESC
 		LIMIT 1`
-	last, err := collect[struct{ Signer string }](ctx, q, "read the last signer", query)
-	if err != nil || len(last) == 0 || last[0].Signer == ring.keys[0].fingerprint {
+	last, err := collectOne[struct{ Signer string }](ctx, q, nil, "read the last signer", query)
+	if err != nil || last.Signer == "" || last.Signer == ring.keys[0].fingerprint {
 		return err
 	}
 	return audit(ctx, q, serviceActor(), "keys.change", "", nil, ring.ids())

@@ -220,21 +220,14 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, nil)
 }
 
-// credentialView is the credential in use, as GET /auth/me shows it.
-type credentialView struct {
-	Kind      string    `json:"kind"` // "session" or "token"
-	ID        string    `json:"id"`
-	ExpiresAt time.Time `json:"expires_at"`
-}
-
 // getMe answers GET /api/v1/auth/me.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	return writeJSON(w, http.StatusOK, struct {
 		user
 		Permissions []string       `json:"permissions"`
-		Credential  credentialView `json:"credential"`
-	}{p.User, p.Permissions, credentialView{p.Kind, p.CredentialID, p.ExpiresAt}})
+		Credential  map[string]any `json:"credential"`
+	}{p.User, p.Permissions, map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A

@@ -82,7 +82,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
-		n := newToken{in.Name, in.Permissions, expires, in.Renewable}
+		n := apiToken{Name: in.Name, Permissions: in.Permissions, ExpiresAt: expires, Renewable: in.Renewable}
 		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
 		return err
 	})
@@ -191,19 +191,11 @@ func checkAPIToken(v *invalid, known []string, name string, granted []string, no
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// newToken holds the fields of an API token to create. checkAPIToken has checked them.
-type newToken struct {
-	name      string
-	granted   []string
-	expires   time.Time
-	renewable bool
-}
-
-// createAPIToken creates an API token and returns it with its secret. It deletes the owner's
-// expired ones first. If the owner has a token of that name, or maxTokens, the error is a problem
-// 409. The caller holds lockAccess.
+// createAPIToken creates an API token of that name, permissions and end, which checkAPIToken has
+// checked, and returns it with its secret. It deletes the owner's expired ones first. If the owner
+// has a token of that name, or maxTokens, the error is a problem 409. The caller holds lockAccess.
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
-	n newToken) (t apiToken, secret string, err error) {
+	n apiToken) (t apiToken, secret string, err error) {
 	const query = `
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at, renewable)
 		VALUES ($1, $2, $3, $4, $5, $6)
@@ -221,10 +213,10 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
-	granted := slices.Compact(slices.Sorted(slices.Values(n.granted)))
+	granted := slices.Compact(slices.Sorted(slices.Values(n.Permissions)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
-		owner.ID, n.name, hash, granted, n.expires, n.renewable)
+		owner.ID, n.Name, hash, granted, n.ExpiresAt, n.Renewable)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,12 +14,45 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// caller is the sender of a request, as far as it is known.
+type caller struct {
+	requestID  string
+	address    netip.Addr
+	credential credential
+	principal  *principal // nil on public routes, and before authorize has found it
+	leave      func()     // gives back the caller's place: see callerLimit
+	dropBody   func()     // gives back the place of the request's body
+}
+
+// network returns the name under which the caller's network has its places.
+func (c *caller) network() string { return clientNetwork(c.address).String() }
+
+// callerKey is the key of the caller in a request's context.
+type callerKey struct{}
+
+// callerOf returns the caller that ServeHTTP put into the request.
+func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
+
+// principalOf returns the signed-in caller, or nil on a public route.
+func principalOf(r *http.Request) *principal { return callerOf(r).principal }
+
+// inPlace runs do in one of the caller's places. It is for handlers that gave their place back
+// before and now ask the database again.
+func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
+	defer cancel()
+	leave, err := s.places.enter(ctx, principalOf(r).User.ID)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return do(ctx)
+}
+
 // credential is the proof of identity in a request: the claims of a verified access token, or an
 // API token.
 type credential struct {
-	sessionID string
-	userID    string
-	expiresAt time.Time
+	accessClaims
 	tokenHash []byte // SHA-256 of an API token; nil for an access token
 }
 
@@ -59,29 +93,26 @@ var (
 
 // readCredential returns the credential in the request, or the 401. It checks signature and expiry
 // of an access token and the checksum of an API token. It does not ask the database.
-func (s *server) readCredential(r *http.Request) (credential, error) {
+func (s *server) readCredential(r *http.Request) (c credential, err error) {
 	token, isBearer := bearerToken(r)
+	shown := isBearer
 	if !isBearer {
-		var shown bool
-		if token, shown = basicToken(r); !shown {
-			return credential{}, errNotSignedIn
-		}
+		token, shown = basicToken(r)
 	}
-	if strings.HasPrefix(token, apiTokenPrefix) {
-		hash, err := hashAPIToken(token)
-		if err != nil {
-			return credential{}, errInvalidToken
-		}
-		return credential{tokenHash: hash}, nil
+	switch {
+	case !shown:
+		return c, errNotSignedIn
+	case strings.HasPrefix(token, apiTokenPrefix):
+		c.tokenHash, err = hashAPIToken(token)
+	case isBearer:
+		c.accessClaims, err = s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
+	default: // only an API token may be given as Basic
+		err = errToken
 	}
-	if !isBearer { // only an API token may be given as Basic
-		return credential{}, errInvalidToken
-	}
-	claims, err := s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
 	if err != nil {
 		return credential{}, errInvalidToken
 	}
-	return credential{claims.SessionID, claims.Subject, time.Unix(claims.ExpiresAt, 0).UTC(), nil}, nil
+	return c, nil
 }
 
 // bearerToken returns the token of the request's only Authorization header (RFC 6750, section 2.1).
@@ -111,9 +142,8 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	return token, shown
 }
 
-// accessVersions is SQL for the versions of a user u in one text: users.version, which changes with
-// the user's row, and access_version, which changes with any role, its permissions, its holders, and
-// any declared permission.
+// accessVersions is SQL for the versions of a user u: users.version changes with the row, and
+// access_version with any role, its permissions or holders, and any declared permission.
 const accessVersions = `u.version::text || (SELECT version FROM access_version) AS versions`
 
 // userAccess is a user and what the user may do, with the versions under which both were read.
@@ -188,11 +218,11 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		WHERE (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
 			AND t.expires_at > now() AND u.status = 'active'`
 	var narrowed []string // the permissions of an API token
-	versions, userID := "", c.userID
-	p := &principal{Kind: "session", CredentialID: c.sessionID, ExpiresAt: c.expiresAt}
+	versions, userID := "", c.Subject
+	p := &principal{Kind: "session", CredentialID: c.SessionID, ExpiresAt: time.Unix(c.ExpiresAt, 0).UTC()}
 	var err error
 	if c.tokenHash == nil {
-		err = q.QueryRow(ctx, bySession, c.sessionID, c.userID).Scan(&versions)
+		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).Scan(&versions)
 	} else {
 		p.Kind = "token"
 		err = q.QueryRow(ctx, byToken, c.tokenHash).

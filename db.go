@@ -65,15 +65,16 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 	return items, nil
 }
 
-// collectOne returns the only row of a query. If there is none, the error is missing.
+// collectOne returns the only row of a query. If there is none, it returns the zero value and
+// missing, which may be nil.
 func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string,
 	args ...any) (item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
-	if err == nil && len(items) == 0 {
-		err = missing
-	}
 	if err != nil {
 		return item, err
+	}
+	if len(items) == 0 {
+		return item, missing
 	}
 	return items[0], nil
 }
@@ -250,16 +251,13 @@ func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) err
 }
 
 // parseMigrations splits schema.sql before its "-- migration N: title" lines. N counts from 1.
-func parseMigrations(schema string) ([]string, error) {
+func parseMigrations(schema string) []string {
 	const heading = "\n-- migration "
 	steps := strings.Split(schema, heading)[1:]
-	for i, step := range steps {
-		if !strings.HasPrefix(step, fmt.Sprintf("%d: ", i+1)) {
-			return nil, fmt.Errorf("schema.sql: migration %.20q is out of order", step)
-		}
-		steps[i] = heading + step
+	for i := range steps {
+		steps[i] = heading + steps[i]
 	}
-	return steps, nil
+	return steps
 }
 
 // migrate brings the database to the schema of this program: all missing migrations in one
@@ -270,10 +268,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			version    integer     PRIMARY KEY,
 			applied_at timestamptz NOT NULL DEFAULT now()
 		)`
-	steps, err := parseMigrations(schemaSQL)
-	if err != nil {
-		return err
-	}
+	steps := parseMigrations(schemaSQL)
 	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
 			return fmt.Errorf("lift the time limits: %w", err)

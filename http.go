@@ -237,26 +237,22 @@ func writeDone(w http.ResponseWriter, err error) error {
 // maxPage is how many items a list answers with at most.
 const maxPage = 500
 
-// writeList answers with one page of a list. read returns up to limit items that come after the
-// sort keys in after; with first it returns those of the first page. It is asked for one item more
-// than the client asked for, to know whether there is a next page. key returns the sort keys of an
-// item.
-func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
-	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
-	return writeCountedList(s, w, r, first, read, key, nil)
-}
-
 // listTotal is how many items a list has on all its pages together.
 type listTotal struct {
 	Total           int64 `json:"total"`
 	TotalIsEstimate bool  `json:"total_is_estimate"`
 }
 
-// writeCountedList is writeList, with what count returns if the client asks for total=1. A cursor
-// holds the sort keys of the last row of the page before. It is valid only for its scope, the list
-// with its filters.
-func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
-	read func(after []string, limit int) ([]T, error), key func(T) []string, count func() (*listTotal, error)) error {
+// writeList answers with one page of a list. read returns up to limit items that come after the
+// sort keys in after; with first it returns those of the first page. It is asked for one item more
+// than the client asked for, to know whether there is a next page. key returns the sort keys of an
+// item. If the client asks for total=1, the answer has what count returns, if it is given.
+//
+// A cursor holds the sort keys of the last row of the page before. It is valid only for its scope:
+// the list with its filters.
+func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
+	read func(after []string, limit int) ([]T, error), key func(T) []string,
+	count ...func() (*listTotal, error)) error {
 	query, after := r.URL.Query(), first
 	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), "50"))
 	if err != nil {
@@ -286,8 +282,8 @@ func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, 
 		NextCursor *string `json:"next_cursor"`
 		*listTotal
 	}{Items: items}
-	if query.Get("total") == "1" && count != nil {
-		if answer.listTotal, err = count(); err != nil {
+	if query.Get("total") == "1" && len(count) > 0 {
+		if answer.listTotal, err = count[0](); err != nil {
 			return err
 		}
 	}

@@ -90,6 +90,9 @@ type route struct {
 	pace    pace     // how long it may take
 }
 
+// paged returns the query parameters of a list: those of its pages, and others.
+func paged(others ...string) []string { return append([]string{"limit", "cursor"}, others...) }
+
 // routes returns the route table: every endpoint, who may call it and how long it may take. It
 // serves requests, is printed by "cairn routes", and drives the authorization tests.
 func (s *server) routes() []route {
@@ -107,10 +110,10 @@ func (s *server) routes() []route {
 		{"PATCH", "/api/v1/auth/me", ownSession, s.updateMe, nil, hashing},
 		{"PUT", "/api/v1/auth/password", ownSession, s.changePassword, nil, hashing},
 		{"POST", "/api/v1/auth/password-reset", public, s.resetPassword, nil, hashing},
-		{"GET", "/api/v1/auth/sessions", ownSession, s.listOwnSessions, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/auth/sessions", ownSession, s.listOwnSessions, paged(), quick},
 		{"DELETE", "/api/v1/auth/sessions", ownSession, s.endOtherSessions, nil, quick},
 		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, s.endOwnSession, nil, quick},
-		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, paged(), quick},
 		{"POST", "/api/v1/auth/tokens", ownSession, s.createOwnToken, nil, hashing},
 		{"DELETE", "/api/v1/auth/tokens", ownSession, s.endOwnTokens, nil, quick},
 		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnTokens, nil, quick},
@@ -118,7 +121,7 @@ func (s *server) routes() []route {
 		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission"}, quick},
 
 		{"GET", "/api/v1/users", holds(userManage), s.listUsers,
-			[]string{"limit", "cursor", "q", "username", "status", "role", "sort"}, slow},
+			paged("q", "username", "status", "role", "sort"), slow},
 		{"POST", "/api/v1/users", holds(userManage), s.createUser, nil, quick},
 		{"GET", "/api/v1/users/{id}", holds(userManage), s.getUser, nil, quick},
 		{"PATCH", "/api/v1/users/{id}", holds(userManage), s.updateUser, nil, quick},
@@ -127,57 +130,53 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/users/{id}/roles", holds(userManage), s.addUserRole, nil, quick},
 		{"DELETE", "/api/v1/users/{id}/roles/{name}", holds(userManage), s.removeUserRole, nil, quick},
 		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil, quick},
-		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions,
-			[]string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions, paged(), quick},
 		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil, quick},
 		{"DELETE", "/api/v1/users/{id}/sessions/{session}", holds(userManage), s.endSessionOfUser, nil, quick},
-		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, paged(), quick},
 		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil, quick},
 		{"DELETE", "/api/v1/users/{id}/tokens/{token}", holds(userManage), s.endTokenOfUser, nil, quick},
-		{"GET", "/api/v1/tokens", holds(userManage), s.listAllTokens, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/tokens", holds(userManage), s.listAllTokens, paged(), quick},
 		{"GET", "/api/v1/permissions", holds(userManage), s.listPermissions, nil, quick},
 		{"POST", "/api/v1/permissions", holds(roleManage), s.declarePermission, nil, slow},
 		{"PATCH", "/api/v1/permissions/{name}", holds(roleManage), s.updatePermission, nil, slow},
 		{"DELETE", "/api/v1/permissions/{name}", holds(roleManage), s.removePermission, []string{"force"}, slow},
-		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, []string{"limit", "cursor", "name"}, quick},
+		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, paged("name"), quick},
 		{"POST", "/api/v1/roles", holds(roleManage), s.createRole, nil, quick},
 		{"GET", "/api/v1/roles/{id}", holds(userManage), s.getRole, nil, quick},
 		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil, bulk},
 		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}, bulk},
 		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit,
-			[]string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"},
-			slow},
+			paged("actor", "credential", "action", "target", "request_id", "since", "until"), slow},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil, quick},
 		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages,
-			[]string{"limit", "cursor", "q", "severity", "state", "since", "until"}, slow},
+			paged("q", "severity", "state", "since", "until"), slow},
 		{"GET", "/api/v1/system-messages/unread-count", holds(adminSystemMessage), s.countUnread, nil, quick},
 		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil, quick},
 		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil, quick},
 		{"PATCH", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.updateMessage, nil, quick},
 		{"DELETE", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.deleteMessage,
 			[]string{"permanently"}, quick},
-		{"GET", "/api/v1/system-messages/{id}/unread-by", holds(adminSystemMessage), s.listUnreadBy,
-			[]string{"limit", "cursor"}, slow},
+		{"GET", "/api/v1/system-messages/{id}/unread-by", holds(adminSystemMessage), s.listUnreadBy, paged(), slow},
 		{"POST", "/api/v1/system-messages/{id}/read", holds(adminSystemMessage), s.readMessage, nil, quick},
-		{"GET", "/api/v1/inbox", holds(inboxRead), s.listInbox, []string{"limit", "cursor", "unread"}, quick},
+		{"GET", "/api/v1/inbox", holds(inboxRead), s.listInbox, paged("unread"), quick},
 		{"GET", "/api/v1/inbox/unread-count", holds(inboxRead), s.countUnread, nil, quick},
 		{"POST", "/api/v1/inbox/read", holds(inboxRead), s.readMessages, nil, quick},
 		{"POST", "/api/v1/inbox/read-all", holds(inboxRead), s.readAllMessages, nil, quick},
 		{"POST", "/api/v1/inbox/{id}/read", holds(inboxRead), s.readMessage, nil, quick},
 
-		{"GET", "/api/v1/datasets", holds(datasetRead), s.listDatasets, []string{"limit", "cursor", "name"}, quick},
+		{"GET", "/api/v1/datasets", holds(datasetRead), s.listDatasets, paged("name"), quick},
 		{"POST", "/api/v1/datasets", holds(datasetManage), s.createDataset, nil, slow},
 		{"GET", "/api/v1/datasets/{id}", holds(datasetRead), s.getDataset, nil, slow},
 		{"PATCH", "/api/v1/datasets/{id}", holds(datasetManage), s.updateDataset, nil, bulk},
 		{"DELETE", "/api/v1/datasets/{id}", holds(datasetManage), s.deleteDataset, nil, bulk},
 		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil, quick},
-		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses,
-			[]string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, paged(), quick},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis,
 			[]string{"wait"}, waiting},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges,
-			[]string{"limit", "cursor", "change"}, quick},
+			paged("change"), quick},
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil, bulk},
 		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles,
 			fileFilters("limit", "cursor", "sort", "total"), slow},
@@ -187,10 +186,8 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil, expensive},
 		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}, expensive},
 		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil, expensive},
-		{"GET", "/api/v1/datasets/{id}/findings/{code}", holds(datasetRead), s.listFindings,
-			[]string{"limit", "cursor"}, expensive},
-		{"GET", "/api/v1/datasets/{id}/accepted-findings", holds(datasetRead), s.listAccepted,
-			[]string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/datasets/{id}/findings/{code}", holds(datasetRead), s.listFindings, paged(), expensive},
+		{"GET", "/api/v1/datasets/{id}/accepted-findings", holds(datasetRead), s.listAccepted, paged(), quick},
 		{"POST", "/api/v1/datasets/{id}/accepted-findings", holds(datasetManage), s.acceptFinding, nil, quick},
 		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", holds(datasetManage), s.reopenFinding,
 			nil, quick},
@@ -322,7 +319,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 		return err
 	}
 	if c.credential.tokenHash == nil {
-		c.leave, err = s.places.enter(ctx, c.credential.userID)
+		c.leave, err = s.places.enter(ctx, c.credential.Subject)
 	} else { // the owner of an API token is not known yet
 		c.leave, err = s.networkPlaces.enter(ctx, c.network())
 	}
@@ -401,8 +398,8 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 	return nil
 }
 
-// takePlace exchanges the caller's place for the one that a handler of the route's pace needs. If
-// this took more than a second, the caller is identified again: the credential may have been revoked.
+// takePlace exchanges the caller's place for the one that a handler of the route's pace needs. After
+// a wait of more than a second the caller is identified again, for it may have signed out.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
