@@ -30,7 +30,6 @@ const (
 	lockMigrate  = 0x6361_6972_6e01 // applying migrations
 	lockAccess   = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
 	lockMessages = 0x6361_6972_6e03 // changing a message that is there
-	lockSweep    = 0x6361_6972_6e04 // deleting expired rows
 	lockKeys     = 0x6361_6972_6e05 // comparing keys with those of other instances
 	lockSeal     = 0x6361_6972_6e06 // sealing the audit log
 )
@@ -315,56 +314,43 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes expired rows, unless another instance is doing so. Tables that anonymous clients
-// can fill are swept in batches, each in a transaction of its own, until none is left. If that
-// takes more than ten seconds, it stops with an error. A session is kept for a day after its end.
+// sweep deletes expired rows. Any number of instances may sweep at once. Tables that anonymous
+// clients can fill are swept in batches, each in a transaction of its own, until none is left. If
+// that takes more than ten seconds, it stops with an error. A session is kept for a day after its
+// end.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000
-	const expired = `
-		WITH swept_sessions AS (
-			DELETE FROM sessions
-			WHERE id IN (
-				SELECT id
-				FROM sessions
-				WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
-				LIMIT $1
-			)
-			RETURNING 1
-		), swept_throttles AS (
-			DELETE FROM throttles
-			WHERE (account, network) IN (
-				SELECT account, network
-				FROM throttles
-				WHERE expires_at < now()
-				LIMIT $1
-				FOR UPDATE SKIP LOCKED
-			)
-			RETURNING 1
-		), swept_api_tokens AS (
-			DELETE FROM api_tokens
-			WHERE expires_at < now() - interval '30 days'
-		), swept_password_tokens AS (
-			DELETE FROM password_tokens
+	const sessions = `
+		DELETE FROM sessions
+		WHERE id IN (
+			SELECT id
+			FROM sessions
+			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
+			LIMIT 1000
+			FOR UPDATE SKIP LOCKED
+		)`
+	const throttles = `
+		DELETE FROM throttles
+		WHERE (account, network) IN (
+			SELECT account, network
+			FROM throttles
 			WHERE expires_at < now()
-		), swept_instances AS (
-			DELETE FROM instances
-			WHERE seen_at < now() - interval '100 days'
-		)
-		SELECT greatest((SELECT count(*) FROM swept_sessions), (SELECT count(*) FROM swept_throttles))`
+			LIMIT 1000
+			FOR UPDATE SKIP LOCKED
+		)`
+	const others = `
+		WITH tokens AS (DELETE FROM api_tokens WHERE expires_at < now() - interval '30 days'),
+			passwords AS (DELETE FROM password_tokens WHERE expires_at < now())
+		DELETE FROM instances
+		WHERE seen_at < now() - interval '100 days'`
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	for swept := batch; swept == batch; {
-		err := inTransaction(ctx, pool, func(tx pgx.Tx) error {
-			var locked bool
-			err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&locked)
-			swept = 0
-			if err == nil && locked {
-				err = tx.QueryRow(ctx, expired, batch).Scan(&swept)
+	for _, query := range []string{sessions, throttles, others} {
+		for swept := int64(batch); swept >= batch; {
+			var err error
+			if swept, err = execute(ctx, pool, "sweep", query); err != nil {
+				return err
 			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("sweep: %w", err)
 		}
 	}
 	return nil

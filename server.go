@@ -398,8 +398,8 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 	return nil
 }
 
-// takePlace exchanges the caller's place for the one that a handler of the route's pace needs. After
-// a wait of more than a second the caller is identified again, for it may have signed out.
+// takePlace exchanges the caller's place for the one that the route's pace needs. If this takes
+// more than a second, the caller is identified again: the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
