@@ -436,13 +436,16 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 // auditRefusal returns err. It audits a refusal to a signed-in caller, and counts one that asks
 // anybody to wait.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
-	c, by := callerOf(r), actorOf(r)
 	p, ok := errors.AsType[*problem](err)
+	if !ok {
+		return err
+	}
+	c, by := callerOf(r), actorOf(r)
 	switch {
-	case ok && p.status == http.StatusTooManyRequests:
+	case p.status == http.StatusTooManyRequests:
 		s.tallied.add(tally{action: "login.throttled"}, 1)
 		return err
-	case !ok || c.principal == nil || p.status != http.StatusForbidden && p.code != "last_administrator":
+	case c.principal == nil || p.status != http.StatusForbidden && p.code != "last_administrator":
 		return err
 	case rt.path == verifyPath: // a page behind a proxy asks often
 		s.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
