@@ -113,40 +113,6 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	}, func(a auditRow) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// refusals counts the refusals of each caller in the current minute, so that a caller who keeps
-// trying does not fill the audit log.
-type refusals struct {
-	mu     sync.Mutex
-	counts map[string]int64 // by the id of the credential; not nil
-}
-
-// maxRefusals is how many refusals of one caller get a row of their own in a minute.
-const maxRefusals = 20
-
-// note counts a refusal and reports whether it gets a row of its own.
-func (c *refusals) note(caller string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.counts[caller]++
-	return c.counts[caller] <= maxRefusals
-}
-
-// audit adds a row for each caller with more than maxRefusals refusals, and restarts the counts.
-func (c *refusals) audit(ctx context.Context, q querier) error {
-	c.mu.Lock()
-	counts := c.counts
-	c.counts = map[string]int64{}
-	c.mu.Unlock()
-	var err error
-	for caller, n := range counts {
-		if n > maxRefusals {
-			more := map[string]int64{"more": n - maxRefusals}
-			err = errors.Join(err, audit(ctx, q, serviceActor(), "request.refused", caller, nil, more))
-		}
-	}
-	return err
-}
-
 // tally is what repeated failures have in common.
 type tally struct{ action, target, credential, address string }
 
@@ -159,14 +125,18 @@ type tallies struct {
 // maxTallies is how many kinds are told apart in a minute. Further ones are counted by action.
 const maxTallies = 100
 
-// add counts n failures.
-func (c *tallies) add(t tally, n int64) {
+// maxRefusals is how many refusals of one caller get a row of their own in a minute.
+const maxRefusals = 20
+
+// add counts n failures and returns how many of that kind there were in this minute.
+func (c *tallies) add(t tally, n int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.counts[t] == 0 && len(c.counts) >= maxTallies {
 		t = tally{action: t.action}
 	}
 	c.counts[t] += n
+	return c.counts[t]
 }
 
 // audit adds a row for each kind, and restarts the counts. It keeps what it could not add for the
@@ -178,9 +148,16 @@ func (c *tallies) audit(ctx context.Context, q querier) error {
 	c.mu.Unlock()
 	var err error
 	for t, n := range counts {
+		after := map[string]int64{"attempts": n}
+		if t.action == "request.refused" { // the first of them have rows of their own
+			if n <= maxRefusals {
+				continue
+			}
+			after = map[string]int64{"more": n - maxRefusals}
+		}
 		by := serviceActor()
 		by.credential, by.address = t.credential, t.address
-		if failed := audit(ctx, q, by, t.action, t.target, nil, map[string]int64{"attempts": n}); failed != nil {
+		if failed := audit(ctx, q, by, t.action, t.target, nil, after); failed != nil {
 			err = errors.Join(err, failed)
 			c.add(t, n)
 		}
@@ -196,8 +173,9 @@ func (s *server) tallyToken(ctx context.Context, c *caller) error {
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 OR t.former_hash = $1`
-	found, err := collect[struct{ ID, Username string }](ctx, s.db, "find refused token", query, c.credential.tokenHash)
-	for _, t := range found {
+	t, err := collectOne[struct{ ID, Username string }](ctx, s.db, nil, "find refused token", query,
+		c.credential.tokenHash)
+	if t.ID != "" {
 		s.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
 	}
 	return err
@@ -210,8 +188,8 @@ func auditNewSigner(ctx context.Context, q querier, ring *keyring) error {
 		FROM instances
 		ORDER BY seen_at DESC
 		LIMIT 1`
-	last, err := collect[struct{ Signer string }](ctx, q, "read the last signer", query)
-	if err != nil || len(last) == 0 || last[0].Signer == ring.keys[0].fingerprint {
+	last, err := collectOne[struct{ Signer string }](ctx, q, nil, "read the last signer", query)
+	if err != nil || last.Signer == "" || last.Signer == ring.keys[0].fingerprint {
 		return err
 	}
 	return audit(ctx, q, serviceActor(), "keys.change", "", nil, ring.ids())

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -136,10 +133,7 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 		expires = sess.SessionExpiresAt
 	}
 	keys := s.keys.Load()
-	token, err := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
-	if err != nil {
-		return err
-	}
+	token := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
 	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge))
 	return writeJSON(w, http.StatusOK, struct {
@@ -186,11 +180,11 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 	sess, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
-		found, err := s.users.get(r.Context(), s.db, sess.userID, sess.versions)
+		found, err := s.users.get(r.Context(), s.db, sess.UserID, sess.Versions)
 		if err != nil {
 			return err
 		}
-		return s.writeTokens(w, found.user, sess)
+		return s.writeTokens(w, found.user, sess.session)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
 		http.SetCookie(w, s.cookie("", -1)) // the session has ended
@@ -229,25 +223,11 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 // getMe answers GET /api/v1/auth/me.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
-	me := p.rendered
-	if p.Kind == "token" { // it may do less than its owner
-		var err error
-		if me, err = renderMe(p.User, p.Permissions); err != nil {
-			return err
-		}
-	}
-	body := fmt.Appendf(slices.Clip(me), `,"credential":{"kind":%q,"id":%q,"expires_at":%q}}`+"\n",
-		p.Kind, p.CredentialID, p.ExpiresAt.Format(time.RFC3339Nano))
-	return writeBytes(w, http.StatusOK, "application/json", body)
-}
-
-// renderMe returns the answer of GET /api/v1/auth/me up to the credential.
-func renderMe(u user, permissions []string) ([]byte, error) {
-	body, err := encodeJSON(struct {
+	return writeJSON(w, http.StatusOK, struct {
 		user
-		Permissions []string `json:"permissions"`
-	}{u, permissions})
-	return bytes.TrimSuffix(body, []byte("}\n")), err
+		Permissions []string       `json:"permissions"`
+		Credential  map[string]any `json:"credential"`
+	}{p.User, p.Permissions, map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A

@@ -27,11 +27,7 @@ func findCredentials(ctx context.Context, q querier, login string) (credentials,
 		SELECT ` + userColumns + `, u.password_hash, u.credential_version
 		FROM users u
 		WHERE u.username = $1 OR u.email = $1`
-	found, err := collect[credentials](ctx, q, "find credentials", query, normalizeLogin(login))
-	if err != nil || len(found) == 0 {
-		return credentials{}, err
-	}
-	return found[0], nil
+	return collectOne[credentials](ctx, q, nil, "find credentials", query, normalizeLogin(login))
 }
 
 // rehash stores a password under stronger parameters if it was stored under weaker ones. The login
@@ -114,15 +110,14 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
-			return err
+		err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash)
+		if err == nil && in.EndTokens {
+			_, err = deleteAPITokens(ctx, tx, by, p.User, nil)
 		}
-		if in.EndTokens {
-			if _, err := deleteAPITokens(ctx, tx, by, p.User, nil); err != nil {
-				return err
-			}
+		if err == nil {
+			err = endUserSessions(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 		}
-		return endUserSessions(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+		return err
 	}))
 }
 
@@ -214,6 +209,7 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 // credentials are old. The caller holds lockAccess.
 func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user, version int64, hash string) error {
 	const update = `
+		WITH voided AS (DELETE FROM password_tokens WHERE user_id = $1)
 		UPDATE users
 		SET password_hash = $3,
 			credential_version = credential_version + 1,
@@ -228,10 +224,7 @@ func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user
 		return newProblem(http.StatusConflict, "password_changed",
 			"The account was changed in the meantime. Try again.")
 	}
-	if err := audit(ctx, tx, by, action, "user:"+u.Username, nil, nil); err != nil {
-		return err
-	}
-	return voidPasswordToken(ctx, tx, u.ID)
+	return audit(ctx, tx, by, action, "user:"+u.Username, nil, nil)
 }
 
 // voidPasswordToken voids the user's password token.

@@ -77,11 +77,11 @@ func (a attempt) check(ctx context.Context, q querier) error {
 		WHERE ` + ofAttempt + ` AND next_at > now() AND NOT (network = '' AND ` + isKnown + `)
 		ORDER BY next_at DESC
 		LIMIT 1`
-	waits, err := collect[struct{ Wait time.Duration }](ctx, q, "check attempt", query, a.account, a.network)
-	if err != nil || len(waits) == 0 {
+	found, err := collectOne[struct{ Wait time.Duration }](ctx, q, nil, "check attempt", query, a.account, a.network)
+	if err != nil || found.Wait == 0 {
 		return err
 	}
-	return errThrottled(waits[0].Wait)
+	return errThrottled(found.Wait)
 }
 
 // errThrottled returns the problem 429 of an attempt that has to wait.

@@ -133,10 +133,7 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, kee
 				OR to_regclass('schema_migrations') IS NULL)`
 	const alive = `
 		SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
-	steps, err := parseMigrations(schemaSQL)
-	if err != nil {
-		return err
-	}
+	steps := parseMigrations(schemaSQL)
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string

@@ -117,7 +117,8 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, newToken{name, allowed, expires, o.renewable})
+		t := apiToken{Name: name, Permissions: allowed, ExpiresAt: expires, Renewable: o.renewable}
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, t)
 		return err
 	})
 	return o.print(err, nil, "%s", secret)

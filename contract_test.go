@@ -234,6 +234,11 @@ func TestContractExplains(t *testing.T) {
 			body := at(operation, "requestBody", "content", "application/json")
 			for field, property := range fields(at(body, "schema", "properties")) {
 				said(name+": "+field, property)
+				for _, value := range []node{property, at(property, "items")} { // checkKeys looks at the outer object
+					if at(value, "type") == "object" || at(value, "properties") != nil {
+						t.Errorf("%s: %s has an object", name, field)
+					}
+				}
 			}
 			if wrong := mismatch("", at(body, "example"), at(body, "schema")); body != nil && wrong != "" {
 				t.Errorf("%s: the example of the body: %s", name, wrong)

@@ -224,7 +224,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 		}
 		f.datasetID = &d.ID
 	}
-	return writeCountedList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
+	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
 	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
 }

@@ -159,7 +159,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		healthSlot:    make(chan struct{}, 1),
 		sealer:        sealer{seen: map[string]string{}},
 		tallied:       tallies{counts: map[tally]int64{}},
-		refused:       refusals{counts: map[string]int64{}},
+		refused:       tallies{counts: map[tally]int64{}},
 		now:           time.Now,
 		life:          10 * time.Second,
 	}
@@ -337,8 +337,7 @@ func (s *server) runMaintenance(ctx context.Context) {
 			s.runBounded(ctx, "audit log not sealed", time.Minute, s.sealAudit)
 		case <-sweepTick:
 			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db),
-					s.tallied.audit(ctx, s.db))
+				return errors.Join(sweep(ctx, s.db), s.refused.audit(ctx, s.db), s.tallied.audit(ctx, s.db))
 			})
 		}
 	}
@@ -376,15 +375,6 @@ func (s *server) sealAudit(ctx context.Context) (err error) {
 		s.log.Info("audit log sealed", "head", auditHead(s.sealer.last.seq, s.sealer.last.mac))
 	}
 	return nil
-}
-
-// auditThrottled audits how many attempts were refused with 429 since its last call, if any.
-func (s *server) auditThrottled(ctx context.Context) error {
-	n := s.throttled.Swap(0)
-	if n == 0 {
-		return nil
-	}
-	return audit(ctx, s.db, serviceActor(), "login.throttled", "", nil, map[string]int64{"attempts": n})
 }
 
 // reloadKeys loads the key file again. It keeps the old keys if the file is malformed, or if this
