@@ -62,19 +62,6 @@ func effectivePermissions(declared, roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
-// grantRoles gives the user the roles of those names. It skips a name that no role has: callers
-// check names first (rolePermissions). The caller holds lockAccess.
-func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) error {
-	const query = `
-		INSERT INTO user_roles (user_id, role_id)
-		SELECT $1, id
-		FROM roles
-		WHERE name = ANY ($2)
-		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "grant roles", query, userID, names)
-	return err
-}
-
 // changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
 // grant or a password token goes through it; only logins, rehashing, sweeping and ending one's own
 // sessions write to these tables without it. It keeps the last administrator: if there was one
@@ -172,26 +159,42 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(declared, known, grants), v.err()
 }
 
-// gainers returns the holders of a role to whom these permissions would give something.
-func gainers(ctx context.Context, tx pgx.Tx, roleID int64, given []string) (ids []string, err error) {
+// endOldCredentials makes ready for other permissions of a user or, if userID is nil, of a role's
+// holders. It voids their password tokens, which were created for the old permissions. It ends the
+// sessions of those who gain by the given permissions: somebody who had reset the password may hold
+// one. The caller holds lockAccess, and has not yet changed the roles.
+func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
+		WITH holders AS (
+			SELECT user_id FROM user_roles WHERE role_id = $2 AND $1::uuid IS NULL
+			UNION
+			SELECT $1 WHERE $1 IS NOT NULL
+		), void AS (
+			DELETE FROM password_tokens WHERE user_id IN (SELECT user_id FROM holders)
+		)
 		SELECT coalesce(array_agg(h.user_id::text), '{}')
-		FROM user_roles h
-		WHERE h.role_id = $1
-			AND NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
+		FROM holders h
+		WHERE NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
 			AND EXISTS (
-				SELECT unnest($2::text[])
+				SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- everybody has that one
 				EXCEPT
 				SELECT rp.permission
 				FROM user_roles ur
 				JOIN role_permissions rp ON rp.role_id = ur.role_id
 				WHERE ur.user_id = h.user_id
 			)`
-	given = slices.DeleteFunc(slices.Clone(given), func(p string) bool { return p == inboxRead }) // everybody has it
-	if err := tx.QueryRow(ctx, query, roleID, given).Scan(&ids); err != nil {
-		return nil, fmt.Errorf("list gainers: %w", err)
+	var gainers []string
+	if err := tx.QueryRow(ctx, query, userID, roleID, given).Scan(&gainers); err != nil {
+		return fmt.Errorf("void password tokens: %w", err)
 	}
-	return ids, nil
+	return endUserSessions(ctx, tx, by, gainers, "")
+}
+
+// asSet returns the names sorted, each once. It is never nil.
+func asSet(names []string) []string {
+	set := append([]string{}, names...)
+	slices.Sort(set)
+	return slices.Compact(set)
 }
 
 // checkTarget returns the user with that id if the actor may act on this user: the subset rule

@@ -181,7 +181,7 @@ func (s *server) addUserRole(w http.ResponseWriter, r *http.Request) error {
 	}
 	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		added, err := roleNamed(ctx, tx, "role", name)
-		if err != nil || slices.Contains(target.Roles, added.Name) {
+		if err != nil {
 			return err
 		}
 		return replaceRoles(ctx, tx, by, target, append(slices.Clone(target.Roles), added.Name))
@@ -515,16 +515,19 @@ func (a actor) coversRoles(ctx context.Context, q querier, names []string) error
 // The caller holds lockAccess.
 func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
-		INSERT INTO users (username, email, display_name, status, password_hash)
-		VALUES ($1, nullif($2, ''), $3, $4, $5)
-		RETURNING id::text`
+		WITH u AS (
+			INSERT INTO users (username, email, display_name, status, password_hash)
+			VALUES ($1, nullif($2, ''), $3, $4, $5)
+			RETURNING id
+		), granted AS (
+			INSERT INTO user_roles (user_id, role_id) SELECT u.id, r.id FROM u JOIN roles r ON r.name = ANY ($6)
+		)
+		SELECT id::text
+		FROM u`
 	var id string
-	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash).Scan(&id)
+	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles).Scan(&id)
 	if err != nil {
 		return user{}, takenError("create user", err)
-	}
-	if err := grantRoles(ctx, tx, id, n.roles); err != nil {
-		return user{}, err
 	}
 	return getUser(ctx, tx, id)
 }
@@ -595,45 +598,32 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles replaces a user's roles and voids the user's password token. If the user gains a
-// permission, the user's sessions end: somebody who had reset the password may hold one. The actor
-// must hold the permissions of the new roles. The caller holds lockAccess and has checked the
-// target.
+// replaceRoles replaces a user's roles, unless they are these already. The actor must hold the
+// permissions of the new ones. The caller holds lockAccess and has checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
-	const takeAway = `
-		WITH taken AS (DELETE FROM user_roles WHERE user_id = $1),
-			tokens AS (DELETE FROM password_tokens WHERE user_id = $1)
-		UPDATE users
-		SET updated_at = now()
-		WHERE id = $1`
-	held, err := rolePermissions(ctx, tx, target.Roles)
-	if err != nil {
-		return err
-	}
+	const query = `
+		WITH given AS (SELECT id FROM roles WHERE name = ANY ($2)),
+			taken AS (DELETE FROM user_roles WHERE user_id = $1 AND role_id NOT IN (SELECT id FROM given)),
+			touched AS (UPDATE users SET updated_at = now() WHERE id = $1)
+		INSERT INTO user_roles (user_id, role_id)
+		SELECT $1, id
+		FROM given
+		ON CONFLICT DO NOTHING`
 	given, err := rolePermissions(ctx, tx, names)
-	if err != nil {
+	if err == nil {
+		err = by.covers(given)
+	}
+	names = asSet(names)
+	if err != nil || slices.Equal(names, target.Roles) {
 		return err
 	}
-	if err := by.covers(given); err != nil {
+	if err := endOldCredentials(ctx, tx, by, &target.ID, 0, given); err != nil {
 		return err
 	}
-	gains := func(p string) bool { return p != inboxRead && !slices.Contains(held, p) } // everybody has that one
-	if slices.ContainsFunc(given, gains) {
-		if err := endUserSessions(ctx, tx, by, []string{target.ID}, ""); err != nil {
-			return err
-		}
-	}
-	if _, err := execute(ctx, tx, "take roles away", takeAway, target.ID); err != nil {
+	if _, err := execute(ctx, tx, "replace roles", query, target.ID, names); err != nil {
 		return err
 	}
-	if err := grantRoles(ctx, tx, target.ID, names); err != nil {
-		return err
-	}
-	after, err := getUser(ctx, tx, target.ID)
-	if err != nil {
-		return err
-	}
-	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, after.Roles)
+	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
 }
 
 // endSessionsOfUser ends all sessions of a user. The caller has checked the target.
