@@ -25,12 +25,12 @@ const (
 	inboxRead          = "inbox.read" // held by every user, whatever the roles
 )
 
-// permissions returns the built-in permissions, in the order in which they are shown.
-func permissions() []string {
-	return []string{
-		userManage, roleManage, adminSystemMessage, datasetRead, datasetAnalyze, datasetManage, auditRead, metricsRead,
-		inboxRead,
+// permissions returns the names of the built-in permissions, in the order in which they are shown.
+func permissions() (names []string) {
+	for _, p := range builtInPermissions() {
+		names = append(names, p.Name)
 	}
+	return names
 }
 
 // declaredPermissions is SQL for the names of the declared permissions, in order.
@@ -64,8 +64,8 @@ func effectivePermissions(declared, roles, grants []string) []string {
 
 // changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
 // grant or a password token goes through it; only logins, rehashing, sweeping and ending one's own
-// sessions write to these tables without it. It keeps the last administrator: if there was one
-// before and would be none after, it returns a problem 409.
+// sessions do without. If there was an administrator before and would be none after, it returns a
+// problem 409.
 func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
@@ -237,29 +237,25 @@ const maxDeclared = 100
 // permissionName matches the name of a declared permission, up to its length.
 var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
 
-// checkDeclaration notes what is wrong with the name and the meaning of a declared permission. Nil
-// is not checked.
-func checkDeclaration(v *invalid, name, meaning *string) {
-	if name != nil {
-		prefix, _, _ := strings.Cut(*name, ".")
-		isOurs := prefix == "cairn" || slices.ContainsFunc(permissions(), func(builtIn string) bool {
-			return strings.HasPrefix(builtIn, prefix+".")
-		})
-		v.check(permissionName.MatchString(*name) && len(*name) <= 63, "name", "malformed",
-			"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
-		v.check(!isOurs, "name", "reserved", "begins like a permission of Cairn itself")
-	}
-	v.check(meaning != nil && isLine(*meaning, 1, 200), "meaning", "malformed",
+// checkDeclaration returns a 422 if the name or the meaning of a declared permission is invalid.
+func checkDeclaration(name, meaning string) error {
+	var v invalid
+	prefix, _, _ := strings.Cut(name, ".")
+	isOurs := prefix == "cairn" || slices.ContainsFunc(permissions(), func(builtIn string) bool {
+		return strings.HasPrefix(builtIn, prefix+".")
+	})
+	v.check(permissionName.MatchString(name) && len(name) <= 63, "name", "malformed",
+		"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
+	v.check(!isOurs, "name", "reserved", "begins like a permission of Cairn itself")
+	v.check(isLine(meaning, 1, 200), "meaning", "malformed",
 		"must say in one line of 1 to 200 characters what the permission allows")
+	return v.err()
 }
 
 // listPermissions answers GET /api/v1/permissions with every permission and what it allows.
 func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
-	const query = `
-		SELECT name, meaning, true AS declared
-		FROM declared_permissions
-		ORDER BY name`
-	declared, err := collect[permissionView](r.Context(), s.db, "list permissions", query)
+	declared, err := collect[permissionView](r.Context(), s.db, "list permissions",
+		`SELECT name, meaning, true AS declared FROM declared_permissions ORDER BY name`)
 	if err != nil {
 		return err
 	}
@@ -269,7 +265,8 @@ func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
 
 // declarePermission answers POST /api/v1/permissions.
 func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error {
-	const insert = `INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
+	const insert = dropGrants + ` -- they were left by hand, and must not come to life
+		INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
 	var in struct {
 		Name    string `json:"name"`
 		Meaning string `json:"meaning"`
@@ -277,9 +274,7 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	checkDeclaration(&v, &in.Name, &in.Meaning)
-	if err := v.err(); err != nil {
+	if err := checkDeclaration(in.Name, in.Meaning); err != nil {
 		return err
 	}
 	created := permissionView{in.Name, in.Meaning, true}
@@ -297,9 +292,6 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 		if _, err := execute(ctx, tx, "declare permission", insert, in.Name, in.Meaning); err != nil {
 			return err
 		}
-		if err := dropGrants(ctx, tx, in.Name); err != nil { // left by hand: they must not come to life
-			return err
-		}
 		return audit(ctx, tx, by, "permission.create", "permission:"+in.Name, nil, created)
 	})
 	if err != nil {
@@ -312,20 +304,18 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error {
 	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
 	var in struct {
-		Meaning *string `json:"meaning"`
+		Meaning string `json:"meaning"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	checkDeclaration(&v, nil, in.Meaning)
-	if err := v.err(); err != nil {
-		return err
-	}
 	var after permissionView
 	err := s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		after = permissionView{p.Name, *in.Meaning, true}
-		if _, err := execute(ctx, tx, "change permission", update, p.Name, *in.Meaning); err != nil {
+		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
+			return err
+		}
+		after = permissionView{p.Name, in.Meaning, true}
+		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
@@ -339,6 +329,7 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 // removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
 // from the roles and API tokens that hold it; without, such a permission is a 409.
 func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error {
+	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
 	force := optional(r.URL.Query(), "force")
 	if force != nil && !slices.Contains([]string{"", "true", "false"}, *force) {
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
@@ -348,16 +339,17 @@ func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error 
 			return newProblem(http.StatusConflict, "permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
-		if err := dropGrants(ctx, tx, p.Name); err != nil {
-			return err
-		}
-		const remove = `DELETE FROM declared_permissions WHERE name = $1`
 		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "permission.delete", "permission:"+p.Name, p, nil)
 	}))
 }
+
+// dropGrants begins a statement. It takes the permission $1 from all roles and API tokens.
+const dropGrants = `
+		WITH ungranted AS (DELETE FROM role_permissions WHERE permission = $1),
+			cut AS (UPDATE api_tokens SET permissions = array_remove(permissions, $1) WHERE $1 = ANY (permissions))`
 
 // heldPermission is a declared permission with the roles and the number of API tokens that name it.
 type heldPermission struct {
@@ -374,13 +366,8 @@ func (s *server) actOnPermission(r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error) error {
 	const query = `
 		SELECT d.name, d.meaning,
-			ARRAY(
-				SELECT r.name
-				FROM role_permissions rp
-				JOIN roles r ON r.id = rp.role_id
-				WHERE rp.permission = d.name
-				ORDER BY r.name
-			) AS roles,
+			ARRAY(SELECT r.name FROM roles r JOIN role_permissions rp ON rp.role_id = r.id
+				WHERE rp.permission = d.name ORDER BY r.name) AS roles,
 			(SELECT count(*) FROM api_tokens t WHERE d.name = ANY (t.permissions)) AS api_tokens
 		FROM declared_permissions d
 		WHERE d.name = $1`
@@ -400,22 +387,9 @@ func (s *server) actOnPermission(r *http.Request,
 		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
 			return err
 		}
-		if p.APITokens > 0 {
-			if err := by.covers([]string{p.Name}); err != nil {
-				return err
-			}
+		if err := by.covers([]string{p.Name}); p.APITokens > 0 && err != nil {
+			return err
 		}
 		return do(ctx, tx, by, p)
 	})
-}
-
-// dropGrants takes a permission from all roles and API tokens that name it.
-func dropGrants(ctx context.Context, tx pgx.Tx, name string) error {
-	const query = `
-		WITH gone AS (DELETE FROM role_permissions WHERE permission = $1)
-		UPDATE api_tokens
-		SET permissions = array_remove(permissions, $1)
-		WHERE $1 = ANY (permissions)`
-	_, err := execute(ctx, tx, "drop grants", query, name)
-	return err
 }

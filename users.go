@@ -234,22 +234,16 @@ func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) err
 	return writeJSON(w, http.StatusCreated, token)
 }
 
-// listUserSessions answers GET /api/v1/users/{id}/sessions.
-func (s *server) listUserSessions(w http.ResponseWriter, r *http.Request) error {
-	u, err := s.pathUser(r)
-	if err != nil {
-		return err
+// ofUser returns a handler that calls write with the id of the user of the path.
+func (s *server) ofUser(write func(http.ResponseWriter, *http.Request, string) error) func(
+	http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		u, err := s.pathUser(r)
+		if err != nil {
+			return err
+		}
+		return write(w, r, u.ID)
 	}
-	return s.writeSessions(w, r, u.ID)
-}
-
-// listUserTokens answers GET /api/v1/users/{id}/tokens.
-func (s *server) listUserTokens(w http.ResponseWriter, r *http.Request) error {
-	u, err := s.pathUser(r)
-	if err != nil {
-		return err
-	}
-	return s.writeAPITokens(w, r, u.ID)
 }
 
 // pathUser returns the user whose id is in the path, or errNotFound.
@@ -261,44 +255,37 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 	return getUser(r.Context(), s.db, id)
 }
 
-// endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
+// endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, endSessionsOfUser))
+	end := func(ctx context.Context, tx pgx.Tx, by actor, u user, only *string) (int64, error) {
+		if only == nil {
+			return 0, endSessionsOfUser(ctx, tx, by, u)
+		}
+		return endSessions(ctx, tx, by, "session.end", []string{*only}, u.ID)
+	}
+	return s.endOfUser(w, r, "session", end)
 }
 
-// endTokensOfUser answers DELETE /api/v1/users/{id}/tokens.
+// endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
 func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		_, err := deleteAPITokens(ctx, tx, by, target, nil)
-		return err
-	}))
+	return s.endOfUser(w, r, "token", deleteAPITokens)
 }
 
-// endSessionOfUser answers DELETE /api/v1/users/{id}/sessions/{session}.
-func (s *server) endSessionOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.endOne(w, r, "session", func(ctx context.Context, tx pgx.Tx, by actor, u user, id string) (int64, error) {
-		return endSessions(ctx, tx, by, "session.end", []string{id}, u.ID)
-	})
-}
-
-// endTokenOfUser answers DELETE /api/v1/users/{id}/tokens/{token}.
-func (s *server) endTokenOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.endOne(w, r, "token", func(ctx context.Context, tx pgx.Tx, by actor, u user, id string) (int64, error) {
-		return deleteAPITokens(ctx, tx, by, u, &id)
-	})
-}
-
-// endOne runs end on the user of the path and on the id in its part name. If end ended nothing, the
-// answer is errNotFound.
-func (s *server) endOne(w http.ResponseWriter, r *http.Request, name string,
-	end func(context.Context, pgx.Tx, actor, user, string) (int64, error)) error {
-	id, err := pathUUID(r, name)
-	if err != nil {
-		return err
+// endOfUser runs end on the user of the path and, if the path has that part, on the id in it. If
+// end does not find this id, the answer is errNotFound.
+func (s *server) endOfUser(w http.ResponseWriter, r *http.Request, part string,
+	end func(context.Context, pgx.Tx, actor, user, *string) (int64, error)) error {
+	var only *string
+	if r.PathValue(part) != "" {
+		id, err := pathUUID(r, part)
+		if err != nil {
+			return err
+		}
+		only = &id
 	}
 	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		n, err := end(ctx, tx, by, target, id)
-		if err == nil && n == 0 {
+		n, err := end(ctx, tx, by, target, only)
+		if err == nil && only != nil && n == 0 {
 			err = errNotFound
 		}
 		return err
