@@ -281,13 +281,16 @@ const auditSeals = `
 		LEFT JOIN audit_log l ON l.id = s.audit_id
 		LEFT JOIN audit_seals p ON p.seq = s.seq - 1`
 
+// errNoKey is the error for a seal by a key that the key file does not have, as while keys rotate.
+var errNoKey = errors.New("the key file has no key")
+
 // check returns an error if the seal is not that of its row after the seal before, and no valid
 // checkpoint.
 func (s sealRow) check(ring *keyring) error {
 	k, isKnown := ring.find(s.KID)
 	switch {
 	case !isKnown:
-		return fmt.Errorf("row %d (seal %d): the key file has no key %s", s.AuditID, s.Seq, s.KID)
+		return fmt.Errorf("row %d (seal %d): %w %s", s.AuditID, s.Seq, errNoKey, s.KID)
 	case s.Checkpoint != nil && !hmac.Equal(s.Checkpoint, k.sealMAC("checkpoint", s.MAC, strconv.FormatInt(s.Seq, 10))):
 		return fmt.Errorf("seal %d is not a valid checkpoint: the rows before it are missing", s.Seq)
 	case s.Checkpoint != nil && s.Before == nil && s.Content == nil: // retention took the checkpoint's own row
@@ -336,15 +339,15 @@ func (b auditBreak) isAccepted(ring *keyring) bool {
 // sealer seals the audit log, and remembers what must be in the database. Only broken may be used
 // by several goroutines.
 type sealer struct {
-	last   seal              // the last seal that this instance made, or found accepted; zero: none yet
-	seen   map[string]string // the findings of the breaks that are not accepted, by id
-	broken atomic.Bool       // there are such breaks
+	last     seal              // the last seal that this instance made, or took over; zero: none yet
+	accepted seal              // the newest seal when the operator accepted the latest break; zero: never
+	taken    []string          // the ids of the accepted breaks whose newest seals were taken over
+	seen     map[string]string // the findings of the breaks that are not accepted, by id; not nil
+	broken   atomic.Bool       // there are such breaks
 }
 
 // seal seals up to a thousand committed rows of the audit log, unless another instance is doing so,
-// or any instance has seen a break: new seals would vouch for a forged log. A break is kept in the
-// database for all instances. Each of them remembers it also, so that it comes back if it is
-// deleted there. seal returns how many rows it sealed.
+// or any instance has seen a break: new seals would vouch for a forged log. It returns how many.
 func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, err error) {
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content
@@ -395,38 +398,32 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 	return n, nil
 }
 
-// check returns the newest seal. It brings z.seen up to date with the breaks in the database. If
-// there is none it looks for one itself. The caller holds lockSeal.
+// check returns the newest seal. It brings z.seen up to date with the breaks in the database; one
+// that was deleted there comes back. If there is none it looks for one itself. The caller holds
+// lockSeal.
 func (z *sealer) check(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
-	const note = `
-		INSERT INTO audit_breaks (id, finding)
-		VALUES ($1, $2)
-		ON CONFLICT DO NOTHING`
+	const note = `INSERT INTO audit_breaks (id, finding) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	breaks, err := listAuditBreaks(ctx, tx)
 	if err != nil {
 		return newest, err
 	}
-	var accepted []seal
 	for _, b := range breaks {
-		_, wasSeen := z.seen[b.ID]
+		_, isOpen := z.seen[b.ID]
 		switch {
 		case !b.isAccepted(ring):
 			z.seen[b.ID] = b.Finding
-			continue
-		case wasSeen: // the last seal of this instance may be gone for good
+		case isOpen || !slices.Contains(z.taken, b.ID): // the last seal that z remembers may be gone for good
 			delete(z.seen, b.ID)
-			z.last = seal{b.Seq, b.MAC}
+			z.taken, z.accepted = append(z.taken, b.ID), seal{b.Seq, b.MAC}
+			z.last = z.accepted
 		}
-		accepted = append(accepted, seal{b.Seq, b.MAC})
 	}
-	if len(z.seen) == 0 {
-		var finding error
-		if newest, finding, err = findBreak(ctx, tx, ring, z.last, accepted); err != nil {
-			return newest, err
-		}
-		if finding != nil {
-			z.seen[rand.Text()] = "the audit log was tampered with: " + finding.Error()
-		}
+	newest, finding, err := z.findBreak(ctx, tx, ring)
+	if err != nil {
+		return newest, err
+	}
+	if finding != nil && len(z.seen) == 0 {
+		z.seen[rand.Text()] = "the audit log was tampered with: " + finding.Error()
 	}
 	for id, finding := range z.seen {
 		if _, err := execute(ctx, tx, "note audit break", note, id, finding); err != nil {
@@ -437,64 +434,56 @@ func (z *sealer) check(ctx context.Context, tx pgx.Tx, ring *keyring) (newest se
 }
 
 // findBreak returns the newest seal. finding says what is wrong, or is nil: the newest seal is
-// neither valid nor accepted, or the known seal is gone and retention did not remove it.
-func findBreak(ctx context.Context, tx pgx.Tx, ring *keyring, known seal, accepted []seal) (
-	newest seal, finding, err error) {
+// neither valid nor accepted, or the last known seal is gone and retention did not remove it. An
+// instance that lacks a key cannot tell, and gets errNoKey.
+func (z *sealer) findBreak(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, finding, err error) {
 	const query = auditSeals + `
 		WHERE s.seq IN ($1, (SELECT min(seq) FROM audit_seals), (SELECT max(seq) FROM audit_seals))
 		ORDER BY s.seq`
-	rows, err := collect[sealRow](ctx, tx, "read the last seal", query, known.seq)
-	if err != nil {
-		return newest, nil, err
-	}
-	isThere := known.seq == 0
+	rows, err := collect[sealRow](ctx, tx, "read the last seal", query, z.last.seq)
+	isThere := z.last.seq == 0
+	newest.mac = []byte{}
 	for i, row := range rows {
 		newest = seal{row.Seq, row.MAC}
-		isThere = isThere || newest.equal(known) ||
-			i == 0 && row.Seq > known.seq && row.Checkpoint != nil && row.check(ring) == nil
+		isThere = isThere || newest.equal(z.last)
+		isRetained := !isThere && i == 0 && row.Seq > z.last.seq && row.Checkpoint != nil
+		if isRetained || i == len(rows)-1 && !newest.equal(z.accepted) {
+			finding = row.check(ring)
+			isThere = isThere || isRetained && finding == nil
+		}
+		if errors.Is(finding, errNoKey) {
+			return newest, nil, finding
+		}
 	}
 	if !isThere {
-		return newest, fmt.Errorf("the seal %s is gone", auditHead(known.seq, known.mac)), nil
+		finding = fmt.Errorf("the seal %s is gone", auditHead(z.last.seq, z.last.mac))
 	}
-	if len(rows) > 0 && !slices.ContainsFunc(accepted, newest.equal) {
-		finding = rows[len(rows)-1].check(ring)
-	}
-	return newest, finding, nil
+	return newest, finding, err
 }
 
-// acceptAuditBreaks lets the instances seal on after the breaks that they have seen. It returns
-// these.
+// acceptAuditBreaks lets the instances seal on after the breaks that they have seen, and after a
+// seal by a key that is gone. It returns the findings.
 func acceptAuditBreaks(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (findings []string, err error) {
 	const accept = `
-		UPDATE audit_breaks
-		SET seq = $2, mac = $3, kid = $4, accepted = $5
-		WHERE id = $1`
-	const query = `
-		SELECT seq, mac
-		FROM audit_seals
-		ORDER BY seq DESC
-		LIMIT 1`
+		INSERT INTO audit_breaks (id, finding, seq, mac, kid, accepted)
+		VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (id) DO UPDATE
+		SET seq = excluded.seq, mac = excluded.mac, kid = excluded.kid, accepted = excluded.accepted`
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
 		}
-		newest := seal{mac: []byte{}}
-		err := tx.QueryRow(ctx, query).Scan(&newest.seq, &newest.mac)
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("read the last seal: %w", err)
-		}
-		breaks, err := listAuditBreaks(ctx, tx)
-		if err != nil {
+		z, k := sealer{seen: map[string]string{}}, ring.keys[0]
+		newest, err := z.check(ctx, tx, ring)
+		if errors.Is(err, errNoKey) {
+			z.seen[rand.Text()] = err.Error()
+		} else if err != nil {
 			return err
 		}
-		k := ring.keys[0]
-		for _, b := range breaks {
-			if b.isAccepted(ring) {
-				continue
-			}
-			findings = append(findings, b.Finding)
-			_, err := execute(ctx, tx, "accept audit break", accept,
-				b.ID, newest.seq, newest.mac, k.id, k.breakMAC(b.ID, newest))
+		for id, finding := range z.seen {
+			findings = append(findings, finding)
+			mac := k.breakMAC(id, newest)
+			_, err := execute(ctx, tx, "accept audit break", accept, id, finding, newest.seq, newest.mac, k.id, mac)
 			if err != nil {
 				return err
 			}
@@ -502,6 +491,7 @@ func acceptAuditBreaks(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (
 		if len(findings) == 0 {
 			return nil
 		}
+		slices.Sort(findings)
 		after := map[string]any{"findings": findings, "head": auditHead(newest.seq, newest.mac)}
 		return audit(ctx, tx, operatorActor(), "audit.accept", "", nil, after)
 	})
