@@ -32,16 +32,11 @@ func (u user) tag() string {
 	return tagOf(u)
 }
 
-// userColumns are the columns of a user. The table users is u.
+// userColumns are the columns of a user u.
 const userColumns = `
 	u.id::text AS id, u.username, u.email, u.display_name, u.status,
-	ARRAY(
-		SELECT r.name
-		FROM user_roles ur
-		JOIN roles r ON r.id = ur.role_id
-		WHERE ur.user_id = u.id
-		ORDER BY r.name
-	) AS roles,
+	ARRAY(SELECT r.name FROM user_roles ur JOIN roles r ON r.id = ur.role_id WHERE ur.user_id = u.id
+		ORDER BY r.name) AS roles,
 	u.created_at, u.updated_at, u.last_login_at`
 
 // The values of users.status.
@@ -51,13 +46,11 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q
-// in a name or e-mail address, in the order of sort.
+// listUsers answers GET /api/v1/users.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	f := userFilter{sort: cmp.Or(query.Get("sort"), "username")}
-	f.status, f.part, f.role = optional(query, "status"), optional(query, "q"), optional(query, "role")
-	f.username = optional(query, "username")
+	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), username: optional(query, "username"),
+		status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
 	order, known := userOrders()[f.sort]
 	var v invalid
 	v.check(known, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
@@ -96,24 +89,21 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	n := newUser{
-		username: in.Username, email: in.Email, displayName: in.DisplayName, status: statusActive, roles: in.Roles,
-	}
 	var v invalid
-	checkIdentity(&v, &n.username, n.email, &n.displayName)
+	checkIdentity(&v, &in.Username, in.Email, &in.DisplayName)
 	v.check(in.Roles != nil, "roles", "missing", "must be a list; an empty one gives no role")
 	if err := v.err(); err != nil {
 		return err
 	}
+	n := newUser{in.Username, in.Email, in.DisplayName, statusActive, nil, in.Roles}
 	var created struct {
 		user
 		passwordToken
 	}
 	err := s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		if created.user, err = createUser(ctx, tx, by, n); err != nil {
-			return err
+		if created.user, err = createUser(ctx, tx, by, n); err == nil {
+			created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
 		}
-		created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
 		return err
 	})
 	if err != nil {
@@ -129,8 +119,7 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeEntity(w, u, u.tag(), err)
 }
 
-// errUseOwnRoute is the 403 of a change to oneself under /users that the own route guards by the
-// current password.
+// errUseOwnRoute is the 403 of a change to oneself that takes the current password elsewhere.
 var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
 	"Change your own e-mail address by PATCH /api/v1/auth/me and your own password by PUT /api/v1/auth/password.")
 
@@ -292,8 +281,8 @@ func (s *server) endOfUser(w http.ResponseWriter, r *http.Request, part string,
 	}))
 }
 
-// actOnUser runs do on the user of the path, under lockAccess. It checks first that the caller may
-// act on this user, and that If-Match, if given, names the user's entity tag.
+// actOnUser runs do on the user of the path, under lockAccess, if the caller may act on this user
+// and If-Match, if given, names the user's entity tag.
 func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
 	id, err := pathUUID(r, "id")
 	if err != nil {
@@ -360,10 +349,10 @@ func userOrders() map[string]userOrder {
 
 // listUsers returns up to limit users after the keys in after.
 //
-// The plain list by name is a prepared statement. Its constant limit, maxPage and one, lets
-// PostgreSQL keep the plan. Other lists are planned for their values. A search first looks at the
-// next 10,000 users. If these do not fill the page, it finds all hits by their index and sorts
-// them. It takes both steps because the planner cannot know how the hits are spread over the order.
+// The plain list by name is a prepared statement with a constant limit, so that PostgreSQL keeps the
+// plan. Other lists are planned for their values. A search first looks at the next 10,000 users. If
+// these do not fill the page, it finds all hits by their index and sorts them: the planner cannot
+// know how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -418,8 +407,8 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name. It
-// normalizes the first two in place. Nil is not checked; an empty e-mail address means none.
+// checkIdentity notes what is wrong with a user name, e-mail address and display name, and
+// normalizes the first two. Nil is not checked; an empty e-mail address means none.
 func checkIdentity(v *invalid, username, email, displayName *string) {
 	if username != nil {
 		name, ok := normalizeUsername(*username)
@@ -456,8 +445,7 @@ func normalizeEmail(address string) (string, bool) {
 	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
 }
 
-// normalizeLogin returns a user name or e-mail address in the form in which it is stored, or "" if
-// the login is neither.
+// normalizeLogin returns a user name or e-mail address as it is stored, or "" if it is neither.
 func normalizeLogin(login string) string {
 	if name, ok := normalizeUsername(login); ok {
 		return name
@@ -468,8 +456,8 @@ func normalizeLogin(login string) string {
 	return ""
 }
 
-// isLine reports whether text is one line of low to high code points that isUnsafe allows, without
-// the code points U+…FFFE and U+…FFFF.
+// isLine reports whether text is one line of low to high code points, none of them unsafe, U+…FFFE
+// or U+…FFFF.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -572,12 +560,10 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	if err != nil {
 		return err
 	}
-	switch {
-	case after.Status == target.Status: // nothing ends
-	case after.Status == statusActive:
-		err = voidPasswordToken(ctx, tx, target.ID)
-	default:
+	if after.Status != statusActive && after.Status != target.Status {
 		err = endEverything(ctx, tx, by, after)
+	} else if after.Status != target.Status {
+		err = voidPasswordToken(ctx, tx, target.ID)
 	}
 	if err != nil {
 		return err
