@@ -20,8 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// actor is the author of a change, as the audit log records it, with the permissions of the
-// credential in use.
+// actor is the author of a change, with the permissions of the credential in use.
 type actor struct {
 	id          *string // of the user; nil if nobody is signed in
 	name        string
@@ -47,9 +46,7 @@ func actorOf(r *http.Request) actor {
 }
 
 // operatorActor returns the user of the command line, who may do everything.
-func operatorActor() actor {
-	return actor{name: "operator", credential: "command line", mayAll: true}
-}
+func operatorActor() actor { return actor{name: "operator", credential: "command line", mayAll: true} }
 
 // serviceActor returns the service itself, which may do everything.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
@@ -82,8 +79,7 @@ func auditActions() []string {
 		keys.change keys.prune audit.prune audit.accept database.restore`)
 }
 
-// listAudit answers GET /api/v1/audit with the rows that match the filters, the newest first. since
-// is included in the time span, until is not.
+// listAudit answers GET /api/v1/audit, the newest row first.
 func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
@@ -102,8 +98,7 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 			args = append(args, optional(values, name))
 		}
 		var v invalid
-		action := optional(values, "action")
-		known := action == nil || slices.Contains(auditActions(), *action)
+		known := !values.Has("action") || slices.Contains(auditActions(), values.Get("action"))
 		v.check(known, "action", "unknown", "is no action of the log")
 		args = append(args, v.time("since", optional(values, "since")), v.time("until", optional(values, "until")))
 		if err := v.err(); err != nil {
@@ -205,11 +200,7 @@ func (s *server) tallyToken(ctx context.Context, c *caller) error {
 
 // auditNewSigner adds a row if the signing key is not the one that an instance used last.
 func auditNewSigner(ctx context.Context, q querier, ring *keyring) error {
-	const query = `
-		SELECT signer
-		FROM instances
-		ORDER BY seen_at DESC
-		LIMIT 1`
+	const query = `SELECT signer FROM instances ORDER BY seen_at DESC LIMIT 1`
 	last, err := collect[struct{ Signer string }](ctx, q, "read the last signer", query)
 	if err != nil || len(last) == 0 || last[0].Signer == ring.keys[0].fingerprint {
 		return err
@@ -240,9 +231,8 @@ const auditContent = `
 	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id,
 		l.action, l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
 
-// sealMAC returns the MAC of a seal: over its kind, the MAC of the seal before and the sealed
-// content, each preceded by its length. The kind keeps the seal of a row from passing for a
-// checkpoint.
+// sealMAC returns the MAC over the kind of a seal, the MAC of the seal before and the sealed
+// content, each preceded by its length. The kind keeps a row's seal from passing for a checkpoint.
 func (k key) sealMAC(kind string, before []byte, content string) []byte {
 	var message []byte
 	for _, part := range []string{kind, string(before), content} {
@@ -317,14 +307,10 @@ type auditBreak struct {
 
 // listAuditBreaks returns the breaks that were seen, in their order.
 func listAuditBreaks(ctx context.Context, q querier) ([]auditBreak, error) {
-	const query = `
-		SELECT id, seen_at, finding, seq, mac, accepted, kid
-		FROM audit_breaks
-		ORDER BY seen_at, id`
-	return collect[auditBreak](ctx, q, "list audit breaks", query)
+	return collect[auditBreak](ctx, q, "list audit breaks", `SELECT * FROM audit_breaks ORDER BY seen_at, id`)
 }
 
-// breakMAC returns the MAC by which the operator accepts a break and the newest seal at that time.
+// breakMAC returns the MAC by which the operator accepts a break and the newest seal.
 func (k key) breakMAC(id string, newest seal) []byte {
 	return k.sealMAC("accepted break", newest.mac, strconv.FormatInt(newest.seq, 10)+" "+id)
 }
@@ -353,6 +339,7 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 		SELECT l.id, ` + auditContent + ` AS content
 		FROM audit_unsealed q
 		JOIN audit_log l ON l.id = q.audit_id
+		WHERE (SELECT coalesce(max(seq), 0) FROM audit_seals) = $1 -- none was removed since the check
 		ORDER BY l.id
 		LIMIT 1000`
 	const add = `
@@ -375,7 +362,7 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 		rows, err := collect[struct {
 			ID      int64
 			Content string
-		}](ctx, tx, "list unsealed audit rows", waiting)
+		}](ctx, tx, "list unsealed audit rows", waiting, next.seq)
 		if n = len(rows); err != nil || n == 0 {
 			return err
 		}

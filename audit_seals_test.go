@@ -173,6 +173,32 @@ func TestForgedSeals(t *testing.T) {
 	})
 }
 
+// TestSealerSeesLateCut: rows that are queued again by hand after the sealer has looked for a break, and before it lists
+// the rows that wait, are not sealed.
+func TestSealerSeesLateCut(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.auditRows(8)
+	ts.sealedUpTo(9)
+	ts.exec(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
+	err := pgx.BeginFunc(t.Context(), ts.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `LOCK TABLE audit_unsealed`)
+		waitFor(t, "the sealer to list the rows", func() bool {
+			return err != nil || ts.queryInt(`SELECT count(*) FROM pg_locks WHERE relation = 'audit_unsealed'::regclass AND NOT granted`) == 1
+		})
+		const cut = `WITH gone AS (DELETE FROM audit_seals WHERE seq > 3 RETURNING audit_id) INSERT INTO audit_unsealed SELECT audit_id FROM gone`
+		_, failed := tx.Exec(t.Context(), cut)
+		return errors.Join(err, failed)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts.sees("audit log broken")
+	if n := ts.queryInt(`SELECT max(seq) FROM audit_seals`); n != 3 {
+		t.Errorf("sealed up to %d", n)
+	}
+}
+
 // TestAcceptOnce: one acceptance is enough for an instance that has not seen the break and remembers a seal that is gone.
 func TestAcceptOnce(t *testing.T) {
 	t.Parallel()
