@@ -105,8 +105,7 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 // verifySeals follows the chain of seals and compares each with its row. It returns the head of the
 // last seal, and whether one of the heads is the wanted one or none is wanted.
 func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
-	const query = auditSeals + `
-		ORDER BY s.seq`
+	const query = auditSeals + ` ORDER BY s.seq`
 	var s sealRow
 	var before int64
 	found = wanted == ""

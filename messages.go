@@ -69,15 +69,13 @@ const messageReader = `
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed is SQL for whether the message m has been published for the user u. It must
-// be for everybody or for a role of u, and published after u joined or for new users too.
+// messageWasAddressed is SQL for whether the message m has been published for the user u.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed is SQL for whether the user u sees the message m now: it is not expired and not
-// retracted.
+// messageAddressed is SQL for whether the user u sees the message m now.
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
@@ -85,8 +83,7 @@ const messageAddressed = `
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
 // messageIsRead is SQL for whether the watermark w covers the message m or the user u has marked
-// it. It looks up the mark of each message: a join takes seconds while the statistics are out of
-// date.
+// it. It is no join, which takes seconds while the statistics are out of date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -141,8 +138,8 @@ func checkSeverity(v *invalid, severity *string) {
 		"severity", "unknown", "must be info, warning or critical")
 }
 
-// isText reports whether text is not blank, at most high code points long, and without control
-// characters other than tab and newline.
+// isText reports whether text is not blank, has at most high code points, and no control character
+// but tab and newline.
 func isText(text string, high int) bool {
 	isOdd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
 	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high && !strings.ContainsFunc(text, isOdd)
@@ -158,7 +155,7 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// A read after the commit sees the message as published.
+	// This read after the commit sees the message as published.
 	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
 	if err != nil {
 		return err
@@ -330,7 +327,7 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.markRead(r, in.IDs))
 }
 
-// errNotAddressed is the 404 for a message that is not for the caller, also if it does not exist.
+// errNotAddressed is the 404 for a message that is not for the caller, or does not exist.
 var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed",
 	detail: "No such message is addressed to you; GET /api/v1/inbox lists those that are."}
 

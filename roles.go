@@ -20,10 +20,10 @@ type role struct {
 	Description string    `json:"description"`
 	Permissions []string  `json:"permissions"`
 	CreatedAt   time.Time `json:"created_at"`
-	Declared    []string  `json:"-"` // all declared permissions, for withEffective
+	Declared    []string  `json:"-"` // all declared permissions
 }
 
-// roleColumns are the columns of a role. The table roles is r.
+// roleColumns are the columns of a role r, with its grants as permissions.
 const roleColumns = `
 	r.id, r.name, r.description, r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
@@ -100,17 +100,11 @@ func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	if err != nil {
 		return role{}, err
 	}
-	found, err := getRole(r.Context(), q, id)
+	found, err := findRole(r.Context(), q, id, "", errNotFound)
 	if err != nil || isRead(r) {
 		return found, err
 	}
 	return found, checkMatch(r.Header["If-Match"], tagOf(found))
-}
-
-// withEffective sets the role's permissions: its grants in order, or all for the role admin.
-func (r role) withEffective() role {
-	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
-	return r
 }
 
 // listRoles returns up to limit roles after a name, in the order of names. With only it returns at
@@ -123,25 +117,23 @@ func listRoles(ctx context.Context, q querier, only *string, after string, limit
 		ORDER BY r.name
 		LIMIT $2`
 	roles, err := collect[role](ctx, q, "list roles", query, after, limit, only)
-	for i := range roles {
-		roles[i] = roles[i].withEffective()
+	for i, r := range roles {
+		roles[i].Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
 	}
 	return roles, err
 }
 
-// getRole returns the role with that id, or errNotFound.
-func getRole(ctx context.Context, q querier, id int64) (role, error) {
-	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1`
-	found, err := collectOne[role](ctx, q, errNotFound, "get role", query, id)
-	return found.withEffective(), err
+// findRole returns the role with that id or that name. If there is none, the error is missing.
+func findRole(ctx context.Context, q querier, id int64, name string, missing error) (role, error) {
+	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1 OR r.name = $2`
+	r, err := collectOne[role](ctx, q, missing, "find role", query, id, name)
+	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
+	return r, err
 }
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
-	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.name = $1`
-	missing := invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
-	found, err := collectOne[role](ctx, q, missing, "find role", query, name)
-	return found.withEffective(), err
+	return findRole(ctx, q, 0, name, invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err())
 }
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
@@ -196,7 +188,7 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	if err := tx.QueryRow(ctx, query, c.Name, c.Description, asSet(c.Permissions)).Scan(&id); err != nil {
 		return role{}, takenError("create role", err)
 	}
-	created, err := getRole(ctx, tx, id)
+	created, err := findRole(ctx, tx, id, "", errNotFound)
 	if err != nil {
 		return role{}, err
 	}
@@ -235,7 +227,7 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if _, err := tx.Exec(ctx, query, before.ID, c.Name, c.Description, c.Permissions); err != nil {
 		return role{}, takenError("change role", err)
 	}
-	after, err := getRole(ctx, tx, before.ID)
+	after, err := findRole(ctx, tx, before.ID, "", errNotFound)
 	if err != nil {
 		return role{}, err
 	}
@@ -243,8 +235,8 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 }
 
 // deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role
-// with holders is a 409. The actor must hold the permissions of both roles. Messages for the
-// deleted role are not readdressed to the other one. The caller holds lockAccess.
+// with holders is a 409. The actor must hold the permissions of both roles. The other role does not
+// get the messages. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const query = `
 		WITH dropped AS (

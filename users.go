@@ -349,10 +349,10 @@ func userOrders() map[string]userOrder {
 
 // listUsers returns up to limit users after the keys in after.
 //
-// The plain list by name is a prepared statement with a constant limit, so that PostgreSQL keeps the
-// plan. Other lists are planned for their values. A search first looks at the next 10,000 users. If
-// these do not fill the page, it finds all hits by their index and sorts them: the planner cannot
-// know how the hits are spread over the order.
+// The plain list by name is a prepared statement with a constant limit: PostgreSQL keeps the plan.
+// Other lists are planned for their values. A search first looks at the next 10,000 users. If they
+// do not fill the page, it finds all hits by their index and sorts them: the planner cannot know
+// how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -447,10 +447,8 @@ func normalizeEmail(address string) (string, bool) {
 
 // normalizeLogin returns a user name or e-mail address as it is stored, or "" if it is neither.
 func normalizeLogin(login string) string {
-	if name, ok := normalizeUsername(login); ok {
-		return name
-	}
-	if address, ok := normalizeEmail(login); ok {
+	_, isName := normalizeUsername(login)
+	if address, isAddress := normalizeEmail(login); isName || isAddress {
 		return address
 	}
 	return ""
