@@ -385,9 +385,8 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 	return n, nil
 }
 
-// check returns the newest seal. It brings z.seen up to date with the breaks in the database; one
-// that was deleted there comes back. If there is none it looks for one itself. The caller holds
-// lockSeal.
+// check returns the newest seal. It brings z.seen up to date with the breaks in the database, where
+// a deleted one comes back, and else looks for one itself. The caller holds lockSeal.
 func (z *sealer) check(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
 	const note = `INSERT INTO audit_breaks (id, finding) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	breaks, err := listAuditBreaks(ctx, tx)

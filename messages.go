@@ -157,11 +157,7 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	}
 	// This read after the commit sees the message as published.
 	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/system-messages/"+strconv.FormatInt(id, 10))
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
 }
 
 // updateMessage answers PATCH /api/v1/system-messages/{id}.
@@ -385,9 +381,8 @@ func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
 const messageAudience = `
 	CASE WHEN $4::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($4) ORDER BY id) END`
 
-// placeMessage returns the time of publication of a message: the wish, but not before now. It is
-// also later than every watermark, even if the clock was set back, so that no watermark covers the
-// message.
+// placeMessage returns when a message is published: as wished, but not before now, and later than
+// every watermark, so that none covers it even if the clock was set back.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -438,9 +433,8 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// onMessage runs do on a message in a transaction that locks all messages. If there is none of that
-// id, it returns errNotFound. match are the lines of If-Match, which must name the message's tag if
-// there are any.
+// onMessage runs do on a message, or returns errNotFound, in a transaction that locks all messages.
+// match are the lines of If-Match, which must name the message's tag if there are any.
 func onMessage(ctx context.Context, db *pgxpool.Pool, id int64, match []string,
 	do func(tx pgx.Tx, before message) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {

@@ -52,8 +52,7 @@ const (
 )
 
 // effectivePermissions returns what these roles and grants allow, the built-in permissions first:
-// all with the role admin, else those in grants. A name that is neither built in nor declared
-// grants nothing.
+// all with the role admin, else those in grants that are built in or declared.
 func effectivePermissions(declared, roles, grants []string) []string {
 	all := append(permissions(), declared...)
 	if slices.Contains(roles, adminRole) {
@@ -192,16 +191,6 @@ func asSet(names []string) []string {
 	return slices.Compact(set)
 }
 
-// checkTarget returns the user with that id if the actor may act on this user: the subset rule
-// holds for all that the target holds, whatever the target's status. The caller holds lockAccess.
-func checkTarget(ctx context.Context, tx pgx.Tx, by actor, id string) (user, error) {
-	target, err := getUser(ctx, tx, id)
-	if err != nil {
-		return user{}, err
-	}
-	return target, by.coversRoles(ctx, tx, target.Roles)
-}
-
 // permissionView is a permission as GET /api/v1/permissions shows it.
 type permissionView struct {
 	Name     string `json:"name"`
@@ -289,10 +278,7 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 		}
 		return audit(ctx, tx, by, "permission.create", "permission:"+in.Name, nil, created)
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "", err)
 }
 
 // updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.

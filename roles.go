@@ -56,11 +56,7 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 		created, err = createRole(ctx, tx, by, c)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/roles/"+strconv.FormatInt(created.ID, 10))
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "/api/v1/roles/"+strconv.FormatInt(created.ID, 10), err)
 }
 
 // updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.

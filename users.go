@@ -106,11 +106,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/users/"+created.ID)
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "/api/v1/users/"+created.ID, err)
 }
 
 // getUser answers GET /api/v1/users/{id}.
@@ -217,10 +213,7 @@ func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) err
 		token, err = startPasswordReset(ctx, tx, by, target)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, token)
+	return writeCreated(w, token, "", err)
 }
 
 // ofUser returns a handler that calls write with the id of the user of the path.
@@ -289,8 +282,11 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 		return err
 	}
 	return s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
-		target, err := checkTarget(ctx, tx, by, id)
+		target, err := getUser(ctx, tx, id)
 		if err != nil {
+			return err
+		}
+		if err := by.coversRoles(ctx, tx, target.Roles); err != nil { // whatever the target's status
 			return err
 		}
 		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
