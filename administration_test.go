@@ -532,6 +532,21 @@ func TestPasswordTokenIsVoid(t *testing.T) {
 	ada.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil) // enabling the user revives no session
 }
 
+// TestSameAccessVoidsNothing: roles and permissions that are set again as they are void no password token, end no
+// session and are not audited as a change of the user's roles.
+func TestSameAccessVoidsNothing(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	token := x.root.must(201, "POST", x.path+"/password-reset", nil).text("password_token")
+	x.root.must(200, "PUT", x.path+"/roles", map[string]any{"roles": []string{"keeper", "keeper"}})
+	x.root.must(200, "PATCH", x.rolePath, map[string]any{"name": "keeper", "permissions": []string{datasetRead, datasetManage, datasetRead}})
+	x.ada.must(200, "GET", mePath, nil)
+	if n := x.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.roles'`); n != 0 {
+		t.Errorf("%d changes of roles are audited", n)
+	}
+	x.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
+}
+
 // TestRoleInUse: a role in use is deleted only if another takes its place. Messages for it are not shown to the holders
 // of the other role.
 func TestRoleInUse(t *testing.T) {

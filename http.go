@@ -208,6 +208,18 @@ func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
 	return writeJSON(w, http.StatusOK, v)
 }
 
+// writeCreated answers 201 with an object and its path, if it has one. If err is set, it only
+// returns err.
+func writeCreated(w http.ResponseWriter, v any, path string, err error) error {
+	if err != nil {
+		return err
+	}
+	if path != "" {
+		w.Header().Set("Location", path)
+	}
+	return writeJSON(w, http.StatusCreated, v)
+}
+
 // writeTagged answers with v as JSON and its entity tag, or with 304 if the client has that
 // already.
 func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
