@@ -30,10 +30,11 @@ type extent struct {
 	// corner.
 	Transform []float64 `json:"transform" db:"transform"`
 	// NativeBBox is [minx miny maxx maxy] of the four outer corners in the file's own CRS.
-	NativeBBox  []float64 `json:"native_bbox" db:"native_bbox"`
-	CRS         *string   `json:"crs" db:"crs"`           // EPSG:n, or nil where the CRS has no code
-	CRSName     *string   `json:"crs_name" db:"crs_name"` // the name in the file
-	VerticalCRS *string   `json:"vertical_crs" db:"vertical_crs"`
+	NativeBBox    []float64 `json:"native_bbox" db:"native_bbox"`
+	CRS           *string   `json:"crs" db:"crs"`           // EPSG:n, or nil where the CRS has no code
+	CRSDefinition *string   `json:"-" db:"crs_definition"`  // of a CRS without a code, for crsByDefinition
+	CRSName       *string   `json:"crs_name" db:"crs_name"` // the name in the file
+	VerticalCRS   *string   `json:"vertical_crs" db:"vertical_crs"`
 	// BBox is [west south east north] in degrees: west > east across 180° (RFC 7946, section 5).
 	BBox []float64 `json:"bbox" db:"bbox"`
 	// BBoxAccuracyM is the largest error in metres of BBox against WGS 84.
@@ -337,6 +338,9 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 		return noBBoxf("the extent cannot be converted to degrees: %v", err)
 	}
 	m.BBox, m.BBoxAccuracyM = box.bounds[:], &box.accuracyM
+	if m.CRS == nil {
+		m.CRSDefinition = new(crs.text())
+	}
 	if box.clamped {
 		m.warnf("the raster reaches beyond a pole; bbox ends there")
 	}

@@ -120,14 +120,15 @@ type crsDefinition struct {
 	parameters    projectionParameters // of the method
 	projection    projection           // to degrees east of Greenwich on the CRS's own datum
 	datum         int                  // EPSG code, 0 where unknown
-	shift         *datumShift          // to WGS 84 as the file gives it; nil: use shifts
-	shifts        []areaShift          // to WGS 84 as the registry gives them
+	toWGS84       []float64            // the file's own shift, as in datumShift; nil: use those of the registry
+	shifts        []areaShift          // to WGS 84, the most accurate first
 	assumed       []string             // names of parameters that the file lacks; they are taken for 0
 	horizontal    int                  // EPSG code of a part of a compound CRS, like vertical
 	vertical      int
 	ellipsoid     ellipsoid
 	primeMeridian float64 // degrees east of Greenwich
 	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
+	axes          string  // "": as in the method's formulas; "sw", "nw": where x and y point to
 }
 
 // crsByCode returns the CRS of an EPSG code. An error says why its coordinates cannot be converted
@@ -144,15 +145,9 @@ func crsByCode(code int) (c crsDefinition, err error) {
 		err = c.setProjection()
 	case "P":
 		c.setDatum(findRecord(recordCRS, r.code(2)).code(2))
-		c.setParameters(r.code(3))
-		c.unit = r.number(4)
+		c.setParameters(findRecord(recordProjection, r.code(3)))
+		c.unit, c.axes = r.number(4), r.text(5)
 		err = c.setProjection()
-		switch r.text(5) {
-		case "sw": // x points south and y west, while the method's coordinates point east and north
-			c.projection.axes = [4]float64{0, -1, -1, 0}
-		case "nw": // x points north and y west, the method's west and north; both false coordinates are equal
-			c.projection.axes = [4]float64{0, 1, -1, 0}
-		}
 	case "V":
 		err = fmt.Errorf("EPSG:%d, %s, is a vertical CRS", code, r.name())
 	case "X":
@@ -162,6 +157,28 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	}
 	c.name = r.name()
 	return c, err
+}
+
+// text returns the CRS as a text for crsByDefinition. Its fields, written as in the registry, are the
+// datum, method, parameters, ellipsoid, prime meridian, unit, axes and the file's own shift.
+func (c *crsDefinition) text() string {
+	var parameters []float64
+	for _, code := range c.methodParameters() {
+		parameters = append(parameters, c.parameters[code])
+	}
+	list := func(numbers ...float64) string { return strings.Trim(fmt.Sprint(numbers), "[]") }
+	return fmt.Sprintf("%d;%d;%s;%s;%v;%v;%s;%s", c.datum, c.method, list(parameters...),
+		list(c.ellipsoid.a, c.ellipsoid.inverseFlattening), c.primeMeridian, c.unit, c.axes, list(c.toWGS84...))
+}
+
+// crsByDefinition returns the CRS whose text this is.
+func crsByDefinition(text string) (c crsDefinition, err error) {
+	r := record(strings.Split(text, ";"))
+	c.datum = r.code(0)
+	c.setParameters(r)
+	c.ellipsoid = ellipsoid{r.number(3), append(r.numbers(3), 0, 0)[1]}
+	c.primeMeridian, c.unit, c.axes, c.toWGS84 = r.number(4), r.number(5), r.text(6), r.numbers(7)
+	return c, c.setProjection()
 }
 
 // lastCRS caches the last results of crsByCode and codeOf, because most files of a folder have the
@@ -210,12 +227,12 @@ func ellipsoidByCode(code int) ellipsoid {
 	return ellipsoid{r.number(1), r.number(2)}
 }
 
-// setParameters sets method and parameters of a projection. It ignores an unknown code.
-func (c *crsDefinition) setParameters(code int) {
-	if r := findRecord(recordProjection, code); r != nil {
-		c.method, c.parameters = r.code(1), projectionParameters{}
-		values := r.numbers(2)
-		for i, parameter := range c.methodParameters() {
+// setParameters sets method and parameters from the record of a projection.
+func (c *crsDefinition) setParameters(r record) {
+	c.method, c.parameters = r.code(1), projectionParameters{}
+	values := r.numbers(2)
+	for i, parameter := range c.methodParameters() {
+		if i < len(values) {
 			c.parameters[parameter] = values[i]
 		}
 	}
@@ -231,7 +248,10 @@ func (c *crsDefinition) methodParameters() (codes []int) {
 
 // setProjection sets the projection and the datum shifts once all the other fields are set.
 func (c *crsDefinition) setProjection() (err error) {
-	c.shifts = datumShifts(c.datum)
+	if c.shifts = datumShifts(c.datum); c.toWGS84 != nil {
+		shift := datumShift{operations: "TOWGS84", accuracyM: accuracyTOWGS84, values: c.toWGS84}
+		c.shifts = []areaShift{{shift, -180, -90, 180, 90}}
+	}
 	if c.ellipsoid.inverseFlattening == 0 {
 		c.ellipsoid.inverseFlattening = math.Inf(1)
 	}
@@ -242,6 +262,12 @@ func (c *crsDefinition) setProjection() (err error) {
 	}
 	c.projection.longitude += c.primeMeridian
 	c.projection.unit = c.unit
+	switch c.axes {
+	case "sw": // x points south and y west, while the method's coordinates point east and north
+		c.projection.axes = [4]float64{0, -1, -1, 0}
+	case "nw": // x points north and y west, the method's west and north; both false coordinates are equal
+		c.projection.axes = [4]float64{0, 1, -1, 0}
+	}
 	return nil
 }
 
@@ -301,7 +327,7 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		c.primeMeridian = p.primeMeridian
 	}
 	if p.toWGS84 != nil && (c.datum == 0 || slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0) {
-		c.shift = &datumShift{operations: "TOWGS84", accuracyM: accuracyTOWGS84, values: p.toWGS84}
+		c.toWGS84 = p.toWGS84
 	}
 	c.unit = cmp.Or(p.linearUnit, 1)
 	if p.kind == modelTypeGeographic {
@@ -332,7 +358,7 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 
 // project sets the projection of c. As in GDAL, a missing parameter is 0, and a missing scale 1.
 func (p *crsParameters) project(c *crsDefinition) error {
-	if c.setParameters(p.projectionCode); c.method != 0 {
+	if c.setParameters(findRecord(recordProjection, p.projectionCode)); c.method != 0 {
 		return c.setProjection()
 	}
 	c.method = p.method

@@ -51,9 +51,6 @@ func datumShifts(datum int) (shifts []areaShift) {
 // area within 10 degrees of the raster, or one without values. Its accuracy is then one of the
 // constants for an unknown shift.
 func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
-	if c.shift != nil {
-		return *c.shift
-	}
 	const near = 10 // degrees
 	unknown := datumShift{accuracyM: accuracyUnknown}
 	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {

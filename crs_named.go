@@ -13,7 +13,7 @@ import (
 // returns the one below projected CRSs: the others have three dimensions.
 func codeOf(c *crsDefinition, name string) (found int) {
 	meridian := findRecord(recordDatum, c.datum).number(2)
-	if c.shift != nil || len(c.assumed) > 0 || !(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
+	if c.toWGS84 != nil || len(c.assumed) > 0 || !(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
 		return 0
 	}
 	var projections []string
