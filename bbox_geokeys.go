@@ -278,14 +278,14 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	}
 	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
 	p.values[parameterSkewAngle] = 90 // GDAL's default
-	set(parameterLatitudeOfNaturalOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
-	set(parameterLongitudeOfNaturalOrigin, degrees,
+	set(parameterLatitudeOfOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
+	set(parameterLongitudeOfOrigin, degrees,
 		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)
 	set(parameterStandardParallel1, degrees, keyProjStdParallel1)
 	set(parameterStandardParallel2, degrees, keyProjStdParallel2)
 	set(parameterAzimuth, degrees, keyProjAzimuthAngle)
 	set(parameterSkewAngle, degrees, keyProjRectifiedGridAngle)
-	set(parameterScaleAtNaturalOrigin, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
+	set(parameterScale, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
 	set(parameterFalseEasting, metres, keyProjFalseEasting, keyProjFalseOriginEasting, keyProjCenterEasting)
 	set(parameterFalseNorthing, metres, keyProjFalseNorthing, keyProjFalseOriginNorthing, keyProjCenterNorthing)
 }

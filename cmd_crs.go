@@ -59,8 +59,9 @@ func (c *crsDefinition) describe(code int, w io.Writer) {
 	fmt.Fprintf(w, "%-16s%s\n", "EPSG:"+strconv.Itoa(code), c.name)
 	if c.method != 0 {
 		fmt.Fprintf(w, "%-16s%s\n", "method", named(recordMethod, c.method))
-		for _, parameter := range c.methodParameters() {
-			fmt.Fprintf(w, "%-16s%-44s%v\n", "", named(recordParameter, parameter), c.parameters[parameter])
+		for _, r := range c.methodParameters() {
+			name := fmt.Sprintf("%s (EPSG:%s)", r.name(), strings.TrimPrefix(r[0], recordParameter))
+			fmt.Fprintf(w, "%-16s%-44s%v\n", "", name, c.parameters[r.code(1)])
 		}
 	}
 	fmt.Fprintf(w, "%-16s%v\n%-16s%s\n", "unit", c.unit, "datum", named(recordDatum, c.datum))

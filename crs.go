@@ -163,8 +163,8 @@ func crsByCode(code int) (c crsDefinition, err error) {
 // datum, method, parameters, ellipsoid, prime meridian, unit, axes and the file's own shift.
 func (c *crsDefinition) text() string {
 	var parameters []float64
-	for _, code := range c.methodParameters() {
-		parameters = append(parameters, c.parameters[code])
+	for _, like := range c.methodParameters() {
+		parameters = append(parameters, c.parameters[like.code(1)])
 	}
 	list := func(numbers ...float64) string { return strings.Trim(fmt.Sprint(numbers), "[]") }
 	return fmt.Sprintf("%d;%d;%s;%s;%v;%v;%s;%s", c.datum, c.method, list(parameters...),
@@ -233,17 +233,17 @@ func (c *crsDefinition) setParameters(r record) {
 	values := r.numbers(2)
 	for i, parameter := range c.methodParameters() {
 		if i < len(values) {
-			c.parameters[parameter] = values[i]
+			c.parameters[parameter.code(1)] = values[i]
 		}
 	}
 }
 
-// methodParameters returns the EPSG codes of the method's parameters in their order.
-func (c *crsDefinition) methodParameters() (codes []int) {
-	for _, code := range findRecord(recordMethod, c.method).numbers(1) {
-		codes = append(codes, int(code))
+// methodParameters returns the records of the method's parameters in their order.
+func (c *crsDefinition) methodParameters() (records []record) {
+	for code := range strings.FieldsSeq(findRecord(recordMethod, c.method).text(1)) {
+		records = append(records, recordOfKey(recordParameter+code))
 	}
-	return codes
+	return records
 }
 
 // setProjection sets the projection and the datum shifts once all the other fields are set.
@@ -291,10 +291,10 @@ type crsParameters struct {
 	method         int     // EPSG code of a projection's method
 	vertical       int     // EPSG code of the vertical CRS
 	verticalName   string
-	reversed       bool                 // an axis points west or south
-	toWGS84        []float64            // as in datumShift; nil where absent
-	values         projectionParameters // by the EPSG code of the parameter with the same meaning
-	wkt            string               // the well-known text that describes the CRS; "" for GeoKeys
+	reversed       bool      // an axis points west or south
+	toWGS84        []float64 // as in datumShift; nil where absent
+	values         projectionParameters
+	wkt            string // the well-known text that describes the CRS; "" for GeoKeys
 }
 
 // newCRSParameters returns a CRS of which nothing is known.
@@ -364,7 +364,7 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	c.method = p.method
 	_, first := p.values[parameterStandardParallel1]
 	_, second := p.values[parameterStandardParallel2]
-	latitude := p.values[parameterLatitudeOfNaturalOrigin]
+	latitude := p.values[parameterLatitudeOfOrigin]
 	switch {
 	case c.method == 0:
 		return errors.New("its CRS has no EPSG code, and its projection is not supported")
@@ -378,17 +378,16 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		c.method = methodMercatorB
 	}
 	c.parameters = projectionParameters{}
-	for _, code := range c.methodParameters() {
-		r := findRecord(recordParameter, code)
+	for _, r := range c.methodParameters() {
 		like := r.code(1)
 		v, given := p.values[like]
 		switch {
 		case given:
-		case like == parameterLatitudeOfNaturalOrigin: // the only standard parallel
+		case like == parameterLatitudeOfOrigin: // the only standard parallel
 			v = p.values[parameterStandardParallel1]
 		case like == parameterSkewAngle: // by default the grid is turned to north
 			v = p.values[parameterAzimuth]
-		case like == parameterScaleAtNaturalOrigin, like == parameterEllipsoidScale:
+		case like == parameterScale, like == parameterEllipsoidScale:
 			v = 1
 		case like != parameterFalseEasting && like != parameterFalseNorthing:
 			c.assumed = append(c.assumed, r.name())
@@ -396,7 +395,7 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		if !isFinite(v) {
 			return fmt.Errorf("its CRS has no EPSG code, and its projection parameter %q is not a number", r.name())
 		}
-		c.parameters[code] = v
+		c.parameters[like] = v
 	}
 	return c.setProjection()
 }
