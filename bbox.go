@@ -317,18 +317,19 @@ func shiftHalfPixel(t [6]float64) [6]float64 {
 // about the CRS has the status no_bbox.
 func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParameters) error {
 	width, height := float64(*m.Width), float64(*m.Height)
-	native := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	native := emptyRange()
 	for _, corner := range [4][2]float64{{0, 0}, {width, 0}, {0, height}, {width, height}} {
 		x, y := applyTransform(t, corner[0], corner[1])
 		if !isFinite(x) || !isFinite(y) {
 			return corruptf("%s holds numbers that are not finite", source)
 		}
-		native = [4]float64{min(native[0], x), min(native[1], y), max(native[2], x), max(native[3], y)}
+		native.add(position{x, y})
 	}
-	if !(native[2] > native[0] && native[3] > native[1]) {
+	if !(native.east > native.west && native.north > native.south) {
 		return corruptf("%s gives the raster no area", source)
 	}
-	m.Transform, m.NativeBBox, m.Source = t[:], native[:], &source
+	m.Transform, m.Source = t[:], &source
+	m.NativeBBox = []float64{native.west, native.south, native.east, native.north}
 	crs, err := p.definition(m, &h.crs)
 	if err != nil {
 		return err
@@ -341,12 +342,7 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 	if m.CRS == nil {
 		m.CRSDefinition = new(crs.text())
 	}
-	if box.clamped {
-		m.warnf("the raster reaches beyond a pole; bbox ends there")
-	}
-	if box.turned {
-		m.warnf("its longitudes go beyond ±360°; bbox has them within ±180°")
-	}
+	m.Warnings = append(m.Warnings, box.warnings...)
 	if r, err := pixelSizeMetres(crs.projection, t, width/2, height/2); err == nil {
 		m.ResolutionM = &r
 	}

@@ -110,6 +110,9 @@ func (r record) numbers(i int) (numbers []float64) {
 	return numbers
 }
 
+// writeNumbers writes numbers as in a field.
+func writeNumbers(numbers []float64) string { return strings.Trim(fmt.Sprint(numbers), "[]") }
+
 // number returns the first number in a field, NaN where there is none.
 func (r record) number(i int) float64 { return append(r.numbers(i), math.NaN())[0] }
 
@@ -121,7 +124,7 @@ type crsDefinition struct {
 	projection    projection           // to degrees east of Greenwich on the CRS's own datum
 	datum         int                  // EPSG code, 0 where unknown
 	toWGS84       []float64            // the file's own shift, as in datumShift; nil: use those of the registry
-	shifts        []areaShift          // to WGS 84, the most accurate first
+	shifts        []datumShift         // to WGS 84, the most accurate first
 	assumed       []string             // names of parameters that the file lacks; they are taken for 0
 	horizontal    int                  // EPSG code of a part of a compound CRS, like vertical
 	vertical      int
@@ -166,9 +169,8 @@ func (c *crsDefinition) text() string {
 	for _, like := range c.methodParameters() {
 		parameters = append(parameters, c.parameters[like.code(1)])
 	}
-	list := func(numbers ...float64) string { return strings.Trim(fmt.Sprint(numbers), "[]") }
-	return fmt.Sprintf("%d;%d;%s;%s;%v;%v;%s;%s", c.datum, c.method, list(parameters...),
-		list(c.ellipsoid.a, c.ellipsoid.inverseFlattening), c.primeMeridian, c.unit, c.axes, list(c.toWGS84...))
+	return fmt.Sprintf("%d;%d;%s;%v %v;%v;%v;%s;%s", c.datum, c.method, writeNumbers(parameters), c.ellipsoid.a,
+		c.ellipsoid.inverseFlattening, c.primeMeridian, c.unit, c.axes, writeNumbers(c.toWGS84))
 }
 
 // crsByDefinition returns the CRS whose text this is.
@@ -249,8 +251,7 @@ func (c *crsDefinition) methodParameters() (records []record) {
 // setProjection sets the projection and the datum shifts once all the other fields are set.
 func (c *crsDefinition) setProjection() (err error) {
 	if c.shifts = datumShifts(c.datum); c.toWGS84 != nil {
-		shift := datumShift{operations: "TOWGS84", accuracyM: accuracyTOWGS84, values: c.toWGS84}
-		c.shifts = []areaShift{{shift, -180, -90, 180, 90}}
+		c.shifts = []datumShift{{"TOWGS84", accuracyTOWGS84, []float64{-180, -90, 180, 90}, c.toWGS84}}
 	}
 	if c.ellipsoid.inverseFlattening == 0 {
 		c.ellipsoid.inverseFlattening = math.Inf(1)

@@ -32,8 +32,7 @@ type position [2]float64
 type degreesBox struct {
 	bounds    [4]float64 // west south east north on WGS 84, as in RFC 7946, section 5
 	accuracyM float64    // largest error in metres
-	clamped   bool       // the raster reaches beyond a pole by more than a pixel
-	turned    bool       // its longitudes go beyond ±360 by more than a pixel
+	warnings  []string
 }
 
 // degreesRange is a range of longitudes and latitudes that grows; longitudes may lie outside ±180.
@@ -82,11 +81,15 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
 			r.west, r.east, r.south, r.north)
 	}
-	pixel := max(math.Abs(t[3]), math.Abs(t[4])) * p.unit
-	box.clamped = p.formula == formulaGeographic && max(r.north-90, -90-r.south) > pixel
-	box.turned = max(r.east, -r.west) > 360+max(math.Abs(t[0]), math.Abs(t[1]))*p.unit
 	if !isFinite(box.accuracyM) {
 		return box, errOutsideProjection
+	}
+	pixelX, pixelY := max(math.Abs(t[0]), math.Abs(t[1]))*p.unit, max(math.Abs(t[3]), math.Abs(t[4]))*p.unit
+	if p.formula == formulaGeographic && max(r.north-90, -90-r.south) > pixelY {
+		box.warnings = append(box.warnings, "the raster reaches beyond a pole; bbox ends there")
+	}
+	if max(r.east, -r.west) > 360+pixelX {
+		box.warnings = append(box.warnings, "its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
 	west, east := normaliseLongitudes(r.west, r.east)
 	box.bounds = [4]float64{west, max(r.south, -90), east, min(r.north, 90)}
@@ -175,8 +178,7 @@ func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 	return along
 }
 
-// poleOn returns the latitude of the pole that lies at a place on an edge. ok is false if none
-// does.
+// poleOn returns the latitude of the pole at a place on an edge. ok is false if none lies there.
 func (r *rasterPlace) poleOn(col, row float64) (latitude float64, ok bool) {
 	for _, pole := range r.poles {
 		if math.Hypot(pole[0]-col, pole[1]-row) <= onEdge {
@@ -330,19 +332,7 @@ func normaliseLongitudes(west, east float64) (float64, float64) {
 	if east-west >= 360-rounding {
 		return -180, 180
 	}
-	for west < -180 {
-		west += 360
-	}
-	for west >= 180 {
-		west -= 360
-	}
-	for east <= -180 {
-		east += 360
-	}
-	for east > 180 {
-		east -= 360
-	}
-	return west, east
+	return west - 360*math.Floor((west+180)/360), east - 360*math.Ceil((east-180)/360)
 }
 
 // isCylindrical reports whether longitude depends on x alone, latitude on y alone, continuously.
