@@ -194,12 +194,8 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	if err != nil {
 		return err
 	}
-	sample := func(tag uint16) float64 {
-		v, err := h.number(d, tag, 1)
-		m.warnOnError(err)
-		return v
-	}
-	bands, bits, format := sample(tagSamplesPerPixel), sample(tagBitsPerSample), sample(tagSampleFormat)
+	bands, bits := h.numberOr(1, d, tagSamplesPerPixel, m), h.numberOr(1, d, tagBitsPerSample, m)
+	format := h.numberOr(1, d, tagSampleFormat, m)
 	if err := m.setSize(width, height); err != nil {
 		return err
 	}
@@ -638,6 +634,13 @@ func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (floa
 		return 0, corruptf("TIFF tag %d has no value", tag)
 	}
 	return v[0], nil
+}
+
+// numberOr is number that warns of an error and then returns 0.
+func (h *headerReader) numberOr(absent float64, d tiffDirectory, tag uint16, m *extent) float64 {
+	v, err := h.number(d, tag, absent)
+	m.warnOnError(err)
+	return v
 }
 
 // text returns a text field's characters, up to maxValues.

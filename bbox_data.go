@@ -61,19 +61,9 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 			t.counts = f
 		}
 	}
-	number := func(tag uint16, absent float64) float64 {
-		if f, ok := d.field(tag); ok {
-			v, err := h.numbers(f)
-			m.warnOnError(err)
-			if len(v) > 0 {
-				return v[0]
-			}
-		}
-		return absent
-	}
-	compression, photometric := number(tagCompression, uncompressed), number(tagPhotometric, 0)
-	planar := number(tagPlanarConfiguration, 1)
-	rows, columns, tileRows := number(tagRowsPerStrip, 0), number(tagTileWidth, 0), number(tagTileLength, 0)
+	compression, photometric := h.numberOr(uncompressed, d, tagCompression, m), h.numberOr(0, d, tagPhotometric, m)
+	planar, rows := h.numberOr(1, d, tagPlanarConfiguration, m), h.numberOr(0, d, tagRowsPerStrip, m)
+	columns, tileRows := h.numberOr(0, d, tagTileWidth, m), h.numberOr(0, d, tagTileLength, m)
 	t.kind, t.height, t.rows = "tile", height, tileRows
 	if columns == 0 {
 		t.kind, columns, t.rows = "strip", width, rows
@@ -256,14 +246,8 @@ func samplesStart(head []byte) uint64 {
 
 // countFields returns how many fields, separated by blanks or control characters, a text has.
 func countFields(b []byte) (n float64) {
-	inside := false
-	for _, c := range b {
-		if field := c > ' '; field != inside {
-			inside = field
-			if field {
-				n++
-			}
-		}
+	for range bytes.FieldsFuncSeq(b, func(r rune) bool { return r <= ' ' }) {
+		n++
 	}
 	return n
 }
