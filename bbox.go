@@ -177,9 +177,7 @@ func (m *extent) setSize(width, height float64) error {
 	return nil
 }
 
-// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF. The
-// .aux.xml or the world file beside it gives an extent that tags do not, and the .aux.xml or the
-// .prj a CRS.
+// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF.
 func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	m.Format = new("geotiff")
 	d, err := h.readDirectory(head)
@@ -187,11 +185,8 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 		return err
 	}
 	width, err := h.number(d, tagImageWidth, 0)
-	if err != nil {
-		return err
-	}
-	height, err := h.number(d, tagImageLength, 0)
-	if err != nil {
+	height, err2 := h.number(d, tagImageLength, 0)
+	if err = cmp.Or(err, err2); err != nil {
 		return err
 	}
 	bands, bits := h.numberOr(1, d, tagSamplesPerPixel, m), h.numberOr(1, d, tagBitsPerSample, m)
@@ -213,7 +208,8 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	return cmp.Or(h.checkBlocks(d, bands, bits, m), err)
 }
 
-// placeGeoTIFF sets the extent and the CRS.
+// placeGeoTIFF sets the extent and the CRS. The .aux.xml or the world file beside the file gives an
+// extent that tags do not, and the .aux.xml or the .prj a CRS.
 func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	keys, err := h.readGeoKeys(d)
 	m.warnOnError(err)
@@ -282,10 +278,8 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *exte
 	case !scaled && len(matrix) == 16 && counts[2] == 16:
 		t = [6]float64{matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]}
 		source = "ModelTransformation (34264)"
-	case broken != nil && statusOf(broken) == fileStatusCorrupt:
+	case broken != nil: // no I/O error: readDirectory has read the values
 		return t, "", noGeoreff("its place cannot be read: %v", broken)
-	case broken != nil:
-		return t, "", broken
 	case scaled:
 		return t, "", noGeoreff("it has a pixel scale (tag 33550) but no tie point (tag 33922): its place is unknown")
 	case counts[1] >= 6:
@@ -429,14 +423,7 @@ func (h *headerReader) unsigned(b []byte) uint64 {
 	return h.order.Uint64(b)
 }
 
-// signed returns the integer in two's complement in 1, 2, 4 or 8 bytes.
-func (h *headerReader) signed(b []byte) int64 {
-	unused := 64 - 8*len(b)
-	return int64(h.unsigned(b)<<unused) >> unused
-}
-
-// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; GDAL's own
-// 42113.
+// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; 42113 of GDAL.
 const (
 	tagImageWidth, tagImageLength                             = 256, 257
 	tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat     = 258, 277, 339
@@ -502,17 +489,15 @@ func maxValues(tag uint16) uint64 {
 
 // fieldTypeSize returns the size of a value in bytes, 0 for an unknown field type.
 func fieldTypeSize(fieldType uint16) uint64 {
-	switch fieldType {
-	case typeByte, typeASCII, typeSByte, typeUndefined:
-		return 1
-	case typeShort, typeSShort:
-		return 2
-	case typeLong, typeSLong, typeFloat, typeIFD:
-		return 4
-	case typeRational, typeSRational, typeDouble, typeLong8, typeSLong8, typeIFD8:
-		return 8
+	sizes := [...]uint64{
+		typeByte: 1, typeASCII: 1, typeSByte: 1, typeUndefined: 1, typeShort: 2, typeSShort: 2,
+		typeLong: 4, typeSLong: 4, typeFloat: 4, typeIFD: 4,
+		typeRational: 8, typeSRational: 8, typeDouble: 8, typeLong8: 8, typeSLong8: 8, typeIFD8: 8,
 	}
-	return 0
+	if int(fieldType) >= len(sizes) {
+		return 0
+	}
+	return sizes[fieldType]
 }
 
 // readDirectory reads the first image file directory and brings the values of its fields into
@@ -597,17 +582,21 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 		return nil, err
 	}
 	size, used := int(fieldTypeSize(f.fieldType)), len(h.values)
+	signed := func(b []byte) float64 { // in two's complement
+		unused := 64 - 8*len(b)
+		return float64(int64(h.unsigned(b)<<unused) >> unused)
+	}
 	for ; len(b) >= size; b = b[size:] {
 		var v float64
 		switch f.fieldType {
 		case typeByte, typeShort, typeLong, typeLong8:
 			v = float64(h.unsigned(b[:size]))
 		case typeSByte, typeSShort, typeSLong, typeSLong8:
-			v = float64(h.signed(b[:size]))
+			v = signed(b[:size])
 		case typeRational:
 			v = float64(h.unsigned(b[:4])) / float64(h.unsigned(b[4:8]))
 		case typeSRational:
-			v = float64(h.signed(b[:4])) / float64(h.signed(b[4:8]))
+			v = signed(b[:4]) / signed(b[4:8])
 		case typeFloat:
 			v = float64(math.Float32frombits(h.order.Uint32(b)))
 		case typeDouble:

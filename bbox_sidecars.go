@@ -70,8 +70,7 @@ func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte,
 	return nil, "", nil
 }
 
-// worldFile returns the transform of a world file. Without such a file it returns the error
-// missing.
+// worldFile returns the transform of a world file. Without one it returns the error missing.
 func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]float64, source string, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, extensions...)
 	if name == "" || err != nil {
