@@ -213,7 +213,7 @@ func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 	return l.crs, l.err
 }
 
-// isGeographicCode reports whether code is the EPSG code of a geographic CRS.
+// isGeographicCode reports whether code is that of a geographic CRS.
 func isGeographicCode(code int) bool { return findRecord(recordCRS, code).text(1) == "G" }
 
 // setDatum sets the datum, its ellipsoid and its prime meridian. It ignores an unknown code.

@@ -25,7 +25,7 @@ const edgeSegments = 22
 // onEdge is how far from an edge, in pixels, a place still counts as on the edge.
 const onEdge = 1e-6
 
-// position is longitude and latitude in degrees.
+// position is longitude and latitude in degrees, or x and y.
 type position [2]float64
 
 // degreesBox is a rectangle in degrees around a raster.
@@ -49,8 +49,14 @@ func (r *degreesRange) add(at position) {
 	r.south, r.north = min(r.south, at[1]), max(r.north, at[1])
 }
 
-// shiftOver returns the shift to WGS 84 for all of a raster, which is the one for its middle. The
-// error is errOutsideProjection.
+// addPoles extends the range to poles, which have every longitude.
+func (r *degreesRange) addPoles(latitudes []float64) {
+	for _, pole := range latitudes {
+		*r = degreesRange{-180, min(r.south, pole), 180, max(r.north, pole)}
+	}
+}
+
+// shiftOver returns the shift to WGS 84 for the middle of a raster, or errOutsideProjection.
 func (c *crsDefinition) shiftOver(t [6]float64, width, height float64) (datumShift, error) {
 	lon, lat, err := c.projection.inverse(applyTransform(t, width/2, height/2))
 	if err != nil {
@@ -125,8 +131,8 @@ func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r raste
 	return r, nil
 }
 
-// polesWithin returns the latitudes of the poles that lie in the raster by more than margin pixels.
-// A negative margin includes poles outside it by less than that.
+// polesWithin returns the latitudes of the poles that lie in the raster by more than margin pixels,
+// or outside by less if margin is negative.
 func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 	for _, pole := range r.poles {
 		if min(pole[0], pole[1], r.width-pole[0], r.height-pole[1]) > margin {
@@ -139,26 +145,18 @@ func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 // at returns the place on WGS 84 of a column and a row. The error is errOutsideProjection.
 func (r *rasterPlace) at(col, row float64) (position, error) {
 	lon, lat, err := r.projection.inverse(applyTransform(r.transform, col, row))
-	if err != nil {
-		return position{}, err
+	if err == nil {
+		lon, lat = r.shift.toWGS84(r.projection.ellipsoid, lon, lat)
 	}
-	lon, lat = r.shift.toWGS84(r.projection.ellipsoid, lon, lat)
-	return position{lon, lat}, nil
+	return position{lon, lat}, err
 }
 
 // onEdges returns column and row of a place on the edges. along counts the edges from the origin,
 // down the first column and around: 1.5 is the middle of the second edge, which is the last row.
 func (r *rasterPlace) onEdges(along float64) (col, row float64) {
 	edge, part := math.Modf(along)
-	switch int(edge) % 4 {
-	case 0:
-		return 0, part * r.height
-	case 1:
-		return part * r.width, r.height
-	case 2:
-		return r.width, (1 - part) * r.height
-	}
-	return (1 - part) * r.width, 0
+	at := [4][2]float64{{0, part}, {part, 1}, {1, 1 - part}, {1 - part, 0}}[int(edge)%4]
+	return at[0] * r.width, at[1] * r.height
 }
 
 // nearPoles returns the places on an edge that are nearest to a pole, in order. If the edge has
@@ -262,9 +260,7 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole
 	for _, point := range points {
 		bounds.add(point.position)
 	}
-	for _, pole := range r.polesWithin(onEdge) {
-		bounds = degreesRange{-180, min(bounds.south, pole), 180, max(bounds.north, pole)}
-	}
+	bounds.addPoles(r.polesWithin(onEdge))
 	measure := func(along float64) {
 		at, err := r.at(r.onEdges(along))
 		if err != nil {
@@ -320,9 +316,7 @@ func (r *rasterPlace) rangeOfGrid() degreesRange {
 			}
 		}
 	}
-	for _, pole := range r.polesWithin(-onEdge) {
-		bounds = degreesRange{-180, min(bounds.south, pole), 180, max(bounds.north, pole)}
-	}
+	bounds.addPoles(r.polesWithin(-onEdge))
 	return bounds
 }
 
