@@ -75,8 +75,8 @@ type extentError struct{ status, reason string }
 func (e *extentError) Error() string { return e.reason }
 
 // extentErrorf returns an *extentError with that status.
-func extentErrorf(status, format string, args ...any) error {
-	return &extentError{status, fmt.Sprintf(format, args...)}
+func extentErrorf(status, format string, a ...any) error {
+	return &extentError{status, fmt.Sprintf(format, a...)}
 }
 
 // corruptf returns an *extentError for a file that breaks the rules of its format.
@@ -213,15 +213,14 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	keys, err := h.readGeoKeys(d)
 	m.warnOnError(err)
-	rasterType := keys.code(keyRasterType)
-	switch rasterType {
+	switch keys.code(keyRasterType) {
 	case rasterPixelIsArea:
 		m.PixelIs = new("area")
 	case rasterPixelIsPoint:
 		m.PixelIs = new("point")
 	}
 	crs := keys.parameters()
-	t, source, err := h.readTransform(d, rasterType == rasterPixelIsPoint, m)
+	t, source, err := h.readTransform(d, m)
 	var aux auxiliary
 	if err != nil || !crs.present {
 		var failed error
@@ -252,9 +251,7 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 // readTransform returns the raster's transform and the tags that give it, as GDAL reads OGC GeoTIFF
 // 1.1, annex B.6: a pixel scale with a tie point, otherwise a matrix of 16 numbers. A pixel scale
 // without a tie point rules out the matrix. Where a pixel is a point, the tags place its centre.
-func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *extent) (
-	t [6]float64, source string, err error,
-) {
+func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, source string, err error) {
 	var values [3][]float64
 	var counts [3]uint64
 	var broken error // of a tag that cannot be read; fatal only if the other tags give no extent
@@ -289,7 +286,7 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *exte
 		return t, "", noGeoreff("the TIFF has no georeferencing tags (33550 and 33922, or 34264), " +
 			"and no world file lies beside it")
 	}
-	if pixelIsPoint {
+	if m.PixelIs != nil && *m.PixelIs == "point" {
 		t = shiftHalfPixel(t)
 	}
 	m.warnOnError(broken)
@@ -339,9 +336,8 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 	return nil
 }
 
-// headerReader reads the headers of files, one file after the other. Every offset and length that a
-// file states goes through at. It keeps its memory between files; the zero value is ready. It is
-// not safe for concurrent use.
+// headerReader reads the headers of files, one after the other, in memory that it keeps. Every
+// offset and length that a file states goes through at. It is not safe for concurrent use.
 type headerReader struct {
 	name    string // of the file, without directory
 	r       io.ReaderAt

@@ -335,9 +335,14 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 			err = noBBoxf("%v", err)
 		} else if len(c.assumed) > 0 {
 			m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
-		} else if code := l.named(&c, p); code != 0 {
-			m.CRS = epsg(code)
-			c, err = l.byCode(code)
+		} else if p.wkt != "" {
+			if p.wkt != l.wkt {
+				l.wkt, l.codeOf = p.wkt, codeOf(&c, p.name)
+			}
+			if l.codeOf != 0 {
+				m.CRS = epsg(l.codeOf)
+				c, err = l.byCode(l.codeOf)
+			}
 		}
 		return c, err
 	}

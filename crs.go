@@ -193,17 +193,6 @@ type lastCRS struct {
 	codeOf int // of the CRS in wkt, 0 where there is none
 }
 
-// named is codeOf with that cache. It returns 0 for a CRS that is not in well-known text.
-func (l *lastCRS) named(c *crsDefinition, p *crsParameters) int {
-	if p.wkt == "" {
-		return 0
-	}
-	if p.wkt != l.wkt {
-		l.wkt, l.codeOf = p.wkt, codeOf(c, p.name)
-	}
-	return l.codeOf
-}
-
 // byCode is crsByCode with that cache.
 func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 	if l.code != code {
@@ -306,9 +295,7 @@ func newCRSParameters() crsParameters {
 
 // geographicCRS returns the geographic CRS of an EPSG code.
 func geographicCRS(code int) crsParameters {
-	p := newCRSParameters()
-	p.present, p.kind, p.code, p.geographic = true, modelTypeGeographic, code, code
-	return p
+	return crsParameters{present: true, kind: modelTypeGeographic, code: code, geographic: code}
 }
 
 // withoutCode returns the CRS that the datum and the parameters define. An error says what is

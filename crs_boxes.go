@@ -226,11 +226,10 @@ func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint
 		points = append(points, edgePoint{at, along})
 	}
 	first := 0 // a corner that is no pole
-	for first < 3 {
+	for ; first < 3; first++ {
 		if _, pole := r.poleOn(r.onEdges(float64(first))); !pole {
 			break
 		}
-		first++
 	}
 	add(float64(first))
 	for edge := first; edge < first+4; edge++ {
@@ -246,9 +245,8 @@ func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint
 	return points, whole
 }
 
-// rangeOfEdges returns the range of points on the raster's edges, and by how many metres the edges
-// leave that range between the points. whole is false if a part of the edges lies outside the
-// projection's domain.
+// rangeOfEdges returns the range of points on the edges, and by how many metres the edges leave it
+// between the points. whole is false if a part of them lies outside the projection's domain.
 func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole bool) {
 	segments := edgeSegments
 	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
@@ -345,9 +343,9 @@ func (p *projection) fullTurn() float64 {
 	return 0
 }
 
-// pixelSizeMetres returns the size of a pixel on the ground, as the square root of its area: one
-// number for turned rasters and for pixels in degrees too. It measures between geocentric places,
-// because a degree of longitude has no length at a pole. The error is errOutsideProjection.
+// pixelSizeMetres returns the square root of a pixel's area on the ground. It measures between
+// geocentric places, because a degree of longitude has no length at a pole. The error is
+// errOutsideProjection.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
 	var at [3][3]float64
 	for i, place := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
