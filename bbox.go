@@ -485,15 +485,17 @@ func maxValues(tag uint16) uint64 {
 
 // fieldTypeSize returns the size of a value in bytes, 0 for an unknown field type.
 func fieldTypeSize(fieldType uint16) uint64 {
-	sizes := [...]uint64{
-		typeByte: 1, typeASCII: 1, typeSByte: 1, typeUndefined: 1, typeShort: 2, typeSShort: 2,
-		typeLong: 4, typeSLong: 4, typeFloat: 4, typeIFD: 4,
-		typeRational: 8, typeSRational: 8, typeDouble: 8, typeLong8: 8, typeSLong8: 8, typeIFD8: 8,
+	switch fieldType {
+	case typeByte, typeASCII, typeSByte, typeUndefined:
+		return 1
+	case typeShort, typeSShort:
+		return 2
+	case typeLong, typeSLong, typeFloat, typeIFD:
+		return 4
+	case typeRational, typeSRational, typeDouble, typeLong8, typeSLong8, typeIFD8:
+		return 8
 	}
-	if int(fieldType) >= len(sizes) {
-		return 0
-	}
-	return sizes[fieldType]
+	return 0
 }
 
 // readDirectory reads the first image file directory and brings the values of its fields into

@@ -101,9 +101,12 @@ func parseWorldFile(content []byte) ([6]float64, error) {
 
 // compareWorldFile warns if a GeoTIFF and its world file disagree. It tries one likely name only.
 func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
-	extension := path.Ext(h.name)
-	world := map[string]string{".tif": ".tfw", ".TIF": ".TFW"}[extension]
-	if world == "" {
+	extension, world := path.Ext(h.name), ".tfw"
+	switch extension {
+	case ".tif":
+	case ".TIF":
+		world = ".TFW"
+	default:
 		return
 	}
 	content, found, err := h.beside(strings.TrimSuffix(h.name, extension)+world, maxSidecarBytes)
