@@ -111,7 +111,8 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	for _, f := range [...]tiffField{t.offsets, t.counts} {
 		n := min(t.blocks, f.count)
 		if size := fieldTypeSize(f.fieldType); n > 0 && (size == 0 || n > h.size/size || !h.within(f.offset, n*size)) {
-			return corruptf("its data is cut off: the table of %d %ss at %d (TIFF tag %d) ends beyond the file's end at %d",
+			return corruptf("its data is cut off: "+
+				"the table of %d %ss at %d (TIFF tag %d) ends beyond the file's end at %d",
 				n, t.kind, f.offset, f.tag, h.size)
 		}
 	}
@@ -124,7 +125,8 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 		end = from
 	}
 	if err == nil && t.worstLength > 0 {
-		err = corruptf("its data is cut off: %s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
+		err = corruptf("its data is cut off: "+
+			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
 			t.kind, t.worst, t.worstLength, t.worstEnd-t.worstLength, h.size, t.worstEnd-float64(h.size))
 	}
 	return err
@@ -164,7 +166,7 @@ func (h *headerReader) tableValues(f tiffField, first, end uint64) ([]float64, e
 	return h.numbers(f)
 }
 
-// checkLength returns an error if the samples, length bytes from start on, end beyond the file's end.
+// checkLength returns an error if samples of length bytes from start on end beyond the file's end.
 func (h *headerReader) checkLength(start, length float64) error {
 	if missing := start + length - float64(h.size); missing > 0 {
 		return corruptf("its data is cut off: its samples have %.0f bytes at %.0f, but the file ends at %d; "+
@@ -180,7 +182,8 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	start := samplesStart(head)
 	rest := h.size - start
 	missing := func(samples float64) error {
-		return corruptf("its data is cut off: the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more",
+		return corruptf("its data is cut off: "+
+			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more",
 			h.size, samples, 2*samples-1)
 	}
 	const lineBytes = maxHeaderBytes / 3

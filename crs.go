@@ -162,8 +162,8 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	return c, err
 }
 
-// text returns the CRS as a text for crsByDefinition. Its fields, written as in the registry, are the
-// datum, method, parameters, ellipsoid, prime meridian, unit, axes and the file's own shift.
+// text returns the CRS as a text for crsByDefinition. Its fields, written as in the registry, are
+// the datum, method, parameters, ellipsoid, prime meridian, unit, axes and the file's own shift.
 func (c *crsDefinition) text() string {
 	var parameters []float64
 	for _, like := range c.methodParameters() {
