@@ -44,7 +44,7 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 // The columns of the table elevation_dataset_file_meta that make a file.
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
-	`native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
+	`native_bbox, crs, crs_definition, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
 
 // stored returns the columns of the table that hold the file, and their values.
 func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
@@ -56,9 +56,9 @@ func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
 		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
 		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
 		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
-		{"crs", m.CRS}, {"crs_name", m.CRSName}, {"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox},
-		{"bbox_accuracy_m", m.BBoxAccuracyM}, {"resolution_m", m.ResolutionM}, {"source", m.Source},
-		{"warnings", m.Warnings},
+		{"crs", m.CRS}, {"crs_definition", m.CRSDefinition}, {"crs_name", m.CRSName},
+		{"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox}, {"bbox_accuracy_m", m.BBoxAccuracyM},
+		{"resolution_m", m.ResolutionM}, {"source", m.Source}, {"warnings", m.Warnings},
 	} {
 		columns, values = append(columns, pair.column), append(values, pair.value)
 	}
@@ -265,7 +265,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 }
 
 // contains reports whether the file's raster covers a place, by its own CRS and transform: its box
-// in degrees is larger than the raster. If the registry does not know the CRS, the box decides.
+// in degrees is larger than the raster. If the CRS is unknown, the box decides.
 func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
@@ -289,13 +289,18 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	return col >= -rounding && col <= width+rounding && row >= -rounding && row <= height+rounding
 }
 
-// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if the registry does not
-// know the CRS or the raster has no transform.
+// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if neither the registry nor
+// the row knows the CRS, or if the raster has no transform.
 func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
-	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
+	if cmp.Or(m.CRS, m.CRSDefinition) == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
 	}
-	crs, err := crsByText(*m.CRS)
+	var err error
+	if m.CRS != nil {
+		crs, err = crsByText(*m.CRS)
+	} else {
+		crs, err = crsByDefinition(*m.CRSDefinition)
+	}
 	if err == nil {
 		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
 	}

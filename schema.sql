@@ -472,3 +472,6 @@ CREATE TABLE audit_breaks (
   kid      text        NOT NULL DEFAULT '',
   accepted bytea       NOT NULL DEFAULT ''
 );
+
+-- A CRS without an EPSG code whose projection and parameters are known: see crsDefinition.text.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN crs_definition text;
