@@ -59,6 +59,13 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 	}
 }
 
+// unread returns the row of a file that could not be read, with the reason.
+func (e entry) unread(now time.Time, status, format string, args ...any) ElevationDatasetFileMeta {
+	m := e.row(now)
+	m.Status, m.Reason = status, new(fmt.Sprintf(format, args...))
+	return m
+}
+
 // encodeName returns a file name as UTF-8: it writes a backslash as \\ and a byte that is not UTF-8
 // as \xNN. decodePath is its inverse. Neither changes a slash, so both take whole paths as well.
 func encodeName(name string) string {
@@ -326,9 +333,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	opened := e
 	defer func() {
 		if v := recover(); v != nil {
-			m = opened.row(fr.now())
-			m.fail(fileStatusCorrupt, "the reader failed on this file: %v", v)
-			found = true
+			m, found = opened.unread(fr.now(), fileStatusCorrupt, "the reader failed on this file: %v", v), true
 		}
 	}()
 	if fr.before != nil {
@@ -339,17 +344,18 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		return m, false
 	}
 	opened.Path = e.Path
-	m = opened.row(fr.now())
 	if err != nil {
 		status := fileStatusUnreadable
-		if _, ok := errors.AsType[*notAFile](err); ok {
+		_, isOther := errors.AsType[*notAFile](err)
+		if isOther {
 			status = fileStatusUnsupported
-			m.unsettled = true
 		}
-		m.fail(status, "%s", reasonOf(err))
+		m = opened.unread(fr.now(), status, "%s", reasonOf(err))
+		m.unsettled = isOther
 		return m, true
 	}
 	defer f.Close()
+	m = opened.row(fr.now())
 	m.extent = fr.header.readExtent(fr.name, f, opened.Size, fr.readBeside)
 	return m, true
 }
@@ -371,11 +377,6 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	defer f.Close()
 	content, err = io.ReadAll(io.NewSectionReader(f, 0, int64(limit)))
 	return content, true, err
-}
-
-// fail sets a status other than ok, and the reason.
-func (m *ElevationDatasetFileMeta) fail(status, format string, args ...any) {
-	m.Status, m.Reason = status, new(fmt.Sprintf(format, args...))
 }
 
 // notAFile is the error for anything that is not a regular file, and so is not opened.

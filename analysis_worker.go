@@ -189,7 +189,10 @@ func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) er
 	return err
 }
 
-// task is the part of an analysis that this instance has claimed: its walk or one of its chunks.
+// task is the part of an analysis that this instance has claimed: its walk or one of its chunks. At
+// first a chunk has all files and rows of an interval of paths. Later it has the files that a holder
+// did not find, for a second look by another instance if one lives: files that the walk found, and
+// files of rows.
 type task struct {
 	AnalysisID int64
 	DatasetID  int64
@@ -200,6 +203,15 @@ type task struct {
 	Only       bool   // no other instance has lived since the analysis was queued
 	Known      bool   // the dataset has rows
 	Failures   int    // attempts that the database refused
+	FromPath   string // the last path that was walked, or the path after which the chunk begins
+
+	// Of a chunk alone:
+	ID         int64
+	ToPath     string
+	Files      int // number of its files that the walk found
+	Deaths     int // number of instances that died while they held it
+	SecondLook bool
+	Last       bool // it is a second look, and no other instance may look after this one
 }
 
 // taskColumns is SQL for the columns of a task of instance $1, from analyses a and datasets d.
@@ -208,15 +220,28 @@ const taskColumns = `
 	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
-// work does a task and settles it. A task that has failed too often fails its analysis. The context
-// of do ends within a second after this instance has lost the task, or after the analysis has
-// ended.
-func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) error) error {
+// work claims a task with a query for instance $1 and the fencing token $2, does it and settles it.
+// It reports whether there was one. A task that has failed too often fails its analysis. The context
+// of do ends within a second after this instance has lost the task, or after the analysis has ended.
+func (a *analyzer) work(ctx context.Context, doing, claim string, args []any,
+	do func(context.Context, task) error) (worked bool, err error) {
 	const query = `
 		SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND walker_token::text = $2 AND finished_at IS NULL)
 			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $2)`
+	var id [16]byte
+	rand.Read(id[:]) // never fails (crypto/rand)
+	token := uuidText(id)
+	tasks, err := collect[task](ctx, a.db, doing, claim, append([]any{a.instance, token}, args...)...)
+	if err != nil { // the claim may have been committed, and would last while this instance lives
+		pause(ctx, idlePoll/2)
+		a.giveBack(ctx, token, false)
+	}
+	if len(tasks) == 0 {
+		return false, err
+	}
+	t := tasks[0]
 	if t.Failures >= maxFailures {
-		return a.settle(ctx, t, &failure{failureInternal, "Rows could not be stored; the log says why."})
+		return true, a.settle(ctx, t, &failure{failureInternal, "Rows could not be stored; the log says why."})
 	}
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -228,11 +253,10 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 			}
 		}
 	}()
-	err := do(working)
-	if err != nil {
+	if err = do(working, t); err != nil {
 		err = cmp.Or(context.Cause(working), err)
 	}
-	return a.settle(ctx, t, err)
+	return true, a.settle(ctx, t, err)
 }
 
 // settle ends a task whose work returned err, and returns the error to be logged. Without an error
@@ -294,27 +318,6 @@ func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	}
 }
 
-// claim runs a query that claims a task for instance $1 with the fencing token $2. If the
-// connection breaks, the claim may have been committed and would last while this instance lives. So
-// after an error claim gives it back.
-func claim[T any](ctx context.Context, a *analyzer, doing, query string, args ...any) ([]T, error) {
-	var id [16]byte
-	rand.Read(id[:]) // never fails (crypto/rand)
-	token := uuidText(id)
-	tasks, err := collect[T](ctx, a.db, doing, query, append([]any{a.instance, token}, args...)...)
-	if err != nil {
-		pause(ctx, idlePoll/2)
-		a.giveBack(ctx, token, false)
-	}
-	return tasks, err
-}
-
-// walkTask is a walk that this instance holds.
-type walkTask struct {
-	task
-	WalkedTo string
-}
-
 // walkStep claims the oldest walk without a living holder, and does it. It reports whether there
 // was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
@@ -332,12 +335,9 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 			LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
-		RETURNING ` + taskColumns + `, a.walker_token::text AS token, a.failures, a.walked_to`
-	tasks, err := claim[walkTask](ctx, a, "claim walk", query)
-	if err != nil || len(tasks) == 0 {
-		return false, err
-	}
-	return true, a.work(ctx, tasks[0].task, func(ctx context.Context) error { return a.walk(ctx, tasks[0]) })
+		RETURNING ` + taskColumns + `, a.walker_token::text AS token, a.failures, a.walked_to AS from_path,
+			0 AS id, '' AS to_path, 0 AS files, 0 AS deaths, false AS second_look, false AS last`
+	return a.work(ctx, "claim walk", query, nil, a.walk)
 }
 
 // chunk is an interval (from, to] of a dataset's paths, with the files that the walk found in it.
@@ -351,8 +351,8 @@ type chunk struct {
 
 // walk lists the dataset's directory and writes its chunks. It continues where an earlier holder
 // ended.
-func (a *analyzer) walk(ctx context.Context, t walkTask) error {
-	w := &walker{after: t.WalkedTo}
+func (a *analyzer) walk(ctx context.Context, t task) error {
+	w := &walker{after: t.FromPath}
 	return runDetached(ctx, a, &w.progress, func(ctx context.Context, send func(chunk) error) error {
 		return a.cutWalk(ctx, t, w, send)
 	}, func(c chunk) error { return a.appendChunk(ctx, t, c) })
@@ -360,8 +360,8 @@ func (a *analyzer) walk(ctx context.Context, t walkTask) error {
 
 // cutWalk sends the files of a walk as chunks; the last one is open at its end. It runs in a
 // goroutine that may be abandoned.
-func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func(chunk) error) error {
-	next := chunk{from: t.WalkedTo}
+func (a *analyzer) cutWalk(ctx context.Context, t task, w *walker, send func(chunk) error) error {
+	next := chunk{from: t.FromPath}
 	w.file = func(e entry) error {
 		next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
 		next.modified, next.changed = append(next.modified, e.Modified), append(next.changed, e.Changed)
@@ -383,7 +383,7 @@ func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func
 		return nil
 	}
 	expected := t.Known || !t.Alone // files; another instance may see some
-	root, err := a.openDataset(t.task, expected)
+	root, err := a.openDataset(t, expected)
 	if err != nil {
 		return err
 	}
@@ -426,25 +426,23 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 
 // appendChunk writes a chunk and advances the walk, if this instance still holds the walk. The last
 // chunk ends it.
-func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
-	const advance = `
-		UPDATE analyses
-		SET walked_to = coalesce($3, walked_to), state = CASE WHEN $3::text IS NULL THEN 'reading' ELSE state END,
-			chunks_left = chunks_left + 1, total = total + $4, warnings = (warnings || $5::text[])[1:$6]
-		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
-	const insert = `
+func (a *analyzer) appendChunk(ctx context.Context, t task, c chunk) error {
+	const add = `
+		WITH walk AS (
+			UPDATE analyses
+			SET walked_to = coalesce($4, walked_to), state = CASE WHEN $4::text IS NULL THEN 'reading' ELSE state END,
+				chunks_left = chunks_left + 1, total = total + coalesce(cardinality($5::text[]), 0),
+				warnings = (warnings || $10::text[])[1:$11]
+			WHERE id = $1 AND walker_token = $2 AND state = 'walking'
+			RETURNING id
+		)
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, changed, sidecars)
-		VALUES ($1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
-			coalesce($7::bigint[], '{}'), coalesce($8::bigint[], '{}'))`
+		SELECT id, $3, $4, coalesce($5, '{}'), coalesce($6::bigint[], '{}'), coalesce($7::bigint[], '{}'),
+			coalesce($8::bigint[], '{}'), coalesce($9::bigint[], '{}')
+		FROM walk`
 	defer a.wakeAll()
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		err := oneRow(ctx, tx, "advance walk", advance,
-			t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
-		if err != nil {
-			return err
-		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified,
-			c.changed, c.sidecars)
-		return err
+		return oneRow(ctx, tx, "add chunk", add, t.AnalysisID, t.Token, c.from, c.to, c.paths, c.sizes, c.modified,
+			c.changed, c.sidecars, c.warnings, maxWarnings)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,8 +109,7 @@ func benchFloor(t *testing.T, url, dir string, paths []string, values [][2]float
 	for i := range n {
 		all.Go(func() {
 			share, buffer := paths[i*len(paths)/n:(i+1)*len(paths)/n], make([]byte, firstReadBytes)
-			columns, _ := m.stored()
-			columns = append(columns, "id", "dataset_id")
+			columns := strings.Split(storedColumns+", id, dataset_id", ", ")
 			_, err := pool.CopyFrom(ctx, pgx.Identifier{"floor"}, columns,
 				pgx.CopyFromSlice(len(share), func(k int) ([]any, error) {
 					f, err := os.Open(dir + "/" + share[k])
@@ -122,8 +122,7 @@ func benchFloor(t *testing.T, url, dir string, paths []string, values [][2]float
 					row.Path = share[k]
 					row.NativeBBox = []float64{place[0], place[1], place[0] + 1, place[1] + 1}
 					row.BBox = row.NativeBBox
-					_, values := row.stored()
-					return append(values, int64(i*len(paths)/n+k+1), int64(1)), nil
+					return append(row.stored(), int64(i*len(paths)/n+k+1), int64(1)), nil
 				}))
 			if err != nil {
 				t.Error(err)

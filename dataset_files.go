@@ -24,7 +24,7 @@ type ElevationDatasetFileMeta struct {
 	ID         int64    `json:"id,omitzero" db:"id"`
 	Path       string   `json:"path" db:"path"`
 	SizeBytes  int64    `json:"size_bytes" db:"size_bytes"`
-	ModifiedAt fileTime `json:"modified_at" db:"modified_at"`
+	ModifiedAt fileTime `json:"modified_at" db:"modified_ns"`
 	extent
 	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
@@ -41,28 +41,19 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 	return nil
 }
 
-// The columns of the table elevation_dataset_file_meta that make a file.
-const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
-	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
-	`native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
+// The columns of the table elevation_dataset_file_meta that make a file, and those without its id.
+const (
+	fileColumns   = ` id, ` + storedColumns
+	storedColumns = `path, size_bytes, modified_ns, analyzed_at, format, status, reason, width, height, bands, ` +
+		`sample_type, nodata, pixel_is, transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, ` +
+		`resolution_m, source, warnings`
+)
 
-// stored returns the columns of the table that hold the file, and their values.
-func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
-	for _, pair := range [...]struct {
-		column string
-		value  any
-	}{
-		{"path", m.Path}, {"size_bytes", m.SizeBytes}, {"modified_ns", m.ModifiedAt.UnixNano()},
-		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
-		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
-		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
-		{"crs", m.CRS}, {"crs_name", m.CRSName}, {"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox},
-		{"bbox_accuracy_m", m.BBoxAccuracyM}, {"resolution_m", m.ResolutionM}, {"source", m.Source},
-		{"warnings", m.Warnings},
-	} {
-		columns, values = append(columns, pair.column), append(values, pair.value)
-	}
-	return columns, values
+// stored returns the values of storedColumns.
+func (m *ElevationDatasetFileMeta) stored() []any {
+	return []any{m.Path, m.SizeBytes, m.ModifiedAt.UnixNano(), m.AnalyzedAt, m.Format, m.Status, m.Reason, m.Width,
+		m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs, m.Transform, m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS,
+		m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings}
 }
 
 // fileStatuses returns every value of a file's status.
@@ -109,16 +100,13 @@ func fileFilters(further ...string) []string {
 	return append(further, "bbox", "point", "status", "format", "crs", "q", "path", "warnings")
 }
 
-// order returns the order of the files: the finest first for a point, else by path, unless sort is
-// set.
+// order returns the order of the files: sort or, without it, the finest first for a point, else by
+// path.
 func (f fileFilter) order() string {
-	switch {
-	case f.sort != "":
-		return f.sort
-	case f.isPoint:
+	if f.sort == "" && f.isPoint {
 		return sortFinest
 	}
-	return sortPath
+	return cmp.Or(f.sort, sortPath)
 }
 
 // foldPattern returns a regular expression of PostgreSQL for text in which case does not matter,
@@ -316,8 +304,7 @@ func crsByText(text string) (crsDefinition, error) {
 // Lists with more are not counted to their end.
 const maxHits = 10_000
 
-// Parts of the queries for files f. Parameter 1 is the dataset, 2 to 5, 11 and 12 are filters, 6 to
-// 9 the box from west to north, 10 is the limit and 13 the order.
+// Parts of the queries for files f. The parameters 1 to 14 are those of fileFilter.args.
 const (
 	fileMatches = `
 			AND ($2::text IS NULL OR f.status = $2)
@@ -333,7 +320,8 @@ const (
 				OR f.bbox[1] <= $8 - 360::float8
 				OR ` + fileEast + ` >= $6 + 360::float8
 			)`
-	fileRank = `
+	fileNearBox = `f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox
+	fileRank    = `
 		CASE $13::text
 			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
 			WHEN '-resolution' THEN -coalesce(f.resolution_m, 0)
@@ -342,10 +330,11 @@ const (
 		END`
 )
 
-// args returns the parameters 1 to 13 of the queries for files.
+// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11 and 12 are
+// filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
 func (f fileFilter) args(limit int64) []any {
 	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
-		f.prefix, f.warned, f.order()}
+		f.prefix, f.warned, f.order(), f.boxes()}
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
@@ -358,56 +347,42 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	const (
 		columns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-		near = `
+		isAfter = `(` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
+		near    = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
-			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + fileMatches + `
-				AND (` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
-		first = `
+			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE $1::bigint IS NULL OR id = $1))
+				AND ` + fileNearBox + fileMatches + ` AND ` + isAfter + `
 			LIMIT $18
 		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT $10`
-		nearInOne = near + ` AND f.dataset_id = $1::bigint` + first
-		nearInAll = near + ` AND $1::bigint IS NULL` + first
-		inOrder   = columns + `, 0 AS hits
+		inOrder = columns + `, 0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + fileMatches + `
-			AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
-		byPath = inOrder + `
-			AND $13::text <> '' AND (f.dataset_id, f.path) > ($14::bigint, $15::text)
-		ORDER BY f.dataset_id, f.path
-		LIMIT $10`
-		byRank = inOrder + ` AND CASE
-				WHEN $1::bigint IS NULL
-					THEN (` + fileRank + `, f.dataset_id, f.path) > ($16::float8, $14::bigint, $15::text)
-				ELSE (` + fileRank + `, f.path) > ($16, $15)
+			AND ($14::box[] IS NULL OR` + fileMeetsBox + `)
+			AND CASE
+				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($16, $17)
+				WHEN $1 IS NULL THEN ` + isAfter + `
+				ELSE (` + fileRank + `, f.path) > ($15, $17)
 			END
 		ORDER BY ` + fileRank + `, f.dataset_id, f.path
 		LIMIT $10`
 	)
-	args := f.args(int64(limit))
+	args := append(f.args(int64(limit)), after[0], after[1], after[2])
 	if f.west != nil {
-		query, most := nearInOne, int64(maxHits+1)
-		if f.datasetID == nil {
-			query = nearInAll
-		}
+		most := int64(maxHits + 1)
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
 		}
-		args := append(args, f.boxes(), after[0], after[1], after[2], most)
-		files, err := collect[datasetFile](ctx, q, "find files", query, args...)
+		files, err := collect[datasetFile](ctx, q, "find files", near, append(args, most)...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
 			return files, err
 		}
 	}
-	args = append([]any{pgx.QueryExecModeExec}, append(args, after[1], after[2])...)
-	if f.order() == sortPath {
-		return collect[datasetFile](ctx, q, "list files", byPath, args...)
-	}
-	return collect[datasetFile](ctx, q, "sort files", byRank, append(args, after[0])...)
+	return collect[datasetFile](ctx, q, "list files", inOrder, append([]any{pgx.QueryExecModeExec}, args...)...)
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
@@ -418,16 +393,13 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 			SELECT
 			FROM elevation_dataset_file_meta f
 			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
-				$6::float8 IS NULL
-				OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
+				$14::box[] IS NULL OR ` + fileNearBox + `
 			)
 			LIMIT $10`
 		counting   = `SELECT count(*) FROM (` + matching + `) f`
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
-	args := func(limit int64) []any {
-		return append([]any{pgx.QueryExecModeExec}, append(f.args(limit), f.boxes())...)
-	}
+	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeExec}, f.args(limit)...) }
 	var n int64
 	if f.isPoint {
 		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)

@@ -51,11 +51,9 @@ func (ts *testServer) addFiles(name string, files []ElevationDatasetFileMeta) (d
 		ts.t.Fatal(err)
 	}
 	source := pgx.CopyFromSlice(len(files), func(i int) ([]any, error) {
-		_, values := files[i].stored()
-		return append(values, d.ID), nil
+		return append(files[i].stored(), d.ID), nil
 	})
-	columns, _ := new(ElevationDatasetFileMeta).stored()
-	table, columns := pgx.Identifier{"elevation_dataset_file_meta"}, append(columns, "dataset_id")
+	table, columns := pgx.Identifier{"elevation_dataset_file_meta"}, strings.Split(storedColumns+", dataset_id", ", ")
 	_, err = ts.db.CopyFrom(ctx, table, columns, source)
 	if err != nil {
 		ts.t.Fatal(err)
