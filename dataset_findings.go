@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -39,9 +38,6 @@ func findingKinds() []findingKind {
 	}
 }
 
-// perGrid reports whether a query for findings looks at one grid at a time.
-func perGrid(query string) bool { return query == "overlaps" || query == "seams" }
-
 // kindOf returns the index in findingKinds of the kind with that code, -1 where there is none.
 func kindOf(code string) int {
 	return slices.IndexFunc(findingKinds(), func(kind findingKind) bool { return kind.code == code })
@@ -78,23 +74,13 @@ func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 // findings returns up to limit files with a fault after a path, less the accepted ones.
 func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
 	files []findingFile, err error) {
-	query := findingKinds()[kindOf(code)].query
-	var grids []tileGrid
-	if perGrid(query) {
-		if grids, err = d.grids(ctx, q); err != nil {
+	query, args := findingKinds()[kindOf(code)].query, pgx.NamedArgs{"dataset": d.ID, "code": code, "after": after, "limit": limit}
+	if query == "overlaps" || query == "seams" {
+		if args["grids"], err = d.grids(ctx, q); err != nil {
 			return nil, err
 		}
 	}
-	for _, args := range d.findingArgs(query, grids) {
-		args["code"], args["after"], args["limit"] = code, after, limit
-		found, err := collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, found...)
-	}
-	slices.SortFunc(files, func(a, b findingFile) int { return cmp.Compare(a.Path, b.Path) })
-	return files[:min(limit, len(files))], nil
+	return collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
 }
 
 // listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.

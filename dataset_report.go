@@ -36,7 +36,6 @@ type folderReport struct {
 // tileGrid is the grid of the tiles of one CRS and pixel size, a cell for each step between tiles.
 type tileGrid struct {
 	CRS     string  `json:"crs"`
-	Pixel   string  `json:"-"` // the pixel's height to six digits
 	Tiles   int64   `json:"tiles"`
 	DX      float64 `json:"pixel_width"`
 	DY      float64 `json:"pixel_height"`
@@ -249,12 +248,10 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	if err := report.findMissing(ctx, q); err != nil {
 		return report, err
 	}
+	args := pgx.NamedArgs{"dataset": d.ID, "grids": report.Grids, "limit": maxFindingFiles}
 	for _, query := range [...]string{"unread", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
-		for _, args := range d.findingArgs(query, report.Grids) {
-			args["limit"] = maxFindingFiles
-			if err := report.find(ctx, q, query, args); err != nil {
-				return report, err
-			}
+		if err := report.find(ctx, q, query, args); err != nil {
+			return report, err
 		}
 	}
 	slices.SortFunc(report.Findings, func(a, b finding) int { return kindOf(a.Code) - kindOf(b.Code) })
@@ -333,26 +330,12 @@ func (report *folderReport) findMissing(ctx context.Context, q querier) error {
 	return err
 }
 
-// add adds findings of a code and the number of those that were accepted. It may be called again
-// for the same code, for another grid.
+// add adds the findings of a code, and the number of those that were accepted.
 func (report *folderReport) add(f finding, accepted int64) {
 	if accepted > 0 {
-		at := slices.IndexFunc(report.Accepted, func(a acceptedCount) bool { return a.Code == f.Code })
-		if at < 0 {
-			at = len(report.Accepted)
-			report.Accepted = append(report.Accepted, acceptedCount{Code: f.Code})
-		}
-		report.Accepted[at].Total += accepted
+		report.Accepted = append(report.Accepted, acceptedCount{f.Code, accepted})
 	}
 	if f.Total == 0 {
-		return
-	}
-	at := slices.IndexFunc(report.Findings, func(known finding) bool { return known.Code == f.Code })
-	if at >= 0 {
-		known := &report.Findings[at]
-		known.Total += f.Total
-		known.Files = append(known.Files, f.Files...)
-		known.Files = known.Files[:min(len(known.Files), maxFindingFiles)]
 		return
 	}
 	f.Detail = findingKinds()[kindOf(f.Code)].detail
@@ -361,18 +344,6 @@ func (report *folderReport) add(f finding, accepted int64) {
 		f.All = fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", report.DatasetID)
 	}
 	report.Findings = append(report.Findings, f)
-}
-
-// findingArgs returns the parameters with which a query for findings runs: once, or once for each
-// grid.
-func (d dataset) findingArgs(query string, grids []tileGrid) (args []pgx.NamedArgs) {
-	if !perGrid(query) {
-		return []pgx.NamedArgs{{"dataset": d.ID}}
-	}
-	for _, g := range grids {
-		args = append(args, g.args(d.ID))
-	}
-	return args
 }
 
 // find adds what the query of that name finds. Each of its rows has the totals of the row's code.
@@ -396,40 +367,29 @@ func (report *folderReport) find(ctx context.Context, q querier, name string, ar
 	return err
 }
 
-// args returns the parameters of a query for one grid.
-func (g tileGrid) args(datasetID int64) pgx.NamedArgs {
-	return pgx.NamedArgs{"dataset": datasetID, "crs": g.CRS, "pixel": g.Pixel, "x": g.X, "y": g.Y, "east": g.East,
-		"north": g.North}
-}
-
-// grids returns the grids with the most tiles, and their gaps. Step and origin of a grid are those
-// of the median tile, so that a few misplaced tiles do not move it.
+// grids returns the grids with the most tiles, and their gaps.
 func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
-	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups", ""), pgx.NamedArgs{"dataset": d.ID})
+	args := pgx.NamedArgs{"dataset": d.ID}
+	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("grids", ""), args)
 	if err != nil {
 		return nil, err
 	}
+	args["grids"] = grids
+	cells, err := collect[struct {
+		Grid int64 // from 1
+		cellRun
+	}](ctx, q, "read the cells of grids", reportQuery("cells", ""), args)
 	for i := range grids {
-		g := &grids[i]
-		for _, found := range [...]struct {
-			name string
-			x, y *float64
-		}{{"step", &g.East, &g.North}, {"origin", &g.X, &g.Y}} {
-			err := q.QueryRow(ctx, reportQuery(found.name, ""), g.args(d.ID)).Scan(found.x, found.y)
-			if err != nil {
-				return nil, fmt.Errorf("find the %s of a grid: %w", found.name, err)
-			}
+		var runs []cellRun
+		for ; len(cells) > 0 && cells[0].Grid == int64(i+1); cells = cells[1:] {
+			runs = append(runs, cells[0].cellRun)
 		}
-		runs, err := collect[cellRun](ctx, q, "read the cells of a grid", reportQuery("cells", ""), g.args(d.ID))
-		if err != nil {
-			return nil, err
-		}
-		g.gaps = g.findGaps(runs)
-		for _, gap := range g.gaps {
-			g.Missing += gap.To - gap.From + 1
+		grids[i].gaps = grids[i].findGaps(runs)
+		for _, gap := range grids[i].gaps {
+			grids[i].Missing += gap.To - gap.From + 1
 		}
 	}
-	return grids, nil
+	return grids, err
 }
 
 // gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
