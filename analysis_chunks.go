@@ -157,11 +157,25 @@ func compareChunk(ctx context.Context, q querier, t task) (o outcome, tooMany bo
 func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) error {
 	for len(files) > 0 {
 		todo := slices.Clone(files) // an abandoned goroutine keeps its own
-		err := runDetached(ctx, a, new(atomic.Int64), func(_ context.Context, send func(chunkFile) error) error {
-			return a.readInOrder(t, todo, send)
-		}, func(f chunkFile) error {
-			files[0] = f
-			files = files[1:]
+		err := a.runDetached(ctx, new(atomic.Int64), func(_ context.Context, send func(func() error) error) error {
+			root, err := a.openDataset(t, true)
+			if err != nil {
+				return err
+			}
+			fr := &fileReader{root: root, now: a.now, before: a.beforeRead, listed: true}
+			if root != nil { // else the directory is missing, which is intended
+				defer fr.close()
+			}
+			for _, f := range todo {
+				f.read(fr, t)
+				err := send(func() error {
+					files[0], files = f, files[1:]
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
 			return nil
 		})
 		if err == nil {
@@ -171,47 +185,31 @@ func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) err
 			return err
 		}
 		m := files[0].unread(a.now(), fileStatusUnreadable, "reading it did not end within %v", a.patience)
-		files[0].row = &m
-		files = files[1:]
+		files[0].row, files = &m, files[1:]
 	}
 	return nil
 }
 
-// readInOrder reads or looks for each file, and sends it with its outcome. It runs in a goroutine
-// that may be abandoned.
-func (a *analyzer) readInOrder(t task, files []chunkFile, send func(chunkFile) error) error {
-	root, err := a.openDataset(t, true)
-	if err != nil {
-		return err
-	}
-	fr := &fileReader{root: root, now: a.now, before: a.beforeRead}
-	if root != nil { // else the directory is missing, which is intended
-		defer fr.close()
-	}
-	for _, f := range files {
-		switch {
-		case !f.Listed && root == nil:
-			f.absent.gone = true
-		case !f.Listed:
-			f.absent = lookFor(root, f.Path)
-			if t.Force && f.absent.emptied != "" {
-				f.absent = absence{gone: true}
-			}
-		case t.Deaths >= maxDeaths:
-			m := f.unread(a.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is not "+
-				"read any more; mend or remove it", maxDeaths)
+// read reads the file or looks for it.
+func (f *chunkFile) read(fr *fileReader, t task) {
+	switch {
+	case !f.Listed && fr.root == nil:
+		f.absent.gone = true
+	case !f.Listed:
+		f.absent = lookFor(fr.root, f.Path)
+		if t.Force && f.absent.emptied != "" {
+			f.absent = absence{gone: true}
+		}
+	case t.Deaths >= maxDeaths:
+		m := f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is not "+
+			"read any more; mend or remove it", maxDeaths)
+		f.row = &m
+	case fr.root != nil:
+		if m, found := fr.readEntry(f.entry); found {
+			m.withdrawPlace()
 			f.row = &m
-		case root != nil:
-			if m, found := fr.readEntry(f.entry); found {
-				m.withdrawPlace()
-				f.row = &m
-			}
-		}
-		if err := send(f); err != nil {
-			return err
 		}
 	}
-	return nil
 }
 
 // cutChunk replaces a chunk by several. It cuts after every so many rows of its interval or, if

@@ -258,6 +258,7 @@ func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []strin
 	}
 	for batch := range slices.Chunk(sidecars, lookBatch) {
 		for _, e := range w.look(ctx, dir, batch) {
+			e.Path = strings.TrimSuffix(e.Path, "/") // its Lstat has failed, or it is a directory
 			sum := checksum(e.Path, e.Size, e.Modified, e.Changed)
 			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
 				sum = rand.Int64()
@@ -319,6 +320,7 @@ type fileReader struct {
 	header  headerReader
 	now     func() time.Time
 	before  func(path string) // called before each file is read; tests set it
+	listed  bool              // a walk has set Sidecars of the entries
 }
 
 // close closes the open directories.
@@ -356,7 +358,11 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	}
 	defer f.Close()
 	m = opened.row(fr.now())
-	m.extent = fr.header.readExtent(fr.name, f, opened.Size, fr.readBeside)
+	beside := fr.readBeside
+	if fr.listed && e.Sidecars == 0 {
+		beside = func(string, int) ([]byte, bool, error) { return nil, false, nil }
+	}
+	m.extent = fr.header.readExtent(fr.name, f, opened.Size, beside)
 	return m, true
 }
 

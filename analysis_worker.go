@@ -110,18 +110,18 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work in a goroutine of its own, and passes the results that work sends to
-// receive, in order. Work calls the file system, and a call of a dead network file system may never
-// return. So the goroutine is abandoned when ctx ends, when receive fails, or, with errHangs, after
-// a.patience without a result or a change of progress. After that send fails, and work must not
-// touch anything that it shares with the caller.
-func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64,
-	work func(ctx context.Context, send func(T) error) error, receive func(T) error) error {
+// runDetached runs work in a goroutine of its own, and each function that work sends in this one, in
+// order. Work calls the file system, and a call of a dead network file system may never return. So
+// the goroutine is abandoned when ctx ends, when a function that it sent fails, or, with errHangs,
+// after a.patience without such a function or a change of progress. After that send fails, and work
+// must not touch anything that it shares with the caller.
+func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
+	work func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results, done := make(chan T), make(chan error, 1)
+	results, done := make(chan func() error), make(chan error, 1)
 	go func() {
-		done <- work(ctx, func(result T) error {
+		done <- work(ctx, func(result func() error) error {
 			select {
 			case results <- result:
 				return nil
@@ -138,7 +138,7 @@ func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64
 		case err := <-done:
 			return err
 		case result := <-results:
-			err = receive(result)
+			err = result()
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-timer.C:
@@ -349,54 +349,48 @@ type chunk struct {
 	warnings                           []string // of the walk since the last chunk
 }
 
-// walk lists the dataset's directory and writes its chunks. It continues where an earlier holder
-// ended.
+// walk lists the dataset's directory and writes its chunks, of which the last is open at its end. It
+// continues where an earlier holder ended.
 func (a *analyzer) walk(ctx context.Context, t task) error {
 	w := &walker{after: t.FromPath}
-	return runDetached(ctx, a, &w.progress, func(ctx context.Context, send func(chunk) error) error {
-		return a.cutWalk(ctx, t, w, send)
-	}, func(c chunk) error { return a.appendChunk(ctx, t, c) })
-}
-
-// cutWalk sends the files of a walk as chunks; the last one is open at its end. It runs in a
-// goroutine that may be abandoned.
-func (a *analyzer) cutWalk(ctx context.Context, t task, w *walker, send func(chunk) error) error {
-	next := chunk{from: t.FromPath}
-	w.file = func(e entry) error {
-		next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
-		next.modified, next.changed = append(next.modified, e.Modified), append(next.changed, e.Changed)
-		next.sidecars = append(next.sidecars, e.Sidecars)
-		if len(next.paths) < a.chunkSize {
+	return a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
+		next := chunk{from: t.FromPath}
+		w.file = func(e entry) error {
+			next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
+			next.modified, next.changed = append(next.modified, e.Modified), append(next.changed, e.Changed)
+			next.sidecars = append(next.sidecars, e.Sidecars)
+			if len(next.paths) < a.chunkSize {
+				return nil
+			}
+			full := next
+			full.to, next = &e.Path, chunk{from: e.Path}
+			return send(func() error { return a.appendChunk(ctx, t, full) })
+		}
+		w.warn = func(dir string, err error) error {
+			if dir == "" {
+				return unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
+			}
+			if len(next.warnings) < maxWarnings {
+				next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
+			}
 			return nil
 		}
-		full := next
-		full.to, next = &e.Path, chunk{from: e.Path}
-		return send(full)
-	}
-	w.warn = func(dir string, err error) error {
-		if dir == "" {
-			return unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
-		}
-		if len(next.warnings) < maxWarnings {
-			next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
-		}
-		return nil
-	}
-	expected := t.Known || !t.Alone // files; another instance may see some
-	root, err := a.openDataset(t, expected)
-	if err != nil {
-		return err
-	}
-	if root != nil {
-		defer root.Close()
-		if err := w.walk(ctx, root, ""); err != nil {
+		expected := t.Known || !t.Alone // files; another instance may see some
+		root, err := a.openDataset(t, expected)
+		if err != nil {
 			return err
 		}
-	}
-	if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
-		return unavailable("No file is in the dataset's directory. If that is right, analyse it with force.")
-	}
-	return send(next)
+		if root != nil {
+			defer root.Close()
+			if err := w.walk(detached, root, ""); err != nil {
+				return err
+			}
+		}
+		if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
+			return unavailable("No file is in the dataset's directory. If that is right, analyse it with force.")
+		}
+		return send(func() error { return a.appendChunk(ctx, t, next) })
+	})
 }
 
 // emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go:

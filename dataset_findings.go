@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -110,10 +111,6 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + acceptedColumns
 	)
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
 	var in struct {
 		Code string  `json:"code"`
 		Path *string `json:"path"`
@@ -131,31 +128,22 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var accepted acceptedFinding
-	ctx, by := r.Context(), actorOf(r)
-	err = inTransaction(ctx, s.db, func(tx pgx.Tx) error {
-		d, err := lockDataset(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	ctx := r.Context()
+	err := s.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		known := in.Path == nil || in.Code == findingMissing
 		if !known {
-			if err := tx.QueryRow(ctx, isFile, id, *in.Path).Scan(&known); err != nil {
-				return err
-			}
+			err = tx.QueryRow(ctx, isFile, d.ID, *in.Path).Scan(&known)
+			v.check(known, "path", "not_found", "the dataset has no such file")
 		}
-		v.check(known, "path", "not_found", "the dataset has no such file")
-		if err := v.err(); err != nil {
-			return err
+		if err = cmp.Or(err, v.err()); err != nil {
+			return nil, nil, err
 		}
 		accepted, err = collectOne[acceptedFinding](ctx, tx, errNotFound, "accept a finding", query,
-			id, in.Code, in.Path, in.Note, by.name)
+			d.ID, in.Code, in.Path, in.Note, actorOf(r).name)
 		if isUniqueViolation(err, "accepted_findings_key") {
-			return newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
+			err = newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
 		}
-		if err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "finding.accept", d.target(), nil, accepted)
+		return nil, accepted, err
 	})
 	if err != nil {
 		return err
@@ -170,24 +158,12 @@ func (s *server) reopenFinding(w http.ResponseWriter, r *http.Request) error {
 		DELETE FROM accepted_findings
 		WHERE dataset_id = $1 AND id = $2
 		RETURNING ` + acceptedColumns
-	datasetID, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
 	id, err := pathID(r, "accepted")
 	if err != nil {
 		return err
 	}
-	ctx := r.Context()
-	return writeDone(w, inTransaction(ctx, s.db, func(tx pgx.Tx) error {
-		d, err := lockDataset(ctx, tx, datasetID)
-		if err != nil {
-			return err
-		}
-		was, err := collectOne[acceptedFinding](ctx, tx, errNotFound, "reopen a finding", query, datasetID, id)
-		if err != nil {
-			return err
-		}
-		return audit(ctx, tx, actorOf(r), "finding.reopen", d.target(), was, nil)
+	return writeDone(w, s.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		was, err := collectOne[acceptedFinding](r.Context(), tx, errNotFound, "reopen a finding", query, d.ID, id)
+		return was, nil, err
 	}))
 }
