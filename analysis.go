@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,8 +77,8 @@ func analysisPath(datasetID, id int64) string {
 	return "/api/v1/datasets/" + strconv.FormatInt(datasetID, 10) + "/analyses/" + strconv.FormatInt(id, 10)
 }
 
-// createAnalysis answers POST /api/v1/datasets/{id}/analyses. The body may be left out. It queues an
-// analysis, which the instances find when they poll, and deletes the changes of older ones.
+// createAnalysis answers POST /api/v1/datasets/{id}/analyses; the body may be left out. It queues
+// an analysis, which the instances find when they poll, and deletes the changes of older ones.
 func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		WITH forgotten AS (
@@ -133,17 +134,12 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 // getAnalysis answers GET …/analyses/{analysis}. With wait=30s it waits until the state changes, 30
 // seconds have passed, or the service stops.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
-	var wait time.Duration
-	if text := r.URL.Query().Get("wait"); text != "" {
-		var err error
-		if wait, err = time.ParseDuration(text); err != nil {
-			return malformed("wrong_type", "wait must be a duration like 30s.")
-		}
-		var v invalid
-		v.check(wait >= 0 && wait <= maxWait, "wait", "out_of_range", "must be from 0s to 60s")
-		if err := v.err(); err != nil {
-			return err
-		}
+	wait, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("wait"), "0s"))
+	if err != nil {
+		return malformed("wrong_type", "wait must be a duration like 30s.")
+	}
+	if wait < 0 || wait > maxWait {
+		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
 	if wait > 0 {
 		leave, err := s.analyzer.waits.enter(principalOf(r).User.ID)
@@ -189,7 +185,7 @@ type watch struct {
 }
 
 // enter counts a waiting request of a user, until leave is called. If the user has too many, it
-// returns a problem 429. It is called before the first query, so that refusals are cheap.
+// returns a problem 429: before the first query, so that refusals are cheap.
 func (w *analysisWaits) enter(user string) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -250,8 +246,7 @@ type fileChange struct {
 const changesKept = 10
 
 // listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. The
-// rows of analysis_changes are for intervals that do not overlap. So the first that may have a path
-// after another is the last that begins before that.
+// intervals of rows do not overlap: the first with a later path is the last that begins before it.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT e.path, e.change
@@ -267,11 +262,8 @@ func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 		ORDER BY c.from_path, e.path
 		LIMIT $4`
 	change := optional(r.URL.Query(), "change")
-	var v invalid
-	known := change == nil || slices.Contains([]string{"added", "changed", "removed"}, *change)
-	v.check(known, "change", "unknown", "must be added, changed or removed")
-	if err := v.err(); err != nil {
-		return err
+	if change != nil && !slices.Contains([]string{"added", "changed", "removed"}, *change) {
+		return invalid{{"change", "unknown", "must be added, changed or removed"}}.err()
 	}
 	a, err := s.pathAnalysis(r)
 	if err != nil {

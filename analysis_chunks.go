@@ -104,9 +104,9 @@ type outcome struct {
 // whole directory is gone, is cut.
 const maxUnlisted = 5000
 
-// compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
-// its size, times and sidecars are those of its row, and a reader of this version made the row. It
-// returns what is to be read, or that there are too many rows for one chunk.
+// compareChunk compares the files of a chunk with the rows of its interval, and reports whether
+// there are too many rows for one chunk. A file is unchanged if its size, times and sidecars are
+// those of its row, and a reader of this version made the row.
 func compareChunk(ctx context.Context, q querier, t task) (o outcome, tooMany bool, err error) {
 	const query = `
 		WITH pairs AS (
@@ -213,8 +213,7 @@ func (f *chunkFile) read(fr *fileReader, t task) {
 }
 
 // cutChunk replaces a chunk by several. It cuts after every so many rows of its interval or, if
-// every is 0, after each file. Chunks for a second look keep from_path, by which their changes are
-// noted.
+// every is 0, after each file. Chunks for a second look keep from_path, the key of their changes.
 func cutChunk(ctx context.Context, db *pgxpool.Pool, t task, every int) error {
 	const cut = `
 		WITH c AS (
@@ -352,8 +351,8 @@ func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 
 // takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
 // last look for them, it keeps the chunk with just these files; the size is null for a file that
-// the walk did not find. It returns by how much chunks_left falls. A chunk that becomes one for a
-// second look is not counted any more, until endReading counts it again.
+// the walk did not find. It returns by how much chunks_left falls: endReading counts the chunks for
+// a second look again.
 func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const keep = `
@@ -377,10 +376,9 @@ func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []st
 	return done, oneRow(ctx, tx, "keep chunk for a second look", keep, t.ID, t.Token, a.instance, missed)
 }
 
-// replaceRows deletes the rows of files that were read again, and adds the new rows. After the last
-// look it deletes the rows whose files are gone, too. It returns the deleted rows by path. A file
-// that the walk found, but that was gone when it was to be read, keeps its row until the next
-// analysis.
+// replaceRows deletes the rows of files that were read again and, after the last look, of files
+// that are gone. It returns these rows by path, and adds the new rows. A file that the walk found,
+// but that was gone when it was to be read, keeps its row until the next analysis.
 func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []chunkFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
 	const remove = `

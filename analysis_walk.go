@@ -115,8 +115,8 @@ func unixNano(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// walker walks a directory tree in byte order of the stored paths. A directory sorts as "name/".
-// The walker follows no symbolic links.
+// walker walks a directory tree in byte order of the stored paths, without following symbolic
+// links. A directory sorts as "name/".
 type walker struct {
 	after string                            // skip files up to this path; "" skips none
 	file  func(entry) error                 // called for each file
@@ -470,8 +470,7 @@ type openFile interface {
 // poller, which costs as much as reading the header.
 type descriptor int
 
-// openRegular opens a regular file of a directory by its bare name. It follows no link, and never
-// blocks on a pipe.
+// openRegular opens a regular file of a directory by its bare name. It follows no link.
 func openRegular(dir *os.File, name string) (openFile, entry, error) {
 	const flags = syscall.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	fd, err := syscall.Openat(int(dir.Fd()), name, flags, 0)
@@ -524,14 +523,13 @@ func notRegular(mode fs.FileMode) error {
 	return &notAFile{kind + ", not a regular file"}
 }
 
-// isMissing reports whether an error means that the path does not exist, or leads through something
-// that is not a directory.
+// isMissing reports whether the path does not exist, or leads through something else than
+// directories.
 func isMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// isEscape reports whether os.Root refused a path that leaves it. Package os has no error value for
-// this.
+// isEscape reports whether os.Root refused a path that leaves it. Package os has no error for this.
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"

@@ -110,11 +110,11 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work in a goroutine of its own, and each function that work sends in this one, in
-// order. Work calls the file system, and a call of a dead network file system may never return. So
-// the goroutine is abandoned when ctx ends, when a function that it sent fails, or, with errHangs,
-// after a.patience without such a function or a change of progress. After that send fails, and work
-// must not touch anything that it shares with the caller.
+// runDetached runs work in a goroutine of its own, and the functions that work sends in this one,
+// in order. Work calls the file system, and a call of a dead network file system may never return.
+// So the goroutine is abandoned when ctx ends, when a function that it sent fails, or, with
+// errHangs, after a.patience without such a function or a change of progress. After that send
+// fails, and work must not touch anything that it shares with the caller.
 func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 	work func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -190,9 +190,8 @@ func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) er
 }
 
 // task is the part of an analysis that this instance has claimed: its walk or one of its chunks. At
-// first a chunk has all files and rows of an interval of paths. Later it has the files that a holder
-// did not find, for a second look by another instance if one lives: files that the walk found, and
-// files of rows.
+// first a chunk has all files and rows of an interval of paths, later those that a holder did not
+// find, for a second look by another instance if one lives.
 type task struct {
 	AnalysisID int64
 	DatasetID  int64
@@ -221,8 +220,8 @@ const taskColumns = `
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
 // work claims a task with a query for instance $1 and the fencing token $2, does it and settles it.
-// It reports whether there was one. A task that has failed too often fails its analysis. The context
-// of do ends within a second after this instance has lost the task, or after the analysis has ended.
+// It reports whether there was one. A task that has failed too often fails its analysis. The
+// context of do ends within a second after this instance lost the task or the analysis ended.
 func (a *analyzer) work(ctx context.Context, doing, claim string, args []any,
 	do func(context.Context, task) error) (worked bool, err error) {
 	const query = `
@@ -318,8 +317,7 @@ func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	}
 }
 
-// walkStep claims the oldest walk without a living holder, and does it. It reports whether there
-// was one.
+// walkStep claims the oldest walk without a living holder and does it. It reports if there was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
 		UPDATE analyses a
@@ -349,8 +347,8 @@ type chunk struct {
 	warnings                           []string // of the walk since the last chunk
 }
 
-// walk lists the dataset's directory and writes its chunks, of which the last is open at its end. It
-// continues where an earlier holder ended.
+// walk lists the dataset's directory, from where an earlier holder ended, and writes its chunks.
+// The last one is open at its end.
 func (a *analyzer) walk(ctx context.Context, t task) error {
 	w := &walker{after: t.FromPath}
 	return a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
@@ -394,12 +392,12 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 }
 
 // emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go:
-// with force, and if no other instance may have seen files there.
+// with force, if no other instance may have seen files there.
 func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 
-// openDataset opens a dataset's directory. It returns a failure if the directory is missing, or
-// empty although files are expected: a share that is not mounted must not empty the catalogue. If
-// that is intended, it returns nil for a missing directory.
+// openDataset opens a dataset's directory. A directory that is missing, or empty although files are
+// expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
+// intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
@@ -418,8 +416,7 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	return root, nil
 }
 
-// appendChunk writes a chunk and advances the walk, if this instance still holds the walk. The last
-// chunk ends it.
+// appendChunk writes a chunk and advances the walk, if it is still ours. The last chunk ends it.
 func (a *analyzer) appendChunk(ctx context.Context, t task, c chunk) error {
 	const add = `
 		WITH walk AS (

@@ -52,8 +52,8 @@ const (
 // stored returns the values of storedColumns.
 func (m *ElevationDatasetFileMeta) stored() []any {
 	return []any{m.Path, m.SizeBytes, m.ModifiedAt.UnixNano(), m.AnalyzedAt, m.Format, m.Status, m.Reason, m.Width,
-		m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs, m.Transform, m.NativeBBox, m.CRS, m.CRSName, m.VerticalCRS,
-		m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings}
+		m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs, m.Transform, m.NativeBBox, m.CRS, m.CRSName,
+		m.VerticalCRS, m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings}
 }
 
 // fileStatuses returns every value of a file's status.
@@ -100,8 +100,7 @@ func fileFilters(further ...string) []string {
 	return append(further, "bbox", "point", "status", "format", "crs", "q", "path", "warnings")
 }
 
-// order returns the order of the files: sort or, without it, the finest first for a point, else by
-// path.
+// order returns sort or, without it, the order for a point or by path.
 func (f fileFilter) order() string {
 	if f.sort == "" && f.isPoint {
 		return sortFinest
@@ -109,8 +108,7 @@ func (f fileFilter) order() string {
 	return cmp.Or(f.sort, sortPath)
 }
 
-// foldPattern returns a regular expression of PostgreSQL for text in which case does not matter,
-// for letters of any script.
+// foldPattern returns a regular expression of PostgreSQL for text in any case, in every script.
 func foldPattern(text string) string {
 	var pattern strings.Builder
 	for _, r := range text {
@@ -197,9 +195,7 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, file)
 }
 
-// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The
-// order is by dataset and path unless sort says otherwise; with a point, the finest files come
-// first.
+// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	f, err := readFileFilter(r.URL.Query())
 	if err != nil {
@@ -220,8 +216,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 // firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-Infinity", "0", ""} }
 
-// key returns a file's place in the order: its rank, the dataset, the path. The rank is that of the
-// SQL in fileRank.
+// key returns a file's place in the order: its rank as in fileRank, the dataset, the path.
 func (f fileFilter) key(file datasetFile) []string {
 	rank := 0.0
 	switch f.order() {
@@ -290,8 +285,7 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	return crs, shift, err == nil
 }
 
-// crsByText returns the CRS of a text such as EPSG:4326. Any other text, such as the name of a CRS,
-// is an error.
+// crsByText returns the CRS of a text such as EPSG:4326. Any other text is an error.
 func crsByText(text string) (crsDefinition, error) {
 	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
 	if err != nil || !strings.HasPrefix(text, "EPSG:") {

@@ -12,8 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// findingKind is a code of findings, the query of the report that looks for them, and their
-// meaning.
+// findingKind is a code of findings, the report's query that looks for them, and their meaning.
 type findingKind struct{ code, query, detail string }
 
 // findingMissing is the code of missing tiles. Findings of all other codes are files.
@@ -75,7 +74,8 @@ func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 // findings returns up to limit files with a fault after a path, less the accepted ones.
 func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
 	files []findingFile, err error) {
-	query, args := findingKinds()[kindOf(code)].query, pgx.NamedArgs{"dataset": d.ID, "code": code, "after": after, "limit": limit}
+	query := findingKinds()[kindOf(code)].query
+	args := pgx.NamedArgs{"dataset": d.ID, "code": code, "after": after, "limit": limit}
 	if query == "overlaps" || query == "seams" {
 		if args["grids"], err = d.grids(ctx, q); err != nil {
 			return nil, err

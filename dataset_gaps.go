@@ -41,8 +41,8 @@ func compareRuns(a, b cellRun) int {
 	return cmp.Or(cmp.Compare(a.Row, b.Row), cmp.Compare(a.From, b.From))
 }
 
-// renumber returns runs on a globe of turn columns with their columns counted from start, by row and
-// column. It joins neighbours, and cuts a run that goes beyond the last column.
+// renumber returns runs on a globe of turn columns with their columns counted from start, by row
+// and column. It joins neighbours, and cuts a run that goes beyond the last column.
 func renumber(runs []cellRun, start, turn int64) (maximal []cellRun) {
 	var cut []cellRun
 	for _, run := range runs {
@@ -65,8 +65,8 @@ func renumber(runs []cellRun, start, turn int64) (maximal []cellRun) {
 }
 
 // joinAround renumbers the columns of runs on a globe of turn columns, so that they begin behind
-// the widest gap between columns with tiles. around is turn if no gap is wider than an eighth of it,
-// so that the tiles go around the globe, else 0.
+// the widest gap between columns with tiles. around is turn if no gap is wider than an eighth of
+// it, so that the tiles go around the globe, else 0.
 func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 	inOneRow := slices.Clone(runs)
 	for i := range inOneRow {

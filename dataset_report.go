@@ -50,8 +50,7 @@ type tileGrid struct {
 // cellRun is a run of cells in one row of a grid, from one column to another, both included.
 type cellRun struct{ Row, From, To int64 }
 
-// finding is one kind of fault, with the first files or missing tiles that have it and that nobody
-// has accepted.
+// finding is a kind of fault, with the first files or missing tiles that nobody has accepted.
 type finding struct {
 	Code   string        `json:"code"`
 	Detail string        `json:"detail"`
@@ -90,8 +89,7 @@ type missingTile struct {
 //go:embed dataset_report.sql
 var reportSQL string
 
-// reportQuery returns the query of that name. With the query of a kind of finding, :findings stands
-// for that.
+// reportQuery returns the query of that name. In it :findings stands for the query named findings.
 func reportQuery(name, findings string) string {
 	section := func(name string) string {
 		_, text, _ := strings.Cut(reportSQL, "-- query "+name+"\n")
@@ -172,8 +170,7 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// print writes the report as text that a terminal may show: the summary, then a line that scripts
-// read, then the findings.
+// print writes the report as text for a terminal: the summary, a line for scripts, the findings.
 func (report folderReport) print(w io.Writer) {
 	fmt.Fprintln(w, report.Summary)
 	if report.AnalyzedAt == nil {
@@ -256,18 +253,14 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	}
 	slices.SortFunc(report.Findings, func(a, b finding) int { return kindOf(a.Code) - kindOf(b.Code) })
 	slices.SortFunc(report.Accepted, func(a, b acceptedCount) int { return kindOf(a.Code) - kindOf(b.Code) })
-	return report, report.summarize(ctx, q)
+	details, err := summarizeDataset(ctx, q, d)
+	report.summarize(details.Files)
+	return report, err
 }
 
 // summarize counts the files and writes the summary, which names each group of files that has any.
-func (report *folderReport) summarize(ctx context.Context, q querier) error {
-	const query = `
-		SELECT count(*), count(*) FILTER (WHERE status = 'ok')
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1`
-	if err := q.QueryRow(ctx, query, report.DatasetID).Scan(&report.Files, &report.Placed); err != nil {
-		return fmt.Errorf("count files: %w", err)
-	}
+func (report *folderReport) summarize(files map[string]int64) {
+	report.Files, report.Placed = files["total"], files[fileStatusOK]
 	report.Summary = fmt.Sprintf("%d of %d files placed", report.Placed, report.Files)
 	totals := map[string]int64{} // by code, with those that were accepted
 	for _, f := range report.Findings {
@@ -278,47 +271,43 @@ func (report *folderReport) summarize(ctx context.Context, q querier) error {
 	}
 	others := report.Files - report.Placed - totals["unreadable"] - totals["damaged"] - totals["no_extent"]
 	for _, part := range [...]struct {
-		n         int64
-		one, many string
+		n    int64
+		text string
 	}{
-		{totals["unreadable"], "unreadable", "unreadable"}, {totals["damaged"], "damaged", "damaged"},
-		{totals["no_extent"], "without a place", "without a place"},
-		{totals[findingMissing], "cell missing", "cells missing"}, {others, "other file", "other files"},
+		{totals["unreadable"], "unreadable"}, {totals["damaged"], "damaged"}, {totals["no_extent"], "without a place"},
+		{totals[findingMissing], "cells missing"}, {others, "other files"},
 	} {
-		switch {
-		case part.n == 1:
-			report.Summary += "; 1 " + part.one
-		case part.n > 1:
-			report.Summary += fmt.Sprintf("; %d %s", part.n, part.many)
+		if part.n == 1 {
+			part.text = strings.NewReplacer("cells", "cell", "files", "file").Replace(part.text)
+		}
+		if part.n > 0 {
+			report.Summary += fmt.Sprintf("; %d %s", part.n, part.text)
 		}
 	}
-	return nil
 }
 
 // findMissing adds the missing tiles of the grids, less those that were accepted.
 func (report *folderReport) findMissing(ctx context.Context, q querier) error {
-	const query = `SELECT path FROM accepted_findings WHERE dataset_id = $1 AND code = 'missing'`
-	accepted, err := collect[struct{ Path *string }](ctx, q, "list accepted gaps", query, report.DatasetID)
-	names, all := map[string]bool{}, false
+	const query = `
+		SELECT coalesce(path, '') AS name FROM accepted_findings WHERE dataset_id = $1 AND code = 'missing'`
+	accepted, err := collect[struct{ Name string }](ctx, q, "list accepted gaps", query, report.DatasetID)
+	names := map[string]bool{}
 	for _, a := range accepted {
-		if all = all || a.Path == nil; a.Path != nil {
-			names[*a.Path] = true
-		}
+		names[a.Name] = true
 	}
+	all := names[""]
 	lost := finding{Code: findingMissing, Files: []findingFile{}}
 	known := int64(0)
 	for _, g := range report.Grids {
 		lost.Total += g.Missing
 		for tile := range g.missing() {
-			switch {
-			case all:
-			case names[tile.Name]:
-				known++
-			case len(lost.Tiles) < maxFindingFiles:
-				lost.Tiles = append(lost.Tiles, tile)
-			}
 			if all || len(names) == 0 && len(lost.Tiles) == maxFindingFiles {
 				break
+			}
+			if names[tile.Name] {
+				known++
+			} else if len(lost.Tiles) < maxFindingFiles {
+				lost.Tiles = append(lost.Tiles, tile)
 			}
 		}
 	}

@@ -178,8 +178,8 @@ func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
 }
 
 // changeDataset runs do in a transaction that has locked the dataset in the request's path, and
-// writes an audit row with the objects before and after that do returns. Until the transaction ends,
-// no other can change or delete the dataset or begin an analysis of it.
+// writes an audit row with the objects that do returns. Until the transaction ends, no other can
+// change or delete the dataset or begin an analysis of it.
 func (s *server) changeDataset(r *http.Request, action string,
 	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
