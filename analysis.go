@@ -115,7 +115,7 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.analyzer.wakeAll()
+	wake(s.analyzer.walks)
 	w.Header().Set("Location", analysisPath(a.DatasetID, a.ID))
 	return writeJSON(w, http.StatusAccepted, a)
 }
@@ -226,7 +226,7 @@ func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	for same := true; same; {
-		pause(ctx, 200*time.Millisecond)
+		pause(ctx, 100*time.Millisecond)
 		err := w.db.QueryRow(ctx, query, watched.analysis, watched.state).Scan(&same)
 		same = same && err == nil // each request gets the error from its own query
 	}

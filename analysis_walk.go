@@ -39,13 +39,13 @@ type entry struct {
 }
 
 // entryOf returns the entry of a file, without its path.
-func entryOf(info fs.FileInfo) entry {
-	e := entry{Size: info.Size(), Modified: unixNano(info.ModTime()), link: info.Mode().Type() == fs.ModeSymlink}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok { // as on every Linux file system
-		e.Changed = unixNano(time.Unix(stat.Ctim.Unix()))
-	}
-	return e
+func entryOf(stat *syscall.Stat_t) entry {
+	return entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix())),
+		Changed: unixNano(time.Unix(stat.Ctim.Unix())), link: stat.Mode&syscall.S_IFMT == syscall.S_IFLNK}
 }
+
+// entryOfInfo is entryOf for what package os returns.
+func entryOfInfo(info fs.FileInfo) entry { return entryOf(info.Sys().(*syscall.Stat_t)) } // always, on Linux
 
 // row returns the row of a file that has not been read. It has no status.
 func (e entry) row(now time.Time) ElevationDatasetFileMeta {
@@ -223,7 +223,7 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 				case err != nil || info.IsDir():
 					entries[i].Path = names[i] + "/"
 				default:
-					entries[i] = entryOf(info)
+					entries[i] = entryOfInfo(info)
 					entries[i].Path = names[i]
 				}
 			}
@@ -423,7 +423,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	if err != nil {
 		return nil, entry{}, err
 	}
-	e := entryOf(info)
+	e := entryOfInfo(info)
 	if info.Mode().IsRegular() {
 		f, opened, err := openRegular(fr.dir, name)
 		return f, cmp.Or(opened, e), err
@@ -457,7 +457,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 		f.Close()
 		return nil, e, err
 	}
-	return f, entryOf(info), nil
+	return f, entryOfInfo(info), nil
 }
 
 // openFile is an open regular file.
@@ -485,8 +485,7 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 		syscall.Close(fd)
 		return nil, entry{}, err
 	}
-	return descriptor(fd), entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix())),
-		Changed: unixNano(time.Unix(stat.Ctim.Unix()))}, nil
+	return descriptor(fd), entryOf(&stat), nil
 }
 
 // ReadAt implements io.ReaderAt.
@@ -511,16 +510,9 @@ func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
 // notRegular returns the *notAFile for a kind of file.
 func notRegular(mode fs.FileMode) error {
-	kind := "something else"
-	switch {
-	case mode&fs.ModeNamedPipe != 0:
-		kind = "a named pipe"
-	case mode&fs.ModeSocket != 0:
-		kind = "a socket"
-	case mode&fs.ModeDevice != 0:
-		kind = "a device"
-	}
-	return &notAFile{kind + ", not a regular file"}
+	kind := map[fs.FileMode]string{fs.ModeNamedPipe: "a named pipe", fs.ModeSocket: "a socket",
+		fs.ModeDevice: "a device", fs.ModeDevice | fs.ModeCharDevice: "a device"}[mode.Type()]
+	return &notAFile{cmp.Or(kind, "something else") + ", not a regular file"}
 }
 
 // isMissing reports whether the path does not exist, or leads through something else than

@@ -36,12 +36,14 @@ type analyzer struct {
 	patience   time.Duration     // time limit for one answer of the file system
 	beforeRead func(path string) // tests set it
 
-	wake   []chan struct{} // one for each goroutine
-	solo   sync.RWMutex    // held for writing while a suspect is read, else for reading; see readStep
-	waits  *analysisWaits
-	outage atomic.Bool  // the log has said that the database is unavailable
-	hung   atomic.Int64 // abandoned goroutines that have not returned
-	stored atomic.Int64 // chunks stored by this instance
+	workers int           // goroutines: the first walks, the others read
+	walks   chan struct{} // has an element if the walker should look for work now
+	chunks  chan struct{} // has one for each reader that should
+	solo    sync.RWMutex  // held for writing while a suspect is read, else for reading; see readStep
+	waits   *analysisWaits
+	outage  atomic.Bool  // the log has said that the database is unavailable
+	hung    atomic.Int64 // abandoned goroutines that have not returned
+	stored  atomic.Int64 // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
@@ -56,35 +58,32 @@ const (
 
 // newAnalyzer returns an analyzer. run starts it.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
-	a := &analyzer{
+	return &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
 		chunkSize: 1000,
+		workers:   1 + readers,
 		patience:  30 * time.Second,
+		walks:     make(chan struct{}, 1),
+		chunks:    make(chan struct{}, readers),
 		waits:     &analysisWaits{db: db, changed: map[watch]chan struct{}{}, waiting: map[string]int{}},
 	}
-	for range 1 + readers { // the first is the walker's
-		a.wake = append(a.wake, make(chan struct{}, 1))
-	}
-	return a
 }
 
-// wakeAll makes every idle goroutine look for work now. Other instances find it when they poll.
-func (a *analyzer) wakeAll() {
-	for _, wake := range a.wake {
-		select {
-		case wake <- struct{}{}:
-		default: // it has been woken already
-		}
+// wake makes an idle goroutine look for work now. Other instances find it when they poll.
+func wake(idle chan struct{}) {
+	select {
+	case idle <- struct{}{}:
+	default: // all have been woken already
 	}
 }
 
 // run works until ctx ends. It returns when all claimed work is stored or given back.
 func (a *analyzer) run(ctx context.Context) {
 	var all sync.WaitGroup
-	for i, wake := range a.wake {
-		step := a.readStep
+	for i := range a.workers {
+		step, woken := a.readStep, a.chunks
 		if i == 0 {
-			step = a.walkStep
+			step, woken = a.walkStep, a.walks
 		}
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -101,7 +100,7 @@ func (a *analyzer) run(ctx context.Context) {
 				}
 				select {
 				case <-ctx.Done():
-				case <-wake:
+				case <-woken:
 				case <-time.After(idlePoll):
 				}
 			}
@@ -431,7 +430,7 @@ func (a *analyzer) appendChunk(ctx context.Context, t task, c chunk) error {
 		SELECT id, $3, $4, coalesce($5, '{}'), coalesce($6::bigint[], '{}'), coalesce($7::bigint[], '{}'),
 			coalesce($8::bigint[], '{}'), coalesce($9::bigint[], '{}')
 		FROM walk`
-	defer a.wakeAll()
+	defer wake(a.chunks)
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "add chunk", add, t.AnalysisID, t.Token, c.from, c.to, c.paths, c.sizes, c.modified,
 			c.changed, c.sidecars, c.warnings, maxWarnings)
