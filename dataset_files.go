@@ -24,7 +24,7 @@ type ElevationDatasetFileMeta struct {
 	ID         int64    `json:"id,omitzero" db:"id"`
 	Path       string   `json:"path" db:"path"`
 	SizeBytes  int64    `json:"size_bytes" db:"size_bytes"`
-	ModifiedAt fileTime `json:"modified_at" db:"modified_ns"`
+	ModifiedAt fileTime `json:"modified_at" db:"modified_at"`
 	extent
 	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
@@ -41,17 +41,18 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 	return nil
 }
 
-// The columns of the table elevation_dataset_file_meta that make a file, and those without its id.
+// The columns of the table elevation_dataset_file_meta that make a file, and those that are stored.
 const (
-	fileColumns   = ` id, ` + storedColumns
-	storedColumns = `path, size_bytes, modified_ns, analyzed_at, format, status, reason, width, height, bands, ` +
+	fileColumns   = ` id, modified_ns AS modified_at, ` + plainColumns
+	storedColumns = `modified_ns, ` + plainColumns
+	plainColumns  = `path, size_bytes, analyzed_at, format, status, reason, width, height, bands, ` +
 		`sample_type, nodata, pixel_is, transform, native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, ` +
 		`resolution_m, source, warnings`
 )
 
 // stored returns the values of storedColumns.
 func (m *ElevationDatasetFileMeta) stored() []any {
-	return []any{m.Path, m.SizeBytes, m.ModifiedAt.UnixNano(), m.AnalyzedAt, m.Format, m.Status, m.Reason, m.Width,
+	return []any{m.ModifiedAt.UnixNano(), m.Path, m.SizeBytes, m.AnalyzedAt, m.Format, m.Status, m.Reason, m.Width,
 		m.Height, m.Bands, m.SampleType, m.Nodata, m.PixelIs, m.Transform, m.NativeBBox, m.CRS, m.CRSName,
 		m.VerticalCRS, m.BBox, m.BBoxAccuracyM, m.ResolutionM, m.Source, m.Warnings}
 }
