@@ -48,7 +48,7 @@ const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed
 
 // stored returns the columns of the table that hold the file, and their values.
 func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
-	for _, pair := range [...]struct {
+	pairs := [...]struct {
 		column string
 		value  any
 	}{
@@ -59,7 +59,9 @@ func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
 		{"crs", m.CRS}, {"crs_definition", m.CRSDefinition}, {"crs_name", m.CRSName},
 		{"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox}, {"bbox_accuracy_m", m.BBoxAccuracyM},
 		{"resolution_m", m.ResolutionM}, {"source", m.Source}, {"warnings", m.Warnings},
-	} {
+	}
+	columns, values = make([]string, 0, len(pairs)+5), make([]any, 0, len(pairs)+5) // callers add up to five
+	for _, pair := range pairs {
 		columns, values = append(columns, pair.column), append(values, pair.value)
 	}
 	return columns, values
@@ -109,20 +111,15 @@ func fileFilters(further ...string) []string {
 	return append(further, "bbox", "point", "status", "format", "crs", "q", "path", "warnings")
 }
 
-// order returns the order of the files: the finest first for a point, else by path, unless sort is
-// set.
+// order returns sort or, without it, the order for a point or by path.
 func (f fileFilter) order() string {
-	switch {
-	case f.sort != "":
-		return f.sort
-	case f.isPoint:
+	if f.sort == "" && f.isPoint {
 		return sortFinest
 	}
-	return sortPath
+	return cmp.Or(f.sort, sortPath)
 }
 
-// foldPattern returns a regular expression of PostgreSQL for text in which case does not matter,
-// for letters of any script.
+// foldPattern returns a regular expression of PostgreSQL for text in any case, in every script.
 func foldPattern(text string) string {
 	var pattern strings.Builder
 	for _, r := range text {
@@ -209,9 +206,7 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, file)
 }
 
-// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The
-// order is by dataset and path unless sort says otherwise; with a point, the finest files come
-// first.
+// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	f, err := readFileFilter(r.URL.Query())
 	if err != nil {
@@ -232,8 +227,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 // firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-Infinity", "0", ""} }
 
-// key returns a file's place in the order: its rank, the dataset, the path. The rank is that of the
-// SQL in fileRank.
+// key returns a file's place in the order: its rank as in fileRank, the dataset, the path.
 func (f fileFilter) key(file datasetFile) []string {
 	rank := 0.0
 	switch f.order() {
@@ -307,8 +301,7 @@ func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShi
 	return crs, shift, err == nil
 }
 
-// crsByText returns the CRS of a text such as EPSG:4326. Any other text, such as the name of a CRS,
-// is an error.
+// crsByText returns the CRS of a text such as EPSG:4326. Any other text is an error.
 func crsByText(text string) (crsDefinition, error) {
 	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
 	if err != nil || !strings.HasPrefix(text, "EPSG:") {
@@ -321,8 +314,7 @@ func crsByText(text string) (crsDefinition, error) {
 // Lists with more are not counted to their end.
 const maxHits = 10_000
 
-// Parts of the queries for files f. Parameter 1 is the dataset, 2 to 5, 11 and 12 are filters, 6 to
-// 9 the box from west to north, 10 is the limit and 13 the order.
+// Parts of the queries for files f. The parameters 1 to 14 are those of fileFilter.args.
 const (
 	fileMatches = `
 			AND ($2::text IS NULL OR f.status = $2)
@@ -338,7 +330,8 @@ const (
 				OR f.bbox[1] <= $8 - 360::float8
 				OR ` + fileEast + ` >= $6 + 360::float8
 			)`
-	fileRank = `
+	fileNearBox = `f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox
+	fileRank    = `
 		CASE $13::text
 			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
 			WHEN '-resolution' THEN -coalesce(f.resolution_m, 0)
@@ -347,10 +340,11 @@ const (
 		END`
 )
 
-// args returns the parameters 1 to 13 of the queries for files.
+// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11 and 12 are
+// filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
 func (f fileFilter) args(limit int64) []any {
 	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
-		f.prefix, f.warned, f.order()}
+		f.prefix, f.warned, f.order(), f.boxes()}
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
@@ -363,56 +357,42 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	const (
 		columns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-		near = `
+		isAfter = `(` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
+		near    = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
-			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + fileMatches + `
-				AND (` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
-		first = `
+			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE $1::bigint IS NULL OR id = $1))
+				AND ` + fileNearBox + fileMatches + ` AND ` + isAfter + `
 			LIMIT $18
 		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT $10`
-		nearInOne = near + ` AND f.dataset_id = $1::bigint` + first
-		nearInAll = near + ` AND $1::bigint IS NULL` + first
-		inOrder   = columns + `, 0 AS hits
+		inOrder = columns + `, 0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + fileMatches + `
-			AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
-		byPath = inOrder + `
-			AND $13::text <> '' AND (f.dataset_id, f.path) > ($14::bigint, $15::text)
-		ORDER BY f.dataset_id, f.path
-		LIMIT $10`
-		byRank = inOrder + ` AND CASE
-				WHEN $1::bigint IS NULL
-					THEN (` + fileRank + `, f.dataset_id, f.path) > ($16::float8, $14::bigint, $15::text)
-				ELSE (` + fileRank + `, f.path) > ($16, $15)
+			AND ($14::box[] IS NULL OR` + fileMeetsBox + `)
+			AND CASE
+				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($16, $17)
+				WHEN $1 IS NULL THEN ` + isAfter + `
+				ELSE (` + fileRank + `, f.path) > ($15, $17)
 			END
 		ORDER BY ` + fileRank + `, f.dataset_id, f.path
 		LIMIT $10`
 	)
-	args := f.args(int64(limit))
+	args := append(f.args(int64(limit)), after[0], after[1], after[2])
 	if f.west != nil {
-		query, most := nearInOne, int64(maxHits+1)
-		if f.datasetID == nil {
-			query = nearInAll
-		}
+		most := int64(maxHits + 1)
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
 		}
-		args := append(args, f.boxes(), after[0], after[1], after[2], most)
-		files, err := collect[datasetFile](ctx, q, "find files", query, args...)
+		files, err := collect[datasetFile](ctx, q, "find files", near, append(args, most)...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
 			return files, err
 		}
 	}
-	args = append([]any{pgx.QueryExecModeCacheDescribe}, append(args, after[1], after[2])...)
-	if f.order() == sortPath {
-		return collect[datasetFile](ctx, q, "list files", byPath, args...)
-	}
-	return collect[datasetFile](ctx, q, "sort files", byRank, append(args, after[0])...)
+	return collect[datasetFile](ctx, q, "list files", inOrder, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
@@ -423,16 +403,13 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 			SELECT
 			FROM elevation_dataset_file_meta f
 			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
-				$6::float8 IS NULL
-				OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
+				$14::box[] IS NULL OR ` + fileNearBox + `
 			)
 			LIMIT $10`
 		counting   = `SELECT count(*) FROM (` + matching + `) f`
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
-	args := func(limit int64) []any {
-		return append([]any{pgx.QueryExecModeCacheDescribe}, append(f.args(limit), f.boxes())...)
-	}
+	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
 	if f.isPoint {
 		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)

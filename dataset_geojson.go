@@ -91,8 +91,7 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the
-// client accepts it.
+// writeFeatures answers with the features that read emits, in gzip if the client accepts it.
 func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 	read func(emit func(feature) error) error) error {
 	h := w.Header()
