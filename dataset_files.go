@@ -392,7 +392,8 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			return files, err
 		}
 	}
-	return collect[datasetFile](ctx, q, "list files", inOrder, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+	args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+	return collect[datasetFile](ctx, q, "list files", inOrder, args...)
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
