@@ -22,7 +22,7 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 18_050
+	maxGoLines    = 18_170
 	maxAuditLines = 6_430
 )
 
