@@ -18,7 +18,7 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, librsvg, ZBar, promtool, systemd-analyze, npm, lintian
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v caddy >/dev/null || tools/install caddy
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
@@ -26,6 +26,7 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 	@command -v ogrinfo >/dev/null || tools/install gdal-bin
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
 	@command -v zbarimg >/dev/null || tools/install zbar-tools
+	@command -v oathtool >/dev/null || tools/install oathtool
 	@command -v promtool >/dev/null || tools/install prometheus
 	@command -v lintian >/dev/null || tools/install lintian
 	@command -v npx >/dev/null || tools/install npm

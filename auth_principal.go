@@ -28,6 +28,7 @@ type principal struct {
 	User         user
 	Kind         string // "session" or "token"
 	CredentialID string // the id of the session or of the API token
+	TOTPRequired bool   // a role of the user requires a second factor
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
@@ -43,7 +44,9 @@ func (p *principal) holds(permission string) bool {
 // lacks returns the 403 for a principal who does not hold the permission.
 func (p *principal) lacks(permission string) error {
 	code, detail := "permission_missing", "This needs the permission "+permission+"."
-	if slices.Contains(p.owned, permission) {
+	if p.TOTPRequired && !p.User.TOTP {
+		code, detail = "totp_not_enrolled", "Your roles count only once you have a second factor: enrol one."
+	} else if slices.Contains(p.owned, permission) {
 		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
 	}
 	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
@@ -114,10 +117,11 @@ func basicToken(r *http.Request) (token string, shown bool) {
 
 // userAccess is a user and what the user may do, with the versions under which both were read.
 type userAccess struct {
-	versions    accessVersions
-	user        user
-	permissions []string
-	rendered    []byte // by renderMe
+	versions     accessVersions
+	user         user
+	totpRequired bool
+	permissions  []string
+	rendered     []byte // by renderMe
 }
 
 // accessVersions are users.version, which changes with the user's row, and access_version, which
@@ -167,21 +171,27 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 				WHERE ur.user_id = u.id
 			) AS grants,
 			` + declaredPermissions + ` AS declared,
+			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = u.id AND r.requires_totp) AS totp_required,
 			u.version AS user_version, (SELECT version FROM access_version) AS access_version
 		FROM users u
 		WHERE u.id = $1`
 	found, err := collectOne[struct {
 		user
 		Grants, Declared           []string
+		TOTPRequired               bool
 		UserVersion, AccessVersion [16]byte
 	}](ctx, q, errInvalidToken, "get access of user", query, id)
 	if err != nil {
 		return nil, err
 	}
 	held := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
-	a := &userAccess{user: found.user, permissions: held}
+	if found.TOTPRequired && !found.TOTP {
+		held = []string{inboxRead} // all else comes from roles
+	}
+	a := &userAccess{user: found.user, totpRequired: found.TOTPRequired, permissions: held}
 	a.versions = accessVersions{found.UserVersion, found.AccessVersion}
-	a.rendered, err = renderMe(a.user, a.permissions)
+	a.rendered, err = renderMe(a.user, a.totpRequired, a.permissions)
 	return a, err
 }
 
@@ -227,6 +237,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		return nil, err
 	}
 	p.User, p.owned, p.Permissions, p.rendered = access.user, access.permissions, access.permissions, access.rendered
+	p.TOTPRequired = access.totpRequired
 	if p.Kind == "token" {
 		isRefused := func(permission string) bool { return !slices.Contains(narrowed, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isRefused)

@@ -34,3 +34,14 @@ func TestPeerQR(t *testing.T) {
 		}
 	}
 }
+
+// TestPeerTOTP: oathtool makes the codes that a service accepts.
+func TestPeerTOTP(t *testing.T) {
+	clock := &testClock{}
+	ts := startTOTP(t, clock)
+	c := ts.signInCheaply("ada")
+	phone := c.begin(clock)
+	at := clock.now().UTC().Format("2006-01-02 15:04:05 UTC")
+	code := strings.TrimSpace(string(must(exec.Command("oathtool", "--totp", "--base32", "--now="+at, phone.text).Output())))
+	c.must(200, "POST", totpPath+"/confirm", map[string]string{"otp": code})
+}

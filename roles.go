@@ -15,17 +15,18 @@ import (
 
 // role is a named set of permissions.
 type role struct {
-	ID          int64     `json:"id"`
-	Name        string    `json:"name"`
-	Description string    `json:"description"`
-	Permissions []string  `json:"permissions"`
-	CreatedAt   time.Time `json:"created_at"`
-	Declared    []string  `json:"-"` // all declared permissions, for withEffective
+	ID           int64     `json:"id"`
+	Name         string    `json:"name"`
+	Description  string    `json:"description"`
+	Permissions  []string  `json:"permissions"`
+	RequiresTOTP bool      `json:"requires_totp"` // without a second factor no role allows its holders anything
+	CreatedAt    time.Time `json:"created_at"`
+	Declared     []string  `json:"-"` // all declared permissions, for withEffective
 }
 
 // roleColumns are the columns of a role. The table roles is r.
 const roleColumns = `
-	r.id, r.name, r.description, r.created_at,
+	r.id, r.name, r.description, r.requires_totp, r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
@@ -146,9 +147,10 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
 type roleChange struct {
-	Name        *string  `json:"name"`
-	Description *string  `json:"description"`
-	Permissions []string `json:"permissions"`
+	Name         *string  `json:"name"`
+	Description  *string  `json:"description"`
+	Permissions  []string `json:"permissions"`
+	RequiresTOTP *bool    `json:"requires_totp"`
 }
 
 // check returns a 422 if a field is invalid. It normalizes the name.
@@ -174,13 +176,14 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 
 // errBuiltIn is the 409 of a change to a role that the code relies on.
 var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in",
-	detail: "The role admin cannot be changed or removed, and member cannot be renamed or removed."}
+	detail: "The role admin cannot be removed or changed, except for requires_totp. " +
+		"The role member cannot be renamed or removed."}
 
 // createRole creates a role whose permissions the actor must hold. The caller holds lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `
-		INSERT INTO roles (name, description)
-		VALUES ($1, coalesce($2, ''))
+		INSERT INTO roles (name, description, requires_totp)
+		VALUES ($1, coalesce($2, ''), coalesce($3, false))
 		RETURNING id`
 	if c.Name == nil {
 		c.Name = new("") // refused below: a role needs a name
@@ -192,7 +195,7 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		return role{}, err
 	}
 	var id int64
-	if err := tx.QueryRow(ctx, query, c.Name, c.Description).Scan(&id); err != nil {
+	if err := tx.QueryRow(ctx, query, c.Name, c.Description, c.RequiresTOTP).Scan(&id); err != nil {
 		return role{}, takenError("create role", err)
 	}
 	if err := replacePermissions(ctx, tx, id, c.Permissions); err != nil {
@@ -223,7 +226,8 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	const update = `
 		UPDATE roles
 		SET name = coalesce($2, name),
-			description = coalesce($3, description)
+			description = coalesce($3, description),
+			requires_totp = coalesce($4, requires_totp)
 		WHERE id = $1`
 	const void = `
 		DELETE FROM password_tokens t
@@ -232,13 +236,20 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
-	if before.Name == adminRole || before.Name == memberRole && c.Name != nil && *c.Name != memberRole {
+	isRenamed := c.Name != nil && *c.Name != before.Name
+	if before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil) ||
+		before.Name == memberRole && isRenamed {
 		return role{}, errBuiltIn
+	}
+	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // its holders may hold anything
+			return role{}, err
+		}
 	}
 	if err := by.covers(slices.Concat(before.Permissions, c.Permissions)); err != nil {
 		return role{}, err
 	}
-	if _, err := tx.Exec(ctx, update, before.ID, c.Name, c.Description); err != nil {
+	if _, err := tx.Exec(ctx, update, before.ID, c.Name, c.Description, c.RequiresTOTP); err != nil {
 		return role{}, takenError("change role", err)
 	}
 	asSet := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
@@ -323,6 +334,11 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	}
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
+	}
+	if next.RequiresTOTP != old.RequiresTOTP {
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in changeRole
+			return role{}, err
+		}
 	}
 	promoted, err := gainers(ctx, tx, old.ID, next.Permissions)
 	if err != nil {
