@@ -22,13 +22,15 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v caddy >/dev/null || tools/install caddy
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
 	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
 	@command -v ogrinfo >/dev/null || tools/install gdal-bin
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
+	@command -v zbarimg >/dev/null || tools/install zbar-tools
+	@command -v oathtool >/dev/null || tools/install oathtool
 	@command -v promtool >/dev/null || tools/install prometheus
 	@command -v lintian >/dev/null || tools/install lintian
 	@command -v npx >/dev/null || tools/install npm

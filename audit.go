@@ -69,9 +69,9 @@ type auditRow struct {
 // auditActions returns the names of all actions in the audit log.
 func auditActions() []string {
 	return strings.Fields(`
-		session.login session.login_refused session.logout session.end session.refresh_token_reused session.lost
-		login.throttled request.refused verify.refused token.refused password_token.refused
-		password.change password.reset token.create token.renew token.end
+		session.login session.login_refused session.otp_required session.logout session.end session.lost
+		session.refresh_token_reused login.throttled request.refused verify.refused token.refused password_token.refused
+		password.change password.reset token.create token.renew token.end totp.enable totp.disable totp.recovery_code
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
 		role.create role.update role.delete permission.create permission.update permission.delete
 		message.create message.update message.retract message.delete

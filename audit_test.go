@@ -23,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 18_050
-	maxAuditLines = 6_430
+	maxGoLines    = 18_530
+	maxAuditLines = 6_790
 )
 
 // sources parses the program's own Go files.

@@ -59,7 +59,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // our fault: it does not count
-		err = errors.Join(err, counted.forgive(ctx, s.db))
+		err = errors.Join(err, counted.forgive(ctx, s.db, true))
 	}
 	if err != nil {
 		return err
@@ -70,20 +70,21 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
 // password get the same answer. They also take the same time, unless the user's hash was made with
 // other parameters. Only a client that knows the password learns that the account is disabled or
-// pending.
+// pending, or has a second factor.
 func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username string `json:"username"`
 		Password string `json:"password"`
+		OTP      string `json:"otp"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	found, right, err := s.checkCredentials(r, in.Username, in.Password)
+	found, refused, err := s.checkCredentials(r, in.Username, in.Password, in.OTP)
 	if err != nil {
 		return err
 	}
-	if right && found.Status == statusActive {
+	if refused == nil && found.Status == statusActive {
 		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.cfg)
 		if err == nil {
 			s.rehash(r, found, in.Password)
@@ -92,18 +93,22 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		if !errors.Is(err, errToken) {
 			return err
 		}
-		right = false // the password or the status was changed, or all sessions were ended, while we hashed
+		refused = errWrongCredentials // or were changed, or all sessions were ended, while we hashed
 	}
 	target := ""
-	refused := newProblem(http.StatusUnauthorized, "invalid_credentials", "The user name or the password is wrong.")
-	if right && found.Status == statusPending {
-		refused = newProblem(http.StatusForbidden, "account_pending",
-			"The account waits for an administrator's approval.")
-	} else if right {
-		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
-	}
 	if found.Username != "" {
 		target = "user:" + found.Username
+	}
+	switch {
+	case refused == errOTPRequired: // not counted, and so without a row for each
+		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
+		return refused
+	case refused != nil:
+	case found.Status == statusPending:
+		refused = newProblem(http.StatusForbidden, "account_pending",
+			"The account waits for an administrator's approval.")
+	default:
+		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	}
 	ctx, cancel := lastMoment(r.Context()) // a failed guess must be in the log
 	defer cancel()
@@ -225,9 +230,11 @@ func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	return writeJSON(w, http.StatusOK, struct {
 		user
-		Permissions []string       `json:"permissions"`
-		Credential  map[string]any `json:"credential"`
-	}{p.User, p.Permissions, map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
+		TOTPRequired bool           `json:"totp_required"`
+		Permissions  []string       `json:"permissions"`
+		Credential   map[string]any `json:"credential"`
+	}{p.User, p.TOTPRequired, p.Permissions,
+		map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
@@ -246,7 +253,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if c.Email != nil {
-		if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
+		if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 			return err
 		}
 		// The answer tells whether an address is taken, as that of register does.

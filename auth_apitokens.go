@@ -73,7 +73,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
+	if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 		return err
 	}
 	var created apiToken

@@ -62,6 +62,7 @@ type principal struct {
 	User         user
 	Kind         string // "session" or "token"
 	CredentialID string // the id of the session or of the API token
+	TOTPRequired bool   // a role of the user requires a second factor
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
@@ -76,7 +77,9 @@ func (p *principal) holds(permission string) bool {
 // lacks returns the 403 for a principal who does not hold the permission.
 func (p *principal) lacks(permission string) error {
 	code, detail := "permission_missing", "This needs the permission "+permission+"."
-	if slices.Contains(p.owned, permission) {
+	if p.TOTPRequired && !p.User.TOTP {
+		code, detail = "totp_not_enrolled", "Your roles count only once you have a second factor: enrol one."
+	} else if slices.Contains(p.owned, permission) {
 		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
 	}
 	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
@@ -150,6 +153,7 @@ const accessVersions = `u.version::text || (SELECT version FROM access_version) 
 type userAccess struct {
 	user
 	Grants, Declared []string
+	TOTPRequired     bool
 	Versions         string
 	permissions      []string
 }
@@ -176,6 +180,8 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 				WHERE ur.user_id = u.id
 			) AS grants,
 			` + declaredPermissions + ` AS declared,
+			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = u.id AND r.requires_totp) AS totp_required,
 			` + accessVersions + `
 		FROM users u
 		WHERE u.id = $1`
@@ -190,6 +196,9 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 		return nil, err
 	}
 	found.permissions = effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
+	if found.TOTPRequired && !found.TOTP {
+		found.permissions = []string{inboxRead} // all else comes from roles
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {

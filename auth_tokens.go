@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
@@ -35,9 +37,10 @@ type key struct {
 	access      []byte
 	refresh     []byte
 	cursor      []byte
-	names       []byte // for the names that throttling counts without storing them
-	audit       []byte // for the seals of the audit log
-	fingerprint string // identifies the key in the database and reveals nothing about it
+	names       []byte      // for the names that throttling counts without storing them
+	audit       []byte      // for the seals of the audit log
+	totp        cipher.AEAD // encrypts the secrets of second factors
+	fingerprint string      // identifies the key in the database and reveals nothing about it
 }
 
 // keyring holds the keys: the first signs, all verify. It is immutable.
@@ -49,7 +52,7 @@ type keyring struct {
 func newKey(id string, secret []byte) (key, error) {
 	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
 	k := key{id: id, header: base64.RawURLEncoding.EncodeToString([]byte(header))}
-	var fingerprint []byte
+	var fingerprint, totp []byte
 	var err error
 	for use, to := range map[string]*[]byte{
 		"cairn access token v1":  &k.access,
@@ -57,12 +60,15 @@ func newKey(id string, secret []byte) (key, error) {
 		"cairn cursor v1":        &k.cursor,
 		"cairn names v1":         &k.names,
 		"cairn audit v1":         &k.audit,
+		"cairn totp v1":          &totp,
 		"cairn fingerprint v1":   &fingerprint,
 	} {
 		if *to, err = hkdf.Key(sha256.New, secret, nil, use, sha256.Size); err != nil {
 			return key{}, fmt.Errorf("derive %s key: %w", use, err)
 		}
 	}
+	block, _ := aes.NewCipher(totp)                 // fails only for a key of another length
+	k.totp, _ = cipher.NewGCMWithRandomNonce(block) // fails only for another block size
 	k.fingerprint = hex.EncodeToString(fingerprint[:8])
 	return k, nil
 }

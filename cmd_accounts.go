@@ -37,6 +37,7 @@ func commands() map[string]command {
 		"user unlock":         {1, "json", withKeys(unlockUserCommand)},
 		"user set-roles":      {2, "json", setRolesCommand},
 		"user reset-password": {1, "json", resetPasswordCommand},
+		"user reset-totp":     {1, "json", onUser(resetTOTP)},
 		"role create":         {1, "description permissions json", onRole(createRole)},
 		"role edit":           {1, "description permissions json", onRole(editRole)},
 		"role list":           {0, "json", listRolesCommand},

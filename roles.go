@@ -15,17 +15,18 @@ import (
 
 // role is a named set of permissions.
 type role struct {
-	ID          int64     `json:"id"`
-	Name        string    `json:"name"`
-	Description string    `json:"description"`
-	Permissions []string  `json:"permissions"`
-	CreatedAt   time.Time `json:"created_at"`
-	Declared    []string  `json:"-"` // all declared permissions
+	ID           int64     `json:"id"`
+	Name         string    `json:"name"`
+	Description  string    `json:"description"`
+	Permissions  []string  `json:"permissions"`
+	RequiresTOTP bool      `json:"requires_totp"` // without a second factor no role allows its holders anything
+	CreatedAt    time.Time `json:"created_at"`
+	Declared     []string  `json:"-"` // all declared permissions
 }
 
 // roleColumns are the columns of a role r, with its grants as permissions.
 const roleColumns = `
-	r.id, r.name, r.description, r.created_at,
+	r.id, r.name, r.description, r.requires_totp, r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
@@ -134,9 +135,10 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
 type roleChange struct {
-	Name        *string  `json:"name"`
-	Description *string  `json:"description"`
-	Permissions []string `json:"permissions"`
+	Name         *string  `json:"name"`
+	Description  *string  `json:"description"`
+	Permissions  []string `json:"permissions"`
+	RequiresTOTP *bool    `json:"requires_totp"`
 }
 
 // check returns a 422 if a field is invalid. It normalizes the name.
@@ -162,13 +164,19 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 
 // errBuiltIn is the 409 of a change to a role that the code relies on.
 var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in",
-	detail: "The role admin cannot be changed or removed, and member cannot be renamed or removed."}
+	detail: "The role admin cannot be removed or changed, except for requires_totp. " +
+		"The role member cannot be renamed or removed."}
 
 // createRole creates a role whose permissions the actor must hold. The caller holds lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `
-		WITH r AS (INSERT INTO roles (name, description) VALUES ($1, coalesce($2, '')) RETURNING id),
-			granted AS (INSERT INTO role_permissions (role_id, permission) SELECT r.id, unnest($3::text[]) FROM r)
+		WITH r AS (
+			INSERT INTO roles (name, description, requires_totp)
+			VALUES ($1, coalesce($2, ''), coalesce($3, false))
+			RETURNING id
+		), granted AS (
+			INSERT INTO role_permissions (role_id, permission) SELECT r.id, unnest($4::text[]) FROM r
+		)
 		SELECT id
 		FROM r`
 	if c.Name == nil {
@@ -181,7 +189,7 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		return role{}, err
 	}
 	var id int64
-	if err := tx.QueryRow(ctx, query, c.Name, c.Description, asSet(c.Permissions)).Scan(&id); err != nil {
+	if err := tx.QueryRow(ctx, query, c.Name, c.Description, c.RequiresTOTP, asSet(c.Permissions)).Scan(&id); err != nil {
 		return role{}, takenError("create role", err)
 	}
 	created, err := findRole(ctx, tx, id, "", errNotFound)
@@ -196,9 +204,13 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	const query = `
 		WITH changed AS (
-			UPDATE roles SET name = coalesce($2, name), description = coalesce($3, description) WHERE id = $1
+			UPDATE roles
+			SET name = coalesce($2, name),
+				description = coalesce($3, description),
+				requires_totp = coalesce($5, requires_totp)
+			WHERE id = $1
 		), taken AS (
-			DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($4)
+			DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($4) -- none if $4 is null
 		)
 		INSERT INTO role_permissions (role_id, permission)
 		SELECT $1, unnest($4::text[])
@@ -206,21 +218,29 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
-	if before.Name == adminRole || before.Name == memberRole && c.Name != nil && *c.Name != memberRole {
+	isRenamed := c.Name != nil && *c.Name != before.Name
+	if before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil) ||
+		before.Name == memberRole && isRenamed {
 		return role{}, errBuiltIn
 	}
-	if c.Permissions == nil {
-		c.Permissions = before.Permissions
-	}
-	if err := by.covers(slices.Concat(before.Permissions, c.Permissions)); err != nil {
-		return role{}, err
-	}
-	if !slices.Equal(asSet(before.Permissions), asSet(c.Permissions)) {
-		if err := endOldCredentials(ctx, tx, by, nil, before.ID, c.Permissions); err != nil {
+	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // its holders may hold anything
 			return role{}, err
 		}
 	}
-	if _, err := tx.Exec(ctx, query, before.ID, c.Name, c.Description, c.Permissions); err != nil {
+	granted := c.Permissions
+	if granted == nil {
+		granted = before.Permissions
+	}
+	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
+		return role{}, err
+	}
+	if !slices.Equal(asSet(before.Permissions), asSet(granted)) {
+		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
+			return role{}, err
+		}
+	}
+	if _, err := tx.Exec(ctx, query, before.ID, c.Name, c.Description, c.Permissions, c.RequiresTOTP); err != nil {
 		return role{}, takenError("change role", err)
 	}
 	after, err := findRole(ctx, tx, before.ID, "", errNotFound)
@@ -286,6 +306,11 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	}
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
+	}
+	if next.RequiresTOTP != old.RequiresTOTP {
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in changeRole
+			return role{}, err
+		}
 	}
 	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
 		return role{}, err

@@ -475,3 +475,19 @@ CREATE TABLE audit_breaks (
 
 -- A CRS without an EPSG code whose projection and parameters are known: see crsDefinition.text.
 ALTER TABLE elevation_dataset_file_meta ADD COLUMN crs_definition text;
+-- Second factors. totp says whether a user has one; requires_totp, whether the holders of a role have
+-- no permission from any role until they have one.
+ALTER TABLE users ADD COLUMN totp boolean NOT NULL DEFAULT false;
+ALTER TABLE roles ADD COLUMN requires_totp boolean NOT NULL DEFAULT false;
+
+-- The secrets of the authenticator apps, encrypted under a key that is derived from the key kid of the
+-- key file. expires_at is null once the user has confirmed the secret with a code. A code is accepted
+-- only for a later time step than last_step. Of recovery codes only the SHA-256 is stored, until use.
+CREATE TABLE totp_secrets (
+  user_id         uuid        PRIMARY KEY REFERENCES users ON DELETE CASCADE,
+  kid             text        NOT NULL,
+  secret          bytea       NOT NULL,
+  last_step       bigint      NOT NULL DEFAULT 0,
+  recovery_hashes bytea[]     NOT NULL DEFAULT '{}',
+  expires_at      timestamptz
+);

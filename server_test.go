@@ -164,6 +164,9 @@ func (m *matrix) target(rt route) (path string, body any) {
 	m.t.Helper()
 	m.fresh++
 	name := fmt.Sprintf("set%d", m.fresh)
+	m.exec(`UPDATE users SET totp = false`)
+	m.exec(`DELETE FROM totp_secrets`)
+	var phone *app
 	for _, dir := range []string{name, "more" + name} {
 		os.Mkdir(filepath.Join(m.datasets, dir), 0o755)
 	}
@@ -183,6 +186,10 @@ func (m *matrix) target(rt route) (path string, body any) {
 	case strings.HasPrefix(path, "/api/v1/roles/{id}"):
 		role := m.each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}})
 		path = strings.Replace(path, "{id}", fmt.Sprint(role.number("id")), 1)
+	case strings.HasPrefix(path, totpPath+"/"):
+		phone = m.reader.begin(&testClock{})
+	case rt.method == "DELETE" && path == totpPath:
+		phone, _ = m.reader.enrol(&testClock{}) // which is a step ahead now
 	case strings.HasPrefix(path, "/api/v1/permissions/{name}"):
 		m.each[roleManage].must(201, "POST", "/api/v1/permissions", map[string]string{"name": "p." + name, "meaning": "A test."})
 		path = strings.Replace(path, "{name}", "p."+name, 1)
@@ -203,6 +210,10 @@ func (m *matrix) target(rt route) (path string, body any) {
 		accepted := manager.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "missing", "note": "sea"})
 		path = strings.Replace(path, "{accepted}", fmt.Sprint(accepted.number("id")), 1)
 	}
+	otp := ""
+	if phone != nil {
+		otp = phone.code(0)
+	}
 	message := author.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
 	path = strings.Replace(path, "{id}", fmt.Sprint(message), 1)
 	return path, map[string]any{
@@ -213,6 +224,9 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"PATCH /api/v1/system-messages/{id}":           map[string]string{"title": "u"},
 		"POST /api/v1/inbox/read":                      map[string]any{"ids": []int{message}},
 		"PATCH /api/v1/auth/me":                        map[string]string{"display_name": "new"},
+		"POST /api/v1/auth/totp":                       map[string]string{"current_password": testPassword},
+		"POST /api/v1/auth/totp/confirm":               map[string]string{"otp": otp},
+		"DELETE /api/v1/auth/totp":                     map[string]string{"current_password": testPassword, "otp": otp},
 		"PUT /api/v1/auth/password":                    map[string]string{"current_password": testPassword, "new_password": testPassword},
 		"POST /api/v1/auth/tokens":                     map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
 		"POST /api/v1/users":                           map[string]any{"username": "new" + name, "roles": []string{}},

@@ -20,6 +20,7 @@ type user struct {
 	Email       *string    `json:"email"`
 	DisplayName string     `json:"display_name"`
 	Status      string     `json:"status"`
+	TOTP        bool       `json:"totp"` // has a second factor
 	Roles       []string   `json:"roles"`
 	CreatedAt   time.Time  `json:"created_at"`
 	UpdatedAt   time.Time  `json:"updated_at"`
@@ -34,7 +35,7 @@ func (u user) tag() string {
 
 // userColumns are the columns of a user u.
 const userColumns = `
-	u.id::text AS id, u.username, u.email, u.display_name, u.status,
+	u.id::text AS id, u.username, u.email, u.display_name, u.status, u.totp,
 	ARRAY(SELECT r.name FROM user_roles ur JOIN roles r ON r.id = ur.role_id WHERE ur.user_id = u.id
 		ORDER BY r.name) AS roles,
 	u.created_at, u.updated_at, u.last_login_at`
@@ -117,7 +118,8 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 
 // errUseOwnRoute is the 403 of a change to oneself that takes the current password elsewhere.
 var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
-	"Change your own e-mail address by PATCH /api/v1/auth/me and your own password by PUT /api/v1/auth/password.")
+	"Change your own e-mail address by PATCH /api/v1/auth/me, your own password by PUT /api/v1/auth/password "+
+		"and your own second factor by DELETE /api/v1/auth/totp.")
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
