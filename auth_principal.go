@@ -247,7 +247,8 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	if err != nil {
 		return nil, err
 	}
-	p.User, p.owned, p.Permissions = access.user, access.permissions, access.permissions
+	p.User, p.TOTPRequired = access.user, access.TOTPRequired
+	p.owned, p.Permissions = access.permissions, access.permissions
 	if p.Kind == "token" {
 		isRefused := func(permission string) bool { return !slices.Contains(narrowed, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isRefused)

@@ -189,7 +189,8 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		return role{}, err
 	}
 	var id int64
-	if err := tx.QueryRow(ctx, query, c.Name, c.Description, c.RequiresTOTP, asSet(c.Permissions)).Scan(&id); err != nil {
+	granted := asSet(c.Permissions)
+	if err := tx.QueryRow(ctx, query, c.Name, c.Description, c.RequiresTOTP, granted).Scan(&id); err != nil {
 		return role{}, takenError("create role", err)
 	}
 	created, err := findRole(ctx, tx, id, "", errNotFound)
