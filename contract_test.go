@@ -264,6 +264,7 @@ func TestContractExplains(t *testing.T) {
 // documentedRoute is the path of the route table that a request's path is one of.
 func documentedRoute(method, path string) string {
 	path, _, _ = strings.Cut(path, "?")
+	path = strings.TrimSuffix(path, "/") // the root of the STAC tree
 	parts, best := strings.Split(path, "/"), ""
 	for template, methods := range fields(at(document(), "paths")) {
 		places := strings.Split(template, "/")

@@ -84,15 +84,20 @@ type fileFilter struct {
 	datasetID *int64 // nil: all
 	status    *string
 	format    *string
-	crs       *string  // a code, or the name in the file
-	part      *string  // a pattern for a part of the path, as foldPattern makes it
-	prefix    *string  // the path begins with it
-	warned    bool     // only files with warnings
+	crs       *string // a code, or the name in the file
+	part      *string // a pattern for a part of the path, as foldPattern makes it
+	prefix    *string // the path begins with it
+	warned    bool    // only files with warnings
+	ids       []int64 // of files; nil: all
+	datasets  []int64 // nil: all
+	since     *int64  // the first and the last modification time, in nanoseconds since 1970
+	until     *int64
 	west      *float64 // a box in degrees: all four are set or none
 	south     *float64
 	east      *float64 // at least west: more than 180 if the box crosses 180°
 	north     *float64
 	isPoint   bool   // the box is a point, and the rasters themselves must cover it
+	area      area   // within the box; footprints must meet it; nil: they need not
 	sort      string // "": as order says
 }
 
@@ -253,7 +258,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	for {
 		candidates, err := listFiles(ctx, q, f, after, limit)
 		for _, file := range candidates {
-			if !f.isPoint || contains(file.ElevationDatasetFileMeta, *f.west, *f.south) {
+			if f.covers(file.ElevationDatasetFileMeta) {
 				found = append(found, file)
 			}
 		}
@@ -262,6 +267,11 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		}
 		after = f.key(candidates[len(candidates)-1])
 	}
+}
+
+// covers reports whether a file that meets the filter's box also meets its point or area.
+func (f fileFilter) covers(m ElevationDatasetFileMeta) bool {
+	return (!f.isPoint || contains(m, *f.west, *f.south)) && (f.area == nil || f.area.meets(footprint(m)))
 }
 
 // contains reports whether the file's raster covers a place, by its own CRS and transform: its box
@@ -316,8 +326,8 @@ func crsByText(text string) (crsDefinition, error) {
 // Lists with more are not counted to their end.
 const maxHits = 10_000
 
-// Parts of the queries for files f. Parameter 1 is the dataset, 2 to 5, 11 and 12 are filters, 6 to
-// 9 the box from west to north, 10 is the limit and 13 the order.
+// Parts of the queries for files f. Parameter 1 is the dataset, 2 to 5, 11, 12 and 14 to 17 are
+// filters, 6 to 9 the box from west to north, 10 is the limit and 13 the order.
 const (
 	fileMatches = `
 			AND ($2::text IS NULL OR f.status = $2)
@@ -325,7 +335,11 @@ const (
 			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
 			AND ($5::text IS NULL OR f.path ~ $5)
 			AND ($11::text IS NULL OR f.path ^@ $11)
-			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')`
+			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')
+			AND ($14::bigint[] IS NULL OR f.id = ANY ($14))
+			AND ($15::bigint[] IS NULL OR f.dataset_id = ANY ($15))
+			AND ($16::bigint IS NULL OR f.modified_ns >= $16)
+			AND ($17::bigint IS NULL OR f.modified_ns <= $17)`
 	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileMeetsBox = `
 			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
@@ -342,10 +356,10 @@ const (
 		END`
 )
 
-// args returns the parameters 1 to 13 of the queries for files.
+// args returns the parameters 1 to 17 of the queries for files.
 func (f fileFilter) args(limit int64) []any {
 	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
-		f.prefix, f.warned, f.order()}
+		f.prefix, f.warned, f.order(), f.ids, f.datasets, f.since, f.until}
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
@@ -362,10 +376,10 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
-			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + fileMatches + `
-				AND (` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
+			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($18::box[]) AND` + fileMeetsBox + fileMatches + `
+				AND (` + fileRank + `, f.dataset_id, f.path) > ($19::float8, $20::bigint, $21::text)`
 		first = `
-			LIMIT $18
+			LIMIT $22
 		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
@@ -377,13 +391,13 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + fileMatches + `
 			AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
 		byPath = inOrder + `
-			AND $13::text <> '' AND (f.dataset_id, f.path) > ($14::bigint, $15::text)
+			AND $13::text <> '' AND (f.dataset_id, f.path) > ($18::bigint, $19::text)
 		ORDER BY f.dataset_id, f.path
 		LIMIT $10`
 		byRank = inOrder + ` AND CASE
 				WHEN $1::bigint IS NULL
-					THEN (` + fileRank + `, f.dataset_id, f.path) > ($16::float8, $14::bigint, $15::text)
-				ELSE (` + fileRank + `, f.path) > ($16, $15)
+					THEN (` + fileRank + `, f.dataset_id, f.path) > ($20::float8, $18::bigint, $19::text)
+				ELSE (` + fileRank + `, f.path) > ($20, $19)
 			END
 		ORDER BY ` + fileRank + `, f.dataset_id, f.path
 		LIMIT $10`
@@ -419,7 +433,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 			FROM elevation_dataset_file_meta f
 			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
 				$6::float8 IS NULL
-				OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
+				OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($18::box[]) AND` + fileMeetsBox + `
 			)
 			LIMIT $10`
 		counting   = `SELECT count(*) FROM (` + matching + `) f`
@@ -429,7 +443,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		return append([]any{pgx.QueryExecModeExec}, append(f.args(limit), f.boxes())...)
 	}
 	var n int64
-	if f.isPoint {
+	if f.isPoint || f.area != nil {
 		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)
 		if n = int64(len(files)); err != nil {
 			return nil, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -97,7 +98,7 @@ func checkKeys(body []byte) error {
 		seen    map[string]bool // nil in an array
 		wantKey bool
 	}
-	const maxDepth, maxTokens = 16, 2000 // more than any request needs
+	const maxDepth, maxTokens = 16, 20_000 // more than any request needs; a polygon may have many corners
 	var open []level
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
@@ -546,4 +547,17 @@ func pathID(r *http.Request, name string) (int64, error) {
 		return 0, errNotFound
 	}
 	return id, nil
+}
+
+// scheme returns the scheme of the service's URLs.
+func (s *server) scheme() string {
+	if s.certificate != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// baseURL returns the scheme and the host by which the client knows the service.
+func (s *server) baseURL(r *http.Request) string {
+	return cmp.Or(s.cfg.baseURL, s.scheme()+"://"+r.Host)
 }

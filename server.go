@@ -195,6 +195,16 @@ func (s *server) routes() []route {
 			nil, quick},
 		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles,
 			fileFilters("limit", "cursor", "sort", "total"), slow},
+
+		{"GET", stacPath, holds(datasetRead), s.getSTAC, nil, quick},
+		{"GET", stacPath + "/api", holds(datasetRead), s.getSTACAPI, nil, quick},
+		{"GET", stacPath + "/conformance", holds(datasetRead), s.getSTACConformance, nil, quick},
+		{"GET", stacPath + "/collections", holds(datasetRead), s.listCollections, nil, expensive},
+		{"GET", stacPath + "/collections/{id}", holds(datasetRead), s.getCollection, nil, slow},
+		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.listItems, itemFilters(), slow},
+		{"GET", stacPath + "/collections/{id}/items/{file}", holds(datasetRead), s.getItem, nil, quick},
+		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
+		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
 	}
 }
 
@@ -252,9 +262,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
 		answer.routed = true
 		answer.WriteHeader(http.StatusNoContent)
-	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
+	case path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/": // the mux would redirect
 		s.writeProblem(answer, errNotFound)
 	default:
+		if r.URL.Path == stacPath+"/" { // clients of STAC write both
+			r.URL.Path = stacPath
+		}
 		s.mux.ServeHTTP(answer, r)
 		if !answer.routed {
 			// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
