@@ -44,7 +44,7 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 // The columns of the table elevation_dataset_file_meta that make a file.
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
-	`native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
+	`native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog`
 
 // stored returns the columns of the table that hold the file, and their values.
 func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
@@ -58,7 +58,7 @@ func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
 		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
 		{"crs", m.CRS}, {"crs_name", m.CRSName}, {"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox},
 		{"bbox_accuracy_m", m.BBoxAccuracyM}, {"resolution_m", m.ResolutionM}, {"source", m.Source},
-		{"warnings", m.Warnings},
+		{"warnings", m.Warnings}, {"cog", m.COG},
 	} {
 		columns, values = append(columns, pair.column), append(values, pair.value)
 	}

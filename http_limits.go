@@ -21,6 +21,7 @@ const (
 	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
 	streaming             // holds a connection only for each batch of rows
 	waiting               // waits for a change, without a place in the meantime
+	sending               // sends a file, and uses the database only before that
 )
 
 // limit returns the time limit of a request.
@@ -36,6 +37,8 @@ func (p pace) limit() time.Duration {
 		return 5 * time.Minute
 	case streaming:
 		return 10 * time.Minute
+	case sending:
+		return time.Hour
 	case waiting:
 		return maxWait + 2*time.Second
 	default:
@@ -51,8 +54,9 @@ const maxWait = time.Minute
 
 // Limits beside the places in the pool.
 const (
-	maxBodies  = 64 // bodies of one network in memory at a time, of up to 1 MiB each
-	maxStreams = 4  // streamed answers to one account at a time
+	maxBodies  = 64  // bodies of one network in memory at a time, of up to 1 MiB each
+	maxStreams = 4   // streamed answers to one account at a time
+	maxFiles   = 256 // files sent to one account at a time; each holds an open file and a buffer
 )
 
 // expensiveSlots is how many expensive requests run at a time.

@@ -115,7 +115,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return keysCommand(cfg, args[1:], stdout)
 	}
 	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
-	if args[0] == "report" {
+	if args[0] == "report" || args[0] == "vrt" {
 		return o.run(ctx, args[0], args[1:])
 	}
 	return o.run(ctx, command, args[min(2, len(args)):])
@@ -156,6 +156,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		places:        newCallerLimit(max(1, connections/2)),
 		bodies:        newCallerLimit(maxBodies),
 		streams:       newCallerLimit(maxStreams),
+		files:         newCallerLimit(maxFiles),
 		guesses:       newCallerLimit(1),
 		networkPlaces: newCallerLimit(max(1, connections/4)),
 		expensive:     newCallerLimit(1),

@@ -484,3 +484,6 @@ CREATE TABLE audit_breaks (
   kid      text        NOT NULL DEFAULT '',
   accepted bytea       NOT NULL DEFAULT ''
 );
+
+-- Whether a GeoTIFF is cloud-optimized; null for other formats, and for rows that have to be read again.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN cog boolean;

@@ -39,6 +39,7 @@ type server struct {
 	places        *callerLimit     // at most half of the pool for one account
 	bodies        *callerLimit     // bodies in memory for one network
 	streams       *callerLimit     // streamed answers for one account
+	files         *callerLimit     // files sent to one account
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
 	networkPlaces *callerLimit     // at most a quarter of the pool for a network, before the account is known
@@ -193,6 +194,10 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/datasets/{id}/accepted-findings", holds(datasetManage), s.acceptFinding, nil, quick},
 		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", holds(datasetManage), s.reopenFinding,
 			nil, quick},
+		{"GET", "/api/v1/datasets/{id}/files.csv", holds(datasetRead), s.getTable, fileFilters("sort"), streaming},
+		{"GET", "/api/v1/datasets/{id}/mosaic.vrt", holds(datasetRead), s.getMosaic,
+			[]string{"crs", "resolution", "source"}, streaming},
+		{"GET", "/api/v1/datasets/{id}/data/{path...}", holds(datasetDownload), s.getContent, nil, sending},
 		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles,
 			fileFilters("limit", "cursor", "sort", "total"), slow},
 
@@ -422,6 +427,9 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	case rt.pace == streaming:
 		c.leave()
 		c.leave, err = s.streams.enter(ctx, c.principal.User.ID)
+	case rt.pace == sending:
+		c.leave()
+		c.leave, err = s.files.enter(ctx, c.principal.User.ID)
 	case c.principal.Kind == "token":
 		c.leave()
 		c.leave, err = s.places.enter(ctx, c.principal.User.ID)
