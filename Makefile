@@ -22,12 +22,13 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v caddy >/dev/null || tools/install caddy
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
 	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
 	@command -v ogrinfo >/dev/null || tools/install gdal-bin
+	@/usr/bin/python3 -c 'import osgeo_utils, owslib, qgis.core' 2>/dev/null || tools/install python3-gdal python3-owslib python3-qgis
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
 	@command -v zbarimg >/dev/null || tools/install zbar-tools
 	@command -v oathtool >/dev/null || tools/install oathtool

@@ -42,7 +42,7 @@ func (w *gainWalk) model() accessModel {
 	ctx := context.Background()
 	m := accessModel{held: map[string]map[string]bool{}, admins: map[string]bool{}}
 	m.declared = must(pgx.CollectRows(must(w.db.Query(ctx, `SELECT name FROM declared_permissions`)), pgx.RowTo[string]))
-	all := append(strings.Fields("user.manage role.manage admin.system_message dataset.read dataset.analyze dataset.manage audit.read metrics.read inbox.read"), m.declared...)
+	all := append(strings.Fields("user.manage role.manage admin.system_message dataset.read dataset.download dataset.analyze dataset.manage audit.read metrics.read inbox.read"), m.declared...)
 	rows := must(w.db.Query(ctx, `
 		SELECT u.id::text, coalesce(r.name, ''), coalesce(rp.permission, '')
 		FROM users u

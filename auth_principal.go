@@ -128,8 +128,11 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 	return token, strings.EqualFold(scheme, "Bearer")
 }
 
-// basicToken returns the password of HTTP Basic (RFC 7617), on GET and HEAD only: browsers send it
-// by themselves, also from other sites' pages. A proxy asks verifyPath with GET, whatever the
+// searchPath is the route of STAC API that reads with POST.
+const searchPath = "/api/v1/stac/search"
+
+// basicToken returns the password of HTTP Basic (RFC 7617), on routes that only read: browsers send
+// it by themselves, also from other sites' pages. A proxy asks verifyPath with GET, whatever the
 // method of its own request, so there Basic needs headers that name that method, and all must name
 // GET or HEAD: a client may add one. The caller must refuse a password that is not an API token.
 func basicToken(r *http.Request) (token string, shown bool) {
@@ -137,7 +140,9 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	if r.URL.Path == verifyPath {
 		methods = slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
 	}
-	isChange := func(method string) bool { return method != http.MethodGet && method != http.MethodHead }
+	isChange := func(method string) bool {
+		return method != http.MethodGet && method != http.MethodHead && r.URL.Path != searchPath
+	}
 	if len(r.Header["Authorization"]) != 1 || len(methods) == 0 || slices.ContainsFunc(methods, isChange) {
 		return "", false
 	}

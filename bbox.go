@@ -25,6 +25,7 @@ type extent struct {
 	SampleType *string `json:"sample_type" db:"sample_type"`
 	Nodata     *string `json:"nodata" db:"nodata"`     // as written in the file, trimmed
 	PixelIs    *string `json:"pixel_is" db:"pixel_is"` // area or point; nil where the file does not say
+	COG        *bool   `json:"cog" db:"cog"`           // a cloud-optimized GeoTIFF; nil for other formats
 
 	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the outer
 	// corner.
@@ -205,7 +206,11 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 		m.warnOnError(err)
 	}
 	err = h.placeGeoTIFF(d, m)
-	return cmp.Or(h.checkBlocks(d, bands, bits, m), err)
+	if wrong := h.checkBlocks(d, bands, bits, m); wrong != nil {
+		return wrong
+	}
+	m.COG = new(h.isCloudOptimized(d, max(width, height)))
+	return err
 }
 
 // placeGeoTIFF sets the extent and the CRS. The .aux.xml or the world file beside the file gives an
@@ -348,6 +353,7 @@ type headerReader struct {
 	buffer  []byte           // memory of windows
 	values  []float64        // memory of numbers
 	fields  tiffDirectory    // memory of readDirectory
+	start   uint64           // offset of the TIFF's first directory
 	next    uint64           // offset of the TIFF's second directory; 0 where there is none
 	crs     lastCRS
 }
@@ -518,6 +524,7 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 		return nil, corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
 	}
 	start := h.unsigned(head[offsetSize : 2*offsetSize])
+	h.start = start
 	b, err := h.at(start, countSize, "the TIFF directory")
 	if err != nil {
 		return nil, err

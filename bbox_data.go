@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -248,4 +249,21 @@ func (m *extent) withdrawPlace() {
 	if m.Status != fileStatusOK {
 		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil
 	}
+}
+
+// isCloudOptimized reports whether a reader over HTTP needs little of a GeoTIFF before it reads
+// tiles (OGC 21-026, Cloud Optimized GeoTIFF): the first image is tiled, its directory and the next
+// lie before its data, and it has overviews if a side has more than 512 pixels. Later directories,
+// and the order of the overviews, are not read.
+func (h *headerReader) isCloudOptimized(d tiffDirectory, side float64) bool {
+	const smallSide = 512
+	_, isTiled := d.field(tagTileWidth)
+	table, _ := d.field(tagTileOffsets)
+	offsets, err := h.numbers(table)
+	if !isTiled || err != nil || h.start >= firstReadBytes || side > smallSide && h.next == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(offsets, func(offset float64) bool { // 0: a tile that was never written
+		return offset != 0 && offset < float64(max(h.start, h.next))
+	})
 }

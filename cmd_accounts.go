@@ -54,6 +54,7 @@ func commands() map[string]command {
 		"message list":        {0, "json", listMessagesCommand},
 		"message retract":     {1, "", retractMessageCommand},
 		"report":              {1, "", reportCommand},
+		"vrt":                 {1, "crs resolution", vrtCommand},
 	}
 }
 

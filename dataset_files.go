@@ -44,7 +44,8 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 // The columns of the table elevation_dataset_file_meta that make a file.
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
-	`native_bbox, crs, crs_definition, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
+	`native_bbox, crs, crs_definition, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, ` +
+	`warnings, cog`
 
 // stored returns the columns of the table that hold the file, and their values.
 func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
@@ -58,7 +59,7 @@ func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
 		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
 		{"crs", m.CRS}, {"crs_definition", m.CRSDefinition}, {"crs_name", m.CRSName},
 		{"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox}, {"bbox_accuracy_m", m.BBoxAccuracyM},
-		{"resolution_m", m.ResolutionM}, {"source", m.Source}, {"warnings", m.Warnings},
+		{"resolution_m", m.ResolutionM}, {"source", m.Source}, {"warnings", m.Warnings}, {"cog", m.COG},
 	}
 	columns, values = make([]string, 0, len(pairs)+5), make([]any, 0, len(pairs)+5) // callers add up to five
 	for _, pair := range pairs {
@@ -86,15 +87,20 @@ type fileFilter struct {
 	datasetID *int64 // nil: all
 	status    *string
 	format    *string
-	crs       *string  // a code, or the name in the file
-	part      *string  // a pattern for a part of the path, as foldPattern makes it
-	prefix    *string  // the path begins with it
-	warned    bool     // only files with warnings
+	crs       *string // a code, or the name in the file
+	part      *string // a pattern for a part of the path, as foldPattern makes it
+	prefix    *string // the path begins with it
+	warned    bool    // only files with warnings
+	ids       []int64 // of files; nil: all
+	datasets  []int64 // nil: all
+	since     *int64  // the first and the last modification time, in nanoseconds since 1970
+	until     *int64
 	west      *float64 // a box in degrees: all four are set or none
 	south     *float64
 	east      *float64 // at least west: more than 180 if the box crosses 180°
 	north     *float64
 	isPoint   bool   // the box is a point, and the rasters themselves must cover it
+	area      area   // within the box; footprints must meet it; nil: they need not
 	sort      string // "": as order says
 }
 
@@ -247,7 +253,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	for {
 		candidates, err := listFiles(ctx, q, f, after, limit)
 		for _, file := range candidates {
-			if !f.isPoint || contains(file.ElevationDatasetFileMeta, *f.west, *f.south) {
+			if f.covers(file.ElevationDatasetFileMeta) {
 				found = append(found, file)
 			}
 		}
@@ -256,6 +262,11 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		}
 		after = f.key(candidates[len(candidates)-1])
 	}
+}
+
+// covers reports whether a file that meets the filter's box also meets its point or area.
+func (f fileFilter) covers(m ElevationDatasetFileMeta) bool {
+	return (!f.isPoint || contains(m, *f.west, *f.south)) && (f.area == nil || f.area.meets(footprint(m)))
 }
 
 // contains reports whether the file's raster covers a place, by its own CRS and transform: its box
@@ -314,7 +325,7 @@ func crsByText(text string) (crsDefinition, error) {
 // Lists with more are not counted to their end.
 const maxHits = 10_000
 
-// Parts of the queries for files f. The parameters 1 to 14 are those of fileFilter.args.
+// Parts of the queries for files f. The parameters 1 to 18 are those of fileFilter.args.
 const (
 	fileMatches = `
 			AND ($2::text IS NULL OR f.status = $2)
@@ -322,7 +333,11 @@ const (
 			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
 			AND ($5::text IS NULL OR f.path ~ $5)
 			AND ($11::text IS NULL OR f.path ^@ $11)
-			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')`
+			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')
+			AND ($15::bigint[] IS NULL OR f.id = ANY ($15))
+			AND ($16::bigint[] IS NULL OR f.dataset_id = ANY ($16))
+			AND ($17::bigint IS NULL OR f.modified_ns >= $17)
+			AND ($18::bigint IS NULL OR f.modified_ns <= $18)`
 	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileMeetsBox = `
 			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
@@ -340,11 +355,11 @@ const (
 		END`
 )
 
-// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11 and 12 are
-// filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
+// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11, 12 and 15 to 18
+// are filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
 func (f fileFilter) args(limit int64) []any {
 	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
-		f.prefix, f.warned, f.order(), f.boxes()}
+		f.prefix, f.warned, f.order(), f.boxes(), f.ids, f.datasets, f.since, f.until}
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
@@ -357,14 +372,14 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	const (
 		columns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-		isAfter = `(` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
+		isAfter = `(` + fileRank + `, f.dataset_id, f.path) > ($19::float8, $20::bigint, $21::text)`
 		near    = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
 			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE $1::bigint IS NULL OR id = $1))
 				AND ` + fileNearBox + fileMatches + ` AND ` + isAfter + `
-			LIMIT $18
+			LIMIT $22
 		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
@@ -374,9 +389,9 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + fileMatches + `
 			AND ($14::box[] IS NULL OR` + fileMeetsBox + `)
 			AND CASE
-				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($16, $17)
+				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($20, $21)
 				WHEN $1 IS NULL THEN ` + isAfter + `
-				ELSE (` + fileRank + `, f.path) > ($15, $17)
+				ELSE (` + fileRank + `, f.path) > ($19, $21)
 			END
 		ORDER BY ` + fileRank + `, f.dataset_id, f.path
 		LIMIT $10`
@@ -412,7 +427,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	)
 	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
-	if f.isPoint {
+	if f.isPoint || f.area != nil {
 		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)
 		if n = int64(len(files)); err != nil {
 			return nil, err

@@ -73,7 +73,7 @@ func decodeJSON(r *http.Request, v any) error {
 // that keys are lower case, as all of Cairn's are, and that its lists are short. No request has an
 // object inside its object.
 func checkKeys(body []byte) error {
-	const maxItems = 2000 // more than any request needs
+	const maxItems = 20_000 // more than any request needs; a polygon may have many corners
 	dec := json.NewDecoder(bytes.NewReader(body))
 	begin, err := dec.Token()
 	if err == nil && begin != json.Delim('{') {
@@ -441,14 +441,14 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	} else if p.status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if p.status == http.StatusUnauthorized && w.route == verifyPath {
+	if p.status == http.StatusUnauthorized && w.reads { // see basicToken
 		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
 	}
 	encoded, _ := encodeJSON(body) // text and numbers: there is no error
 	writeBytes(w, p.status, "application/problem+json", encoded)
 }
 
-// verifyPath is the route that a proxy asks. Its 401 offers HTTP Basic too, for browsers.
+// verifyPath is the route that a proxy asks.
 const verifyPath = "/api/v1/auth/verify"
 
 // responseWriter records the status of the answer. It drops what the mux itself writes for a
@@ -456,6 +456,7 @@ const verifyPath = "/api/v1/auth/verify"
 type responseWriter struct {
 	http.ResponseWriter
 	requestID string
+	reads     bool   // the request is a GET or HEAD
 	route     string // its path in the route table; empty if there is none
 	row       int    // its row in the route table, from 1; 0 if the request is for no route
 	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux
@@ -492,4 +493,17 @@ func pathID(r *http.Request, name string) (int64, error) {
 		return 0, errNotFound
 	}
 	return id, nil
+}
+
+// scheme returns the scheme of the service's URLs.
+func (s *server) scheme() string {
+	if s.certificate != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// baseURL returns the scheme and the host by which the client knows the service.
+func (s *server) baseURL(r *http.Request) string {
+	return cmp.Or(s.cfg.baseURL, s.scheme()+"://"+r.Host)
 }

@@ -21,6 +21,7 @@ const (
 	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
 	streaming             // holds a connection only for each batch of rows
 	waiting               // waits for a change, without a place in the meantime
+	sending               // sends a file, and uses the database only before that
 )
 
 // limit returns the time limit of a request.
@@ -33,6 +34,7 @@ func (p pace) limit() time.Duration {
 		bulk:      time.Minute,
 		expensive: 5 * time.Minute,
 		streaming: 10 * time.Minute,
+		sending:   time.Hour,
 		waiting:   maxWait + 2*time.Second,
 	}[p]
 }
@@ -45,6 +47,7 @@ const (
 	maxInLine      = 4000 // requests that have a place of one caller or wait for one
 	maxBodies      = 64   // bodies of one network in memory at a time, of up to 1 MiB each
 	maxStreams     = 4    // streamed answers to one account at a time
+	maxFiles       = 256  // files sent to one account at a time; each holds an open file and a buffer
 	expensiveSlots = 2    // expensive requests that run at a time
 )
 

@@ -114,7 +114,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		return restore(ctx, cfg, log, file, command == "restore --keep-tokens", stdout)
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
-	case args[0] == "report":
+	case args[0] == "report", args[0] == "vrt":
 		return o.run(ctx, args[0], args[1:])
 	}
 	return o.run(ctx, command, args[min(2, len(args)):])
@@ -152,6 +152,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		places:        newCallerLimit(max(1, connections/2)),
 		bodies:        newCallerLimit(maxBodies),
 		streams:       newCallerLimit(maxStreams),
+		files:         newCallerLimit(maxFiles),
 		guesses:       newCallerLimit(1),
 		networkPlaces: newCallerLimit(max(1, connections/4)),
 		expensive:     newCallerLimit(1),

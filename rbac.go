@@ -18,6 +18,7 @@ const (
 	roleManage         = "role.manage"
 	adminSystemMessage = "admin.system_message"
 	datasetRead        = "dataset.read"
+	datasetDownload    = "dataset.download"
 	datasetAnalyze     = "dataset.analyze"
 	datasetManage      = "dataset.manage"
 	auditRead          = "audit.read"
@@ -206,6 +207,7 @@ func builtInPermissions() []permissionView {
 		{roleManage, "Manage roles that hold no more than oneself, and declare permissions.", false},
 		{adminSystemMessage, "Publish, change and retract system messages.", false},
 		{datasetRead, "See datasets and their files.", false},
+		{datasetDownload, "Read the content of files.", false},
 		{datasetAnalyze, "Start and cancel analyses.", false},
 		{datasetManage, "Register, change and remove datasets.", false},
 		{auditRead, "Read the audit log.", false},

@@ -491,3 +491,5 @@ CREATE TABLE totp_secrets (
   recovery_hashes bytea[]     NOT NULL DEFAULT '{}',
   expires_at      timestamptz
 );
+-- Whether a GeoTIFF is cloud-optimized; null for other formats, and for rows that have to be read again.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN cog boolean;

@@ -41,6 +41,7 @@ type server struct {
 	places        *callerLimit     // at most half of the pool for one account
 	bodies        *callerLimit     // bodies in memory for one network
 	streams       *callerLimit     // streamed answers for one account
+	files         *callerLimit     // files sent to one account
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
 	networkPlaces *callerLimit     // at most a quarter of the pool for a network, before the account is known
@@ -195,8 +196,22 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/datasets/{id}/accepted-findings", holds(datasetManage), s.acceptFinding, nil, quick},
 		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", holds(datasetManage), s.reopenFinding,
 			nil, quick},
+		{"GET", "/api/v1/datasets/{id}/files.csv", holds(datasetRead), s.getTable, fileFilters("sort"), streaming},
+		{"GET", "/api/v1/datasets/{id}/mosaic.vrt", holds(datasetRead), s.getMosaic,
+			[]string{"crs", "resolution", "source"}, streaming},
+		{"GET", "/api/v1/datasets/{id}/data/{path...}", holds(datasetDownload), s.getContent, nil, sending},
 		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles,
 			fileFilters("limit", "cursor", "sort", "total"), slow},
+
+		{"GET", stacPath, holds(datasetRead), s.getSTAC, nil, quick},
+		{"GET", stacPath + "/api", holds(datasetRead), s.getSTACAPI, nil, quick},
+		{"GET", stacPath + "/conformance", holds(datasetRead), s.getSTACConformance, nil, quick},
+		{"GET", stacPath + "/collections", holds(datasetRead), s.listCollections, nil, expensive},
+		{"GET", stacPath + "/collections/{id}", holds(datasetRead), s.getCollection, nil, slow},
+		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.listItems, itemFilters(), slow},
+		{"GET", stacPath + "/collections/{id}/items/{file}", holds(datasetRead), s.getItem, nil, quick},
+		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
+		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
 	}
 }
 
@@ -223,7 +238,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	c := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}, dropBody: func() {}}
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID}
+	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, reads: isRead(r)}
 	h := answer.Header()
 	h.Set("X-Request-Id", c.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -245,15 +260,21 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 
 	switch err := s.origins.Check(r); {
+	case !s.cfg.isOwnHost(r.Host) && r.URL.Path != "/health" && r.URL.Path != "/metrics":
+		s.writeProblem(answer, newProblem(http.StatusMisdirectedRequest, "wrong_host",
+			"This service is not known by that host name. Ask for it by the one in CAIRN_BASE_URL."))
 	case err != nil:
 		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin",
 			"This request came from a page of another origin."))
 	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
 		answer.routed = true
 		answer.WriteHeader(http.StatusNoContent)
-	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
+	case path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/": // the mux would redirect
 		s.writeProblem(answer, errNotFound)
 	default:
+		if r.URL.Path == stacPath+"/" { // clients of STAC write both
+			r.URL.Path = stacPath
+		}
 		s.mux.ServeHTTP(answer, r)
 		if !answer.routed {
 			// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
@@ -427,6 +448,9 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	case rt.pace == streaming:
 		c.leave()
 		c.leave, err = s.streams.enter(ctx, c.principal.User.ID)
+	case rt.pace == sending:
+		c.leave()
+		c.leave, err = s.files.enter(ctx, c.principal.User.ID)
 	case c.principal.Kind == "token":
 		c.leave()
 		c.leave, err = s.places.enter(ctx, c.principal.User.ID)

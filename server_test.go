@@ -171,9 +171,13 @@ func (m *matrix) target(rt route) (path string, body any) {
 		os.Mkdir(filepath.Join(m.datasets, dir), 0o755)
 	}
 	os.WriteFile(filepath.Join(m.datasets, name, "a.txt"), []byte("text"), 0o644)
+	if strings.HasSuffix(rt.path, ".vrt") || strings.HasPrefix(rt.path, stacPath) {
+		os.WriteFile(filepath.Join(m.datasets, name, "a.tif"), geographicTIFF(7, 46), 0o644)
+	}
 	manager, analyst, author := m.each[datasetManage], m.each[datasetAnalyze], m.each[adminSystemMessage]
 	dataset := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
 	path = strings.Replace(rt.path, "/api/v1/datasets/{id}", dataset, 1)
+	path = strings.Replace(path, "/collections/{id}", "/collections"+strings.TrimPrefix(dataset, "/api/v1/datasets"), 1)
 	switch {
 	case strings.HasPrefix(path, "/api/v1/users/{id}"):
 		path = strings.Replace(path, "{id}", m.addUser("target"+name), 1)
@@ -198,12 +202,12 @@ func (m *matrix) target(rt route) (path string, body any) {
 		path = strings.Replace(path, "{id}", another.credentialID(), 1)
 	case path == "/api/v1/auth/tokens/{id}":
 		path = strings.Replace(path, "{id}", m.addToken("reader", "t"+name, datasetRead).credentialID(), 1)
-	case strings.Contains(path, "{analysis}") || strings.Contains(path, "{file}"):
+	case strings.Contains(path, "{analysis}") || strings.Contains(path, "{file}") || strings.Contains(path, "{path...}") || strings.HasSuffix(path, ".vrt"):
 		run := analyst.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 		m.each[datasetRead].finished(run)
 		_, analysis, _ := strings.Cut(run, "/analyses/")
 		file := m.each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
-		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file)).Replace(path)
+		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
 	case strings.Contains(path, "{code}"):
 		path = strings.Replace(path, "{code}", "duplicate", 1)
 	case strings.Contains(path, "{accepted}"):
@@ -241,6 +245,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"POST /api/v1/datasets/{id}/analyses":          map[string]bool{"force": true},
 		"POST /api/v1/datasets/{id}/accepted-findings": map[string]string{"code": "missing", "note": "sea"},
 		"POST /api/v1/users/{id}/roles":                map[string]any{"role": "only-target" + name},
+		"POST /api/v1/stac/search":                     map[string]any{"limit": 1},
 	}[rt.method+" "+rt.path]
 }
 

@@ -58,11 +58,3 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	return c.pair, nil
 }
-
-// scheme returns the scheme of the service's URLs.
-func (s *server) scheme() string {
-	if s.certificate != nil {
-		return "https"
-	}
-	return "http"
-}
