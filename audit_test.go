@@ -22,8 +22,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 19_350
-	maxAuditLines = 6_490
+	maxGoLines    = 19_150
+	maxAuditLines = 6_480
 )
 
 // sources parses the program's own Go files.
