@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ const version = "0.2.0"
 // config is every setting, parsed. README.md has the table of the environment variables.
 type config struct {
 	listen         string
+	baseURL        string   // scheme and host by which clients know the service; empty: as each request names it
 	stateDir       string   // absolute
 	databaseURL    string   // empty: a private PostgreSQL in the state directory
 	datasetRoots   []string // absolute, at least one
@@ -60,13 +62,14 @@ type setting struct {
 // settings returns every setting, with its value from an environment of "NAME=value", or else its
 // default. An empty value counts as unset. Each parse function stores the value in c.
 func settings(c *config, env []string) []setting {
-	url, urlErr := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
+	database, databaseErr := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 	all := []setting{
 		{"CAIRN_LISTEN", "127.0.0.1:8080", text(&c.listen)},
+		{"CAIRN_BASE_URL", "", c.parseBaseURL},
 		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
-		{"CAIRN_DATABASE_URL", url, func(v string) error {
-			if v == "" && urlErr != nil {
-				return urlErr
+		{"CAIRN_DATABASE_URL", database, func(v string) error {
+			if v == "" && databaseErr != nil {
+				return databaseErr
 			}
 			return text(&c.databaseURL)(v)
 		}},
@@ -148,6 +151,34 @@ func (c *config) parseArgon(value string) (err error) {
 		return errors.New("must be from m=19456,t=2,p=1 to m=1048576,t=100,p=4")
 	}
 	return nil
+}
+
+// parseBaseURL stores the scheme and the host by which clients know the service, without a default
+// port.
+func (c *config) parseBaseURL(value string) error {
+	u, err := url.Parse(value)
+	if value == "" {
+		return nil
+	}
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" ||
+		strings.TrimSuffix(strings.ToLower(value), "/") != u.Scheme+"://"+strings.ToLower(u.Host) {
+		return errors.New("must be a scheme and a host, such as https://cairn.example.org")
+	}
+	c.baseURL = u.Scheme + "://" + hostAndPort(u.Scheme, u.Host)
+	return nil
+}
+
+// hostAndPort returns a host with its port in lower case, without the default port of the scheme.
+func hostAndPort(scheme, host string) string {
+	return strings.TrimSuffix(strings.ToLower(host), map[string]string{"http": ":80", "https": ":443"}[scheme])
+}
+
+// isOwnHost reports whether a request for this host is meant for the service. Where CAIRN_BASE_URL
+// is set, no other name is, so that a page of another site cannot reach the service under a name of
+// its own (DNS rebinding).
+func (c config) isOwnHost(host string) bool {
+	scheme, own, isSet := strings.Cut(c.baseURL, "://")
+	return !isSet || hostAndPort(scheme, host) == own
 }
 
 // parseRoots stores the dataset roots, by default "datasets" beside the state directory.

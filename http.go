@@ -494,14 +494,14 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	} else if p.status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if p.status == http.StatusUnauthorized && w.route == verifyPath {
+	if p.status == http.StatusUnauthorized && w.reads { // see basicToken
 		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
 	}
 	encoded, _ := encodeJSON(body) // text and numbers: there is no error
 	writeBytes(w, p.status, "application/problem+json", encoded)
 }
 
-// verifyPath is the route that a proxy asks. Its 401 offers HTTP Basic too, for browsers.
+// verifyPath is the route that a proxy asks.
 const verifyPath = "/api/v1/auth/verify"
 
 // responseWriter records the status of the answer. It drops what the mux itself writes for a
@@ -509,6 +509,7 @@ const verifyPath = "/api/v1/auth/verify"
 type responseWriter struct {
 	http.ResponseWriter
 	requestID string
+	reads     bool   // the request is a GET or HEAD
 	route     string // its path in the route table; empty if there is none
 	row       int    // its row in the route table, from 1; 0 if the request is for no route
 	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux

@@ -221,7 +221,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	c := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}, dropBody: func() {}}
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID}
+	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, reads: isRead(r)}
 	h := answer.Header()
 	h.Set("X-Request-Id", c.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -243,6 +243,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 
 	switch err := s.origins.Check(r); {
+	case !s.cfg.isOwnHost(r.Host) && r.URL.Path != "/health" && r.URL.Path != "/metrics":
+		s.writeProblem(answer, newProblem(http.StatusMisdirectedRequest, "wrong_host",
+			"This service is not known by that host name. Ask for it by the one in CAIRN_BASE_URL."))
 	case err != nil:
 		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin",
 			"This request came from a page of another origin."))
