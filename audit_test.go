@@ -22,8 +22,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 18_050
-	maxAuditLines = 6_430
+	maxGoLines    = 19_400
+	maxAuditLines = 6_810
 )
 
 // sources parses the program's own Go files.
@@ -103,7 +103,7 @@ func TestDeclarations(t *testing.T) {
 					spec := spec.(*ast.ValueSpec)
 					for i, name := range spec.Names {
 						fixed := strings.HasPrefix(name.Name, "err") || i < len(spec.Values) && isRegexp(spec.Values[i]) ||
-							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "usage", "coverageTemplate", "coastlineCSV", "reportSQL", "contract"}, name.Name)
+							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "usage", "coverageTemplate", "coastlineCSV", "reportSQL", "contract", "consoleFiles"}, name.Name)
 						if !fixed {
 							t.Errorf("%s: package variable %s", set.Position(name.Pos()), name.Name)
 						}
