@@ -78,8 +78,9 @@ func (d *datasetData) addMap(a *asking) {
 	}
 	lon, lat = (box.West+box.East)/2, (box.South+box.North)/2
 	d.Map = &mapView{BBox: box.query()}
-	for _, move := range [...]string{"in", "out", "west", "east", "north", "south"} {
-		d.Map.Links = append(d.Map.Links, [2]string{move, box.moved(move, lon, lat).query()})
+	for _, label := range [...]string{"zoom in", "zoom out", "west", "east", "north", "south"} {
+		move := strings.TrimPrefix(label, "zoom ")
+		d.Map.Links = append(d.Map.Links, [2]string{label, box.moved(move, lon, lat).query()})
 	}
 }
 
