@@ -347,3 +347,42 @@ func plant(ts *testServer, text string) {
 
 // rawForm begins a form that is encoded already.
 const rawForm = "\x00"
+
+// TestPasswordLinks: where CAIRN_BASE_URL is set, the API and the command line give a link with each password token.
+// The page of the link sets the password, once.
+func TestPasswordLinks(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_BASE_URL=https://cairn.example.org")
+	ts.addUser("root", "all")
+	browser := func(method, path, form string) answer {
+		r, err := http.NewRequest(method, ts.url+path, strings.NewReader(fmt.Sprint(formOf(form))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "cairn.example.org"
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Accept", "text/html")
+		response, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return answer{status: response.StatusCode, header: response.Header, body: body}
+	}
+	said, err := ts.command("user", "reset-password", "root")
+	link := strings.TrimSpace(said)
+	path, ok := strings.CutPrefix(link, "https://cairn.example.org")
+	if err != nil || !ok || !strings.HasPrefix(path, "/set-password?token=cairn_pw_") {
+		t.Fatalf("%q %v", said, err)
+	}
+	if a := browser("GET", path, ""); a.status != 200 || !strings.Contains(string(a.body), `value="cairn_pw_`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	_, token, _ := strings.Cut(path, "token=")
+	for _, want := range []int{303, 401} {
+		if a := browser("POST", "/set-password", "token="+token+"&new_password=another good one"); a.status != want {
+			t.Errorf("%d, want %d: %s", a.status, want, a.body)
+		}
+	}
+}

@@ -82,7 +82,16 @@ func checkStatus(v *invalid, status *string) {
 // passwordToken lets a user set a password once. Only the response to its creation shows it.
 type passwordToken struct {
 	PasswordToken string    `json:"password_token"`
+	PasswordLink  string    `json:"password_link,omitempty"` // the page that takes the token, with CAIRN_BASE_URL
 	ExpiresAt     time.Time `json:"expires_at"`
+}
+
+// withLink returns the token with its link, if it is known how clients reach the service.
+func (t passwordToken) withLink(cfg config) passwordToken {
+	if cfg.baseURL != "" {
+		t.PasswordLink = cfg.baseURL + passwordPath(t.PasswordToken)
+	}
+	return t
 }
 
 // createUser answers POST /api/v1/users with a user who has no password, and the token to set one.
@@ -113,7 +122,8 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		if created.user, err = createUser(ctx, tx, by, n); err != nil {
 			return err
 		}
-		created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
+		token, err := createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
+		created.passwordToken = token.withLink(s.cfg)
 		return err
 	})
 	if err != nil {
@@ -231,7 +241,7 @@ func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusCreated, token)
+	return writeJSON(w, http.StatusCreated, token.withLink(s.cfg))
 }
 
 // listUserSessions answers GET /api/v1/users/{id}/sessions.
