@@ -386,3 +386,51 @@ func TestPasswordLinks(t *testing.T) {
 		}
 	}
 }
+
+// TestSafeNext: after signing in nobody is led to another host.
+func TestSafeNext(t *testing.T) {
+	t.Parallel()
+	const base = "https://cairn.example.org"
+	for next, want := range map[string]string{
+		"": "/", "/": "/", "/inbox": "/inbox", "/a?b=//c": "/a?b=//c", base + "/x?y=1": "/x?y=1", "/a/../b": "/a/../b",
+		base: "/", base + ".evil.example/": "/", base + "//evil.example": "/", base + "@evil.example/": "/", "https://evil.example/": "/", "//evil.example": "/",
+		"///evil.example": "/", `/\evil.example`: "/", `\/evil.example`: "/", "/\t/evil.example": "/", "/\n/evil.example": "/", "/\u2028/x": "/", "http:/x": "/",
+		"javascript:alert(1)": "/", " /x": "/", "inbox": "/", "?x": "/", "/%zz": "/", "https:///evil.example": "/", "/\x00": "/",
+	} {
+		if got := safeNext(next, base); got != want {
+			t.Errorf("%q leads to %q, want %q", next, got, want)
+		}
+	}
+	if got := safeNext("/x", ""); got != "/x" {
+		t.Errorf("without a base URL: %q", got)
+	}
+}
+
+// TestPageHeaders: pages and their errors have a strict policy. The style sheet is asked for by its tag, and no path
+// leads to another file.
+func TestPageHeaders(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	for _, path := range []string{"/", "/login", "/account", "/nowhere", "/users"} {
+		h := b.page("GET", path, "").header
+		if h.Get("Content-Security-Policy") != pagePolicy || h.Get("Referrer-Policy") != "same-origin" || h.Get("Cross-Origin-Opener-Policy") != "same-origin" ||
+			h.Get("Cross-Origin-Resource-Policy") != "same-origin" || h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %v", path, h)
+		}
+	}
+	style := b.must(200, "GET", "/console/style.css", nil)
+	b.must(304, "GET", "/console/style.css", nil, "If-None-Match: "+style.header.Get("ETag"))
+	for _, path := range []string{"/console/base.html", "/console/x.css", "/console/", "/console/..%2fgo.mod", "/console/%2e%2e%2fserver.go"} {
+		if a := b.do("GET", path, nil); a.status != 404 {
+			t.Errorf("%s: %d", path, a.status)
+		}
+	}
+	home := len(b.page("GET", "/", "").body) + len(style.body) + len(b.must(200, "GET", "/console/console.js", nil).body)
+	if home > 50_000 {
+		t.Errorf("the first page has %d bytes in all", home)
+	}
+	// Programs get problem details from pages too.
+	b.refused(403, "permission_missing", "GET", "/users", nil, "Cookie: "+b.cookie)
+}
