@@ -18,7 +18,7 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -shuffle=on -timeout 15m .
 
-test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, PgBouncer, PROJ, GDAL, librsvg, promtool, systemd-analyze, npm, lintian, Chromium
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v caddy >/dev/null || tools/install caddy
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
@@ -27,6 +27,7 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
 	@command -v promtool >/dev/null || tools/install prometheus
 	@command -v lintian >/dev/null || tools/install lintian
+	@command -v chromedriver >/dev/null || tools/install chromium chromium-driver
 	@command -v npx >/dev/null || tools/install npm
 	@command -v systemd-analyze >/dev/null || tools/install systemd
 	$(GO) test $(RACE) -tags peers -run '^TestPeer' -count 1 -timeout 25m .

@@ -258,7 +258,8 @@ func (c *coverage) label(file datasetFile) {
 	right, _ := c.frame.at(box.East+turn, lat)
 	x, y := c.frame.at((box.West+box.East)/2+turn, lat)
 	const letter = 7 // pixels
-	if name := xmlText(path.Base(file.Path)); letter*float64(utf8.RuneCountInString(name)) < math.Abs(right-left) {
+	name := xmlText(path.Base(file.Path))
+	if letter*float64(utf8.RuneCountInString(name)) < math.Abs(right-left) && c.frame.shows(x, y, 0) {
 		c.Labels = append(c.Labels, mapLine{Label: name, X: math.Round(x), Y: math.Round(y)})
 	}
 }
