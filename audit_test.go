@@ -22,7 +22,7 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 19_400
+	maxGoLines    = 19_420
 	maxAuditLines = 6_810
 )
 

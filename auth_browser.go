@@ -128,20 +128,6 @@ func touchSession(ctx context.Context, q querier, id string) error {
 	return err
 }
 
-// recognise finds out who sends a request to a public route, if the session cookie tells it.
-func (s *server) recognise(r *http.Request) error {
-	credential, err := s.readSessionCookie(r)
-	if err != nil {
-		return nil
-	}
-	p, err := getPrincipal(r.Context(), s.db, &s.users, credential)
-	if err == errInvalidToken {
-		return nil
-	}
-	callerOf(r).credential, callerOf(r).principal = credential, p
-	return err
-}
-
 // safeNext returns the path of ours, with its query, to which a person goes on after signing in. A
 // text that could lead to another host becomes "/". baseURL, if set, may stand before the path.
 func safeNext(next, baseURL string) string {

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,8 +57,8 @@ type refusal struct {
 	RetryAfter              time.Duration
 }
 
-// load reads what a page shows from the API. An error is in asking.
-type load func(a *asking) *page
+// loader reads what a page shows from the API. An error is in asking.
+type loader func(a *asking) *page
 
 // parsePages parses the templates of the console.
 func parsePages() *template.Template {
@@ -65,6 +66,8 @@ func parsePages() *template.Template {
 		"time": func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 UTC") },
 		"iso":  func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
 		"join": func(list []string) string { return strings.Join(list, ", ") },
+		"has":  func(list []string, text string) bool { return slices.Contains(list, text) },
+		"tag":  func(r role) string { return tagOf(r) },
 		"size": sizeText,
 		"yes":  func(is *bool) bool { return is != nil && *is },
 		"text": func(text *string) string { return *cmp.Or(text, new("")) },
@@ -91,18 +94,15 @@ func sizeText(n int64) string {
 func notices() map[string]string {
 	return map[string]string{
 		"saved": "Saved.", "ended": "Ended.", "deleted": "Deleted.", "read": "Marked as read.",
-		"password":  "Your password has been changed. Your other sessions have ended.",
-		"reset":     "The password is set. Sign in with it.",
-		"published": "The announcement is stored.", "retracted": "The announcement has been retracted.",
-		"out": "You have signed out.", "started": "The analysis has been queued.",
-		"accepted": "The finding is accepted.",
-		"reopened": "The finding is reported again.", "canceled": "The analysis has been canceled.",
+		"password": "Your password has been changed. Your other sessions have ended.",
+		"reset":    "The password is set. Sign in with it.",
+		"out":      "You have signed out.", "started": "The analysis has been queued.", "canceled": "Canceled.",
 		"registered": "The account exists. If you cannot sign in yet, an administrator has to approve it first.",
 	}
 }
 
 // show returns the handler of a page.
-func (s *server) show(read load) handler {
+func (s *server) show(read loader) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := s.readPageFor(r, read)
 		if err != nil {
@@ -113,7 +113,7 @@ func (s *server) show(read load) handler {
 }
 
 // readPageFor reads a page with what every page shows about its reader.
-func (s *server) readPageFor(r *http.Request, read load) (*page, error) {
+func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 	a := &asking{server: s, r: r}
 	p := read(a)
 	if a.err != nil {
@@ -236,6 +236,9 @@ func readForm(r *http.Request) (form, error) {
 // "name#" a number. A field that the form does not have is left out, and so is one that is as the
 // form's field "former_name".
 func (f form) body(fields string) map[string]any {
+	if fields == "" {
+		return nil
+	}
 	body := map[string]any{}
 	for spec := range strings.FieldsSeq(fields) {
 		name := strings.TrimRight(spec, "?*[]!@#")
@@ -265,17 +268,13 @@ func (f form) body(fields string) map[string]any {
 
 // submit sends a form of the page again to a route of the API and returns the answer. Its error
 // makes the answer that page, with the reason and with what was typed.
-func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields string, again load) (
+func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields string, again loader) (
 	answer map[string]any, err error) {
 	f, err := readForm(r)
 	if err != nil {
 		return nil, err
 	}
-	var body any
-	if fields != "" {
-		body = f.body(fields)
-	}
-	written, err := s.ask(r, route, "", body)
+	written, err := s.ask(r, route, "", f.body(fields))
 	if err != nil {
 		return nil, s.refuse(w, r, f, again, err)
 	}
@@ -284,7 +283,7 @@ func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields st
 }
 
 // refuse returns err. If it says what is wrong with a form, the answer will be the form's page.
-func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, again load, err error) error {
+func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, again loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
 	if !ok || wrong.status >= 500 || answer.page == nil {
@@ -299,7 +298,7 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, again lo
 
 // act returns the handler of a form, which goes on to the page next. Path values in route and next
 // are those of the request's path.
-func (s *server) act(route, fields string, again load, next string) handler {
+func (s *server) act(route, fields string, again loader, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := s.submit(w, r, route, fields, again); err != nil {
 			return err
@@ -309,7 +308,7 @@ func (s *server) act(route, fields string, again load, next string) handler {
 }
 
 // actOnce returns the handler of a form that makes a secret. The form's page shows it, once.
-func (s *server) actOnce(route, fields string, again load) handler {
+func (s *server) actOnce(route, fields string, again loader) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		answer, err := s.submit(w, r, route, fields, again)
 		if err != nil {
@@ -334,33 +333,32 @@ func fillPath(r *http.Request, pattern string) string {
 	})
 }
 
-// recorder keeps the answer of a handler in memory.
-type recorder struct {
+// buffered keeps the answer of a handler in memory.
+type buffered struct {
 	header http.Header
 	body   bytes.Buffer
 }
 
 // Header implements http.ResponseWriter.
-func (w *recorder) Header() http.Header { return w.header }
+func (w *buffered) Header() http.Header { return w.header }
 
 // Write implements http.ResponseWriter.
-func (w *recorder) Write(b []byte) (int, error) { return w.body.Write(b) }
+func (w *buffered) Write(b []byte) (int, error) { return w.body.Write(b) }
 
-// WriteHeader implements http.ResponseWriter. Handlers return errors, so that the status tells
-// nothing.
-func (w *recorder) WriteHeader(int) {}
+// WriteHeader implements http.ResponseWriter. The status tells nothing: handlers return errors.
+func (w *buffered) WriteHeader(int) {}
 
 // ask calls the handler of a route of the API for the page that r asks for, and returns its answer.
 // The route's own permission is checked, so that a page can do nothing that its reader could not do
 // by the API. Path values are those of r.
-func (s *server) ask(r *http.Request, route, query string, body any) ([]byte, error) {
-	answer := &recorder{header: http.Header{}}
+func (s *server) ask(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
+	answer := &buffered{header: http.Header{}}
 	err := s.pass(answer, r, route, query, body)
 	return answer.body.Bytes(), err
 }
 
 // pass is ask for an answer that w takes.
-func (s *server) pass(w http.ResponseWriter, r *http.Request, route, query string, body any) error {
+func (s *server) pass(w http.ResponseWriter, r *http.Request, route, query string, body map[string]any) error {
 	rt, isRoute := s.table[route]
 	if !isRoute {
 		return fmt.Errorf("ask %s: there is no such route", route)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/http"
 	"slices"
-	"time"
 )
 
 // messagesPage reads a part of the announcements.
@@ -34,11 +33,7 @@ func (s *server) messagePage(a *asking) *page {
 		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
 		title, data.Tag = "Announcement", data.message.tag()
 	}
-	roles, err := listRoles(a.r.Context(), s.db, nil, "", maxPage)
-	a.err = cmp.Or(a.err, err)
-	for _, role := range roles {
-		data.AllRoles = append(data.AllRoles, role.Name)
-	}
+	data.AllRoles = a.roleNames()
 	return &page{Template: "message", Title: title, Data: &data}
 }
 
@@ -62,7 +57,7 @@ func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
 		if _, err := s.ask(r, route, "", body); err != nil {
 			return s.refuse(w, r, f, s.messagePage, err)
 		}
-		return goTo(w, "/messages?done=published")
+		return goTo(w, "/messages?done=saved")
 	}
 	found, err := previewAudience(r, s.db, roles)
 	if err != nil {
@@ -91,20 +86,11 @@ func previewAudience(r *http.Request, q querier, roles *[]string) (audience, err
 	return collectOne[audience](r.Context(), q, errNotFound, "preview audience", query, roles == nil, ids)
 }
 
-// IsFor reports whether the announcement is for a role.
-func (m messageData) IsFor(role string) bool { return slices.Contains(m.Roles, role) }
-
-// PublishInput returns when a scheduled announcement is published.
-func (m messageData) PublishInput() *time.Time {
-	if m.State != "scheduled" {
-		return nil
-	}
-	return &m.PublishAt
-}
-
-// roleNames returns the names of the roles.
+// roleNames returns the names of the roles, also for somebody who may only write messages to them.
 func (a *asking) roleNames() (names []string) {
-	for _, role := range getAll[role](a, "/api/v1/roles") {
+	roles, err := listRoles(a.r.Context(), a.db, nil, "", maxPage)
+	a.err = cmp.Or(a.err, err)
+	for _, role := range roles {
 		names = append(names, role.Name)
 	}
 	return names
@@ -131,43 +117,18 @@ func (s *server) userPage(a *asking) *page {
 		getAll[apiToken](a, "/api/v1/users/{id}/tokens")}}
 }
 
-// roleView is a role with its entity tag.
-type roleView struct {
-	role
-	Tag string
-}
-
-// Holds reports whether the role has the permission.
-func (v roleView) Holds(permission string) bool { return slices.Contains(v.Permissions, permission) }
-
 // rolesPage reads the page of the roles and the permissions.
 func (s *server) rolesPage(a *asking) *page {
-	var views []roleView
-	for _, one := range getAll[role](a, "/api/v1/roles") {
-		views = append(views, roleView{one, tagOf(one)})
-	}
-	permissions := get[listOf[permissionView]](a, "/api/v1/permissions", "").Items
 	return &page{Template: "roles", Title: "Roles and permissions", Data: struct {
-		Roles       []roleView
+		Roles       []role
 		Permissions []permissionView
-	}{views, permissions}}
+	}{getAll[role](a, "/api/v1/roles"), get[listOf[permissionView]](a, "/api/v1/permissions", "").Items}}
 }
 
 // auditPage reads a part of the audit log.
 func (s *server) auditPage(a *asking) *page {
-	query := a.r.URL.Query()
-	for _, name := range []string{"since", "until"} { // as inputs write times
-		if at, err := time.Parse("2006-01-02T15:04", query.Get(name)); err == nil {
-			query.Set(name, at.Format(time.RFC3339))
-		}
-	}
-	inner := *a
-	inner.r = a.r.Clone(a.r.Context())
-	inner.r.URL.RawQuery = query.Encode()
-	rows := getPage[auditRow](&inner, "/api/v1/audit")
-	a.next, a.err = inner.next, inner.err
 	return &page{Template: "audit", Title: "Audit log", Data: struct {
 		Rows    []auditRow
 		Actions []string
-	}{rows, slices.Sorted(slices.Values(auditActions()))}}
+	}{getPage[auditRow](a, "/api/v1/audit"), slices.Sorted(slices.Values(auditActions()))}}
 }

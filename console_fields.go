@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"net/http"
 	"regexp"
 	"slices"
@@ -27,14 +28,9 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
 	autocomplete := map[string]string{"username": "username", "email": "email", "password": "current-password",
 		"new-password": "new-password"}
-	f := field{ID: fieldID(action + "-" + name), Name: name, Label: label, Type: kind, Value: value, Hint: hint,
-		Required: required, Autocomplete: autocomplete[kind]}
-	switch {
-	case kind == "username":
-		f.Type = "text"
-	case kind == "new-password":
-		f.Type = "password"
-	}
+	types := map[string]string{"username": "text", "new-password": "password"}
+	f := field{ID: fieldID(action + "-" + name), Name: name, Label: label, Type: cmp.Or(types[kind], kind), Value: value,
+		Hint: hint, Required: required, Autocomplete: autocomplete[kind]}
 	if p.Refusal != nil && p.Action == action {
 		f.Error = p.Refusal.Fields[name]
 	}

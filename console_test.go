@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/xml"
 	"fmt"
+	"html"
 	"io"
 	"maps"
 	"net/http"
@@ -433,4 +434,85 @@ func TestPageHeaders(t *testing.T) {
 	}
 	// Programs get problem details from pages too.
 	b.refused(403, "permission_missing", "GET", "/users", nil, "Cookie: "+b.cookie)
+}
+
+// tagOn returns the entity tag in the form for a path on a page.
+func tagOn(t *testing.T, page, action string) string {
+	t.Helper()
+	_, form, _ := strings.Cut(page, `action="`+action+`"`)
+	found := regexp.MustCompile(`name="tag" value="([^"]*)"`).FindStringSubmatch(form)
+	if found == nil {
+		t.Fatalf("no tag for %s in\n%s", action, page)
+	}
+	return html.UnescapeString(found[1])
+}
+
+// TestForms: a form does what the API does, not over somebody else's change. A refused one says beside the field what is
+// wrong, and keeps what was typed.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	b := ts.browse("root")
+	// Users: invite, approve, change.
+	shown := b.shows(200, "POST", "/users", "username=ada&display_name=Ada L&roles=member", "/set-password?token=cairn_pw_")
+	link := html.UnescapeString(regexp.MustCompile(`/set-password\?token=[^<]*`).FindString(shown))
+	b.goes("/login?done=reset", "/set-password", strings.Replace(link, "/set-password?", "", 1)+"&new_password="+testPassword)
+	b.shows(409, "POST", "/users", "username=ada&display_name=Other", `value="ada"`, `value="Other"`, "role=\"alert\"")
+	b.shows(422, "POST", "/users", "username=A B", `aria-invalid="true"`, `value="A B"`)
+	id := root.must(200, "GET", "/api/v1/users?username=ada", nil).items()[0]["id"].(string)
+	path := "/users/" + id
+	tag := tagOn(t, b.shows(200, "GET", path, "", "Ada L"), path)
+	b.goes(path+"?done=saved", path, "display_name=Ada&status=active&email=ada@example.org&former_email=&tag="+tag)
+	b.shows(412, "POST", path, "display_name=Late&status=disabled&tag="+tag, "It has changed since you read it", `value="Late"`)
+	if u := root.must(200, "GET", "/api/v1/users/"+id, nil); u.text("display_name") != "Ada" || u.text("email") != "ada@example.org" || u.text("status") != "active" {
+		t.Errorf("%s", u.body)
+	}
+	// Roles: ticks are kept as they were typed.
+	b.goes("/roles?done=saved", "/roles", "name=keeper&description=x")
+	keeper := fmt.Sprintf("/roles/%.0f", root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["id"])
+	tag = tagOn(t, b.shows(200, "GET", "/roles", ""), keeper)
+	b.goes("/roles?done=saved", keeper, "permissions=dataset.read&permissions=dataset.manage&tag="+tag)
+	b.shows(412, "POST", keeper, "permissions=audit.read&tag="+tag, `aria-label="keeper may audit.read" name="permissions" value="audit.read" form="role`)
+	if list := root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["permissions"]; fmt.Sprint(list) != "[dataset.read dataset.manage]" {
+		t.Errorf("%v", list)
+	}
+	// Announcements: a preview stores nothing; a scheduled one can be published later.
+	b.shows(200, "POST", "/messages", "title=Hello&body=World&severity=info&roles=member&preview=true", "One person would get it now: ada", `value="Hello"`)
+	b.shows(200, "POST", "/messages", "title=Hello&body=World&severity=info&everybody=true&preview=true", "2 people would get it now: ada, root")
+	b.shows(422, "POST", "/messages", "title=Hello&body=World&severity=info", "must name a role", `value="Hello"`, "World</textarea>")
+	if n := ts.queryInt(`SELECT count(*) FROM system_messages`); n != 0 {
+		t.Errorf("%d messages", n)
+	}
+	b.goes("/messages?done=saved", "/messages", "title=Hello&body=one\r\ntwo&severity=warning&everybody=true&publish_at=2999-01-02T03:04&expires_at=")
+	if n := ts.queryInt(`SELECT count(*) FROM system_messages WHERE publish_at = '2999-01-02 03:04Z' AND body = E'one\ntwo' AND expires_at IS NULL`); n != 1 {
+		t.Error("the message is not stored as typed")
+	}
+	shown = b.shows(200, "GET", "/messages/1", "", `value="2999-01-02T03:04"`, "scheduled")
+	b.goes("/messages?done=saved", "/messages/1", "title=Hello&body=now&severity=info&everybody=true&publish_at=&expires_at=&tag="+tagOn(t, shown, "/messages/1"))
+	b.shows(200, "GET", "/inbox", "", `<span class="badge">1<`, "now", "unread")
+	b.goes("/inbox?done=read", "/inbox/read-all", "up_to=1")
+	if shown := b.shows(200, "GET", "/inbox?done=read", "", "Marked as read"); strings.Contains(shown, "badge") {
+		t.Errorf("%s", shown)
+	}
+	b.goes("/messages?done=saved", "/messages/1/retract", "")
+	// Own account: a token is shown once, a wrong password beside nothing else changed.
+	shown = b.shows(200, "POST", "/account/tokens", "name=script&permissions=dataset.read&expires_at="+time.Now().Add(48*time.Hour).UTC().Format("2006-01-02T15:04")+"&current_password="+testPassword, "cairn_pat_")
+	script := root.as(regexp.MustCompile(`cairn_pat_\w+`).FindString(shown))
+	script.must(200, "GET", "/api/v1/datasets", nil)
+	if strings.Contains(b.shows(200, "GET", "/account", "", "script"), "cairn_pat_") {
+		t.Error("the secret is shown again")
+	}
+	b.shows(403, "POST", "/account/password", "current_password=wrong&new_password=another good one", "The current password is wrong")
+	b.goes("/account?done=password", "/account/password", "current_password="+testPassword+"&new_password=another good one&end_tokens=true")
+	script.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil)
+	root.refused(401, "invalid_token", "GET", mePath, nil)
+	b.shows(200, "GET", "/account", "", "This session")
+	// A refusal on a page is audited as one of the API is.
+	member := ts.browse("ada")
+	member.shows(403, "POST", "/roles", "name=x", "role.manage")
+	member.shows(403, "GET", "/audit", "", "audit.read")
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused' AND target IN ('POST /roles', 'GET /audit') AND actor = 'ada'`); n != 2 {
+		t.Errorf("%d refusals in the audit log", n)
+	}
 }

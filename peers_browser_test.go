@@ -255,7 +255,7 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.click("//section[@aria-labelledby='f-damaged']//input[@value='broken.tif'] | //section[@aria-labelledby='f-unreadable']//input[@value='broken.tif']")
 			c.fill("note", "known")
 			c.press("Accept")
-			c.sees("The finding is accepted")
+			c.sees("Saved.")
 			if n := ts.queryInt(`SELECT count(*) FROM accepted_findings WHERE path = 'broken.tif' AND note = 'known' AND accepted_by = 'ada'`); n != 1 {
 				t.Errorf("%d findings accepted", n)
 			}

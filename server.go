@@ -212,7 +212,7 @@ func (s *server) routes() []route {
 		{"GET", "/messages/{id}", holds(adminSystemMessage), s.show(s.messagePage), nil, slow},
 		{"POST", "/messages/{id}", holds(adminSystemMessage), s.storeMessage, nil, slow},
 		{"POST", "/messages/{id}/retract", holds(adminSystemMessage),
-			s.act("DELETE /api/v1/system-messages/{id}", "", s.messagePage, "/messages?done=retracted"), nil, slow},
+			s.act("DELETE /api/v1/system-messages/{id}", "", s.messagePage, "/messages?done=saved"), nil, slow},
 		{"GET", "/users", holds(userManage), s.show(s.usersPage),
 			[]string{"q", "status", "role", "sort", "cursor", "done"}, slow},
 		{"POST", "/users", holds(userManage),
@@ -264,10 +264,10 @@ func (s *server) routes() []route {
 		{"GET", "/datasets/{id}/report", holds(datasetRead), s.show(s.reportPage), []string{"done"}, expensive},
 		{"POST", "/datasets/{id}/accepted", holds(datasetManage),
 			s.act("POST /api/v1/datasets/{id}/accepted-findings", "code path? note", s.reportPage,
-				"/datasets/{id}/report?done=accepted"), nil, expensive},
+				"/datasets/{id}/report?done=saved"), nil, expensive},
 		{"POST", "/datasets/{id}/accepted/{accepted}/reopen", holds(datasetManage),
 			s.act("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}", "", s.reportPage,
-				"/datasets/{id}/report?done=reopened"), nil, expensive},
+				"/datasets/{id}/report?done=saved"), nil, expensive},
 	}
 }
 
