@@ -85,9 +85,12 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if refused == nil && found.Status == statusActive {
-		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.cfg)
+		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
 		if err == nil {
 			s.rehash(r, found, in.Password)
+			if callerOf(r).inBrowser {
+				return s.writeSessionCookie(w, r, u, sess)
+			}
 			return s.writeTokens(w, u, sess)
 		}
 		if !errors.Is(err, errToken) {

@@ -19,6 +19,7 @@ type caller struct {
 	requestID  string
 	address    netip.Addr
 	credential credential
+	inBrowser  bool       // signs in on a page, or the credential is a browser's session cookie
 	principal  *principal // nil on public routes, and before authorize has found it
 	leave      func()     // gives back the caller's place: see callerLimit
 	dropBody   func()     // gives back the place of the request's body

@@ -71,7 +71,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 			return fmt.Errorf("write the first administrator's token: %w", err)
 		}
 		s.log.Info("first administrator created: set a password with the token in the file",
-			"user", "admin", "file", file)
+			"user", "admin", "file", file, "page", s.cfg.baseURL+"/set-password")
 		return nil
 	})
 	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed

@@ -36,6 +36,7 @@ type key struct {
 	header      string // the only access token header that this key signs, encoded
 	access      []byte
 	refresh     []byte
+	browser     []byte // for the session cookie of browsers
 	cursor      []byte
 	names       []byte      // for the names that throttling counts without storing them
 	audit       []byte      // for the seals of the audit log
@@ -57,6 +58,7 @@ func newKey(id string, secret []byte) (key, error) {
 	for use, to := range map[string]*[]byte{
 		"cairn access token v1":  &k.access,
 		"cairn refresh token v1": &k.refresh,
+		"cairn browser v1":       &k.browser,
 		"cairn cursor v1":        &k.cursor,
 		"cairn names v1":         &k.names,
 		"cairn audit v1":         &k.audit,

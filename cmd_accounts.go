@@ -165,7 +165,8 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 		}
 		return err
 	})
-	return o.print(err, t, "%s", t.PasswordToken)
+	t = t.withLink(o.cfg)
+	return o.print(err, t, "%s", cmp.Or(t.PasswordLink, t.PasswordToken))
 }
 
 // unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the

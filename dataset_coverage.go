@@ -9,6 +9,8 @@ import (
 	"html/template"
 	"math"
 	"net/http"
+	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -28,7 +30,9 @@ type coverage struct {
 	Coast, ScaleBar, World, Here       string          // SVG paths
 	Apart, Unlisted                    int64           // outliers, and those that are not listed
 	Outliers                           []coverageMark
+	Labels                             []mapLine // names of files
 	byStatus                           bool
+	view                               *filesCell // the part to show; nil: all
 	frame                              mapFrame
 	all                                filesCell // around the files that are no outliers
 	bytes                              int       // of the marks, about
@@ -65,8 +69,16 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if by != "" && by != "resolution" && by != "status" {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
+	var view *filesCell
+	if box := optional(r.URL.Query(), "bbox"); box != nil {
+		f, err := readFileFilter(url.Values{"bbox": {*box}})
+		if err != nil {
+			return err
+		}
+		view = &filesCell{West: *f.west, South: *f.south, East: *f.east, North: *f.north}
+	}
 	_, c, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
-		return drawCoverage(ctx, q, d, by == "status")
+		return drawCoverage(ctx, q, d, by == "status", view)
 	})
 	if err != nil {
 		return err
@@ -80,12 +92,12 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // drawCoverage returns the picture of a dataset.
-func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool) (*coverage, error) {
+func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view *filesCell) (*coverage, error) {
 	details, err := summarizeDataset(ctx, q, d)
 	if err != nil {
 		return nil, err
 	}
-	c := &coverage{Name: d.Name, Summary: "no files", byStatus: byStatus, Height: 670}
+	c := &coverage{Name: d.Name, Summary: "no files", byStatus: byStatus, view: view, Height: 670}
 	var counts []string
 	for _, status := range fileStatuses() {
 		if n := details.Files[status]; n > 0 {
@@ -139,15 +151,14 @@ func (c *coverage) Drawn() []coverageLayer {
 
 // drawMap draws the files that are no outliers, and all that helps to find them on the globe.
 func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) error {
-	box := filesCell{West: d.BBox[0], South: d.BBox[1], East: d.BBox[2], North: d.BBox[3]}
-	if box.East <= box.West {
-		box.East += 360
-	}
-	cells, err := c.filesCells(ctx, q, d.ID, box, 256)
+	cells, err := c.filesCells(ctx, q, d.ID, boxCell(d.BBox), 256)
 	if err != nil {
 		return err
 	}
 	cells, outliers := splitOutliers(cells)
+	if c.view != nil {
+		cells, outliers = []filesCell{*c.view}, nil
+	}
 	c.all = joinCells(cells...)
 	c.Extent = "extent: " + c.all.String()
 	if len(outliers) > 0 {
@@ -197,15 +208,22 @@ func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, b
 // drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
 // cell of a grid, which is made coarser until the picture is small enough.
 func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) error {
-	few := d.Files[fileStatusOK] <= maxOutlined
+	few := d.Files[fileStatusOK] <= maxOutlined || c.view != nil
 	if few {
 		located := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
-		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined)
+		if v := c.view; v != nil {
+			located.west, located.south, located.east, located.north = &v.West, &v.South, &v.East, &v.North
+		}
+		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
 		if err != nil {
 			return err
 		}
+		few = len(files) <= maxOutlined
 		for _, file := range files {
 			c.draw(c.layerOf(file.extent), 1, c.frame.mark(file.ElevationDatasetFileMeta), xmlText(file.Path))
+			if few {
+				c.label(file)
+			}
 		}
 	}
 	for grid := int64(256); !few || c.bytes > maxFileBytes; grid /= 2 {
@@ -221,11 +239,27 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 			path := ""
 			if cell.Col >= 0 && cell.Col <= grid && cell.Row >= 0 && cell.Row <= grid {
 				path = c.frame.mark(cell.file())
+			} else if c.view != nil {
+				continue
 			}
 			c.draw(cell.Layer, cell.N, path, "")
 		}
 	}
 	return nil
+}
+
+// label writes the name of a file into its box where there is room for it.
+func (c *coverage) label(file datasetFile) {
+	box := boxCell(file.BBox)
+	turn, lat := 360*math.Round((c.frame.lon-(box.West+box.East)/2)/360), (box.South+box.North)/2
+	left, _ := c.frame.at(box.West+turn, lat)
+	right, _ := c.frame.at(box.East+turn, lat)
+	x, y := c.frame.at((box.West+box.East)/2+turn, lat)
+	const letter = 7 // pixels
+	name := xmlText(path.Base(file.Path))
+	if letter*float64(utf8.RuneCountInString(name)) < math.Abs(right-left) && c.frame.shows(x, y, 0) {
+		c.Labels = append(c.Labels, mapLine{Label: name, X: math.Round(x), Y: math.Round(y)})
+	}
 }
 
 // draw adds a mark for count files or missing cells to a layer, without a path only the count.

@@ -52,6 +52,15 @@ func (a filesCell) file() ElevationDatasetFileMeta {
 	return ElevationDatasetFileMeta{extent: extent{BBox: []float64{west, a.South, east, a.North}}}
 }
 
+// boxCell returns a cell with a box in degrees.
+func boxCell(bbox []float64) filesCell {
+	cell := filesCell{West: bbox[0], South: bbox[1], East: bbox[2], North: bbox[3]}
+	if cell.East <= cell.West {
+		cell.East += 360
+	}
+	return cell
+}
+
 // String returns the corners of the cell's box.
 func (a filesCell) String() string {
 	box := a.file().BBox
@@ -132,6 +141,15 @@ func (m mapFrame) at(lon, lat float64) (x, y float64) {
 		return m.x + r*sin, m.y + m.pole*r*cos
 	}
 	return m.x + (lon-m.lon)*m.perLon, m.y - (lat-m.lat)*m.perLat
+}
+
+// place returns the longitude and latitude of a pixel: the inverse of at.
+func (m mapFrame) place(x, y float64) (lon, lat float64) {
+	if m.pole != 0 {
+		right, down := x-m.x, m.pole*(y-m.y)
+		return m.lon + math.Atan2(right, down)*180/math.Pi, m.pole * (90 - math.Hypot(right, down)/m.perLat)
+	}
+	return m.lon + (x-m.x)/m.perLon, m.lat - (y-m.y)/m.perLat
 }
 
 // shows reports whether a pixel lies in the map, or outside it by less than a margin.

@@ -155,7 +155,7 @@ func TestHostileRequests(t *testing.T) {
 	user := ts.addUser("victim", datasetRead)
 	ids := []string{"1", "2", "3", user, setup.credentialID(), "victim", "only-victim"}
 	random := rand.New(rand.NewPCG(2, 17))
-	routes := ts.routes()
+	routes := apiRoutes(ts.server)
 	var root, script client
 	statuses := map[int]int{}
 	for i := range 7000 {

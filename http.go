@@ -444,6 +444,10 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	if p.status == http.StatusUnauthorized && w.reads { // see basicToken
 		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
 	}
+	if w.page != nil {
+		w.page(p)
+		return
+	}
 	encoded, _ := encodeJSON(body) // text and numbers: there is no error
 	writeBytes(w, p.status, "application/problem+json", encoded)
 }
@@ -461,6 +465,8 @@ type responseWriter struct {
 	row       int    // its row in the route table, from 1; 0 if the request is for no route
 	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux
 	status    int    // of the answer; 0 while there is none
+
+	page func(*problem) // writes a problem as a page, for browsers; nil: as problem details
 }
 
 // WriteHeader records the status and sends it, unless one was recorded before.

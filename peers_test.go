@@ -163,9 +163,38 @@ func (x *proxied) check(ts *testServer) {
 			}
 		}
 	}
+	x.checkBrowser()
 	c.must(204, "POST", "/api/v1/auth/logout", nil)
 	if status, seen := x.request("GET", bearer); status != 401 || seen != nil {
 		t.Errorf("after logout: %d", status)
+	}
+}
+
+// checkBrowser asks for a page as a person with a browser does: it leads to the login page and back.
+func (x *proxied) checkBrowser() {
+	t := x.t
+	b := &browser{client: x.web}
+	for page, next := range map[string]string{"/page?a=1&b=2": "/page?a=1&b=2", "/": "/", "//evil.example/x": "/", "/%5Cevil.example": "/%5Cevil.example"} {
+		a := b.page("GET", page, "")
+		if want := signInPath(next); a.status != 302 || a.header.Get("Location") != want {
+			t.Errorf("%s: %d to %q, want %q", page, a.status, a.header.Get("Location"), want)
+		}
+	}
+	b.shows(200, "GET", signInPath("/page?a=1&b=2"), "", `name="next" value="/page?a=1&amp;b=2"`, "/console/style.css")
+	b.must(200, "GET", "/console/style.css", nil)
+	form := "username=ada&password=" + testPassword + "&next=/page"
+	if a := b.page("POST", "/login", form, "Sec-Fetch-Site: cross-site", "Origin: https://evil.example"); a.status != 403 || b.cookie != "" {
+		t.Errorf("a form of another site: %d", a.status)
+	}
+	b.goes("/page", "/login", form)
+	status, seen := x.request("GET", "", "Cookie: "+b.cookie+"; a=1")
+	if status != 200 || seen.Get("X-Cairn-User") != "ada" || seen.Get("Cookie") != "a=1" {
+		t.Errorf("signed in: %d %v", status, seen)
+	}
+	cookie := b.cookie
+	b.goes("/login?done=out", "/logout", "")
+	if status, seen := x.request("GET", "", "Cookie: "+cookie); status != 401 || seen != nil {
+		t.Errorf("signed out: %d", status)
 	}
 }
 

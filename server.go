@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"html/template"
 	"io"
 	"log/slog"
 	"net/http"
@@ -52,6 +53,8 @@ type server struct {
 	stopping      context.Context  // ends when the service is told to stop
 	hangups       <-chan os.Signal // SIGHUP: reload the key file
 	mux           *http.ServeMux
+	table         map[string]route   // the route table, by method and path
+	pages         *template.Template // of the console
 	origins       *http.CrossOriginProtection
 	certificate   *certificate // nil: plain HTTP
 
@@ -60,35 +63,6 @@ type server struct {
 	refused         tallies // refusals, of each credential
 	tallied         tallies
 	warnedForwarded atomic.Bool // the warning about X-Forwarded-For from an untrusted loopback was logged
-}
-
-// access says who may call a route. It is one of the constants below or the name of a permission.
-type access string
-
-// The accesses that are not the name of a permission.
-const (
-	public        access = "public"         // anyone
-	refreshCookie access = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
-	signedIn      access = "signed in"      // a session or an API token
-	ownSession    access = "session"        // a session, not an API token
-	ownToken      access = "API token"      // an API token, not a session
-)
-
-// holds returns the access for callers whose session or API token holds the permission.
-func holds(permission string) access { return access(permission) }
-
-// handler answers a request or returns an error. If it has written part of an answer before the
-// error, the connection is cut.
-type handler func(w http.ResponseWriter, r *http.Request) error
-
-// route is one row of the route table.
-type route struct {
-	method  string
-	path    string
-	who     access
-	handler handler
-	query   []string // the query parameters it takes; any other is refused
-	pace    pace     // how long it may take
 }
 
 // paged returns the query parameters of a list: those of its pages, and others.
@@ -189,7 +163,8 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/footprints.geojson", holds(datasetRead), s.getFootprints,
 			fileFilters("all"), streaming},
 		{"GET", "/api/v1/datasets/{id}/gaps.geojson", holds(datasetRead), s.getGaps, nil, expensive},
-		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage, []string{"color"}, expensive},
+		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage,
+			[]string{"color", "bbox"}, expensive},
 		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil, expensive},
 		{"GET", "/api/v1/datasets/{id}/findings/{code}", holds(datasetRead), s.listFindings, paged(), expensive},
 		{"GET", "/api/v1/datasets/{id}/accepted-findings", holds(datasetRead), s.listAccepted, paged(), quick},
@@ -212,15 +187,114 @@ func (s *server) routes() []route {
 		{"GET", stacPath + "/collections/{id}/items/{file}", holds(datasetRead), s.getItem, nil, quick},
 		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
 		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
+
+		{"GET", "/{$}", public, s.show(s.homePage), nil, quick},
+		{"GET", "/console/{file}", public, s.getConsoleFile, nil, light},
+		{"GET", "/login", public, s.show(s.loginPage), []string{"next", "done"}, quick},
+		{"POST", "/login", public, s.signInForm, nil, hashing},
+		{"POST", "/logout", public, s.signOutForm, nil, quick},
+		{"GET", "/register", public, s.show(s.registerPage), nil, quick},
+		{"POST", "/register", public, s.act("POST /api/v1/auth/register", "username password* email? display_name",
+			s.registerPage, "/login?done=registered"), nil, hashing},
+		{"GET", "/set-password", public, s.show(s.passwordPage), []string{"token"}, quick},
+		{"POST", "/set-password", public, s.act("POST /api/v1/auth/password-reset", "token new_password*",
+			s.passwordPage, "/login?done=reset"), nil, hashing},
+
+		{"GET", "/inbox", holds(inboxRead), s.show(s.inboxPage), []string{"unread", "cursor", "done"}, quick},
+		{"POST", "/inbox/{id}/read", holds(inboxRead),
+			s.act("POST /api/v1/inbox/{id}/read", "", s.inboxPage, "/inbox?done=read"), nil, quick},
+		{"POST", "/inbox/read-all", holds(inboxRead),
+			s.act("POST /api/v1/inbox/read-all", "up_to#", s.inboxPage, "/inbox?done=read"), nil, quick},
+		{"GET", "/account", ownSession, s.show(s.accountPage), []string{"done"}, quick},
+		{"POST", "/account/name", ownSession,
+			s.act("PATCH /api/v1/auth/me", "display_name", s.accountPage, "/account?done=saved"), nil, quick},
+		{"POST", "/account/email", ownSession,
+			s.act("PATCH /api/v1/auth/me", "email current_password*", s.accountPage, "/account?done=saved"),
+			nil, hashing},
+		{"POST", "/account/password", ownSession, s.act("PUT /api/v1/auth/password",
+			"current_password* new_password* end_tokens!", s.accountPage, "/account?done=password"), nil, hashing},
+		{"POST", "/account/sessions/end", ownSession,
+			s.act("DELETE /api/v1/auth/sessions", "", s.accountPage, "/account?done=ended"), nil, quick},
+		{"POST", "/account/sessions/{id}/end", ownSession,
+			s.act("DELETE /api/v1/auth/sessions/{id}", "", s.accountPage, "/account?done=ended"), nil, quick},
+		{"POST", "/account/tokens", ownSession, s.actOnce("POST /api/v1/auth/tokens",
+			"name permissions[] expires_at@ renewable! current_password*", s.accountPage), nil, hashing},
+		{"POST", "/account/tokens/{id}/end", ownSession,
+			s.act("DELETE /api/v1/auth/tokens/{id}", "", s.accountPage, "/account?done=ended"), nil, quick},
+
+		{"GET", "/messages", holds(adminSystemMessage), s.show(s.messagesPage),
+			[]string{"q", "severity", "state", "cursor", "done"}, slow},
+		{"POST", "/messages", holds(adminSystemMessage), s.storeMessage, nil, slow},
+		{"GET", "/messages/new", holds(adminSystemMessage), s.show(s.messagePage), nil, quick},
+		{"GET", "/messages/{id}", holds(adminSystemMessage), s.show(s.messagePage), nil, slow},
+		{"POST", "/messages/{id}", holds(adminSystemMessage), s.storeMessage, nil, slow},
+		{"POST", "/messages/{id}/retract", holds(adminSystemMessage),
+			s.act("DELETE /api/v1/system-messages/{id}", "", s.messagePage, "/messages?done=saved"), nil, slow},
+		{"GET", "/users", holds(userManage), s.show(s.usersPage),
+			[]string{"q", "status", "role", "sort", "cursor", "done"}, slow},
+		{"POST", "/users", holds(userManage),
+			s.actOnce("POST /api/v1/users", "username email? display_name roles[]", s.usersPage), nil, slow},
+		{"GET", "/users/{id}", holds(userManage), s.show(s.userPage), []string{"done"}, quick},
+		{"POST", "/users/{id}", holds(userManage), s.act("PATCH /api/v1/users/{id}", "display_name email status",
+			s.userPage, "/users/{id}?done=saved"), nil, quick},
+		{"POST", "/users/{id}/roles", holds(userManage),
+			s.act("PUT /api/v1/users/{id}/roles", "roles[]", s.userPage, "/users/{id}?done=saved"), nil, quick},
+		{"POST", "/users/{id}/password-reset", holds(userManage),
+			s.actOnce("POST /api/v1/users/{id}/password-reset", "", s.userPage), nil, quick},
+		{"POST", "/users/{id}/sessions/end", holds(userManage),
+			s.act("DELETE /api/v1/users/{id}/sessions", "", s.userPage, "/users/{id}?done=ended"), nil, quick},
+		{"POST", "/users/{id}/tokens/end", holds(userManage),
+			s.act("DELETE /api/v1/users/{id}/tokens", "", s.userPage, "/users/{id}?done=ended"), nil, quick},
+		{"POST", "/users/{id}/delete", holds(userManage),
+			s.act("DELETE /api/v1/users/{id}", "", s.userPage, "/users?done=deleted"), nil, quick},
+		{"GET", "/roles", holds(userManage), s.show(s.rolesPage), []string{"done"}, quick},
+		{"POST", "/roles", holds(roleManage), s.act("POST /api/v1/roles", "name description permissions[]",
+			s.rolesPage, "/roles?done=saved"), nil, quick},
+		{"POST", "/roles/{id}", holds(roleManage),
+			s.act("PATCH /api/v1/roles/{id}", "permissions[]", s.rolesPage, "/roles?done=saved"), nil, bulk},
+		{"POST", "/roles/{id}/delete", holds(roleManage),
+			s.act("DELETE /api/v1/roles/{id}", "", s.rolesPage, "/roles?done=deleted"), nil, bulk},
+		{"POST", "/permissions", holds(roleManage),
+			s.act("POST /api/v1/permissions", "name meaning", s.rolesPage, "/roles?done=saved"), nil, slow},
+		{"POST", "/permissions/{name}/delete", holds(roleManage),
+			s.act("DELETE /api/v1/permissions/{name}", "", s.rolesPage, "/roles?done=deleted"), nil, slow},
+		{"GET", "/audit", holds(auditRead), s.show(s.auditPage),
+			[]string{"actor", "action", "target", "request_id", "since", "until", "cursor"}, slow},
+
+		{"GET", "/datasets", holds(datasetRead), s.show(s.datasetsPage), []string{"cursor", "done"}, quick},
+		{"POST", "/datasets", holds(datasetManage),
+			s.act("POST /api/v1/datasets", "name path description", s.datasetsPage, "/datasets?done=saved"), nil, slow},
+		{"GET", "/datasets/{id}", holds(datasetRead), s.show(s.datasetPage),
+			[]string{"bbox", "move", "at.x", "at.y", "point", "done"}, slow},
+		{"POST", "/datasets/{id}", holds(datasetManage), s.act("PATCH /api/v1/datasets/{id}", "name description",
+			s.datasetPage, "/datasets/{id}?done=saved"), nil, bulk},
+		{"POST", "/datasets/{id}/delete", holds(datasetManage),
+			s.act("DELETE /api/v1/datasets/{id}", "", s.datasetPage, "/datasets?done=deleted"), nil, bulk},
+		{"GET", "/datasets/{id}/files", holds(datasetRead), s.show(s.filesPage),
+			[]string{"q", "status", "warnings", "path", "sort", "cursor"}, slow},
+		{"POST", "/datasets/{id}/analyses", holds(datasetAnalyze), s.analyzeForm, nil, slow},
+		{"GET", "/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.show(s.analysisPage),
+			[]string{"change", "cursor", "done"}, slow},
+		{"POST", "/datasets/{id}/analyses/{analysis}/cancel", holds(datasetAnalyze),
+			s.act("DELETE /api/v1/datasets/{id}/analyses/{analysis}", "", s.analysisPage,
+				"/datasets/{id}/analyses/{analysis}?done=canceled"), nil, bulk},
+		{"GET", "/datasets/{id}/report", holds(datasetRead), s.show(s.reportPage), []string{"done"}, expensive},
+		{"POST", "/datasets/{id}/accepted", holds(datasetManage),
+			s.act("POST /api/v1/datasets/{id}/accepted-findings", "code path? note", s.reportPage,
+				"/datasets/{id}/report?done=saved"), nil, expensive},
+		{"POST", "/datasets/{id}/accepted/{accepted}/reopen", holds(datasetManage),
+			s.act("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}", "", s.reportPage,
+				"/datasets/{id}/report?done=saved"), nil, expensive},
 	}
 }
 
 // buildMux builds the mux from the route table.
 func (s *server) buildMux() {
-	s.mux = http.NewServeMux()
+	s.mux, s.table, s.pages = http.NewServeMux(), map[string]route{}, parsePages()
 	s.origins = http.NewCrossOriginProtection()
 	s.counts = []*routeCounts{{}} // for requests that match no route
 	for i, rt := range s.routes() {
+		s.table[rt.method+" "+rt.path] = rt
 		s.counts = append(s.counts, &routeCounts{method: rt.method, path: rt.path})
 		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter) // ServeHTTP passes nothing else
@@ -245,8 +319,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	if s.certificate != nil {
 		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
+	}
+	if wantsPage(r) {
+		answer.page = func(p *problem) { s.writeErrorPage(answer, r, nil, p) }
 	}
 	defer func() {
 		user := ""
@@ -326,6 +404,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	}
 	if err == nil {
 		err = rt.handler(w, r)
+	} else if rt.path == verifyPath {
+		err = withLoginPage(r, err, s.cfg.baseURL)
 	}
 	return s.auditRefusal(rt, r, err)
 }
@@ -336,7 +416,12 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	c, ctx := callerOf(r), r.Context()
 	isPublic := rt.who == public || rt.who == refreshCookie
 	if !isPublic {
-		if c.credential, err = s.readCredential(r); err != nil {
+		c.credential, err = s.readCredential(r)
+		if err == errNotSignedIn && (isRead(r) || rt.isPage()) { // never on an unsafe route of the API
+			c.credential, err = s.readSessionCookie(r)
+			c.inBrowser = err == nil
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -365,27 +450,17 @@ func (s *server) identify(rt route, r *http.Request) error {
 		return err
 	}
 	c.principal = p
+	if c.inBrowser {
+		if err := touchSession(ctx, s.db, p.CredentialID); err != nil {
+			s.log.Warn("session use not noted", "id", c.requestID, "error", err)
+		}
+	}
 	if p.noteUse {
 		if err := noteTokenUse(ctx, s.db, p.CredentialID); err != nil {
 			s.log.Warn("token use not noted", "id", c.requestID, "error", err)
 		}
 	}
 	return rt.permit(p)
-}
-
-// permit returns nil if the principal may call the route, else the 403.
-func (rt route) permit(p *principal) error {
-	switch {
-	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session",
-		rt.who == ownToken && p.Kind == "token", p.holds(string(rt.who)):
-		return nil
-	case rt.who == ownSession:
-		return newProblem(http.StatusForbidden, "session_required", "An API token cannot do this: sign in.")
-	case rt.who == ownToken:
-		return newProblem(http.StatusForbidden, "token_required", "Only an API token can do this.")
-	default:
-		return p.lacks(string(rt.who))
-	}
 }
 
 // bodyTimeout is how long a body may take to arrive.

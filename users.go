@@ -76,7 +76,16 @@ func checkStatus(v *invalid, status *string) {
 // passwordToken lets a user set a password once. Only the response to its creation shows it.
 type passwordToken struct {
 	PasswordToken string    `json:"password_token"`
+	PasswordLink  string    `json:"password_link,omitempty"` // the page that takes the token, with CAIRN_BASE_URL
 	ExpiresAt     time.Time `json:"expires_at"`
+}
+
+// withLink returns the token with its link, if it is known how clients reach the service.
+func (t passwordToken) withLink(cfg config) passwordToken {
+	if cfg.baseURL != "" {
+		t.PasswordLink = cfg.baseURL + passwordPath(t.PasswordToken)
+	}
+	return t
 }
 
 // createUser answers POST /api/v1/users with a user who has no password, and the token to set one.
@@ -105,6 +114,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		if created.user, err = createUser(ctx, tx, by, n); err == nil {
 			created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
 		}
+		created.passwordToken = created.withLink(s.cfg)
 		return err
 	})
 	return writeCreated(w, created, "/api/v1/users/"+created.ID, err)
@@ -215,7 +225,7 @@ func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) err
 		token, err = startPasswordReset(ctx, tx, by, target)
 		return err
 	})
-	return writeCreated(w, token, "", err)
+	return writeCreated(w, token.withLink(s.cfg), "", err)
 }
 
 // ofUser returns a handler that calls write with the id of the user of the path.

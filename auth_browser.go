@@ -1,0 +1,165 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A browser's session ends when it was not used for browserIdle, and browserMax after the login, or
+// when CAIRN_SESSION_MAX says so.
+const (
+	browserIdle = 24 * time.Hour
+	browserMax  = 30 * 24 * time.Hour
+)
+
+// signBrowser returns the session cookie of a browser: the ids of the session and of its user, the
+// end of the session in Unix seconds, and a MAC over them. It gives no access token and no refresh
+// token.
+func (k key) signBrowser(sessionID, userID string, expires time.Time) string {
+	signed := fmt.Sprintf("%s.%s.%d", sessionID, userID, expires.Unix())
+	return signed + "." + encodedMAC(k.browser, signed)
+}
+
+// verifyBrowser returns the credential in a session cookie that one of the keys has signed and that
+// is valid at the time now, else errToken. Nothing is decoded before the MAC has been compared.
+func (ring *keyring) verifyBrowser(cookie string, now time.Time) (credential, error) {
+	end := strings.LastIndexByte(cookie, '.')
+	if end < 0 || len(cookie) > maxTokenLength {
+		return credential{}, errToken
+	}
+	signed, mac := cookie[:end], cookie[end+1:]
+	isSigner := func(k key) bool { return hmac.Equal([]byte(mac), []byte(encodedMAC(k.browser, signed))) }
+	if !slices.ContainsFunc(ring.keys, isSigner) {
+		return credential{}, errToken
+	}
+	parts := strings.Split(signed, ".") // as signBrowser has joined them
+	expires, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil || now.Unix() >= expires {
+		return credential{}, errToken
+	}
+	return credential{accessClaims: accessClaims{SessionID: parts[0], Subject: parts[1], ExpiresAt: expires}}, nil
+}
+
+// sessionCookieName returns the only name under which a browser's session cookie is written and
+// read.
+func (s *server) sessionCookieName() string {
+	if s.cfg.cookieInsecure {
+		return "cairn_session"
+	}
+	return "__Host-cairn_session"
+}
+
+// setSessionCookie sets the browser's session cookie. It is SameSite=Lax, so that a link from
+// another site leads to a page for the person who is signed in, but no form of another site does. A
+// negative maxAge, in seconds, clears it.
+func (s *server) setSessionCookie(w http.ResponseWriter, value string, maxAge int) {
+	cookie := s.cookie(value, maxAge)
+	cookie.Name, cookie.SameSite = s.sessionCookieName(), http.SameSiteLaxMode
+	http.SetCookie(w, cookie)
+}
+
+// readSessionCookie returns the credential in the request's session cookie, or the 401.
+func (s *server) readSessionCookie(r *http.Request) (credential, error) {
+	cookie, err := r.Cookie(s.sessionCookieName())
+	if err != nil {
+		return credential{}, errNotSignedIn
+	}
+	c, err := s.keys.Load().verifyBrowser(cookie.Value, s.now())
+	if err != nil {
+		return credential{}, errInvalidToken
+	}
+	return c, nil
+}
+
+// lifetimes returns the settings with how long a session lasts that the request opens: on a page, a
+// browser's.
+func (s *server) lifetimes(r *http.Request) config {
+	cfg := s.cfg
+	if callerOf(r).inBrowser {
+		cfg.sessionMax = min(cfg.sessionMax, browserMax)
+		cfg.refreshTTL = min(cfg.sessionMax, browserIdle)
+	}
+	return cfg
+}
+
+// writeSessionCookie answers a login on a page with the session cookie. It ends the session of the
+// cookie that the browser had before.
+func (s *server) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) error {
+	if err := s.endBrowserSession(r); err != nil {
+		return err
+	}
+	lasts := s.lifetimes(r).sessionMax
+	cookie := s.keys.Load().keys[0].signBrowser(uuidText(sess.SessionID), u.ID, s.now().Add(lasts))
+	s.setSessionCookie(w, cookie, int(lasts/time.Second))
+	return nil
+}
+
+// endBrowserSession ends the session of the request's session cookie, if it has one.
+func (s *server) endBrowserSession(r *http.Request) error {
+	c, err := s.readSessionCookie(r)
+	if err != nil { // nothing to end
+		return nil
+	}
+	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
+		_, err := endSessions(r.Context(), tx, actorOf(r), "session.logout", []string{c.SessionID}, "")
+		return err
+	})
+}
+
+// touchSession notes the use of a browser's session, at most once in five minutes, and moves its
+// end by idleness.
+func touchSession(ctx context.Context, q querier, id string) error {
+	const query = `
+		UPDATE sessions
+		SET rotated_at = now(), idle_expires_at = least(now() + $2::interval, expires_at)
+		WHERE id = $1 AND rotated_at < now() - interval '5 minutes'`
+	_, err := execute(ctx, q, "note use of a session", query, id, browserIdle)
+	return err
+}
+
+// safeNext returns the path of ours, with its query, to which a person goes on after signing in. A
+// text that could lead to another host becomes "/". baseURL, if set, may stand before the path.
+func safeNext(next, baseURL string) string {
+	if rest, ok := strings.CutPrefix(next, baseURL+"/"); ok && baseURL != "" {
+		next = "/" + rest
+	}
+	u, err := url.Parse(next)
+	isOdd := func(c rune) bool { return c == '\\' || isUnsafe(c) } // browsers read \ as / and skip control characters
+	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(next, "/") ||
+		strings.HasPrefix(next, "//") || strings.ContainsFunc(next, isOdd) {
+		return "/"
+	}
+	return next
+}
+
+// signInPath returns the path of the page on which a person signs in to go on to next.
+func signInPath(next string) string { return "/login?next=" + url.QueryEscape(next) }
+
+// withLoginPage returns err. If it is a 401 of verifyPath for a person with a browser, it has a
+// Location: the page to sign in at, to which the proxy sends the browser. The proxy names the page
+// that was asked for in X-Original-Uri or X-Forwarded-Uri.
+func withLoginPage(r *http.Request, err error, baseURL string) error {
+	uri := cmp.Or(r.Header.Get("X-Original-Uri"), r.Header.Get("X-Forwarded-Uri"))
+	refused, ok := errors.AsType[*problem](err)
+	isPage := strings.Contains(r.Header.Get("Accept"), "text/html")
+	if !ok || refused.status != http.StatusUnauthorized || uri == "" || !isPage {
+		return err
+	}
+	p := *refused
+	p.location = signInPath(safeNext(uri, baseURL))
+	return &p
+}
+
+// passwordPath returns the path of the page that sets a password with a token.
+func passwordPath(token string) string { return "/set-password?token=" + url.QueryEscape(token) }

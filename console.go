@@ -1,0 +1,434 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// consoleFiles holds the templates, the style sheet and the script of the pages.
+//
+//go:embed console
+var consoleFiles embed.FS
+
+// pagePolicy is the Content-Security-Policy of every page: it has no script and no style of its
+// own, and nothing comes from elsewhere.
+const pagePolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+
+// page is a page of the console. Its template gets it whole.
+type page struct {
+	Template string
+	Title    string
+	Data     any             // the page's own
+	Once     string          // a secret that no other page shows, or ""
+	User     *user           // the reader; nil: not signed in
+	Can      map[string]bool // the permissions that the reader holds
+	Unread   int64           // messages
+	Path     string          // of the request
+	Query    url.Values      // of the request
+	Notice   string          // about what the reader has just done
+	Action   string          // the path of the form that was refused, or ""
+	Form     form            // what was typed in it
+	Refusal  *refusal
+	Next     string // the query of the next page of a list, or ""
+	Version  string
+}
+
+// refusal is a problem as a page shows it.
+type refusal struct {
+	Detail, Code, RequestID string
+	Fields                  map[string]string // what is wrong with each field
+	RetryAfter              time.Duration
+}
+
+// loader reads what a page shows from the API. An error is in asking.
+type loader func(a *asking) *page
+
+// parsePages parses the templates of the console.
+func parsePages() *template.Template {
+	functions := template.FuncMap{
+		"time": func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 UTC") },
+		"iso":  func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
+		"join": func(list []string) string { return strings.Join(list, ", ") },
+		"has":  func(list []string, text string) bool { return slices.Contains(list, text) },
+		"tag":  func(r role) string { return tagOf(r) },
+		"size": sizeText,
+		"yes":  func(is *bool) bool { return is != nil && *is },
+		"text": func(text *string) string { return *cmp.Or(text, new("")) },
+		"input": func(at *time.Time) string { // as datetime-local has it, in UTC
+			if at == nil {
+				return ""
+			}
+			return at.UTC().Format("2006-01-02T15:04")
+		},
+	}
+	return template.Must(template.New("").Funcs(functions).ParseFS(consoleFiles, "console/*.html"))
+}
+
+// sizeText returns a number of bytes for people.
+func sizeText(n int64) string {
+	units, size := []string{"bytes", "kB", "MB", "GB", "TB", "PB", "EB"}, float64(n)
+	for ; size >= 1000; size /= 1000 {
+		units = units[1:]
+	}
+	return fmt.Sprintf("%.3g %s", size, units[0])
+}
+
+// notices returns what a page says after a form was accepted, by the query parameter done.
+func notices() map[string]string {
+	return map[string]string{
+		"saved": "Saved.", "ended": "Ended.", "deleted": "Deleted.", "read": "Marked as read.",
+		"password": "Your password has been changed. Your other sessions have ended.",
+		"reset":    "The password is set. Sign in with it.",
+		"out":      "You have signed out.", "started": "The analysis has been queued.", "canceled": "Canceled.",
+		"registered": "The account exists. If you cannot sign in yet, an administrator has to approve it first.",
+	}
+}
+
+// show returns the handler of a page.
+func (s *server) show(read loader) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		p, err := s.readPageFor(r, read)
+		if err != nil {
+			return err
+		}
+		return s.writePage(w, http.StatusOK, p)
+	}
+}
+
+// readPageFor reads a page with what every page shows about its reader.
+func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
+	a := &asking{server: s, r: r}
+	p := read(a)
+	if a.err != nil {
+		return nil, a.err
+	}
+	p.addReader(r)
+	if p.Next = a.next; p.Can[inboxRead] {
+		p.Unread = get[unread](a, "/api/v1/inbox/unread-count", "").Unread
+	}
+	return p, a.err
+}
+
+// addReader adds what every page shows about its reader, as far as it needs no database.
+func (p *page) addReader(r *http.Request) {
+	p.Path, p.Query, p.Version, p.Can = r.URL.Path, r.URL.Query(), version, map[string]bool{}
+	p.Notice = notices()[p.Query.Get("done")]
+	if reader := principalOf(r); reader != nil {
+		p.User = &reader.User
+		for _, permission := range reader.Permissions {
+			p.Can[permission] = true
+		}
+	}
+}
+
+// writePage answers with a page.
+func (s *server) writePage(w http.ResponseWriter, status int, p *page) error {
+	var body bytes.Buffer
+	if err := s.pages.ExecuteTemplate(&body, p.Template, p); err != nil {
+		return fmt.Errorf("write page %s: %w", p.Template, err)
+	}
+	h := w.Header()
+	h.Del("WWW-Authenticate") // a browser would ask for a password by itself
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers send Origin: null with our own forms
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	return writeBytes(w, status, "text/html; charset=utf-8", body.Bytes())
+}
+
+// wantsPage reports whether the answer to a request, also an error, is for a person with a browser.
+func wantsPage(r *http.Request) bool {
+	return route{path: r.URL.Path}.isPage() && strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+// writeErrorPage answers with a problem as a page: p or, without one, a page with nothing else.
+// Somebody who is not signed in and asks for a page comes to the login page instead, and from there
+// to the page.
+func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
+	if wrong.status == http.StatusUnauthorized && isRead(r) {
+		goTo(w, signInPath(r.URL.RequestURI()))
+		return
+	}
+	if p == nil {
+		p = &page{Template: "error", Title: http.StatusText(wrong.status)}
+		p.addReader(r)
+	}
+	p.Refusal = &refusal{wrong.detail, wrong.code, w.requestID, map[string]string{}, wrong.retryAfter}
+	for _, f := range wrong.fields {
+		p.Refusal.Fields[f.Field] = f.Detail
+	}
+	if err := s.writePage(w, wrong.status, p); err != nil {
+		s.log.Error("error page not written", "id", w.requestID, "error", err)
+	}
+}
+
+// getConsoleFile answers GET /console/{file}: the style sheet, the script and the icon.
+func (s *server) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
+	kinds := map[string]string{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+	kind := kinds[path.Ext(r.URL.Path)]
+	content, err := consoleFiles.ReadFile("console/" + r.PathValue("file"))
+	if err != nil || kind == "" {
+		return errNotFound
+	}
+	tag := entityTag(content)
+	w.Header().Set("ETag", tag)
+	w.Header().Set("Cache-Control", "no-cache") // kept, but asked for again each time
+	if matchesTag(r.Header["If-None-Match"], tag) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	return writeBytes(w, http.StatusOK, kind+"; charset=utf-8", content)
+}
+
+// goTo answers a form that was accepted: the browser reads that page next.
+func goTo(w http.ResponseWriter, next string) error {
+	w.Header().Set("Location", next)
+	w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// form holds the fields of a form as they were typed.
+type form url.Values
+
+// raw returns a field as it was typed.
+func (f form) raw(name string) string { return url.Values(f).Get(name) }
+
+// readForm reads the request's form. An entity tag in it, of the object as the page has shown it,
+// becomes If-Match, so that nobody writes over somebody else's change.
+func readForm(r *http.Request) (form, error) {
+	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if mediaType != "application/x-www-form-urlencoded" {
+		return nil, newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type", "The body must be a form.")
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, newProblem(http.StatusRequestEntityTooLarge, "body_too_large", "The form is too large.")
+	}
+	values, err := url.ParseQuery(string(body))
+	if decoded, _ := url.QueryUnescape(string(body)); err != nil || !utf8.ValidString(decoded) {
+		return nil, malformed("malformed_form", "The form is malformed.")
+	}
+	if values.Has("tag") {
+		r.Header.Set("If-Match", values.Get("tag"))
+	}
+	return form(values), nil
+}
+
+// body returns the body for the API that a form stands for. fields names its fields and how each
+// is read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty,
+// "name[]" a list of ticked boxes, "name!" whether a box is ticked, "name@" a time in UTC or null,
+// "name#" a number. A field that the form does not have is left out, and so is one that is as the
+// form's field "former_name".
+func (f form) body(fields string) map[string]any {
+	if fields == "" {
+		return nil
+	}
+	body := map[string]any{}
+	for spec := range strings.FieldsSeq(fields) {
+		name := strings.TrimRight(spec, "?*[]!@#")
+		kind, typed := spec[len(name):], strings.ReplaceAll(f.raw(name), "\r\n", "\n")
+		switch former, has := f["former_"+name]; {
+		case kind == "[]":
+			body[name] = append([]string{}, f[name]...)
+		case kind == "!":
+			body[name] = f[name] != nil
+		case f[name] == nil, has && former[0] == typed:
+		case (kind == "?" || kind == "@") && typed == "":
+			body[name] = nil
+		case kind == "*" || kind == "?":
+			body[name] = typed
+		default:
+			text := strings.TrimSpace(typed)
+			body[name] = text
+			if at, err := time.Parse("2006-01-02T15:04", text); err == nil && kind == "@" {
+				body[name] = at
+			} else if n, err := strconv.ParseInt(text, 10, 64); err == nil && kind == "#" {
+				body[name] = n
+			}
+		}
+	}
+	return body
+}
+
+// submit sends a form of the page again to a route of the API and returns the answer. Its error
+// makes the answer that page, with the reason and with what was typed.
+func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields string, again loader) (
+	answer map[string]any, err error) {
+	f, err := readForm(r)
+	if err != nil {
+		return nil, err
+	}
+	written, err := s.ask(r, route, "", f.body(fields))
+	if err != nil {
+		return nil, s.refuse(w, r, f, again, err)
+	}
+	json.Unmarshal(written, &answer) // nil if the answer is empty
+	return answer, nil
+}
+
+// refuse returns err. If it says what is wrong with a form, the answer will be the form's page.
+func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, again loader, err error) error {
+	wrong, ok := errors.AsType[*problem](err)
+	answer := w.(*responseWriter) // ServeHTTP passes nothing else
+	if !ok || wrong.status >= 500 || answer.page == nil {
+		return err
+	}
+	if p, failed := s.readPageFor(r, again); failed == nil {
+		p.addForm(r, f)
+		answer.page = func(wrong *problem) { s.writeErrorPage(answer, r, p, wrong) }
+	}
+	return err
+}
+
+// act returns the handler of a form, which goes on to the page next. Path values in route and next
+// are those of the request's path.
+func (s *server) act(route, fields string, again loader, next string) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := s.submit(w, r, route, fields, again); err != nil {
+			return err
+		}
+		return goTo(w, fillPath(r, next))
+	}
+}
+
+// actOnce returns the handler of a form that makes a secret. The form's page shows it, once.
+func (s *server) actOnce(route, fields string, again loader) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		answer, err := s.submit(w, r, route, fields, again)
+		if err != nil {
+			return err
+		}
+		p, err := s.readPageFor(r, again)
+		if err != nil {
+			return err
+		}
+		p.Once, _ = answer["token"].(string)
+		if token, ok := answer["password_token"].(string); ok {
+			p.Once = s.passwordLink(r, token)
+		}
+		return s.writePage(w, http.StatusOK, p)
+	}
+}
+
+// fillPath returns a route's path with the path values of the request.
+func fillPath(r *http.Request, pattern string) string {
+	return regexp.MustCompile(`{\w+}`).ReplaceAllStringFunc(pattern, func(part string) string {
+		return url.PathEscape(r.PathValue(strings.Trim(part, "{}")))
+	})
+}
+
+// buffered keeps the answer of a handler in memory.
+type buffered struct {
+	header http.Header
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (w *buffered) Header() http.Header { return w.header }
+
+// Write implements http.ResponseWriter.
+func (w *buffered) Write(b []byte) (int, error) { return w.body.Write(b) }
+
+// WriteHeader implements http.ResponseWriter. The status tells nothing: handlers return errors.
+func (w *buffered) WriteHeader(int) {}
+
+// ask calls the handler of a route of the API for the page that r asks for, and returns its answer.
+// The route's own permission is checked, so that a page can do nothing that its reader could not do
+// by the API. Path values are those of r.
+func (s *server) ask(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
+	answer := &buffered{header: http.Header{}}
+	err := s.pass(answer, r, route, query, body)
+	return answer.body.Bytes(), err
+}
+
+// pass is ask for an answer that w takes.
+func (s *server) pass(w http.ResponseWriter, r *http.Request, route, query string, body map[string]any) error {
+	rt, isRoute := s.table[route]
+	if !isRoute {
+		return fmt.Errorf("ask %s: there is no such route", route)
+	}
+	if rt.who != public {
+		if err := rt.permit(principalOf(r)); err != nil {
+			return err
+		}
+	}
+	inner := r.Clone(r.Context())
+	inner.Method, inner.URL = rt.method, &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
+	inner.Header = http.Header{"User-Agent": r.Header["User-Agent"], "If-Match": r.Header["If-Match"],
+		"Cookie": r.Header["Cookie"]}
+	inner.Body, inner.ContentLength = http.NoBody, 0
+	if body != nil {
+		encoded, err := encodeJSON(body)
+		if err != nil {
+			return err
+		}
+		inner.Header.Set("Content-Type", "application/json")
+		inner.Body, inner.ContentLength = io.NopCloser(bytes.NewReader(encoded)), int64(len(encoded))
+	}
+	if err := checkQuery(inner, rt.query); err != nil {
+		return err
+	}
+	return rt.handler(w, inner)
+}
+
+// asking asks the API for what a page shows. After the first error it asks for nothing more.
+type asking struct {
+	*server
+	r    *http.Request
+	next string // the query of the next page of a list, or ""
+	err  error
+}
+
+// listOf is an answer of the API with a list.
+type listOf[T any] struct {
+	Items      []T     `json:"items"`
+	NextCursor *string `json:"next_cursor"`
+}
+
+// get returns what a GET route of the API answers, or the zero value after an error.
+func get[T any](a *asking, path, query string) (into T) {
+	if a.err != nil {
+		return into
+	}
+	answer, err := a.ask(a.r, "GET "+path, query, nil)
+	if err == nil {
+		err = json.Unmarshal(answer, &into)
+	}
+	a.err = err
+	return into
+}
+
+// getAll returns the items of a list that has at most maxPage.
+func getAll[T any](a *asking, path string) []T { return get[listOf[T]](a, path, "limit=500").Items }
+
+// getPage returns the part of a list that the page's own query asks for.
+func getPage[T any](a *asking, path string) []T {
+	query := url.Values{}
+	for name, values := range a.r.URL.Query() {
+		if values[0] != "" && name != "done" {
+			query[name] = values
+		}
+	}
+	list := get[listOf[T]](a, path, query.Encode())
+	if list.NextCursor != nil {
+		query.Set("cursor", *list.NextCursor)
+		a.next = "?" + query.Encode()
+	}
+	return list.Items
+}

@@ -1,0 +1,79 @@
+// The pages work without this script. It shows times in the reader's zone, keeps the progress of an
+// analysis up to date, and lets the map be moved by wheel and drag.
+"use strict";
+
+function showTimes(part) {
+  for (const time of part.querySelectorAll("time[datetime]")) {
+    const at = new Date(time.dateTime);
+    if (isNaN(at)) continue;
+    time.title = time.textContent;
+    time.textContent = at.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  }
+}
+
+// Replaces the element of that id by the one of another page.
+async function replace(id, url) {
+  const answer = await fetch(url, { headers: { Accept: "text/html" } });
+  const text = await answer.text();
+  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById(id);
+  const old = document.getElementById(id);
+  if (!answer.ok || !fresh || !old) return location.assign(url);
+  const part = document.adoptNode(fresh);
+  old.replaceWith(part);
+  showTimes(part);
+  return part;
+}
+
+function follow() {
+  if (document.querySelector("#live[data-live]")) {
+    setTimeout(() => replace("live", location.href).then(follow, follow), 1500);
+  }
+}
+
+function moveMap(form, values) {
+  if (form.classList.contains("busy")) return;
+  form.classList.add("busy");
+  const url = new URL(form.getAttribute("action"), location.href);
+  url.search = new URLSearchParams({ bbox: form.elements.bbox.value, ...values });
+  replace("map", url).then(() => { history.replaceState(null, "", url); useMap(); }, () => form.classList.remove("busy"));
+}
+
+// The picture is as wide as the page; the server counts in pixels of the picture itself.
+function useMap() {
+  const form = document.querySelector("form.map"), picture = form?.querySelector("input[type=image]");
+  if (!form) return;
+  form.classList.add("fluid");
+  const at = (x, y) => {
+    const box = picture.getBoundingClientRect(), scale = 1060 / box.width;
+    return { "at.x": Math.round((x - box.left) * scale), "at.y": Math.round((y - box.top) * scale) };
+  };
+  let from = null, dragged = false;
+  picture.addEventListener("pointerdown", e => { from = [e.clientX, e.clientY]; dragged = false; });
+  picture.addEventListener("dragstart", e => e.preventDefault());
+  picture.addEventListener("pointerup", e => {
+    if (!from || Math.hypot(e.clientX - from[0], e.clientY - from[1]) < 8) return;
+    dragged = true;
+    const box = picture.getBoundingClientRect(), scale = 1060 / box.width;
+    const middle = [420, 330]; // of the map in the picture
+    moveMap(form, { move: "pan", "at.x": Math.round(middle[0] - (e.clientX - from[0]) * scale),
+      "at.y": Math.round(middle[1] - (e.clientY - from[1]) * scale) });
+  });
+  picture.addEventListener("click", e => {
+    e.preventDefault();
+    if (!dragged && e.detail > 0) moveMap(form, at(e.clientX, e.clientY));
+  });
+  picture.addEventListener("wheel", e => {
+    e.preventDefault();
+    moveMap(form, { move: e.deltaY < 0 ? "in" : "out", ...at(e.clientX, e.clientY) });
+  }, { passive: false });
+  for (const link of document.querySelectorAll(".mapnav a")) {
+    link.addEventListener("click", e => {
+      e.preventDefault();
+      replace("map", link.href).then(() => { history.replaceState(null, "", link.href); useMap(); });
+    });
+  }
+}
+
+showTimes(document);
+follow();
+useMap();

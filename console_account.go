@@ -1,0 +1,122 @@
+package main
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+)
+
+// datasetState is a dataset with its newest analysis, if there is one.
+type datasetState struct {
+	dataset
+	Analysis *analysis
+}
+
+// homePage reads the page at /: what this is and, for somebody who is signed in, the unread
+// messages and the state of the datasets.
+func (s *server) homePage(a *asking) *page {
+	data := map[string]any{"Registration": s.cfg.registration != registrationClosed}
+	reader := a.recognise()
+	if reader != nil && reader.holds(inboxRead) {
+		data["Messages"] = get[listOf[message]](a, "/api/v1/inbox", "unread=true&limit=5").Items
+	}
+	if reader != nil && reader.holds(datasetRead) {
+		data["Datasets"] = a.addAnalyses(get[listOf[dataset]](a, "/api/v1/datasets", "limit=20").Items)
+	}
+	return &page{Template: "home", Title: "Cairn", Data: data}
+}
+
+// recognise returns who asks for a page that is open to all, as the session cookie says, or nil.
+func (a *asking) recognise() *principal {
+	c := callerOf(a.r)
+	credential, err := a.readSessionCookie(a.r)
+	if err != nil || a.err != nil || c.principal != nil {
+		return c.principal
+	}
+	switch p, err := getPrincipal(a.r.Context(), a.db, &a.users, credential); {
+	case err == nil:
+		c.credential, c.principal = credential, p
+	case err != errInvalidToken:
+		a.err = err
+	}
+	return c.principal
+}
+
+// addAnalyses adds the newest analysis to each dataset.
+func (a *asking) addAnalyses(datasets []dataset) (states []datasetState) {
+	for _, d := range datasets {
+		state := datasetState{dataset: d}
+		newest, err := listAnalyses(a.r.Context(), a.db, d.ID, newestAnalysis, 1)
+		if a.err = cmp.Or(a.err, err); len(newest) > 0 {
+			state.Analysis = &newest[0]
+		}
+		states = append(states, state)
+	}
+	return states
+}
+
+// loginPage reads the page on which people sign in. Data is where they go on to.
+func (s *server) loginPage(a *asking) *page {
+	a.recognise()
+	return &page{Template: "login", Title: "Sign in", Data: safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL)}
+}
+
+// signInForm answers POST /login. The API's login sets the session cookie.
+func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
+	f, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	callerOf(r).inBrowser = true
+	if err := s.pass(w, r, "POST /api/v1/auth/login", "", f.body("username password* otp")); err != nil {
+		return s.refuse(w, r, f, s.loginPage, err)
+	}
+	return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
+}
+
+// signOutForm answers POST /logout.
+func (s *server) signOutForm(w http.ResponseWriter, r *http.Request) error {
+	if err := s.endBrowserSession(r); err != nil {
+		return err
+	}
+	s.setSessionCookie(w, "", -1)
+	return goTo(w, "/login?done=out")
+}
+
+// registerPage reads the page on which people create an account.
+func (s *server) registerPage(a *asking) *page {
+	a.recognise()
+	return &page{Template: "register", Title: "Create an account", Data: s.cfg.registration != registrationClosed}
+}
+
+// passwordPage reads the page on which the holder of a password token sets a password.
+func (s *server) passwordPage(a *asking) *page {
+	a.recognise()
+	return &page{Template: "set-password", Title: "Set a password", Data: a.r.URL.Query().Get("token")}
+}
+
+// passwordLink returns the address of the page that sets a password with a token.
+func (s *server) passwordLink(r *http.Request, token string) string {
+	scheme := "http://"
+	if r.TLS != nil {
+		scheme = "https://"
+	}
+	return cmp.Or(s.cfg.baseURL, scheme+r.Host) + passwordPath(token)
+}
+
+// inboxPage reads a part of the reader's messages.
+func (s *server) inboxPage(a *asking) *page {
+	return &page{Template: "inbox", Title: "Inbox", Data: getPage[message](a, "/api/v1/inbox")}
+}
+
+// accountPage reads the page about the reader's own account.
+func (s *server) accountPage(a *asking) *page {
+	expires := s.now().Add(defaultTokenTTL)
+	return &page{Template: "account", Title: "Your account", Data: struct {
+		Sessions []sessionView
+		Tokens   []apiToken
+		Holds    []string
+		Expires  *time.Time // the default end of a new API token
+	}{getAll[sessionView](a, "/api/v1/auth/sessions"), getAll[apiToken](a, "/api/v1/auth/tokens"),
+		principalOf(a.r).Permissions, &expires}}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+)
+
+// messagesPage reads a part of the announcements.
+func (s *server) messagesPage(a *asking) *page {
+	return &page{Template: "messages", Title: "Announcements", Data: getPage[message](a, "/api/v1/system-messages")}
+}
+
+// messageData is an announcement with what its page shows beside it.
+type messageData struct {
+	message
+	Recipients, Readers int64
+	Tag                 string
+	AllRoles            []string
+	Preview             *audience // who would get it; nil: not asked for
+}
+
+// audience is who would get an announcement: how many people, and the names of some.
+type audience struct {
+	Total int64
+	Names []string
+}
+
+// messagePage reads the page of an announcement, or of a new one.
+func (s *server) messagePage(a *asking) *page {
+	title, data := "New announcement", messageData{message: message{Severity: "info"}}
+	if a.r.PathValue("id") != "" {
+		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
+		title, data.Tag = "Announcement", data.message.tag()
+	}
+	data.AllRoles = a.roleNames()
+	return &page{Template: "message", Title: title, Data: &data}
+}
+
+// storeMessage answers POST /messages and POST /messages/{id}: it stores an announcement, or shows
+// who would get it.
+func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
+	f, err := readForm(r)
+	if err != nil {
+		return err
+	}
+	body := f.body("title body* severity roles[] include_new_users! publish_at@ expires_at@")
+	roles := new(f["roles"])
+	if f["everybody"] != nil {
+		body["roles"], roles = nil, nil
+	}
+	if f["preview"] == nil {
+		route := "POST /api/v1/system-messages"
+		if r.PathValue("id") != "" {
+			route = "PATCH /api/v1/system-messages/{id}"
+		}
+		if _, err := s.ask(r, route, "", body); err != nil {
+			return s.refuse(w, r, f, s.messagePage, err)
+		}
+		return goTo(w, "/messages?done=saved")
+	}
+	found, err := previewAudience(r, s.db, roles)
+	if err != nil {
+		return s.refuse(w, r, f, s.messagePage, err)
+	}
+	p, err := s.readPageFor(r, s.messagePage)
+	if err != nil {
+		return err
+	}
+	p.Data.(*messageData).Preview = &found
+	p.addForm(r, f)
+	return s.writePage(w, http.StatusOK, p)
+}
+
+// previewAudience returns who would get an announcement to these roles now; nil is everybody.
+func previewAudience(r *http.Request, q querier, roles *[]string) (audience, error) {
+	const query = `
+		SELECT count(*) AS total, coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
+		FROM` + messageUsers + `
+		WHERE u.status = 'active' AND u.password_hash IS NOT NULL
+			AND ($1::text[] IS NULL OR u.role_ids && ARRAY(SELECT id FROM roles WHERE name = ANY ($1)))`
+	return collectOne[audience](r.Context(), q, errNotFound, "preview audience", query, roles)
+}
+
+// roleNames returns the names of the roles, also for somebody who may only write messages to them.
+func (a *asking) roleNames() (names []string) {
+	roles, err := listRoles(a.r.Context(), a.db, nil, "", maxPage)
+	a.err = cmp.Or(a.err, err)
+	for _, role := range roles {
+		names = append(names, role.Name)
+	}
+	return names
+}
+
+// usersPage reads a part of the users.
+func (s *server) usersPage(a *asking) *page {
+	return &page{Template: "users", Title: "Users", Data: struct {
+		Users            []user
+		AllRoles, Member []string
+	}{getPage[user](a, "/api/v1/users"), a.roleNames(), []string{memberRole}}}
+}
+
+// userPage reads the page of a user.
+func (s *server) userPage(a *asking) *page {
+	u := get[user](a, "/api/v1/users/{id}", "")
+	return &page{Template: "user", Title: u.Username, Data: struct {
+		user
+		Tag      string
+		AllRoles []string
+		Sessions []sessionView
+		Tokens   []apiToken
+	}{u, u.tag(), a.roleNames(), getAll[sessionView](a, "/api/v1/users/{id}/sessions"),
+		getAll[apiToken](a, "/api/v1/users/{id}/tokens")}}
+}
+
+// rolesPage reads the page of the roles and the permissions.
+func (s *server) rolesPage(a *asking) *page {
+	return &page{Template: "roles", Title: "Roles and permissions", Data: struct {
+		Roles       []role
+		Permissions []permissionView
+	}{getAll[role](a, "/api/v1/roles"), get[listOf[permissionView]](a, "/api/v1/permissions", "").Items}}
+}
+
+// auditPage reads a part of the audit log.
+func (s *server) auditPage(a *asking) *page {
+	return &page{Template: "audit", Title: "Audit log", Data: struct {
+		Rows    []auditRow
+		Actions []string
+	}{getPage[auditRow](a, "/api/v1/audit"), slices.Sorted(slices.Values(auditActions()))}}
+}

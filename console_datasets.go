@@ -1,0 +1,153 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// datasetsPage reads a part of the datasets.
+func (s *server) datasetsPage(a *asking) *page {
+	return &page{Template: "datasets", Title: "Datasets", Data: a.addAnalyses(getPage[dataset](a, "/api/v1/datasets"))}
+}
+
+// datasetData is a dataset with what its page shows beside it.
+type datasetData struct {
+	datasetDetails
+	Analyses []analysis
+	Map      *mapView
+	Place    string // the longitude and latitude that were asked for, or ""
+	Covering listOf[datasetFile]
+}
+
+// datasetPage reads the page of a dataset: its files' totals, its map, the files at a place, and
+// its last analyses.
+func (s *server) datasetPage(a *asking) *page {
+	d := datasetData{datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", "")}
+	d.Analyses = get[listOf[analysis]](a, "/api/v1/datasets/{id}/analyses", "limit=10").Items
+	if d.BBox != nil && a.err == nil {
+		d.addMap(a)
+	}
+	if d.Place != "" {
+		query := url.Values{"point": {d.Place}, "limit": {"50"}}
+		d.Covering = get[listOf[datasetFile]](a, "/api/v1/datasets/{id}/files", query.Encode())
+	}
+	return &page{Template: "dataset", Title: d.Name, Data: &d}
+}
+
+// mapView is the part of a dataset's map that a page shows, with links to others.
+type mapView struct {
+	BBox  string
+	Links [][2]string // label and box
+}
+
+// addMap finds out which part of the map the page's query asks for: bbox, or the extent without
+// outliers. at.x and at.y are the pixel of the picture at which it was clicked. With move the part
+// changes: in and out keep the pixel in its place, and pan puts it into the middle. Without move,
+// the place of the pixel is asked for, or that in point.
+func (d *datasetData) addMap(a *asking) {
+	query := a.r.URL.Query()
+	box := boxCell(d.BBox)
+	if text := query.Get("bbox"); text != "" {
+		f, err := readFileFilter(url.Values{"bbox": {text}})
+		if a.err = err; err != nil {
+			return
+		}
+		box = filesCell{West: *f.west, South: *f.south, East: *f.east, North: *f.north}
+	} else if cells, err := new(coverage).filesCells(a.r.Context(), a.db, d.ID, box, 256); err != nil {
+		a.err = err
+	} else if cells, _ = splitOutliers(cells); len(cells) > 0 {
+		box = joinCells(cells...)
+	}
+	lon, lat := (box.West+box.East)/2, (box.South+box.North)/2
+	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)
+	y, errY := strconv.ParseFloat(query.Get("at.y"), 64)
+	isClicked := cmp.Or(errX, errY) == nil && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
+	if isClicked {
+		lon, lat = frameFor([]filesCell{box}).place(x, y)
+	}
+	switch d.Place = query.Get("point"); {
+	case query.Get("move") != "":
+		box = box.moved(query.Get("move"), lon, lat)
+	case isClicked:
+		d.Place = fmt.Sprintf("%.6f,%.6f", math.Remainder(lon, 360), max(-90, min(90, lat)))
+	}
+	lon, lat = (box.West+box.East)/2, (box.South+box.North)/2
+	d.Map = &mapView{BBox: box.query()}
+	for _, label := range [...]string{"zoom in", "zoom out", "west", "east", "north", "south"} {
+		move := strings.TrimPrefix(label, "zoom ")
+		d.Map.Links = append(d.Map.Links, [2]string{label, box.moved(move, lon, lat).query()})
+	}
+}
+
+// moved returns the box after a move. When it shrinks or grows, the place stays where it is. When
+// it is shifted, the place, or what lies half a box beside it, comes into the middle.
+func (a filesCell) moved(move string, lon, lat float64) filesCell {
+	width, height := a.East-a.West, a.North-a.South
+	if scale := map[string]float64{"in": 0.5, "out": 2}[move]; scale > 0 {
+		a.West, a.East = lon-(lon-a.West)*scale, lon+(a.East-lon)*scale
+		a.South, a.North = lat-(lat-a.South)*scale, lat+(a.North-lat)*scale
+	} else {
+		side := map[string][2]float64{"west": {-0.5, 0}, "east": {0.5, 0}, "south": {0, -0.5}, "north": {0, 0.5}}[move]
+		a.West, a.South = lon+(side[0]-0.5)*width, lat+(side[1]-0.5)*height
+		a.East, a.North = a.West+width, a.South+height
+	}
+	const least = 1e-5 // degrees, about a metre
+	a.South, a.East = min(max(a.South, -90), 90-least), max(a.East, a.West+least)
+	a.North = max(min(a.North, 90), a.South+least)
+	return a
+}
+
+// query returns the box as the query parameter bbox takes it.
+func (a filesCell) query() string {
+	west, east := normaliseLongitudes(a.West, a.East)
+	var parts []string
+	for _, angle := range [...]float64{west, a.South, east, a.North} {
+		parts = append(parts, strconv.FormatFloat(angle, 'f', 7, 64))
+	}
+	return strings.Join(parts, ",")
+}
+
+// filesPage reads a part of a dataset's files.
+func (s *server) filesPage(a *asking) *page {
+	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
+	return &page{Template: "files", Title: "Files of " + d.Name, Data: struct {
+		datasetDetails
+		List     []datasetFile
+		Statuses []string
+	}{d, getPage[datasetFile](a, "/api/v1/datasets/{id}/files"), fileStatuses()}}
+}
+
+// analysisPage reads the page of an analysis, with what it has changed.
+func (s *server) analysisPage(a *asking) *page {
+	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
+	return &page{Template: "analysis", Title: "Analysis of " + d.Name, Data: struct {
+		analysis
+		Dataset string
+		Changes []fileChange
+	}{get[analysis](a, "/api/v1/datasets/{id}/analyses/{analysis}", ""), d.Name,
+		getPage[fileChange](a, "/api/v1/datasets/{id}/analyses/{analysis}/changes")}}
+}
+
+// analyzeForm answers POST /datasets/{id}/analyses: it starts an analysis, and goes on to its page.
+func (s *server) analyzeForm(w http.ResponseWriter, r *http.Request) error {
+	answer, err := s.submit(w, r, "POST /api/v1/datasets/{id}/analyses", "force!", s.datasetPage)
+	if err != nil {
+		return err
+	}
+	return goTo(w, fmt.Sprintf("/datasets/%.0f/analyses/%.0f?done=started", answer["dataset_id"], answer["id"]))
+}
+
+// reportPage reads the report about a dataset's files, with the accepted findings.
+func (s *server) reportPage(a *asking) *page {
+	accepted := getAll[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")
+	report := get[folderReport](a, "/api/v1/datasets/{id}/report", "")
+	return &page{Template: "report", Title: "Report on " + report.Dataset, Data: struct {
+		folderReport
+		List []acceptedFinding
+	}{report, accepted}}
+}

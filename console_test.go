@@ -1,0 +1,518 @@
+package main
+
+import (
+	"encoding/xml"
+	"fmt"
+	"html"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// formHeader is the media type of a form.
+const formHeader = "Content-Type: application/x-www-form-urlencoded"
+
+// headers returns the headers of a request of the matrix.
+func (m *matrix) headers(rt route) []string {
+	if rt.isPage() && rt.method == "POST" {
+		return []string{formHeader}
+	}
+	return nil
+}
+
+// pageTarget is target for a page: its objects are those of the API's route of the same kind.
+func (m *matrix) pageTarget(rt route) (path string, body any) {
+	m.t.Helper()
+	inner, end := "/api/v1"+strings.Replace(rt.path, "/account/", "/auth/", 1), ""
+	if strings.HasPrefix(rt.path, "/account/") {
+		if before, ok := strings.CutSuffix(inner, "{id}/end"); ok {
+			inner, end = before+"{id}", "/end"
+		}
+	}
+	inner = strings.Replace(inner, "/console/{file}", "/console/style.css", 1)
+	path, _ = m.target(route{method: rt.method, path: inner})
+	path = strings.Replace(strings.TrimPrefix(path, "/api/v1"), "/auth/", "/account/", 1) + end
+	path = strings.Replace(path, "/{$}", "/", 1)
+	name := fmt.Sprint("page", m.fresh)
+	return path, formOf(map[string]string{
+		"POST /login":                  "username=none&password=" + testPassword,
+		"POST /register":               "username=" + name + "&password=" + testPassword,
+		"POST /set-password":           "token=x&new_password=" + testPassword,
+		"POST /inbox/read-all":         "up_to=1",
+		"POST /account/name":           "display_name=New",
+		"POST /account/email":          "email=" + name + "@example.org&current_password=" + testPassword,
+		"POST /account/password":       "current_password=" + testPassword + "&new_password=" + testPassword,
+		"POST /account/tokens":         "name=" + name + "&permissions=dataset.read&current_password=" + testPassword,
+		"POST /messages":               "title=t&body=b&severity=info&everybody=true",
+		"POST /messages/{id}":          "title=u&body=b&severity=info&everybody=true",
+		"POST /users":                  "username=" + name,
+		"POST /users/{id}":             "display_name=New&status=active",
+		"POST /roles":                  "name=" + name,
+		"POST /roles/{id}":             "name=" + name,
+		"POST /permissions":            "name=p." + name + "&meaning=A test.",
+		"POST /datasets":               fmt.Sprintf("name=%s&path=moreset%d", name, m.fresh),
+		"POST /datasets/{id}":          "name=" + name,
+		"POST /datasets/{id}/accepted": "code=missing&note=sea",
+	}[rt.method+" "+rt.path])
+}
+
+// formOf returns the body of a form whose values are not encoded yet.
+func formOf(text string) any {
+	if text == "" {
+		return nil
+	}
+	if encoded, ok := strings.CutPrefix(text, rawForm); ok {
+		return encoded
+	}
+	values := url.Values{}
+	for pair := range strings.SplitSeq(text, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		values.Add(name, value)
+	}
+	return values.Encode()
+}
+
+// browser sends requests as a browser does: for pages, with forms, and with the session cookie that it was given.
+type browser struct {
+	client
+	cookie string
+}
+
+// page sends a request for a page.
+func (b *browser) page(method, path, form string, headers ...string) answer {
+	b.t.Helper()
+	headers = append([]string{"Accept: text/html,application/xhtml+xml"}, headers...)
+	if b.cookie != "" {
+		headers = append(headers, "Cookie: "+b.cookie)
+	}
+	var body any
+	if method == "POST" {
+		body, headers = formOf(form), append([]string{formHeader}, headers...)
+		if body == nil {
+			body = ""
+		}
+	}
+	a := b.do(method, path, body, headers...)
+	for _, cookie := range (&http.Response{Header: a.header}).Cookies() {
+		if cookie.Name == "__Host-cairn_session" {
+			b.cookie = cookie.Name + "=" + cookie.Value
+		}
+	}
+	return a
+}
+
+// shows checks the status of a page and that it shows the texts. It returns the page.
+func (b *browser) shows(status int, method, path, form string, texts ...string) string {
+	b.t.Helper()
+	a := b.page(method, path, form)
+	if a.status != status || a.header.Get("Content-Type") != "text/html; charset=utf-8" {
+		b.t.Fatalf("%s %s: status %d %s, want page with %d\n%s", method, path, a.status, a.header, status, a.body)
+	}
+	for _, text := range texts {
+		if !strings.Contains(string(a.body), text) {
+			b.t.Errorf("%s %s does not show %q:\n%s", method, path, text, a.body)
+		}
+	}
+	return string(a.body)
+}
+
+// goes checks that a form is accepted, and which page comes next.
+func (b *browser) goes(next, path, form string) {
+	b.t.Helper()
+	a := b.page("POST", path, form)
+	if a.status != 303 || a.header.Get("Location") != next {
+		b.t.Errorf("POST %s: %d to %q, want %q\n%s", path, a.status, a.header.Get("Location"), next, a.body)
+	}
+}
+
+// browse signs a user in on the login page.
+func (ts *testServer) browse(name string) *browser {
+	ts.t.Helper()
+	b := &browser{client: ts.client()}
+	b.goes("/", "/login", "username="+name+"&password="+testPassword)
+	return b
+}
+
+// TestBrowserSession: signing in on the page gives a cookie that opens pages and reads the API, but changes nothing
+// there. It ends by signing out, by idleness and in the end.
+func TestBrowserSession(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead, userManage)
+	b := &browser{client: ts.client()}
+	if a := b.page("GET", "/inbox?unread=true", ""); a.status != 303 || a.header.Get("Location") != "/login?next=%2Finbox%3Funread%3Dtrue" {
+		t.Errorf("not signed in: %d %s", a.status, a.header)
+	}
+	b.shows(200, "GET", "/login?next=%2Finbox%3Funread%3Dtrue", "", `value="/inbox?unread=true"`)
+	refused := b.shows(401, "POST", "/login", "username=ada&password=wrong&next=/inbox", `value="ada"`, `value="/inbox"`, "password is wrong")
+	if strings.Contains(refused, `"wrong"`) || b.cookie != "" {
+		t.Errorf("%s %s", b.cookie, refused)
+	}
+	b.goes("/inbox", "/login", "username=ada&password="+testPassword+"&next=/inbox")
+	first := b.cookie
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE idle_expires_at = created_at + interval '1 day' AND expires_at = created_at + interval '30 days'`); n != 1 {
+		t.Error("the session does not last 24 hours idle and 30 days in all")
+	}
+	b.shows(200, "GET", "/inbox", "", "ada", "Sign out")
+	b.must(204, "GET", verifyPath+"?permission="+userManage, nil, "Cookie: "+b.cookie)
+	me := b.must(200, "GET", mePath, nil, "Cookie: "+b.cookie)
+	if until := me.json["credential"].(map[string]any)["expires_at"]; until == "" || me.text("username") != "ada" {
+		t.Errorf("%s", me.body)
+	}
+	for _, rt := range apiRoutes(ts.server) {
+		if rt.who == public || rt.who == refreshCookie || rt.method == "GET" {
+			continue
+		}
+		path := strings.NewReplacer("{id}", "1", "{name}", "x").Replace(rt.path)
+		b.refused(401, "not_signed_in", rt.method, path, nil, "Cookie: "+b.cookie)
+	}
+	// Use moves the end by idleness, at most to the end in all.
+	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '6 minutes', idle_expires_at = now() + interval '1 minute'`)
+	b.shows(200, "GET", "/inbox", "")
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE idle_expires_at > now() + interval '23 hours'`); n != 1 {
+		t.Error("use does not keep the session")
+	}
+	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '6 minutes', expires_at = now() + interval '1 hour'`)
+	b.shows(200, "GET", "/inbox", "")
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE idle_expires_at = expires_at`); n != 1 {
+		t.Error("use keeps the session beyond its end")
+	}
+	// Signing in again ends the session before.
+	b.goes("/", "/login", "username=ada&password="+testPassword)
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`); n != 1 || b.cookie == first {
+		t.Errorf("%d live sessions", n)
+	}
+	stale := b.cookie
+	b.goes("/login?done=out", "/logout", "")
+	b.cookie = stale
+	b.shows(401, "POST", "/account/name", "display_name=Thief", "Your session has ended")
+	b.cookie = first
+	b.shows(401, "POST", "/account/name", "display_name=Thief", "Your session has ended")
+	for _, forged := range []string{stale + "x", stale[:len(stale)-1], "__Host-cairn_session=", "__Host-cairn_session=..."} {
+		b.refused(401, "invalid_token", "GET", mePath, nil, "Cookie: "+forged)
+	}
+	ts.server.now = func() time.Time { return time.Now().Add(31 * 24 * time.Hour) }
+	if _, err := ts.keys.Load().verifyBrowser(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.now()); err == nil {
+		t.Error("the cookie is accepted after 31 days")
+	}
+}
+
+// injections returns texts that a page must show as text and nothing else.
+func injections() []string {
+	return []string{
+		`<script>alert(1)</script>`, `</script><script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><img src=x onerror=alert(1)>`,
+		`'><svg onload=alert(1)>`, `" onfocus="alert(1)" autofocus="`, `' onfocus='alert(1)' autofocus='`, "` onfocus=`alert(1)` autofocus=`",
+		` onmouseover=alert(1) `, `javascript:alert(1)`, `JaVaScRiPt:alert(1)`, "java\tscript:alert(1)", `data:text/html,<script>alert(1)</script>`,
+		`vbscript:msgbox(1)`, `</textarea><script>alert(1)</script>`, `</title><script>alert(1)</script>`, `</style><script>alert(1)</script>`,
+		`</option></select><script>alert(1)</script>`, `--><script>alert(1)</script>`, `<!--`, `<!--><img src=x onerror=alert(1)>`, `]]><script>alert(1)</script>`,
+		`<![CDATA[<script>alert(1)</script>]]>`, `<?xml version="1.0"?>`, `&lt;script&gt;alert(1)&lt;/script&gt;`, `&#60;script&#62;alert(1)`, `&quot;&gt;&lt;b&gt;`,
+		`&amp;lt;b&amp;gt;`, `{{.User}}`, `{{template "top" .}}`, `${alert(1)}`, `#{7*7}`, `<%= 7*7 %>`, `{% raw %}`, `\"><b>`, `\u003cb\u003e`, `\x3cb\x3e`, `%3Cscript%3E`,
+		`<iframe srcdoc="<script>alert(1)</script>">`, `<base href="//evil.example/">`, `<meta http-equiv=refresh content="0;url=//evil.example">`,
+		`<form action=//evil.example><button>`, `<link rel=stylesheet href=//evil.example>`, `<math><mtext></form><form>`, `<svg><animate onbegin=alert(1)>`,
+		`<details open ontoggle=alert(1)>`, `<template><script>alert(1)</script></template>`, `<noscript><p title="</noscript><img src=x onerror=alert(1)>">`,
+		"<a href=\u2028javascript:alert(1)>", `//evil.example/%2f..`, `<plaintext>`, `</main></body></html>`,
+	}
+}
+
+// skeleton returns the elements of a page with the names of their attributes, without any text or value. The title of
+// the page and times are left out.
+func skeleton(t *testing.T, page string) string {
+	t.Helper()
+	d := xml.NewDecoder(strings.NewReader(strings.TrimPrefix(page, "<!doctype html>")))
+	d.Strict, d.AutoClose, d.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
+	var b strings.Builder
+	for {
+		token, err := d.Token()
+		if err == io.EOF {
+			return b.String()
+		}
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, page)
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			fmt.Fprintf(&b, "<%s", token.Name.Local)
+			for _, attr := range token.Attr {
+				fmt.Fprintf(&b, " %s", attr.Name.Local)
+				if unsafe := regexp.MustCompile(`(?i)^\s*(javascript|data|vbscript):|^//`); slices.Contains([]string{"href", "src", "action"}, attr.Name.Local) && unsafe.MatchString(attr.Value) {
+					t.Errorf("%s=%q", attr.Name.Local, attr.Value)
+				}
+			}
+			b.WriteString(">\n")
+		case xml.EndElement:
+			fmt.Fprintf(&b, "</%s>\n", token.Name.Local)
+		case xml.Comment, xml.ProcInst, xml.Directive:
+			t.Errorf("%T in\n%s", token, page)
+		}
+	}
+}
+
+// TestInjection: whatever texts the database holds and people type, every page has the same elements and attributes as
+// with harmless ones. The texts stand in the database, so that no check on the way in helps.
+func TestInjection(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	os.Mkdir(filepath.Join(ts.datasets, "set"), 0o755)
+	os.WriteFile(filepath.Join(ts.datasets, "set", "a.tif"), geographicTIFF(7, 46), 0o644)
+	os.WriteFile(filepath.Join(ts.datasets, "set", "b.tif"), []byte("no TIFF"), 0o644)
+	root := ts.signIn("root", "all")
+	dataset := root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location")
+	root.analyze(dataset, nil)
+	root.must(201, "POST", "/api/v1/datasets/1/accepted-findings", map[string]string{"code": "missing", "note": "sea"})
+	root.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"})
+	root.must(201, "POST", permissionsPath, map[string]string{"name": "wiki.edit", "meaning": "Edit."})
+	ts.addToken("root", "token", datasetRead)
+	id := root.must(200, "GET", mePath, nil).text("id")
+	b := ts.browse("root")
+	pages := strings.Fields(`/ /login /register /set-password /inbox /account /messages /messages/new /messages/1 /users /users/` + id + ` /roles /datasets /datasets/1
+		/datasets/1?point=7.1,45.9 /datasets/1/files /datasets/1/analyses/1 /datasets/1/report`)
+	forms := map[string]string{
+		"/login": "username=@&password=@&next=@", "/set-password": "token=@&new_password=@", "/messages": "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@&preview=1",
+		"/messages/1": "tag=@&title=@&body=@", "/users": "username=@&email=@&display_name=@&roles=@", "/users/" + id: "tag=@&email=@&status=@&display_name=@",
+		"/users/" + id + "/roles": "roles=@", "/roles": "name=@&description=@&permissions=@", "/permissions": "name=@&meaning=@", "/datasets": "name=@&path=@&description=@",
+		"/account/tokens": "name=@&permissions=@&expires_at=@&current_password=@", "/datasets/1/accepted": "code=@&path=@&note=@", "/account/email": "email=@&current_password=@",
+	}
+	queries := []string{"/login?next=@", "/set-password?token=@", "/users?q=@&role=root", "/audit?actor=@&target=@&request_id=@", "/audit?request_id=@", "/datasets/1/files?q=@&path=@", "/inbox?@=1", "/datasets/1?bbox=@", "/inbox?cursor=@", "/datasets/1?point=@", "/@"}
+	var base []string
+	known := map[string]bool{"<p class id>": true, "<fieldset class aria-describedby>": true} // with what is wrong
+	for _, attrs := range []string{"", " autocomplete"} {
+		for _, required := range []string{"", " required"} {
+			known["<input id type name value"+attrs+required+" aria-invalid aria-describedby>"] = true
+		}
+	}
+	for i, text := range append([]string{"harmless"}, injections()...) {
+		plant(ts, text)
+		var got []string
+		see := func(a answer) {
+			if a.status >= 500 {
+				t.Errorf("%q: %d %s", text, a.status, a.body)
+			}
+			got = append(got, fmt.Sprint(a.header.Get("Content-Type"), "\n", skeleton(t, string(a.body))))
+		}
+		for _, path := range pages {
+			see(b.page("GET", path, ""))
+		}
+		for _, path := range slices.Sorted(maps.Keys(forms)) {
+			values, _ := url.ParseQuery(forms[path])
+			for _, list := range values {
+				list[0] = strings.Replace(list[0], "@", text, 1)
+			}
+			see(b.page("POST", path, rawForm+values.Encode()))
+			ts.exec(`DELETE FROM throttles`)
+		}
+		for _, path := range queries {
+			see(b.page("GET", strings.ReplaceAll(path, "@", url.QueryEscape(text)), ""))
+		}
+		if i == 0 {
+			base = got
+			for line := range strings.Lines(strings.Join(base, "")) {
+				known[strings.TrimSpace(line)] = true
+			}
+		}
+		for j := range got {
+			if j < len(pages) && got[j] != base[j] {
+				t.Fatalf("%q in %s:\n%s\nwant\n%s", text, pages[j], got[j], base[j])
+			}
+			for line := range strings.Lines(got[j]) { // what was typed may be refused for another reason
+				if !known[strings.TrimSpace(line)] || strings.Count(got[j], "<script") > 1 {
+					t.Fatalf("%q on page %d: %s in\n%s", text, j, line, got[j])
+				}
+			}
+		}
+	}
+}
+
+// plant writes a text into every column of the database that a page shows.
+func plant(ts *testServer, text string) {
+	ts.t.Helper()
+	for _, statement := range []string{
+		`UPDATE users SET display_name = $1, email = $1::text || id::text`, `UPDATE roles SET description = $1`, `UPDATE declared_permissions SET meaning = $1`,
+		`UPDATE datasets SET name = $1, path = $1, description = $1`, `UPDATE system_messages SET title = $1, body = $1, author = $1`,
+		`UPDATE api_tokens SET name = $1, permissions = ARRAY[$1]`, `UPDATE sessions SET device = $1, address = $1`,
+		`UPDATE accepted_findings SET path = $1, note = $1, accepted_by = $1`,
+		`UPDATE elevation_dataset_file_meta SET path = $1::text || id::text, reason = $1, warnings = ARRAY[$1]`,
+		`UPDATE analyses SET requested_by = $1, warnings = ARRAY[$1], failure = $1`,
+		`INSERT INTO audit_log (actor, credential, address, request_id, action, target, before, after) VALUES ($1, $1, $1, $1, $1, $1, to_jsonb($1::text), to_jsonb($1::text))`,
+	} {
+		ts.exec(statement, text)
+	}
+}
+
+// rawForm begins a form that is encoded already.
+const rawForm = "\x00"
+
+// TestPasswordLinks: where CAIRN_BASE_URL is set, the API and the command line give a link with each password token.
+// The page of the link sets the password, once.
+func TestPasswordLinks(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_BASE_URL=https://cairn.example.org")
+	ts.addUser("root", "all")
+	browser := func(method, path, form string) answer {
+		r, err := http.NewRequest(method, ts.url+path, strings.NewReader(fmt.Sprint(formOf(form))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "cairn.example.org"
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Accept", "text/html")
+		response, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return answer{status: response.StatusCode, header: response.Header, body: body}
+	}
+	said, err := ts.command("user", "reset-password", "root")
+	link := strings.TrimSpace(said)
+	path, ok := strings.CutPrefix(link, "https://cairn.example.org")
+	if err != nil || !ok || !strings.HasPrefix(path, "/set-password?token=cairn_pw_") {
+		t.Fatalf("%q %v", said, err)
+	}
+	if a := browser("GET", path, ""); a.status != 200 || !strings.Contains(string(a.body), `value="cairn_pw_`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	_, token, _ := strings.Cut(path, "token=")
+	for _, want := range []int{303, 401} {
+		if a := browser("POST", "/set-password", "token="+token+"&new_password=another good one"); a.status != want {
+			t.Errorf("%d, want %d: %s", a.status, want, a.body)
+		}
+	}
+}
+
+// TestSafeNext: after signing in nobody is led to another host.
+func TestSafeNext(t *testing.T) {
+	t.Parallel()
+	const base = "https://cairn.example.org"
+	for next, want := range map[string]string{
+		"": "/", "/": "/", "/inbox": "/inbox", "/a?b=//c": "/a?b=//c", base + "/x?y=1": "/x?y=1", "/a/../b": "/a/../b",
+		base: "/", base + ".evil.example/": "/", base + "//evil.example": "/", base + "@evil.example/": "/", "https://evil.example/": "/", "//evil.example": "/",
+		"///evil.example": "/", `/\evil.example`: "/", `\/evil.example`: "/", "/\t/evil.example": "/", "/\n/evil.example": "/", "/\u2028/x": "/", "http:/x": "/",
+		"javascript:alert(1)": "/", " /x": "/", "inbox": "/", "?x": "/", "/%zz": "/", "https:///evil.example": "/", "/\x00": "/",
+	} {
+		if got := safeNext(next, base); got != want {
+			t.Errorf("%q leads to %q, want %q", next, got, want)
+		}
+	}
+	if got := safeNext("/x", ""); got != "/x" {
+		t.Errorf("without a base URL: %q", got)
+	}
+}
+
+// TestPageHeaders: pages and their errors have a strict policy. The style sheet is asked for by its tag, and no path
+// leads to another file.
+func TestPageHeaders(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	for _, path := range []string{"/", "/login", "/account", "/nowhere", "/users"} {
+		h := b.page("GET", path, "").header
+		if h.Get("Content-Security-Policy") != pagePolicy || h.Get("Referrer-Policy") != "same-origin" || h.Get("Cross-Origin-Opener-Policy") != "same-origin" ||
+			h.Get("Cross-Origin-Resource-Policy") != "same-origin" || h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %v", path, h)
+		}
+	}
+	style := b.must(200, "GET", "/console/style.css", nil)
+	b.must(304, "GET", "/console/style.css", nil, "If-None-Match: "+style.header.Get("ETag"))
+	for _, path := range []string{"/console/base.html", "/console/x.css", "/console/", "/console/..%2fgo.mod", "/console/%2e%2e%2fserver.go"} {
+		if a := b.do("GET", path, nil); a.status != 404 {
+			t.Errorf("%s: %d", path, a.status)
+		}
+	}
+	home := len(b.page("GET", "/", "").body) + len(style.body) + len(b.must(200, "GET", "/console/console.js", nil).body)
+	if home > 50_000 {
+		t.Errorf("the first page has %d bytes in all", home)
+	}
+	// Programs get problem details from pages too.
+	b.refused(403, "permission_missing", "GET", "/users", nil, "Cookie: "+b.cookie)
+}
+
+// tagOn returns the entity tag in the form for a path on a page.
+func tagOn(t *testing.T, page, action string) string {
+	t.Helper()
+	_, form, _ := strings.Cut(page, `action="`+action+`"`)
+	found := regexp.MustCompile(`name="tag" value="([^"]*)"`).FindStringSubmatch(form)
+	if found == nil {
+		t.Fatalf("no tag for %s in\n%s", action, page)
+	}
+	return html.UnescapeString(found[1])
+}
+
+// TestForms: a form does what the API does, not over somebody else's change. A refused one says beside the field what is
+// wrong, and keeps what was typed.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	b := ts.browse("root")
+	// Users: invite, approve, change.
+	shown := b.shows(200, "POST", "/users", "username=ada&display_name=Ada L&roles=member", "/set-password?token=cairn_pw_")
+	link := html.UnescapeString(regexp.MustCompile(`/set-password\?token=[^<]*`).FindString(shown))
+	b.goes("/login?done=reset", "/set-password", strings.Replace(link, "/set-password?", "", 1)+"&new_password="+testPassword)
+	b.shows(409, "POST", "/users", "username=ada&display_name=Other", `value="ada"`, `value="Other"`, "role=\"alert\"")
+	b.shows(422, "POST", "/users", "username=A B", `aria-invalid="true"`, `value="A B"`)
+	id := root.must(200, "GET", "/api/v1/users?username=ada", nil).items()[0]["id"].(string)
+	path := "/users/" + id
+	tag := tagOn(t, b.shows(200, "GET", path, "", "Ada L"), path)
+	b.goes(path+"?done=saved", path, "display_name=Ada&status=active&email=ada@example.org&former_email=&tag="+tag)
+	b.shows(412, "POST", path, "display_name=Late&status=disabled&tag="+tag, "It has changed since you read it", `value="Late"`)
+	if u := root.must(200, "GET", "/api/v1/users/"+id, nil); u.text("display_name") != "Ada" || u.text("email") != "ada@example.org" || u.text("status") != "active" {
+		t.Errorf("%s", u.body)
+	}
+	// Roles: ticks are kept as they were typed.
+	b.goes("/roles?done=saved", "/roles", "name=keeper&description=x")
+	keeper := fmt.Sprintf("/roles/%.0f", root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["id"])
+	tag = tagOn(t, b.shows(200, "GET", "/roles", ""), keeper)
+	b.goes("/roles?done=saved", keeper, "permissions=dataset.read&permissions=dataset.manage&tag="+tag)
+	b.shows(412, "POST", keeper, "permissions=audit.read&tag="+tag, `aria-label="keeper may audit.read" name="permissions" value="audit.read" form="role`)
+	if list := root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["permissions"]; fmt.Sprint(list) != "[dataset.read dataset.manage]" {
+		t.Errorf("%v", list)
+	}
+	// Announcements: a preview stores nothing; a scheduled one can be published later.
+	b.shows(200, "POST", "/messages", "title=Hello&body=World&severity=info&roles=member&preview=true", "One person would get it now: ada", `value="Hello"`)
+	b.shows(200, "POST", "/messages", "title=Hello&body=World&severity=info&everybody=true&preview=true", "2 people would get it now: ada, root")
+	b.shows(422, "POST", "/messages", "title=Hello&body=World&severity=info", "must name a role", `value="Hello"`, "World</textarea>")
+	if n := ts.queryInt(`SELECT count(*) FROM system_messages`); n != 0 {
+		t.Errorf("%d messages", n)
+	}
+	b.goes("/messages?done=saved", "/messages", "title=Hello&body=one\r\ntwo&severity=warning&everybody=true&publish_at=2999-01-02T03:04&expires_at=")
+	if n := ts.queryInt(`SELECT count(*) FROM system_messages WHERE publish_at = '2999-01-02 03:04Z' AND body = E'one\ntwo' AND expires_at IS NULL`); n != 1 {
+		t.Error("the message is not stored as typed")
+	}
+	shown = b.shows(200, "GET", "/messages/1", "", `value="2999-01-02T03:04"`, "scheduled")
+	b.goes("/messages?done=saved", "/messages/1", "title=Hello&body=now&severity=info&everybody=true&publish_at=&expires_at=&tag="+tagOn(t, shown, "/messages/1"))
+	b.shows(200, "GET", "/inbox", "", `<span class="badge">1<`, "now", "unread")
+	b.goes("/inbox?done=read", "/inbox/read-all", "up_to=1")
+	if shown := b.shows(200, "GET", "/inbox?done=read", "", "Marked as read"); strings.Contains(shown, "badge") {
+		t.Errorf("%s", shown)
+	}
+	b.goes("/messages?done=saved", "/messages/1/retract", "")
+	// Own account: a token is shown once, a wrong password beside nothing else changed.
+	shown = b.shows(200, "POST", "/account/tokens", "name=script&permissions=dataset.read&expires_at="+time.Now().Add(48*time.Hour).UTC().Format("2006-01-02T15:04")+"&current_password="+testPassword, "cairn_pat_")
+	script := root.as(regexp.MustCompile(`cairn_pat_\w+`).FindString(shown))
+	script.must(200, "GET", "/api/v1/datasets", nil)
+	if strings.Contains(b.shows(200, "GET", "/account", "", "script"), "cairn_pat_") {
+		t.Error("the secret is shown again")
+	}
+	b.shows(403, "POST", "/account/password", "current_password=wrong&new_password=another good one", "The current password is wrong")
+	b.goes("/account?done=password", "/account/password", "current_password="+testPassword+"&new_password=another good one&end_tokens=true")
+	script.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil)
+	root.refused(401, "invalid_token", "GET", mePath, nil)
+	b.shows(200, "GET", "/account", "", "This session")
+	// A refusal on a page is audited as one of the API is.
+	member := ts.browse("ada")
+	member.shows(403, "POST", "/roles", "name=x", "role.manage")
+	member.shows(403, "GET", "/audit", "", "audit.read")
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused' AND target IN ('POST /roles', 'GET /audit') AND actor = 'ada'`); n != 2 {
+		t.Errorf("%d refusals in the audit log", n)
+	}
+}

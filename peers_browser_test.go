@@ -1,0 +1,412 @@
+//go:build peers
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// axeVersion is the version of axe-core, of npm, that looks for what keeps people out of a page.
+const axeVersion = "4.10.3"
+
+// chromium is Debian's browser, driven by the WebDriver protocol (W3C).
+type chromium struct {
+	t       *testing.T
+	session string // the address of the session
+	site    string // of the pages
+}
+
+// startChromium starts chromedriver and a browser, with or without JavaScript.
+func startChromium(t *testing.T, site string, withScript bool) *chromium {
+	t.Helper()
+	driver := exec.Command("chromedriver", "--port=0")
+	driver.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdout, err := driver.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		syscall.Kill(-driver.Process.Pid, syscall.SIGKILL) // with the browser's own processes
+		driver.Wait()
+	})
+	lines, port := bufio.NewScanner(stdout), ""
+	for port == "" && lines.Scan() {
+		if found := regexp.MustCompile(`successfully on port (\d+)`).FindStringSubmatch(lines.Text()); found != nil {
+			port = found[1]
+		}
+	}
+	go io.Copy(io.Discard, stdout)
+	options := map[string]any{"binary": "/usr/bin/chromium", "args": []string{"--headless=new", "--no-sandbox", "--disable-gpu",
+		"--disable-dev-shm-usage", "--hide-scrollbars", "--user-data-dir=" + t.TempDir()}}
+	if !withScript {
+		options["prefs"] = map[string]any{"profile.managed_default_content_settings.javascript": 2}
+	}
+	c := &chromium{t: t, session: "http://127.0.0.1:" + port, site: site}
+	started := c.call("POST", "/session", map[string]any{"capabilities": map[string]any{"alwaysMatch": map[string]any{"goog:chromeOptions": options}}})
+	c.session += "/session/" + started.(map[string]any)["sessionId"].(string)
+	t.Cleanup(func() { c.call("DELETE", "", nil) })
+	c.call("POST", "/timeouts", map[string]any{"implicit": 20000, "script": 60000})
+	return c
+}
+
+// call sends a command and returns its value.
+func (c *chromium) call(method, command string, body any) any {
+	c.t.Helper()
+	var reader io.Reader
+	if method == "POST" {
+		if body == nil {
+			body = map[string]any{}
+		}
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		reader = bytes.NewReader(encoded)
+	}
+	r, err := http.NewRequest(method, c.session+command, reader)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var answer struct{ Value any }
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != 200 {
+		c.t.Fatalf("%s %v: %v %.2000v", command, body, err, answer.Value)
+	}
+	return answer.Value
+}
+
+// open goes to a page: a path of the site, or an address.
+func (c *chromium) open(address string) {
+	c.t.Helper()
+	if strings.HasPrefix(address, "/") {
+		address = c.site + address
+	}
+	c.call("POST", "/url", map[string]any{"url": address})
+}
+
+// find returns the command path of the first element that an XPath selects, and waits for it.
+func (c *chromium) find(xpath string) string {
+	c.t.Helper()
+	element := c.call("POST", "/element", map[string]any{"using": "xpath", "value": xpath}).(map[string]any)
+	return "/element/" + element["element-6066-11e4-a52e-4f735466cecf"].(string)
+}
+
+// click clicks the first element that an XPath selects.
+func (c *chromium) click(xpath string) {
+	c.t.Helper()
+	c.call("POST", c.find(xpath)+"/click", nil)
+}
+
+// press clicks the button with that text.
+func (c *chromium) press(text string) {
+	c.t.Helper()
+	c.click(fmt.Sprintf("//button[normalize-space()=%q]", text))
+}
+
+// follow clicks the link with that text.
+func (c *chromium) follow(text string) {
+	c.t.Helper()
+	c.click(fmt.Sprintf("//a[normalize-space()=%q]", text))
+}
+
+// fill types text into the inputs with these names.
+func (c *chromium) fill(pairs ...string) {
+	c.t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		element := c.find(fmt.Sprintf("//*[@name=%q and not(@type='hidden')]", pairs[i]))
+		c.call("POST", element+"/clear", nil)
+		c.call("POST", element+"/value", map[string]any{"text": pairs[i+1]})
+	}
+}
+
+// sees waits for a text on the page.
+func (c *chromium) sees(text string) {
+	c.t.Helper()
+	c.find(fmt.Sprintf("//main[contains(normalize-space(.), %q)]", text))
+}
+
+// run runs a script, which calls its last argument with the result.
+func (c *chromium) run(script string) any {
+	c.t.Helper()
+	return c.call("POST", "/execute/async", map[string]any{"script": script, "args": []any{}})
+}
+
+// devtools sends a command of Chromium's own protocol.
+func (c *chromium) devtools(command string, params map[string]any) map[string]any {
+	c.t.Helper()
+	value, _ := c.call("POST", "/goog/cdp/execute", map[string]any{"cmd": command, "params": params}).(map[string]any)
+	return value
+}
+
+// look sets the width of the window and whether the reader prefers dark colours.
+func (c *chromium) look(width int, dark bool) {
+	scheme := map[bool]string{false: "light", true: "dark"}[dark]
+	c.devtools("Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}})
+	c.devtools("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500})
+}
+
+// signIn signs in on the login page, where the browser is already.
+func (c *chromium) signIn(name, password string) {
+	c.t.Helper()
+	c.fill("username", name, "password", password)
+	c.press("Sign in")
+}
+
+// startWithSamples starts a service with some elevation files, and returns it with an administrator.
+func startWithSamples(t *testing.T) (*testServer, client) {
+	t.Helper()
+	ts := startServer(t, nil)
+	dir := filepath.Join(ts.datasets, "alps")
+	os.Mkdir(dir, 0o755)
+	for lon := range 8 {
+		for lat := range 6 {
+			if lon == 3 && lat == 2 { // a hole
+				continue
+			}
+			name := fmt.Sprintf("tile_%d_%d.tif", lon, lat)
+			if err := os.WriteFile(filepath.Join(dir, name), geographicTIFF(7+float64(lon), 46+0.75*float64(lat)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	os.WriteFile(filepath.Join(dir, "broken.tif"), []byte("II*\x00"), 0o644)
+	root := ts.signIn("root", "all")
+	root.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "Maintenance on Sunday", "body": "The service stops at 10:00 for an hour.", "severity": "warning", "include_new_users": true})
+	return ts, root
+}
+
+// TestPeerBrowserTour does the whole tour in a browser, with JavaScript and without.
+func TestPeerBrowserTour(t *testing.T) {
+	for name, withScript := range map[string]bool{"with JavaScript": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			ts, root := startWithSamples(t)
+			c := startChromium(t, ts.url, withScript)
+			// An administrator invites somebody, who sets a password by the link.
+			c.open("/users")
+			c.signIn("root", testPassword)
+			c.find("//h1[.='Users']")
+			c.fill("username", "ada")
+			c.click("//input[@name='roles' and @value='admin']")
+			c.press("Create the account")
+			link := c.call("GET", c.find("//code[@class='secret']")+"/text", nil).(string)
+			c.press("Sign out")
+			c.sees("You have signed out")
+			c.open(link)
+			c.fill("new_password", "short")
+			c.press("Set the password")
+			c.sees("must have at least 8 characters")
+			c.fill("new_password", "a long enough one")
+			c.press("Set the password")
+			c.sees("Sign in with it")
+			c.signIn("ada", "a long enough one")
+			c.sees("Maintenance on Sunday")
+			c.follow("To the inbox")
+			c.press("Mark as read")
+			c.sees("Marked as read")
+			if n := ts.queryInt(`SELECT count(*) FROM system_message_reads`); n != 1 {
+				t.Errorf("%d messages read", n)
+			}
+			c.follow("Datasets")
+			c.find("//h1[.='Datasets']")
+			c.fill("name", "alps", "path", "nowhere", "description", "Tiles <of> the Alps")
+			c.press("Register")
+			c.sees("there is no such directory")
+			c.fill("path", "alps")
+			c.press("Register")
+			c.follow("alps")
+			c.press("Start an analysis")
+			c.sees("The analysis has been queued")
+			run := root.must(200, "GET", "/api/v1/datasets/1/analyses", nil).items()[0]
+			root.finished(fmt.Sprintf("/api/v1/datasets/1/analyses/%.0f", run["id"]))
+			if !withScript {
+				c.call("POST", "/refresh", nil)
+			}
+			c.find("//span[@class='tag succeeded']") // with JavaScript the page finds out by itself
+			c.follow("alps")
+			before := c.call("GET", c.find("//input[@type='image']")+"/attribute/src", nil)
+			c.follow("zoom in")
+			c.click(fmt.Sprintf("//input[@type='image' and @src!=%q]", before)) // in the middle of the picture
+			c.find("//h3[contains(., 'Files at')]")
+			c.sees(".tif")
+			c.follow("Report")
+			c.click("//section[@aria-labelledby='f-damaged']//input[@value='broken.tif'] | //section[@aria-labelledby='f-unreadable']//input[@value='broken.tif']")
+			c.fill("note", "known")
+			c.press("Accept")
+			c.sees("Saved.")
+			if n := ts.queryInt(`SELECT count(*) FROM accepted_findings WHERE path = 'broken.tif' AND note = 'known' AND accepted_by = 'ada'`); n != 1 {
+				t.Errorf("%d findings accepted", n)
+			}
+			c.press("Sign out")
+			c.sees("You have signed out")
+			c.open("/datasets/1")
+			c.find("//h1[.='Sign in']")
+		})
+	}
+}
+
+// browserPages returns the paths of all pages for people.
+func browserPages(ts *testServer) []string {
+	return []string{"/", "/inbox", "/account", "/messages", "/messages/new", "/messages/1", "/users", "/users/" + userID(ts, "root"), "/roles", "/audit",
+		"/datasets", "/datasets/1", "/datasets/1?point=7.5,45.9", "/datasets/1/files", "/datasets/1/analyses/1", "/datasets/1/report", "/nowhere"}
+}
+
+// userID returns the id of a user.
+func userID(ts *testServer, name string) (id string) {
+	ts.t.Helper()
+	if err := ts.db.QueryRow(ts.t.Context(), `SELECT id::text FROM users WHERE username = $1`, name).Scan(&id); err != nil {
+		ts.t.Fatal(err)
+	}
+	return id
+}
+
+// axe is the source of axe-core, fetched once.
+var axe = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "axe-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	install := exec.Command("npm", "install", "--prefix", dir, "--cache", filepath.Join(dir, "cache"), "--ignore-scripts", "axe-core@"+axeVersion)
+	if output, err := install.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, output)
+	}
+	source, err := os.ReadFile(filepath.Join(dir, "node_modules/axe-core/axe.min.js"))
+	return string(source), err
+})
+
+// violations returns what axe-core finds on the page, or "".
+func (c *chromium) violations() string {
+	c.t.Helper()
+	source, err := axe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	const run = `; const done = arguments[arguments.length - 1];
+		axe.run(document).then(r => done(r.violations.map(v => v.id + ": " + v.help + "\n" + v.nodes.map(n => "  " + n.html + " " + n.failureSummary).join("\n")).join("\n")), e => done(String(e)))`
+	said, _ := c.run(source + run).(string)
+	return said
+}
+
+// TestPeerBrowserAccessible: axe-core finds nothing wrong with any page, in light and dark colours, wide and narrow.
+// With CAIRN_SCREENSHOTS it writes pictures of six pages into that directory.
+func TestPeerBrowserAccessible(t *testing.T) {
+	ts, root := startWithSamples(t)
+	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "alps", "path": "alps", "description": "Tiles of the Alps"}).header.Get("Location"), nil)
+	root.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "New tiles", "body": "The tiles of 2026 are in the folder alps.\nHave a look."})
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "keeper", "description": "looks after the files", "permissions": []string{datasetRead, datasetManage, datasetAnalyze}})
+	root.must(201, "POST", permissionsPath, map[string]string{"name": "wiki.edit", "meaning": "Edit the wiki."})
+	for _, name := range []string{"ada", "grace", "barbara"} {
+		ts.addUser(name, datasetRead)
+	}
+	ts.addToken("root", "nightly", datasetRead, datasetAnalyze)
+	ts.exec(`DELETE FROM system_message_watermarks`)
+	c := startChromium(t, ts.url, true)
+	check := func(path string) {
+		for _, dark := range []bool{false, true} {
+			for _, width := range []int{1280, 390} {
+				c.look(width, dark)
+				if said := c.violations(); said != "" {
+					t.Errorf("%s, %d pixels, dark %v: %s", path, width, dark, said)
+				}
+			}
+		}
+	}
+	for _, path := range []string{"/", "/register", "/set-password", "/login"} {
+		c.open(path)
+		check(path)
+	}
+	c.signIn("root", "wrong")
+	c.sees("is wrong")
+	check("/login refused")
+	c.signIn("root", testPassword)
+	c.find("//h1[.='Cairn']")
+	for _, path := range browserPages(ts) {
+		c.open(path)
+		check(path)
+	}
+	dir := os.Getenv("CAIRN_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	for name, path := range map[string]string{"home": "/", "inbox": "/inbox", "roles": "/roles", "map": "/datasets/1?point=10.1,47.9", "report": "/datasets/1/report", "account": "/account"} {
+		for _, width := range []int{1280, 390} {
+			c.look(width, name == "inbox" || name == "report")
+			c.open(path)
+			shot := c.devtools("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": width > 500 && name != "roles" && name != "account"})
+			picture, err := base64.StdEncoding.DecodeString(shot["data"].(string))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.png", name, width)), picture, 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestPeerBrowserOrigins: forms that pages of other origins send for somebody who is signed in change nothing.
+func TestPeerBrowserOrigins(t *testing.T) {
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	form := `<!doctype html><title>evil</title><form method="post" action="%s/account/name"><input name="display_name" value="Thief"><button>Click</button></form>`
+	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, form, ts.url)
+	}))
+	defer evil.Close()
+	c := startChromium(t, ts.url, true)
+	c.open("/account")
+	c.signIn("ada", testPassword)
+	c.find("//h1[.='Your account']")
+	for name, address := range map[string]string{
+		"same site":  evil.URL, // another port: the cookie comes along
+		"other site": strings.Replace(evil.URL, "127.0.0.1", "localhost", 1),
+		"data":       "data:text/html," + url.PathEscape(fmt.Sprintf(form, ts.url)),
+	} {
+		c.open(address)
+		c.press("Click")
+		c.find("//h1[.='Forbidden' or .='Unauthorized']")
+		if n := ts.queryInt(`SELECT count(*) FROM users WHERE display_name <> ''`); n != 0 {
+			t.Errorf("a form from %s changed the name", name)
+		}
+	}
+	c.open("/account")
+	c.fill("display_name", "Ada")
+	ts.exec(`UPDATE sessions SET ended_at = now()`)
+	c.press("Save the name")
+	c.sees("Your session has ended")
+	if n := ts.queryInt(`SELECT count(*) FROM users WHERE display_name <> ''`); n != 0 {
+		t.Error("a stale session changed the name")
+	}
+	c.follow("Sign in again.")
+	c.find("//h1[.='Sign in']")
+	c.signIn("ada", testPassword)
+	c.find("//h1[.='Cairn']")
+	c.open("/account")
+	c.fill("display_name", "Ada")
+	c.press("Save the name")
+	c.sees("Saved.")
+}
