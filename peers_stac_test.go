@@ -266,3 +266,33 @@ os._exit(0) # QGIS crashes when Python clears up
 		t.Errorf("%s\nwant %s", said, want)
 	}
 }
+
+// TestSTACSchemas has stac-node-validator check the catalogue, a collection and items against the schemas in the
+// directory CAIRN_STAC_SCHEMAS, which mirrors schemas.stacspec.org, stac-extensions.github.io and geojson.org. It is for
+// "make test-stac-schemas".
+func TestSTACSchemas(t *testing.T) {
+	schemas := os.Getenv("CAIRN_STAC_SCHEMAS")
+	if schemas == "" {
+		t.Fatal("CAIRN_STAC_SCHEMAS names no directory")
+	}
+	ts, dataset, token, _ := gdalTree(t, 3)
+	c := ts.client().as(token)
+	collection := stacPath + "/collections" + strings.TrimPrefix(dataset, "/api/v1/datasets")
+	empty := fmt.Sprintf("%s/collections/%d", stacPath, ts.addFiles("empty", nil))
+	page := c.must(200, "GET", collection+"/items?limit=5", nil)
+	objects := []any{c.must(200, "GET", stacPath, nil).json, c.must(200, "GET", collection, nil).json, c.must(200, "GET", empty, nil).json}
+	objects = append(objects, page.json["features"].([]any)...)
+	arguments := []string{"--yes", "stac-node-validator@2.0.0"}
+	for i, object := range objects {
+		file := filepath.Join(t.TempDir(), fmt.Sprint(i, ".json"))
+		encoded, err := json.Marshal(object)
+		if err := errors.Join(err, os.WriteFile(file, encoded, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		arguments = append(arguments, file)
+	}
+	said := peer(t, "", "npx", append(arguments, "--schemaMap", "https://="+schemas+"/")...)
+	if !strings.Contains(said, "Passed: 8\n") {
+		t.Error(said)
+	}
+}
