@@ -106,7 +106,7 @@ func TestPeerGDAL(t *testing.T) {
 			t.Errorf("%s: %q, want %q", raster, got, want)
 		}
 	}
-	info := peer(t, token, "gdalinfo", fmt.Sprintf(`STACIT:"%s%s/collections/%s/items":asset=data`, ts.url, stacPath, id))
+	info := peer(t, token, "gdalinfo", fmt.Sprintf(`STACIT:"%s%s/collections/%s/items?crs=EPSG:25832":asset=data`, ts.url, stacPath, id))
 	if !strings.Contains(info, "Size is 200, 200") || !strings.Contains(info, "Pixel Size = (10.0") || !strings.Contains(info, "Type=Int16") {
 		t.Error(info)
 	}
