@@ -412,6 +412,9 @@ func TestKeysCommand(t *testing.T) {
 	prune("every key is needed", "while seals of the first key exist")
 	change(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
 	change(`DELETE FROM audit_seals WHERE kid = $1`, first)
+	change(`INSERT INTO audit_breaks (id, finding, kid) VALUES ('accepted', 'a failover', $1)`, first)
+	prune("every key is needed", "while a break is accepted by the first key")
+	change(`DELETE FROM audit_breaks`)
 	prune("removed key "+first, "when nothing needs the first key")
 	if list := keys("list"); strings.Count(list, "\n") != 1 {
 		t.Errorf("after prune:\n%s", list)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // agent is an actor of TestNobodyGains, with the credentials that it has and those that it can get.
@@ -43,7 +42,7 @@ func (w *gainWalk) model() accessModel {
 	ctx := context.Background()
 	m := accessModel{held: map[string]map[string]bool{}, admins: map[string]bool{}}
 	m.declared = must(pgx.CollectRows(must(w.db.Query(ctx, `SELECT name FROM declared_permissions`)), pgx.RowTo[string]))
-	all := append(strings.Fields("user.manage role.manage admin.system_message dataset.read dataset.analyze dataset.manage audit.read metrics.read inbox.read"), m.declared...)
+	all := append(strings.Fields("user.manage role.manage admin.system_message dataset.read dataset.download dataset.analyze dataset.manage audit.read metrics.read inbox.read"), m.declared...)
 	rows := must(w.db.Query(ctx, `
 		SELECT u.id::text, coalesce(r.name, ''), coalesce(rp.permission, '')
 		FROM users u
@@ -352,7 +351,7 @@ func TestAdministratorsAtOnce(t *testing.T) {
 			ids[i] = ts.addUser(name, "all")
 			session := [16]byte{byte(round), byte(i), 1}
 			ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at) VALUES ($1, $2, now() + interval '1 hour', now() + interval '1 hour')`, session, ids[i])
-			clients[i] = ts.client().as(must(ts.keys.Load().signAccess(ids[i], uuidText(session), time.Now(), time.Now().Add(time.Hour))))
+			clients[i] = ts.client().as(ts.keys.Load().signAccess(ids[i], uuidText(session), time.Now(), time.Now().Add(time.Hour)))
 		}
 		var statuses [2]int
 		var wg sync.WaitGroup
@@ -533,6 +532,21 @@ func TestPasswordTokenIsVoid(t *testing.T) {
 	ada.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil) // enabling the user revives no session
 }
 
+// TestSameAccessVoidsNothing: roles and permissions that are set again as they are void no password token, end no
+// session and are not audited as a change of the user's roles.
+func TestSameAccessVoidsNothing(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	token := x.root.must(201, "POST", x.path+"/password-reset", nil).text("password_token")
+	x.root.must(200, "PUT", x.path+"/roles", map[string]any{"roles": []string{"keeper", "keeper"}})
+	x.root.must(200, "PATCH", x.rolePath, map[string]any{"name": "keeper", "permissions": []string{datasetRead, datasetManage, datasetRead}})
+	x.ada.must(200, "GET", mePath, nil)
+	if n := x.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.roles'`); n != 0 {
+		t.Errorf("%d changes of roles are audited", n)
+	}
+	x.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
+}
+
 // TestRoleInUse: a role in use is deleted only if another takes its place. Messages for it are not shown to the holders
 // of the other role.
 func TestRoleInUse(t *testing.T) {
@@ -700,7 +714,8 @@ func TestAuditSeals(t *testing.T) {
 				}
 			}
 			ts.stop() // so that nothing is sealed meanwhile
-			err = withDatabase(ctx, ts.cfg, func(pool *pgxpool.Pool) error {
+			err = connect(ctx, ts.cfg, func(d *database) error {
+				pool := d.pool
 				const off = `ALTER TABLE audit_log DISABLE TRIGGER USER; ALTER TABLE audit_seals DISABLE TRIGGER USER; `
 				if _, err := pool.Exec(ctx, off+test.harm, pgx.QueryExecModeSimpleProtocol); err != nil {
 					t.Fatal(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,12 +77,19 @@ func analysisPath(datasetID, id int64) string {
 	return "/api/v1/datasets/" + strconv.FormatInt(datasetID, 10) + "/analyses/" + strconv.FormatInt(id, 10)
 }
 
-// createAnalysis answers POST /api/v1/datasets/{id}/analyses. The body may be left out.
+// createAnalysis answers POST /api/v1/datasets/{id}/analyses; the body may be left out. It queues
+// an analysis, which the instances find when they poll, and deletes the changes of older ones.
 func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
-	datasetID, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
+	const query = `
+		WITH forgotten AS (
+			DELETE FROM analysis_changes
+			WHERE analysis_id IN (SELECT id FROM analyses WHERE dataset_id = $1 ORDER BY id DESC OFFSET $4)
+		)
+		INSERT INTO analyses AS a (dataset_id, force, requested_by, expected)
+		SELECT $1, $2, $3, coalesce((
+			SELECT total FROM analyses WHERE dataset_id = $1 AND state = 'succeeded' ORDER BY id DESC LIMIT 1
+		), 0)
+		RETURNING ` + analysisColumns
 	var in struct {
 		Force bool `json:"force"`
 	}
@@ -91,32 +99,24 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	var a analysis
-	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		// This lock lets one request at a time find or create the running analysis.
-		d, err := lockDataset(r.Context(), tx, datasetID)
-		if err != nil {
-			return err
-		}
-		running, err := runningAnalysis(r.Context(), tx, datasetID)
-		if err != nil {
-			return err
-		}
+	err := s.changeDataset(r, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		running, err := runningAnalysis(r.Context(), tx, d.ID)
 		if running != 0 {
-			return &problem{status: http.StatusConflict, code: "analysis_running",
-				location: analysisPath(datasetID, running), detail: "An analysis of this dataset is running."}
+			err = &problem{status: http.StatusConflict, code: "analysis_running",
+				location: analysisPath(d.ID, running), detail: "An analysis of this dataset is running."}
 		}
-		a, err = createAnalysis(r.Context(), tx, datasetID, in.Force, principalOf(r).User.Username)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		after := map[string]any{"id": a.ID, "force": a.Force}
-		return audit(r.Context(), tx, actorOf(r), "analysis.create", d.target(), nil, after)
+		a, err = collectOne[analysis](r.Context(), tx, errNotFound, "create analysis", query,
+			d.ID, in.Force, principalOf(r).User.Username, changesKept-1)
+		return nil, map[string]any{"id": a.ID, "force": a.Force}, err
 	})
 	if err != nil {
 		return err
 	}
-	s.analyzer.wakeAll()
-	w.Header().Set("Location", analysisPath(datasetID, a.ID))
+	wake(s.analyzer.walks)
+	w.Header().Set("Location", analysisPath(a.DatasetID, a.ID))
 	return writeJSON(w, http.StatusAccepted, a)
 }
 
@@ -134,17 +134,12 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 // getAnalysis answers GET …/analyses/{analysis}. With wait=30s it waits until the state changes, 30
 // seconds have passed, or the service stops.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
-	var wait time.Duration
-	if text := r.URL.Query().Get("wait"); text != "" {
-		var err error
-		if wait, err = time.ParseDuration(text); err != nil {
-			return malformed("wrong_type", "wait must be a duration like 30s.")
-		}
-		var v invalid
-		v.check(wait >= 0 && wait <= maxWait, "wait", "out_of_range", "must be from 0s to 60s")
-		if err := v.err(); err != nil {
-			return err
-		}
+	wait, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("wait"), "0s"))
+	if err != nil {
+		return malformed("wrong_type", "wait must be a duration like 30s.")
+	}
+	if wait < 0 || wait > maxWait {
+		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
 	if wait > 0 {
 		leave, err := s.analyzer.waits.enter(principalOf(r).User.ID)
@@ -190,7 +185,7 @@ type watch struct {
 }
 
 // enter counts a waiting request of a user, until leave is called. If the user has too many, it
-// returns a problem 429. It is called before the first query, so that refusals are cheap.
+// returns a problem 429: before the first query, so that refusals are cheap.
 func (w *analysisWaits) enter(user string) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -231,7 +226,7 @@ func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	for same := true; same; {
-		pause(ctx, 200*time.Millisecond)
+		pause(ctx, 100*time.Millisecond)
 		err := w.db.QueryRow(ctx, query, watched.analysis, watched.state).Scan(&same)
 		same = same && err == nil // each request gets the error from its own query
 	}
@@ -250,21 +245,32 @@ type fileChange struct {
 // changesKept is the number of analyses of a dataset whose changes are kept.
 const changesKept = 10
 
-// listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path.
+// listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. The
+// intervals of rows do not overlap: the first with a later path is the last that begins before it.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT e.path, e.change
+		FROM analysis_changes c, LATERAL (
+			SELECT unnest(c.added) AS path, 'added' AS change
+			UNION ALL SELECT unnest(c.changed), 'changed'
+			UNION ALL SELECT unnest(c.removed), 'removed'
+		) e
+		WHERE c.analysis_id = $1 AND e.path > $2 AND ($3::text IS NULL OR e.change = $3)
+			AND c.from_path >= (
+				SELECT coalesce(max(from_path), '') FROM analysis_changes WHERE analysis_id = $1 AND from_path < $2
+			)
+		ORDER BY c.from_path, e.path
+		LIMIT $4`
 	change := optional(r.URL.Query(), "change")
-	var v invalid
-	known := change == nil || slices.Contains([]string{"added", "changed", "removed"}, *change)
-	v.check(known, "change", "unknown", "must be added, changed or removed")
-	if err := v.err(); err != nil {
-		return err
+	if change != nil && !slices.Contains([]string{"added", "changed", "removed"}, *change) {
+		return invalid{{"change", "unknown", "must be added, changed or removed"}}.err()
 	}
 	a, err := s.pathAnalysis(r)
 	if err != nil {
 		return err
 	}
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]fileChange, error) {
-		return listChanges(r.Context(), s.db, a.ID, change, after[0], limit)
+		return collect[fileChange](r.Context(), s.db, "list changes", query, a.ID, after[0], change, limit)
 	}, func(f fileChange) []string { return []string{f.Path} })
 }
 
@@ -274,15 +280,8 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		d, err := lockDataset(r.Context(), tx, a.DatasetID)
-		if err == nil {
-			err = endAnalysis(r.Context(), tx, a.ID, "", stateCanceled, failure{})
-		}
-		if err != nil {
-			return err
-		}
-		return audit(r.Context(), tx, actorOf(r), "analysis.cancel", d.target(), map[string]int64{"id": a.ID}, nil)
+	err = s.changeDataset(r, "analysis.cancel", func(tx pgx.Tx, _ dataset) (_, _ any, err error) {
+		return map[string]int64{"id": a.ID}, nil, endAnalysis(r.Context(), tx, a.ID, "", stateCanceled, failure{})
 	})
 	if errors.Is(err, errNotOurs) {
 		err = nil // it has ended
@@ -307,23 +306,6 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 	return collectOne[analysis](r.Context(), s.db, errNotFound, "get analysis", query, datasetID, id)
 }
 
-// createAnalysis queues an analysis, and deletes the changes of older ones. The instances find it
-// when they poll.
-func createAnalysis(ctx context.Context, q querier, datasetID int64, force bool, requestedBy string) (analysis, error) {
-	const query = `
-		WITH forgotten AS (
-			DELETE FROM analysis_changes
-			WHERE analysis_id IN (SELECT id FROM analyses WHERE dataset_id = $1 ORDER BY id DESC OFFSET $4)
-		)
-		INSERT INTO analyses AS a (dataset_id, force, requested_by, expected)
-		SELECT $1, $2, $3, coalesce((
-			SELECT total FROM analyses WHERE dataset_id = $1 AND state = 'succeeded' ORDER BY id DESC LIMIT 1
-		), 0)
-		RETURNING ` + analysisColumns
-	return collectOne[analysis](ctx, q, errNotFound, "create analysis", query,
-		datasetID, force, requestedBy, changesKept-1)
-}
-
 // runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.
 func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64, err error) {
 	const query = `SELECT coalesce(max(id), 0) FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL`
@@ -345,27 +327,6 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 		ORDER BY a.id DESC
 		LIMIT $3`
 	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
-}
-
-// listChanges returns the changes of an analysis with paths after a path. The rows of
-// analysis_changes are for intervals that do not overlap. So the first that may have such a path is
-// the last that begins before it.
-func listChanges(ctx context.Context, q querier, id int64, change *string, after string, limit int) (
-	[]fileChange, error) {
-	const query = `
-		SELECT e.path, e.change
-		FROM analysis_changes c, LATERAL (
-			SELECT unnest(c.added) AS path, 'added' AS change
-			UNION ALL SELECT unnest(c.changed), 'changed'
-			UNION ALL SELECT unnest(c.removed), 'removed'
-		) e
-		WHERE c.analysis_id = $1 AND e.path > $2 AND ($3::text IS NULL OR e.change = $3)
-			AND c.from_path >= (
-				SELECT coalesce(max(from_path), '') FROM analysis_changes WHERE analysis_id = $1 AND from_path < $2
-			)
-		ORDER BY c.from_path, e.path
-		LIMIT $4`
-	return collect[fileChange](ctx, q, "list changes", query, id, after, change, limit)
 }
 
 // changeAnalysis runs do in a transaction with the advisory lock of an analysis. Transactions that

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -19,20 +18,6 @@ import (
 // readerVersion is stored with each row. A release whose reader may make another row of the same
 // file raises it, so that all files are read again.
 const readerVersion = 3
-
-// readTask is a chunk that this instance holds. At first a chunk has all files and rows of its
-// interval. Later it has the files that a holder did not find, for a second look by another
-// instance if one lives: files that the walk found, and files of rows.
-type readTask struct {
-	task
-	ID         int64
-	FromPath   string
-	ToPath     string
-	Files      int // number of its files that the walk found
-	Deaths     int // number of instances that died while they held it
-	SecondLook bool
-	Last       bool // it is a second look, and no other instance may look after this one
-}
 
 // endOfPaths returns a text that sorts after every path. The last chunk ends there.
 func endOfPaths() string { return strings.Repeat(string(utf8.MaxRune), maxPath/utf8.UTFMax+1) }
@@ -76,70 +61,57 @@ func (a *analyzer) readChunk(ctx context.Context, suspect bool) (worked bool, er
 		RETURNING ` + taskColumns + `, c.token::text AS token, c.failures, c.id, c.from_path,
 			coalesce(c.to_path, $5) AS to_path, cardinality(array_remove(c.sizes, NULL)) AS files, c.deaths,
 			c.missed_by <> '{}' AS second_look, c.missed_by <> '{}' AND NOT ` + othersMayFind + ` AS last`
-	tasks, err := claim[readTask](ctx, a, "claim chunk", query, suspect, maxDeaths-1, endOfPaths())
-	if err != nil || len(tasks) == 0 {
-		return false, err
-	}
-	t := tasks[0]
-	return true, a.work(ctx, t.task, func(ctx context.Context) error {
-		found, err := compareChunk(ctx, a.db, t)
-		switch {
-		case err != nil:
-			return err
-		case len(found.cuts) > 0:
-			return cutChunk(ctx, a.db, t, found.cuts)
-		case t.Deaths >= maxDeaths && t.Files > 1:
-			return cutChunk(ctx, a.db, t, nil)
-		}
-		if err := a.readFiles(ctx, t, found.files); err != nil {
-			return err
-		}
-		return a.storeChunk(ctx, t, found)
-	})
+	return a.work(ctx, "claim chunk", query, []any{suspect, maxDeaths - 1, endOfPaths()},
+		func(ctx context.Context, t task) error {
+			o, tooMany, err := compareChunk(ctx, a.db, t)
+			switch {
+			case err != nil:
+				return err
+			case tooMany:
+				return cutChunk(ctx, a.db, t, maxUnlisted/2)
+			case t.Deaths >= maxDeaths && t.Files > 1:
+				return cutChunk(ctx, a.db, t, 0)
+			}
+			if err := a.readFiles(ctx, t, o.files); err != nil {
+				return err
+			}
+			return a.storeChunk(ctx, t, o)
+		})
 }
 
 // chunkFile is a file of a chunk, with the outcome of reading it or looking for it.
 type chunkFile struct {
 	entry
-	ID     int64                    // of its row, or of the row that it will have
-	Known  bool                     // it has a row
-	Listed bool                     // the walk found it
-	Same   bool                     // it need not be read again
-	row    ElevationDatasetFileMeta // if it is listed and there
-	absent absence                  // if it is not listed
+	ID     int64                     // of its row, or of the row that it will have
+	Known  bool                      // it has a row
+	Listed bool                      // the walk found it
+	Same   bool                      // it need not be read again
+	row    *ElevationDatasetFileMeta // if it is listed and was there when it was to be read
+	absent absence                   // if it is not listed
 }
 
-// isRead reports whether the file was there when it was to be read.
-func (f chunkFile) isRead() bool { return f.row.Status != "" }
-
-// comparison is the difference between the files of a chunk and the rows of its interval.
-type comparison struct {
-	files     []chunkFile // new or changed, or no longer found by the walk
-	unchanged int
-	failed    int      // unchanged files whose row is corrupt
-	cuts      []string // if there are too many rows for one chunk: the paths to cut it after
-}
-
-// missed returns the files that were not found now: files that the walk found, and files of rows.
-func (c comparison) missed() (paths []string) {
-	for _, f := range c.files {
-		if f.Listed && !f.isRead() || f.absent.gone {
-			paths = append(paths, f.Path)
-		}
-	}
-	return paths
+// outcome is the result of a chunk.
+type outcome struct {
+	files                   []chunkFile // new or changed, or no longer found by the walk
+	added, changed, removed []string
+	vanished                []string // found by the walk, and by nobody when they were to be read
+	missing                 int      // rows whose files the walk did not find, and that no empty directory keeps
+	unchanged, failed       int
+	warnings                []string
 }
 
 // maxUnlisted is about how many rows without files a chunk may have. A chunk with more, because a
 // whole directory is gone, is cut.
 const maxUnlisted = 5000
 
-// compareChunk compares the files of a chunk with the rows of its interval. A file is unchanged if
-// its size, times and sidecars are those of its row, and a reader of this version made the row.
-func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err error) {
+// compareChunk compares the files of a chunk with the rows of its interval, and reports whether
+// there are too many rows for one chunk. A file is unchanged if its size, times and sidecars are
+// those of its row, and a reader of this version made the row.
+func compareChunk(ctx context.Context, q querier, t task) (o outcome, tooMany bool, err error) {
 	const query = `
 		WITH pairs AS (
-			SELECT e.path AS found, f.path AS stored, e.size, e.modified, e.changed, e.sidecars, f.id, f.status,
+			SELECT coalesce(e.path, f.path) AS path, e.path IS NOT NULL AS found, e.size, e.modified, e.changed,
+				e.sidecars, f.id, f.status,
 				coalesce(NOT $6 AND f.status <> 'unreadable' AND f.reader_version = $7 AND f.size_bytes = e.size
 					AND f.modified_ns = e.modified AND f.changed_ns = e.changed
 					AND f.sidecars = e.sidecars, false) AS same
@@ -155,58 +127,55 @@ func compareChunk(ctx context.Context, q querier, t readTask) (c comparison, err
 				WHERE dataset_id = $3 AND path > $4 AND path <= $5
 			) f ON f.path = e.path
 		)
-		SELECT coalesce(found, stored) AS path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
+		SELECT path, coalesce(size, 0) AS size, coalesce(modified, 0) AS modified,
 			coalesce(changed, 0) AS changed, coalesce(sidecars, 0) AS sidecars,
 			id IS NOT NULL AS known, size IS NOT NULL AS listed, same,
 			coalesce(id, nextval('elevation_dataset_file_meta_id_seq')) AS id
 		FROM pairs
-		WHERE (NOT same OR status = 'corrupt') AND (NOT $9 OR found IS NOT NULL)
-		ORDER BY 1
+		WHERE (NOT same OR status = 'corrupt') AND (NOT $9 OR found)
+		ORDER BY path
 		LIMIT $8`
-	const cut = `
-		SELECT path
-		FROM (
-			SELECT path, row_number() OVER (ORDER BY path) AS n
-			FROM elevation_dataset_file_meta
-			WHERE dataset_id = $1 AND path > $2 AND path <= $3
-		) r
-		WHERE n % $4 = 0
-		ORDER BY path`
 	limit := t.Files + maxUnlisted
 	files, err := collect[chunkFile](ctx, q, "compare files", query,
 		t.ID, t.Token, t.DatasetID, t.FromPath, t.ToPath, t.Force, readerVersion, limit, t.SecondLook)
-	if err == nil && len(files) == limit {
-		ends, err := collect[struct{ Path string }](ctx, q, "find cuts", cut,
-			t.DatasetID, t.FromPath, t.ToPath, maxUnlisted/2)
-		for _, end := range ends {
-			c.cuts = append(c.cuts, end.Path)
-		}
-		return c, err
-	}
-	c.unchanged = t.Files
+	o = outcome{unchanged: t.Files, added: []string{}, changed: []string{}, removed: []string{}}
 	for _, f := range files {
 		if f.Same {
-			c.failed++
+			o.failed++ // its row is corrupt
 			continue
 		}
-		c.files = append(c.files, f)
+		o.files = append(o.files, f)
 		if f.Listed {
-			c.unchanged--
+			o.unchanged--
 		}
 	}
-	return c, err
+	return o, len(files) == limit, err
 }
 
 // readFiles reads the files that the walk found, and looks for the others. A file whose reading
 // hangs becomes unreadable, and another goroutine continues after it.
-func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile) error {
+func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) error {
 	for len(files) > 0 {
 		todo := slices.Clone(files) // an abandoned goroutine keeps its own
-		err := runDetached(ctx, a, new(atomic.Int64), func(_ context.Context, send func(chunkFile) error) error {
-			return a.readInOrder(t, todo, send)
-		}, func(f chunkFile) error {
-			files[0] = f
-			files = files[1:]
+		err := a.runDetached(ctx, new(atomic.Int64), func(_ context.Context, send func(func() error) error) error {
+			root, err := a.openDataset(t, true)
+			if err != nil {
+				return err
+			}
+			fr := &fileReader{root: root, now: a.now, before: a.beforeRead, listed: true}
+			if root != nil { // else the directory is missing, which is intended
+				defer fr.close()
+			}
+			for _, f := range todo {
+				f.read(fr, t)
+				err := send(func() error {
+					files[0], files = f, files[1:]
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
 			return nil
 		})
 		if err == nil {
@@ -215,61 +184,53 @@ func (a *analyzer) readFiles(ctx context.Context, t readTask, files []chunkFile)
 		if !errors.Is(err, errHangs) || len(files) == 0 || !files[0].Listed || a.hung.Load() >= maxHung {
 			return err
 		}
-		files[0].row = files[0].entry.row(a.now())
-		files[0].row.fail(fileStatusUnreadable, "reading it did not end within %v", a.patience)
-		files = files[1:]
+		m := files[0].unread(a.now(), fileStatusUnreadable, "reading it did not end within %v", a.patience)
+		files[0].row, files = &m, files[1:]
 	}
 	return nil
 }
 
-// readInOrder reads or looks for each file, and sends it with its outcome. It runs in a goroutine
-// that may be abandoned.
-func (a *analyzer) readInOrder(t readTask, files []chunkFile, send func(chunkFile) error) error {
-	root, err := a.openDataset(t.task, true)
-	if err != nil {
-		return err
-	}
-	fr := &fileReader{root: root, now: a.now, before: a.beforeRead}
-	if root != nil { // else the directory is missing, which is intended
-		defer fr.close()
-	}
-	for _, f := range files {
-		switch {
-		case !f.Listed && root == nil:
-			f.absent.gone = true
-		case !f.Listed:
-			f.absent = lookFor(root, f.Path)
-			if t.Force && f.absent.emptied != "" {
-				f.absent = absence{gone: true}
-			}
-		case t.Deaths >= maxDeaths:
-			f.row = f.entry.row(a.now())
-			f.row.fail(fileStatusCorrupt, "reading this file ended the program %d times, so it is not read "+
-				"any more; mend or remove it", maxDeaths)
-		case root != nil:
-			f.row, _ = fr.readEntry(f.entry)
-			f.row.withdrawPlace()
+// read reads the file or looks for it.
+func (f *chunkFile) read(fr *fileReader, t task) {
+	switch {
+	case !f.Listed && fr.root == nil:
+		f.absent.gone = true
+	case !f.Listed:
+		f.absent = lookFor(fr.root, f.Path)
+		if t.Force && f.absent.emptied != "" {
+			f.absent = absence{gone: true}
 		}
-		if err := send(f); err != nil {
-			return err
+	case t.Deaths >= maxDeaths:
+		m := f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is not "+
+			"read any more; mend or remove it", maxDeaths)
+		f.row = &m
+	case fr.root != nil:
+		if m, found := fr.readEntry(f.entry); found {
+			m.withdrawPlace()
+			f.row = &m
 		}
 	}
-	return nil
 }
 
-// cutChunk replaces a chunk by several. It cuts after each of the paths or, if after is nil, after
-// each file. Chunks for a second look keep from_path, by which noteChanges finds their interval.
-func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string) error {
+// cutChunk replaces a chunk by several. It cuts after every so many rows of its interval or, if
+// every is 0, after each file. Chunks for a second look keep from_path, the key of their changes.
+func cutChunk(ctx context.Context, db *pgxpool.Pool, t task, every int) error {
 	const cut = `
 		WITH c AS (
 			DELETE FROM analysis_chunks
 			WHERE id = $1 AND token = $2
 			RETURNING *
+		), known AS (
+			SELECT path, row_number() OVER (ORDER BY path) AS n
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id = $4 AND path > $5 AND path <= $6 AND $3 > 0
 		), cut AS (
 			SELECT c.*, p.ends, p.n,
 				(SELECT count(*) FROM unnest(c.paths) path WHERE coalesce(path <= p.ends, true))::int AS last
-			FROM c, unnest(array_append(coalesce($3, c.paths[:cardinality(c.paths) - 1]), c.to_path))
-				WITH ORDINALITY AS p (ends, n)
+			FROM c, unnest(array_append(CASE
+				WHEN $3 > 0 THEN ARRAY(SELECT path FROM known WHERE n % $3 = 0 ORDER BY n)
+				ELSE c.paths[:cardinality(c.paths) - 1]
+			END, c.to_path)) WITH ORDINALITY AS p (ends, n)
 		), part AS (
 			SELECT *, lag(ends, 1, from_path) OVER parts AS begins, lag(last, 1, 0) OVER parts + 1 AS first
 			FROM cut
@@ -283,7 +244,7 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 		ORDER BY n`
 	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
 	return changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
-		n, err := execute(ctx, tx, "cut chunk", cut, t.ID, t.Token, after)
+		n, err := execute(ctx, tx, "cut chunk", cut, t.ID, t.Token, every, t.DatasetID, t.FromPath, t.ToPath)
 		if err == nil && n == 0 {
 			err = errNotOurs
 		}
@@ -294,19 +255,19 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t readTask, after []string)
 	})
 }
 
-// outcome is the result of a chunk.
-type outcome struct {
-	added, changed, removed []string
-	vanished                []string // found by the walk, and by nobody when they were to be read
-	missing                 int      // rows whose files the walk did not find, and that no empty directory keeps
-	unchanged, failed       int
-	warnings                []string
+// missed returns the files that were not found now: files that the walk found, and files of rows.
+func (o *outcome) missed() (paths []string) {
+	for _, f := range o.files {
+		if f.Listed && f.row == nil || f.absent.gone {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
 }
 
-// outcomeOf returns the outcome of a chunk. before holds the rows that were replaced or removed.
-func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetFileMeta) outcome {
-	o := outcome{unchanged: found.unchanged, failed: found.failed}
-	for _, f := range found.files {
+// judge completes the outcome. before holds the rows that were replaced or removed.
+func (o *outcome) judge(t task, before map[string]ElevationDatasetFileMeta) {
+	for _, f := range o.files {
 		old, known := before[f.Path]
 		switch {
 		case f.absent.emptied != "":
@@ -319,17 +280,17 @@ func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetF
 			o.removed = append(o.removed, f.Path)
 		case !f.Listed && !f.absent.unsure && !t.SecondLook:
 			o.missing++
-		case f.Listed && !f.isRead() && t.Last:
+		case f.Listed && f.row == nil && t.Last:
 			o.vanished = append(o.vanished, f.Path)
-		case !f.isRead():
+		case f.row == nil:
 		case !known:
 			o.added = append(o.added, f.Path)
-		case sameContent(old, f.row):
+		case sameContent(old, *f.row):
 			o.unchanged++
 		default:
 			o.changed = append(o.changed, f.Path)
 		}
-		if f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable {
+		if f.row != nil && (f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable) {
 			o.failed++
 		}
 	}
@@ -337,36 +298,41 @@ func outcomeOf(t readTask, found comparison, before map[string]ElevationDatasetF
 		o.warnings = append(o.warnings, fmt.Sprintf("%s: this file was found, but was gone when it was to be read "+
 			"(%d files in all)", o.vanished[0], n))
 	}
-	return o
 }
 
 // storeChunk stores the outcome of a chunk or, if this instance no longer holds the chunk, nothing.
 // Only the holder of a chunk changes rows of its interval. Files that were not found stay in the
 // chunk for a second look, unless this was the last look.
-func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison) error {
+func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 	const count = `
+		WITH noted AS (
+			INSERT INTO analysis_changes AS c (analysis_id, from_path, added, changed, removed)
+			SELECT $1, $2, $3, $4, $5
+			WHERE cardinality($3::text[] || $4::text[] || $5::text[]) > 0
+			ON CONFLICT (analysis_id, from_path) DO UPDATE
+			SET added = c.added || excluded.added, changed = c.changed || excluded.changed,
+				removed = c.removed || excluded.removed
+		)
 		UPDATE analyses a
-		SET chunks_left = chunks_left - $2, total = total - $3, added = added + $4, changed = changed + $5,
-			unchanged = unchanged + $6, removed = removed + $7, failed = failed + $8, missing = missing + $9,
-			warnings = (warnings || ARRAY(SELECT w FROM unnest($10::text[]) w WHERE w <> ALL (a.warnings)))[1:$11]
+		SET chunks_left = chunks_left - $6, added = added + cardinality($3), changed = changed + cardinality($4),
+			removed = removed + cardinality($5), total = total - $7, unchanged = unchanged + $8, failed = failed + $9,
+			missing = missing + $10,
+			warnings = (warnings || ARRAY(SELECT w FROM unnest($11::text[]) w WHERE w <> ALL (a.warnings)))[1:$12]
 		WHERE id = $1 AND finished_at IS NULL
 		RETURNING state = 'reading' AND chunks_left = 0 AS ended`
 	var failed *failure
 	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		done, err := a.takeChunk(ctx, tx, t, found.missed())
+		done, err := a.takeChunk(ctx, tx, t, o.missed())
 		if err != nil {
 			return err
 		}
-		before, err := replaceRows(ctx, tx, t, found.files)
+		before, err := replaceRows(ctx, tx, t, o.files)
 		if err != nil {
 			return err
 		}
-		o := outcomeOf(t, found, before)
-		if err := noteChanges(ctx, tx, t, o); err != nil {
-			return err
-		}
+		o.judge(t, before)
 		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count,
-			t.AnalysisID, done, len(o.vanished), len(o.added), len(o.changed), o.unchanged, len(o.removed), o.failed,
+			t.AnalysisID, t.FromPath, o.added, o.changed, o.removed, done, len(o.vanished), o.unchanged, o.failed,
 			o.missing, o.warnings, maxWarnings)
 		if err == nil && analysis.Ended {
 			failed, err = endReading(ctx, tx, t.AnalysisID)
@@ -385,9 +351,9 @@ func (a *analyzer) storeChunk(ctx context.Context, t readTask, found comparison)
 
 // takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
 // last look for them, it keeps the chunk with just these files; the size is null for a file that
-// the walk did not find. It returns by how much chunks_left falls. A chunk that becomes one for a
-// second look is not counted any more, until endReading counts it again.
-func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed []string) (done int, err error) {
+// the walk did not find. It returns by how much chunks_left falls: endReading counts the chunks for
+// a second look again.
+func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const keep = `
 		UPDATE analysis_chunks
@@ -410,26 +376,10 @@ func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t readTask, missed 
 	return done, oneRow(ctx, tx, "keep chunk for a second look", keep, t.ID, t.Token, a.instance, missed)
 }
 
-// noteChanges notes the changes of a chunk in analysis_changes, in the row of its interval.
-func noteChanges(ctx context.Context, tx pgx.Tx, t readTask, o outcome) error {
-	const note = `
-		INSERT INTO analysis_changes AS c (analysis_id, from_path, added, changed, removed)
-		VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), coalesce($5::text[], '{}'))
-		ON CONFLICT (analysis_id, from_path) DO UPDATE
-		SET added = c.added || excluded.added, changed = c.changed || excluded.changed,
-			removed = c.removed || excluded.removed`
-	if len(o.added)+len(o.changed)+len(o.removed) == 0 {
-		return nil
-	}
-	_, err := execute(ctx, tx, "note changes", note, t.AnalysisID, t.FromPath, o.added, o.changed, o.removed)
-	return err
-}
-
-// replaceRows deletes the rows of files that were read again, and adds the new rows. After the last
-// look it deletes the rows whose files are gone, too. It returns the deleted rows by path. A file
-// that the walk found, but that was gone when it was to be read, keeps its row until the next
-// analysis.
-func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) (
+// replaceRows deletes the rows of files that were read again and, after the last look, of files
+// that are gone. It returns these rows by path, and adds the new rows. A file that the walk found,
+// but that was gone when it was to be read, keeps its row until the next analysis.
+func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []chunkFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
 	const remove = `
 		DELETE FROM elevation_dataset_file_meta
@@ -438,10 +388,10 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) 
 	var replaced, columns []string
 	var rows [][]any
 	for _, f := range files {
-		if f.isRead() && f.Known || f.absent.gone && t.Last {
+		if f.row != nil && f.Known || f.absent.gone && t.Last {
 			replaced = append(replaced, f.Path)
 		}
-		if f.isRead() {
+		if f.row != nil {
 			version := readerVersion
 			if f.row.unsettled || !isSettled(f.row.ModifiedAt.Time, f.row.AnalyzedAt) {
 				version = 0 // a later change may keep size and time, so the file is read again next time
@@ -472,7 +422,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t readTask, files []chunkFile) 
 
 // sameContent reports whether two rows of a file are equal, but for the id and the time of reading.
 func sameContent(a, b ElevationDatasetFileMeta) bool {
-	a.ID, a.AnalyzedAt, b.ID, b.AnalyzedAt = 0, time.Time{}, 0, time.Time{}
+	a.ID, a.AnalyzedAt = b.ID, b.AnalyzedAt
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
 	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -55,8 +54,7 @@ func isEmpty(root *os.Root, name string) (bool, error) {
 		return false, err
 	}
 	defer dir.Close()
-	_, err = dir.Readdirnames(1)
-	if errors.Is(err, io.EOF) {
+	if _, err = dir.Readdirnames(1); err == io.EOF {
 		return true, nil
 	}
 	return false, err
@@ -76,11 +74,14 @@ func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
 			(SELECT count(*) FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) - a.added AS known
 		FROM analyses a
 		WHERE a.id = $1 AND a.missing > $2 AND NOT a.force`
-	const release = `UPDATE analysis_chunks SET missed_at = now() WHERE analysis_id = $1`
-	const proceed = `
+	const release = `
+		WITH released AS (
+			UPDATE analysis_chunks SET missed_at = now() WHERE analysis_id = $1 RETURNING 1
+		)
 		UPDATE analyses
-		SET missing = 0, chunks_left = $2::bigint, state = CASE WHEN $2 = 0 THEN 'succeeded' ELSE state END,
-			finished_at = CASE WHEN $2 = 0 THEN now() END
+		SET missing = 0, chunks_left = n, state = CASE WHEN n = 0 THEN 'succeeded' ELSE state END,
+			finished_at = CASE WHEN n = 0 THEN now() END
+		FROM (SELECT count(*) AS n FROM released) left_over
 		WHERE id = $1`
 	rows, err := collect[struct{ Missing, Known int64 }](ctx, tx, "count missing rows", missing, id, massRemoval)
 	if err != nil {
@@ -94,9 +95,5 @@ func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
 			return fail, closeAnalysis(ctx, tx, id, "", stateFailed, *fail)
 		}
 	}
-	chunks, err := execute(ctx, tx, "release chunks", release, id)
-	if err != nil {
-		return nil, err
-	}
-	return nil, oneRow(ctx, tx, "end reading", proceed, id, chunks)
+	return nil, oneRow(ctx, tx, "release chunks", release, id)
 }

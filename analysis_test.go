@@ -434,7 +434,7 @@ func (ts *testServer) waitersOf() (waiters, pollers int) {
 // then none is counted as waiting.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }) // nothing runs by itself
+	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
@@ -469,7 +469,7 @@ func TestManyWaiters(t *testing.T) {
 // answered meanwhile. The service stops while requests wait.
 func TestWaitingIsCapped(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }) // nothing runs by itself
+	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
 	c, other := ts.signIn("root", "all"), ts.signIn("other")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")

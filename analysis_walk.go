@@ -39,13 +39,13 @@ type entry struct {
 }
 
 // entryOf returns the entry of a file, without its path.
-func entryOf(info fs.FileInfo) entry {
-	e := entry{Size: info.Size(), Modified: unixNano(info.ModTime()), link: info.Mode().Type() == fs.ModeSymlink}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok { // as on every Linux file system
-		e.Changed = unixNano(time.Unix(stat.Ctim.Unix()))
-	}
-	return e
+func entryOf(stat *syscall.Stat_t) entry {
+	return entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix())),
+		Changed: unixNano(time.Unix(stat.Ctim.Unix())), link: stat.Mode&syscall.S_IFMT == syscall.S_IFLNK}
 }
+
+// entryOfInfo is entryOf for what package os returns.
+func entryOfInfo(info fs.FileInfo) entry { return entryOf(info.Sys().(*syscall.Stat_t)) } // always, on Linux
 
 // row returns the row of a file that has not been read. It has no status.
 func (e entry) row(now time.Time) ElevationDatasetFileMeta {
@@ -57,6 +57,13 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 		AnalyzedAt: now.UTC(),
 		changed:    e.Changed,
 	}
+}
+
+// unread returns the row of a file that could not be read, with the reason.
+func (e entry) unread(now time.Time, status, format string, args ...any) ElevationDatasetFileMeta {
+	m := e.row(now)
+	m.Status, m.Reason = status, new(fmt.Sprintf(format, args...))
+	return m
 }
 
 // encodeName returns a file name as UTF-8: it writes a backslash as \\ and a byte that is not UTF-8
@@ -108,8 +115,8 @@ func unixNano(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// walker walks a directory tree in byte order of the stored paths. A directory sorts as "name/".
-// The walker follows no symbolic links.
+// walker walks a directory tree in byte order of the stored paths, without following symbolic
+// links. A directory sorts as "name/".
 type walker struct {
 	after string                            // skip files up to this path; "" skips none
 	file  func(entry) error                 // called for each file
@@ -216,7 +223,7 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 				case err != nil || info.IsDir():
 					entries[i].Path = names[i] + "/"
 				default:
-					entries[i] = entryOf(info)
+					entries[i] = entryOfInfo(info)
 					entries[i].Path = names[i]
 				}
 			}
@@ -251,6 +258,7 @@ func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []strin
 	}
 	for batch := range slices.Chunk(sidecars, lookBatch) {
 		for _, e := range w.look(ctx, dir, batch) {
+			e.Path = strings.TrimSuffix(e.Path, "/") // its Lstat has failed, or it is a directory
 			sum := checksum(e.Path, e.Size, e.Modified, e.Changed)
 			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
 				sum = rand.Int64()
@@ -312,6 +320,7 @@ type fileReader struct {
 	header  headerReader
 	now     func() time.Time
 	before  func(path string) // called before each file is read; tests set it
+	listed  bool              // a walk has set Sidecars of the entries
 }
 
 // close closes the open directories.
@@ -326,9 +335,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	opened := e
 	defer func() {
 		if v := recover(); v != nil {
-			m = opened.row(fr.now())
-			m.fail(fileStatusCorrupt, "the reader failed on this file: %v", v)
-			found = true
+			m, found = opened.unread(fr.now(), fileStatusCorrupt, "the reader failed on this file: %v", v), true
 		}
 	}()
 	if fr.before != nil {
@@ -339,18 +346,23 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		return m, false
 	}
 	opened.Path = e.Path
-	m = opened.row(fr.now())
 	if err != nil {
 		status := fileStatusUnreadable
-		if _, ok := errors.AsType[*notAFile](err); ok {
+		_, isOther := errors.AsType[*notAFile](err)
+		if isOther {
 			status = fileStatusUnsupported
-			m.unsettled = true
 		}
-		m.fail(status, "%s", reasonOf(err))
+		m = opened.unread(fr.now(), status, "%s", reasonOf(err))
+		m.unsettled = isOther
 		return m, true
 	}
 	defer f.Close()
-	m.extent = fr.header.readExtent(fr.name, f, opened.Size, fr.readBeside)
+	m = opened.row(fr.now())
+	beside := fr.readBeside
+	if fr.listed && e.Sidecars == 0 {
+		beside = func(string, int) ([]byte, bool, error) { return nil, false, nil }
+	}
+	m.extent = fr.header.readExtent(fr.name, f, opened.Size, beside)
 	return m, true
 }
 
@@ -371,11 +383,6 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	defer f.Close()
 	content, err = io.ReadAll(io.NewSectionReader(f, 0, int64(limit)))
 	return content, true, err
-}
-
-// fail sets a status other than ok, and the reason.
-func (m *ElevationDatasetFileMeta) fail(status, format string, args ...any) {
-	m.Status, m.Reason = status, new(fmt.Sprintf(format, args...))
 }
 
 // notAFile is the error for anything that is not a regular file, and so is not opened.
@@ -416,7 +423,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	if err != nil {
 		return nil, entry{}, err
 	}
-	e := entryOf(info)
+	e := entryOfInfo(info)
 	if info.Mode().IsRegular() {
 		f, opened, err := openRegular(fr.dir, name)
 		return f, cmp.Or(opened, e), err
@@ -450,7 +457,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 		f.Close()
 		return nil, e, err
 	}
-	return f, entryOf(info), nil
+	return f, entryOfInfo(info), nil
 }
 
 // openFile is an open regular file.
@@ -463,8 +470,7 @@ type openFile interface {
 // poller, which costs as much as reading the header.
 type descriptor int
 
-// openRegular opens a regular file of a directory by its bare name. It follows no link, and never
-// blocks on a pipe.
+// openRegular opens a regular file of a directory by its bare name. It follows no link.
 func openRegular(dir *os.File, name string) (openFile, entry, error) {
 	const flags = syscall.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	fd, err := syscall.Openat(int(dir.Fd()), name, flags, 0)
@@ -479,8 +485,7 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 		syscall.Close(fd)
 		return nil, entry{}, err
 	}
-	return descriptor(fd), entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix())),
-		Changed: unixNano(time.Unix(stat.Ctim.Unix()))}, nil
+	return descriptor(fd), entryOf(&stat), nil
 }
 
 // ReadAt implements io.ReaderAt.
@@ -505,26 +510,18 @@ func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
 // notRegular returns the *notAFile for a kind of file.
 func notRegular(mode fs.FileMode) error {
-	kind := "something else"
-	switch {
-	case mode&fs.ModeNamedPipe != 0:
-		kind = "a named pipe"
-	case mode&fs.ModeSocket != 0:
-		kind = "a socket"
-	case mode&fs.ModeDevice != 0:
-		kind = "a device"
-	}
-	return &notAFile{kind + ", not a regular file"}
+	kind := map[fs.FileMode]string{fs.ModeNamedPipe: "a named pipe", fs.ModeSocket: "a socket",
+		fs.ModeDevice: "a device", fs.ModeDevice | fs.ModeCharDevice: "a device"}[mode.Type()]
+	return &notAFile{cmp.Or(kind, "something else") + ", not a regular file"}
 }
 
-// isMissing reports whether an error means that the path does not exist, or leads through something
-// that is not a directory.
+// isMissing reports whether the path does not exist, or leads through something else than
+// directories.
 func isMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// isEscape reports whether os.Root refused a path that leaves it. Package os has no error value for
-// this.
+// isEscape reports whether os.Root refused a path that leaves it. Package os has no error for this.
 func isEscape(err error) bool {
 	e, ok := errors.AsType[*fs.PathError](err)
 	return ok && e.Err.Error() == "path escapes from parent"

@@ -36,12 +36,14 @@ type analyzer struct {
 	patience   time.Duration     // time limit for one answer of the file system
 	beforeRead func(path string) // tests set it
 
-	wake   []chan struct{} // one for each goroutine
-	solo   sync.RWMutex    // held for writing while a suspect is read, else for reading; see readStep
-	waits  *analysisWaits
-	outage atomic.Bool  // the log has said that the database is unavailable
-	hung   atomic.Int64 // abandoned goroutines that have not returned
-	stored atomic.Int64 // chunks stored by this instance
+	workers int           // goroutines: the first walks, the others read
+	walks   chan struct{} // has an element if the walker should look for work now
+	chunks  chan struct{} // has one for each reader that should
+	solo    sync.RWMutex  // held for writing while a suspect is read, else for reading; see readStep
+	waits   *analysisWaits
+	outage  atomic.Bool  // the log has said that the database is unavailable
+	hung    atomic.Int64 // abandoned goroutines that have not returned
+	stored  atomic.Int64 // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
@@ -56,35 +58,32 @@ const (
 
 // newAnalyzer returns an analyzer. run starts it.
 func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
-	a := &analyzer{
+	return &analyzer{
 		db: db, cfg: cfg, log: log, instance: instance, now: now,
 		chunkSize: 1000,
+		workers:   1 + readers,
 		patience:  30 * time.Second,
+		walks:     make(chan struct{}, 1),
+		chunks:    make(chan struct{}, readers),
 		waits:     &analysisWaits{db: db, changed: map[watch]chan struct{}{}, waiting: map[string]int{}},
 	}
-	for range 1 + readers { // the first is the walker's
-		a.wake = append(a.wake, make(chan struct{}, 1))
-	}
-	return a
 }
 
-// wakeAll makes every idle goroutine look for work now. Other instances find it when they poll.
-func (a *analyzer) wakeAll() {
-	for _, wake := range a.wake {
-		select {
-		case wake <- struct{}{}:
-		default: // it has been woken already
-		}
+// wake makes an idle goroutine look for work now. Other instances find it when they poll.
+func wake(idle chan struct{}) {
+	select {
+	case idle <- struct{}{}:
+	default: // all have been woken already
 	}
 }
 
 // run works until ctx ends. It returns when all claimed work is stored or given back.
 func (a *analyzer) run(ctx context.Context) {
 	var all sync.WaitGroup
-	for i, wake := range a.wake {
-		step := a.readStep
+	for i := range a.workers {
+		step, woken := a.readStep, a.chunks
 		if i == 0 {
-			step = a.walkStep
+			step, woken = a.walkStep, a.walks
 		}
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -101,7 +100,7 @@ func (a *analyzer) run(ctx context.Context) {
 				}
 				select {
 				case <-ctx.Done():
-				case <-wake:
+				case <-woken:
 				case <-time.After(idlePoll):
 				}
 			}
@@ -110,18 +109,18 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work in a goroutine of its own, and passes the results that work sends to
-// receive, in order. Work calls the file system, and a call of a dead network file system may never
-// return. So the goroutine is abandoned when ctx ends, when receive fails, or, with errHangs, after
-// a.patience without a result or a change of progress. After that send fails, and work must not
-// touch anything that it shares with the caller.
-func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64,
-	work func(ctx context.Context, send func(T) error) error, receive func(T) error) error {
+// runDetached runs work in a goroutine of its own, and the functions that work sends in this one,
+// in order. Work calls the file system, and a call of a dead network file system may never return.
+// So the goroutine is abandoned when ctx ends, when a function that it sent fails, or, with
+// errHangs, after a.patience without such a function or a change of progress. After that send
+// fails, and work must not touch anything that it shares with the caller.
+func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
+	work func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results, done := make(chan T), make(chan error, 1)
+	results, done := make(chan func() error), make(chan error, 1)
 	go func() {
-		done <- work(ctx, func(result T) error {
+		done <- work(ctx, func(result func() error) error {
 			select {
 			case results <- result:
 				return nil
@@ -138,7 +137,7 @@ func runDetached[T any](ctx context.Context, a *analyzer, progress *atomic.Int64
 		case err := <-done:
 			return err
 		case result := <-results:
-			err = receive(result)
+			err = result()
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-timer.C:
@@ -189,7 +188,9 @@ func oneRow(ctx context.Context, tx pgx.Tx, doing, query string, args ...any) er
 	return err
 }
 
-// task is the part of an analysis that this instance has claimed: its walk or one of its chunks.
+// task is the part of an analysis that this instance has claimed: its walk or one of its chunks. At
+// first a chunk has all files and rows of an interval of paths, later those that a holder did not
+// find, for a second look by another instance if one lives.
 type task struct {
 	AnalysisID int64
 	DatasetID  int64
@@ -200,6 +201,15 @@ type task struct {
 	Only       bool   // no other instance has lived since the analysis was queued
 	Known      bool   // the dataset has rows
 	Failures   int    // attempts that the database refused
+	FromPath   string // the last path that was walked, or the path after which the chunk begins
+
+	// Of a chunk alone:
+	ID         int64
+	ToPath     string
+	Files      int // number of its files that the walk found
+	Deaths     int // number of instances that died while they held it
+	SecondLook bool
+	Last       bool // it is a second look, and no other instance may look after this one
 }
 
 // taskColumns is SQL for the columns of a task of instance $1, from analyses a and datasets d.
@@ -208,15 +218,28 @@ const taskColumns = `
 	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
-// work does a task and settles it. A task that has failed too often fails its analysis. The context
-// of do ends within a second after this instance has lost the task, or after the analysis has
-// ended.
-func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) error) error {
+// work claims a task with a query for instance $1 and the fencing token $2, does it and settles it.
+// It reports whether there was one. A task that has failed too often fails its analysis. The
+// context of do ends within a second after this instance lost the task or the analysis ended.
+func (a *analyzer) work(ctx context.Context, doing, claim string, args []any,
+	do func(context.Context, task) error) (worked bool, err error) {
 	const query = `
 		SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND walker_token::text = $2 AND finished_at IS NULL)
 			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $2)`
+	var id [16]byte
+	rand.Read(id[:]) // never fails (crypto/rand)
+	token := uuidText(id)
+	tasks, err := collect[task](ctx, a.db, doing, claim, append([]any{a.instance, token}, args...)...)
+	if err != nil { // the claim may have been committed, and would last while this instance lives
+		pause(ctx, idlePoll/2)
+		a.giveBack(ctx, token, false)
+	}
+	if len(tasks) == 0 {
+		return false, err
+	}
+	t := tasks[0]
 	if t.Failures >= maxFailures {
-		return a.settle(ctx, t, &failure{failureInternal, "Rows could not be stored; the log says why."})
+		return true, a.settle(ctx, t, &failure{failureInternal, "Rows could not be stored; the log says why."})
 	}
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -228,11 +251,10 @@ func (a *analyzer) work(ctx context.Context, t task, do func(context.Context) er
 			}
 		}
 	}()
-	err := do(working)
-	if err != nil {
+	if err = do(working, t); err != nil {
 		err = cmp.Or(context.Cause(working), err)
 	}
-	return a.settle(ctx, t, err)
+	return true, a.settle(ctx, t, err)
 }
 
 // settle ends a task whose work returned err, and returns the error to be logged. Without an error
@@ -294,29 +316,7 @@ func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	}
 }
 
-// claim runs a query that claims a task for instance $1 with the fencing token $2. If the
-// connection breaks, the claim may have been committed and would last while this instance lives. So
-// after an error claim gives it back.
-func claim[T any](ctx context.Context, a *analyzer, doing, query string, args ...any) ([]T, error) {
-	var id [16]byte
-	rand.Read(id[:]) // never fails (crypto/rand)
-	token := uuidText(id)
-	tasks, err := collect[T](ctx, a.db, doing, query, append([]any{a.instance, token}, args...)...)
-	if err != nil {
-		pause(ctx, idlePoll/2)
-		a.giveBack(ctx, token, false)
-	}
-	return tasks, err
-}
-
-// walkTask is a walk that this instance holds.
-type walkTask struct {
-	task
-	WalkedTo string
-}
-
-// walkStep claims the oldest walk without a living holder, and does it. It reports whether there
-// was one.
+// walkStep claims the oldest walk without a living holder and does it. It reports if there was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
 		UPDATE analyses a
@@ -332,12 +332,9 @@ func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 			LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
-		RETURNING ` + taskColumns + `, a.walker_token::text AS token, a.failures, a.walked_to`
-	tasks, err := claim[walkTask](ctx, a, "claim walk", query)
-	if err != nil || len(tasks) == 0 {
-		return false, err
-	}
-	return true, a.work(ctx, tasks[0].task, func(ctx context.Context) error { return a.walk(ctx, tasks[0]) })
+		RETURNING ` + taskColumns + `, a.walker_token::text AS token, a.failures, a.walked_to AS from_path,
+			0 AS id, '' AS to_path, 0 AS files, 0 AS deaths, false AS second_look, false AS last`
+	return a.work(ctx, "claim walk", query, nil, a.walk)
 }
 
 // chunk is an interval (from, to] of a dataset's paths, with the files that the walk found in it.
@@ -349,63 +346,57 @@ type chunk struct {
 	warnings                           []string // of the walk since the last chunk
 }
 
-// walk lists the dataset's directory and writes its chunks. It continues where an earlier holder
-// ended.
-func (a *analyzer) walk(ctx context.Context, t walkTask) error {
-	w := &walker{after: t.WalkedTo}
-	return runDetached(ctx, a, &w.progress, func(ctx context.Context, send func(chunk) error) error {
-		return a.cutWalk(ctx, t, w, send)
-	}, func(c chunk) error { return a.appendChunk(ctx, t, c) })
-}
-
-// cutWalk sends the files of a walk as chunks; the last one is open at its end. It runs in a
-// goroutine that may be abandoned.
-func (a *analyzer) cutWalk(ctx context.Context, t walkTask, w *walker, send func(chunk) error) error {
-	next := chunk{from: t.WalkedTo}
-	w.file = func(e entry) error {
-		next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
-		next.modified, next.changed = append(next.modified, e.Modified), append(next.changed, e.Changed)
-		next.sidecars = append(next.sidecars, e.Sidecars)
-		if len(next.paths) < a.chunkSize {
+// walk lists the dataset's directory, from where an earlier holder ended, and writes its chunks.
+// The last one is open at its end.
+func (a *analyzer) walk(ctx context.Context, t task) error {
+	w := &walker{after: t.FromPath}
+	return a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
+		next := chunk{from: t.FromPath}
+		w.file = func(e entry) error {
+			next.paths, next.sizes = append(next.paths, e.Path), append(next.sizes, e.Size)
+			next.modified, next.changed = append(next.modified, e.Modified), append(next.changed, e.Changed)
+			next.sidecars = append(next.sidecars, e.Sidecars)
+			if len(next.paths) < a.chunkSize {
+				return nil
+			}
+			full := next
+			full.to, next = &e.Path, chunk{from: e.Path}
+			return send(func() error { return a.appendChunk(ctx, t, full) })
+		}
+		w.warn = func(dir string, err error) error {
+			if dir == "" {
+				return unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
+			}
+			if len(next.warnings) < maxWarnings {
+				next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
+			}
 			return nil
 		}
-		full := next
-		full.to, next = &e.Path, chunk{from: e.Path}
-		return send(full)
-	}
-	w.warn = func(dir string, err error) error {
-		if dir == "" {
-			return unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
-		}
-		if len(next.warnings) < maxWarnings {
-			next.warnings = append(next.warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
-		}
-		return nil
-	}
-	expected := t.Known || !t.Alone // files; another instance may see some
-	root, err := a.openDataset(t.task, expected)
-	if err != nil {
-		return err
-	}
-	if root != nil {
-		defer root.Close()
-		if err := w.walk(ctx, root, ""); err != nil {
+		expected := t.Known || !t.Alone // files; another instance may see some
+		root, err := a.openDataset(t, expected)
+		if err != nil {
 			return err
 		}
-	}
-	if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
-		return unavailable("No file is in the dataset's directory. If that is right, analyse it with force.")
-	}
-	return send(next)
+		if root != nil {
+			defer root.Close()
+			if err := w.walk(detached, root, ""); err != nil {
+				return err
+			}
+		}
+		if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
+			return unavailable("No file is in the dataset's directory. If that is right, analyse it with force.")
+		}
+		return send(func() error { return a.appendChunk(ctx, t, next) })
+	})
 }
 
 // emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go:
-// with force, and if no other instance may have seen files there.
+// with force, if no other instance may have seen files there.
 func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 
-// openDataset opens a dataset's directory. It returns a failure if the directory is missing, or
-// empty although files are expected: a share that is not mounted must not empty the catalogue. If
-// that is intended, it returns nil for a missing directory.
+// openDataset opens a dataset's directory. A directory that is missing, or empty although files are
+// expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
+// intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
@@ -424,27 +415,24 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	return root, nil
 }
 
-// appendChunk writes a chunk and advances the walk, if this instance still holds the walk. The last
-// chunk ends it.
-func (a *analyzer) appendChunk(ctx context.Context, t walkTask, c chunk) error {
-	const advance = `
-		UPDATE analyses
-		SET walked_to = coalesce($3, walked_to), state = CASE WHEN $3::text IS NULL THEN 'reading' ELSE state END,
-			chunks_left = chunks_left + 1, total = total + $4, warnings = (warnings || $5::text[])[1:$6]
-		WHERE id = $1 AND walker_token = $2 AND state = 'walking'`
-	const insert = `
+// appendChunk writes a chunk and advances the walk, if it is still ours. The last chunk ends it.
+func (a *analyzer) appendChunk(ctx context.Context, t task, c chunk) error {
+	const add = `
+		WITH walk AS (
+			UPDATE analyses
+			SET walked_to = coalesce($4, walked_to), state = CASE WHEN $4::text IS NULL THEN 'reading' ELSE state END,
+				chunks_left = chunks_left + 1, total = total + coalesce(cardinality($5::text[]), 0),
+				warnings = (warnings || $10::text[])[1:$11]
+			WHERE id = $1 AND walker_token = $2 AND state = 'walking'
+			RETURNING id
+		)
 		INSERT INTO analysis_chunks (analysis_id, from_path, to_path, paths, sizes, modified, changed, sidecars)
-		VALUES ($1, $2, $3, coalesce($4::text[], '{}'), coalesce($5::bigint[], '{}'), coalesce($6::bigint[], '{}'),
-			coalesce($7::bigint[], '{}'), coalesce($8::bigint[], '{}'))`
-	defer a.wakeAll()
+		SELECT id, $3, $4, coalesce($5, '{}'), coalesce($6::bigint[], '{}'), coalesce($7::bigint[], '{}'),
+			coalesce($8::bigint[], '{}'), coalesce($9::bigint[], '{}')
+		FROM walk`
+	defer wake(a.chunks)
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		err := oneRow(ctx, tx, "advance walk", advance,
-			t.AnalysisID, t.Token, c.to, len(c.paths), c.warnings, maxWarnings)
-		if err != nil {
-			return err
-		}
-		_, err = execute(ctx, tx, "add chunk", insert, t.AnalysisID, c.from, c.to, c.paths, c.sizes, c.modified,
-			c.changed, c.sidecars)
-		return err
+		return oneRow(ctx, tx, "add chunk", add, t.AnalysisID, t.Token, c.from, c.to, c.paths, c.sizes, c.modified,
+			c.changed, c.sidecars, c.warnings, maxWarnings)
 	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -137,8 +138,7 @@ func TestForgedSeals(t *testing.T) {
 			INSERT INTO audit_seals SELECT 100, 100, $1, decode(repeat('00', 32), 'hex'), decode(repeat('00', 32), 'hex')`, "is gone"},
 		"the last seal": {`UPDATE audit_seals SET mac = decode(repeat('00', 32), 'hex') WHERE seq = (SELECT max(seq) FROM audit_seals) AND $1 <> ''`,
 			"is gone"},
-		"one more seal":      {`INSERT INTO audit_seals SELECT seq + 1, 1000, $1, mac FROM audit_seals ORDER BY seq DESC LIMIT 1`, "row 1000 (seal 10) is missing"},
-		"one of another key": {`UPDATE audit_seals SET kid = 'x' WHERE seq = (SELECT max(seq) FROM audit_seals) AND $1 <> ''`, "the key file has no key x"},
+		"one more seal": {`INSERT INTO audit_seals SELECT seq + 1, 1000, $1, mac FROM audit_seals ORDER BY seq DESC LIMIT 1`, "row 1000 (seal 10) is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,6 +171,111 @@ func TestForgedSeals(t *testing.T) {
 		two := startServer(t, nil, one.env...)
 		two.sees("row 9 or its seal 9 was changed")
 	})
+}
+
+// TestSealerSeesLateCut: rows that are queued again by hand after the sealer has looked for a break, and before it lists
+// the rows that wait, are not sealed.
+func TestSealerSeesLateCut(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.auditRows(8)
+	ts.sealedUpTo(9)
+	ts.exec(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
+	err := pgx.BeginFunc(t.Context(), ts.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `LOCK TABLE audit_unsealed`)
+		waitFor(t, "the sealer to list the rows", func() bool {
+			return err != nil || ts.queryInt(`SELECT count(*) FROM pg_locks WHERE relation = 'audit_unsealed'::regclass AND NOT granted`) == 1
+		})
+		const cut = `WITH gone AS (DELETE FROM audit_seals WHERE seq > 3 RETURNING audit_id) INSERT INTO audit_unsealed SELECT audit_id FROM gone`
+		_, failed := tx.Exec(t.Context(), cut)
+		return errors.Join(err, failed)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ts.sees("audit log broken")
+	if n := ts.queryInt(`SELECT max(seq) FROM audit_seals`); n != 3 {
+		t.Errorf("sealed up to %d", n)
+	}
+}
+
+// TestAcceptOnce: one acceptance is enough for an instance that has not seen the break and remembers a seal that is gone.
+func TestAcceptOnce(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.auditRows(8)
+	ts.sealedUpTo(9)
+	other := sealer{seen: map[string]string{}, last: seal{seq: 8}}
+	if err := ts.db.QueryRow(t.Context(), `SELECT mac FROM audit_seals WHERE seq = 8`).Scan(&other.last.mac); err != nil {
+		t.Fatal(err)
+	}
+	ts.changeSealed(5) // or the rows would get the same seals again
+	ts.cutTail(3)
+	ts.sees("audit log broken")
+	if said, err := ts.command("audit", "accept"); err != nil {
+		t.Fatal(said, err)
+	}
+	ts.sealedUpTo(10)
+	for range 2 {
+		waitFor(t, "the other instance's turn", func() bool {
+			ts.auditRows(1)
+			n, err := other.seal(t.Context(), ts.db, ts.keys.Load())
+			return n > 0 || other.broken.Load() || err != nil
+		})
+	}
+	if other.broken.Load() {
+		t.Errorf("broken: %v", other.seen)
+	}
+	ts.cutTail(3) // the acceptance holds once
+	waitFor(t, "a second break", func() bool {
+		_, err := other.seal(t.Context(), ts.db, ts.keys.Load())
+		return other.broken.Load() || err != nil
+	})
+}
+
+// TestSealOfUnknownKey: an instance that lacks the key of the newest seal stops sealing until it has the key, and stops
+// no other instance. A key that is gone for good is accepted as a break.
+func TestSealOfUnknownKey(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.auditRows(8)
+	ts.sealedUpTo(9)
+	added := newKeyLine()
+	id, _, _ := strings.Cut(added, " ")
+	old, err := os.ReadFile(ts.cfg.keysPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotated, err := parseKeys(append([]byte(added), old...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotatedSealer := sealer{seen: map[string]string{}}
+	waitFor(t, "a seal by the new key", func() bool {
+		ts.auditRows(1)
+		n, err := rotatedSealer.seal(t.Context(), ts.db, rotated)
+		return err != nil || n > 0
+	})
+	ts.auditRows(1)
+	ts.sees("the key file has no key " + id)
+	if n := ts.queryInt(`SELECT count(*) FROM audit_breaks`); n != 0 || strings.Contains(ts.log.String(), "audit log broken") {
+		t.Errorf("%d breaks: %s", n, ts.log.String())
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_unsealed`); n == 0 {
+		t.Error("a row was sealed after a seal that could not be checked")
+	}
+	if err := errors.Join(os.WriteFile(ts.cfg.keysPath(), append(old, added...), 0o600), ts.reloadKeys(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "all seals", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_unsealed`) == 0 })
+
+	ts.exec(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
+	ts.exec(`UPDATE audit_seals SET kid = 'x' WHERE seq = (SELECT max(seq) FROM audit_seals)`)
+	ts.sees("the key file has no key x")
+	if said, err := ts.command("audit", "accept"); err != nil || !strings.Contains(said, "the key file has no key x") {
+		t.Fatal(said, err)
+	}
+	waitFor(t, "the seals after the acceptance", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_unsealed`) == 0 })
 }
 
 // TestCheckpointOfFormerKey: a checkpoint that another key of the key file made is a checkpoint.

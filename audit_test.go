@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"go/ast"
 	"go/importer"
 	"go/parser"
@@ -22,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 19_420
-	maxAuditLines = 6_810
+	maxGoLines    = 20_500
+	maxAuditLines = 7_000
 )
 
 // sources parses the program's own Go files.
@@ -103,7 +104,7 @@ func TestDeclarations(t *testing.T) {
 					spec := spec.(*ast.ValueSpec)
 					for i, name := range spec.Names {
 						fixed := strings.HasPrefix(name.Name, "err") || i < len(spec.Values) && isRegexp(spec.Values[i]) ||
-							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "usage", "coverageTemplate", "coastlineCSV", "reportSQL", "contract", "consoleFiles"}, name.Name)
+							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "usage", "coverageTemplate", "coastlineCSV", "reportSQL", "contract", "stacAPI", "consoleFiles"}, name.Name)
 						if !fixed {
 							t.Errorf("%s: package variable %s", set.Position(name.Pos()), name.Name)
 						}
@@ -217,13 +218,17 @@ func isRegexp(value ast.Expr) bool {
 	return ok && f.Sel.Name == "MustCompile"
 }
 
-// TestSQLIsConstant: every SQL statement is a constant of the source. None is formatted from values.
+// TestSQLIsConstant: every SQL statement is a constant of the source. None is formatted from values. PostgreSQL gives the
+// types of its parameters, since the program is built without pgx's own (TAGS in the Makefile).
 func TestSQLIsConstant(t *testing.T) {
 	t.Parallel()
 	set, files := sources(t)
 	sqlVerbs := regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|LISTEN)\b`)
 	for name, file := range files {
 		ast.Inspect(file, func(node ast.Node) bool {
+			if f, ok := node.(*ast.SelectorExpr); ok && f.Sel.Name == "QueryExecModeExec" {
+				t.Errorf("%s: QueryExecModeExec: QueryExecModeCacheDescribe plans for the values as well", set.Position(f.Pos()))
+			}
 			call, ok := node.(*ast.CallExpr)
 			if !ok {
 				return true
@@ -296,9 +301,11 @@ func TestReleasedMigrations(t *testing.T) {
 	released := []string{ // SHA-256, in hex, of migration 1, 2, … without comments and blank lines
 		"24d20e415c5b0a5e7f91d22c60e3656e80b014b9451e797ec26ba140bd851cc6", // 0.2.0
 	}
-	steps, err := parseMigrations(schemaSQL)
-	if err != nil {
-		t.Fatal(err)
+	steps := parseMigrations(schemaSQL)
+	for i, step := range steps {
+		if !strings.HasPrefix(step, fmt.Sprintf("\n-- migration %d: ", i+1)) {
+			t.Errorf("migration %.20q is out of order", step)
+		}
 	}
 	for i, want := range released {
 		var lines []string

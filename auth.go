@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,7 +59,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // our fault: it does not count
-		err = errors.Join(err, counted.forgive(ctx, s.db))
+		err = errors.Join(err, counted.forgive(ctx, s.db, true))
 	}
 	if err != nil {
 		return err
@@ -73,20 +70,21 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
 // password get the same answer. They also take the same time, unless the user's hash was made with
 // other parameters. Only a client that knows the password learns that the account is disabled or
-// pending.
+// pending, or has a second factor.
 func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username string `json:"username"`
 		Password string `json:"password"`
+		OTP      string `json:"otp"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	found, right, err := s.checkCredentials(r, in.Username, in.Password)
+	found, refused, err := s.checkCredentials(r, in.Username, in.Password, in.OTP)
 	if err != nil {
 		return err
 	}
-	if right && found.Status == statusActive {
+	if refused == nil && found.Status == statusActive {
 		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
 		if err == nil {
 			s.rehash(r, found, in.Password)
@@ -98,18 +96,22 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		if !errors.Is(err, errToken) {
 			return err
 		}
-		right = false // the password or the status was changed, or all sessions were ended, while we hashed
+		refused = errWrongCredentials // or were changed, or all sessions were ended, while we hashed
 	}
 	target := ""
-	refused := newProblem(http.StatusUnauthorized, "invalid_credentials", "The user name or the password is wrong.")
-	if right && found.Status == statusPending {
-		refused = newProblem(http.StatusForbidden, "account_pending",
-			"The account waits for an administrator's approval.")
-	} else if right {
-		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
-	}
 	if found.Username != "" {
 		target = "user:" + found.Username
+	}
+	switch {
+	case refused == errOTPRequired: // not counted, and so without a row for each
+		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
+		return refused
+	case refused != nil:
+	case found.Status == statusPending:
+		refused = newProblem(http.StatusForbidden, "account_pending",
+			"The account waits for an administrator's approval.")
+	default:
+		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	}
 	ctx, cancel := lastMoment(r.Context()) // a failed guess must be in the log
 	defer cancel()
@@ -139,10 +141,7 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 		expires = sess.SessionExpiresAt
 	}
 	keys := s.keys.Load()
-	token, err := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
-	if err != nil {
-		return err
-	}
+	token := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
 	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge))
 	return writeJSON(w, http.StatusOK, struct {
@@ -189,11 +188,11 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 	sess, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
-		found, err := s.users.get(r.Context(), s.db, sess.userID, sess.versions)
+		found, err := s.users.get(r.Context(), s.db, sess.UserID, sess.Versions)
 		if err != nil {
 			return err
 		}
-		return s.writeTokens(w, found.user, sess)
+		return s.writeTokens(w, found.user, sess.session)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
 		http.SetCookie(w, s.cookie("", -1)) // the session has ended
@@ -232,25 +231,13 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 // getMe answers GET /api/v1/auth/me.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
-	me := p.rendered
-	if p.Kind == "token" { // it may do less than its owner
-		var err error
-		if me, err = renderMe(p.User, p.Permissions); err != nil {
-			return err
-		}
-	}
-	body := fmt.Appendf(slices.Clip(me), `,"credential":{"kind":%q,"id":%q,"expires_at":%q}}`+"\n",
-		p.Kind, p.CredentialID, p.ExpiresAt.Format(time.RFC3339Nano))
-	return writeBytes(w, http.StatusOK, "application/json", body)
-}
-
-// renderMe returns the answer of GET /api/v1/auth/me up to the credential.
-func renderMe(u user, permissions []string) ([]byte, error) {
-	body, err := encodeJSON(struct {
+	return writeJSON(w, http.StatusOK, struct {
 		user
-		Permissions []string `json:"permissions"`
-	}{u, permissions})
-	return bytes.TrimSuffix(body, []byte("}\n")), err
+		TOTPRequired bool           `json:"totp_required"`
+		Permissions  []string       `json:"permissions"`
+		Credential   map[string]any `json:"credential"`
+	}{p.User, p.TOTPRequired, p.Permissions,
+		map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
@@ -269,7 +256,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if c.Email != nil {
-		if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
+		if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 			return err
 		}
 		// The answer tells whether an address is taken, as that of register does.

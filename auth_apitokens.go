@@ -73,7 +73,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	if _, err := s.confirmPassword(r, in.CurrentPassword); err != nil {
+	if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 		return err
 	}
 	var created apiToken
@@ -82,7 +82,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
-		n := newToken{in.Name, in.Permissions, expires, in.Renewable}
+		n := apiToken{Name: in.Name, Permissions: in.Permissions, ExpiresAt: expires, Renewable: in.Renewable}
 		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
 		return err
 	})
@@ -173,7 +173,7 @@ func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		n, err := deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
 		if err == nil && only != nil && n == 0 {
-			return errNotFound
+			err = errNotFound
 		}
 		return err
 	}))
@@ -191,28 +191,20 @@ func checkAPIToken(v *invalid, known []string, name string, granted []string, no
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// newToken holds the fields of an API token to create. checkAPIToken has checked them.
-type newToken struct {
-	name      string
-	granted   []string
-	expires   time.Time
-	renewable bool
-}
-
-// createAPIToken creates an API token and returns it with its secret. It deletes the owner's
-// expired ones first. If the owner has a token of that name, or maxTokens, the error is a problem
-// 409. The caller holds lockAccess.
+// createAPIToken creates an API token of that name, permissions and end, which checkAPIToken has
+// checked, and returns it with its secret. It deletes the owner's expired ones first. If the owner
+// has a token of that name, or maxTokens, the error is a problem 409. The caller holds lockAccess.
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
-	n newToken) (t apiToken, secret string, err error) {
+	n apiToken) (t apiToken, secret string, err error) {
 	const query = `
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at, renewable)
 		VALUES ($1, $2, $3, $4, $5, $6)
 		RETURNING ` + apiTokenColumns
-	const clear = `DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now()`
-	const count = `SELECT count(*) FROM api_tokens WHERE user_id = $1`
-	if _, err := execute(ctx, tx, "clear expired API tokens", clear, owner.ID); err != nil {
-		return t, "", err
-	}
+	const count = `
+		WITH expired AS (DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now())
+		SELECT count(*)
+		FROM api_tokens
+		WHERE user_id = $1 AND expires_at > now()`
 	var has int
 	if err := tx.QueryRow(ctx, count, owner.ID).Scan(&has); err != nil {
 		return t, "", fmt.Errorf("count API tokens: %w", err)
@@ -221,10 +213,10 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
-	granted := slices.Compact(slices.Sorted(slices.Values(n.granted)))
+	granted := slices.Compact(slices.Sorted(slices.Values(n.Permissions)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
-		owner.ID, n.name, hash, granted, n.expires, n.renewable)
+		owner.ID, n.Name, hash, granted, n.ExpiresAt, n.Renewable)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}

@@ -48,7 +48,7 @@ func (ring *keyring) verifyBrowser(cookie string, now time.Time) (credential, er
 	if err != nil || now.Unix() >= expires {
 		return credential{}, errToken
 	}
-	return credential{sessionID: parts[0], userID: parts[1], expiresAt: time.Unix(expires, 0).UTC()}, nil
+	return credential{accessClaims: accessClaims{SessionID: parts[0], Subject: parts[1], ExpiresAt: expires}}, nil
 }
 
 // sessionCookieName returns the only name under which a browser's session cookie is written and
@@ -112,7 +112,7 @@ func (s *server) endBrowserSession(r *http.Request) error {
 		return nil
 	}
 	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		_, err := endSessions(r.Context(), tx, actorOf(r), "session.logout", []string{c.sessionID}, "")
+		_, err := endSessions(r.Context(), tx, actorOf(r), "session.logout", []string{c.SessionID}, "")
 		return err
 	})
 }

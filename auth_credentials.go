@@ -27,11 +27,7 @@ func findCredentials(ctx context.Context, q querier, login string) (credentials,
 		SELECT ` + userColumns + `, u.password_hash, u.credential_version
 		FROM users u
 		WHERE u.username = $1 OR u.email = $1`
-	found, err := collect[credentials](ctx, q, "find credentials", query, normalizeLogin(login))
-	if err != nil || len(found) == 0 {
-		return credentials{}, err
-	}
-	return found[0], nil
+	return collectOne[credentials](ctx, q, nil, "find credentials", query, normalizeLogin(login))
 }
 
 // rehash stores a password under stronger parameters if it was stored under weaker ones. The login
@@ -54,30 +50,41 @@ func (s *server) rehash(r *http.Request, found credentials, password string) {
 	}
 }
 
-// checkCredentials looks the user up, counts the attempt and reports whether the password is right.
-// An unknown user and a wrong password take the same steps.
-func (s *server) checkCredentials(r *http.Request, login, password string) (found credentials, right bool, err error) {
+// checkCredentials looks the user up, counts the attempt and checks the password and the second
+// factor. refused is nil, errWrongCredentials, errOTPRequired or errOTPInvalid. An unknown user and
+// a wrong password take the same steps.
+func (s *server) checkCredentials(r *http.Request, login, password, otp string) (found credentials,
+	refused *problem, err error) {
 	ctx := r.Context()
 	if found, err = findCredentials(ctx, s.db, login); err != nil {
-		return found, false, err
+		return found, nil, err
 	}
 	guess := s.keys.Load().keys[0].newGuess(found, login, callerOf(r).address)
 	err = s.hashCounted(ctx, guess, func() (forgiven bool, err error) {
-		right, err = s.hasher.verify(found.PasswordHash, password)
-		return right && found.Status == statusActive, err
+		refused = errWrongCredentials
+		right, err := s.hasher.verify(found.PasswordHash, password)
+		if right {
+			refused, err = s.checkSecondFactor(r, found.user, otp, guess)
+		}
+		return refused == nil && found.Status == statusActive, err
 	})
-	return found, right, err
+	return found, refused, err
 }
 
 // confirmPassword checks the caller's own password, where a stolen session alone must not do. It
-// counts as an attempt to log in. A password that is not there is a 422 and no attempt.
-func (s *server) confirmPassword(r *http.Request, password string) (credentials, error) {
+// counts as an attempt to log in. A password that is not there is a 422 and no attempt. Without otp
+// the second factor is not asked for.
+func (s *server) confirmPassword(r *http.Request, password, otp string) (credentials, error) {
 	if password == "" {
 		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
 	}
-	found, right, err := s.checkCredentials(r, principalOf(r).User.Username, password)
-	if err == nil && !right {
+	found, refused, err := s.checkCredentials(r, principalOf(r).User.Username, password, otp)
+	switch {
+	case err != nil:
+	case refused == errWrongCredentials:
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
+	case refused != nil && otp != "":
+		err = newProblem(http.StatusForbidden, "otp_invalid", errOTPInvalid.detail)
 	}
 	return found, err
 }
@@ -105,7 +112,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkNewPassword(in.NewPassword, p.User); err != nil {
 		return err
 	}
-	found, err := s.confirmPassword(r, in.CurrentPassword)
+	found, err := s.confirmPassword(r, in.CurrentPassword, "")
 	if err != nil {
 		return err
 	}
@@ -114,15 +121,14 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
-			return err
+		err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash)
+		if err == nil && in.EndTokens {
+			_, err = deleteAPITokens(ctx, tx, by, p.User, nil)
 		}
-		if in.EndTokens {
-			if _, err := deleteAPITokens(ctx, tx, by, p.User, nil); err != nil {
-				return err
-			}
+		if err == nil {
+			err = endUserSessions(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 		}
-		return endUserSessions(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+		return err
 	}))
 }
 
@@ -214,6 +220,7 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 // credentials are old. The caller holds lockAccess.
 func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user, version int64, hash string) error {
 	const update = `
+		WITH voided AS (DELETE FROM password_tokens WHERE user_id = $1)
 		UPDATE users
 		SET password_hash = $3,
 			credential_version = credential_version + 1,
@@ -228,10 +235,7 @@ func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user
 		return newProblem(http.StatusConflict, "password_changed",
 			"The account was changed in the meantime. Try again.")
 	}
-	if err := audit(ctx, tx, by, action, "user:"+u.Username, nil, nil); err != nil {
-		return err
-	}
-	return voidPasswordToken(ctx, tx, u.ID)
+	return audit(ctx, tx, by, action, "user:"+u.Username, nil, nil)
 }
 
 // voidPasswordToken voids the user's password token.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
@@ -96,10 +97,8 @@ func writeNewFile(path string, content []byte) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if _, err := f.Write(content); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
+	_, err = f.Write(content)
+	if err := cmp.Or(err, f.Sync()); err != nil {
 		return err
 	}
 	if err := os.Link(f.Name(), path); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,12 +14,46 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// caller is the sender of a request, as far as it is known.
+type caller struct {
+	requestID  string
+	address    netip.Addr
+	credential credential
+	inBrowser  bool       // signs in on a page, or the credential is a browser's session cookie
+	principal  *principal // nil on public routes, and before authorize has found it
+	leave      func()     // gives back the caller's place: see callerLimit
+	dropBody   func()     // gives back the place of the request's body
+}
+
+// network returns the name under which the caller's network has its places.
+func (c *caller) network() string { return clientNetwork(c.address).String() }
+
+// callerKey is the key of the caller in a request's context.
+type callerKey struct{}
+
+// callerOf returns the caller that ServeHTTP put into the request.
+func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
+
+// principalOf returns the signed-in caller, or nil on a public route.
+func principalOf(r *http.Request) *principal { return callerOf(r).principal }
+
+// inPlace runs do in one of the caller's places. It is for handlers that gave their place back
+// before and now ask the database again.
+func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
+	defer cancel()
+	leave, err := s.places.enter(ctx, principalOf(r).User.ID)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return do(ctx)
+}
+
 // credential is the proof of identity in a request: the claims of a verified access token, or an
 // API token.
 type credential struct {
-	sessionID string
-	userID    string
-	expiresAt time.Time
+	accessClaims
 	tokenHash []byte // SHA-256 of an API token; nil for an access token
 }
 
@@ -28,11 +63,11 @@ type principal struct {
 	User         user
 	Kind         string // "session" or "token"
 	CredentialID string // the id of the session or of the API token
+	TOTPRequired bool   // a role of the user requires a second factor
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
 	noteUse      bool     // no use of the API token's present secret was noted in the last minute
-	rendered     []byte   // the beginning of the answer of GET /auth/me: see renderMe
 }
 
 // holds reports whether the credential has the permission.
@@ -43,7 +78,9 @@ func (p *principal) holds(permission string) bool {
 // lacks returns the 403 for a principal who does not hold the permission.
 func (p *principal) lacks(permission string) error {
 	code, detail := "permission_missing", "This needs the permission "+permission+"."
-	if slices.Contains(p.owned, permission) {
+	if p.TOTPRequired && !p.User.TOTP {
+		code, detail = "totp_not_enrolled", "Your roles count only once you have a second factor: enrol one."
+	} else if slices.Contains(p.owned, permission) {
 		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
 	}
 	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
@@ -60,29 +97,26 @@ var (
 
 // readCredential returns the credential in the request, or the 401. It checks signature and expiry
 // of an access token and the checksum of an API token. It does not ask the database.
-func (s *server) readCredential(r *http.Request) (credential, error) {
+func (s *server) readCredential(r *http.Request) (c credential, err error) {
 	token, isBearer := bearerToken(r)
+	shown := isBearer
 	if !isBearer {
-		var shown bool
-		if token, shown = basicToken(r); !shown {
-			return credential{}, errNotSignedIn
-		}
+		token, shown = basicToken(r)
 	}
-	if strings.HasPrefix(token, apiTokenPrefix) {
-		hash, err := hashAPIToken(token)
-		if err != nil {
-			return credential{}, errInvalidToken
-		}
-		return credential{tokenHash: hash}, nil
+	switch {
+	case !shown:
+		return c, errNotSignedIn
+	case strings.HasPrefix(token, apiTokenPrefix):
+		c.tokenHash, err = hashAPIToken(token)
+	case isBearer:
+		c.accessClaims, err = s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
+	default: // only an API token may be given as Basic
+		err = errToken
 	}
-	if !isBearer { // only an API token may be given as Basic
-		return credential{}, errInvalidToken
-	}
-	claims, err := s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
 	if err != nil {
 		return credential{}, errInvalidToken
 	}
-	return credential{claims.SessionID, claims.Subject, time.Unix(claims.ExpiresAt, 0).UTC(), nil}, nil
+	return c, nil
 }
 
 // bearerToken returns the token of the request's only Authorization header (RFC 6750, section 2.1).
@@ -95,8 +129,11 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 	return token, strings.EqualFold(scheme, "Bearer")
 }
 
-// basicToken returns the password of HTTP Basic (RFC 7617), on GET and HEAD only: browsers send it
-// by themselves, also from other sites' pages. A proxy asks verifyPath with GET, whatever the
+// searchPath is the route of STAC API that reads with POST.
+const searchPath = "/api/v1/stac/search"
+
+// basicToken returns the password of HTTP Basic (RFC 7617), on routes that only read: browsers send
+// it by themselves, also from other sites' pages. A proxy asks verifyPath with GET, whatever the
 // method of its own request, so there Basic needs headers that name that method, and all must name
 // GET or HEAD: a client may add one. The caller must refuse a password that is not an API token.
 func basicToken(r *http.Request) (token string, shown bool) {
@@ -104,7 +141,9 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	if r.URL.Path == verifyPath {
 		methods = slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
 	}
-	isChange := func(method string) bool { return method != http.MethodGet && method != http.MethodHead }
+	isChange := func(method string) bool {
+		return method != http.MethodGet && method != http.MethodHead && r.URL.Path != searchPath
+	}
 	if len(r.Header["Authorization"]) != 1 || len(methods) == 0 || slices.ContainsFunc(methods, isChange) {
 		return "", false
 	}
@@ -112,17 +151,18 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	return token, shown
 }
 
+// accessVersions is SQL for the versions of a user u: users.version changes with the row, and
+// access_version with any role, its permissions or holders, and any declared permission.
+const accessVersions = `u.version::text || (SELECT version FROM access_version) AS versions`
+
 // userAccess is a user and what the user may do, with the versions under which both were read.
 type userAccess struct {
-	versions    accessVersions
-	user        user
-	permissions []string
-	rendered    []byte // by renderMe
+	user
+	Grants, Declared []string
+	TOTPRequired     bool
+	Versions         string
+	permissions      []string
 }
-
-// accessVersions are users.version, which changes with the user's row, and access_version, which
-// changes with any role, its permissions, its holders, and any declared permission.
-type accessVersions struct{ user, access [16]byte }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
 // has the same versions; each request asks.
@@ -135,29 +175,8 @@ type userCache struct {
 const maxCachedUsers = 10_000
 
 // get returns the user from memory if it was read under these versions, else from the database as
-// it is now.
-func (c *userCache) get(ctx context.Context, q querier, id string, versions accessVersions) (*userAccess, error) {
-	c.mu.RLock()
-	known := c.users[id]
-	c.mu.RUnlock()
-	if known != nil && known.versions == versions {
-		return known, nil
-	}
-	found, err := getUserAccess(ctx, q, id)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.users) >= maxCachedUsers {
-		clear(c.users)
-	}
-	c.users[id] = found
-	return found, nil
-}
-
-// getUserAccess reads a user with the versions under which it was read, or returns errInvalidToken.
-func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, error) {
+// it is now, or errInvalidToken.
+func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*userAccess, error) {
 	const query = `
 		SELECT ` + userColumns + `,
 			ARRAY(
@@ -167,22 +186,32 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 				WHERE ur.user_id = u.id
 			) AS grants,
 			` + declaredPermissions + ` AS declared,
-			u.version AS user_version, (SELECT version FROM access_version) AS access_version
+			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = u.id AND r.requires_totp) AS totp_required,
+			` + accessVersions + `
 		FROM users u
 		WHERE u.id = $1`
-	found, err := collectOne[struct {
-		user
-		Grants, Declared           []string
-		UserVersion, AccessVersion [16]byte
-	}](ctx, q, errInvalidToken, "get access of user", query, id)
+	c.mu.RLock()
+	known := c.users[id]
+	c.mu.RUnlock()
+	if known != nil && known.Versions == versions {
+		return known, nil
+	}
+	found, err := collectOne[userAccess](ctx, q, errInvalidToken, "get access of user", query, id)
 	if err != nil {
 		return nil, err
 	}
-	held := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
-	a := &userAccess{user: found.user, permissions: held}
-	a.versions = accessVersions{found.UserVersion, found.AccessVersion}
-	a.rendered, err = renderMe(a.user, a.permissions)
-	return a, err
+	found.permissions = effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
+	if found.TOTPRequired && !found.TOTP {
+		found.permissions = []string{inboxRead} // all else comes from roles
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.users) >= maxCachedUsers {
+		clear(c.users)
+	}
+	c.users[id] = &found
+	return &found, nil
 }
 
 // getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the
@@ -190,31 +219,29 @@ func getUserAccess(ctx context.Context, q querier, id string) (*userAccess, erro
 // its statement at least once. Its row also holds the versions under which a cached user is valid.
 // So a logout, a disabled user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
-	const versions = `u.version, (SELECT version FROM access_version)`
 	const bySession = `
-		SELECT ` + versions + `
+		SELECT ` + accessVersions + `
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
-		SELECT ` + versions + `, u.id::text, t.id::text, t.permissions, t.expires_at,
+		SELECT ` + accessVersions + `, u.id::text, t.id::text, t.permissions, t.expires_at,
 			t.token_hash = $1 AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
 			AND t.expires_at > now() AND u.status = 'active'`
-	var now accessVersions
 	var narrowed []string // the permissions of an API token
+	versions, userID := "", c.Subject
+	p := &principal{Kind: "session", CredentialID: c.SessionID, ExpiresAt: time.Unix(c.ExpiresAt, 0).UTC()}
 	var err error
-	userID := c.userID
-	p := &principal{Kind: "session", CredentialID: c.sessionID, ExpiresAt: c.expiresAt}
 	if c.tokenHash == nil {
-		err = q.QueryRow(ctx, bySession, c.sessionID, c.userID).Scan(&now.user, &now.access)
+		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).Scan(&versions)
 	} else {
 		p.Kind = "token"
-		err = q.QueryRow(ctx, byToken, c.tokenHash).Scan(&now.user, &now.access, &userID, &p.CredentialID, &narrowed,
-			&p.ExpiresAt, &p.noteUse)
+		err = q.QueryRow(ctx, byToken, c.tokenHash).
+			Scan(&versions, &userID, &p.CredentialID, &narrowed, &p.ExpiresAt, &p.noteUse)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken
@@ -222,11 +249,12 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	if err != nil {
 		return nil, fmt.Errorf("get principal: %w", err)
 	}
-	access, err := cache.get(ctx, q, userID, now)
+	access, err := cache.get(ctx, q, userID, versions)
 	if err != nil {
 		return nil, err
 	}
-	p.User, p.owned, p.Permissions, p.rendered = access.user, access.permissions, access.permissions, access.rendered
+	p.User, p.TOTPRequired = access.user, access.TOTPRequired
+	p.owned, p.Permissions = access.permissions, access.permissions
 	if p.Kind == "token" {
 		isRefused := func(permission string) bool { return !slices.Contains(narrowed, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isRefused)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -14,15 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// session is one login. Only its newest refresh token can be exchanged for the next one. Its access
-// tokens are valid until they expire or the session ends.
+// session is one login. Its access tokens are valid until they expire or the session ends.
 type session struct {
 	SessionID        [16]byte
-	Generation       int64     // of the valid refresh token
+	Generation       int64     // of the only refresh token that can be exchanged for the next one
 	SessionExpiresAt time.Time // moves with each refresh, up to a fixed end
-
-	userID   string         // set by rotateSession
-	versions accessVersions // of the user, likewise
 }
 
 // uuidText returns the text form of a UUID (RFC 9562, section 4).
@@ -87,14 +82,13 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	err = inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
+	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		n, err := endSessions(r.Context(), tx, actorOf(r), "session.end", []string{id}, principalOf(r).User.ID)
 		if err == nil && n == 0 {
-			return errNotFound
+			err = errNotFound
 		}
 		return err
-	})
-	return writeDone(w, err)
+	}))
 }
 
 // maxSessions is how many live sessions a user may have, so that all of them can be ended within
@@ -102,10 +96,9 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 const maxSessions = 100
 
 // createSession opens a session for a user whose credentials were checked, and returns the user as
-// of now. If the password or the status has changed since, or the user's sessions were ended, the
-// error is errToken. The update locks the user's row: a change that is committed before is seen
-// here, and a change that is committed later ends this session itself. The user's oldest sessions
-// beyond maxSessions end.
+// of now. The user's oldest sessions beyond maxSessions end. If the password or the status has
+// changed since the check, or the sessions were ended, the error is errToken. The update locks the
+// user's row, so that a change which is committed later ends this session itself.
 func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
 	cfg config) (sess session, u user, err error) {
 	const query = `
@@ -165,6 +158,13 @@ var (
 		"The server has lost the state of this session. Sign in again.")
 )
 
+// rotatedSession is a session after a refresh, with its user and accessVersions.
+type rotatedSession struct {
+	session
+	UserID, Versions string
+	Graced           bool // the token was not the current one
+}
+
 // rotateSession replaces the current generation of a session by the next one, in one statement.
 //
 // A replaced generation still gets the current one in two cases, since an answer may have been lost
@@ -175,12 +175,13 @@ var (
 // 4.14.2). It ends the session. That is committed and audited before the error, a problem 401, is
 // returned.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
-	cfg config) (sess session, err error) {
+	cfg config) (sess rotatedSession, err error) {
 	const live = `
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
 			AND (SELECT u.status FROM users u WHERE u.id = s.user_id) = 'active'`
-	const columns = `s.generation, least(s.idle_expires_at, s.expires_at), s.user_id::text,
-			(SELECT u.version FROM users u WHERE u.id = s.user_id), (SELECT version FROM access_version)`
+	const columns = ` AS graced, s.id AS session_id, s.generation,
+			least(s.idle_expires_at, s.expires_at) AS session_expires_at, s.user_id::text,
+			(SELECT ` + accessVersions + ` FROM users u WHERE u.id = s.user_id)`
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
@@ -191,30 +192,23 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 				ELSE s.rotated_at END,
 			idle_expires_at = least(now() + $4::interval, s.expires_at)` + live + `
 			AND s.generation = $2
-		RETURNING true, ` + columns
+		RETURNING false` + columns
 	const look = `
 		SELECT
 			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
-				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now()), ` + columns + `
+				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now())` + columns + `
 		FROM sessions s` + live + `
 		FOR UPDATE`
-	sess.SessionID = id
-	var graced bool
-	scan := func(row pgx.Row) error {
-		return row.Scan(&graced, &sess.Generation, &sess.SessionExpiresAt, &sess.userID,
-			&sess.versions.user, &sess.versions.access)
-	}
-	err = scan(db.QueryRow(ctx, rotate, id, generation, cfg.refreshGrace, cfg.refreshTTL))
-	if !errors.Is(err, pgx.ErrNoRows) {
+	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "rotate session", rotate,
+		id, generation, cfg.refreshGrace, cfg.refreshTTL)
+	if err != errSessionEnded {
 		return sess, err
 	}
 	var ended error // the reason for which the session was ended
-	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		err := scan(tx.QueryRow(ctx, look, id, generation, cfg.refreshGrace))
-		if errors.Is(err, pgx.ErrNoRows) {
-			return errSessionEnded
-		}
-		if err != nil || graced {
+	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
+		sess, err = collectOne[rotatedSession](ctx, tx, errSessionEnded, "look at session", look,
+			id, generation, cfg.refreshGrace)
+		if err != nil || sess.Graced {
 			return err
 		}
 		action := "session.refresh_token_reused"

@@ -77,11 +77,11 @@ func (a attempt) check(ctx context.Context, q querier) error {
 		WHERE ` + ofAttempt + ` AND next_at > now() AND NOT (network = '' AND ` + isKnown + `)
 		ORDER BY next_at DESC
 		LIMIT 1`
-	waits, err := collect[struct{ Wait time.Duration }](ctx, q, "check attempt", query, a.account, a.network)
-	if err != nil || len(waits) == 0 {
+	found, err := collectOne[struct{ Wait time.Duration }](ctx, q, nil, "check attempt", query, a.account, a.network)
+	if err != nil || found.Wait == 0 {
 		return err
 	}
-	return errThrottled(waits[0].Wait)
+	return errThrottled(found.Wait)
 }
 
 // errThrottled returns the problem 429 of an attempt that has to wait.
@@ -120,17 +120,18 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 }
 
-// forgive takes the attempt back, since it is not a failure: the count of the network falls by one,
-// and those of the account restart. For 90 days the network counts as known to the account. The
-// statement runs even if the request's time limit has ended.
-func (a attempt) forgive(ctx context.Context, q querier) error {
+// forgive takes the attempt back, since it is not a failure: the count of the network falls by one.
+// After a success those of the account restart, and for 90 days the network counts as known to the
+// account. Otherwise they fall by one too, and only a siege goes on. The statement runs even if the
+// request's time limit has ended.
+func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 	const query = `
 		UPDATE throttles t
-		SET attempts = CASE WHEN t.account = '' THEN greatest(attempts - 1, 0) ELSE 0 END,
-			next_at = NULL,
-			known = t.account <> '' AND t.network <> '',
+		SET attempts = CASE WHEN $3 AND t.account <> '' THEN 0 ELSE greatest(attempts - 1, 0) END,
+			next_at = CASE WHEN NOT $3 AND t.network = '' AND attempts > 100 THEN next_at END,
+			known = known OR $3 AND t.account <> '' AND t.network <> '',
 			expires_at = CASE
-				WHEN t.account <> '' AND t.network <> '' THEN date_bin('1 hour', now() + '90 days', 'epoch')
+				WHEN $3 AND t.account <> '' AND t.network <> '' THEN date_bin('1 hour', now() + '90 days', 'epoch')
 				ELSE expires_at
 			END
 		FROM (
@@ -143,7 +144,7 @@ func (a attempt) forgive(ctx context.Context, q querier) error {
 		WHERE t.account = l.account AND t.network = l.network`
 	ctx, cancel := lastMoment(ctx)
 	defer cancel()
-	_, err := execute(ctx, q, "forgive attempt", query, a.account, a.network)
+	_, err := execute(ctx, q, "forgive attempt", query, a.account, a.network, isSuccess)
 	return err
 }
 
@@ -179,7 +180,7 @@ func (s *server) hashCounted(ctx context.Context, a attempt, work func() (forgiv
 		return err
 	})
 	if err == nil && forgiven {
-		err = a.forgive(ctx, s.db)
+		err = a.forgive(ctx, s.db, true)
 	}
 	return err
 }

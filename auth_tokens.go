@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
@@ -36,9 +38,10 @@ type key struct {
 	refresh     []byte
 	browser     []byte // for the session cookie of browsers
 	cursor      []byte
-	names       []byte // for the names that throttling counts without storing them
-	audit       []byte // for the seals of the audit log
-	fingerprint string // identifies the key in the database and reveals nothing about it
+	names       []byte      // for the names that throttling counts without storing them
+	audit       []byte      // for the seals of the audit log
+	totp        cipher.AEAD // encrypts the secrets of second factors
+	fingerprint string      // identifies the key in the database and reveals nothing about it
 }
 
 // keyring holds the keys: the first signs, all verify. It is immutable.
@@ -50,7 +53,7 @@ type keyring struct {
 func newKey(id string, secret []byte) (key, error) {
 	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
 	k := key{id: id, header: base64.RawURLEncoding.EncodeToString([]byte(header))}
-	var fingerprint []byte
+	var fingerprint, totp []byte
 	var err error
 	for use, to := range map[string]*[]byte{
 		"cairn access token v1":  &k.access,
@@ -59,12 +62,15 @@ func newKey(id string, secret []byte) (key, error) {
 		"cairn cursor v1":        &k.cursor,
 		"cairn names v1":         &k.names,
 		"cairn audit v1":         &k.audit,
+		"cairn totp v1":          &totp,
 		"cairn fingerprint v1":   &fingerprint,
 	} {
 		if *to, err = hkdf.Key(sha256.New, secret, nil, use, sha256.Size); err != nil {
 			return key{}, fmt.Errorf("derive %s key: %w", use, err)
 		}
 	}
+	block, _ := aes.NewCipher(totp)                 // fails only for a key of another length
+	k.totp, _ = cipher.NewGCMWithRandomNonce(block) // fails only for another block size
 	k.fingerprint = hex.EncodeToString(fingerprint[:8])
 	return k, nil
 }
@@ -119,8 +125,8 @@ type accessClaims struct {
 }
 
 // signAccess returns an access token: a JWT (RFC 7519) signed with HS256 (RFC 7515).
-func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.Time) (string, error) {
-	payload, err := json.Marshal(accessClaims{
+func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.Time) string {
+	payload, _ := json.Marshal(accessClaims{ // text and numbers: there is no error
 		Issuer:    tokenIssuer,
 		Audience:  tokenIssuer,
 		Subject:   subject,
@@ -129,12 +135,9 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 		ExpiresAt: expires.Unix(),
 		ID:        rand.Text(),
 	})
-	if err != nil {
-		return "", fmt.Errorf("encode claims: %w", err)
-	}
 	k := ring.keys[0]
 	signed := k.header + "." + base64.RawURLEncoding.EncodeToString(payload)
-	return signed + "." + encodedMAC(k.access, signed), nil
+	return signed + "." + encodedMAC(k.access, signed)
 }
 
 // canonicalUUID matches the text form that uuidText returns.
@@ -163,9 +166,9 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 	if err != nil || json.Unmarshal(decoded, &claims) != nil {
 		return accessClaims{}, errToken
 	}
-	again, err := json.Marshal(claims)
+	again, _ := json.Marshal(claims)
 	switch at := now.Unix(); {
-	case err != nil || payload != base64.RawURLEncoding.EncodeToString(again),
+	case payload != base64.RawURLEncoding.EncodeToString(again),
 		claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer,
 		!canonicalUUID.MatchString(claims.Subject) || !canonicalUUID.MatchString(claims.SessionID),
 		len(claims.ID) != 26 || !consistsOf(claims.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"), // as rand.Text returns
@@ -215,13 +218,10 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 
 // signCursor returns a cursor that holds the keys of a list's last row. It is valid for this scope
 // only.
-func (ring *keyring) signCursor(scope string, keys []string) (string, error) {
-	payload, err := json.Marshal(keys)
-	if err != nil {
-		return "", fmt.Errorf("encode cursor: %w", err)
-	}
+func (ring *keyring) signCursor(scope string, keys []string) string {
+	payload, _ := json.Marshal(keys) // text: there is no error
 	encoded := base64.RawURLEncoding.EncodeToString(payload)
-	return encoded + "." + encodedMAC(ring.keys[0].cursor, encoded+"."+scope), nil
+	return encoded + "." + encodedMAC(ring.keys[0].cursor, encoded+"."+scope)
 }
 
 // verifyCursor returns the keys in a cursor that signCursor made for this scope, or errToken.

@@ -25,15 +25,17 @@ type extent struct {
 	SampleType *string `json:"sample_type" db:"sample_type"`
 	Nodata     *string `json:"nodata" db:"nodata"`     // as written in the file, trimmed
 	PixelIs    *string `json:"pixel_is" db:"pixel_is"` // area or point; nil where the file does not say
+	COG        *bool   `json:"cog" db:"cog"`           // a cloud-optimized GeoTIFF; nil for other formats
 
 	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the outer
 	// corner.
 	Transform []float64 `json:"transform" db:"transform"`
 	// NativeBBox is [minx miny maxx maxy] of the four outer corners in the file's own CRS.
-	NativeBBox  []float64 `json:"native_bbox" db:"native_bbox"`
-	CRS         *string   `json:"crs" db:"crs"`           // EPSG:n, or nil where the CRS has no code
-	CRSName     *string   `json:"crs_name" db:"crs_name"` // the name in the file
-	VerticalCRS *string   `json:"vertical_crs" db:"vertical_crs"`
+	NativeBBox    []float64 `json:"native_bbox" db:"native_bbox"`
+	CRS           *string   `json:"crs" db:"crs"`           // EPSG:n, or nil where the CRS has no code
+	CRSDefinition *string   `json:"-" db:"crs_definition"`  // of a CRS without a code, for crsByDefinition
+	CRSName       *string   `json:"crs_name" db:"crs_name"` // the name in the file
+	VerticalCRS   *string   `json:"vertical_crs" db:"vertical_crs"`
 	// BBox is [west south east north] in degrees: west > east across 180° (RFC 7946, section 5).
 	BBox []float64 `json:"bbox" db:"bbox"`
 	// BBoxAccuracyM is the largest error in metres of BBox against WGS 84.
@@ -74,8 +76,8 @@ type extentError struct{ status, reason string }
 func (e *extentError) Error() string { return e.reason }
 
 // extentErrorf returns an *extentError with that status.
-func extentErrorf(status, format string, args ...any) error {
-	return &extentError{status, fmt.Sprintf(format, args...)}
+func extentErrorf(status, format string, a ...any) error {
+	return &extentError{status, fmt.Sprintf(format, a...)}
 }
 
 // corruptf returns an *extentError for a file that breaks the rules of its format.
@@ -176,9 +178,7 @@ func (m *extent) setSize(width, height float64) error {
 	return nil
 }
 
-// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF. The
-// .aux.xml or the world file beside it gives an extent that tags do not, and the .aux.xml or the
-// .prj a CRS.
+// readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF.
 func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	m.Format = new("geotiff")
 	d, err := h.readDirectory(head)
@@ -186,19 +186,12 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 		return err
 	}
 	width, err := h.number(d, tagImageWidth, 0)
-	if err != nil {
+	height, err2 := h.number(d, tagImageLength, 0)
+	if err = cmp.Or(err, err2); err != nil {
 		return err
 	}
-	height, err := h.number(d, tagImageLength, 0)
-	if err != nil {
-		return err
-	}
-	sample := func(tag uint16) float64 {
-		v, err := h.number(d, tag, 1)
-		m.warnOnError(err)
-		return v
-	}
-	bands, bits, format := sample(tagSamplesPerPixel), sample(tagBitsPerSample), sample(tagSampleFormat)
+	bands, bits := h.numberOr(1, d, tagSamplesPerPixel, m), h.numberOr(1, d, tagBitsPerSample, m)
+	format := h.numberOr(1, d, tagSampleFormat, m)
 	if err := m.setSize(width, height); err != nil {
 		return err
 	}
@@ -213,22 +206,26 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 		m.warnOnError(err)
 	}
 	err = h.placeGeoTIFF(d, m)
-	return cmp.Or(h.checkBlocks(d, bands, bits, m), err)
+	if wrong := h.checkBlocks(d, bands, bits, m); wrong != nil {
+		return wrong
+	}
+	m.COG = new(h.isCloudOptimized(d, max(width, height)))
+	return err
 }
 
-// placeGeoTIFF sets the extent and the CRS.
+// placeGeoTIFF sets the extent and the CRS. The .aux.xml or the world file beside the file gives an
+// extent that tags do not, and the .aux.xml or the .prj a CRS.
 func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	keys, err := h.readGeoKeys(d)
 	m.warnOnError(err)
-	rasterType := keys.code(keyRasterType)
-	switch rasterType {
+	switch keys.code(keyRasterType) {
 	case rasterPixelIsArea:
 		m.PixelIs = new("area")
 	case rasterPixelIsPoint:
 		m.PixelIs = new("point")
 	}
 	crs := keys.parameters()
-	t, source, err := h.readTransform(d, rasterType == rasterPixelIsPoint, m)
+	t, source, err := h.readTransform(d, m)
 	var aux auxiliary
 	if err != nil || !crs.present {
 		var failed error
@@ -259,9 +256,7 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 // readTransform returns the raster's transform and the tags that give it, as GDAL reads OGC GeoTIFF
 // 1.1, annex B.6: a pixel scale with a tie point, otherwise a matrix of 16 numbers. A pixel scale
 // without a tie point rules out the matrix. Where a pixel is a point, the tags place its centre.
-func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *extent) (
-	t [6]float64, source string, err error,
-) {
+func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, source string, err error) {
 	var values [3][]float64
 	var counts [3]uint64
 	var broken error // of a tag that cannot be read; fatal only if the other tags give no extent
@@ -285,10 +280,8 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *exte
 	case !scaled && len(matrix) == 16 && counts[2] == 16:
 		t = [6]float64{matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]}
 		source = "ModelTransformation (34264)"
-	case broken != nil && statusOf(broken) == fileStatusCorrupt:
+	case broken != nil: // no I/O error: readDirectory has read the values
 		return t, "", noGeoreff("its place cannot be read: %v", broken)
-	case broken != nil:
-		return t, "", broken
 	case scaled:
 		return t, "", noGeoreff("it has a pixel scale (tag 33550) but no tie point (tag 33922): its place is unknown")
 	case counts[1] >= 6:
@@ -298,7 +291,7 @@ func (h *headerReader) readTransform(d tiffDirectory, pixelIsPoint bool, m *exte
 		return t, "", noGeoreff("the TIFF has no georeferencing tags (33550 and 33922, or 34264), " +
 			"and no world file lies beside it")
 	}
-	if pixelIsPoint {
+	if m.PixelIs != nil && *m.PixelIs == "point" {
 		t = shiftHalfPixel(t)
 	}
 	m.warnOnError(broken)
@@ -316,18 +309,19 @@ func shiftHalfPixel(t [6]float64) [6]float64 {
 // about the CRS has the status no_bbox.
 func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParameters) error {
 	width, height := float64(*m.Width), float64(*m.Height)
-	native := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	native := emptyRange()
 	for _, corner := range [4][2]float64{{0, 0}, {width, 0}, {0, height}, {width, height}} {
 		x, y := applyTransform(t, corner[0], corner[1])
 		if !isFinite(x) || !isFinite(y) {
 			return corruptf("%s holds numbers that are not finite", source)
 		}
-		native = [4]float64{min(native[0], x), min(native[1], y), max(native[2], x), max(native[3], y)}
+		native.add(position{x, y})
 	}
-	if !(native[2] > native[0] && native[3] > native[1]) {
+	if !(native.east > native.west && native.north > native.south) {
 		return corruptf("%s gives the raster no area", source)
 	}
-	m.Transform, m.NativeBBox, m.Source = t[:], native[:], &source
+	m.Transform, m.Source = t[:], &source
+	m.NativeBBox = []float64{native.west, native.south, native.east, native.north}
 	crs, err := p.definition(m, &h.crs)
 	if err != nil {
 		return err
@@ -337,21 +331,18 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 		return noBBoxf("the extent cannot be converted to degrees: %v", err)
 	}
 	m.BBox, m.BBoxAccuracyM = box.bounds[:], &box.accuracyM
-	if box.clamped {
-		m.warnf("the raster reaches beyond a pole; bbox ends there")
+	if m.CRS == nil {
+		m.CRSDefinition = new(crs.text())
 	}
-	if box.turned {
-		m.warnf("its longitudes go beyond ±360°; bbox has them within ±180°")
-	}
+	m.Warnings = append(m.Warnings, box.warnings...)
 	if r, err := pixelSizeMetres(crs.projection, t, width/2, height/2); err == nil {
 		m.ResolutionM = &r
 	}
 	return nil
 }
 
-// headerReader reads the headers of files, one file after the other. Every offset and length that a
-// file states goes through at. It keeps its memory between files; the zero value is ready. It is
-// not safe for concurrent use.
+// headerReader reads the headers of files, one after the other, in memory that it keeps. Every
+// offset and length that a file states goes through at. It is not safe for concurrent use.
 type headerReader struct {
 	name    string // of the file, without directory
 	r       io.ReaderAt
@@ -362,6 +353,7 @@ type headerReader struct {
 	buffer  []byte           // memory of windows
 	values  []float64        // memory of numbers
 	fields  tiffDirectory    // memory of readDirectory
+	start   uint64           // offset of the TIFF's first directory
 	next    uint64           // offset of the TIFF's second directory; 0 where there is none
 	crs     lastCRS
 }
@@ -433,14 +425,7 @@ func (h *headerReader) unsigned(b []byte) uint64 {
 	return h.order.Uint64(b)
 }
 
-// signed returns the integer in two's complement in 1, 2, 4 or 8 bytes.
-func (h *headerReader) signed(b []byte) int64 {
-	unused := 64 - 8*len(b)
-	return int64(h.unsigned(b)<<unused) >> unused
-}
-
-// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; GDAL's own
-// 42113.
+// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; 42113 of GDAL.
 const (
 	tagImageWidth, tagImageLength                             = 256, 257
 	tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat     = 258, 277, 339
@@ -539,6 +524,7 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 		return nil, corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
 	}
 	start := h.unsigned(head[offsetSize : 2*offsetSize])
+	h.start = start
 	b, err := h.at(start, countSize, "the TIFF directory")
 	if err != nil {
 		return nil, err
@@ -601,17 +587,21 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 		return nil, err
 	}
 	size, used := int(fieldTypeSize(f.fieldType)), len(h.values)
+	signed := func(b []byte) float64 { // in two's complement
+		unused := 64 - 8*len(b)
+		return float64(int64(h.unsigned(b)<<unused) >> unused)
+	}
 	for ; len(b) >= size; b = b[size:] {
 		var v float64
 		switch f.fieldType {
 		case typeByte, typeShort, typeLong, typeLong8:
 			v = float64(h.unsigned(b[:size]))
 		case typeSByte, typeSShort, typeSLong, typeSLong8:
-			v = float64(h.signed(b[:size]))
+			v = signed(b[:size])
 		case typeRational:
 			v = float64(h.unsigned(b[:4])) / float64(h.unsigned(b[4:8]))
 		case typeSRational:
-			v = float64(h.signed(b[:4])) / float64(h.signed(b[4:8]))
+			v = signed(b[:4]) / signed(b[4:8])
 		case typeFloat:
 			v = float64(math.Float32frombits(h.order.Uint32(b)))
 		case typeDouble:
@@ -638,6 +628,13 @@ func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (floa
 		return 0, corruptf("TIFF tag %d has no value", tag)
 	}
 	return v[0], nil
+}
+
+// numberOr is number that warns of an error and then returns 0.
+func (h *headerReader) numberOr(absent float64, d tiffDirectory, tag uint16, m *extent) float64 {
+	v, err := h.number(d, tag, absent)
+	m.warnOnError(err)
+	return v
 }
 
 // text returns a text field's characters, up to maxValues.

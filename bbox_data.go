@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -46,6 +48,9 @@ type blockTable struct {
 	perPlane        uint64    // blocks of a plane
 	rowBytes        float64   // of a row of an uncompressed block; 0 if the blocks are compressed
 	rows, height    float64   // of a block and of the raster
+
+	worst                 uint64  // the block that ends the farthest beyond the file's end
+	worstLength, worstEnd float64 // its bytes; before one is found 0 and the file's end
 }
 
 // readBlockTable returns the table of the blocks without its values. It has 0 blocks if the tags
@@ -61,19 +66,9 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 			t.counts = f
 		}
 	}
-	number := func(tag uint16, absent float64) float64 {
-		if f, ok := d.field(tag); ok {
-			v, err := h.numbers(f)
-			m.warnOnError(err)
-			if len(v) > 0 {
-				return v[0]
-			}
-		}
-		return absent
-	}
-	compression, photometric := number(tagCompression, uncompressed), number(tagPhotometric, 0)
-	planar := number(tagPlanarConfiguration, 1)
-	rows, columns, tileRows := number(tagRowsPerStrip, 0), number(tagTileWidth, 0), number(tagTileLength, 0)
+	compression, photometric := h.numberOr(uncompressed, d, tagCompression, m), h.numberOr(0, d, tagPhotometric, m)
+	planar, rows := h.numberOr(1, d, tagPlanarConfiguration, m), h.numberOr(0, d, tagRowsPerStrip, m)
+	columns, tileRows := h.numberOr(0, d, tagTileWidth, m), h.numberOr(0, d, tagTileLength, m)
 	t.kind, t.height, t.rows = "tile", height, tileRows
 	if columns == 0 {
 		t.kind, columns, t.rows = "strip", width, rows
@@ -122,38 +117,28 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 				n, t.kind, f.offset, f.tag, h.size)
 		}
 	}
-	worst := missingData{end: float64(h.size)}
+	t.worstEnd = float64(h.size)
 	first := min(t.blocks, maxTableChunk)
-	err := h.checkChunk(&t, 0, first, &worst)
+	err := h.checkChunk(&t, 0, first)
 	for end := t.blocks; err == nil && end > first && len(h.buffer)+2*8*maxTableChunk <= maxHeaderBytes; {
 		from := max(first, end-min(end, maxTableChunk))
-		err = h.checkChunk(&t, from, end, &worst)
+		err = h.checkChunk(&t, from, end)
 		end = from
 	}
-	if err == nil && worst.length > 0 {
+	if err == nil && t.worstLength > 0 {
 		err = corruptf("its data is cut off: "+
 			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
-			t.kind, worst.block, worst.length, worst.end-worst.length, h.size, worst.end-float64(h.size))
+			t.kind, t.worst, t.worstLength, t.worstEnd-t.worstLength, h.size, t.worstEnd-float64(h.size))
 	}
 	return err
 }
 
-// missingData is the block that ends the farthest beyond the end of a file.
-type missingData struct {
-	block       uint64
-	length, end float64 // in bytes; before a block is found length is 0, and end the end of the file
-}
-
-// checkChunk looks at the blocks from first up to end, and sets worst to a block that ends farther
-// behind.
-func (h *headerReader) checkChunk(t *blockTable, first, end uint64, worst *missingData) error {
+// checkChunk looks for a block from first up to end that ends farther behind than t.worst.
+func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	used := len(h.values)
 	offsets, err := h.tableValues(t.offsets, first, end)
-	if err != nil {
-		return err
-	}
-	counts, err := h.tableValues(t.counts, first, end)
-	if err != nil {
+	counts, err2 := h.tableValues(t.counts, first, end)
+	if err = cmp.Or(err, err2); err != nil {
 		return err
 	}
 	for i, offset := range offsets {
@@ -164,8 +149,8 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64, worst *missi
 		case t.counts.count == 0:
 			count = 1 // at least
 		}
-		if length := t.length(block, count); length > 0 && offset+length > worst.end {
-			*worst = missingData{block, length, offset + length}
+		if length := t.length(block, count); length > 0 && offset+length > t.worstEnd {
+			t.worst, t.worstLength, t.worstEnd = block, length, offset+length
 		}
 	}
 	h.values = h.values[:used]
@@ -182,8 +167,7 @@ func (h *headerReader) tableValues(f tiffField, first, end uint64) ([]float64, e
 	return h.numbers(f)
 }
 
-// checkLength returns an error if the samples, of length bytes from start on, do not all lie in the
-// file.
+// checkLength returns an error if samples of length bytes from start on end beyond the file's end.
 func (h *headerReader) checkLength(start, length float64) error {
 	if missing := start + length - float64(h.size); missing > 0 {
 		return corruptf("its data is cut off: its samples have %.0f bytes at %.0f, but the file ends at %d; "+
@@ -215,11 +199,8 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 		return missing(columns*rows - math.Ceil(float64(rest)/2))
 	}
 	first, err := h.at(start, lineBytes, "the samples")
-	if err != nil {
-		return err
-	}
-	last, err := h.at(h.size-lineBytes, lineBytes, "the samples")
-	if err != nil {
+	last, err2 := h.at(h.size-lineBytes, lineBytes, "the samples")
+	if err = cmp.Or(err, err2); err != nil {
 		return err
 	}
 	last = bytes.TrimRightFunc(last, func(r rune) bool { return r <= ' ' })
@@ -256,14 +237,8 @@ func samplesStart(head []byte) uint64 {
 
 // countFields returns how many fields, separated by blanks or control characters, a text has.
 func countFields(b []byte) (n float64) {
-	inside := false
-	for _, c := range b {
-		if field := c > ' '; field != inside {
-			inside = field
-			if field {
-				n++
-			}
-		}
+	for range bytes.FieldsFuncSeq(b, func(r rune) bool { return r <= ' ' }) {
+		n++
 	}
 	return n
 }
@@ -274,4 +249,21 @@ func (m *extent) withdrawPlace() {
 	if m.Status != fileStatusOK {
 		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil
 	}
+}
+
+// isCloudOptimized reports whether a reader over HTTP needs little of a GeoTIFF before it reads
+// tiles (OGC 21-026, Cloud Optimized GeoTIFF): the first image is tiled, its directory and the next
+// lie before its data, and it has overviews if a side has more than 512 pixels. Later directories,
+// and the order of the overviews, are not read.
+func (h *headerReader) isCloudOptimized(d tiffDirectory, side float64) bool {
+	const smallSide = 512
+	_, isTiled := d.field(tagTileWidth)
+	table, _ := d.field(tagTileOffsets)
+	offsets, err := h.numbers(table)
+	if !isTiled || err != nil || h.start >= firstReadBytes || side > smallSide && h.next == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(offsets, func(offset float64) bool { // 0: a tile that was never written
+		return offset != 0 && offset < float64(max(h.start, h.next))
+	})
 }

@@ -79,18 +79,16 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	}
 	entries := words[4 : 4+4*int(words[3])]
 	for e := entries; len(e) > 0; e = e[4:] {
-		end, inside := uint64(e[2]+e[3]), false
+		end, count := uint64(e[2]+e[3]), uint64(0)
 		switch e[1] {
-		case 0: // the value is here
-			inside = e[2] == 1
 		case tagGeoKeyDirectory:
-			inside = end <= directory.count
+			count = directory.count
 		case tagGeoDoubleParams:
-			inside = end <= doubleField.count
+			count = doubleField.count
 		case tagGeoASCIIParams:
-			inside = end <= asciiField.count+1 // some writers count a NUL that they did not write
+			count = asciiField.count + 1 // some writers count a NUL that they did not write
 		}
-		if !inside {
+		if here := e[1] == 0 && e[2] == 1; !here && end > count {
 			return k, corruptf("GeoKey %v points outside the file's GeoKey tags", e[0])
 		}
 	}
@@ -98,38 +96,38 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	return k, nil
 }
 
-// find returns count and value of a key whose value lies in that tag. Of duplicates it takes the
-// last, as libgeotiff does.
-func (k *geoKeys) find(id, tag int) (count, value int, found bool) {
+// entry returns the entry of a key, zeros where it is absent. Of duplicates it takes the last, as
+// libgeotiff does.
+func (k *geoKeys) entry(id int) [4]int {
 	for i := len(k.entries) - 4; i >= 0; i -= 4 {
-		if e := k.entries[i : i+4]; e[0] == float64(id) && e[1] == float64(tag) {
-			return int(e[2]), int(e[3]), true
+		if e := k.entries[i : i+4]; e[0] == float64(id) {
+			return [4]int{id, int(e[1]), int(e[2]), int(e[3])}
 		}
 	}
-	return 0, 0, false
+	return [4]int{}
 }
 
 // code returns the value of a key that is a code, 0 where it is absent.
 func (k *geoKeys) code(id int) int {
-	_, value, _ := k.find(id, 0)
-	return value
+	if e := k.entry(id); e[1] == 0 {
+		return e[3]
+	}
+	return 0
 }
 
-// has reports whether a key is present.
-func (k *geoKeys) has(id int) bool {
-	for i := 0; i < len(k.entries); i += 4 {
-		if k.entries[i] == float64(id) {
-			return true
-		}
+// doublesOf returns the numbers of a key, nil where it is absent or has none.
+func (k *geoKeys) doublesOf(id int) []float64 {
+	if e := k.entry(id); e[1] == tagGeoDoubleParams && e[3]+e[2] <= len(k.doubles) {
+		return k.doubles[e[3]:][:e[2]]
 	}
-	return false
+	return nil
 }
 
 // measure returns the length or angle in the first of these keys that has one, otherwise NaN.
 func (k *geoKeys) measure(ids ...int) float64 {
 	for _, id := range ids {
-		if count, i, found := k.find(id, tagGeoDoubleParams); found && count == 1 && i < len(k.doubles) {
-			return k.doubles[i]
+		if v := k.doublesOf(id); len(v) == 1 {
+			return v[0]
 		}
 	}
 	return math.NaN()
@@ -147,19 +145,18 @@ func (k *geoKeys) name(ids ...int) string {
 
 // citation returns the text of a key, nil where it is absent.
 func (k *geoKeys) citation(id int) []byte {
-	count, i, found := k.find(id, tagGeoASCIIParams)
-	if !found || i >= len(k.ascii) {
+	e := k.entry(id)
+	if e[1] != tagGeoASCIIParams || e[3] >= len(k.ascii) {
 		return nil
 	}
-	return k.ascii[i:min(i+count, len(k.ascii))]
+	return k.ascii[e[3]:min(e[3]+e[2], len(k.ascii))]
 }
 
 // esriPE introduces well-known text that Esri writes into citation keys.
 const esriPE = "ESRI PE String ="
 
-// crsNameFromCitation returns the name in a citation key: the text before "|"; the first quoted
-// text of Esri's "ESRI PE String = PROJCS["name",…"; or the name in lines such as "PCS Name =
-// name|…" of ArcGIS and Erdas Imagine.
+// crsNameFromCitation returns the name in a citation key: the text before "|", in Esri's well-known
+// text, or in lines such as "PCS Name = name|…" of ArcGIS and Erdas Imagine.
 func crsNameFromCitation(b []byte) string {
 	s := cleanText(b, maxGeoASCII)
 	if _, wkt, ok := strings.Cut(s, esriPE); ok {
@@ -193,7 +190,7 @@ func citedUnit(citation []byte) float64 {
 	switch {
 	case contains("+", "height", "vertical", "navd", "ngvd"):
 		return 0
-	case contains("us survey feet", "us feet", "feet us", "survey feet", "(ftus)"):
+	case contains("us feet", "feet us", "survey feet", "(ftus)"):
 		return findRecord(recordUnit, epsgFootUS).number(1)
 	case contains("international feet", "feet international", "intl feet", "feet intl", "(ft)"):
 		return findRecord(recordUnit, epsgFoot).number(1)
@@ -252,9 +249,8 @@ func (k *geoKeys) readDatum(p *crsParameters) {
 			p.primeMeridian = r.number(1)
 		}
 	}
-	count, i, _ := k.find(keyGeogTOWGS84, tagGeoDoubleParams)
-	if (count == 3 || count == 7) && i+count <= len(k.doubles) {
-		p.toWGS84 = k.doubles[i : i+count]
+	if v := k.doublesOf(keyGeogTOWGS84); len(v) == 3 || len(v) == 7 {
+		p.toWGS84 = v
 	}
 }
 
@@ -272,20 +268,20 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 		p.method = methods[p.method]
 	}
 	set := func(parameter int, unit float64, ids ...int) {
-		if slices.ContainsFunc(ids, k.has) {
+		if slices.ContainsFunc(ids, func(id int) bool { return k.entry(id)[0] != 0 }) {
 			p.values[parameter] = k.measure(ids...) * unit // NaN where the keys hold no number
 		}
 	}
 	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
 	p.values[parameterSkewAngle] = 90 // GDAL's default
-	set(parameterLatitudeOfNaturalOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
-	set(parameterLongitudeOfNaturalOrigin, degrees,
+	set(parameterLatitudeOfOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
+	set(parameterLongitudeOfOrigin, degrees,
 		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)
 	set(parameterStandardParallel1, degrees, keyProjStdParallel1)
 	set(parameterStandardParallel2, degrees, keyProjStdParallel2)
 	set(parameterAzimuth, degrees, keyProjAzimuthAngle)
 	set(parameterSkewAngle, degrees, keyProjRectifiedGridAngle)
-	set(parameterScaleAtNaturalOrigin, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
+	set(parameterScale, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
 	set(parameterFalseEasting, metres, keyProjFalseEasting, keyProjFalseOriginEasting, keyProjCenterEasting)
 	set(parameterFalseNorthing, metres, keyProjFalseNorthing, keyProjFalseOriginNorthing, keyProjCenterNorthing)
 }
@@ -339,9 +335,14 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 			err = noBBoxf("%v", err)
 		} else if len(c.assumed) > 0 {
 			m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
-		} else if code := l.named(&c, p); code != 0 {
-			m.CRS = epsg(code)
-			c, err = l.byCode(code)
+		} else if p.wkt != "" {
+			if p.wkt != l.wkt {
+				l.wkt, l.codeOf = p.wkt, codeOf(&c, p.name)
+			}
+			if l.codeOf != 0 {
+				m.CRS = epsg(l.codeOf)
+				c, err = l.byCode(l.codeOf)
+			}
 		}
 		return c, err
 	}

@@ -33,18 +33,16 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 	fields := strings.Fields(strings.ToLower(string(head[:min(len(head), 64)])) + " ? ?")
 	_, number := parseNumber(fields[1])
 	keys := strings.Fields("ncols nrows xllcorner yllcorner xllcenter yllcenter cellsize dx dy")
-	if !number || !slices.Contains(keys, strings.TrimPrefix(fields[0], "\ufeff")) {
+	g := parseGridHeader(head)
+	if !number || !slices.Contains(keys, strings.TrimPrefix(fields[0], "\ufeff")) || g["ncols"] == "" {
 		return false, nil
 	}
-	if g := parseGridHeader(head); g["ncols"] != "" {
-		m.Format, m.Bands = new("asc"), new(int64(1))
-		err := h.placeGrid(g, "the header of the ASCII grid", m)
-		if m.Width != nil {
-			err = cmp.Or(h.checkASCII(head, float64(*m.Width), float64(*m.Height)), err)
-		}
-		return true, err
+	m.Format, m.Bands = new("asc"), new(int64(1))
+	err = h.placeGrid(g, "the header of the ASCII grid", m)
+	if m.Width != nil {
+		err = cmp.Or(h.checkASCII(head, float64(*m.Width), float64(*m.Height)), err)
 	}
-	return false, nil
+	return true, err
 }
 
 // readHGT reads an SRTM tile (NASA, SRTM Topography, 2015): samples without header, placed by name
@@ -302,9 +300,9 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 	m.setSamples(bands, bits, format)
 	err = h.placeGrid(g, "the header "+cleanText([]byte(name), maxNameText), m)
 	if m.Width != nil {
-		start := 0.0
-		if skip := g.number("skipbytes"); skip > 0 {
-			start = skip
+		start := g.number("skipbytes")
+		if !(start > 0) {
+			start = 0
 		}
 		samples := float64(*m.Width) * float64(*m.Height) * bands // rows may have padding, but the last one needs none
 		err = cmp.Or(h.checkLength(start, math.Ceil(samples*bits/8)), err)

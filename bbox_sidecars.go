@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/xml"
 	"math"
@@ -71,8 +70,7 @@ func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte,
 	return nil, "", nil
 }
 
-// worldFile returns the transform of a world file. Without such a file it returns the error
-// missing.
+// worldFile returns the transform of a world file. Without one it returns the error missing.
 func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]float64, source string, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, extensions...)
 	if name == "" || err != nil {
@@ -103,15 +101,15 @@ func parseWorldFile(content []byte) ([6]float64, error) {
 
 // compareWorldFile warns if a GeoTIFF and its world file disagree. It tries one likely name only.
 func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
-	world, ok := strings.CutSuffix(h.name, ".tif")
-	if world += ".tfw"; !ok {
-		world, ok = strings.CutSuffix(h.name, ".TIF")
-		world += ".TFW"
-	}
-	if !ok {
+	extension, world := path.Ext(h.name), ".tfw"
+	switch extension {
+	case ".tif":
+	case ".TIF":
+		world = ".TFW"
+	default:
 		return
 	}
-	content, found, err := h.beside(world, maxSidecarBytes)
+	content, found, err := h.beside(strings.TrimSuffix(h.name, extension)+world, maxSidecarBytes)
 	if !found && err == nil {
 		return
 	}
@@ -137,7 +135,7 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
 func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
 	content, name, err := h.sidecar(maxSidecarBytes, "prj")
 	if name == "" || err != nil {
-		return newCRSParameters(), err
+		return crsParameters{}, err
 	}
 	p, err := crsFromWKT(string(content))
 	m.warnOnError(err)
@@ -159,25 +157,12 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	if !found || err != nil {
 		return a, err
 	}
-	a.name = cleanText([]byte(name), maxNameText)
-	decoder := xml.NewDecoder(bytes.NewReader(content))
-	for err == nil { // until the end of the file, of the part that is read, or of valid XML
-		var token xml.Token
-		token, err = decoder.Token()
-		element, _ := token.(xml.StartElement)
-		switch element.Name.Local {
-		case "SRS":
-			err = decoder.DecodeElement(&a.wkt, &element)
-		case "GeoTransform":
-			var text string
-			err = decoder.DecodeElement(&text, &element)
-			a.transform = parseGeoTransform(text)
-		case "", "PAMDataset":
-		default:
-			err = decoder.Skip()
-		}
+	var dataset struct {
+		XMLName           xml.Name `xml:"PAMDataset"`
+		SRS, GeoTransform string
 	}
-	return a, nil
+	xml.Unmarshal(content, &dataset) // it sets what it reads before an error, such as the end of the part that is read
+	return auxiliary{cleanText([]byte(name), maxNameText), parseGeoTransform(dataset.GeoTransform), dataset.SRS}, nil
 }
 
 // parseGeoTransform returns the transform in a GDAL geotransform, which lists c, a, b, f, d and e.
@@ -200,7 +185,7 @@ func parseGeoTransform(s string) []float64 {
 // crs returns the CRS in the .aux.xml, and adds to the raster's source that it is from there.
 func (a *auxiliary) crs(m *extent, source *string) (p crsParameters) {
 	if a.wkt == "" {
-		return newCRSParameters()
+		return p
 	}
 	p, err := crsFromWKT(a.wkt)
 	if err != nil {

@@ -350,7 +350,8 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestJSON: an empty row has no id, null for unknown fields, and a list of warnings.
+// TestJSON: an empty row has no id, null for unknown fields, and a list of warnings. Only the definition of a CRS is stored
+// and not shown.
 func TestJSON(t *testing.T) {
 	b, err := json.Marshal(ElevationDatasetFileMeta{extent: readBytes("empty", nil)})
 	want := `{"path":"","size_bytes":0,"modified_at":"0001-01-01T00:00:00Z","format":null,"status":"unsupported","reason":"the file is empty",` +
@@ -360,7 +361,8 @@ func TestJSON(t *testing.T) {
 		t.Errorf("%s, %v", b, err)
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[ElevationDatasetFileMeta]()) {
-		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != field.Tag.Get("db") {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if name != field.Tag.Get("db") && (field.Name != "CRSDefinition" || name != "-") {
 			t.Errorf("field %s is %q in JSON and %q in the database", field.Name, name, field.Tag.Get("db"))
 		}
 	}

@@ -201,7 +201,7 @@ func (p *crsParameters) setProjection(n *wktNode) {
 		}
 		v := c.number(1, math.NaN())
 		switch code {
-		case parameterScaleAtNaturalOrigin, parameterEllipsoidScale:
+		case parameterScale, parameterEllipsoidScale:
 			v *= c.unit(1)
 		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
 			v *= c.unit(metres)

@@ -20,7 +20,7 @@ import (
 // and how much memory it has then.
 func TestBenchStart(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "cairn")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, ".")
+	build := exec.Command("go", "build", "-tags", "nopgxregisterdefaulttypes", "-trimpath", "-ldflags=-s -w", "-o", program, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)

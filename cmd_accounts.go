@@ -34,16 +34,17 @@ func commands() map[string]command {
 		"user end-sessions":   {1, "json", onUser(endSessionsOfUser)},
 		"user revoke":         {1, "json", onUser(revokeUser)},
 		"user delete":         {1, "json", onUser(deleteUser)},
-		"user unlock":         {1, "json", unlockUserCommand},
+		"user unlock":         {1, "json", withKeys(unlockUserCommand)},
 		"user set-roles":      {2, "json", setRolesCommand},
 		"user reset-password": {1, "json", resetPasswordCommand},
+		"user reset-totp":     {1, "json", onUser(resetTOTP)},
 		"role create":         {1, "description permissions json", onRole(createRole)},
 		"role edit":           {1, "description permissions json", onRole(editRole)},
 		"role list":           {0, "json", listRolesCommand},
 		"role delete":         {1, "reassign", deleteRoleCommand},
-		"audit verify":        {0, "head", verifyAuditCommand},
-		"audit accept":        {0, "", acceptAuditCommand},
-		"audit prune":         {0, "before", pruneAuditCommand},
+		"audit verify":        {0, "head", withKeys(verifyAuditCommand)},
+		"audit accept":        {0, "", withKeys(acceptAuditCommand)},
+		"audit prune":         {0, "before", withKeys(pruneAuditCommand)},
 		"token create":        {2, "permissions days=90 renewable role=" + memberRole, createTokenCommand},
 		"token list":          {1, "json", listTokensCommand},
 		"token revoke":        {2, "", revokeTokenCommand},
@@ -53,6 +54,7 @@ func commands() map[string]command {
 		"message list":        {0, "json", listMessagesCommand},
 		"message retract":     {1, "", retractMessageCommand},
 		"report":              {1, "", reportCommand},
+		"vrt":                 {1, "crs resolution", vrtCommand},
 	}
 }
 
@@ -168,13 +170,8 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 }
 
 // unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the
-// waits that they caused. It does so under every key, because the service may still use an older
-// one.
-func unlockUserCommand(ctx context.Context, o operation) error {
-	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
-	if err != nil {
-		return err
-	}
+// waits that they caused, under every key: the service may still use an older one.
+func unlockUserCommand(ctx context.Context, o operation, ring *keyring) error {
 	return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		for _, k := range ring.keys {
 			if err := k.endSiege(ctx, tx, u.ID); err != nil {

@@ -13,15 +13,22 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// withKeys returns a command that runs do with the keys of the key file.
+func withKeys(do func(context.Context, operation, *keyring) error) func(context.Context, operation) error {
+	return func(ctx context.Context, o operation) error {
+		ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+		if err != nil {
+			return err
+		}
+		return do(ctx, o, ring)
+	}
+}
+
 // verifyAuditCommand is "cairn audit verify".
-func verifyAuditCommand(ctx context.Context, o operation) error {
+func verifyAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 	head := o.options.Get("head")
 	if head == "" && o.options.Has("head") {
 		return fmt.Errorf("--head is empty: %w", errUsage)
-	}
-	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
-	if err != nil {
-		return err
 	}
 	last, waiting, err := verifyAudit(ctx, o.db, ring, head)
 	if err != nil {
@@ -31,11 +38,7 @@ func verifyAuditCommand(ctx context.Context, o operation) error {
 }
 
 // acceptAuditCommand is "cairn audit accept".
-func acceptAuditCommand(ctx context.Context, o operation) error {
-	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
-	if err != nil {
-		return err
-	}
+func acceptAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 	findings, err := acceptAuditBreaks(ctx, o.db, ring)
 	for _, finding := range findings {
 		fmt.Fprintln(o.stdout, "accepted:", finding)
@@ -44,14 +47,10 @@ func acceptAuditCommand(ctx context.Context, o operation) error {
 }
 
 // pruneAuditCommand is "cairn audit prune".
-func pruneAuditCommand(ctx context.Context, o operation) error {
+func pruneAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 	date, err := time.Parse(time.DateOnly, o.options.Get("before"))
 	if err != nil {
 		return fmt.Errorf("--before takes a date like 2026-01-31: %w", errUsage)
-	}
-	ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
-	if err != nil {
-		return err
 	}
 	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
 	return o.print(err, nil, "removed %d rows from the audit log", removed)
@@ -106,8 +105,7 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 // verifySeals follows the chain of seals and compares each with its row. It returns the head of the
 // last seal, and whether one of the heads is the wanted one or none is wanted.
 func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
-	const query = auditSeals + `
-		ORDER BY s.seq`
+	const query = auditSeals + ` ORDER BY s.seq`
 	var s sealRow
 	var before int64
 	found = wanted == ""

@@ -36,9 +36,9 @@ WHERE pronamespace = current_schema()::regnamespace AND proowner = current_user:
 \gexec
 `
 
-// afterRestore is SQL that fails if the backup's schema is newer than the program's. It ends all
-// sessions and password tokens, which may have ended since the backup. endAPITokens or COMMIT
-// follows.
+// afterRestore is a psql script that commits, unless the backup's schema is newer than the
+// program's. It ends all sessions, password tokens and, without keep_tokens, API tokens: they may
+// have ended since the backup.
 const afterRestore = `
 RESET search_path;
 SET LOCAL cairn.newest = :newest; -- psql replaces no variable inside quotes
@@ -53,11 +53,9 @@ BEGIN
 END $$;
 UPDATE sessions SET ended_at = now(), end_reason = 'restored' WHERE ended_at IS NULL;
 DELETE FROM password_tokens;
+DELETE FROM api_tokens WHERE NOT :keep_tokens;
 DELETE FROM instances;
-`
-
-// endAPITokens is SQL that ends all API tokens, which may have been revoked since the backup.
-const endAPITokens = `DELETE FROM api_tokens;
+COMMIT;
 `
 
 // databaseProgram prepares a PostgreSQL client program for the pool's database. It connects by its
@@ -135,10 +133,7 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, kee
 				OR to_regclass('schema_migrations') IS NULL)`
 	const alive = `
 		SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
-	steps, err := parseMigrations(schemaSQL)
-	if err != nil {
-		return err
-	}
+	steps := parseMigrations(schemaSQL)
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string
@@ -211,19 +206,15 @@ func listLiving(ctx context.Context, q querier) ([]living, error) {
 func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, keepTokens bool, newest int) error {
 	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
 	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
-		"--set=ON_ERROR_STOP=1", fmt.Sprintf("--set=newest=%d", newest))
+		"--set=ON_ERROR_STOP=1", fmt.Sprint("--set=newest=", newest), fmt.Sprint("--set=keep_tokens=", keepTokens))
 	script, feed := io.Pipe()
 	defer script.Close()
 	write.Stdin, read.Stdout = script, feed
-	after := afterRestore + endAPITokens
-	if keepTokens {
-		after = afterRestore
-	}
 	go func() {
 		io.WriteString(feed, beforeRestore)
 		err := runProgram(read)
 		if err == nil {
-			_, err = io.WriteString(feed, after+"COMMIT;\n")
+			_, err = io.WriteString(feed, afterRestore)
 		}
 		feed.CloseWithError(err) // psql ends without a commit, and its error has the cause
 	}()

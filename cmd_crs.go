@@ -59,16 +59,18 @@ func (c *crsDefinition) describe(code int, w io.Writer) {
 	fmt.Fprintf(w, "%-16s%s\n", "EPSG:"+strconv.Itoa(code), c.name)
 	if c.method != 0 {
 		fmt.Fprintf(w, "%-16s%s\n", "method", named(recordMethod, c.method))
-		for _, parameter := range c.methodParameters() {
-			fmt.Fprintf(w, "%-16s%-44s%v\n", "", named(recordParameter, parameter), c.parameters[parameter])
+		for _, r := range c.methodParameters() {
+			name := fmt.Sprintf("%s (EPSG:%s)", r.name(), strings.TrimPrefix(r[0], recordParameter))
+			fmt.Fprintf(w, "%-16s%-44s%v\n", "", name, c.parameters[r.code(1)])
 		}
 	}
 	fmt.Fprintf(w, "%-16s%v\n%-16s%s\n", "unit", c.unit, "datum", named(recordDatum, c.datum))
 	e, of := c.ellipsoid, findRecord(recordDatum, c.datum).code(1)
 	fmt.Fprintf(w, "%-16s%s, %.10g m, 1/%.12g\n", "ellipsoid", named(recordEllipsoid, of), e.a, e.inverseFlattening)
 	fmt.Fprintf(w, "%-16s%v\n", "prime meridian", c.primeMeridian)
-	for _, r := range shiftRecords(c.datum) {
-		fmt.Fprintf(w, "%-16sby EPSG:%s to %s m in %s: %s\n", "to WGS 84", r[1], r[2], r[3], r[4])
+	for _, s := range c.shifts {
+		fmt.Fprintf(w, "%-16sby EPSG:%s to %v m in %s: %s\n",
+			"to WGS 84", s.operations, s.accuracyM, writeNumbers(s.area), writeNumbers(s.values))
 	}
 	unknown := c.shiftAt(math.NaN(), 0, 0).accuracyM
 	fmt.Fprintf(w, "%-16sno shift is known elsewhere: up to %v m off\n", "", unknown)

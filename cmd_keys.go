@@ -95,13 +95,14 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 }
 
 // pruneKeys is "cairn keys prune". It removes former signing keys if their last tokens have expired
-// and neither a seal of the audit log nor an accepted break needs them. If it may not write the
+// and no seal of the audit log, accepted break or second factor needs them. If it may not write the
 // file, as in the Debian package, the error names these keys.
 func pruneKeys(ctx context.Context, o operation) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
 			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
 			AND NOT EXISTS (SELECT FROM audit_breaks WHERE kid = $3)
+			AND NOT EXISTS (SELECT FROM totp_secrets WHERE kid = $3 AND expires_at IS NULL)
 		FROM instances
 		WHERE signer = $1`
 	ring, lines, err := openKeyFile(o.cfg)

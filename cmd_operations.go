@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,27 +50,23 @@ func (o operation) run(ctx context.Context, name string, args []string) error {
 	}
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	booleans := map[string]*bool{"json": &o.asJSON, "include-new-users": &o.includeNewUsers, "renewable": &o.renewable}
 	for _, field := range strings.Fields(c.options) {
 		option, value, hasDefault := strings.Cut(field, "=")
 		if hasDefault {
 			o.options.Set(option, value)
 		}
-		switch option {
-		case "json":
-			flags.BoolVar(&o.asJSON, option, false, "")
-		case "include-new-users":
-			flags.BoolVar(&o.includeNewUsers, option, false, "")
-		case "renewable":
-			flags.BoolVar(&o.renewable, option, false, "")
-		default:
+		if to := booleans[option]; to != nil {
+			flags.BoolVar(to, option, false, "")
+		} else {
 			flags.Func(option, "", func(text string) error { o.options.Set(option, text); return nil })
 		}
 	}
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return fmt.Errorf("%s: wrong arguments %q: %w", name, args, errUsage)
 	}
-	return withDatabase(ctx, o.cfg, func(pool *pgxpool.Pool) error {
-		o.db = pool
+	return connect(ctx, o.cfg, func(d *database) error {
+		o.db = d.pool
 		return c.do(ctx, o)
 	})
 }
@@ -122,7 +117,8 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, newToken{name, allowed, expires, o.renewable})
+		t := apiToken{Name: name, Permissions: allowed, ExpiresAt: expires, Renewable: o.renewable}
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, t)
 		return err
 	})
 	return o.print(err, nil, "%s", secret)
@@ -222,53 +218,40 @@ func userNamed(ctx context.Context, q querier, name string) (user, error) {
 // readPassword reads a password: twice and without echo from a terminal, else from one line of
 // stdin.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
-	lines := bufio.NewReader(stdin)
-	read := func() (string, error) {
-		line, err := lines.ReadString('\n')
-		if err != nil && (err != io.EOF || line == "") {
-			return "", fmt.Errorf("read password: %w", err)
-		}
-		return strings.TrimRight(line, "\r\n"), nil
-	}
 	stty := func(setting string) error {
 		c := exec.Command("stty", setting)
 		c.Stdin = stdin
 		return c.Run()
 	}
-	if !isTerminal(stdin) || stty("-echo") != nil {
-		return read()
+	prompts, newline := []string{""}, ""
+	if isTerminal(stdin) && stty("-echo") == nil {
+		defer stty("echo")
+		prompts, newline = []string{"Password: ", "Again: "}, "\n" // the typed one is not echoed
 	}
-	defer stty("echo")
-	var typed [2]string
-	for i, prompt := range []string{"Password: ", "Again: "} {
+	lines := bufio.NewReader(stdin)
+	var typed []string
+	for _, prompt := range prompts {
 		fmt.Fprint(stderr, prompt)
-		var err error
-		typed[i], err = read()
-		fmt.Fprintln(stderr)
-		if err != nil {
-			return "", err
+		line, err := lines.ReadString('\n')
+		fmt.Fprint(stderr, newline)
+		if err != nil && (err != io.EOF || line == "") {
+			return "", fmt.Errorf("read password: %w", err)
 		}
+		typed = append(typed, strings.TrimRight(line, "\r\n"))
 	}
-	if typed[0] != typed[1] {
+	if typed[0] != typed[len(typed)-1] {
 		return "", errors.New("the passwords differ: try again")
 	}
 	return typed[0], nil
 }
 
 // printRoutes is "cairn routes". It prints the route table.
-func printRoutes(asJSON bool, stdout io.Writer) error {
-	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	o := operation{asJSON: true, stdout: stdout}
+func printRoutes(asJSON bool, stdout io.Writer) (err error) {
+	o := operation{asJSON: asJSON, stdout: stdout}
 	for _, rt := range (&server{}).routes() {
-		if asJSON {
-			line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who,
-				"seconds": rt.pace.limit().Seconds()}
-			if err := o.print(nil, line, ""); err != nil {
-				return err
-			}
-			continue
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%v\n", rt.method, rt.path, rt.who, rt.pace.limit())
+		limit := rt.pace.limit()
+		line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who, "seconds": limit.Seconds()}
+		err = errors.Join(err, o.print(nil, line, "%-7s %-51s %-21s %v", rt.method, rt.path, rt.who, limit))
 	}
-	return table.Flush()
+	return err
 }

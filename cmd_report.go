@@ -1,16 +1,18 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 )
 
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, and
 // another error if the dataset was never analysed.
 func reportCommand(ctx context.Context, o operation) error {
 	name := o.names[0]
-	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE name = $1`
-	d, err := collectOne[dataset](ctx, o.db, fmt.Errorf("there is no dataset %q", name), "get dataset", query, name)
+	d, err := o.getDataset(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -26,4 +28,37 @@ func reportCommand(ctx context.Context, o operation) error {
 		return errFindings
 	}
 	return nil
+}
+
+// getDataset returns the dataset of a name.
+func (o operation) getDataset(ctx context.Context, name string) (dataset, error) {
+	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE name = $1`
+	return collectOne[dataset](ctx, o.db, fmt.Errorf("there is no dataset %q", name), "get dataset", query, name)
+}
+
+// vrtCommand is "cairn vrt DATASET". The sources are absolute paths of this machine.
+func vrtCommand(ctx context.Context, o operation) error {
+	d, err := o.getDataset(ctx, o.names[0])
+	if err != nil {
+		return err
+	}
+	place, wrong := o.cfg.placeDataset(d.Path)
+	if wrong != nil {
+		return wrong.err()
+	}
+	g, err := findGrid(ctx, o.db, d.ID, optional(o.options, "crs"), optional(o.options, "resolution"))
+	if err != nil {
+		return err
+	}
+	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
+	out := bufio.NewWriter(o.stdout)
+	err = g.write(out, false, func(f datasetFile) string {
+		raw, _ := decodePath(f.Path) // as the walk wrote it
+		return filepath.Join(place.root, place.below, raw)
+	}, func(emit func(datasetFile) error) error {
+		return eachFile(f, func(after []string, limit int) ([]datasetFile, error) {
+			return findFiles(ctx, o.db, f, after, limit)
+		}, emit)
+	})
+	return errors.Join(err, out.Flush())
 }

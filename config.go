@@ -216,17 +216,24 @@ func loadConfig(env []string) (config, error) {
 	if (c.tlsCert == "") != (c.tlsKey == "") {
 		return config{}, errors.New("CAIRN_TLS_CERT and CAIRN_TLS_KEY must be set together")
 	}
-	if path := filepath.Join(c.credentialsDir, "keys"); c.keysFile == "" && c.credentialsDir != "" && exists(path) {
-		c.keysFile = path
-	}
+	c.keysFile = cmp.Or(c.keysFile, credentialFile(c.credentialsDir, "keys"))
 	return c, nil
+}
+
+// credentialFile returns the path of one of systemd's credentials, or "" if there is none.
+func credentialFile(dir, name string) string {
+	path := filepath.Join(dir, name)
+	if _, err := os.Lstat(path); dir == "" || err != nil {
+		return ""
+	}
+	return path
 }
 
 // databaseCredential returns the content of systemd's credential database-url, or "" if there is
 // none. An empty file is an error: Cairn would start with an empty private database instead.
 func databaseCredential(dir string) (string, error) {
-	path := filepath.Join(dir, "database-url")
-	if dir == "" || !exists(path) {
+	path := credentialFile(dir, "database-url")
+	if path == "" {
 		return "", nil
 	}
 	content, err := os.ReadFile(path)
@@ -235,12 +242,6 @@ func databaseCredential(dir string) (string, error) {
 		err = fmt.Errorf("%s is empty", path)
 	}
 	return url, err
-}
-
-// exists reports whether something is at the path.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }
 
 // packagedEnvironment returns the settings of the packaged service and the directory of its
@@ -275,10 +276,9 @@ func lookup(env []string, name string) string {
 
 // unknownSettings returns the variables that begin with CAIRN_ but name no setting.
 func unknownSettings(env []string) (unknown []string) {
-	all := settings(new(config), nil)
 	for _, pair := range env {
 		name, _, _ := strings.Cut(pair, "=")
-		known := slices.ContainsFunc(all, func(s setting) bool { return s.name == name })
+		known := slices.ContainsFunc(settings(new(config), nil), func(s setting) bool { return s.name == name })
 		if strings.HasPrefix(name, "CAIRN_") && !known {
 			unknown = append(unknown, name)
 		}

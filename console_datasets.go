@@ -61,7 +61,7 @@ func (d *datasetData) addMap(a *asking) {
 	} else if cells, err := new(coverage).filesCells(a.r.Context(), a.db, d.ID, box, 256); err != nil {
 		a.err = err
 	} else if cells, _ = splitOutliers(cells); len(cells) > 0 {
-		box = joinCells(cells)
+		box = joinCells(cells...)
 	}
 	lon, lat := (box.West+box.East)/2, (box.South+box.North)/2
 	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)

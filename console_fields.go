@@ -29,8 +29,8 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 	autocomplete := map[string]string{"username": "username", "email": "email", "password": "current-password",
 		"new-password": "new-password"}
 	types := map[string]string{"username": "text", "new-password": "password"}
-	f := field{ID: fieldID(action + "-" + name), Name: name, Label: label, Type: cmp.Or(types[kind], kind), Value: value,
-		Hint: hint, Required: required, Autocomplete: autocomplete[kind]}
+	f := field{ID: fieldID(action + "-" + name), Name: name, Label: label, Type: cmp.Or(types[kind], kind),
+		Value: value, Hint: hint, Required: required, Autocomplete: autocomplete[kind]}
 	if p.Refusal != nil && p.Action == action {
 		f.Error = p.Refusal.Fields[name]
 	}

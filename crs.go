@@ -110,6 +110,9 @@ func (r record) numbers(i int) (numbers []float64) {
 	return numbers
 }
 
+// writeNumbers writes numbers as in a field.
+func writeNumbers(numbers []float64) string { return strings.Trim(fmt.Sprint(numbers), "[]") }
+
 // number returns the first number in a field, NaN where there is none.
 func (r record) number(i int) float64 { return append(r.numbers(i), math.NaN())[0] }
 
@@ -120,14 +123,15 @@ type crsDefinition struct {
 	parameters    projectionParameters // of the method
 	projection    projection           // to degrees east of Greenwich on the CRS's own datum
 	datum         int                  // EPSG code, 0 where unknown
-	shift         *datumShift          // to WGS 84 as the file gives it; nil: use shifts
-	shifts        []areaShift          // to WGS 84 as the registry gives them
+	toWGS84       []float64            // the file's own shift, as in datumShift; nil: use those of the registry
+	shifts        []datumShift         // to WGS 84, the most accurate first
 	assumed       []string             // names of parameters that the file lacks; they are taken for 0
 	horizontal    int                  // EPSG code of a part of a compound CRS, like vertical
 	vertical      int
 	ellipsoid     ellipsoid
 	primeMeridian float64 // degrees east of Greenwich
 	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
+	axes          string  // "": as in the method's formulas; "sw", "nw": where x and y point to
 }
 
 // crsByCode returns the CRS of an EPSG code. An error says why its coordinates cannot be converted
@@ -144,15 +148,9 @@ func crsByCode(code int) (c crsDefinition, err error) {
 		err = c.setProjection()
 	case "P":
 		c.setDatum(findRecord(recordCRS, r.code(2)).code(2))
-		c.setParameters(r.code(3))
-		c.unit = r.number(4)
+		c.setParameters(findRecord(recordProjection, r.code(3)))
+		c.unit, c.axes = r.number(4), r.text(5)
 		err = c.setProjection()
-		switch r.text(5) {
-		case "sw": // x points south and y west, while the method's coordinates point east and north
-			c.projection.axes = [4]float64{0, -1, -1, 0}
-		case "nw": // x points north and y west, the method's west and north; both false coordinates are equal
-			c.projection.axes = [4]float64{0, 1, -1, 0}
-		}
 	case "V":
 		err = fmt.Errorf("EPSG:%d, %s, is a vertical CRS", code, r.name())
 	case "X":
@@ -162,6 +160,27 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	}
 	c.name = r.name()
 	return c, err
+}
+
+// text returns the CRS as a text for crsByDefinition. Its fields, written as in the registry, are
+// the datum, method, parameters, ellipsoid, prime meridian, unit, axes and the file's own shift.
+func (c *crsDefinition) text() string {
+	var parameters []float64
+	for _, like := range c.methodParameters() {
+		parameters = append(parameters, c.parameters[like.code(1)])
+	}
+	return fmt.Sprintf("%d;%d;%s;%v %v;%v;%v;%s;%s", c.datum, c.method, writeNumbers(parameters), c.ellipsoid.a,
+		c.ellipsoid.inverseFlattening, c.primeMeridian, c.unit, c.axes, writeNumbers(c.toWGS84))
+}
+
+// crsByDefinition returns the CRS whose text this is.
+func crsByDefinition(text string) (c crsDefinition, err error) {
+	r := record(strings.Split(text, ";"))
+	c.datum = r.code(0)
+	c.setParameters(r)
+	c.ellipsoid = ellipsoid{r.number(3), append(r.numbers(3), 0, 0)[1]}
+	c.primeMeridian, c.unit, c.axes, c.toWGS84 = r.number(4), r.number(5), r.text(6), r.numbers(7)
+	return c, c.setProjection()
 }
 
 // lastCRS caches the last results of crsByCode and codeOf, because most files of a folder have the
@@ -174,17 +193,6 @@ type lastCRS struct {
 	codeOf int // of the CRS in wkt, 0 where there is none
 }
 
-// named is codeOf with that cache. It returns 0 for a CRS that is not in well-known text.
-func (l *lastCRS) named(c *crsDefinition, p *crsParameters) int {
-	if p.wkt == "" {
-		return 0
-	}
-	if p.wkt != l.wkt {
-		l.wkt, l.codeOf = p.wkt, codeOf(c, p.name)
-	}
-	return l.codeOf
-}
-
 // byCode is crsByCode with that cache.
 func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 	if l.code != code {
@@ -194,7 +202,7 @@ func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 	return l.crs, l.err
 }
 
-// isGeographicCode reports whether code is the EPSG code of a geographic CRS.
+// isGeographicCode reports whether code is that of a geographic CRS.
 func isGeographicCode(code int) bool { return findRecord(recordCRS, code).text(1) == "G" }
 
 // setDatum sets the datum, its ellipsoid and its prime meridian. It ignores an unknown code.
@@ -210,28 +218,30 @@ func ellipsoidByCode(code int) ellipsoid {
 	return ellipsoid{r.number(1), r.number(2)}
 }
 
-// setParameters sets method and parameters of a projection. It ignores an unknown code.
-func (c *crsDefinition) setParameters(code int) {
-	if r := findRecord(recordProjection, code); r != nil {
-		c.method, c.parameters = r.code(1), projectionParameters{}
-		values := r.numbers(2)
-		for i, parameter := range c.methodParameters() {
-			c.parameters[parameter] = values[i]
+// setParameters sets method and parameters from the record of a projection.
+func (c *crsDefinition) setParameters(r record) {
+	c.method, c.parameters = r.code(1), projectionParameters{}
+	values := r.numbers(2)
+	for i, parameter := range c.methodParameters() {
+		if i < len(values) {
+			c.parameters[parameter.code(1)] = values[i]
 		}
 	}
 }
 
-// methodParameters returns the EPSG codes of the method's parameters in their order.
-func (c *crsDefinition) methodParameters() (codes []int) {
-	for _, code := range findRecord(recordMethod, c.method).numbers(1) {
-		codes = append(codes, int(code))
+// methodParameters returns the records of the method's parameters in their order.
+func (c *crsDefinition) methodParameters() (records []record) {
+	for code := range strings.FieldsSeq(findRecord(recordMethod, c.method).text(1)) {
+		records = append(records, recordOfKey(recordParameter+code))
 	}
-	return codes
+	return records
 }
 
 // setProjection sets the projection and the datum shifts once all the other fields are set.
 func (c *crsDefinition) setProjection() (err error) {
-	c.shifts = datumShifts(c.datum)
+	if c.shifts = datumShifts(c.datum); c.toWGS84 != nil {
+		c.shifts = []datumShift{{"TOWGS84", accuracyTOWGS84, []float64{-180, -90, 180, 90}, c.toWGS84}}
+	}
 	if c.ellipsoid.inverseFlattening == 0 {
 		c.ellipsoid.inverseFlattening = math.Inf(1)
 	}
@@ -242,6 +252,12 @@ func (c *crsDefinition) setProjection() (err error) {
 	}
 	c.projection.longitude += c.primeMeridian
 	c.projection.unit = c.unit
+	switch c.axes {
+	case "sw": // x points south and y west, while the method's coordinates point east and north
+		c.projection.axes = [4]float64{0, -1, -1, 0}
+	case "nw": // x points north and y west, the method's west and north; both false coordinates are equal
+		c.projection.axes = [4]float64{0, 1, -1, 0}
+	}
 	return nil
 }
 
@@ -265,10 +281,10 @@ type crsParameters struct {
 	method         int     // EPSG code of a projection's method
 	vertical       int     // EPSG code of the vertical CRS
 	verticalName   string
-	reversed       bool                 // an axis points west or south
-	toWGS84        []float64            // as in datumShift; nil where absent
-	values         projectionParameters // by the EPSG code of the parameter with the same meaning
-	wkt            string               // the well-known text that describes the CRS; "" for GeoKeys
+	reversed       bool      // an axis points west or south
+	toWGS84        []float64 // as in datumShift; nil where absent
+	values         projectionParameters
+	wkt            string // the well-known text that describes the CRS; "" for GeoKeys
 }
 
 // newCRSParameters returns a CRS of which nothing is known.
@@ -279,9 +295,7 @@ func newCRSParameters() crsParameters {
 
 // geographicCRS returns the geographic CRS of an EPSG code.
 func geographicCRS(code int) crsParameters {
-	p := newCRSParameters()
-	p.present, p.kind, p.code, p.geographic = true, modelTypeGeographic, code, code
-	return p
+	return crsParameters{present: true, kind: modelTypeGeographic, code: code, geographic: code}
 }
 
 // withoutCode returns the CRS that the datum and the parameters define. An error says what is
@@ -301,7 +315,7 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		c.primeMeridian = p.primeMeridian
 	}
 	if p.toWGS84 != nil && (c.datum == 0 || slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0) {
-		c.shift = &datumShift{operations: "TOWGS84", accuracyM: accuracyTOWGS84, values: p.toWGS84}
+		c.toWGS84 = p.toWGS84
 	}
 	c.unit = cmp.Or(p.linearUnit, 1)
 	if p.kind == modelTypeGeographic {
@@ -332,13 +346,13 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 
 // project sets the projection of c. As in GDAL, a missing parameter is 0, and a missing scale 1.
 func (p *crsParameters) project(c *crsDefinition) error {
-	if c.setParameters(p.projectionCode); c.method != 0 {
+	if c.setParameters(findRecord(recordProjection, p.projectionCode)); c.method != 0 {
 		return c.setProjection()
 	}
 	c.method = p.method
 	_, first := p.values[parameterStandardParallel1]
 	_, second := p.values[parameterStandardParallel2]
-	latitude := p.values[parameterLatitudeOfNaturalOrigin]
+	latitude := p.values[parameterLatitudeOfOrigin]
 	switch {
 	case c.method == 0:
 		return errors.New("its CRS has no EPSG code, and its projection is not supported")
@@ -352,17 +366,16 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		c.method = methodMercatorB
 	}
 	c.parameters = projectionParameters{}
-	for _, code := range c.methodParameters() {
-		r := findRecord(recordParameter, code)
+	for _, r := range c.methodParameters() {
 		like := r.code(1)
 		v, given := p.values[like]
 		switch {
 		case given:
-		case like == parameterLatitudeOfNaturalOrigin: // the only standard parallel
+		case like == parameterLatitudeOfOrigin: // the only standard parallel
 			v = p.values[parameterStandardParallel1]
 		case like == parameterSkewAngle: // by default the grid is turned to north
 			v = p.values[parameterAzimuth]
-		case like == parameterScaleAtNaturalOrigin, like == parameterEllipsoidScale:
+		case like == parameterScale, like == parameterEllipsoidScale:
 			v = 1
 		case like != parameterFalseEasting && like != parameterFalseNorthing:
 			c.assumed = append(c.assumed, r.name())
@@ -370,7 +383,7 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		if !isFinite(v) {
 			return fmt.Errorf("its CRS has no EPSG code, and its projection parameter %q is not a number", r.name())
 		}
-		c.parameters[code] = v
+		c.parameters[like] = v
 	}
 	return c.setProjection()
 }

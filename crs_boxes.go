@@ -25,15 +25,14 @@ const edgeSegments = 22
 // onEdge is how far from an edge, in pixels, a place still counts as on the edge.
 const onEdge = 1e-6
 
-// position is longitude and latitude in degrees.
+// position is longitude and latitude in degrees, or x and y.
 type position [2]float64
 
 // degreesBox is a rectangle in degrees around a raster.
 type degreesBox struct {
 	bounds    [4]float64 // west south east north on WGS 84, as in RFC 7946, section 5
 	accuracyM float64    // largest error in metres
-	clamped   bool       // the raster reaches beyond a pole by more than a pixel
-	turned    bool       // its longitudes go beyond ±360 by more than a pixel
+	warnings  []string
 }
 
 // degreesRange is a range of longitudes and latitudes that grows; longitudes may lie outside ±180.
@@ -50,8 +49,14 @@ func (r *degreesRange) add(at position) {
 	r.south, r.north = min(r.south, at[1]), max(r.north, at[1])
 }
 
-// shiftOver returns the shift to WGS 84 for all of a raster, which is the one for its middle. The
-// error is errOutsideProjection.
+// addPoles extends the range to poles, which have every longitude.
+func (r *degreesRange) addPoles(latitudes []float64) {
+	for _, pole := range latitudes {
+		*r = degreesRange{-180, min(r.south, pole), 180, max(r.north, pole)}
+	}
+}
+
+// shiftOver returns the shift to WGS 84 for the middle of a raster, or errOutsideProjection.
 func (c *crsDefinition) shiftOver(t [6]float64, width, height float64) (datumShift, error) {
 	lon, lat, err := c.projection.inverse(applyTransform(t, width/2, height/2))
 	if err != nil {
@@ -82,11 +87,15 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
 			r.west, r.east, r.south, r.north)
 	}
-	pixel := max(math.Abs(t[3]), math.Abs(t[4])) * p.unit
-	box.clamped = p.formula == formulaGeographic && max(r.north-90, -90-r.south) > pixel
-	box.turned = max(r.east, -r.west) > 360+max(math.Abs(t[0]), math.Abs(t[1]))*p.unit
 	if !isFinite(box.accuracyM) {
 		return box, errOutsideProjection
+	}
+	pixelX, pixelY := max(math.Abs(t[0]), math.Abs(t[1]))*p.unit, max(math.Abs(t[3]), math.Abs(t[4]))*p.unit
+	if p.formula == formulaGeographic && max(r.north-90, -90-r.south) > pixelY {
+		box.warnings = append(box.warnings, "the raster reaches beyond a pole; bbox ends there")
+	}
+	if max(r.east, -r.west) > 360+pixelX {
+		box.warnings = append(box.warnings, "its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
 	west, east := normaliseLongitudes(r.west, r.east)
 	box.bounds = [4]float64{west, max(r.south, -90), east, min(r.north, 90)}
@@ -122,8 +131,8 @@ func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r raste
 	return r, nil
 }
 
-// polesWithin returns the latitudes of the poles that lie in the raster by more than margin pixels.
-// A negative margin includes poles outside it by less than that.
+// polesWithin returns the latitudes of the poles that lie in the raster by more than margin pixels,
+// or outside by less if margin is negative.
 func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 	for _, pole := range r.poles {
 		if min(pole[0], pole[1], r.width-pole[0], r.height-pole[1]) > margin {
@@ -136,26 +145,18 @@ func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 // at returns the place on WGS 84 of a column and a row. The error is errOutsideProjection.
 func (r *rasterPlace) at(col, row float64) (position, error) {
 	lon, lat, err := r.projection.inverse(applyTransform(r.transform, col, row))
-	if err != nil {
-		return position{}, err
+	if err == nil {
+		lon, lat = r.shift.toWGS84(r.projection.ellipsoid, lon, lat)
 	}
-	lon, lat = r.shift.toWGS84(r.projection.ellipsoid, lon, lat)
-	return position{lon, lat}, nil
+	return position{lon, lat}, err
 }
 
 // onEdges returns column and row of a place on the edges. along counts the edges from the origin,
 // down the first column and around: 1.5 is the middle of the second edge, which is the last row.
 func (r *rasterPlace) onEdges(along float64) (col, row float64) {
 	edge, part := math.Modf(along)
-	switch int(edge) % 4 {
-	case 0:
-		return 0, part * r.height
-	case 1:
-		return part * r.width, r.height
-	case 2:
-		return r.width, (1 - part) * r.height
-	}
-	return (1 - part) * r.width, 0
+	at := [4][2]float64{{0, part}, {part, 1}, {1, 1 - part}, {1 - part, 0}}[int(edge)%4]
+	return at[0] * r.width, at[1] * r.height
 }
 
 // nearPoles returns the places on an edge that are nearest to a pole, in order. If the edge has
@@ -175,8 +176,7 @@ func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 	return along
 }
 
-// poleOn returns the latitude of the pole that lies at a place on an edge. ok is false if none
-// does.
+// poleOn returns the latitude of the pole at a place on an edge. ok is false if none lies there.
 func (r *rasterPlace) poleOn(col, row float64) (latitude float64, ok bool) {
 	for _, pole := range r.poles {
 		if math.Hypot(pole[0]-col, pole[1]-row) <= onEdge {
@@ -226,11 +226,10 @@ func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint
 		points = append(points, edgePoint{at, along})
 	}
 	first := 0 // a corner that is no pole
-	for first < 3 {
+	for ; first < 3; first++ {
 		if _, pole := r.poleOn(r.onEdges(float64(first))); !pole {
 			break
 		}
-		first++
 	}
 	add(float64(first))
 	for edge := first; edge < first+4; edge++ {
@@ -246,9 +245,8 @@ func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint
 	return points, whole
 }
 
-// rangeOfEdges returns the range of points on the raster's edges, and by how many metres the edges
-// leave that range between the points. whole is false if a part of the edges lies outside the
-// projection's domain.
+// rangeOfEdges returns the range of points on the edges, and by how many metres the edges leave it
+// between the points. whole is false if a part of them lies outside the projection's domain.
 func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole bool) {
 	segments := edgeSegments
 	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
@@ -260,9 +258,7 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole
 	for _, point := range points {
 		bounds.add(point.position)
 	}
-	for _, pole := range r.polesWithin(onEdge) {
-		bounds = degreesRange{-180, min(bounds.south, pole), 180, max(bounds.north, pole)}
-	}
+	bounds.addPoles(r.polesWithin(onEdge))
 	measure := func(along float64) {
 		at, err := r.at(r.onEdges(along))
 		if err != nil {
@@ -318,9 +314,7 @@ func (r *rasterPlace) rangeOfGrid() degreesRange {
 			}
 		}
 	}
-	for _, pole := range r.polesWithin(-onEdge) {
-		bounds = degreesRange{-180, min(bounds.south, pole), 180, max(bounds.north, pole)}
-	}
+	bounds.addPoles(r.polesWithin(-onEdge))
 	return bounds
 }
 
@@ -330,19 +324,7 @@ func normaliseLongitudes(west, east float64) (float64, float64) {
 	if east-west >= 360-rounding {
 		return -180, 180
 	}
-	for west < -180 {
-		west += 360
-	}
-	for west >= 180 {
-		west -= 360
-	}
-	for east <= -180 {
-		east += 360
-	}
-	for east > 180 {
-		east -= 360
-	}
-	return west, east
+	return west - 360*math.Floor((west+180)/360), east - 360*math.Ceil((east-180)/360)
 }
 
 // isCylindrical reports whether longitude depends on x alone, latitude on y alone, continuously.
@@ -361,9 +343,9 @@ func (p *projection) fullTurn() float64 {
 	return 0
 }
 
-// pixelSizeMetres returns the size of a pixel on the ground, as the square root of its area: one
-// number for turned rasters and for pixels in degrees too. It measures between geocentric places,
-// because a degree of longitude has no length at a pole. The error is errOutsideProjection.
+// pixelSizeMetres returns the square root of a pixel's area on the ground. It measures between
+// geocentric places, because a degree of longitude has no length at a pole. The error is
+// errOutsideProjection.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
 	var at [3][3]float64
 	for i, place := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {

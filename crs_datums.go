@@ -2,7 +2,6 @@ package main
 
 import (
 	"math"
-	"slices"
 	"strconv"
 )
 
@@ -22,26 +21,14 @@ const (
 type datumShift struct {
 	operations string // EPSG codes of the operations
 	accuracyM  float64
+	area       []float64 // that it is made for: west south east north in degrees
 	values     []float64 // X Y Z in metres [X Y Z in arc-seconds, parts per million]; none: no shift is known
 }
 
-// areaShift is a transformation and the area that it is made for, in degrees.
-type areaShift struct {
-	datumShift
-	west, south, east, north float64
-}
-
-// shiftRecords returns the records of a datum's shifts to WGS 84, the most accurate first.
-func shiftRecords(datum int) []record {
-	return slices.Collect(registryRecords(recordShift + strconv.Itoa(datum) + "."))
-}
-
 // datumShifts returns a datum's shifts to WGS 84, the most accurate first.
-func datumShifts(datum int) (shifts []areaShift) {
-	for _, r := range shiftRecords(datum) {
-		area := r.numbers(3)
-		shift := datumShift{r.text(1), max(accuracyWGS84, r.number(2)), r.numbers(4)}
-		shifts = append(shifts, areaShift{shift, area[0], area[1], area[2], area[3]})
+func datumShifts(datum int) (shifts []datumShift) {
+	for r := range registryRecords(recordShift + strconv.Itoa(datum) + ".") {
+		shifts = append(shifts, datumShift{r.text(1), r.number(2), r.numbers(3), r.numbers(4)})
 	}
 	return shifts
 }
@@ -51,9 +38,6 @@ func datumShifts(datum int) (shifts []areaShift) {
 // area within 10 degrees of the raster, or one without values. Its accuracy is then one of the
 // constants for an unknown shift.
 func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
-	if c.shift != nil {
-		return *c.shift
-	}
 	const near = 10 // degrees
 	unknown := datumShift{accuracyM: accuracyUnknown}
 	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
@@ -61,15 +45,17 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	}
 	largest := 0.0 // square degrees
 	for _, s := range c.shifts {
-		half := math.Mod(s.east-s.west+360, 360) / 2
+		west, south, north := s.area[0], s.area[1], s.area[3]
+		half := math.Mod(s.area[2]-west+360, 360) / 2
 		if half == 0 {
 			half = 180
 		}
-		away := max(math.Abs(math.Remainder(lon-s.west-half, 360))-half, s.south-lat, lat-s.north)
+		away := max(math.Abs(math.Remainder(lon-west-half, 360))-half, south-lat, lat-north)
 		if away <= 0 {
-			return s.datumShift
+			s.accuracyM = max(s.accuracyM, accuracyWGS84)
+			return s
 		}
-		if size := half * (s.north - s.south); away <= near+reach && size > largest {
+		if size := half * (north - south); away <= near+reach && size > largest {
 			largest, unknown.values = size, s.values
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // returns the one below projected CRSs: the others have three dimensions.
 func codeOf(c *crsDefinition, name string) (found int) {
 	meridian := findRecord(recordDatum, c.datum).number(2)
-	if c.shift != nil || len(c.assumed) > 0 || !(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
+	if c.toWGS84 != nil || len(c.assumed) > 0 || !(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
 		return 0
 	}
 	var projections []string
@@ -58,15 +58,15 @@ const maxAngleRounding, maxLengthRounding, maxScaleRounding = 5e-7, 2e-3, 5e-9 /
 
 // hasParameters reports whether these are the parameters of the method, up to rounding.
 func (c *crsDefinition) hasParameters(values []float64) bool {
-	for i, code := range c.methodParameters() {
-		tolerance := maxAngleRounding
-		switch findRecord(recordParameter, code).code(1) {
+	for i, parameter := range c.methodParameters() {
+		like, tolerance := parameter.code(1), maxAngleRounding
+		switch like {
 		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
 			tolerance = maxLengthRounding
-		case parameterScaleAtNaturalOrigin, parameterEllipsoidScale:
+		case parameterScale, parameterEllipsoidScale:
 			tolerance = maxScaleRounding
 		}
-		if i >= len(values) || !(math.Abs(values[i]-c.parameters[code]) <= tolerance) {
+		if i >= len(values) || !(math.Abs(values[i]-c.parameters[like]) <= tolerance) {
 			return false
 		}
 	}

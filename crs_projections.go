@@ -20,59 +20,49 @@ func (e ellipsoid) eccentricity2() float64 {
 
 // EPSG codes of the projection methods, by their names in EPSG Guidance Note 7-2.
 const (
-	methodMercatorA, methodMercatorB, methodMercatorC                       = 9804, 9805, 1044
-	methodMercatorSphere, methodPseudoMercator                              = 9841, 1024
-	methodTransverseMercator, methodTransverseMercatorSouth                 = 9807, 9808
-	methodObliqueMercatorA, methodObliqueMercatorB                          = 9812, 9815
-	methodEquidistantCylindrical                                            = 1028
-	methodEquidistantCylindricalSphere, methodEquidistantCylindricalSphere2 = 1029, 9823
-	methodLambertCylindrical, methodLambertCylindricalSphere                = 9835, 9834
-	methodLambertConic1SP, methodLambertConic1SPB                           = 9801, 1102
-	methodLambertConic2SP, methodLambertConicWest                           = 9802, 9826
-	methodLambertConicBelgium, methodLambertConicMichigan                   = 9803, 1051
-	methodLambertAzimuthal, methodLambertAzimuthalSphere                    = 9820, 1027
-	methodPolarStereographicA, methodPolarStereographicB                    = 9810, 9829
-	methodPolarStereographicC, methodObliqueStereographic                   = 9830, 9809
-	methodKrovak, methodKrovakNorth, methodAlbers                           = 9819, 1041, 9822
-	methodCassiniSoldner, methodPolyconic, methodColombiaUrban              = 9806, 9818, 1052
-	methodNewZealandMapGrid, methodLaborde                                  = 9811, 9813 // not supported
+	methodMercatorA, methodMercatorB, methodMercatorC                    = 9804, 9805, 1044
+	methodMercatorSphere, methodPseudoMercator                           = 9841, 1024
+	methodTransverseMercator, methodTransverseMercatorSouth              = 9807, 9808
+	methodObliqueMercatorA, methodObliqueMercatorB                       = 9812, 9815
+	methodEquidistantCylindrical, methodEquidistantCylindricalSphere     = 1028, 1029
+	methodLambertCylindrical, methodLambertCylindricalSphere             = 9835, 9834
+	methodLambertConic1SP, methodLambertConicWest, methodLambertConic2SP = 9801, 9826, 9802
+	methodLambertConicBelgium, methodLambertConicMichigan                = 9803, 1051
+	methodLambertAzimuthal, methodLambertAzimuthalSphere                 = 9820, 1027
+	methodPolarStereographicA, methodPolarStereographicB                 = 9810, 9829
+	methodPolarStereographicC, methodObliqueStereographic                = 9830, 9809
+	methodKrovak, methodKrovakNorth, methodAlbers                        = 9819, 1041, 9822
+	methodCassiniSoldner, methodPolyconic, methodColombiaUrban           = 9806, 9818, 1052
+	methodNewZealandMapGrid, methodLaborde                               = 9811, 9813 // not supported
 
 	// The EPSG dataset has no sinusoidal projection: minus GeoTIFF's code for it.
 	methodSinusoidal = -24
 )
 
-// EPSG codes of the parameters of projection methods.
+// EPSG codes of the parameters of projection methods. Some methods have others, for example for a
+// false origin: the registry names the one of these that is alike.
 const (
-	parameterLatitudeOfNaturalOrigin, parameterLongitudeOfNaturalOrigin = 8801, 8802
-	parameterScaleAtNaturalOrigin, parameterEllipsoidScale              = 8805, 1038
-	parameterFalseEasting, parameterFalseNorthing                       = 8806, 8807
-	parameterLatitudeOfCentre, parameterLongitudeOfCentre               = 8811, 8812
-	parameterScaleAtCentre                                              = 8815
-	parameterEastingAtCentre, parameterNorthingAtCentre                 = 8816, 8817
-	parameterLatitudeOfFalseOrigin, parameterLongitudeOfFalseOrigin     = 8821, 8822
-	parameterEastingAtFalseOrigin, parameterNorthingAtFalseOrigin       = 8826, 8827
-	parameterStandardParallel1, parameterStandardParallel2              = 8823, 8824
-	parameterStandardParallel, parameterLongitudeOfOrigin               = 8832, 8833
-	parameterAzimuth, parameterSkewAngle                                = 8813, 8814
-	parameterPseudoParallel, parameterScaleOnPseudo                     = 8818, 8819
-	parameterConeCoLatitude, parameterPlaneHeight                       = 1036, 1039
+	parameterLatitudeOfOrigin, parameterLongitudeOfOrigin  = 8801, 8802
+	parameterScale, parameterEllipsoidScale                = 8805, 1038
+	parameterFalseEasting, parameterFalseNorthing          = 8806, 8807
+	parameterStandardParallel1, parameterStandardParallel2 = 8823, 8824
+	parameterAzimuth, parameterSkewAngle                   = 8813, 8814
+	parameterPlaneHeight                                   = 1039
 )
 
-// projectionParameters holds parameters by their EPSG codes, in degrees, metres, and 1 for scales.
+// projectionParameters holds parameters by these codes, in degrees, metres, and 1 for scales.
 type projectionParameters map[int]float64
 
-// value returns the first of these parameters that is given, otherwise absent.
-func (p projectionParameters) value(absent float64, codes ...int) float64 {
-	for _, code := range codes {
-		if v, ok := p[code]; ok {
-			return v
-		}
+// value returns a parameter, absent where it is not given.
+func (p projectionParameters) value(code int, absent float64) float64 {
+	if v, ok := p[code]; ok {
+		return v
 	}
 	return absent
 }
 
 // angle returns a parameter in radians, NaN where it is not given.
-func (p projectionParameters) angle(code int) float64 { return p.value(math.NaN(), code) * radian }
+func (p projectionParameters) angle(code int) float64 { return p.value(code, math.NaN()) * radian }
 
 // formula selects the formulas of a projection. Many methods of the EPSG dataset share theirs.
 type formula int
@@ -154,15 +144,10 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 	p := projection{
 		ellipsoid: e, unit: 1, axes: [4]float64{1, 0, 0, 1}, gauss: 1,
 		e2: e2, e: math.Sqrt(e2), kruger: newKrugerSeries(figure),
-		longitude: parameters.value(math.NaN(), parameterLongitudeOfNaturalOrigin, parameterLongitudeOfCentre,
-			parameterLongitudeOfFalseOrigin, parameterLongitudeOfOrigin),
-		latitude: radian * parameters.value(0, parameterLatitudeOfFalseOrigin, parameterLatitudeOfNaturalOrigin,
-			parameterLatitudeOfCentre, parameterStandardParallel),
-		scale: parameters.value(1, parameterScaleAtNaturalOrigin, parameterScaleAtCentre, parameterScaleOnPseudo,
-			parameterEllipsoidScale),
-		falseEast: parameters.value(0, parameterFalseEasting, parameterEastingAtCentre, parameterEastingAtFalseOrigin),
-		falseNorth: parameters.value(0, parameterFalseNorthing, parameterNorthingAtCentre,
-			parameterNorthingAtFalseOrigin),
+		longitude: parameters.value(parameterLongitudeOfOrigin, math.NaN()),
+		latitude:  parameters[parameterLatitudeOfOrigin] * radian,
+		scale:     parameters.value(parameterScale, 1) * parameters.value(parameterEllipsoidScale, 1),
+		falseEast: parameters[parameterFalseEasting], falseNorth: parameters[parameterFalseNorthing],
 	}
 	p.qPole = p.authalicQ(1)
 	if !p.setFormula(method, parameters) {
@@ -192,14 +177,13 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 		p.formula = formulaMercator
 	case methodMercatorB, methodMercatorC:
 		p.formula, p.scale = formulaMercator, p.parallelRadius(phi1)
-	case methodEquidistantCylindrical, methodEquidistantCylindricalSphere, methodEquidistantCylindricalSphere2:
+	case methodEquidistantCylindrical, methodEquidistantCylindricalSphere:
 		p.formula, p.axes[0] = formulaEquidistantCylinder, p.parallelRadius(phi1)
 	case methodLambertCylindrical, methodLambertCylindricalSphere:
 		k := p.parallelRadius(phi1)
 		p.formula, p.axes = formulaEqualAreaCylinder, [4]float64{k, 0, 0, 1 / k}
-	case methodLambertConic1SP, methodLambertConic1SPB:
-		phi := parameters.angle(parameterLatitudeOfNaturalOrigin)
-		p.setConformalCone(math.Sin(phi), phi)
+	case methodLambertConic1SP:
+		p.setConformalCone(math.Sin(p.latitude), p.latitude)
 	case methodLambertConicWest:
 		p.setConformalCone(math.Sin(p.latitude), p.latitude)
 		p.axes[0] = -1
@@ -238,7 +222,7 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 	case methodPolyconic:
 		p.formula = formulaPolyconic
 	case methodColombiaUrban:
-		p.formula, p.height = formulaColombiaUrban, parameters.value(math.NaN(), parameterPlaneHeight)
+		p.formula, p.height = formulaColombiaUrban, parameters.value(parameterPlaneHeight, math.NaN())
 	case methodSinusoidal:
 		p.formula = formulaSinusoidal
 	default:
@@ -271,8 +255,8 @@ func (p *projection) setLambertAzimuthal(hemisphere float64) {
 // setKrovak sets Krovak's oblique conformal cone with axes east and north: GN 9819.
 func (p *projection) setKrovak(parameters projectionParameters) {
 	p.setGaussSphere()
-	p.cosPole, p.sinPole = math.Sincos(parameters.angle(parameterConeCoLatitude))
-	sin, cos := math.Sincos(parameters.angle(parameterPseudoParallel))
+	p.cosPole, p.sinPole = math.Sincos(parameters.angle(parameterAzimuth)) // the cone's co-latitude
+	sin, cos := math.Sincos(parameters.angle(parameterStandardParallel1))  // the pseudo standard parallel
 	p.formula, p.cone = formulaConformalCone, sin
 	p.radius = p.radius * cos / sin * math.Exp(sin*math.Atanh(sin))
 }

@@ -26,7 +26,7 @@ func registryKeys(t testing.TB) (keys []string) {
 }
 
 // TestRegistry finds every line by its key, reads every number, and makes every CRS of a supported
-// method.
+// method, also from its own text.
 func TestRegistry(t *testing.T) {
 	if len(epsgCSV) >= 700_000 || !strings.Contains(epsgCSV[:1000], "https://epsg.org/terms-of-use.html") {
 		t.Errorf("%d bytes that begin %q", len(epsgCSV), epsgCSV[:1000])
@@ -60,6 +60,10 @@ func TestRegistry(t *testing.T) {
 			unread[strconv.Itoa(c.method)]++
 		case (err != nil) != strings.Contains("XV", fields[1]):
 			t.Errorf("%s: %v", line, err)
+		}
+		back, err2 := crsByDefinition(c.text())
+		if err == nil && (err2 != nil || back.projection != c.projection || back.method != c.method || back.datum != c.datum || back.unit != c.unit || len(back.shifts) != len(c.shifts)) {
+			t.Errorf("%s: %q is another CRS: %v", line, c.text(), err2)
 		}
 		if fields[1] == "P" && err == nil && fields[5] == "nw" && c.parameters[8806] != c.parameters[8807] {
 			t.Errorf("%s has different false coordinates, and its axes are exchanged", line)
@@ -158,6 +162,9 @@ func TestWithoutCode(t *testing.T) {
 		if err != nil || err2 != nil {
 			t.Errorf("%s: %v, %v", c.name, err, err2)
 			continue
+		}
+		if got, err = crsByDefinition(got.text()); err != nil { // as a query does
+			t.Errorf("%s: %v", c.name, err)
 		}
 		lon, lat, err := got.projection.inverse(c.x, c.y)
 		s := got.shiftAt(lon, lat, 0)

@@ -49,8 +49,7 @@ type coverageLayer struct {
 // layerMissing is the index of the layer of missing cells.
 const layerMissing = 0
 
-// coverageMark is the SVG path of files or missing cells, and a tooltip. Short and Place are the
-// text of an outlier.
+// coverageMark is an SVG path and its tooltip. Short and Place are the text of an outlier.
 type coverageMark struct{ Path, Title, Short, Place string }
 
 // Bounds of the picture: the most files that are drawn one by one, the bytes of the marks of all
@@ -143,8 +142,7 @@ func (c *coverage) layerLimits() []float64 {
 	return []float64{0, 0.7, 1.5, 7, 15, 70, 200, math.Inf(1)}
 }
 
-// Drawn returns the layers in the order in which they are drawn: missing cells and the finest files
-// on top, or files with warnings.
+// Drawn returns the layers as they are drawn: missing cells and the finest files on top.
 func (c *coverage) Drawn() []coverageLayer {
 	layers := slices.Clone(c.Layers)
 	slices.Reverse(layers)
@@ -161,7 +159,7 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 	if c.view != nil {
 		cells, outliers = []filesCell{*c.view}, nil
 	}
-	c.all = joinCells(cells)
+	c.all = joinCells(cells...)
 	c.Extent = "extent: " + c.all.String()
 	if len(outliers) > 0 {
 		c.Extent = "without outliers, " + c.Extent
@@ -308,8 +306,7 @@ func (c *coverage) drawMissing(ctx context.Context, q querier, d datasetDetails)
 	return err
 }
 
-// listOutliers lists the first files that lie apart from the others, and marks them on the map of
-// the world.
+// listOutliers lists the first outliers, and marks them on the map of the world.
 func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64, cells []filesCell) error {
 	listed := map[string]bool{}
 	for _, cell := range cells {

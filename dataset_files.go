@@ -44,11 +44,12 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 // The columns of the table elevation_dataset_file_meta that make a file.
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
-	`native_bbox, crs, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings`
+	`native_bbox, crs, crs_definition, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, ` +
+	`warnings, cog`
 
 // stored returns the columns of the table that hold the file, and their values.
 func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
-	for _, pair := range [...]struct {
+	pairs := [...]struct {
 		column string
 		value  any
 	}{
@@ -56,10 +57,12 @@ func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
 		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
 		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
 		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
-		{"crs", m.CRS}, {"crs_name", m.CRSName}, {"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox},
-		{"bbox_accuracy_m", m.BBoxAccuracyM}, {"resolution_m", m.ResolutionM}, {"source", m.Source},
-		{"warnings", m.Warnings},
-	} {
+		{"crs", m.CRS}, {"crs_definition", m.CRSDefinition}, {"crs_name", m.CRSName},
+		{"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox}, {"bbox_accuracy_m", m.BBoxAccuracyM},
+		{"resolution_m", m.ResolutionM}, {"source", m.Source}, {"warnings", m.Warnings}, {"cog", m.COG},
+	}
+	columns, values = make([]string, 0, len(pairs)+5), make([]any, 0, len(pairs)+5) // callers add up to five
+	for _, pair := range pairs {
 		columns, values = append(columns, pair.column), append(values, pair.value)
 	}
 	return columns, values
@@ -84,15 +87,20 @@ type fileFilter struct {
 	datasetID *int64 // nil: all
 	status    *string
 	format    *string
-	crs       *string  // a code, or the name in the file
-	part      *string  // a pattern for a part of the path, as foldPattern makes it
-	prefix    *string  // the path begins with it
-	warned    bool     // only files with warnings
+	crs       *string // a code, or the name in the file
+	part      *string // a pattern for a part of the path, as foldPattern makes it
+	prefix    *string // the path begins with it
+	warned    bool    // only files with warnings
+	ids       []int64 // of files; nil: all
+	datasets  []int64 // nil: all
+	since     *int64  // the first and the last modification time, in nanoseconds since 1970
+	until     *int64
 	west      *float64 // a box in degrees: all four are set or none
 	south     *float64
 	east      *float64 // at least west: more than 180 if the box crosses 180°
 	north     *float64
 	isPoint   bool   // the box is a point, and the rasters themselves must cover it
+	area      area   // within the box; footprints must meet it; nil: they need not
 	sort      string // "": as order says
 }
 
@@ -109,20 +117,15 @@ func fileFilters(further ...string) []string {
 	return append(further, "bbox", "point", "status", "format", "crs", "q", "path", "warnings")
 }
 
-// order returns the order of the files: the finest first for a point, else by path, unless sort is
-// set.
+// order returns sort or, without it, the order for a point or by path.
 func (f fileFilter) order() string {
-	switch {
-	case f.sort != "":
-		return f.sort
-	case f.isPoint:
+	if f.sort == "" && f.isPoint {
 		return sortFinest
 	}
-	return sortPath
+	return cmp.Or(f.sort, sortPath)
 }
 
-// foldPattern returns a regular expression of PostgreSQL for text in which case does not matter,
-// for letters of any script.
+// foldPattern returns a regular expression of PostgreSQL for text in any case, in every script.
 func foldPattern(text string) string {
 	var pattern strings.Builder
 	for _, r := range text {
@@ -209,9 +212,7 @@ func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, file)
 }
 
-// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets. The
-// order is by dataset and path unless sort says otherwise; with a point, the finest files come
-// first.
+// listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	f, err := readFileFilter(r.URL.Query())
 	if err != nil {
@@ -224,7 +225,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 		}
 		f.datasetID = &d.ID
 	}
-	return writeCountedList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
+	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
 	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
 }
@@ -232,8 +233,7 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 // firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-Infinity", "0", ""} }
 
-// key returns a file's place in the order: its rank, the dataset, the path. The rank is that of the
-// SQL in fileRank.
+// key returns a file's place in the order: its rank as in fileRank, the dataset, the path.
 func (f fileFilter) key(file datasetFile) []string {
 	rank := 0.0
 	switch f.order() {
@@ -253,7 +253,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	for {
 		candidates, err := listFiles(ctx, q, f, after, limit)
 		for _, file := range candidates {
-			if !f.isPoint || contains(file.ElevationDatasetFileMeta, *f.west, *f.south) {
+			if f.covers(file.ElevationDatasetFileMeta) {
 				found = append(found, file)
 			}
 		}
@@ -264,8 +264,13 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	}
 }
 
+// covers reports whether a file that meets the filter's box also meets its point or area.
+func (f fileFilter) covers(m ElevationDatasetFileMeta) bool {
+	return (!f.isPoint || contains(m, *f.west, *f.south)) && (f.area == nil || f.area.meets(footprint(m)))
+}
+
 // contains reports whether the file's raster covers a place, by its own CRS and transform: its box
-// in degrees is larger than the raster. If the registry does not know the CRS, the box decides.
+// in degrees is larger than the raster. If the CRS is unknown, the box decides.
 func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
@@ -289,21 +294,25 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 	return col >= -rounding && col <= width+rounding && row >= -rounding && row <= height+rounding
 }
 
-// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if the registry does not
-// know the CRS or the raster has no transform.
+// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if neither the registry nor
+// the row knows the CRS, or if the raster has no transform.
 func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
-	if m.CRS == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
+	if cmp.Or(m.CRS, m.CRSDefinition) == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
 	}
-	crs, err := crsByText(*m.CRS)
+	var err error
+	if m.CRS != nil {
+		crs, err = crsByText(*m.CRS)
+	} else {
+		crs, err = crsByDefinition(*m.CRSDefinition)
+	}
 	if err == nil {
 		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
 	}
 	return crs, shift, err == nil
 }
 
-// crsByText returns the CRS of a text such as EPSG:4326. Any other text, such as the name of a CRS,
-// is an error.
+// crsByText returns the CRS of a text such as EPSG:4326. Any other text is an error.
 func crsByText(text string) (crsDefinition, error) {
 	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
 	if err != nil || !strings.HasPrefix(text, "EPSG:") {
@@ -316,8 +325,7 @@ func crsByText(text string) (crsDefinition, error) {
 // Lists with more are not counted to their end.
 const maxHits = 10_000
 
-// Parts of the queries for files f. Parameter 1 is the dataset, 2 to 5, 11 and 12 are filters, 6 to
-// 9 the box from west to north, 10 is the limit and 13 the order.
+// Parts of the queries for files f. The parameters 1 to 18 are those of fileFilter.args.
 const (
 	fileMatches = `
 			AND ($2::text IS NULL OR f.status = $2)
@@ -325,7 +333,11 @@ const (
 			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
 			AND ($5::text IS NULL OR f.path ~ $5)
 			AND ($11::text IS NULL OR f.path ^@ $11)
-			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')`
+			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')
+			AND ($15::bigint[] IS NULL OR f.id = ANY ($15))
+			AND ($16::bigint[] IS NULL OR f.dataset_id = ANY ($16))
+			AND ($17::bigint IS NULL OR f.modified_ns >= $17)
+			AND ($18::bigint IS NULL OR f.modified_ns <= $18)`
 	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileMeetsBox = `
 			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
@@ -333,7 +345,8 @@ const (
 				OR f.bbox[1] <= $8 - 360::float8
 				OR ` + fileEast + ` >= $6 + 360::float8
 			)`
-	fileRank = `
+	fileNearBox = `f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox
+	fileRank    = `
 		CASE $13::text
 			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
 			WHEN '-resolution' THEN -coalesce(f.resolution_m, 0)
@@ -342,10 +355,11 @@ const (
 		END`
 )
 
-// args returns the parameters 1 to 13 of the queries for files.
+// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11, 12 and 15 to 18
+// are filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
 func (f fileFilter) args(limit int64) []any {
 	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
-		f.prefix, f.warned, f.order()}
+		f.prefix, f.warned, f.order(), f.boxes(), f.ids, f.datasets, f.since, f.until}
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
@@ -358,56 +372,43 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	const (
 		columns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-		near = `
+		isAfter = `(` + fileRank + `, f.dataset_id, f.path) > ($19::float8, $20::bigint, $21::text)`
+		near    = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
-			WHERE f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + fileMatches + `
-				AND (` + fileRank + `, f.dataset_id, f.path) > ($15::float8, $16::bigint, $17::text)`
-		first = `
-			LIMIT $18
+			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE $1::bigint IS NULL OR id = $1))
+				AND ` + fileNearBox + fileMatches + ` AND ` + isAfter + `
+			LIMIT $22
 		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT $10`
-		nearInOne = near + ` AND f.dataset_id = $1::bigint` + first
-		nearInAll = near + ` AND $1::bigint IS NULL` + first
-		inOrder   = columns + `, 0 AS hits
+		inOrder = columns + `, 0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + fileMatches + `
-			AND ($6::float8 IS NULL OR` + fileMeetsBox + `)`
-		byPath = inOrder + `
-			AND $13::text <> '' AND (f.dataset_id, f.path) > ($14::bigint, $15::text)
-		ORDER BY f.dataset_id, f.path
-		LIMIT $10`
-		byRank = inOrder + ` AND CASE
-				WHEN $1::bigint IS NULL
-					THEN (` + fileRank + `, f.dataset_id, f.path) > ($16::float8, $14::bigint, $15::text)
-				ELSE (` + fileRank + `, f.path) > ($16, $15)
+			AND ($14::box[] IS NULL OR` + fileMeetsBox + `)
+			AND CASE
+				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($20, $21)
+				WHEN $1 IS NULL THEN ` + isAfter + `
+				ELSE (` + fileRank + `, f.path) > ($19, $21)
 			END
 		ORDER BY ` + fileRank + `, f.dataset_id, f.path
 		LIMIT $10`
 	)
-	args := f.args(int64(limit))
+	args := append(f.args(int64(limit)), after[0], after[1], after[2])
 	if f.west != nil {
-		query, most := nearInOne, int64(maxHits+1)
-		if f.datasetID == nil {
-			query = nearInAll
-		}
+		most := int64(maxHits + 1)
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
 		}
-		args := append(args, f.boxes(), after[0], after[1], after[2], most)
-		files, err := collect[datasetFile](ctx, q, "find files", query, args...)
+		files, err := collect[datasetFile](ctx, q, "find files", near, append(args, most)...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
 			return files, err
 		}
 	}
-	args = append([]any{pgx.QueryExecModeExec}, append(args, after[1], after[2])...)
-	if f.order() == sortPath {
-		return collect[datasetFile](ctx, q, "list files", byPath, args...)
-	}
-	return collect[datasetFile](ctx, q, "sort files", byRank, append(args, after[0])...)
+	args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+	return collect[datasetFile](ctx, q, "list files", inOrder, args...)
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
@@ -418,18 +419,15 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 			SELECT
 			FROM elevation_dataset_file_meta f
 			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
-				$6::float8 IS NULL
-				OR f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox + `
+				$14::box[] IS NULL OR ` + fileNearBox + `
 			)
 			LIMIT $10`
 		counting   = `SELECT count(*) FROM (` + matching + `) f`
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
-	args := func(limit int64) []any {
-		return append([]any{pgx.QueryExecModeExec}, append(f.args(limit), f.boxes())...)
-	}
+	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
-	if f.isPoint {
+	if f.isPoint || f.area != nil {
 		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)
 		if n = int64(len(files)); err != nil {
 			return nil, err

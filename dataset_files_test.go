@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -269,6 +270,59 @@ func TestPointsBeyond180(t *testing.T) {
 		slices.Sort(wanted)
 		if err != nil || !slices.Equal(got, wanted) {
 			t.Errorf("%s: got %q, want %q, %v", point, got, wanted, err)
+		}
+	}
+}
+
+// TestPointsWithoutCode asks for points in rasters whose CRS has no EPSG code and is turned against the meridians, so that
+// the box in degrees is much larger. The places are those of PROJ's cs2cs.
+func TestPointsWithoutCode(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	size := []testTag{shorts(tagImageWidth, 10), shorts(tagImageLength, 10)}
+	square := func(x, y, pixel float64) []testTag { // around a place
+		return []testTag{doubles(tagModelPixelScale, pixel, pixel, 0), doubles(tagModelTiepoint, 5, 5, 0, x, y, 0)}
+	}
+	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }
+	double := func(id, n, at float64) [4]float64 { return [4]float64{id, tagGeoDoubleParams, n, at} }
+	mercator := testTIFF{order: binary.LittleEndian, tags: with(size, square(-3445000, 6841000, 10_000), geoKeyTag(
+		key(1024, 1), key(2048, 32767), double(2057, 1, 0), double(2059, 1, 1), double(2062, 7, 2), key(3072, 32767),
+		key(3075, 1), double(3080, 1, 9)),
+		doubles(tagGeoDoubleParams, 6377397.155, 299.1528128, 598.1, 73.7, 418.2, 0.202, 0.045, -2.455, 6.7, 60))}
+	feet := testTIFF{order: binary.LittleEndian, tags: with(size, square(7290000, 324000, 30_000),
+		geoKeyTag(key(1024, 1), key(3072, 2838), key(3076, 9002)))}
+	cone := "ncols 10\nnrows 10\nxllcorner 3642793.786\nyllcorner 1466935.670\ncellsize 10000\n" + strings.Repeat("1 ", 100)
+	dataset := ts.tilesIn(c, "turned", "cone.asc", []byte(cone), "cone.prj", []byte(esriWKT("Mine", "D_WGS_1984",
+		"6378137.0,298.257223563", "Lambert_Conformal_Conic", "1.0", "Central_Meridian", -48, "Standard_Parallel_1", 40,
+		"Standard_Parallel_2", 60, "Latitude_Of_Origin", 50)),
+		"mercator.tif", mercator.build(), "feet.tif", feet.build())
+	for _, file := range c.files(dataset) {
+		if file.Status == fileStatusOK && (file.CRS != nil || file.BBox == nil) {
+			t.Errorf("%s: CRS %q, bbox %v", file.Path, value(file.CRS), file.BBox)
+		}
+	}
+	for point, want := range map[string]string{
+		"9.020,49.992":          "cone.asc", // by its western corner
+		"10.0,50.632":           "cone.asc", // by its northern one
+		"10.5103,49.6716":       "",         // a kilometre outside
+		"9.2,50.6":              "",
+		"10.85,50.5":            "",
+		"10.846,49.973":         "cone.asc,mercator.tif",
+		"10.456,50.26467":       "cone.asc,mercator.tif", // 50 m inside mercator.tif; the next one is 50 m outside
+		"10.45688,50.26518":     "cone.asc",
+		"9.584,50.295":          "cone.asc",
+		"-124.532,44.080":       "feet.tif",
+		"-123.422985,44.517544": "feet.tif",
+		"-123.421836,44.517574": "",
+		"-124.58,44.10":         "",
+	} {
+		var got []string
+		for _, item := range c.must(200, "GET", dataset+"/files?point="+point, nil).items() {
+			got = append(got, item["path"].(string))
+		}
+		if slices.Sort(got); strings.Join(got, ",") != want {
+			t.Errorf("%s: %q, want %q", point, got, want)
 		}
 	}
 }

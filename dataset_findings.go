@@ -12,8 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// findingKind is a code of findings, the query of the report that looks for them, and their
-// meaning.
+// findingKind is a code of findings, the report's query that looks for them, and their meaning.
 type findingKind struct{ code, query, detail string }
 
 // findingMissing is the code of missing tiles. Findings of all other codes are files.
@@ -38,9 +37,6 @@ func findingKinds() []findingKind {
 		{"warning", "warnings", "files were read with a warning"},
 	}
 }
-
-// perGrid reports whether a query for findings looks at one grid at a time.
-func perGrid(query string) bool { return query == "overlaps" || query == "seams" }
 
 // kindOf returns the index in findingKinds of the kind with that code, -1 where there is none.
 func kindOf(code string) int {
@@ -79,22 +75,13 @@ func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
 	files []findingFile, err error) {
 	query := findingKinds()[kindOf(code)].query
-	var grids []tileGrid
-	if perGrid(query) {
-		if grids, err = d.grids(ctx, q); err != nil {
+	args := pgx.NamedArgs{"dataset": d.ID, "code": code, "after": after, "limit": limit}
+	if query == "overlaps" || query == "seams" {
+		if args["grids"], err = d.grids(ctx, q); err != nil {
 			return nil, err
 		}
 	}
-	for _, args := range d.findingArgs(query, grids) {
-		args["code"], args["after"], args["limit"] = code, after, limit
-		found, err := collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, found...)
-	}
-	slices.SortFunc(files, func(a, b findingFile) int { return cmp.Compare(a.Path, b.Path) })
-	return files[:min(limit, len(files))], nil
+	return collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
 }
 
 // listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.
@@ -124,10 +111,6 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + acceptedColumns
 	)
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
 	var in struct {
 		Code string  `json:"code"`
 		Path *string `json:"path"`
@@ -145,31 +128,22 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var accepted acceptedFinding
-	ctx, by := r.Context(), actorOf(r)
-	err = inTransaction(ctx, s.db, func(tx pgx.Tx) error {
-		d, err := lockDataset(ctx, tx, id)
-		if err != nil {
-			return err
-		}
+	ctx := r.Context()
+	err := s.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		known := in.Path == nil || in.Code == findingMissing
 		if !known {
-			if err := tx.QueryRow(ctx, isFile, id, *in.Path).Scan(&known); err != nil {
-				return err
-			}
+			err = tx.QueryRow(ctx, isFile, d.ID, *in.Path).Scan(&known)
+			v.check(known, "path", "not_found", "the dataset has no such file")
 		}
-		v.check(known, "path", "not_found", "the dataset has no such file")
-		if err := v.err(); err != nil {
-			return err
+		if err = cmp.Or(err, v.err()); err != nil {
+			return nil, nil, err
 		}
 		accepted, err = collectOne[acceptedFinding](ctx, tx, errNotFound, "accept a finding", query,
-			id, in.Code, in.Path, in.Note, by.name)
+			d.ID, in.Code, in.Path, in.Note, actorOf(r).name)
 		if isUniqueViolation(err, "accepted_findings_key") {
-			return newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
+			err = newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
 		}
-		if err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "finding.accept", d.target(), nil, accepted)
+		return nil, accepted, err
 	})
 	if err != nil {
 		return err
@@ -184,24 +158,12 @@ func (s *server) reopenFinding(w http.ResponseWriter, r *http.Request) error {
 		DELETE FROM accepted_findings
 		WHERE dataset_id = $1 AND id = $2
 		RETURNING ` + acceptedColumns
-	datasetID, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
 	id, err := pathID(r, "accepted")
 	if err != nil {
 		return err
 	}
-	ctx := r.Context()
-	return writeDone(w, inTransaction(ctx, s.db, func(tx pgx.Tx) error {
-		d, err := lockDataset(ctx, tx, datasetID)
-		if err != nil {
-			return err
-		}
-		was, err := collectOne[acceptedFinding](ctx, tx, errNotFound, "reopen a finding", query, datasetID, id)
-		if err != nil {
-			return err
-		}
-		return audit(ctx, tx, actorOf(r), "finding.reopen", d.target(), was, nil)
+	return writeDone(w, s.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		was, err := collectOne[acceptedFinding](r.Context(), tx, errNotFound, "reopen a finding", query, d.ID, id)
+		return was, nil, err
 	}))
 }

@@ -33,16 +33,7 @@ func (g tileGrid) findGaps(runs []cellRun) (gaps []cellRun) {
 	}
 	behind180 := int64(math.Floor(float64(turn)/2-g.X/g.East-0.5)) + 1
 	end := max(last+1, min(first+turn, behind180)) // from here on, columns count a turn less
-	for _, gap := range gapsBetween(joinAround(runs, turn)) {
-		if gap.From < end {
-			gaps = append(gaps, cellRun{gap.Row, gap.From, min(gap.To, end-1)})
-		}
-		if gap.To >= end {
-			gaps = append(gaps, cellRun{gap.Row, max(gap.From, end) - turn, gap.To - turn})
-		}
-	}
-	slices.SortFunc(gaps, compareRuns)
-	return gaps
+	return renumber(gapsBetween(joinAround(runs, turn)), end-turn, turn)
 }
 
 // compareRuns orders runs by row and column.
@@ -50,48 +41,47 @@ func compareRuns(a, b cellRun) int {
 	return cmp.Or(cmp.Compare(a.Row, b.Row), cmp.Compare(a.From, b.From))
 }
 
-// joinAround renumbers the columns of runs on a globe of turn columns, so that they begin behind
-// the widest gap between columns with tiles. It returns the runs in order and joins neighbours.
-// around is turn if no gap is wider than an eighth of it, so that the tiles go around the globe,
-// else 0.
-func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
-	column := func(run cellRun) int64 { return ((run.From % turn) + turn) % turn }
-	byColumn := slices.Clone(runs)
-	slices.SortFunc(byColumn, func(a, b cellRun) int {
-		return cmp.Or(cmp.Compare(column(a), column(b)), cmp.Compare(a.From, b.From))
-	})
-	reach := column(byColumn[0]) // the first column that no run before covers
-	for _, run := range byColumn {
-		reach = max(reach, column(run)+run.To-run.From+1)
-	}
-	reach -= turn // the runs beyond the last column cover the first ones
-	widest, start := int64(-1), byColumn[0].From
-	for _, run := range byColumn {
-		if gap := column(run) - reach; gap > widest {
-			widest, start = gap, run.From
+// renumber returns runs on a globe of turn columns with their columns counted from start, by row
+// and column. It joins neighbours, and cuts a run that goes beyond the last column.
+func renumber(runs []cellRun, start, turn int64) (maximal []cellRun) {
+	var cut []cellRun
+	for _, run := range runs {
+		from := start + ((run.From-start)%turn+turn)%turn
+		to := from + min(run.To-run.From, turn-1)
+		cut = append(cut, cellRun{run.Row, from, min(to, start+turn-1)})
+		if to >= start+turn {
+			cut = append(cut, cellRun{run.Row, start, to - turn})
 		}
-		reach = max(reach, column(run)+run.To-run.From+1)
+	}
+	slices.SortFunc(cut, compareRuns)
+	for _, run := range cut {
+		if n := len(maximal) - 1; n >= 0 && run.Row == maximal[n].Row && run.From <= maximal[n].To+1 {
+			maximal[n].To = max(maximal[n].To, run.To)
+		} else {
+			maximal = append(maximal, run)
+		}
+	}
+	return maximal
+}
+
+// joinAround renumbers the columns of runs on a globe of turn columns, so that they begin behind
+// the widest gap between columns with tiles. around is turn if no gap is wider than an eighth of
+// it, so that the tiles go around the globe, else 0.
+func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
+	inOneRow := slices.Clone(runs)
+	for i := range inOneRow {
+		inOneRow[i].Row = 0
+	}
+	used := renumber(inOneRow, 0, turn)
+	start, end, widest := int64(0), used[len(used)-1].To-turn, int64(-1)
+	for _, run := range used {
+		if gap := run.From - end - 1; gap > widest {
+			start, widest = run.From, gap
+		}
+		end = run.To
 	}
 	if widest*8 <= turn {
 		around = turn
 	}
-	for _, run := range runs {
-		from := start + ((run.From-start)%turn+turn)%turn
-		to := from + min(run.To-run.From, turn-1)
-		joined = append(joined, cellRun{run.Row, from, min(to, start+turn-1)})
-		if to >= start+turn {
-			joined = append(joined, cellRun{run.Row, start, to - turn})
-		}
-	}
-	slices.SortFunc(joined, compareRuns)
-	n := 0 // of runs that are maximal
-	for _, run := range joined[1:] {
-		if last := &joined[n]; run.Row == last.Row && run.From <= last.To+1 {
-			last.To = max(last.To, run.To)
-		} else {
-			n++
-			joined[n] = run
-		}
-	}
-	return joined[:n+1], around
+	return renumber(runs, start, turn), around
 }

@@ -14,7 +14,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 )
 
 // multiPolygon is the coordinates of polygons of one ring each (RFC 7946, section 3.1.7).
@@ -63,42 +62,81 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
 	}
 	return writeFeatures(w, r, d.Name, func(emit func(feature) error) error {
-		const batch = 1000
-		for after := firstFile(); ; {
-			var files []datasetFile
-			err := s.inPlace(r, slow, func(ctx context.Context) (err error) {
-				files, err = findFiles(ctx, s.db, f, after, batch)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			for _, file := range files {
-				if file.BBox == nil && all != "1" {
-					continue
-				}
-				location, warnings := path.Join(d.Path, file.Path), strings.Join(file.Warnings, "; ")
-				properties := fileProperties{Location: location, datasetFile: file, Warnings: warnings}
-				if err := emit(featureOf(file.ElevationDatasetFileMeta, properties)); err != nil {
-					return err
-				}
-			}
-			if len(files) < batch {
+		return s.eachFile(r, f, func(file datasetFile) error {
+			if file.BBox == nil && all != "1" {
 				return nil
 			}
-			after = f.key(files[batch-1])
-		}
+			location, warnings := path.Join(d.Path, file.Path), strings.Join(file.Warnings, "; ")
+			properties := fileProperties{Location: location, datasetFile: file, Warnings: warnings}
+			return emit(featureOf(file.ElevationDatasetFileMeta, properties))
+		})
 	})
 }
 
-// writeFeatures answers with a FeatureCollection of the features that read emits, in gzip if the
-// client accepts it.
+// eachFile calls emit for each file that matches the filter. It holds a connection only for each
+// batch of rows.
+func (s *server) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
+	return eachFile(f, func(after []string, limit int) (files []datasetFile, err error) {
+		err = s.inPlace(r, slow, func(ctx context.Context) (err error) {
+			files, err = findFiles(ctx, s.db, f, after, limit)
+			return err
+		})
+		return files, err
+	}, emit)
+}
+
+// eachFile calls emit for each file that find returns, which reads them in batches as findFiles
+// does.
+func eachFile(f fileFilter, find func(after []string, limit int) ([]datasetFile, error),
+	emit func(datasetFile) error) error {
+	const batch = 1000
+	for after := firstFile(); ; {
+		files, err := find(after, batch)
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			if err := emit(file); err != nil {
+				return err
+			}
+		}
+		if len(files) < batch {
+			return nil
+		}
+		after = f.key(files[batch-1])
+	}
+}
+
+// writeFeatures answers with a FeatureCollection of the features that read emits.
 func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 	read func(emit func(feature) error) error) error {
+	return writeStream(w, r, typeGeoJSON, func(out io.Writer) error {
+		title, _ := json.Marshal(name) // a text: there is no error
+		fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
+		separator := ""
+		err := read(func(f feature) error {
+			encoded, err := encodeJSON(f)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(out, separator+string(encoded))
+			separator = ","
+			return err
+		})
+		if err == nil {
+			_, err = io.WriteString(out, "]}\n")
+		}
+		return err
+	})
+}
+
+// writeStream answers with what write produces, in gzip if the client accepts it. A slow client may
+// take its time as long as it goes on reading.
+func writeStream(w http.ResponseWriter, r *http.Request, contentType string, write func(out io.Writer) error) error {
 	h := w.Header()
-	h.Set("Content-Type", "application/geo+json")
+	h.Set("Content-Type", contentType)
 	h.Set("Vary", "Accept-Encoding")
-	buffer := bufio.NewWriterSize(w, 64<<10)
+	buffer := bufio.NewWriterSize(&patientWriter{w, r.Context()}, 64<<10)
 	out, finish := io.Writer(buffer), buffer.Flush
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		h.Set("Content-Encoding", "gzip")
@@ -109,30 +147,11 @@ func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 		w.WriteHeader(http.StatusOK)
 		return nil
 	}
-	title, _ := json.Marshal(name) // a text: there is no error
-	fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
-	separator := ""
-	err := read(func(f feature) error {
-		encoded, err := encodeJSON(f)
-		if err != nil {
-			return err
-		}
-		// A slow client may take its time as long as it goes on reading.
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(out, separator+string(encoded)); err != nil || r.Context().Err() != nil {
-			return context.Canceled // the client left
-		}
-		separator = ","
-		return nil
-	})
-	if err != nil {
+	if err := write(out); err != nil {
 		h.Del("Content-Encoding") // if nothing has been sent yet, the answer is a problem
 		return err
 	}
-	io.WriteString(out, "]}\n") // an error here or below means that the client left
-	finish()
+	finish() // an error means that the client left
 	return nil
 }
 

@@ -36,17 +36,12 @@ type filesCell struct {
 	West, South, East, North float64
 }
 
-// join returns a cell that holds both.
-func (a filesCell) join(b filesCell) filesCell {
-	return filesCell{N: a.N + b.N, West: min(a.West, b.West), South: min(a.South, b.South),
-		East: max(a.East, b.East), North: max(a.North, b.North)}
-}
-
 // joinCells returns a cell that holds all; there is at least one.
-func joinCells(cells []filesCell) filesCell {
+func joinCells(cells ...filesCell) filesCell {
 	all := cells[0]
-	for _, cell := range cells[1:] {
-		all = all.join(cell)
+	for _, a := range cells[1:] {
+		all = filesCell{N: all.N + a.N, West: min(all.West, a.West), South: min(all.South, a.South),
+			East: max(all.East, a.East), North: max(all.North, a.North)}
 	}
 	return all
 }
@@ -77,7 +72,7 @@ func (a filesCell) String() string {
 // a cell is added if it is no farther from the box than the box is large. The other cells are
 // outliers if they have at most a twentieth of the files, or one file of at least four.
 func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
-	total := joinCells(cells).N
+	total := joinCells(cells...).N
 	main := slices.MaxFunc(cells, func(a, b filesCell) int { return cmp.Compare(a.N, b.N) })
 	for before := -1; before != len(rest); {
 		before, rest, outliers = len(rest), nil, nil
@@ -90,10 +85,10 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 				outliers = append(outliers, cell)
 				continue
 			}
-			rest, main = append(rest, cell), main.join(cell)
+			rest, main = append(rest, cell), joinCells(main, cell)
 		}
 	}
-	if n := total - joinCells(rest).N; n > total/20 && (n > 1 || total < 4) {
+	if n := total - joinCells(rest...).N; n > total/20 && (n > 1 || total < 4) {
 		return cells, nil
 	}
 	return rest, outliers
@@ -102,7 +97,7 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 // frameFor returns the frame that shows the cells.
 func frameFor(cells []filesCell) mapFrame {
 	const margin = 1.06
-	all := joinCells(cells)
+	all := joinCells(cells...)
 	m := mapFrame{left: 60, top: 60, width: 720, height: 540,
 		lon: (all.West + all.East) / 2, lat: (all.South + all.North) / 2, perLon: 1, perLat: 1}
 	near, far := all.South, all.North // of the equator
@@ -162,8 +157,7 @@ func (m mapFrame) shows(x, y, margin float64) bool {
 	return x >= m.left-margin && x <= m.left+m.width+margin && y >= m.top-margin && y <= m.top+m.height+margin
 }
 
-// pixels returns the pixels of a line of places. Around a pole, where a parallel is an arc, it adds
-// places every three degrees.
+// pixels returns the pixels of a line, every three degrees where a parallel is an arc.
 func (m mapFrame) pixels(line []position) (pixels []position) {
 	for i, to := range line {
 		from, steps := line[max(i-1, 0)], 1
@@ -188,8 +182,7 @@ func pathOf(pixels []position) string {
 	return b.String()
 }
 
-// mark returns the SVG path of a file or a missing cell: its outline, or a square of minMark pixels
-// in its middle if it would be smaller.
+// mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
 func (m mapFrame) mark(meta ElevationDatasetFileMeta) (path string) {
 	const minMark = 4
 	left, top, right, bottom := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
@@ -214,8 +207,7 @@ func (m mapFrame) mark(meta ElevationDatasetFileMeta) (path string) {
 	return fmt.Sprintf("M%.1f %.1fh%.1fv%.1fh%.1fz", (left+right-width)/2, (top+bottom-height)/2, width, height, -width)
 }
 
-// coastline returns the SVG path of the coast. It leaves out points closer than a pixel to the one
-// before.
+// coastline returns the SVG path of the coast, without points closer than a pixel to the last one.
 func (m mapFrame) coastline() string {
 	const margin = 40 // pixels, longer than a step along the coast
 	var b strings.Builder

@@ -36,7 +36,6 @@ type folderReport struct {
 // tileGrid is the grid of the tiles of one CRS and pixel size, a cell for each step between tiles.
 type tileGrid struct {
 	CRS     string  `json:"crs"`
-	Pixel   string  `json:"-"` // the pixel's height to six digits
 	Tiles   int64   `json:"tiles"`
 	DX      float64 `json:"pixel_width"`
 	DY      float64 `json:"pixel_height"`
@@ -51,8 +50,7 @@ type tileGrid struct {
 // cellRun is a run of cells in one row of a grid, from one column to another, both included.
 type cellRun struct{ Row, From, To int64 }
 
-// finding is one kind of fault, with the first files or missing tiles that have it and that nobody
-// has accepted.
+// finding is a kind of fault, with the first files or missing tiles that nobody has accepted.
 type finding struct {
 	Code   string        `json:"code"`
 	Detail string        `json:"detail"`
@@ -91,8 +89,7 @@ type missingTile struct {
 //go:embed dataset_report.sql
 var reportSQL string
 
-// reportQuery returns the query of that name. With the query of a kind of finding, :findings stands
-// for that.
+// reportQuery returns the query of that name. In it :findings stands for the query named findings.
 func reportQuery(name, findings string) string {
 	section := func(name string) string {
 		_, text, _ := strings.Cut(reportSQL, "-- query "+name+"\n")
@@ -173,8 +170,7 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// print writes the report as text that a terminal may show: the summary, then a line that scripts
-// read, then the findings.
+// print writes the report as text for a terminal: the summary, a line for scripts, the findings.
 func (report folderReport) print(w io.Writer) {
 	fmt.Fprintln(w, report.Summary)
 	if report.AnalyzedAt == nil {
@@ -249,28 +245,22 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	if err := report.findMissing(ctx, q); err != nil {
 		return report, err
 	}
+	args := pgx.NamedArgs{"dataset": d.ID, "grids": report.Grids, "limit": maxFindingFiles}
 	for _, query := range [...]string{"unread", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
-		for _, args := range d.findingArgs(query, report.Grids) {
-			args["limit"] = maxFindingFiles
-			if err := report.find(ctx, q, query, args); err != nil {
-				return report, err
-			}
+		if err := report.find(ctx, q, query, args); err != nil {
+			return report, err
 		}
 	}
 	slices.SortFunc(report.Findings, func(a, b finding) int { return kindOf(a.Code) - kindOf(b.Code) })
 	slices.SortFunc(report.Accepted, func(a, b acceptedCount) int { return kindOf(a.Code) - kindOf(b.Code) })
-	return report, report.summarize(ctx, q)
+	details, err := summarizeDataset(ctx, q, d)
+	report.summarize(details.Files)
+	return report, err
 }
 
 // summarize counts the files and writes the summary, which names each group of files that has any.
-func (report *folderReport) summarize(ctx context.Context, q querier) error {
-	const query = `
-		SELECT count(*), count(*) FILTER (WHERE status = 'ok')
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1`
-	if err := q.QueryRow(ctx, query, report.DatasetID).Scan(&report.Files, &report.Placed); err != nil {
-		return fmt.Errorf("count files: %w", err)
-	}
+func (report *folderReport) summarize(files map[string]int64) {
+	report.Files, report.Placed = files["total"], files[fileStatusOK]
 	report.Summary = fmt.Sprintf("%d of %d files placed", report.Placed, report.Files)
 	totals := map[string]int64{} // by code, with those that were accepted
 	for _, f := range report.Findings {
@@ -281,47 +271,43 @@ func (report *folderReport) summarize(ctx context.Context, q querier) error {
 	}
 	others := report.Files - report.Placed - totals["unreadable"] - totals["damaged"] - totals["no_extent"]
 	for _, part := range [...]struct {
-		n         int64
-		one, many string
+		n    int64
+		text string
 	}{
-		{totals["unreadable"], "unreadable", "unreadable"}, {totals["damaged"], "damaged", "damaged"},
-		{totals["no_extent"], "without a place", "without a place"},
-		{totals[findingMissing], "cell missing", "cells missing"}, {others, "other file", "other files"},
+		{totals["unreadable"], "unreadable"}, {totals["damaged"], "damaged"}, {totals["no_extent"], "without a place"},
+		{totals[findingMissing], "cells missing"}, {others, "other files"},
 	} {
-		switch {
-		case part.n == 1:
-			report.Summary += "; 1 " + part.one
-		case part.n > 1:
-			report.Summary += fmt.Sprintf("; %d %s", part.n, part.many)
+		if part.n == 1 {
+			part.text = strings.NewReplacer("cells", "cell", "files", "file").Replace(part.text)
+		}
+		if part.n > 0 {
+			report.Summary += fmt.Sprintf("; %d %s", part.n, part.text)
 		}
 	}
-	return nil
 }
 
 // findMissing adds the missing tiles of the grids, less those that were accepted.
 func (report *folderReport) findMissing(ctx context.Context, q querier) error {
-	const query = `SELECT path FROM accepted_findings WHERE dataset_id = $1 AND code = 'missing'`
-	accepted, err := collect[struct{ Path *string }](ctx, q, "list accepted gaps", query, report.DatasetID)
-	names, all := map[string]bool{}, false
+	const query = `
+		SELECT coalesce(path, '') AS name FROM accepted_findings WHERE dataset_id = $1 AND code = 'missing'`
+	accepted, err := collect[struct{ Name string }](ctx, q, "list accepted gaps", query, report.DatasetID)
+	names := map[string]bool{}
 	for _, a := range accepted {
-		if all = all || a.Path == nil; a.Path != nil {
-			names[*a.Path] = true
-		}
+		names[a.Name] = true
 	}
+	all := names[""]
 	lost := finding{Code: findingMissing, Files: []findingFile{}}
 	known := int64(0)
 	for _, g := range report.Grids {
 		lost.Total += g.Missing
 		for tile := range g.missing() {
-			switch {
-			case all:
-			case names[tile.Name]:
-				known++
-			case len(lost.Tiles) < maxFindingFiles:
-				lost.Tiles = append(lost.Tiles, tile)
-			}
 			if all || len(names) == 0 && len(lost.Tiles) == maxFindingFiles {
 				break
+			}
+			if names[tile.Name] {
+				known++
+			} else if len(lost.Tiles) < maxFindingFiles {
+				lost.Tiles = append(lost.Tiles, tile)
 			}
 		}
 	}
@@ -333,26 +319,12 @@ func (report *folderReport) findMissing(ctx context.Context, q querier) error {
 	return err
 }
 
-// add adds findings of a code and the number of those that were accepted. It may be called again
-// for the same code, for another grid.
+// add adds the findings of a code, and the number of those that were accepted.
 func (report *folderReport) add(f finding, accepted int64) {
 	if accepted > 0 {
-		at := slices.IndexFunc(report.Accepted, func(a acceptedCount) bool { return a.Code == f.Code })
-		if at < 0 {
-			at = len(report.Accepted)
-			report.Accepted = append(report.Accepted, acceptedCount{Code: f.Code})
-		}
-		report.Accepted[at].Total += accepted
+		report.Accepted = append(report.Accepted, acceptedCount{f.Code, accepted})
 	}
 	if f.Total == 0 {
-		return
-	}
-	at := slices.IndexFunc(report.Findings, func(known finding) bool { return known.Code == f.Code })
-	if at >= 0 {
-		known := &report.Findings[at]
-		known.Total += f.Total
-		known.Files = append(known.Files, f.Files...)
-		known.Files = known.Files[:min(len(known.Files), maxFindingFiles)]
 		return
 	}
 	f.Detail = findingKinds()[kindOf(f.Code)].detail
@@ -361,18 +333,6 @@ func (report *folderReport) add(f finding, accepted int64) {
 		f.All = fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", report.DatasetID)
 	}
 	report.Findings = append(report.Findings, f)
-}
-
-// findingArgs returns the parameters with which a query for findings runs: once, or once for each
-// grid.
-func (d dataset) findingArgs(query string, grids []tileGrid) (args []pgx.NamedArgs) {
-	if !perGrid(query) {
-		return []pgx.NamedArgs{{"dataset": d.ID}}
-	}
-	for _, g := range grids {
-		args = append(args, g.args(d.ID))
-	}
-	return args
 }
 
 // find adds what the query of that name finds. Each of its rows has the totals of the row's code.
@@ -396,40 +356,29 @@ func (report *folderReport) find(ctx context.Context, q querier, name string, ar
 	return err
 }
 
-// args returns the parameters of a query for one grid.
-func (g tileGrid) args(datasetID int64) pgx.NamedArgs {
-	return pgx.NamedArgs{"dataset": datasetID, "crs": g.CRS, "pixel": g.Pixel, "x": g.X, "y": g.Y, "east": g.East,
-		"north": g.North}
-}
-
-// grids returns the grids with the most tiles, and their gaps. Step and origin of a grid are those
-// of the median tile, so that a few misplaced tiles do not move it.
+// grids returns the grids with the most tiles, and their gaps.
 func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
-	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("groups", ""), pgx.NamedArgs{"dataset": d.ID})
+	args := pgx.NamedArgs{"dataset": d.ID}
+	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("grids", ""), args)
 	if err != nil {
 		return nil, err
 	}
+	args["grids"] = grids
+	cells, err := collect[struct {
+		Grid int64 // from 1
+		cellRun
+	}](ctx, q, "read the cells of grids", reportQuery("cells", ""), args)
 	for i := range grids {
-		g := &grids[i]
-		for _, found := range [...]struct {
-			name string
-			x, y *float64
-		}{{"step", &g.East, &g.North}, {"origin", &g.X, &g.Y}} {
-			err := q.QueryRow(ctx, reportQuery(found.name, ""), g.args(d.ID)).Scan(found.x, found.y)
-			if err != nil {
-				return nil, fmt.Errorf("find the %s of a grid: %w", found.name, err)
-			}
+		var runs []cellRun
+		for ; len(cells) > 0 && cells[0].Grid == int64(i+1); cells = cells[1:] {
+			runs = append(runs, cells[0].cellRun)
 		}
-		runs, err := collect[cellRun](ctx, q, "read the cells of a grid", reportQuery("cells", ""), g.args(d.ID))
-		if err != nil {
-			return nil, err
-		}
-		g.gaps = g.findGaps(runs)
-		for _, gap := range g.gaps {
-			g.Missing += gap.To - gap.From + 1
+		grids[i].gaps = grids[i].findGaps(runs)
+		for _, gap := range grids[i].gaps {
+			grids[i].Missing += gap.To - gap.From + 1
 		}
 	}
-	return grids, nil
+	return grids, err
 }
 
 // gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of

@@ -44,55 +44,63 @@ FROM (
 WHERE least(dx, dy, w, h) > 1e-12
 
 -- query grid_tiles
--- The tiles of the grid of CRS @crs and pixel height @pixel, with origin @x, @y and steps @east, @north. A tile covers the cell around
--- its centre, and every cell whose centre it holds. A raster larger than 64 cells is not a tile.
+-- The tiles of the grids @grids, with the number of their grid. A tile covers the cell around its centre, and every cell whose centre it
+-- holds. A raster larger than 64 cells is not a tile.
 SELECT *,
   least(floor(u + uw / 2), ceil(u - 0.49))::bigint AS column_from, greatest(floor(u + uw / 2), floor(u + uw - 0.51))::bigint AS column_to,
   least(floor(v + vh / 2), ceil(v - 0.49))::bigint AS row_from, greatest(floor(v + vh / 2), floor(v + vh - 0.51))::bigint AS row_to,
-  (u - round(u)) * @east::float8 / dx AS off_x, (v - round(v)) * @north::float8 / dy AS off_y
-FROM (SELECT *, (x - @x) / @east AS u, (y - @y) / @north AS v, w / @east AS uw, h / @north AS vh FROM (:tiles) t WHERE crs = @crs AND pixel = @pixel) t
-WHERE w < 64 * @east AND h < 64 * @north
-
--- query groups
--- The tiles by CRS and pixel, and the median tile.
-SELECT crs, pixel, count(*) AS tiles, min(dx) AS dx, min(dy) AS dy, min(x) AS x, min(y) AS y,
-  percentile_disc(0.5) WITHIN GROUP (ORDER BY w) AS east, percentile_disc(0.5) WITHIN GROUP (ORDER BY h) AS north
-FROM (:tiles) t
-GROUP BY crs, pixel
-HAVING count(*) >= 3
-ORDER BY tiles DESC, crs, pixel
-LIMIT 20
-
--- query step
--- The median step from a tile to the next one in its row, and in its column.
-SELECT
-  coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN @east::float8 / 2 AND @east * 1.001), @east),
-  coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY north) FILTER (WHERE north BETWEEN @north::float8 / 2 AND @north * 1.001), @north)
+  (u - round(u)) * east / dx AS off_x, (v - round(v)) * north / dy AS off_y
 FROM (
-  SELECT
-    lead(x) OVER (PARTITION BY round((y - @y::float8) / @north::float8) ORDER BY x) - x AS east,
-    lead(y) OVER (PARTITION BY round((x - @x::float8) / @east::float8) ORDER BY y) - y AS north
+  SELECT t.*, grid, east, north, (x - x0) / east AS u, (y - y0) / north AS v, w / east AS uw, h / north AS vh
   FROM (:tiles) t
-  WHERE crs = @crs AND pixel = @pixel
+  JOIN ROWS FROM (jsonb_to_recordset(@grids::jsonb)
+    AS (crs text, pixel_height float8, origin_x float8, origin_y float8, step_x float8, step_y float8)
+  ) WITH ORDINALITY AS g (crs, height, x0, y0, east, north, grid) ON g.crs = t.crs AND to_char(g.height, '9.99999EEEE') = pixel
+  OFFSET 0 -- else the cells of a tile may be counted in grids that are not its own
 ) t
+WHERE w < 64 * east AND h < 64 * north
 
--- query origin
--- The median offset of tiles from the grid, as its new origin.
-SELECT
-  percentile_disc(0.5) WITHIN GROUP (ORDER BY x - @east::float8 * round((x - @x::float8) / @east)),
-  percentile_disc(0.5) WITHIN GROUP (ORDER BY y - @north::float8 * round((y - @y::float8) / @north))
-FROM (:tiles) t
-WHERE crs = @crs AND pixel = @pixel
+-- query grids
+-- The grids with the most tiles, by CRS and pixel. Step and origin are medians, so that a few misplaced tiles do not move them: of the steps
+-- from a tile to the next one in its row and in its column, and of the offsets of tiles from the grid with these steps.
+WITH tiles AS MATERIALIZED (:tiles),
+groups AS (
+  SELECT crs, pixel, count(*) AS tiles, min(dx) AS dx, min(dy) AS dy, min(x) AS x, min(y) AS y,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY w) AS w, percentile_disc(0.5) WITHIN GROUP (ORDER BY h) AS h
+  FROM tiles
+  GROUP BY crs, pixel
+  HAVING count(*) >= 3
+  ORDER BY tiles DESC, crs, pixel
+  LIMIT 20
+)
+SELECT g.crs, tiles, dx, dy, origin.x, origin.y, east, north
+FROM groups g, LATERAL (
+  SELECT
+    coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN g.w / 2 AND g.w * 1.001), g.w) AS east,
+    coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY north) FILTER (WHERE north BETWEEN g.h / 2 AND g.h * 1.001), g.h) AS north
+  FROM (
+    SELECT lead(x) OVER (PARTITION BY round((y - g.y) / g.h) ORDER BY x) - x AS east,
+      lead(y) OVER (PARTITION BY round((x - g.x) / g.w) ORDER BY y) - y AS north
+    FROM tiles t
+    WHERE t.crs = g.crs AND t.pixel = g.pixel
+  ) t
+) step, LATERAL (
+  SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY t.x - east * round((t.x - g.x) / east)) AS x,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY t.y - north * round((t.y - g.y) / north)) AS y
+  FROM tiles t
+  WHERE t.crs = g.crs AND t.pixel = g.pixel
+) origin
+ORDER BY tiles DESC, g.crs, pixel
 
 -- query cells
 -- The runs of cells with a tile. In a run, column minus rank is constant. Tiles of one cell have the same rank.
-SELECT row, min(c) AS from, max(c) AS to
+SELECT grid, row, min(c) AS from, max(c) AS to
 FROM (
-  SELECT r AS row, c, c - dense_rank() OVER (PARTITION BY r ORDER BY c) AS run
+  SELECT grid, r AS row, c, c - dense_rank() OVER (PARTITION BY grid, r ORDER BY c) AS run
   FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
 ) cells
-GROUP BY row, run
-ORDER BY row, min(c)
+GROUP BY grid, row, run
+ORDER BY grid, row, min(c)
 
 -- query unread
 -- Files that cannot be read, unsupported ones with the extension of readable ones, and files without an extent.
@@ -137,7 +145,7 @@ SELECT DISTINCT ON (path) 'overlap' AS code, path, format('column %s, row %s of 
 FROM (
   SELECT *, first_value(path) OVER cell AS first, first_value(ARRAY[x, y, x + w, y + h]) OVER cell AS box
   FROM (:grid_tiles) t, generate_series(row_from, row_to) r, generate_series(column_from, column_to) c
-  WINDOW cell AS (PARTITION BY r, c ORDER BY path)
+  WINDOW cell AS (PARTITION BY grid, r, c ORDER BY path)
 ) t
 WHERE path <> first AND box <> ARRAY[x, y, x + w, y + h]
   AND x + dx / 2 < box[3] AND x + w - dx / 2 > box[1] AND y + dy / 2 < box[4] AND y + h - dy / 2 > box[2]

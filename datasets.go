@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -68,10 +67,10 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if s.analyzer.hung.Load() < maxHung {
 		ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
 		defer cancel()
-		err = runDetached[any](ctx, s.analyzer, new(atomic.Int64), func(context.Context, func(any) error) error {
+		err = s.analyzer.runDetached(ctx, new(atomic.Int64), func(context.Context, func(func() error) error) error {
 			_, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
 			return err
-		}, nil)
+		})
 	}
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
 		const hangs = "cannot be opened as a directory: the file system does not answer"
@@ -134,10 +133,13 @@ func (s *server) getDataset(w http.ResponseWriter, r *http.Request) error {
 
 // updateDataset answers PATCH /api/v1/datasets/{id}, which changes name and description.
 func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
+	const query = `
+		UPDATE datasets
+		SET name = coalesce($2, name),
+			description = coalesce($3, description),
+			updated_at = now()
+		WHERE id = $1
+		RETURNING ` + datasetColumns
 	var in struct {
 		Name        *string `json:"name"`
 		Description *string `json:"description"`
@@ -150,56 +152,52 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	const query = `
-		UPDATE datasets
-		SET name = coalesce($2, name),
-			description = coalesce($3, description),
-			updated_at = now()
-		WHERE id = $1
-		RETURNING ` + datasetColumns
-	var d dataset
-	ctx := r.Context()
-	err = inTransaction(ctx, s.db, func(tx pgx.Tx) error {
-		before, err := lockDataset(ctx, tx, id)
-		if err != nil {
-			return err
-		}
-		if d, err = oneDataset(ctx, tx, "update dataset", query, id, in.Name, in.Description); err != nil {
-			return err
-		}
-		return audit(ctx, tx, actorOf(r), "dataset.update", before.target(), before, d)
+	var after dataset
+	err := s.changeDataset(r, "dataset.update", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		after, err = oneDataset(r.Context(), tx, "update dataset", query, d.ID, in.Name, in.Description)
+		return d, after, err
 	})
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, d)
+	return writeJSON(w, http.StatusOK, after)
 }
 
 // deleteDataset answers DELETE /api/v1/datasets/{id}. It deletes rows only; the files stay.
 func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, s.changeDataset(r, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		running, err := runningAnalysis(r.Context(), tx, d.ID)
+		if err == nil && running != 0 { // wait for the chunk that is being stored
+			err = advisoryLock(r.Context(), tx, lockAnalyses+running)
+		}
+		if err == nil {
+			_, err = execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
+		}
+		return d, nil, err
+	}))
+}
+
+// changeDataset runs do in a transaction that has locked the dataset in the request's path, and
+// writes an audit row with the objects that do returns. Until the transaction ends, no other can
+// change or delete the dataset or begin an analysis of it.
+func (s *server) changeDataset(r *http.Request, action string,
+	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
+	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	ctx := r.Context()
-	err = inTransaction(ctx, s.db, func(tx pgx.Tx) error {
-		d, err := lockDataset(ctx, tx, id)
+	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
+		d, err := oneDataset(r.Context(), tx, "lock dataset", query, id)
 		if err != nil {
 			return err
 		}
-		running, err := runningAnalysis(ctx, tx, id)
-		if err == nil && running != 0 { // wait for the chunk that is being stored
-			err = advisoryLock(ctx, tx, lockAnalyses+running)
-		}
-		if err == nil {
-			_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, id)
-		}
+		before, after, err := do(tx, d)
 		if err != nil {
 			return err
 		}
-		return audit(ctx, tx, actorOf(r), "dataset.delete", d.target(), d, nil)
+		return audit(r.Context(), tx, actorOf(r), action, d.target(), before, after)
 	})
-	return writeDone(w, err)
 }
 
 // pathDataset returns the dataset whose id is in the path, or errNotFound.
@@ -253,16 +251,11 @@ func (p place) open() (dir *os.Root, empty bool, err error) {
 	if dir, err = root.OpenRoot(p.below); err != nil {
 		return nil, false, err
 	}
-	list, err := dir.Open(".")
-	if err == nil {
-		_, err = list.Readdirnames(1)
-		list.Close()
-	}
-	if err != nil && err != io.EOF {
+	if empty, err = isEmpty(dir, "."); err != nil {
 		dir.Close()
 		return nil, false, err
 	}
-	return dir, err == io.EOF, nil
+	return dir, empty, nil
 }
 
 // oneDataset returns the dataset of a query, or errNotFound. A taken name or path is a 409.
@@ -294,13 +287,6 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 		return audit(ctx, tx, by, "dataset.create", d.target(), nil, d)
 	})
 	return d, err
-}
-
-// lockDataset locks and returns a dataset, or errNotFound. Until the transaction ends, no other
-// transaction can change or delete the dataset or begin an analysis of it.
-func lockDataset(ctx context.Context, tx pgx.Tx, id int64) (dataset, error) {
-	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
-	return oneDataset(ctx, tx, "lock dataset", query, id)
 }
 
 // summarizeDataset returns the dataset with the totals of its files. Only files with status ok have

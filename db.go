@@ -30,7 +30,6 @@ const (
 	lockMigrate  = 0x6361_6972_6e01 // applying migrations
 	lockAccess   = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
 	lockMessages = 0x6361_6972_6e03 // changing a message that is there
-	lockSweep    = 0x6361_6972_6e04 // deleting expired rows
 	lockKeys     = 0x6361_6972_6e05 // comparing keys with those of other instances
 	lockSeal     = 0x6361_6972_6e06 // sealing the audit log
 )
@@ -65,15 +64,16 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 	return items, nil
 }
 
-// collectOne returns the only row of a query. If there is none, the error is missing.
+// collectOne returns the only row of a query. If there is none, it returns the zero value and
+// missing, which may be nil.
 func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string,
 	args ...any) (item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
-	if err == nil && len(items) == 0 {
-		err = missing
-	}
 	if err != nil {
 		return item, err
+	}
+	if len(items) == 0 {
+		return item, missing
 	}
 	return items[0], nil
 }
@@ -105,7 +105,7 @@ type database struct {
 	pool    *pgxpool.Pool
 	work    *pgxpool.Pool
 	own     *pgxpool.Pool
-	sockets openConnections // of all pools
+	made    sync.Map // of all pools: the time.Time at which each net.Conn was made
 	down    atomic.Bool
 	outages atomic.Int64 // how often the database became unreachable
 }
@@ -116,12 +116,11 @@ type database struct {
 // each transaction to another session (PgBouncer in transaction mode). Therefore no setting but
 // application_name is sent when a connection is made, and behind a pooler no statement has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
-	d := &database{sockets: openConnections{open: map[*openConnection]time.Time{}}}
+	d := &database{}
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
 		config.MaxConns = 16
 	}
 	config.ConnConfig.ConnectTimeout = connectTimeout
-	config.ConnConfig.DialFunc = d.sockets.dial
 	config.ConnConfig.RuntimeParams["application_name"] = "cairn"
 	pooled, err := isBehindPooler(ctx, config.ConnConfig)
 	if err != nil {
@@ -146,40 +145,36 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 			OID:   pgtype.TimestamptzOID,
 			Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
 		})
+		d.made.Store(conn.PgConn().Conn(), time.Now())
 		return nil
 	}
+	config.BeforeClose = func(conn *pgx.Conn) { d.made.Delete(conn.PgConn().Conn()) }
 	for _, p := range []struct {
 		pool        **pgxpool.Pool
 		connections int32
 	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.own, 2}} {
 		config = config.Copy()
 		config.MaxConns = p.connections
-		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-			d.close()
+		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil { // the settings are wrong
 			return nil, fmt.Errorf("open the database pool: %w", err)
 		}
 	}
 	return d, nil
 }
 
-// pools returns the pools that are open.
-func (d *database) pools() []*pgxpool.Pool {
-	return slices.DeleteFunc([]*pgxpool.Pool{d.pool, d.work, d.own}, func(p *pgxpool.Pool) bool { return p == nil })
-}
-
 // close closes all connections, once those in use have been given back.
 func (d *database) close() {
-	for _, pool := range d.pools() {
-		pool.Close()
-	}
+	d.pool.Close()
+	d.work.Close()
+	d.own.Close()
 }
 
 // reset closes all connections: those in use once they are given back. New ones are made on demand,
 // perhaps to another server.
 func (d *database) reset() {
-	for _, pool := range d.pools() {
-		pool.Reset()
-	}
+	d.pool.Reset()
+	d.work.Reset()
+	d.own.Reset()
 }
 
 // isBehindPooler reports whether another program answers in the database's place. PostgreSQL gives
@@ -195,48 +190,12 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	return pid != conn.PgConn().PID(), err
 }
 
-// openConnections are the network connections to the database, so that all can be cut at once.
-type openConnections struct {
-	mu   sync.Mutex
-	open map[*openConnection]time.Time // the time at which each was made
-}
-
-// openConnection leaves its set when it is closed.
-type openConnection struct {
-	net.Conn
-	set *openConnections
-}
-
-// dial connects as a pool's DialFunc.
-func (c *openConnections) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}
-	conn, err := dialer.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	opened := &openConnection{conn, c}
-	c.open[opened] = time.Now()
-	return opened, nil
-}
-
-// Close closes the connection.
-func (c *openConnection) Close() error {
-	c.set.mu.Lock()
-	delete(c.set.open, c)
-	c.set.mu.Unlock()
-	return c.Conn.Close()
-}
-
 // cut breaks every connection that was made before a time. A request that waits for an answer over
 // one gets an error at once.
-func (c *openConnections) cut(before time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn, made := range c.open {
-		if made.Before(before) {
-			conn.Conn.Close()
+func (d *database) cut(before time.Time) {
+	for conn, made := range d.made.Range {
+		if made.(time.Time).Before(before) {
+			conn.(net.Conn).Close()
 		}
 	}
 }
@@ -262,7 +221,7 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		// down.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
-			d.sockets.cut(began)
+			d.cut(began)
 			d.reset()
 		}
 		switch wasDown := d.down.Swap(err != nil); {
@@ -291,16 +250,13 @@ func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) err
 }
 
 // parseMigrations splits schema.sql before its "-- migration N: title" lines. N counts from 1.
-func parseMigrations(schema string) ([]string, error) {
+func parseMigrations(schema string) []string {
 	const heading = "\n-- migration "
 	steps := strings.Split(schema, heading)[1:]
-	for i, step := range steps {
-		if !strings.HasPrefix(step, fmt.Sprintf("%d: ", i+1)) {
-			return nil, fmt.Errorf("schema.sql: migration %.20q is out of order", step)
-		}
-		steps[i] = heading + step
+	for i := range steps {
+		steps[i] = heading + steps[i]
 	}
-	return steps, nil
+	return steps
 }
 
 // migrate brings the database to the schema of this program: all missing migrations in one
@@ -311,10 +267,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			version    integer     PRIMARY KEY,
 			applied_at timestamptz NOT NULL DEFAULT now()
 		)`
-	steps, err := parseMigrations(schemaSQL)
-	if err != nil {
-		return err
-	}
+	steps := parseMigrations(schemaSQL)
 	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
 			return fmt.Errorf("lift the time limits: %w", err)
@@ -361,56 +314,43 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes expired rows, unless another instance is doing so. Tables that anonymous clients
-// can fill are swept in batches, each in a transaction of its own, until none is left. If that
-// takes more than ten seconds, it stops with an error. A session is kept for a day after its end.
+// sweep deletes expired rows. Any number of instances may sweep at once. Tables that anonymous
+// clients can fill are swept in batches, each in a transaction of its own, until none is left. If
+// that takes more than ten seconds, it stops with an error. A session is kept for a day after its
+// end.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000
-	const expired = `
-		WITH swept_sessions AS (
-			DELETE FROM sessions
-			WHERE id IN (
-				SELECT id
-				FROM sessions
-				WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
-				LIMIT $1
-			)
-			RETURNING 1
-		), swept_throttles AS (
-			DELETE FROM throttles
-			WHERE (account, network) IN (
-				SELECT account, network
-				FROM throttles
-				WHERE expires_at < now()
-				LIMIT $1
-				FOR UPDATE SKIP LOCKED
-			)
-			RETURNING 1
-		), swept_api_tokens AS (
-			DELETE FROM api_tokens
-			WHERE expires_at < now() - interval '30 days'
-		), swept_password_tokens AS (
-			DELETE FROM password_tokens
+	const sessions = `
+		DELETE FROM sessions
+		WHERE id IN (
+			SELECT id
+			FROM sessions
+			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
+			LIMIT 1000
+			FOR UPDATE SKIP LOCKED
+		)`
+	const throttles = `
+		DELETE FROM throttles
+		WHERE (account, network) IN (
+			SELECT account, network
+			FROM throttles
 			WHERE expires_at < now()
-		), swept_instances AS (
-			DELETE FROM instances
-			WHERE seen_at < now() - interval '100 days'
-		)
-		SELECT greatest((SELECT count(*) FROM swept_sessions), (SELECT count(*) FROM swept_throttles))`
+			LIMIT 1000
+			FOR UPDATE SKIP LOCKED
+		)`
+	const others = `
+		WITH tokens AS (DELETE FROM api_tokens WHERE expires_at < now() - interval '30 days'),
+			passwords AS (DELETE FROM password_tokens WHERE expires_at < now())
+		DELETE FROM instances
+		WHERE seen_at < now() - interval '100 days'`
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	for swept := batch; swept == batch; {
-		err := inTransaction(ctx, pool, func(tx pgx.Tx) error {
-			var locked bool
-			err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSweep).Scan(&locked)
-			swept = 0
-			if err == nil && locked {
-				err = tx.QueryRow(ctx, expired, batch).Scan(&swept)
+	for _, query := range []string{sessions, throttles, others} {
+		for swept := int64(batch); swept >= batch; {
+			var err error
+			if swept, err = execute(ctx, pool, "sweep", query); err != nil {
+				return err
 			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("sweep: %w", err)
 		}
 	}
 	return nil

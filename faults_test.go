@@ -71,7 +71,7 @@ func TestCancelAndDeleteWhileStoring(t *testing.T) {
 	var reads atomic.Int64
 	ts := startServer(t, func(s *server) {
 		s.analyzer.chunkSize = 5
-		s.analyzer.wake = append(s.analyzer.wake, make(chan struct{}, 1), make(chan struct{}, 1)) // two more readers
+		s.analyzer.workers += 2
 		s.analyzer.beforeRead = func(string) { reads.Add(1) }
 	})
 	c := ts.signIn("root", "all")
@@ -210,7 +210,7 @@ func TestHungReadsAreBounded(t *testing.T) {
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 2*maxHung+10)
 	dataset := c.addDataset("tiles")
 	a := c.analyze(dataset, nil)
-	if a.text("failure_code") != failureUnavailable || most.Load() > int64(maxHung+len(ts.analyzer.wake)-1) {
+	if a.text("failure_code") != failureUnavailable || most.Load() > int64(maxHung+ts.analyzer.workers-1) {
 		t.Errorf("%d reads hung, the bound is %d: %s", most.Load(), maxHung, a.body)
 	}
 	close(hang)
@@ -240,7 +240,7 @@ func TestOnlyUnlistableDirectory(t *testing.T) {
 // TestStaleWalker: an instance that has lost a walk to another cannot end its analysis.
 func TestStaleWalker(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }) // nothing runs by itself
+	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 1, 3)
@@ -262,7 +262,7 @@ func TestStaleWalker(t *testing.T) {
 func TestOverlongNames(t *testing.T) {
 	t.Parallel()
 	top := memoryDir(t)
-	ts := startServer(t, func(s *server) { s.analyzer.wake = nil }, "CAIRN_DATASETS_DIR="+top) // nothing runs by itself
+	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }, "CAIRN_DATASETS_DIR="+top) // nothing runs by itself
 	c := ts.signIn("root", "all")
 	deep := "d/" + strings.Repeat(strings.Repeat("x", 240)+"/", 8)
 	root := mustOpenRoot(t, top)

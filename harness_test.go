@@ -568,7 +568,7 @@ func (ts *testServer) addToken(username, name string, granted ...string) client 
 		if err != nil {
 			return err
 		}
-		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, newToken{name, granted, time.Now().Add(time.Hour), false})
+		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, apiToken{Name: name, Permissions: granted, ExpiresAt: time.Now().Add(time.Hour)})
 		return err
 	})
 	if err != nil {

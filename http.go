@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -23,38 +24,11 @@ import (
 // maxBody is the largest body of a request, in bytes.
 const maxBody = 1 << 20
 
-// bodyTimeout is how long a body may take to arrive.
-const bodyTimeout = 10 * time.Second
-
-// readBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and the
-// request's time limit, and puts the copy in r.Body. decodeJSON finds an error of the reading at
-// its end.
-func readBody(w http.ResponseWriter, r *http.Request) {
-	response := http.NewResponseController(w)
-	deadline, _ := r.Context().Deadline()
-	if soon := time.Now().Add(bodyTimeout); soon.Before(deadline) {
-		deadline = soon
-	}
-	response.SetReadDeadline(deadline)
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil {
-		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
-		err = io.EOF
-	}
-	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failingReader{err}))
-}
-
 // isRead reports whether the request only reads: its method is GET or HEAD.
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// failingReader returns an error at once.
-type failingReader struct{ err error }
-
-// Read returns the error.
-func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
-
-// decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses keys in
-// another case, duplicate and unknown keys, and anything after the object.
+// decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses what
+// checkKeys refuses, unknown keys, and half of a surrogate pair.
 func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -87,64 +61,48 @@ func decodeJSON(r *http.Request, v any) error {
 		}
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
+	// The decoder writes U+FFFD for half of a surrogate pair.
+	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
+	if decoded, _ := json.Marshal(v); !hasOwn && bytes.ContainsRune(decoded, utf8.RuneError) {
+		return malformed("malformed_json", "The body has half of a surrogate pair.")
+	}
 	return nil
 }
 
-// checkKeys checks that a JSON text is one object with nothing after it, that no object in it has a
-// key twice, and that keys are lower case, as all of Cairn's are.
+// checkKeys checks that a JSON text is one object with nothing after it, that it has no key twice,
+// that keys are lower case, as all of Cairn's are, and that its lists are short. No request has an
+// object inside its object.
 func checkKeys(body []byte) error {
-	type level struct {
-		seen    map[string]bool // nil in an array
-		wantKey bool
-	}
-	const maxDepth, maxTokens = 16, 2000 // more than any request needs
-	var open []level
+	const maxItems = 20_000 // more than any request needs; a polygon may have many corners
 	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	// The decoder writes U+FFFD for half of a surrogate pair. If the body itself has none, one in a
-	// decoded string shows that there was such a half.
-	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
-	for count := 0; count == 0 || len(open) > 0; count++ {
-		token, err := dec.Token()
-		if err != nil {
-			return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", dec.InputOffset())
+	begin, err := dec.Token()
+	if err == nil && begin != json.Delim('{') {
+		return malformed("malformed_json", "The body must be a JSON object.")
+	}
+	for seen := map[string]bool{}; err == nil && dec.More(); {
+		var token json.Token
+		if token, err = dec.Token(); err != nil {
+			break
 		}
-		if count == maxTokens {
-			return malformed("malformed_json", "The body has more than %d parts.", maxTokens)
+		key, _ := token.(string) // it is a string, or there would be an error
+		switch {
+		case !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_"):
+			return malformed("unknown_field", "There is no field %.64q.", key)
+		case seen[key]:
+			return malformed("duplicate_field", "The field %.64q appears twice.", key)
 		}
-		if text, ok := token.(string); ok && !hasOwn && strings.ContainsRune(text, utf8.RuneError) {
-			return malformed("malformed_json", "The body has half of a surrogate pair.")
+		seen[key] = true
+		var value json.RawMessage
+		err = dec.Decode(&value)
+		if bytes.HasPrefix(value, []byte("[")) && bytes.Count(value, []byte(",")) >= maxItems {
+			return malformed("malformed_json", "A list in the body has more than %d items.", maxItems)
 		}
-		if count == 0 && token != json.Delim('{') {
-			return malformed("malformed_json", "The body must be a JSON object.")
-		}
-		if depth := len(open); depth > 0 && open[depth-1].wantKey {
-			if key, isKey := token.(string); isKey {
-				if !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_") {
-					return malformed("unknown_field", "There is no field %.64q.", key)
-				}
-				if open[depth-1].seen[key] {
-					return malformed("duplicate_field", "The field %.64q appears twice.", key)
-				}
-				open[depth-1].seen[key] = true
-				open[depth-1].wantKey = false
-				continue
-			}
-		}
-		if len(open) == maxDepth {
-			return malformed("malformed_json", "The body is nested more than %d levels deep.", maxDepth-1)
-		}
-		switch token {
-		case json.Delim('{'):
-			open = append(open, level{seen: map[string]bool{}})
-		case json.Delim('['):
-			open = append(open, level{})
-		case json.Delim('}'), json.Delim(']'):
-			open = open[:len(open)-1]
-		}
-		if depth := len(open); depth > 0 && open[depth-1].seen != nil {
-			open[depth-1].wantKey = true // an object has begun, or a value in it has ended
-		}
+	}
+	if err == nil {
+		_, err = dec.Token() // the closing brace
+	}
+	if err != nil {
+		return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", dec.InputOffset())
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return malformed("trailing_data", "The body must end after the JSON object.")
@@ -250,6 +208,18 @@ func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
 	return writeJSON(w, http.StatusOK, v)
 }
 
+// writeCreated answers 201 with an object and its path, if it has one. If err is set, it only
+// returns err.
+func writeCreated(w http.ResponseWriter, v any, path string, err error) error {
+	if err != nil {
+		return err
+	}
+	if path != "" {
+		w.Header().Set("Location", path)
+	}
+	return writeJSON(w, http.StatusCreated, v)
+}
+
 // writeTagged answers with v as JSON and its entity tag, or with 304 if the client has that
 // already.
 func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
@@ -279,57 +249,41 @@ func writeDone(w http.ResponseWriter, err error) error {
 // maxPage is how many items a list answers with at most.
 const maxPage = 500
 
-// readPage returns the size of the page that the request asks for, and the sort keys after which it
-// begins: those of the last row of the page before or, without a cursor, first. A cursor is valid
-// only for its scope, the list with its filters.
-func (s *server) readPage(r *http.Request, first []string) (limit int, after []string, scope string, err error) {
-	query := r.URL.Query()
-	limit, after = 50, first
-	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil {
-			return 0, nil, "", malformed("wrong_type", "limit must be a number.")
-		}
-		var v invalid
-		v.check(limit >= 1 && limit <= maxPage, "limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage))
-		if err := v.err(); err != nil {
-			return 0, nil, "", err
-		}
-	}
-	cursor := query.Get("cursor")
-	query.Del("cursor")
-	query.Del("limit")
-	query.Del("total")
-	scope = r.URL.Path + "?" + query.Encode()
-	if cursor != "" {
-		after, err = s.keys.Load().verifyCursor(scope, cursor)
-		if err != nil || len(after) != len(first) {
-			return 0, nil, "", malformed("invalid_cursor", "The cursor is not one of this list with these filters.")
-		}
-	}
-	return limit, after, scope, nil
-}
-
-// writeList answers with one page of a list. read returns up to limit items that come after the
-// sort keys in after; with first it returns those of the first page. It is asked for one item more
-// than the client asked for, to know whether there is a next page. key returns the sort keys of an
-// item.
-func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
-	read func(after []string, limit int) ([]T, error), key func(T) []string) error {
-	return writeCountedList(s, w, r, first, read, key, nil)
-}
-
 // listTotal is how many items a list has on all its pages together.
 type listTotal struct {
 	Total           int64 `json:"total"`
 	TotalIsEstimate bool  `json:"total_is_estimate"`
 }
 
-// writeCountedList is writeList, with what count returns if the client asks for total=1.
-func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
-	read func(after []string, limit int) ([]T, error), key func(T) []string, count func() (*listTotal, error)) error {
-	limit, after, scope, err := s.readPage(r, first)
+// writeList answers with one page of a list. read returns up to limit items that come after the
+// sort keys in after; with first it returns those of the first page. It is asked for one item more
+// than the client asked for, to know whether there is a next page. key returns the sort keys of an
+// item. If the client asks for total=1, the answer has what count returns, if it is given.
+//
+// A cursor holds the sort keys of the last row of the page before. It is valid only for its scope:
+// the list with its filters.
+func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
+	read func(after []string, limit int) ([]T, error), key func(T) []string,
+	count ...func() (*listTotal, error)) error {
+	query, after := r.URL.Query(), first
+	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), "50"))
 	if err != nil {
+		return malformed("wrong_type", "limit must be a number.")
+	}
+	var v invalid
+	v.check(limit >= 1 && limit <= maxPage, "limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage))
+	if err := v.err(); err != nil {
 		return err
+	}
+	filters := r.URL.Query()
+	for _, name := range []string{"cursor", "limit", "total"} {
+		filters.Del(name)
+	}
+	keys, scope := s.keys.Load(), r.URL.Path+"?"+filters.Encode()
+	if cursor := query.Get("cursor"); cursor != "" {
+		if after, err = keys.verifyCursor(scope, cursor); err != nil || len(after) != len(first) {
+			return malformed("invalid_cursor", "The cursor is not one of this list with these filters.")
+		}
 	}
 	items, err := read(after, limit+1)
 	if err != nil {
@@ -340,19 +294,15 @@ func writeCountedList[T any](s *server, w http.ResponseWriter, r *http.Request, 
 		NextCursor *string `json:"next_cursor"`
 		*listTotal
 	}{Items: items}
-	if r.URL.Query().Get("total") == "1" && count != nil {
-		if answer.listTotal, err = count(); err != nil {
+	if query.Get("total") == "1" && len(count) > 0 {
+		if answer.listTotal, err = count[0](); err != nil {
 			return err
 		}
 	}
 	if len(items) > limit {
 		answer.Items = items[:limit]
-		cursor, err := s.keys.Load().signCursor(scope, key(items[limit-1]))
-		if err != nil {
-			return err
-		}
+		cursor := keys.signCursor(scope, key(items[limit-1]))
 		answer.NextCursor = &cursor
-		query := r.URL.Query()
 		query.Set("cursor", cursor)
 		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
 	}
@@ -446,8 +396,8 @@ func (v invalid) err() error {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
 }
 
-// writeProblem answers with err as problem details. An error that is not a problem is logged, and
-// the client learns only that there was one.
+// writeProblem answers with err as problem details. It logs an error that is not a problem, and
+// does not show it to the client.
 func (s *server) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -462,14 +412,11 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 			"Something went wrong here. The log has it under the request id.")
 		p.err = err
 	}
-	if p.status == http.StatusTooManyRequests {
-		s.throttled.Add(1)
-	}
 	if p.err != nil {
 		s.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
 	if w.routed && w.status != 0 {
-		panic(http.ErrAbortHandler) // part of an answer was sent: cut the connection, so that nobody takes it for whole
+		panic(http.ErrAbortHandler) // part of an answer was sent: cut it off, so that nobody takes it for whole
 	}
 	w.routed = true
 	body := struct {
@@ -552,4 +499,17 @@ func pathID(r *http.Request, name string) (int64, error) {
 		return 0, errNotFound
 	}
 	return id, nil
+}
+
+// scheme returns the scheme of the service's URLs.
+func (s *server) scheme() string {
+	if s.certificate != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// baseURL returns the scheme and the host by which the client knows the service.
+func (s *server) baseURL(r *http.Request) string {
+	return cmp.Or(s.cfg.baseURL, s.scheme()+"://"+r.Host)
 }

@@ -21,42 +21,35 @@ const (
 	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
 	streaming             // holds a connection only for each batch of rows
 	waiting               // waits for a change, without a place in the meantime
+	sending               // sends a file, and uses the database only before that
 )
 
 // limit returns the time limit of a request.
 func (p pace) limit() time.Duration {
-	switch p {
-	case hashing:
-		return 5 * time.Second
-	case slow:
-		return 10 * time.Second
-	case bulk:
-		return time.Minute
-	case expensive:
-		return 5 * time.Minute
-	case streaming:
-		return 10 * time.Minute
-	case waiting:
-		return maxWait + 2*time.Second
-	default:
-		return 2 * time.Second
-	}
+	return [...]time.Duration{
+		quick:     2 * time.Second,
+		light:     2 * time.Second,
+		hashing:   5 * time.Second,
+		slow:      10 * time.Second,
+		bulk:      time.Minute,
+		expensive: 5 * time.Minute,
+		streaming: 10 * time.Minute,
+		sending:   time.Hour,
+		waiting:   maxWait + 2*time.Second,
+	}[p]
 }
-
-// maxInLine is how many requests may have a place of one caller or wait for one.
-const maxInLine = 4000
 
 // maxWait is the longest time that a client may ask to wait for a change.
 const maxWait = time.Minute
 
 // Limits beside the places in the pool.
 const (
-	maxBodies  = 64 // bodies of one network in memory at a time, of up to 1 MiB each
-	maxStreams = 4  // streamed answers to one account at a time
+	maxInLine      = 4000 // requests that have a place of one caller or wait for one
+	maxBodies      = 64   // bodies of one network in memory at a time, of up to 1 MiB each
+	maxStreams     = 4    // streamed answers to one account at a time
+	maxFiles       = 256  // files sent to one account at a time; each holds an open file and a buffer
+	expensiveSlots = 2    // expensive requests that run at a time
 )
-
-// expensiveSlots is how many expensive requests run at a time.
-const expensiveSlots = 2
 
 // callerLimit gives each caller a number of places. A request that finds them taken waits in line.
 // A caller is an account, a network, or an account and a network; each limit's field in server says

@@ -74,55 +74,51 @@ func limitMemory(cfg config) {
 
 // run executes one command, until it is done or ctx ends.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	command := strings.Join(args[:min(2, len(args))], " ")
+	if len(args) == 0 {
+		args = []string{"help"}
+	}
+	line, command := strings.Join(args, " "), strings.Join(args[:min(2, len(args))], " ")
+	file := args[len(args)-1]
+	isFile := !strings.HasPrefix(file, "-") // a file "-name" is written "./-name"
+	cfg, err := loadConfig(env)
+	log := newLogger(cfg, stderr)
+	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
 	switch {
-	case len(args) == 0, args[0] == "help", args[0] == "-h", args[0] == "--help":
-		fmt.Fprint(stdout, usage)
-		return nil
-	case args[0] == "version" && len(args) == 1:
-		fmt.Fprintln(stdout, "cairn", version)
-		return nil
-	case args[0] == "routes" && len(args) == 1, command == "routes --json" && len(args) == 2:
-		return printRoutes(len(args) == 2, stdout)
+	case args[0] == "help", args[0] == "-h", args[0] == "--help":
+		_, err = fmt.Fprint(stdout, usage)
+		return err
+	case line == "version":
+		_, err = fmt.Fprintln(stdout, "cairn", version)
+		return err
+	case line == "routes", line == "routes --json":
+		return printRoutes(line != "routes", stdout)
 	case args[0] == "bbox":
 		return printExtents(ctx, args[1:], stdout, stderr)
 	case args[0] == "crs":
 		return printCRS(args[1:], stdout)
-	}
-	cfg, err := loadConfig(env)
-	if err != nil {
+	case err != nil: // the other commands need the settings
 		return err
-	}
-	log := newLogger(cfg, stderr)
-	switch {
-	case command == "config check" && len(args) == 2:
+	case line == "config check":
 		return checkConfig(env, stdout)
-	case args[0] == "serve" && len(args) == 1:
+	case line == "serve":
 		for _, name := range unknownSettings(env) {
 			log.Warn("unknown setting", "name", name)
 		}
 		limitMemory(cfg)
 		return serve(ctx, cfg, log, stdout, func(*server) {})
-	case args[0] == "migrate" && len(args) == 1:
-		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return migrate(ctx, pool, log) })
-	case args[0] == "backup" && len(args) == 2 && !isOption(args[1]):
-		return withDatabase(ctx, cfg, func(pool *pgxpool.Pool) error { return backup(ctx, cfg, pool, args[1], stdout) })
-	case args[0] == "restore" && len(args) == 2 && !isOption(args[1]):
-		return restore(ctx, cfg, log, args[1], false, stdout)
-	case command == "restore --keep-tokens" && len(args) == 3 && !isOption(args[2]):
-		return restore(ctx, cfg, log, args[2], true, stdout)
+	case line == "migrate":
+		return connect(ctx, cfg, func(d *database) error { return migrate(ctx, d.pool, log) })
+	case line == "backup "+file && isFile:
+		return connect(ctx, cfg, func(d *database) error { return backup(ctx, cfg, d.pool, file, stdout) })
+	case line == "restore "+file && isFile, line == "restore --keep-tokens "+file && isFile:
+		return restore(ctx, cfg, log, file, command == "restore --keep-tokens", stdout)
 	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
 		return keysCommand(cfg, args[1:], stdout)
-	}
-	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
-	if args[0] == "report" {
+	case args[0] == "report", args[0] == "vrt":
 		return o.run(ctx, args[0], args[1:])
 	}
 	return o.run(ctx, command, args[min(2, len(args)):])
 }
-
-// isOption reports whether an argument looks like an option. A file "-name" is written "./-name".
-func isOption(argument string) bool { return strings.HasPrefix(argument, "-") }
 
 // newLogger returns a logger that writes to w in the form and from the level that are set.
 func newLogger(cfg config, w io.Writer) *slog.Logger {
@@ -156,6 +152,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		places:        newCallerLimit(max(1, connections/2)),
 		bodies:        newCallerLimit(maxBodies),
 		streams:       newCallerLimit(maxStreams),
+		files:         newCallerLimit(maxFiles),
 		guesses:       newCallerLimit(1),
 		networkPlaces: newCallerLimit(max(1, connections/4)),
 		expensive:     newCallerLimit(1),
@@ -163,7 +160,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		healthSlot:    make(chan struct{}, 1),
 		sealer:        sealer{seen: map[string]string{}},
 		tallied:       tallies{counts: map[tally]int64{}},
-		refused:       refusals{counts: map[string]int64{}},
+		refused:       tallies{counts: map[tally]int64{}},
 		now:           time.Now,
 		life:          10 * time.Second,
 	}
@@ -229,13 +226,12 @@ func (s *server) warnOfExposure(address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
 		return
 	}
+	log := s.log.With("address", address.String())
 	if s.cfg.registration == registrationOpen {
-		s.log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION",
-			"address", address.String())
+		log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION")
 	}
 	if s.certificate == nil {
-		s.log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY",
-			"address", address.String())
+		log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY")
 	}
 }
 
@@ -263,24 +259,22 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	}
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	s.stopping = ctx
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.database.watch(working, s.log) })
 	background.Go(func() { s.sendHeartbeats(working) })
 	background.Go(func() { s.runMaintenance(working) })
-	watched, unwatch := context.WithCancel(ctx) // while the service stops, it answers no watchdog request
-	context.AfterFunc(working, unwatch)
-	background.Go(func() { s.keepWatchdog(watched, listener.Addr()) })
-	served := make(chan error, 1)
-	go func() {
-		if s.certificate == nil {
-			served <- web.Serve(listener)
-			return
-		}
+	background.Go(func() { s.keepWatchdog(ctx, listener.Addr()) }) // while the service stops, it answers no request
+	serve := web.Serve
+	if s.certificate != nil {
 		web.TLSConfig = &tls.Config{GetCertificate: s.certificate.current}
-		served <- web.ServeTLS(listener, "", "")
-	}()
+		serve = func(l net.Listener) error { return web.ServeTLS(l, "", "") }
+	}
+	served := make(chan error, 1)
+	go func() { served <- serve(listener) }()
 	s.notify("READY=1")
 	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.scheme(), listener.Addr())
 
@@ -307,21 +301,13 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 			err = fmt.Errorf("requests were cut off: %w", errors.Join(err, web.Close()))
 		}
 	}
+	stop()
 	stopWork()
 	background.Wait()
-	stopped, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if stopErr := instanceStopped(stopped, s.database.own, s.instance); stopErr != nil {
-		s.log.Warn("lease not ended", "error", stopErr)
-	}
+	s.runBounded(context.WithoutCancel(ctx), "lease not ended", 2*time.Second, func(ctx context.Context) error {
+		return instanceStopped(ctx, s.database.own, s.instance)
+	})
 	return err
-}
-
-// notify tells systemd the service's state. It logs a failure.
-func (s *server) notify(state string) {
-	if err := s.cfg.supervisor.notify(state); err != nil {
-		s.log.Warn("systemd not notified", "state", state, "error", err)
-	}
 }
 
 // sendHeartbeats renews this instance's lease until ctx ends. On SIGHUP it reloads the key file.
@@ -352,8 +338,7 @@ func (s *server) runMaintenance(ctx context.Context) {
 			s.runBounded(ctx, "audit log not sealed", time.Minute, s.sealAudit)
 		case <-sweepTick:
 			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, s.db), s.auditThrottled(ctx), s.refused.audit(ctx, s.db),
-					s.tallied.audit(ctx, s.db))
+				return errors.Join(sweep(ctx, s.db), s.refused.audit(ctx, s.db), s.tallied.audit(ctx, s.db))
 			})
 		}
 	}
@@ -372,17 +357,12 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 
 // sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head". It
 // logs when a break is seen, and when the last one was accepted.
-func (s *server) sealAudit(ctx context.Context) error {
+func (s *server) sealAudit(ctx context.Context) (err error) {
 	wasBroken, sealed := s.sealer.broken.Load(), 0
-	for {
-		n, err := s.sealer.seal(ctx, s.db, s.keys.Load())
-		if err != nil {
+	for n := 1; n > 0; sealed += n {
+		if n, err = s.sealer.seal(ctx, s.db, s.keys.Load()); err != nil {
 			return err
 		}
-		if n == 0 {
-			break
-		}
-		sealed += n
 	}
 	switch isBroken := s.sealer.broken.Load(); {
 	case isBroken && !wasBroken:
@@ -396,15 +376,6 @@ func (s *server) sealAudit(ctx context.Context) error {
 		s.log.Info("audit log sealed", "head", auditHead(s.sealer.last.seq, s.sealer.last.mac))
 	}
 	return nil
-}
-
-// auditThrottled audits how many attempts were refused with 429 since its last call, if any.
-func (s *server) auditThrottled(ctx context.Context) error {
-	n := s.throttled.Swap(0)
-	if n == 0 {
-		return nil
-	}
-	return audit(ctx, s.db, serviceActor(), "login.throttled", "", nil, map[string]int64{"attempts": n})
 }
 
 // reloadKeys loads the key file again. It keeps the old keys if the file is malformed, or if this
@@ -430,26 +401,20 @@ func (s *server) reloadKeys(ctx context.Context) error {
 
 // withOwnDatabase runs do for a service, on the database that the settings name, or on the private
 // one, which it starts and stops. It locks the state directory against a second service.
-func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) (err error) {
-	if cfg.databaseURL != "" {
-		lock, err := lockStateDir(cfg.stateDir)
+func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) error {
+	if cfg.databaseURL == "" {
+		private, err := startPrivatePostgres(ctx, cfg.stateDir, log) // it locks the directory as well
 		if err != nil {
 			return err
 		}
-		defer lock.Close()
-	} else {
-		var private *privatePostgres
-		if private, err = startPrivatePostgres(ctx, cfg.stateDir, log); err != nil { // it locks the directory as well
-			return err
-		}
-		defer func() { err = errors.Join(err, private.stop()) }()
+		return errors.Join(connect(ctx, cfg, do), private.stop())
 	}
+	lock, err := lockStateDir(cfg.stateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	return connect(ctx, cfg, do)
-}
-
-// withDatabase runs do for a command, on the database of the service. It does not start one.
-func withDatabase(ctx context.Context, cfg config, do func(*pgxpool.Pool) error) error {
-	return connect(ctx, cfg, func(d *database) error { return do(d.pool) })
 }
 
 // connect runs do on the database that the settings name, or on the private one, which must be

@@ -69,15 +69,13 @@ const messageReader = `
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed is SQL for whether the message m has been published for the user u. It must
-// be for everybody or for a role of u, and published after u joined or for new users too.
+// messageWasAddressed is SQL for whether the message m has been published for the user u.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed is SQL for whether the user u sees the message m now: it is not expired and not
-// retracted.
+// messageAddressed is SQL for whether the user u sees the message m now.
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
@@ -85,8 +83,7 @@ const messageAddressed = `
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
 // messageIsRead is SQL for whether the watermark w covers the message m or the user u has marked
-// it. It looks up the mark of each message: a join takes seconds while the statistics are out of
-// date.
+// it. It is no join, which takes seconds while the statistics are out of date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -116,8 +113,8 @@ type messageChange struct {
 	publishAt, expiresAt *time.Time
 }
 
-// check parses the times. It returns a 422 if a field is invalid.
-func (c *messageChange) check() error {
+// check parses the times. It returns a 422 if a field is invalid or a role is unknown.
+func (c *messageChange) check(ctx context.Context, q querier) error {
 	var v invalid
 	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "",
 		"title", "malformed", "must be one line of 1 to 200 characters")
@@ -128,7 +125,11 @@ func (c *messageChange) check() error {
 		"roles", "missing", "must name a role, or be null for everybody")
 	c.publishAt = v.time("publish_at", c.PublishAt.value)
 	c.expiresAt = v.time("expires_at", c.ExpiresAt.value)
-	return v.err()
+	if err := v.err(); err != nil || c.Roles.value == nil {
+		return err
+	}
+	_, err := rolePermissions(ctx, q, *c.Roles.value)
+	return err
 }
 
 // checkSeverity notes an unknown severity. Nil is valid.
@@ -137,8 +138,8 @@ func checkSeverity(v *invalid, severity *string) {
 		"severity", "unknown", "must be info, warning or critical")
 }
 
-// isText reports whether text is not blank, at most high code points long, and without control
-// characters other than tab and newline.
+// isText reports whether text is not blank, has at most high code points, and no control character
+// but tab and newline.
 func isText(text string, high int) bool {
 	isOdd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
 	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high && !strings.ContainsFunc(text, isOdd)
@@ -154,13 +155,9 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// A read after the commit sees the message as published.
+	// This read after the commit sees the message as published.
 	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/system-messages/"+strconv.FormatInt(id, 10))
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
 }
 
 // updateMessage answers PATCH /api/v1/system-messages/{id}.
@@ -326,7 +323,7 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.markRead(r, in.IDs))
 }
 
-// errNotAddressed is the 404 for a message that is not for the caller, also if it does not exist.
+// errNotAddressed is the 404 for a message that is not for the caller, or does not exist.
 var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed",
 	detail: "No such message is addressed to you; GET /api/v1/inbox lists those that are."}
 
@@ -368,9 +365,7 @@ func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		return markAllRead(r.Context(), tx, principalOf(r).User.ID, in.UpTo)
-	}))
+	return writeDone(w, markAllRead(r.Context(), s.db, principalOf(r).User.ID, in.UpTo))
 }
 
 // countUnread answers GET …/unread-count.
@@ -382,24 +377,12 @@ func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
 	return writeTagged(w, r, counts)
 }
 
-// audienceIDs returns the ids of the named roles; nil is everybody. An unknown role is a 422.
-func audienceIDs(ctx context.Context, q querier, names *[]string) (ids []int64, err error) {
-	if names == nil {
-		return nil, nil
-	}
-	if _, err := rolePermissions(ctx, q, *names); err != nil {
-		return nil, err
-	}
-	const query = `SELECT array_agg(id ORDER BY id) FROM roles WHERE name = ANY ($1)`
-	if err := q.QueryRow(ctx, query, *names).Scan(&ids); err != nil {
-		return nil, fmt.Errorf("get audience: %w", err)
-	}
-	return ids, nil
-}
+// messageAudience is SQL for role_ids by the names of roles in $4. Null is everybody.
+const messageAudience = `
+	CASE WHEN $4::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($4) ORDER BY id) END`
 
-// placeMessage returns the time of publication of a message: the wish, but not before now. It is
-// also later than every watermark, even if the clock was set back, so that no watermark covers the
-// message.
+// placeMessage returns when a message is published: as wished, but not before now, and later than
+// every watermark, so that none covers it even if the clock was set back.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -418,15 +401,11 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 	const query = `
 		INSERT INTO system_messages (
 			title, body, severity, role_ids, include_new_users, publish_at, expires_at, author_id, author)
-		VALUES ($1, $2, coalesce($3, 'info'), $4, coalesce($5, false), $6, $7, $8, $9)
+		VALUES ($1, $2, coalesce($3, 'info'), ` + messageAudience + `, coalesce($5, false), $6, $7, $8, $9)
 		RETURNING id`
 	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
-	if err := c.check(); err != nil {
-		return 0, err
-	}
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		audience, err := audienceIDs(ctx, tx, c.Roles.value)
-		if err != nil {
+		if err := c.check(ctx, tx); err != nil {
 			return err
 		}
 		at, err := placeMessage(ctx, tx, c.publishAt)
@@ -436,7 +415,7 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 		if c.expiresAt != nil && !c.expiresAt.After(at) {
 			return errExpiresEarly
 		}
-		args := []any{c.Title, c.Body, c.Severity, audience, c.IncludeNewUsers, at, c.expiresAt, by.id, by.name}
+		args := []any{c.Title, c.Body, c.Severity, c.Roles.value, c.IncludeNewUsers, at, c.expiresAt, by.id, by.name}
 		if err := tx.QueryRow(ctx, query, args...).Scan(&id); err != nil {
 			return fmt.Errorf("create message: %w", err)
 		}
@@ -454,43 +433,41 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// lockMessage locks all messages until the transaction ends. It returns one, or errNotFound. match
-// are the lines of If-Match, which must name the message's tag if there are any.
-func lockMessage(ctx context.Context, tx pgx.Tx, id int64, match []string) (message, error) {
-	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
-		return message{}, err
-	}
-	m, err := getMessage(ctx, tx, nil, id)
-	if err == nil {
-		err = checkMatch(match, m.tag())
-	}
-	return m, err
+// onMessage runs do on a message, or returns errNotFound, in a transaction that locks all messages.
+// match are the lines of If-Match, which must name the message's tag if there are any.
+func onMessage(ctx context.Context, db *pgxpool.Pool, id int64, match []string,
+	do func(tx pgx.Tx, before message) error) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
+			return err
+		}
+		before, err := getMessage(ctx, tx, nil, id)
+		if err == nil {
+			err = checkMatch(match, before.tag())
+		}
+		if err != nil {
+			return err
+		}
+		return do(tx, before)
+	})
 }
 
 // changeMessage changes a message, with an audit row. A retracted message cannot be changed, and
-// publish_at of a published message cannot either. For match see lockMessage.
+// publish_at of a published message cannot either. For match see onMessage.
 func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange, match []string) error {
 	const query = `
 		UPDATE system_messages
 		SET title = coalesce($2, title),
 			body = coalesce($3, body),
-			severity = coalesce($4, severity),
-			role_ids = CASE WHEN $5 THEN $6::bigint[] ELSE role_ids END,
-			include_new_users = coalesce($7, include_new_users),
-			publish_at = $8,
-			expires_at = $9,
+			role_ids = CASE WHEN $9 THEN ` + messageAudience + ` ELSE role_ids END,
+			include_new_users = coalesce($5, include_new_users),
+			severity = coalesce($6, severity),
+			publish_at = $7,
+			expires_at = $8,
 			updated_at = now()
 		WHERE id = $1`
-	if err := c.check(); err != nil {
-		return err
-	}
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockMessage(ctx, tx, id, match)
-		if err != nil {
-			return err
-		}
-		audience, err := audienceIDs(ctx, tx, c.Roles.value)
-		if err != nil {
+	return onMessage(ctx, db, id, match, func(tx pgx.Tx, before message) error {
+		if err := c.check(ctx, tx); err != nil {
 			return err
 		}
 		publishAt, expiresAt := before.PublishAt, before.ExpiresAt
@@ -504,6 +481,7 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 			return &problem{status: http.StatusConflict, code: "already_published",
 				detail: "The message has been published; publish_at cannot be changed any more."}
 		case c.PublishAt.set:
+			var err error
 			if publishAt, err = placeMessage(ctx, tx, c.publishAt); err != nil {
 				return err
 			}
@@ -511,8 +489,8 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 		if expiresAt != nil && !expiresAt.After(publishAt) {
 			return errExpiresEarly
 		}
-		_, err = execute(ctx, tx, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set, audience,
-			c.IncludeNewUsers, publishAt, expiresAt)
+		_, err := execute(ctx, tx, "change message", query, id, c.Title, c.Body, c.Roles.value, c.IncludeNewUsers,
+			c.Severity, publishAt, expiresAt, c.Roles.set)
 		if err != nil {
 			return err
 		}
@@ -520,18 +498,13 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c 
 	})
 }
 
-// retractMessage retracts a message, with an audit row. It is idempotent. For match see
-// lockMessage.
+// retractMessage retracts a message, with an audit row. It is idempotent. For match see onMessage.
 func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
 	const query = `
 		UPDATE system_messages
 		SET retracted_at = now(), updated_at = now()
 		WHERE id = $1 AND retracted_at IS NULL`
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockMessage(ctx, tx, id, match)
-		if err != nil {
-			return err
-		}
+	return onMessage(ctx, db, id, match, func(tx pgx.Tx, before message) error {
 		n, err := execute(ctx, tx, "retract message", query, id)
 		if err != nil || n == 0 {
 			return err
@@ -540,14 +513,9 @@ func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, m
 	})
 }
 
-// deleteMessage deletes a message with its marks. The audit row keeps it. For match see
-// lockMessage.
+// deleteMessage deletes a message with its marks. The audit row keeps it. For match see onMessage.
 func deleteMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		before, err := lockMessage(ctx, tx, id, match)
-		if err != nil {
-			return err
-		}
+	return onMessage(ctx, db, id, match, func(tx pgx.Tx, before message) error {
 		if _, err := execute(ctx, tx, "delete message", `DELETE FROM system_messages WHERE id = $1`, id); err != nil {
 			return err
 		}
@@ -589,48 +557,46 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 // to the newest message that is more than a minute old, and deletes the marks below. Each newer
 // message gets a mark: the transaction of an earlier message may still be open, and a watermark
 // would cover that message unseen. The watermark never goes down.
-func markAllRead(ctx context.Context, tx pgx.Tx, userID string, upTo *int64) error {
-	const shown = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
+func markAllRead(ctx context.Context, q querier, userID string, upTo *int64) error {
+	const known = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
+	const mark = `
+		WITH shown AS (
+			SELECT m.publish_at, m.id` + messageReader + `
+			WHERE ` + messageAddressed + `
+				AND ($2::bigint IS NULL
+					OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2))
+		), raised AS (
+			INSERT INTO system_message_watermarks AS old (user_id, publish_at, message_id)
+			SELECT $1, publish_at, id
+			FROM shown
+			WHERE publish_at < now() - interval '1 minute'
+			ORDER BY publish_at DESC, id DESC
+			LIMIT 1
+			ON CONFLICT (user_id) DO UPDATE
+			SET publish_at = excluded.publish_at, message_id = excluded.message_id
+			WHERE (old.publish_at, old.message_id) < (excluded.publish_at, excluded.message_id)
+			RETURNING publish_at, message_id
+		), below AS (
+			DELETE FROM system_message_reads mr
+			USING system_messages m, raised
+			WHERE mr.user_id = $1 AND m.id = mr.message_id
+				AND (m.publish_at, m.id) <= (raised.publish_at, raised.message_id)
+		)
+		INSERT INTO system_message_reads (user_id, message_id)
+		SELECT $1, id
+		FROM shown
+		WHERE publish_at >= now() - interval '1 minute'
+		ON CONFLICT DO NOTHING`
 	if upTo != nil {
-		n, err := execute(ctx, tx, "look for the newest message", shown, userID, upTo)
+		n, err := execute(ctx, q, "look for the newest message", known, userID, upTo)
+		if err == nil && n == 0 {
+			err = errNotAddressed
+		}
 		if err != nil {
 			return err
 		}
-		if n == 0 {
-			return errNotAddressed
-		}
 	}
-	const there = `
-		WHERE ` + messageAddressed + `
-			AND ($2::bigint IS NULL
-				OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2))`
-	const raise = `
-		INSERT INTO system_message_watermarks AS old (user_id, publish_at, message_id)
-		SELECT u.id, m.publish_at, m.id` + messageReader + there + `
-			AND m.publish_at < now() - interval '1 minute'
-		ORDER BY m.publish_at DESC, m.id DESC
-		LIMIT 1
-		ON CONFLICT (user_id) DO UPDATE
-		SET publish_at = excluded.publish_at, message_id = excluded.message_id
-		WHERE (old.publish_at, old.message_id) < (excluded.publish_at, excluded.message_id)`
-	if _, err := execute(ctx, tx, "raise watermark", raise, userID, upTo); err != nil {
-		return err
-	}
-	const tidy = `
-		DELETE FROM system_message_reads mr
-		USING system_messages m, system_message_watermarks w
-		WHERE mr.user_id = $1 AND w.user_id = mr.user_id AND m.id = mr.message_id
-			AND (m.publish_at, m.id) <= (w.publish_at, w.message_id)`
-	if _, err := execute(ctx, tx, "remove marks below the watermark", tidy, userID); err != nil {
-		return err
-	}
-	const mark = `
-		INSERT INTO system_message_reads (user_id, message_id)
-		SELECT u.id, m.id` + messageReader + there + `
-			AND NOT ` + messageIsRead + `
-			AND m.publish_at >= now() - interval '1 minute'
-		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "mark the newest messages", mark, userID, upTo)
+	_, err := execute(ctx, q, "mark all messages read", mark, userID, upTo)
 	return err
 }
 

@@ -35,15 +35,12 @@ func (c *routeCounts) count(status int, took time.Duration) {
 // exposition holds metrics in Prometheus's text format, version 0.0.4.
 type exposition struct{ bytes.Buffer }
 
-// family writes the header of a metric.
-func (e *exposition) family(name, kind, help string) {
+// add writes a metric with its samples: the labels of each, in braces or "", and its value.
+func (e *exposition) add(name, kind, help string, samples ...any) {
 	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
-}
-
-// one writes a metric with one value.
-func (e *exposition) one(name, kind, help string, value any) {
-	e.family(name, kind, help)
-	fmt.Fprintf(e, "%s %v\n", name, value)
+	for pair := range slices.Chunk(samples, 2) {
+		fmt.Fprintf(e, "%s%s %v\n", name, pair[0], pair[1])
+	}
 }
 
 // getMetrics answers GET /metrics, for Prometheus. The metrics of the process have the names of
@@ -61,65 +58,65 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var e exposition
-	e.family("cairn_build_info", "gauge", "The running version.")
-	fmt.Fprintf(&e, "cairn_build_info{version=%q} 1\n", version)
-	s.exposeRequests(&e)
-	pool := s.db.Stat()
-	e.family("cairn_database_connections", "gauge", "Connections of the pool.")
-	fmt.Fprintf(&e, "cairn_database_connections{state=\"used\"} %d\n", pool.AcquiredConns())
-	fmt.Fprintf(&e, "cairn_database_connections{state=\"idle\"} %d\n", pool.IdleConns())
-	e.one("cairn_database_connections_max", "gauge", "Connections that the pool may have.", pool.MaxConns())
-	e.one("cairn_database_acquires_total", "counter", "Connections taken from the pool.", pool.AcquireCount())
-	e.one("cairn_database_waits_total", "counter", "Connections that a caller waited for.", pool.EmptyAcquireCount())
-	waited := pool.EmptyAcquireWaitTime().Seconds()
-	e.one("cairn_database_wait_seconds_total", "counter", "Time that callers waited for connections.", waited)
-	outages := s.database.outages.Load()
-	e.one("cairn_database_outages_total", "counter", "How often the database became unreachable.", outages)
-	e.one("cairn_password_hashes_running", "gauge", "Password hashes being computed.", len(s.hasher.cores))
-	queued := s.hasher.inside.Load()
-	e.one("cairn_password_hashes_queued", "gauge", "Password hashes being computed or waiting for a core.", queued)
-	e.family("cairn_analyses", "gauge", "Analyses by state, of all instances.")
+	var states []any
 	for _, state := range byState {
-		fmt.Fprintf(&e, "cairn_analyses{state=%q} %d\n", state.State, state.Count)
+		states = append(states, fmt.Sprintf("{state=%q}", state.State), state.Count)
 	}
+	pool, hasher, analyzer := s.db.Stat(), s.hasher, s.analyzer
 	broken := map[bool]int{true: 1}[s.sealer.broken.Load()]
-	e.one("cairn_audit_broken", "gauge", "1 if a break of the audit log was seen that is not accepted.", broken)
-	stored, hung := s.analyzer.stored.Load(), s.analyzer.hung.Load()
-	e.one("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.", stored)
-	e.one("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", hung)
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
-	e.one("go_goroutines", "gauge", "Goroutines.", runtime.NumGoroutine())
-	e.one("go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap.", memory.HeapAlloc)
-	e.one("go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has from the system.", memory.Sys)
-	e.one("cairn_gc_cycles_total", "counter", "Garbage collections.", memory.NumGC)
+	var e exposition
+	e.add("cairn_build_info", "gauge", "The running version.", `{version="`+version+`"}`, 1)
+	s.exposeRequests(&e)
+	e.add("cairn_database_connections", "gauge", "Connections of the pool.",
+		`{state="used"}`, pool.AcquiredConns(), `{state="idle"}`, pool.IdleConns())
+	e.add("cairn_database_connections_max", "gauge", "Connections that the pool may have.", "", pool.MaxConns())
+	e.add("cairn_database_acquires_total", "counter", "Connections taken from the pool.", "", pool.AcquireCount())
+	e.add("cairn_database_waits_total", "counter", "Connections that a caller waited for.",
+		"", pool.EmptyAcquireCount())
+	e.add("cairn_database_wait_seconds_total", "counter", "Time that callers waited for connections.",
+		"", pool.EmptyAcquireWaitTime().Seconds())
+	e.add("cairn_database_outages_total", "counter", "How often the database became unreachable.",
+		"", s.database.outages.Load())
+	e.add("cairn_password_hashes_running", "gauge", "Password hashes being computed.", "", len(hasher.cores))
+	e.add("cairn_password_hashes_queued", "gauge", "Password hashes being computed or waiting for a core.",
+		"", hasher.inside.Load())
+	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.", states...)
+	e.add("cairn_audit_broken", "gauge", "1 if a break of the audit log was seen that is not accepted.", "", broken)
+	e.add("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.",
+		"", analyzer.stored.Load())
+	e.add("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", "", analyzer.hung.Load())
+	e.add("go_goroutines", "gauge", "Goroutines.", "", runtime.NumGoroutine())
+	e.add("go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap.", "", memory.HeapAlloc)
+	e.add("go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has from the system.", "", memory.Sys)
+	e.add("cairn_gc_cycles_total", "counter", "Garbage collections.", "", memory.NumGC)
 	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", e.Bytes())
 }
 
 // exposeRequests writes the counts of all routes that have had a request.
 func (s *server) exposeRequests(e *exposition) {
-	var totals, histograms exposition
+	var totals []any
+	var durations exposition
 	for _, c := range s.counts {
-		labels, before, n := fmt.Sprintf("method=%q,route=%q", c.method, c.path), totals.Len(), uint64(0)
+		labels, before, n := fmt.Sprintf("method=%q,route=%q", c.method, c.path), len(totals), uint64(0)
 		for code := range c.codes {
 			if count := c.codes[code].Load(); count > 0 {
-				fmt.Fprintf(&totals, "cairn_http_requests_total{%s,code=\"%d\"} %d\n", labels, code, count)
+				totals = append(totals, fmt.Sprintf("{%s,code=\"%d\"}", labels, code), count)
 			}
 		}
-		if totals.Len() == before {
+		if len(totals) == before {
 			continue
 		}
+		const name = "cairn_http_request_duration_seconds"
 		for i, bound := range durationBounds() {
 			n += c.durations[i].Load()
-			fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_bucket{%s,le=\"%v\"} %d\n", labels, bound, n)
+			fmt.Fprintf(&durations, "%s_bucket{%s,le=\"%v\"} %d\n", name, labels, bound, n)
 		}
-		seconds := float64(c.microseconds.Load()) / 1e6
-		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_sum{%s} %v\n", labels, seconds)
-		fmt.Fprintf(&histograms, "cairn_http_request_duration_seconds_count{%s} %d\n", labels, n)
+		fmt.Fprintf(&durations, "%s_sum{%s} %v\n", name, labels, float64(c.microseconds.Load())/1e6)
+		fmt.Fprintf(&durations, "%s_count{%s} %d\n", name, labels, n)
 	}
-	e.family("cairn_http_requests_total", "counter", "Requests by route and status.")
-	e.Write(totals.Bytes())
-	e.family("cairn_http_request_duration_seconds", "histogram", "Duration of requests by route.")
-	e.Write(histograms.Bytes())
+	e.add("cairn_http_requests_total", "counter", "Requests by route and status.", totals...)
+	e.add("cairn_http_request_duration_seconds", "histogram", "Duration of requests by route.")
+	e.Write(durations.Bytes())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -69,12 +70,10 @@ type privatePostgres struct {
 
 // lockStateDir creates the state directory and locks it for one service, until the file is closed.
 func lockStateDir(stateDir string) (*os.File, error) {
-	if err := os.MkdirAll(stateDir, 0o755); err != nil {
-		return nil, fmt.Errorf("create the state directory: %w", err)
-	}
+	made := os.MkdirAll(stateDir, 0o755)
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the state directory: %w", err)
+		return nil, fmt.Errorf("create and lock the state directory: %w", cmp.Or(made, err))
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
@@ -84,8 +83,7 @@ func lockStateDir(stateDir string) (*os.File, error) {
 }
 
 // startPrivatePostgres locks the state directory, creates the cluster if it is missing, and starts
-// the server. It waits until the server answers or ctx ends. Later it restarts a server that ends,
-// until stop.
+// the server. It waits until the server answers or ctx ends.
 func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
 	lock, err := lockStateDir(stateDir)
 	if err != nil {
@@ -158,8 +156,8 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	if err := p.awaitUnused(ctx, data, dir, serverLog); err != nil {
 		return err
 	}
-	left, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
-	for _, name := range left {
+	unfinished, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
+	for _, name := range unfinished {
 		folder.RemoveAll(name) // if an orphaned initdb still writes there, the next start removes it
 	}
 	if err := p.launch(data, serverLog); err != nil {
@@ -169,11 +167,10 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 }
 
 // awaitUnused waits until no server uses the data directory. Then it removes stale lock files,
-// which might prevent PostgreSQL from starting. A server that Cairn launched holds a lock on its
-// log until its last process ends. Any other server has a socket in the directory, or its process
-// id in a lock file.
+// which might prevent a start. A server that Cairn launched holds a lock on its log until its last
+// process ends. Any other has a socket in the directory, or its process id in a lock file.
 func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, serverLog *os.File) error {
-	for waiting := false; ; pause(ctx, 10*time.Millisecond) {
+	for waits := 0; ; waits++ {
 		var pid int
 		text, _ := data.ReadFile("postmaster.pid")
 		fmt.Sscan(string(text), &pid)
@@ -187,10 +184,10 @@ func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, s
 		if ctx.Err() != nil {
 			return fmt.Errorf("another server uses the data directory; stop it first: %w", ctx.Err())
 		}
-		if !waiting {
+		if waits == 0 {
 			p.log.Warn("private PostgreSQL waits for another server to end", "directory", p.dataDir(), "pid", pid)
 		}
-		waiting = true
+		pause(ctx, 10*time.Millisecond)
 	}
 }
 
@@ -208,8 +205,7 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	if info, err := serverLog.Stat(); err == nil && info.Size() > serverLogLimit {
 		serverLog.Truncate(0)
 	}
-	// initdb has created the access files. They are written in place, so that they keep their
-	// owner.
+	// initdb has created the access files. Written in place, they keep their owner.
 	if err := errors.Join(serverLog.Chown(int(p.account.uid), -1),
 		data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
 		data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600)); err != nil {
@@ -271,8 +267,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 // oneLine returns a program's output as one line, for an error message.
 func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
 
-// mayListen reports whether a process may listen on the socket in dir. It may be in another
-// container.
+// mayListen reports whether a process, maybe of another container, listens on the socket in dir.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
@@ -326,9 +321,8 @@ type cluster struct {
 // dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// findCluster returns the cluster in a state directory or, for root, in its folder below fallback.
-// If there is none, the error is fs.ErrNotExist. An existing cluster is used even if createCluster
-// would choose the other place today: a new one would be empty.
+// findCluster returns the cluster in a state directory or, for root, in its folder below fallback,
+// even if createCluster would choose another place today; else the error is fs.ErrNotExist.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -352,10 +346,9 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	return c, nil
 }
 
-// createCluster creates a cluster in the state directory. Its server runs as the OS user that runs
-// Cairn. If that is root, it runs as the owner of the state directory or, if that is root too, as
-// user postgres. If this user cannot reach the state directory, the cluster goes into a folder
-// below fallback.
+// createCluster creates a cluster in the state directory. Its server runs as the OS user of Cairn.
+// If that is root, it runs as the owner of the state directory or, if that is root too, as user
+// postgres. If this user cannot reach the directory, the cluster goes into a folder below fallback.
 func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
 	info, err := os.Stat(stateDir)
 	if err != nil {
@@ -388,9 +381,8 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 	return c, err
 }
 
-// create creates the data directory, with role and database. It renames the directory last, so that
-// an interrupted attempt is never taken for a complete one. The error is fs.ErrPermission if the
-// server's OS user cannot reach the folder.
+// create creates the data directory, with role and database, and renames it last: it is complete or
+// not there. The error is fs.ErrPermission if the server's OS user cannot reach the folder.
 func (c cluster) create(ctx context.Context) error {
 	programs, err := findServerPrograms("")
 	if err != nil {
@@ -422,8 +414,8 @@ func (c cluster) create(ctx context.Context) error {
 	return errors.Join(folder.Rename(unfinished, dataDirName), syncDir(c.folder))
 }
 
-// fallbackFolder returns the folder below fallback for a state directory. Its name is the end of
-// the directory's path, for readers, and a hash of the path.
+// fallbackFolder returns the folder below fallback for a state directory. Its name has the end of
+// the path, for readers, and a hash.
 func fallbackFolder(fallback, stateDir string) string {
 	readable := strings.ReplaceAll(stateDir, "/", "-")
 	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
@@ -499,8 +491,7 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 }
 
 // serverPrograms returns the folder of initdb and postgres without symbolic links, and their major
-// version. The version is 0 if one of them is missing, or if Cairn runs as root and one of them
-// does not belong to root.
+// version. It is 0 if one of them is missing or, for root, does not belong to root.
 func serverPrograms(folder string) (dir string, major int) {
 	postgres, _ := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
 	dir = filepath.Dir(postgres)

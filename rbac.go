@@ -18,6 +18,7 @@ const (
 	roleManage         = "role.manage"
 	adminSystemMessage = "admin.system_message"
 	datasetRead        = "dataset.read"
+	datasetDownload    = "dataset.download"
 	datasetAnalyze     = "dataset.analyze"
 	datasetManage      = "dataset.manage"
 	auditRead          = "audit.read"
@@ -25,12 +26,12 @@ const (
 	inboxRead          = "inbox.read" // held by every user, whatever the roles
 )
 
-// permissions returns the built-in permissions, in the order in which they are shown.
-func permissions() []string {
-	return []string{
-		userManage, roleManage, adminSystemMessage, datasetRead, datasetAnalyze, datasetManage, auditRead, metricsRead,
-		inboxRead,
+// permissions returns the names of the built-in permissions, in the order in which they are shown.
+func permissions() (names []string) {
+	for _, p := range builtInPermissions() {
+		names = append(names, p.Name)
 	}
+	return names
 }
 
 // declaredPermissions is SQL for the names of the declared permissions, in order.
@@ -52,8 +53,7 @@ const (
 )
 
 // effectivePermissions returns what these roles and grants allow, the built-in permissions first:
-// all with the role admin, else those in grants. A name that is neither built in nor declared
-// grants nothing.
+// all with the role admin, else those in grants that are built in or declared.
 func effectivePermissions(declared, roles, grants []string) []string {
 	all := append(permissions(), declared...)
 	if slices.Contains(roles, adminRole) {
@@ -62,23 +62,10 @@ func effectivePermissions(declared, roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
-// grantRoles gives the user the roles of those names. It skips a name that no role has: callers
-// check names first (rolePermissions). The caller holds lockAccess.
-func grantRoles(ctx context.Context, tx pgx.Tx, userID string, names []string) error {
-	const query = `
-		INSERT INTO user_roles (user_id, role_id)
-		SELECT $1, id
-		FROM roles
-		WHERE name = ANY ($2)
-		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "grant roles", query, userID, names)
-	return err
-}
-
 // changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
 // grant or a password token goes through it; only logins, rehashing, sweeping and ending one's own
-// sessions write to these tables without it. It keeps the last administrator: if there was one
-// before and would be none after, it returns a problem 409.
+// sessions do without. If there was an administrator before and would be none after, it returns a
+// problem 409.
 func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
@@ -104,9 +91,7 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 func administratorExists(ctx context.Context, q querier) (exists bool, err error) {
 	const query = `
 		SELECT EXISTS (
-			SELECT
-			FROM user_roles ur
-			JOIN users u ON u.id = ur.user_id
+			SELECT FROM user_roles ur JOIN users u ON u.id = ur.user_id
 			WHERE ur.role_id = 1 -- the role admin, as a constant: the planner knows that few users hold it
 				AND u.status = 'active' AND u.password_hash IS NOT NULL
 		)`
@@ -137,11 +122,8 @@ func (s *server) administer(r *http.Request, permission string,
 
 // covers is the subset rule: it returns nil if the actor has all these permissions, else the 403.
 func (a actor) covers(needed []string) error {
-	if a.mayAll {
-		return nil
-	}
 	for _, permission := range needed {
-		if !slices.Contains(a.permissions, permission) {
+		if !a.mayAll && !slices.Contains(a.permissions, permission) {
 			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
 				detail: "This takes the permission " + permission + ", which you do not hold."}
 		}
@@ -172,36 +154,42 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(declared, known, grants), v.err()
 }
 
-// gainers returns the holders of a role to whom these permissions would give something.
-func gainers(ctx context.Context, tx pgx.Tx, roleID int64, given []string) (ids []string, err error) {
+// endOldCredentials makes ready for other permissions of a user or, if userID is nil, of a role's
+// holders. It voids their password tokens, which were created for the old permissions. It ends the
+// sessions of those who gain by the given permissions: somebody who had reset the password may hold
+// one. The caller holds lockAccess, and has not yet changed the roles.
+func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
+		WITH holders AS (
+			SELECT user_id FROM user_roles WHERE role_id = $2 AND $1::uuid IS NULL
+			UNION
+			SELECT $1 WHERE $1 IS NOT NULL
+		), void AS (
+			DELETE FROM password_tokens WHERE user_id IN (SELECT user_id FROM holders)
+		)
 		SELECT coalesce(array_agg(h.user_id::text), '{}')
-		FROM user_roles h
-		WHERE h.role_id = $1
-			AND NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
+		FROM holders h
+		WHERE NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
 			AND EXISTS (
-				SELECT unnest($2::text[])
+				SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- everybody has that one
 				EXCEPT
 				SELECT rp.permission
 				FROM user_roles ur
 				JOIN role_permissions rp ON rp.role_id = ur.role_id
 				WHERE ur.user_id = h.user_id
 			)`
-	given = slices.DeleteFunc(slices.Clone(given), func(p string) bool { return p == inboxRead }) // everybody has it
-	if err := tx.QueryRow(ctx, query, roleID, given).Scan(&ids); err != nil {
-		return nil, fmt.Errorf("list gainers: %w", err)
+	var gainers []string
+	if err := tx.QueryRow(ctx, query, userID, roleID, given).Scan(&gainers); err != nil {
+		return fmt.Errorf("void password tokens: %w", err)
 	}
-	return ids, nil
+	return endUserSessions(ctx, tx, by, gainers, "")
 }
 
-// checkTarget returns the user with that id if the actor may act on this user: the subset rule
-// holds for all that the target holds, whatever the target's status. The caller holds lockAccess.
-func checkTarget(ctx context.Context, tx pgx.Tx, by actor, id string) (user, error) {
-	target, err := getUser(ctx, tx, id)
-	if err != nil {
-		return user{}, err
-	}
-	return target, by.coversRoles(ctx, tx, target.Roles)
+// asSet returns the names sorted, each once. It is never nil.
+func asSet(names []string) []string {
+	set := append([]string{}, names...)
+	slices.Sort(set)
+	return slices.Compact(set)
 }
 
 // permissionView is a permission as GET /api/v1/permissions shows it.
@@ -219,6 +207,7 @@ func builtInPermissions() []permissionView {
 		{roleManage, "Manage roles that hold no more than oneself, and declare permissions.", false},
 		{adminSystemMessage, "Publish, change and retract system messages.", false},
 		{datasetRead, "See datasets and their files.", false},
+		{datasetDownload, "Read the content of files.", false},
 		{datasetAnalyze, "Start and cancel analyses.", false},
 		{datasetManage, "Register, change and remove datasets.", false},
 		{auditRead, "Read the audit log.", false},
@@ -234,29 +223,25 @@ const maxDeclared = 100
 // permissionName matches the name of a declared permission, up to its length.
 var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
 
-// checkDeclaration notes what is wrong with the name and the meaning of a declared permission. Nil
-// is not checked.
-func checkDeclaration(v *invalid, name, meaning *string) {
-	if name != nil {
-		prefix, _, _ := strings.Cut(*name, ".")
-		isOurs := prefix == "cairn" || slices.ContainsFunc(permissions(), func(builtIn string) bool {
-			return strings.HasPrefix(builtIn, prefix+".")
-		})
-		v.check(permissionName.MatchString(*name) && len(*name) <= 63, "name", "malformed",
-			"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
-		v.check(!isOurs, "name", "reserved", "begins like a permission of Cairn itself")
-	}
-	v.check(meaning != nil && isLine(*meaning, 1, 200), "meaning", "malformed",
+// checkDeclaration returns a 422 if the name or the meaning of a declared permission is invalid.
+func checkDeclaration(name, meaning string) error {
+	var v invalid
+	prefix, _, _ := strings.Cut(name, ".")
+	isOurs := prefix == "cairn" || slices.ContainsFunc(permissions(), func(builtIn string) bool {
+		return strings.HasPrefix(builtIn, prefix+".")
+	})
+	v.check(permissionName.MatchString(name) && len(name) <= 63, "name", "malformed",
+		"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
+	v.check(!isOurs, "name", "reserved", "begins like a permission of Cairn itself")
+	v.check(isLine(meaning, 1, 200), "meaning", "malformed",
 		"must say in one line of 1 to 200 characters what the permission allows")
+	return v.err()
 }
 
 // listPermissions answers GET /api/v1/permissions with every permission and what it allows.
 func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
-	const query = `
-		SELECT name, meaning, true AS declared
-		FROM declared_permissions
-		ORDER BY name`
-	declared, err := collect[permissionView](r.Context(), s.db, "list permissions", query)
+	declared, err := collect[permissionView](r.Context(), s.db, "list permissions",
+		`SELECT name, meaning, true AS declared FROM declared_permissions ORDER BY name`)
 	if err != nil {
 		return err
 	}
@@ -266,7 +251,8 @@ func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
 
 // declarePermission answers POST /api/v1/permissions.
 func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error {
-	const insert = `INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
+	const insert = dropGrants + ` -- they were left by hand, and must not come to life
+		INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
 	var in struct {
 		Name    string `json:"name"`
 		Meaning string `json:"meaning"`
@@ -274,9 +260,7 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	checkDeclaration(&v, &in.Name, &in.Meaning)
-	if err := v.err(); err != nil {
+	if err := checkDeclaration(in.Name, in.Meaning); err != nil {
 		return err
 	}
 	created := permissionView{in.Name, in.Meaning, true}
@@ -294,35 +278,27 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 		if _, err := execute(ctx, tx, "declare permission", insert, in.Name, in.Meaning); err != nil {
 			return err
 		}
-		if err := dropGrants(ctx, tx, in.Name); err != nil { // left by hand: they must not come to life
-			return err
-		}
 		return audit(ctx, tx, by, "permission.create", "permission:"+in.Name, nil, created)
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "", err)
 }
 
 // updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.
 func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error {
 	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
 	var in struct {
-		Meaning *string `json:"meaning"`
+		Meaning string `json:"meaning"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	var v invalid
-	checkDeclaration(&v, nil, in.Meaning)
-	if err := v.err(); err != nil {
-		return err
-	}
 	var after permissionView
 	err := s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		after = permissionView{p.Name, *in.Meaning, true}
-		if _, err := execute(ctx, tx, "change permission", update, p.Name, *in.Meaning); err != nil {
+		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
+			return err
+		}
+		after = permissionView{p.Name, in.Meaning, true}
+		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
@@ -336,6 +312,7 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 // removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
 // from the roles and API tokens that hold it; without, such a permission is a 409.
 func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error {
+	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
 	force := optional(r.URL.Query(), "force")
 	if force != nil && !slices.Contains([]string{"", "true", "false"}, *force) {
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
@@ -345,16 +322,17 @@ func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error 
 			return newProblem(http.StatusConflict, "permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
-		if err := dropGrants(ctx, tx, p.Name); err != nil {
-			return err
-		}
-		const remove = `DELETE FROM declared_permissions WHERE name = $1`
 		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "permission.delete", "permission:"+p.Name, p, nil)
 	}))
 }
+
+// dropGrants begins a statement. It takes the permission $1 from all roles and API tokens.
+const dropGrants = `
+		WITH ungranted AS (DELETE FROM role_permissions WHERE permission = $1),
+			cut AS (UPDATE api_tokens SET permissions = array_remove(permissions, $1) WHERE $1 = ANY (permissions))`
 
 // heldPermission is a declared permission with the roles and the number of API tokens that name it.
 type heldPermission struct {
@@ -371,13 +349,8 @@ func (s *server) actOnPermission(r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error) error {
 	const query = `
 		SELECT d.name, d.meaning,
-			ARRAY(
-				SELECT r.name
-				FROM role_permissions rp
-				JOIN roles r ON r.id = rp.role_id
-				WHERE rp.permission = d.name
-				ORDER BY r.name
-			) AS roles,
+			ARRAY(SELECT r.name FROM roles r JOIN role_permissions rp ON rp.role_id = r.id
+				WHERE rp.permission = d.name ORDER BY r.name) AS roles,
 			(SELECT count(*) FROM api_tokens t WHERE d.name = ANY (t.permissions)) AS api_tokens
 		FROM declared_permissions d
 		WHERE d.name = $1`
@@ -397,22 +370,9 @@ func (s *server) actOnPermission(r *http.Request,
 		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
 			return err
 		}
-		if p.APITokens > 0 {
-			if err := by.covers([]string{p.Name}); err != nil {
-				return err
-			}
+		if err := by.covers([]string{p.Name}); p.APITokens > 0 && err != nil {
+			return err
 		}
 		return do(ctx, tx, by, p)
 	})
-}
-
-// dropGrants takes a permission from all roles and API tokens that name it.
-func dropGrants(ctx context.Context, tx pgx.Tx, name string) error {
-	const query = `
-		WITH gone AS (DELETE FROM role_permissions WHERE permission = $1)
-		UPDATE api_tokens
-		SET permissions = array_remove(permissions, $1)
-		WHERE $1 = ANY (permissions)`
-	_, err := execute(ctx, tx, "drop grants", query, name)
-	return err
 }

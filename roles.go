@@ -15,17 +15,18 @@ import (
 
 // role is a named set of permissions.
 type role struct {
-	ID          int64     `json:"id"`
-	Name        string    `json:"name"`
-	Description string    `json:"description"`
-	Permissions []string  `json:"permissions"`
-	CreatedAt   time.Time `json:"created_at"`
-	Declared    []string  `json:"-"` // all declared permissions, for withEffective
+	ID           int64     `json:"id"`
+	Name         string    `json:"name"`
+	Description  string    `json:"description"`
+	Permissions  []string  `json:"permissions"`
+	RequiresTOTP bool      `json:"requires_totp"` // without a second factor no role allows its holders anything
+	CreatedAt    time.Time `json:"created_at"`
+	Declared     []string  `json:"-"` // all declared permissions
 }
 
-// roleColumns are the columns of a role. The table roles is r.
+// roleColumns are the columns of a role r, with its grants as permissions.
 const roleColumns = `
-	r.id, r.name, r.description, r.created_at,
+	r.id, r.name, r.description, r.requires_totp, r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
@@ -56,11 +57,7 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 		created, err = createRole(ctx, tx, by, c)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/roles/"+strconv.FormatInt(created.ID, 10))
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "/api/v1/roles/"+strconv.FormatInt(created.ID, 10), err)
 }
 
 // updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
@@ -100,17 +97,11 @@ func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	if err != nil {
 		return role{}, err
 	}
-	found, err := getRole(r.Context(), q, id)
+	found, err := findRole(r.Context(), q, id, "", errNotFound)
 	if err != nil || isRead(r) {
 		return found, err
 	}
 	return found, checkMatch(r.Header["If-Match"], tagOf(found))
-}
-
-// withEffective sets the role's permissions: its grants in order, or all for the role admin.
-func (r role) withEffective() role {
-	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
-	return r
 }
 
 // listRoles returns up to limit roles after a name, in the order of names. With only it returns at
@@ -123,32 +114,31 @@ func listRoles(ctx context.Context, q querier, only *string, after string, limit
 		ORDER BY r.name
 		LIMIT $2`
 	roles, err := collect[role](ctx, q, "list roles", query, after, limit, only)
-	for i := range roles {
-		roles[i] = roles[i].withEffective()
+	for i, r := range roles {
+		roles[i].Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
 	}
 	return roles, err
 }
 
-// getRole returns the role with that id, or errNotFound.
-func getRole(ctx context.Context, q querier, id int64) (role, error) {
-	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1`
-	found, err := collectOne[role](ctx, q, errNotFound, "get role", query, id)
-	return found.withEffective(), err
+// findRole returns the role with that id or that name. If there is none, the error is missing.
+func findRole(ctx context.Context, q querier, id int64, name string, missing error) (role, error) {
+	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1 OR r.name = $2`
+	r, err := collectOne[role](ctx, q, missing, "find role", query, id, name)
+	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
+	return r, err
 }
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
-	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.name = $1`
-	missing := invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
-	found, err := collectOne[role](ctx, q, missing, "find role", query, name)
-	return found.withEffective(), err
+	return findRole(ctx, q, 0, name, invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err())
 }
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
 type roleChange struct {
-	Name        *string  `json:"name"`
-	Description *string  `json:"description"`
-	Permissions []string `json:"permissions"`
+	Name         *string  `json:"name"`
+	Description  *string  `json:"description"`
+	Permissions  []string `json:"permissions"`
+	RequiresTOTP *bool    `json:"requires_totp"`
 }
 
 // check returns a 422 if a field is invalid. It normalizes the name.
@@ -174,14 +164,21 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 
 // errBuiltIn is the 409 of a change to a role that the code relies on.
 var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in",
-	detail: "The role admin cannot be changed or removed, and member cannot be renamed or removed."}
+	detail: "The role admin cannot be removed or changed, except for requires_totp. " +
+		"The role member cannot be renamed or removed."}
 
 // createRole creates a role whose permissions the actor must hold. The caller holds lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `
-		INSERT INTO roles (name, description)
-		VALUES ($1, coalesce($2, ''))
-		RETURNING id`
+		WITH r AS (
+			INSERT INTO roles (name, description, requires_totp)
+			VALUES ($1, coalesce($2, ''), coalesce($3, false))
+			RETURNING id
+		), granted AS (
+			INSERT INTO role_permissions (role_id, permission) SELECT r.id, unnest($4::text[]) FROM r
+		)
+		SELECT id
+		FROM r`
 	if c.Name == nil {
 		c.Name = new("") // refused below: a role needs a name
 	}
@@ -192,72 +189,62 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 		return role{}, err
 	}
 	var id int64
-	if err := tx.QueryRow(ctx, query, c.Name, c.Description).Scan(&id); err != nil {
+	granted := asSet(c.Permissions)
+	if err := tx.QueryRow(ctx, query, c.Name, c.Description, c.RequiresTOTP, granted).Scan(&id); err != nil {
 		return role{}, takenError("create role", err)
 	}
-	if err := replacePermissions(ctx, tx, id, c.Permissions); err != nil {
-		return role{}, err
-	}
-	created, err := getRole(ctx, tx, id)
+	created, err := findRole(ctx, tx, id, "", errNotFound)
 	if err != nil {
 		return role{}, err
 	}
 	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
 }
 
-// replacePermissions gives the role these permissions and no others.
-func replacePermissions(ctx context.Context, tx pgx.Tx, id int64, granted []string) error {
-	const query = `
-		WITH gone AS (DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($2))
-		INSERT INTO role_permissions (role_id, permission)
-		SELECT DISTINCT $1::bigint, unnest($2::text[])
-		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "replace permissions", query, id, granted)
-	return err
-}
-
-// changeRole changes a role. The actor must hold its old and its new permissions. New permissions
-// void the password tokens of the role's holders, which were created for the old permissions, and
-// end the sessions of those who gain by them. The caller holds lockAccess.
+// changeRole changes a role. The actor must hold its old and its new permissions. The caller holds
+// lockAccess.
 func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
-	const update = `
-		UPDATE roles
-		SET name = coalesce($2, name),
-			description = coalesce($3, description)
-		WHERE id = $1`
-	const void = `
-		DELETE FROM password_tokens t
-		USING user_roles ur
-		WHERE ur.user_id = t.user_id AND ur.role_id = $1`
+	const query = `
+		WITH changed AS (
+			UPDATE roles
+			SET name = coalesce($2, name),
+				description = coalesce($3, description),
+				requires_totp = coalesce($5, requires_totp)
+			WHERE id = $1
+		), taken AS (
+			DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($4) -- none if $4 is null
+		)
+		INSERT INTO role_permissions (role_id, permission)
+		SELECT $1, unnest($4::text[])
+		ON CONFLICT DO NOTHING`
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
-	if before.Name == adminRole || before.Name == memberRole && c.Name != nil && *c.Name != memberRole {
+	isRenamed := c.Name != nil && *c.Name != before.Name
+	if before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil) ||
+		before.Name == memberRole && isRenamed {
 		return role{}, errBuiltIn
 	}
-	if err := by.covers(slices.Concat(before.Permissions, c.Permissions)); err != nil {
+	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // its holders may hold anything
+			return role{}, err
+		}
+	}
+	granted := c.Permissions
+	if granted == nil {
+		granted = before.Permissions
+	}
+	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
 		return role{}, err
 	}
-	if _, err := tx.Exec(ctx, update, before.ID, c.Name, c.Description); err != nil {
+	if !slices.Equal(asSet(before.Permissions), asSet(granted)) {
+		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
+			return role{}, err
+		}
+	}
+	if _, err := tx.Exec(ctx, query, before.ID, c.Name, c.Description, c.Permissions, c.RequiresTOTP); err != nil {
 		return role{}, takenError("change role", err)
 	}
-	asSet := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
-	if c.Permissions != nil && !slices.Equal(asSet(before.Permissions), asSet(c.Permissions)) {
-		promoted, err := gainers(ctx, tx, before.ID, c.Permissions)
-		if err != nil {
-			return role{}, err
-		}
-		if err := replacePermissions(ctx, tx, before.ID, c.Permissions); err != nil {
-			return role{}, err
-		}
-		if err := endUserSessions(ctx, tx, by, promoted, ""); err != nil {
-			return role{}, err
-		}
-		if _, err := execute(ctx, tx, "void password tokens of a role", void, before.ID); err != nil {
-			return role{}, err
-		}
-	}
-	after, err := getRole(ctx, tx, before.ID)
+	after, err := findRole(ctx, tx, before.ID, "", errNotFound)
 	if err != nil {
 		return role{}, err
 	}
@@ -265,13 +252,15 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 }
 
 // deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role
-// with holders is a 409. The actor must hold the permissions of both roles. Messages for the
-// deleted role are not readdressed to the other one. The caller holds lockAccess.
+// with holders is a 409. The actor must hold the permissions of both roles. The other role does not
+// get the messages. The caller holds lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
-	const dropFromMessages = `
-		UPDATE system_messages
-		SET role_ids = array_remove(role_ids, $1)
-		WHERE $1 = ANY (role_ids)`
+	const query = `
+		WITH dropped AS (
+			UPDATE system_messages SET role_ids = array_remove(role_ids, $1) WHERE $1 = ANY (role_ids)
+		)
+		DELETE FROM roles
+		WHERE id = $1`
 	if old.Name == adminRole || old.Name == memberRole {
 		return errBuiltIn
 	}
@@ -289,10 +278,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 		return err
 	}
-	if _, err := execute(ctx, tx, "remove role from messages", dropFromMessages, old.ID); err != nil {
-		return err
-	}
-	_, err := execute(ctx, tx, "delete role", `DELETE FROM roles WHERE id = $1`, old.ID)
+	_, err := execute(ctx, tx, "delete role", query, old.ID)
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (e.Code == "23503" || e.Code == "23001") {
 		// foreign_key_violation; from PostgreSQL 18 on restrict_violation
 		return &problem{status: http.StatusConflict, code: "role_in_use",
@@ -304,12 +290,10 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
 }
 
-// reassignRole gives the holders of a role another one, voids their password tokens, and ends the
-// sessions of those who gain by it.
+// reassignRole gives the holders of a role another one, which it returns.
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
-		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id),
-			tokens AS (DELETE FROM password_tokens t USING holders h WHERE h.user_id = t.user_id)
+		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id)
 		INSERT INTO user_roles (user_id, role_id)
 		SELECT user_id, $2
 		FROM holders
@@ -324,12 +308,14 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
 	}
-	promoted, err := gainers(ctx, tx, old.ID, next.Permissions)
-	if err != nil {
+	if next.RequiresTOTP != old.RequiresTOTP {
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in changeRole
+			return role{}, err
+		}
+	}
+	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
 		return role{}, err
 	}
-	if _, err := execute(ctx, tx, "reassign role", move, old.ID, next.ID); err != nil {
-		return role{}, err
-	}
-	return next, endUserSessions(ctx, tx, by, promoted, "")
+	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
+	return next, err
 }

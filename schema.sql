@@ -1,6 +1,5 @@
 -- Every table of Cairn, as numbered migrations. A line "-- migration N: title" begins one; db.go
--- applies those that a database lacks, all in one transaction under an advisory lock. A migration
--- that has been released is never edited: a change is a new migration at the end.
+-- applies those that a database lacks. A migration that has been released is never edited.
 
 -- migration 1: version 0.2.0
 
@@ -103,9 +102,8 @@ INSERT INTO role_permissions (role_id, permission)
   SELECT id, 'dataset.read' FROM roles WHERE name = 'member';
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
--- with a MAC over both. rotated_at is when the generation was last raised; idle_expires_at moves
--- with it. A burst is a series of refreshes within one grace period. It begins when burst_generation
--- is replaced, at burst_began_at.
+-- with a MAC over both. rotated_at is when the generation was last raised. A burst is a series of
+-- refreshes within one grace period. It begins when burst_generation is replaced, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -149,9 +147,8 @@ CREATE TABLE api_tokens (
 
 -- Guesses at a password and registrations, counted for an account, a network or both, by the rules in
 -- auth_throttle.go. Each key is an HMAC, or empty in a row that does not count by it. Until next_at
--- all attempts are refused; a row for an account alone still accepts those from known networks.
--- known is true if the account has signed in from the network.
--- expires_at is rounded to the hour, so that most updates leave its index alone.
+-- all attempts are refused; a row for an account alone still accepts those from networks that are
+-- known: the account has signed in from there. expires_at is rounded, to spare its index updates.
 CREATE TABLE throttles (
   account    bytea       NOT NULL,
   network    bytea       NOT NULL,
@@ -182,9 +179,8 @@ CREATE INDEX audit_log_actor_idx ON audit_log (actor, id);
 CREATE INDEX audit_log_target_idx ON audit_log (target, id);
 CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
--- The seals of the audit log's rows, numbered without a gap: mac is an HMAC of the seal before and
--- of the row, by the key named kid. Rows before a checkpoint may be gone, with their seals;
--- checkpoint is a MAC that proves it.
+-- The seals of the audit log's rows, numbered without a gap: mac is an HMAC of the seal before and of
+-- the row, by the key named kid. checkpoint is a MAC that lets the seals before be gone.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -207,7 +203,7 @@ CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
   FOR EACH ROW EXECUTE FUNCTION queue_for_seal();
 
 -- Only retention may delete rows: it turns cairn.retention on for its own transaction. This prevents
--- mistakes. Somebody who writes to the database on purpose is detected by the seals.
+-- mistakes; the seals detect intent.
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
@@ -258,8 +254,7 @@ CREATE TABLE system_message_reads (
 );
 CREATE INDEX system_message_reads_message_id_idx ON system_message_reads (message_id);
 
--- A directory of elevation files. path is relative to the first dataset root, or absolute below
--- another one.
+-- A directory of elevation files. path is relative to the first dataset root, or absolute.
 CREATE TABLE datasets (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name        text        COLLATE "C" NOT NULL,
@@ -271,11 +266,10 @@ CREATE TABLE datasets (
   CONSTRAINT datasets_path_key UNIQUE (path)
 );
 
--- One file of a dataset. path orders bytewise and is unique in its dataset. The arrays are
--- transform [a b c d e f], native_bbox [minx miny maxx maxy], bbox [west south east north]. A file
--- is not read again while size, time, sidecars (a checksum of the files beside it that belong to
--- it) and reader_version are the same. reader_version is 0 if the file had just been written: it is
--- read again next time.
+-- One file of a dataset. The arrays are transform [a b c d e f], native_bbox [minx miny maxx maxy],
+-- bbox [west south east north]. A file is not read again while size, time, sidecars (a checksum of
+-- the files that belong to it) and reader_version are the same. reader_version is 0 if the file had
+-- just been written: it is read again next time.
 CREATE TABLE elevation_dataset_file_meta (
   id              bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   dataset_id      bigint           NOT NULL REFERENCES datasets ON DELETE CASCADE,
@@ -320,10 +314,9 @@ CREATE INDEX elevation_dataset_file_meta_box_idx ON elevation_dataset_file_meta
 CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_meta (dataset_id, status, path)
   WHERE status <> 'ok'; -- few are not
 
--- The instances that use this database. Each holds its lease until live_until and has renewed it
--- without a gap since alive_since. signer and fingerprints identify its keys; they are not secret. An
--- instance has a row for each key that it has signed with. Rows outlive instances: seen_at is when
--- a key was last in use.
+-- The instances that use this database, with a row for each key that one has signed with. Each holds
+-- its lease until live_until and has renewed it without a gap since alive_since. signer and
+-- fingerprints identify its keys. Rows outlive instances: seen_at is when a key was last in use.
 CREATE TABLE instances (
   id           text        NOT NULL,
   signer       text        NOT NULL,
@@ -334,12 +327,11 @@ CREATE TABLE instances (
   PRIMARY KEY (id, signer)
 );
 
--- An analysis lives here, not in a process. One instance at a time walks the directory and writes
--- chunks; walked_to is the last path written. The analysis has ended when the walk has ended and
--- chunks_left is 0. walker_token is a fencing token: it changes with each claim, so that a holder
--- whose lease expired can store nothing. blind lists the instances that do not see the directory.
--- expected is the number of files that the previous analysis found. failures counts attempts of the walk that
--- the database refused.
+-- One instance at a time walks the directory of an analysis and writes chunks; walked_to is the last
+-- path written. The analysis has ended when the walk has ended and chunks_left is 0. walker_token is
+-- a fencing token: it changes with each claim, so that a holder whose lease expired can store
+-- nothing. blind lists the instances that do not see the directory. expected is the number of files
+-- that the previous analysis found. failures counts walks that the database refused.
 CREATE TABLE analyses (
   id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   dataset_id   bigint      NOT NULL REFERENCES datasets ON DELETE CASCADE,
@@ -374,9 +366,8 @@ CREATE INDEX analyses_dataset_id_id_idx ON analyses (dataset_id, id);
 CREATE UNIQUE INDEX analyses_running_key ON analyses (dataset_id) WHERE finished_at IS NULL;
 
 -- A chunk is the interval (from_path, to_path] of a dataset's paths with every file that the walk
--- found in it, as four arrays of one length. A null to_path means the end. When a chunk is stored,
--- rows of the interval whose files the walk did not find are deleted, if the files are really gone.
--- token is a fencing token; deaths counts instances that died while they held the chunk.
+-- found in it, as arrays of one length. A null to_path means the end. token is a fencing token;
+-- deaths counts instances that died while they held the chunk.
 CREATE TABLE analysis_chunks (
   id          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   analysis_id bigint      NOT NULL REFERENCES analyses ON DELETE CASCADE,
@@ -411,8 +402,8 @@ CREATE TABLE analysis_changes (
 
 -- migration 2: what 0.3.0 adds
 
--- changed_ns is a file's st_ctime in nanoseconds since 1970: the last change of its content or
--- attributes, which no program can set. Rows of 0.2.0 have 0, so their files are read once more.
+-- changed_ns is a file's st_ctime in nanoseconds since 1970, which no program can set. Rows of 0.2.0
+-- have 0, so their files are read once more.
 ALTER TABLE elevation_dataset_file_meta ADD COLUMN changed_ns bigint NOT NULL DEFAULT 0;
 ALTER TABLE analysis_chunks ADD COLUMN changed bigint[] NOT NULL DEFAULT '{}';
 ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
@@ -421,8 +412,7 @@ ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
 -- second look: files that the walk found, and files that have a row (with null for a size). missed_by
 -- lists the instances that did not find them. The second look begins when no other chunk is left; the
 -- last instance that may look removes the rows. missed_at is when an instance missed the files or, at
--- first, when the second look began. missing counts the rows whose files the walk did not find, until
--- then: if they are too many, the analysis fails and none is removed.
+-- first, when the second look began. missing counts the rows whose files the walk did not find.
 ALTER TABLE analyses ADD COLUMN missing bigint NOT NULL DEFAULT 0;
 ALTER TABLE analysis_chunks
   ADD COLUMN missed_by text[] NOT NULL DEFAULT '{}',
@@ -450,7 +440,7 @@ CREATE INDEX elevation_dataset_file_meta_warnings_idx ON elevation_dataset_file_
   WHERE warnings <> '{}';
 
 -- Permissions that the team declares for the programs behind its proxy. Roles and API tokens hold
--- them by name, as they hold the built-in ones. The role "admin" holds all of them.
+-- them by name, as they hold the built-in ones.
 CREATE TABLE declared_permissions (
   name       text        COLLATE "C" PRIMARY KEY,
   meaning    text        NOT NULL,
@@ -463,8 +453,7 @@ CREATE TRIGGER declared_permissions_version AFTER INSERT OR UPDATE OR DELETE OR 
 -- The sessions of a user that have not ended, which are few: see maxSessions.
 CREATE INDEX sessions_live_idx ON sessions (user_id, created_at, id) WHERE ended_at IS NULL;
 
--- A renewable API token may replace its own secret. The former secret, of which only the SHA-256 is
--- stored, is accepted until former_until: the answer with the new one may have been lost.
+-- A renewable API token may replace its own secret. The former one is accepted until former_until.
 ALTER TABLE api_tokens
   ADD COLUMN renewable    boolean NOT NULL DEFAULT false,
   ADD COLUMN former_hash  bytea,
@@ -472,9 +461,8 @@ ALTER TABLE api_tokens
   ADD CONSTRAINT api_tokens_former_hash_key UNIQUE (former_hash);
 CREATE INDEX api_tokens_expires_at_id_idx ON api_tokens (expires_at, id);
 
--- Breaks of the audit log that an instance has seen. While one of them is not accepted, no instance
--- seals. accepted is a MAC over id and the newest seal (seq, mac) at that time, by the key named kid:
--- only the operator's "cairn audit accept" can make it.
+-- Breaks of the audit log. While one of them is not accepted, no instance seals. accepted is a MAC
+-- over id and the newest seal (seq, mac) at that time, by the key named kid, which the operator has.
 CREATE TABLE audit_breaks (
   id       text        COLLATE "C" PRIMARY KEY,
   seen_at  timestamptz NOT NULL DEFAULT now(),
@@ -484,3 +472,24 @@ CREATE TABLE audit_breaks (
   kid      text        NOT NULL DEFAULT '',
   accepted bytea       NOT NULL DEFAULT ''
 );
+
+-- A CRS without an EPSG code whose projection and parameters are known: see crsDefinition.text.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN crs_definition text;
+-- Second factors. totp says whether a user has one; requires_totp, whether the holders of a role have
+-- no permission from any role until they have one.
+ALTER TABLE users ADD COLUMN totp boolean NOT NULL DEFAULT false;
+ALTER TABLE roles ADD COLUMN requires_totp boolean NOT NULL DEFAULT false;
+
+-- The secrets of the authenticator apps, encrypted under a key that is derived from the key kid of the
+-- key file. expires_at is null once the user has confirmed the secret with a code. A code is accepted
+-- only for a later time step than last_step. Of recovery codes only the SHA-256 is stored, until use.
+CREATE TABLE totp_secrets (
+  user_id         uuid        PRIMARY KEY REFERENCES users ON DELETE CASCADE,
+  kid             text        NOT NULL,
+  secret          bytea       NOT NULL,
+  last_step       bigint      NOT NULL DEFAULT 0,
+  recovery_hashes bytea[]     NOT NULL DEFAULT '{}',
+  expires_at      timestamptz
+);
+-- Whether a GeoTIFF is cloud-optimized; null for other formats, and for rows that have to be read again.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN cog boolean;

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -40,6 +42,7 @@ type server struct {
 	places        *callerLimit     // at most half of the pool for one account
 	bodies        *callerLimit     // bodies in memory for one network
 	streams       *callerLimit     // streamed answers for one account
+	files         *callerLimit     // files sent to one account
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
 	networkPlaces *callerLimit     // at most a quarter of the pool for a network, before the account is known
@@ -57,11 +60,13 @@ type server struct {
 
 	counts          []*routeCounts
 	sealer          sealer
-	refused         refusals
+	refused         tallies // refusals, of each credential
 	tallied         tallies
-	throttled       atomic.Int64 // requests answered 429 since the last audit row about them
-	warnedForwarded atomic.Bool  // the warning about X-Forwarded-For from an untrusted loopback was logged
+	warnedForwarded atomic.Bool // the warning about X-Forwarded-For from an untrusted loopback was logged
 }
+
+// paged returns the query parameters of a list: those of its pages, and others.
+func paged(others ...string) []string { return append([]string{"limit", "cursor"}, others...) }
 
 // routes returns the route table: every endpoint, who may call it and how long it may take. It
 // serves requests, is printed by "cairn routes", and drives the authorization tests.
@@ -80,10 +85,13 @@ func (s *server) routes() []route {
 		{"PATCH", "/api/v1/auth/me", ownSession, s.updateMe, nil, hashing},
 		{"PUT", "/api/v1/auth/password", ownSession, s.changePassword, nil, hashing},
 		{"POST", "/api/v1/auth/password-reset", public, s.resetPassword, nil, hashing},
-		{"GET", "/api/v1/auth/sessions", ownSession, s.listOwnSessions, []string{"limit", "cursor"}, quick},
+		{"POST", "/api/v1/auth/totp", ownSession, s.createTOTP, nil, hashing},
+		{"POST", "/api/v1/auth/totp/confirm", ownSession, s.enableTOTP, nil, quick},
+		{"DELETE", "/api/v1/auth/totp", ownSession, s.deleteTOTP, nil, hashing},
+		{"GET", "/api/v1/auth/sessions", ownSession, s.listOwnSessions, paged(), quick},
 		{"DELETE", "/api/v1/auth/sessions", ownSession, s.endOtherSessions, nil, quick},
 		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, s.endOwnSession, nil, quick},
-		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, []string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/auth/tokens", ownSession, s.listOwnTokens, paged(), quick},
 		{"POST", "/api/v1/auth/tokens", ownSession, s.createOwnToken, nil, hashing},
 		{"DELETE", "/api/v1/auth/tokens", ownSession, s.endOwnTokens, nil, quick},
 		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, s.endOwnTokens, nil, quick},
@@ -91,7 +99,7 @@ func (s *server) routes() []route {
 		{"GET", verifyPath, signedIn, s.verifyCaller, []string{"permission"}, quick},
 
 		{"GET", "/api/v1/users", holds(userManage), s.listUsers,
-			[]string{"limit", "cursor", "q", "username", "status", "role", "sort"}, slow},
+			paged("q", "username", "status", "role", "sort"), slow},
 		{"POST", "/api/v1/users", holds(userManage), s.createUser, nil, quick},
 		{"GET", "/api/v1/users/{id}", holds(userManage), s.getUser, nil, quick},
 		{"PATCH", "/api/v1/users/{id}", holds(userManage), s.updateUser, nil, quick},
@@ -100,57 +108,54 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/users/{id}/roles", holds(userManage), s.addUserRole, nil, quick},
 		{"DELETE", "/api/v1/users/{id}/roles/{name}", holds(userManage), s.removeUserRole, nil, quick},
 		{"POST", "/api/v1/users/{id}/password-reset", holds(userManage), s.createPasswordReset, nil, quick},
-		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.listUserSessions,
-			[]string{"limit", "cursor"}, quick},
+		{"DELETE", "/api/v1/users/{id}/totp", holds(userManage), s.deleteTOTPOfUser, nil, quick},
+		{"GET", "/api/v1/users/{id}/sessions", holds(userManage), s.ofUser(s.writeSessions), paged(), quick},
 		{"DELETE", "/api/v1/users/{id}/sessions", holds(userManage), s.endSessionsOfUser, nil, quick},
-		{"DELETE", "/api/v1/users/{id}/sessions/{session}", holds(userManage), s.endSessionOfUser, nil, quick},
-		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.listUserTokens, []string{"limit", "cursor"}, quick},
+		{"DELETE", "/api/v1/users/{id}/sessions/{session}", holds(userManage), s.endSessionsOfUser, nil, quick},
+		{"GET", "/api/v1/users/{id}/tokens", holds(userManage), s.ofUser(s.writeAPITokens), paged(), quick},
 		{"DELETE", "/api/v1/users/{id}/tokens", holds(userManage), s.endTokensOfUser, nil, quick},
-		{"DELETE", "/api/v1/users/{id}/tokens/{token}", holds(userManage), s.endTokenOfUser, nil, quick},
-		{"GET", "/api/v1/tokens", holds(userManage), s.listAllTokens, []string{"limit", "cursor"}, quick},
+		{"DELETE", "/api/v1/users/{id}/tokens/{token}", holds(userManage), s.endTokensOfUser, nil, quick},
+		{"GET", "/api/v1/tokens", holds(userManage), s.listAllTokens, paged(), quick},
 		{"GET", "/api/v1/permissions", holds(userManage), s.listPermissions, nil, quick},
 		{"POST", "/api/v1/permissions", holds(roleManage), s.declarePermission, nil, slow},
 		{"PATCH", "/api/v1/permissions/{name}", holds(roleManage), s.updatePermission, nil, slow},
 		{"DELETE", "/api/v1/permissions/{name}", holds(roleManage), s.removePermission, []string{"force"}, slow},
-		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, []string{"limit", "cursor", "name"}, quick},
+		{"GET", "/api/v1/roles", holds(userManage), s.listRoles, paged("name"), quick},
 		{"POST", "/api/v1/roles", holds(roleManage), s.createRole, nil, quick},
 		{"GET", "/api/v1/roles/{id}", holds(userManage), s.getRole, nil, quick},
 		{"PATCH", "/api/v1/roles/{id}", holds(roleManage), s.updateRole, nil, bulk},
 		{"DELETE", "/api/v1/roles/{id}", holds(roleManage), s.deleteRole, []string{"reassign"}, bulk},
 		{"GET", "/api/v1/audit", holds(auditRead), s.listAudit,
-			[]string{"limit", "cursor", "actor", "credential", "action", "target", "request_id", "since", "until"},
-			slow},
+			paged("actor", "credential", "action", "target", "request_id", "since", "until"), slow},
 
 		{"POST", "/api/v1/system-messages", holds(adminSystemMessage), s.createMessage, nil, quick},
 		{"GET", "/api/v1/system-messages", holds(adminSystemMessage), s.listMessages,
-			[]string{"limit", "cursor", "q", "severity", "state", "since", "until"}, slow},
+			paged("q", "severity", "state", "since", "until"), slow},
 		{"GET", "/api/v1/system-messages/unread-count", holds(adminSystemMessage), s.countUnread, nil, quick},
 		{"POST", "/api/v1/system-messages/read-all", holds(adminSystemMessage), s.readAllMessages, nil, quick},
 		{"GET", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.getMessage, nil, quick},
 		{"PATCH", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.updateMessage, nil, quick},
 		{"DELETE", "/api/v1/system-messages/{id}", holds(adminSystemMessage), s.deleteMessage,
 			[]string{"permanently"}, quick},
-		{"GET", "/api/v1/system-messages/{id}/unread-by", holds(adminSystemMessage), s.listUnreadBy,
-			[]string{"limit", "cursor"}, slow},
+		{"GET", "/api/v1/system-messages/{id}/unread-by", holds(adminSystemMessage), s.listUnreadBy, paged(), slow},
 		{"POST", "/api/v1/system-messages/{id}/read", holds(adminSystemMessage), s.readMessage, nil, quick},
-		{"GET", "/api/v1/inbox", holds(inboxRead), s.listInbox, []string{"limit", "cursor", "unread"}, quick},
+		{"GET", "/api/v1/inbox", holds(inboxRead), s.listInbox, paged("unread"), quick},
 		{"GET", "/api/v1/inbox/unread-count", holds(inboxRead), s.countUnread, nil, quick},
 		{"POST", "/api/v1/inbox/read", holds(inboxRead), s.readMessages, nil, quick},
 		{"POST", "/api/v1/inbox/read-all", holds(inboxRead), s.readAllMessages, nil, quick},
 		{"POST", "/api/v1/inbox/{id}/read", holds(inboxRead), s.readMessage, nil, quick},
 
-		{"GET", "/api/v1/datasets", holds(datasetRead), s.listDatasets, []string{"limit", "cursor", "name"}, quick},
+		{"GET", "/api/v1/datasets", holds(datasetRead), s.listDatasets, paged("name"), quick},
 		{"POST", "/api/v1/datasets", holds(datasetManage), s.createDataset, nil, slow},
 		{"GET", "/api/v1/datasets/{id}", holds(datasetRead), s.getDataset, nil, slow},
 		{"PATCH", "/api/v1/datasets/{id}", holds(datasetManage), s.updateDataset, nil, bulk},
 		{"DELETE", "/api/v1/datasets/{id}", holds(datasetManage), s.deleteDataset, nil, bulk},
 		{"POST", "/api/v1/datasets/{id}/analyses", holds(datasetAnalyze), s.createAnalysis, nil, quick},
-		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses,
-			[]string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/datasets/{id}/analyses", holds(datasetRead), s.listAnalyses, paged(), quick},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetRead), s.getAnalysis,
 			[]string{"wait"}, waiting},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", holds(datasetRead), s.listChanges,
-			[]string{"limit", "cursor", "change"}, quick},
+			paged("change"), quick},
 		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", holds(datasetAnalyze), s.cancelAnalysis, nil, bulk},
 		{"GET", "/api/v1/datasets/{id}/files", holds(datasetRead), s.listFiles,
 			fileFilters("limit", "cursor", "sort", "total"), slow},
@@ -161,15 +166,27 @@ func (s *server) routes() []route {
 		{"GET", "/api/v1/datasets/{id}/coverage.svg", holds(datasetRead), s.getCoverage,
 			[]string{"color", "bbox"}, expensive},
 		{"GET", "/api/v1/datasets/{id}/report", holds(datasetRead), s.getReport, nil, expensive},
-		{"GET", "/api/v1/datasets/{id}/findings/{code}", holds(datasetRead), s.listFindings,
-			[]string{"limit", "cursor"}, expensive},
-		{"GET", "/api/v1/datasets/{id}/accepted-findings", holds(datasetRead), s.listAccepted,
-			[]string{"limit", "cursor"}, quick},
+		{"GET", "/api/v1/datasets/{id}/findings/{code}", holds(datasetRead), s.listFindings, paged(), expensive},
+		{"GET", "/api/v1/datasets/{id}/accepted-findings", holds(datasetRead), s.listAccepted, paged(), quick},
 		{"POST", "/api/v1/datasets/{id}/accepted-findings", holds(datasetManage), s.acceptFinding, nil, quick},
 		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", holds(datasetManage), s.reopenFinding,
 			nil, quick},
+		{"GET", "/api/v1/datasets/{id}/files.csv", holds(datasetRead), s.getTable, fileFilters("sort"), streaming},
+		{"GET", "/api/v1/datasets/{id}/mosaic.vrt", holds(datasetRead), s.getMosaic,
+			[]string{"crs", "resolution", "source"}, streaming},
+		{"GET", "/api/v1/datasets/{id}/data/{path...}", holds(datasetDownload), s.getContent, nil, sending},
 		{"GET", "/api/v1/files", holds(datasetRead), s.listFiles,
 			fileFilters("limit", "cursor", "sort", "total"), slow},
+
+		{"GET", stacPath, holds(datasetRead), s.getSTAC, nil, quick},
+		{"GET", stacPath + "/api", holds(datasetRead), s.getSTACAPI, nil, quick},
+		{"GET", stacPath + "/conformance", holds(datasetRead), s.getSTACConformance, nil, quick},
+		{"GET", stacPath + "/collections", holds(datasetRead), s.listCollections, nil, expensive},
+		{"GET", stacPath + "/collections/{id}", holds(datasetRead), s.getCollection, nil, slow},
+		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.listItems, itemFilters(), slow},
+		{"GET", stacPath + "/collections/{id}/items/{file}", holds(datasetRead), s.getItem, nil, quick},
+		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
+		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
 
 		{"GET", "/{$}", public, s.show(s.homePage), nil, quick},
 		{"GET", "/console/{file}", public, s.getConsoleFile, nil, light},
@@ -330,9 +347,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
 		answer.routed = true
 		answer.WriteHeader(http.StatusNoContent)
-	case path.Clean(r.URL.Path) != r.URL.Path: // the mux would redirect
+	case path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/": // the mux would redirect
 		s.writeProblem(answer, errNotFound)
 	default:
+		if r.URL.Path == stacPath+"/" { // clients of STAC write both
+			r.URL.Path = stacPath
+		}
 		s.mux.ServeHTTP(answer, r)
 		if !answer.routed {
 			// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
@@ -409,13 +429,19 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 		return err
 	}
 	if c.credential.tokenHash == nil {
-		c.leave, err = s.places.enter(ctx, c.credential.userID)
+		c.leave, err = s.places.enter(ctx, c.credential.Subject)
 	} else { // the owner of an API token is not known yet
 		c.leave, err = s.networkPlaces.enter(ctx, c.network())
 	}
 	if err != nil {
 		return err
 	}
+	return s.identify(rt, r)
+}
+
+// identify finds the caller's principal and decides whether it may call the route.
+func (s *server) identify(rt route, r *http.Request) error {
+	c, ctx := callerOf(r), r.Context()
 	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
 	if err == errInvalidToken && c.credential.tokenHash != nil {
 		err = cmp.Or(s.tallyToken(ctx, c), err)
@@ -437,20 +463,34 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	return rt.permit(p)
 }
 
-// receiveBody reads the request's body into memory. Until the request ends, the body keeps a place
-// among those of its network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is
-// dropped.
-func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
+// bodyTimeout is how long a body may take to arrive.
+const bodyTimeout = 10 * time.Second
+
+// receiveBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and
+// the route's time limit. An error of the reading comes at the end of r.Body. Until the request
+// ends, the body keeps a place among those of its network. A body of GET or HEAD has no meaning
+// (RFC 9110, section 9.3.1) and is dropped.
+func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error) {
 	if r.Body == http.NoBody {
 		return nil
 	}
-	c := callerOf(r)
-	leave, err := s.bodies.enter(r.Context(), c.network())
-	if err != nil {
+	c, ctx := callerOf(r), r.Context()
+	if c.dropBody, err = s.bodies.enter(ctx, c.network()); err != nil {
 		return err
 	}
-	c.dropBody = leave
-	readBody(w, r)
+	response := http.NewResponseController(w)
+	deadline, _ := ctx.Deadline()
+	if soon := time.Now().Add(bodyTimeout); soon.Before(deadline) {
+		deadline = soon
+	}
+	response.SetReadDeadline(deadline)
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
+	}
+	end, failure := io.Pipe()
+	failure.CloseWithError(err) // nil: io.EOF
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), end))
 	if isRead(r) {
 		r.Body = http.NoBody
 		c.dropBody()
@@ -458,9 +498,8 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// takePlace gives the caller the place that a handler of the route's pace needs; the caller gives
-// back the place that it has. If this took more than a second, the caller is authorized again,
-// since the credential may have been revoked.
+// takePlace exchanges the caller's place for the one that the route's pace needs. If this takes
+// more than a second, the caller is identified again: the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
@@ -484,6 +523,9 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	case rt.pace == streaming:
 		c.leave()
 		c.leave, err = s.streams.enter(ctx, c.principal.User.ID)
+	case rt.pace == sending:
+		c.leave()
+		c.leave, err = s.files.enter(ctx, c.principal.User.ID)
 	case c.principal.Kind == "token":
 		c.leave()
 		c.leave, err = s.places.enter(ctx, c.principal.User.ID)
@@ -491,32 +533,34 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	if err != nil || c.principal == nil || time.Since(began) < time.Second {
 		return err
 	}
-	now, err := getPrincipal(ctx, s.db, &s.users, c.credential)
-	if err != nil {
-		return err
-	}
-	c.principal = now
-	return rt.permit(now)
+	return s.identify(rt, r)
 }
 
-// auditRefusal returns err. It audits a refusal to a signed-in caller.
+// auditRefusal returns err. It audits a refusal to a signed-in caller, and counts one that asks
+// anybody to wait.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
-	c := callerOf(r)
 	p, ok := errors.AsType[*problem](err)
-	refused := ok && (p.status == http.StatusForbidden || p.code == "last_administrator")
-	if refused && c.principal != nil && rt.path == verifyPath { // a page behind a proxy asks often
-		credential := c.principal.Kind + ":" + c.principal.CredentialID
-		s.tallied.add(tally{"verify.refused", "user:" + c.principal.User.Username, credential, c.network()}, 1)
+	if !ok {
 		return err
 	}
-	if !refused || c.principal == nil || !s.refused.note(c.principal.CredentialID) {
+	c, by := callerOf(r), actorOf(r)
+	switch {
+	case p.status == http.StatusTooManyRequests:
+		s.tallied.add(tally{action: "login.throttled"}, 1)
+		return err
+	case c.principal == nil || p.status != http.StatusForbidden && p.code != "last_administrator":
+		return err
+	case rt.path == verifyPath: // a page behind a proxy asks often
+		s.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
+		return err
+	case s.refused.add(tally{action: "request.refused", target: c.principal.CredentialID}, 1) > maxRefusals:
 		return err
 	}
 	ctx, cancel := lastMoment(r.Context()) // also if the client left
 	defer cancel()
 	path := cleanText([]byte(r.URL.Path), maxNameText)
 	what := map[string]string{"code": p.code, "permission": p.permission, "path": path}
-	if auditErr := audit(ctx, s.db, actorOf(r), "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
+	if auditErr := audit(ctx, s.db, by, "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
 		s.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
 	return err

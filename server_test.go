@@ -167,13 +167,20 @@ func (m *matrix) target(rt route) (path string, body any) {
 	}
 	m.fresh++
 	name := fmt.Sprintf("set%d", m.fresh)
+	m.exec(`UPDATE users SET totp = false`)
+	m.exec(`DELETE FROM totp_secrets`)
+	var phone *app
 	for _, dir := range []string{name, "more" + name} {
 		os.Mkdir(filepath.Join(m.datasets, dir), 0o755)
 	}
 	os.WriteFile(filepath.Join(m.datasets, name, "a.txt"), []byte("text"), 0o644)
+	if strings.HasSuffix(rt.path, ".vrt") || strings.HasPrefix(rt.path, stacPath) {
+		os.WriteFile(filepath.Join(m.datasets, name, "a.tif"), geographicTIFF(7, 46), 0o644)
+	}
 	manager, analyst, author := m.each[datasetManage], m.each[datasetAnalyze], m.each[adminSystemMessage]
 	dataset := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
 	path = strings.Replace(rt.path, "/api/v1/datasets/{id}", dataset, 1)
+	path = strings.Replace(path, "/collections/{id}", "/collections"+strings.TrimPrefix(dataset, "/api/v1/datasets"), 1)
 	switch {
 	case strings.HasPrefix(path, "/api/v1/users/{id}"):
 		path = strings.Replace(path, "{id}", m.addUser("target"+name), 1)
@@ -186,6 +193,10 @@ func (m *matrix) target(rt route) (path string, body any) {
 	case strings.HasPrefix(path, "/api/v1/roles/{id}"):
 		role := m.each[roleManage].must(201, "POST", "/api/v1/roles", map[string]any{"name": "role-" + name, "permissions": []string{}})
 		path = strings.Replace(path, "{id}", fmt.Sprint(role.number("id")), 1)
+	case strings.HasPrefix(path, totpPath+"/"):
+		phone = m.reader.begin(&testClock{})
+	case rt.method == "DELETE" && path == totpPath:
+		phone, _ = m.reader.enrol(&testClock{}) // which is a step ahead now
 	case strings.HasPrefix(path, "/api/v1/permissions/{name}"):
 		m.each[roleManage].must(201, "POST", "/api/v1/permissions", map[string]string{"name": "p." + name, "meaning": "A test."})
 		path = strings.Replace(path, "{name}", "p."+name, 1)
@@ -194,17 +205,21 @@ func (m *matrix) target(rt route) (path string, body any) {
 		path = strings.Replace(path, "{id}", another.credentialID(), 1)
 	case path == "/api/v1/auth/tokens/{id}":
 		path = strings.Replace(path, "{id}", m.addToken("reader", "t"+name, datasetRead).credentialID(), 1)
-	case strings.Contains(path, "{analysis}") || strings.Contains(path, "{file}"):
+	case strings.Contains(path, "{analysis}") || strings.Contains(path, "{file}") || strings.Contains(path, "{path...}") || strings.HasSuffix(path, ".vrt"):
 		run := analyst.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 		m.each[datasetRead].finished(run)
 		_, analysis, _ := strings.Cut(run, "/analyses/")
 		file := m.each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
-		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file)).Replace(path)
+		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
 	case strings.Contains(path, "{code}"):
 		path = strings.Replace(path, "{code}", "duplicate", 1)
 	case strings.Contains(path, "{accepted}"):
 		accepted := manager.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "missing", "note": "sea"})
 		path = strings.Replace(path, "{accepted}", fmt.Sprint(accepted.number("id")), 1)
+	}
+	otp := ""
+	if phone != nil {
+		otp = phone.code(0)
 	}
 	message := author.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).number("id")
 	path = strings.Replace(path, "{id}", fmt.Sprint(message), 1)
@@ -216,6 +231,9 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"PATCH /api/v1/system-messages/{id}":           map[string]string{"title": "u"},
 		"POST /api/v1/inbox/read":                      map[string]any{"ids": []int{message}},
 		"PATCH /api/v1/auth/me":                        map[string]string{"display_name": "new"},
+		"POST /api/v1/auth/totp":                       map[string]string{"current_password": testPassword},
+		"POST /api/v1/auth/totp/confirm":               map[string]string{"otp": otp},
+		"DELETE /api/v1/auth/totp":                     map[string]string{"current_password": testPassword, "otp": otp},
 		"PUT /api/v1/auth/password":                    map[string]string{"current_password": testPassword, "new_password": testPassword},
 		"POST /api/v1/auth/tokens":                     map[string]any{"name": name, "permissions": []string{datasetRead}, "current_password": testPassword},
 		"POST /api/v1/users":                           map[string]any{"username": "new" + name, "roles": []string{}},
@@ -230,6 +248,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"POST /api/v1/datasets/{id}/analyses":          map[string]bool{"force": true},
 		"POST /api/v1/datasets/{id}/accepted-findings": map[string]string{"code": "missing", "note": "sea"},
 		"POST /api/v1/users/{id}/roles":                map[string]any{"role": "only-target" + name},
+		"POST /api/v1/stac/search":                     map[string]any{"limit": 1},
 	}[rt.method+" "+rt.path]
 }
 

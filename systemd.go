@@ -4,11 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
-	"net/http"
-	"net/url"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -17,11 +15,6 @@ import (
 // service restarts, connections to systemd's socket wait.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
-	// Child processes must not inherit the variables.
-	const names = "LISTEN_PID LISTEN_FDS LISTEN_FDNAMES NOTIFY_SOCKET WATCHDOG_PID WATCHDOG_USEC"
-	for _, name := range strings.Fields(names) {
-		os.Unsetenv(name)
-	}
 	switch s.sockets {
 	case 0:
 		return net.Listen("tcp", address)
@@ -34,46 +27,31 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 	return nil, fmt.Errorf("systemd passed %d sockets, but Cairn serves only one: leave one in cairn.socket", s.sockets)
 }
 
-// notify tells systemd the service's state.
-func (s supervisor) notify(state string) error {
-	if s.notifySocket == "" {
-		return nil
-	}
-	conn, err := net.Dial("unixgram", s.notifySocket) // Go and systemd write "@" before an abstract name
-	if err == nil {
-		defer conn.Close()
-		_, err = conn.Write([]byte(state))
-	}
-	if err != nil {
-		return fmt.Errorf("notify systemd: %w", err)
-	}
-	return nil
-}
-
-// keepWatchdog notifies systemd's watchdog while the service answers GET /health on its own
-// listener. Any answer counts, also that the database is down: a restart would not help.
-func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
-	if s.cfg.supervisor.watchdog == 0 {
+// notify tells systemd the service's state. It logs a failure.
+func (s *server) notify(state string) {
+	if s.cfg.supervisor.notifySocket == "" {
 		return
 	}
-	web := http.Client{Timeout: s.cfg.supervisor.watchdog / 3, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, address.Network(), address.String())
-		},
-		// The request has no secret, and the answer is not read.
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-		DisableKeepAlives: true,
-	}}
-	tick := time.Tick(s.cfg.supervisor.watchdog / 3)
-	health := &url.URL{Scheme: s.scheme(), Host: "cairn", Path: "/health"}
-	request := (&http.Request{Method: "GET", URL: health}).WithContext(ctx)
-	for {
-		response, err := web.Do(request)
-		if err == nil {
-			response.Body.Close()
-			err = s.cfg.supervisor.notify("WATCHDOG=1")
-		}
-		if err != nil && ctx.Err() == nil {
+	conn, err := net.Dial("unixgram", s.cfg.supervisor.notifySocket) // Go and systemd write "@" before an abstract name
+	if err == nil {
+		defer conn.Close()
+		_, err = io.WriteString(conn, state)
+	}
+	if err != nil {
+		s.log.Warn("systemd not notified", "state", state, "error", err)
+	}
+}
+
+// keepWatchdog notifies systemd's watchdog while the service answers on its own listener.
+func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
+	patience := s.cfg.supervisor.watchdog / 3
+	if patience == 0 {
+		return
+	}
+	for tick := time.Tick(patience); ; {
+		if err := s.probe(ctx, address, patience); err == nil {
+			s.notify("WATCHDOG=1")
+		} else if ctx.Err() == nil {
 			s.log.Error("watchdog not notified", "error", err)
 		}
 		select {
@@ -82,4 +60,26 @@ func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 		case <-tick:
 		}
 	}
+}
+
+// probe sends GET /health to the service's own address. Any answer is good, also that the database
+// is down: a restart would not help. The client of net/http would add 0.4 MiB to the program.
+func (s *server) probe(ctx context.Context, address net.Addr, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, address.Network(), address.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	context.AfterFunc(ctx, func() { conn.Close() })
+	stream := io.ReadWriter(conn)
+	if s.certificate != nil {
+		// The request has no secret, and of the answer only the status is read.
+		stream = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+	}
+	if _, err = io.WriteString(stream, "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"); err == nil {
+		_, err = fmt.Fscanf(stream, "HTTP/1.1 %d", new(int))
+	}
+	return err
 }

@@ -11,9 +11,8 @@ import (
 // certificate is the service's certificate and key. Each new connection reads both files, so that
 // it uses a renewed certificate. Open connections stay.
 type certificate struct {
-	certFile, keyFile string
-	credentialsDir    string
-	log               *slog.Logger
+	cfg config
+	log *slog.Logger
 
 	mu     sync.Mutex
 	pair   *tls.Certificate // the last valid one
@@ -23,7 +22,7 @@ type certificate struct {
 // loadCertificate reads the files for the first time. It is an error if they are not a valid pair,
 // or if others than its owner can read the key.
 func loadCertificate(cfg config, log *slog.Logger) (*certificate, error) {
-	c := &certificate{certFile: cfg.tlsCert, keyFile: cfg.tlsKey, credentialsDir: cfg.credentialsDir, log: log}
+	c := &certificate{cfg: cfg, log: log}
 	pair, err := c.read()
 	if err != nil {
 		return nil, fmt.Errorf("CAIRN_TLS_CERT and CAIRN_TLS_KEY: %w", err)
@@ -34,14 +33,14 @@ func loadCertificate(cfg config, log *slog.Logger) (*certificate, error) {
 
 // read reads both files as they are now.
 func (c *certificate) read() (tls.Certificate, error) {
-	info, err := os.Stat(c.keyFile)
+	info, err := os.Stat(c.cfg.tlsKey)
 	if err == nil {
-		err = checkSecretFile(c.keyFile, info, c.credentialsDir)
+		err = checkSecretFile(c.cfg.tlsKey, info, c.cfg.credentialsDir)
 	}
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	return tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	return tls.LoadX509KeyPair(c.cfg.tlsCert, c.cfg.tlsKey)
 }
 
 // current is for tls.Config.GetCertificate. If the files are not a valid pair, as when only one of
@@ -58,12 +57,4 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		c.failed = err.Error()
 	}
 	return c.pair, nil
-}
-
-// scheme returns the scheme of the service's URLs.
-func (s *server) scheme() string {
-	if s.certificate != nil {
-		return "https"
-	}
-	return "http"
 }

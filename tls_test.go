@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -65,6 +66,13 @@ func TestTLS(t *testing.T) {
 		defer response.Body.Close()
 		io.Copy(io.Discard, response.Body)
 		return response.TLS.PeerCertificates[0].SerialNumber.Int64(), response
+	}
+	address, err := net.ResolveTCPAddr("tcp", strings.TrimPrefix(ts.url, "https://"))
+	if err == nil {
+		err = ts.probe(t.Context(), address, time.Minute)
+	}
+	if err != nil {
+		t.Errorf("the watchdog gets %v", err)
 	}
 	first, old := browser(), browser("http/1.1")
 	serial, response := get(first)

@@ -20,6 +20,7 @@ type user struct {
 	Email       *string    `json:"email"`
 	DisplayName string     `json:"display_name"`
 	Status      string     `json:"status"`
+	TOTP        bool       `json:"totp"` // has a second factor
 	Roles       []string   `json:"roles"`
 	CreatedAt   time.Time  `json:"created_at"`
 	UpdatedAt   time.Time  `json:"updated_at"`
@@ -32,16 +33,11 @@ func (u user) tag() string {
 	return tagOf(u)
 }
 
-// userColumns are the columns of a user. The table users is u.
+// userColumns are the columns of a user u.
 const userColumns = `
-	u.id::text AS id, u.username, u.email, u.display_name, u.status,
-	ARRAY(
-		SELECT r.name
-		FROM user_roles ur
-		JOIN roles r ON r.id = ur.role_id
-		WHERE ur.user_id = u.id
-		ORDER BY r.name
-	) AS roles,
+	u.id::text AS id, u.username, u.email, u.display_name, u.status, u.totp,
+	ARRAY(SELECT r.name FROM user_roles ur JOIN roles r ON r.id = ur.role_id WHERE ur.user_id = u.id
+		ORDER BY r.name) AS roles,
 	u.created_at, u.updated_at, u.last_login_at`
 
 // The values of users.status.
@@ -51,13 +47,11 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users: all users, or those with a status, with a role, and with q
-// in a name or e-mail address, in the order of sort.
+// listUsers answers GET /api/v1/users.
 func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	f := userFilter{sort: cmp.Or(query.Get("sort"), "username")}
-	f.status, f.part, f.role = optional(query, "status"), optional(query, "q"), optional(query, "role")
-	f.username = optional(query, "username")
+	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), username: optional(query, "username"),
+		status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
 	order, known := userOrders()[f.sort]
 	var v invalid
 	v.check(known, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
@@ -105,32 +99,25 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	n := newUser{
-		username: in.Username, email: in.Email, displayName: in.DisplayName, status: statusActive, roles: in.Roles,
-	}
 	var v invalid
-	checkIdentity(&v, &n.username, n.email, &n.displayName)
+	checkIdentity(&v, &in.Username, in.Email, &in.DisplayName)
 	v.check(in.Roles != nil, "roles", "missing", "must be a list; an empty one gives no role")
 	if err := v.err(); err != nil {
 		return err
 	}
+	n := newUser{in.Username, in.Email, in.DisplayName, statusActive, nil, in.Roles}
 	var created struct {
 		user
 		passwordToken
 	}
 	err := s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		if created.user, err = createUser(ctx, tx, by, n); err != nil {
-			return err
+		if created.user, err = createUser(ctx, tx, by, n); err == nil {
+			created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
 		}
-		token, err := createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
-		created.passwordToken = token.withLink(s.cfg)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/users/"+created.ID)
-	return writeJSON(w, http.StatusCreated, created)
+	created.passwordToken = created.withLink(s.cfg)
+	return writeCreated(w, created, "/api/v1/users/"+created.ID, err)
 }
 
 // getUser answers GET /api/v1/users/{id}.
@@ -139,10 +126,10 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeEntity(w, u, u.tag(), err)
 }
 
-// errUseOwnRoute is the 403 of a change to oneself under /users that the own route guards by the
-// current password.
+// errUseOwnRoute is the 403 of a change to oneself that takes the current password elsewhere.
 var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
-	"Change your own e-mail address by PATCH /api/v1/auth/me and your own password by PUT /api/v1/auth/password.")
+	"Change your own e-mail address by PATCH /api/v1/auth/me, your own password by PUT /api/v1/auth/password "+
+		"and your own second factor by DELETE /api/v1/auth/totp.")
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
@@ -191,7 +178,7 @@ func (s *server) addUserRole(w http.ResponseWriter, r *http.Request) error {
 	}
 	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		added, err := roleNamed(ctx, tx, "role", name)
-		if err != nil || slices.Contains(target.Roles, added.Name) {
+		if err != nil {
 			return err
 		}
 		return replaceRoles(ctx, tx, by, target, append(slices.Clone(target.Roles), added.Name))
@@ -238,28 +225,19 @@ func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) err
 		token, err = startPasswordReset(ctx, tx, by, target)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, token.withLink(s.cfg))
+	return writeCreated(w, token.withLink(s.cfg), "", err)
 }
 
-// listUserSessions answers GET /api/v1/users/{id}/sessions.
-func (s *server) listUserSessions(w http.ResponseWriter, r *http.Request) error {
-	u, err := s.pathUser(r)
-	if err != nil {
-		return err
+// ofUser returns a handler that calls write with the id of the user of the path.
+func (s *server) ofUser(write func(http.ResponseWriter, *http.Request, string) error) func(
+	http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		u, err := s.pathUser(r)
+		if err != nil {
+			return err
+		}
+		return write(w, r, u.ID)
 	}
-	return s.writeSessions(w, r, u.ID)
-}
-
-// listUserTokens answers GET /api/v1/users/{id}/tokens.
-func (s *server) listUserTokens(w http.ResponseWriter, r *http.Request) error {
-	u, err := s.pathUser(r)
-	if err != nil {
-		return err
-	}
-	return s.writeAPITokens(w, r, u.ID)
 }
 
 // pathUser returns the user whose id is in the path, or errNotFound.
@@ -271,60 +249,56 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 	return getUser(r.Context(), s.db, id)
 }
 
-// endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions.
+// endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, endSessionsOfUser))
+	end := func(ctx context.Context, tx pgx.Tx, by actor, u user, only *string) (int64, error) {
+		if only == nil {
+			return 0, endSessionsOfUser(ctx, tx, by, u)
+		}
+		return endSessions(ctx, tx, by, "session.end", []string{*only}, u.ID)
+	}
+	return s.endOfUser(w, r, "session", end)
 }
 
-// endTokensOfUser answers DELETE /api/v1/users/{id}/tokens.
+// endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
 func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		_, err := deleteAPITokens(ctx, tx, by, target, nil)
-		return err
-	}))
+	return s.endOfUser(w, r, "token", deleteAPITokens)
 }
 
-// endSessionOfUser answers DELETE /api/v1/users/{id}/sessions/{session}.
-func (s *server) endSessionOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.endOne(w, r, "session", func(ctx context.Context, tx pgx.Tx, by actor, u user, id string) (int64, error) {
-		return endSessions(ctx, tx, by, "session.end", []string{id}, u.ID)
-	})
-}
-
-// endTokenOfUser answers DELETE /api/v1/users/{id}/tokens/{token}.
-func (s *server) endTokenOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.endOne(w, r, "token", func(ctx context.Context, tx pgx.Tx, by actor, u user, id string) (int64, error) {
-		return deleteAPITokens(ctx, tx, by, u, &id)
-	})
-}
-
-// endOne runs end on the user of the path and on the id in its part name. If end ended nothing, the
-// answer is errNotFound.
-func (s *server) endOne(w http.ResponseWriter, r *http.Request, name string,
-	end func(context.Context, pgx.Tx, actor, user, string) (int64, error)) error {
-	id, err := pathUUID(r, name)
-	if err != nil {
-		return err
+// endOfUser runs end on the user of the path and, if the path has that part, on the id in it. If
+// end does not find this id, the answer is errNotFound.
+func (s *server) endOfUser(w http.ResponseWriter, r *http.Request, part string,
+	end func(context.Context, pgx.Tx, actor, user, *string) (int64, error)) error {
+	var only *string
+	if r.PathValue(part) != "" {
+		id, err := pathUUID(r, part)
+		if err != nil {
+			return err
+		}
+		only = &id
 	}
 	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		n, err := end(ctx, tx, by, target, id)
-		if err == nil && n == 0 {
+		n, err := end(ctx, tx, by, target, only)
+		if err == nil && only != nil && n == 0 {
 			err = errNotFound
 		}
 		return err
 	}))
 }
 
-// actOnUser runs do on the user of the path, under lockAccess. It checks first that the caller may
-// act on this user, and that If-Match, if given, names the user's entity tag.
+// actOnUser runs do on the user of the path, under lockAccess, if the caller may act on this user
+// and If-Match, if given, names the user's entity tag.
 func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
 	id, err := pathUUID(r, "id")
 	if err != nil {
 		return err
 	}
 	return s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
-		target, err := checkTarget(ctx, tx, by, id)
+		target, err := getUser(ctx, tx, id)
 		if err != nil {
+			return err
+		}
+		if err := by.coversRoles(ctx, tx, target.Roles); err != nil { // whatever the target's status
 			return err
 		}
 		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
@@ -383,10 +357,10 @@ func userOrders() map[string]userOrder {
 
 // listUsers returns up to limit users after the keys in after.
 //
-// The plain list by name is a prepared statement. Its constant limit, maxPage and one, lets
-// PostgreSQL keep the plan. Other lists are planned for their values. A search first looks at the
-// next 10,000 users. If these do not fill the page, it finds all hits by their index and sorts
-// them. It takes both steps because the planner cannot know how the hits are spread over the order.
+// The plain list by name is a prepared statement with a constant limit: PostgreSQL keeps the plan.
+// Other lists are planned for their values. A search first looks at the next 10,000 users. If they
+// do not fill the page, it finds all hits by their index and sorts them: the planner cannot know
+// how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -409,7 +383,7 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%")
 	}
 	order := userOrders()[f.sort]
-	args := []any{pgx.QueryExecModeExec, after[0], after[1], f.status, pattern, limit, f.username}
+	args := []any{pgx.QueryExecModeCacheDescribe, after[0], after[1], f.status, pattern, limit, f.username}
 	where, sorted := ` WHERE `+order.after+` AND `+matches, ` ORDER BY `+order.by+` LIMIT `
 	from := `users u` + where
 	switch {
@@ -441,8 +415,8 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name. It
-// normalizes the first two in place. Nil is not checked; an empty e-mail address means none.
+// checkIdentity notes what is wrong with a user name, e-mail address and display name, and
+// normalizes the first two. Nil is not checked; an empty e-mail address means none.
 func checkIdentity(v *invalid, username, email, displayName *string) {
 	if username != nil {
 		name, ok := normalizeUsername(*username)
@@ -479,20 +453,17 @@ func normalizeEmail(address string) (string, bool) {
 	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
 }
 
-// normalizeLogin returns a user name or e-mail address in the form in which it is stored, or "" if
-// the login is neither.
+// normalizeLogin returns a user name or e-mail address as it is stored, or "" if it is neither.
 func normalizeLogin(login string) string {
-	if name, ok := normalizeUsername(login); ok {
-		return name
-	}
-	if address, ok := normalizeEmail(login); ok {
+	_, isName := normalizeUsername(login)
+	if address, isAddress := normalizeEmail(login); isName || isAddress {
 		return address
 	}
 	return ""
 }
 
-// isLine reports whether text is one line of low to high code points that isUnsafe allows, without
-// the code points U+…FFFE and U+…FFFF.
+// isLine reports whether text is one line of low to high code points, none of them unsafe, U+…FFFE
+// or U+…FFFF.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -525,16 +496,19 @@ func (a actor) coversRoles(ctx context.Context, q querier, names []string) error
 // The caller holds lockAccess.
 func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
-		INSERT INTO users (username, email, display_name, status, password_hash)
-		VALUES ($1, nullif($2, ''), $3, $4, $5)
-		RETURNING id::text`
+		WITH u AS (
+			INSERT INTO users (username, email, display_name, status, password_hash)
+			VALUES ($1, nullif($2, ''), $3, $4, $5)
+			RETURNING id
+		), granted AS (
+			INSERT INTO user_roles (user_id, role_id) SELECT u.id, r.id FROM u JOIN roles r ON r.name = ANY ($6)
+		)
+		SELECT id::text
+		FROM u`
 	var id string
-	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash).Scan(&id)
+	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles).Scan(&id)
 	if err != nil {
 		return user{}, takenError("create user", err)
-	}
-	if err := grantRoles(ctx, tx, id, n.roles); err != nil {
-		return user{}, err
 	}
 	return getUser(ctx, tx, id)
 }
@@ -592,12 +566,10 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	if err != nil {
 		return err
 	}
-	switch {
-	case after.Status == target.Status: // nothing ends
-	case after.Status == statusActive:
-		err = voidPasswordToken(ctx, tx, target.ID)
-	default:
+	if after.Status != statusActive && after.Status != target.Status {
 		err = endEverything(ctx, tx, by, after)
+	} else if after.Status != target.Status {
+		err = voidPasswordToken(ctx, tx, target.ID)
 	}
 	if err != nil {
 		return err
@@ -605,45 +577,32 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles replaces a user's roles and voids the user's password token. If the user gains a
-// permission, the user's sessions end: somebody who had reset the password may hold one. The actor
-// must hold the permissions of the new roles. The caller holds lockAccess and has checked the
-// target.
+// replaceRoles replaces a user's roles, unless they are these already. The actor must hold the
+// permissions of the new ones. The caller holds lockAccess and has checked the target.
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
-	const takeAway = `
-		WITH taken AS (DELETE FROM user_roles WHERE user_id = $1),
-			tokens AS (DELETE FROM password_tokens WHERE user_id = $1)
-		UPDATE users
-		SET updated_at = now()
-		WHERE id = $1`
-	held, err := rolePermissions(ctx, tx, target.Roles)
-	if err != nil {
-		return err
-	}
+	const query = `
+		WITH given AS (SELECT id FROM roles WHERE name = ANY ($2)),
+			taken AS (DELETE FROM user_roles WHERE user_id = $1 AND role_id NOT IN (SELECT id FROM given)),
+			touched AS (UPDATE users SET updated_at = now() WHERE id = $1)
+		INSERT INTO user_roles (user_id, role_id)
+		SELECT $1, id
+		FROM given
+		ON CONFLICT DO NOTHING`
 	given, err := rolePermissions(ctx, tx, names)
-	if err != nil {
+	if err == nil {
+		err = by.covers(given)
+	}
+	names = asSet(names)
+	if err != nil || slices.Equal(names, target.Roles) {
 		return err
 	}
-	if err := by.covers(given); err != nil {
+	if err := endOldCredentials(ctx, tx, by, &target.ID, 0, given); err != nil {
 		return err
 	}
-	gains := func(p string) bool { return p != inboxRead && !slices.Contains(held, p) } // everybody has that one
-	if slices.ContainsFunc(given, gains) {
-		if err := endUserSessions(ctx, tx, by, []string{target.ID}, ""); err != nil {
-			return err
-		}
-	}
-	if _, err := execute(ctx, tx, "take roles away", takeAway, target.ID); err != nil {
+	if _, err := execute(ctx, tx, "replace roles", query, target.ID, names); err != nil {
 		return err
 	}
-	if err := grantRoles(ctx, tx, target.ID, names); err != nil {
-		return err
-	}
-	after, err := getUser(ctx, tx, target.ID)
-	if err != nil {
-		return err
-	}
-	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, after.Roles)
+	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
 }
 
 // endSessionsOfUser ends all sessions of a user. The caller has checked the target.

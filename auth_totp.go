@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// totpStep returns the time step whose code this is (RFC 6238, with SHA-1, six digits and steps of
+// 30 seconds): the present one or, since clocks differ, one beside it.
+func totpStep(secret []byte, code string, now time.Time) (step int64, found bool) {
+	present := now.Unix() / 30
+	for at := present - 1; at <= present+1; at++ {
+		mac := hmac.New(sha1.New, secret)
+		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(at)))
+		sum := mac.Sum(nil)
+		number := binary.BigEndian.Uint32(sum[sum[len(sum)-1]&0xf:]) & 0x7fffffff // RFC 4226, section 5.3
+		if subtle.ConstantTimeCompare(fmt.Appendf(nil, "%06d", number%1_000_000), []byte(code)) == 1 {
+			step, found = at, true
+		}
+	}
+	return step, found
+}
+
+// useTOTP reports whether the code is right for the user's secret, and uses up its time step and
+// all before it: of two instances only one accepts a code. The user's id is authenticated with the
+// secret, which is of no use in another row. A secret under a former key is encrypted anew. If its
+// key is not in the key file, the error is a problem 503.
+func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
+	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
+	const use = `
+		UPDATE totp_secrets
+		SET last_step = $3, kid = $4, secret = $5
+		WHERE user_id = $1 AND secret = $2 AND last_step < $3`
+	found, err := collect[struct {
+		KID    string
+		Secret []byte
+	}](ctx, q, "get TOTP secret", get, userID)
+	if err != nil || len(found) == 0 {
+		return false, err
+	}
+	ring, sealed := s.keys.Load(), found[0].Secret
+	k, isKnown := ring.find(found[0].KID)
+	if !isKnown {
+		return false, &problem{status: http.StatusServiceUnavailable, code: "totp_unavailable", retryAfter: time.Minute,
+			detail: "Codes cannot be checked now. Use a recovery code, or tell the operator.",
+			err:    errors.New("the key file has no key " + found[0].KID)}
+	}
+	secret, err := k.totp.Open(nil, nil, sealed, []byte(userID))
+	if err != nil {
+		return false, fmt.Errorf("decrypt TOTP secret: %w", err)
+	}
+	step, isRight := totpStep(secret, code, s.now())
+	if !isRight {
+		return false, nil
+	}
+	if k.id != ring.keys[0].id {
+		k = ring.keys[0]
+		sealed = k.totp.Seal(nil, nil, secret, []byte(userID))
+	}
+	n, err := execute(ctx, q, "use TOTP code", use, userID, found[0].Secret, step, k.id, sealed)
+	return n == 1, err
+}
+
+// useRecoveryCode reports whether the user has this recovery code, and uses it up.
+func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code string) (bool, error) {
+	const query = `
+		WITH used AS (
+			UPDATE totp_secrets
+			SET recovery_hashes = array_remove(recovery_hashes, $8)
+			WHERE user_id = $7 AND $8 = ANY (recovery_hashes)
+			RETURNING cardinality(recovery_hashes) AS codes_left
+		)` + insertAudit + `
+		SELECT $1, $2, $3, $4, $5, 'totp.recovery_code', $6, NULL, to_jsonb(used)
+		FROM used`
+	n, err := execute(ctx, q, "use recovery code", query,
+		by.id, by.name, by.credential, by.address, by.requestID, "user:"+u.Username, u.ID, hashToken(code))
+	return n == 1, err
+}
+
+// The refusals of an attempt to sign in. The last two tell that the password is right.
+var (
+	errWrongCredentials = newProblem(http.StatusUnauthorized, "invalid_credentials",
+		"The user name or the password is wrong.")
+	errOTPRequired = newProblem(http.StatusUnauthorized, "otp_required",
+		"Send otp too: the code of your authenticator app, or a recovery code.")
+	errOTPInvalid = newProblem(http.StatusUnauthorized, "otp_invalid",
+		"The code is wrong, or was used before. Wait for the next one.")
+)
+
+// checkSecondFactor decides an attempt whose password is right: nil, errOTPRequired or
+// errOTPInvalid. An attempt without a code is neither a failure nor a success: if it restarted the
+// counts, somebody who knows the password could guess codes without end. A user who is not active
+// cannot sign in, and needs no code to learn that.
+func (s *server) checkSecondFactor(r *http.Request, u user, otp string, guess attempt) (refused *problem, err error) {
+	ctx, passed := r.Context(), false
+	code := strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp)) // they are shown in groups
+	switch {
+	case !u.TOTP || u.Status != statusActive:
+		return nil, nil
+	case code == "":
+		return errOTPRequired, guess.forgive(ctx, s.db, false)
+	case len(code) == 6:
+		passed, err = s.useTOTP(ctx, s.db, u.ID, code)
+	default:
+		passed, err = useRecoveryCode(ctx, s.db, actorOf(r), u, code)
+	}
+	switch {
+	case err != nil:
+		return nil, errors.Join(err, guess.forgive(ctx, s.db, false))
+	case !passed:
+		return errOTPInvalid, nil
+	}
+	return nil, nil
+}
+
+// beginTOTP gives the caller, for the password, a secret in base32, and its otpauth URI for qrSVG.
+// confirmTOTP takes it within 15 minutes. It replaces one that was not confirmed. If the caller has
+// a second factor already, the error is a problem 409. The URI names the host if there is room in
+// the QR code, because apps replace an account of the same name.
+func (s *server) beginTOTP(r *http.Request, password string) (secret, uri string, err error) {
+	const query = `
+		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
+		VALUES ($1, $2, $3, now() + interval '15 minutes')
+		ON CONFLICT (user_id) DO UPDATE
+		SET kid = $2, secret = $3, last_step = 0, expires_at = excluded.expires_at
+		WHERE t.expires_at IS NOT NULL`
+	if _, err := s.confirmPassword(r, password, ""); err != nil {
+		return "", "", err
+	}
+	u, k, random := principalOf(r).User, s.keys.Load().keys[0], make([]byte, 20)
+	rand.Read(random) // never fails (crypto/rand)
+	secret = base32.StdEncoding.EncodeToString(random)
+	account := u.Username + "@" + url.QueryEscape(r.Host)
+	if len(account) > 66 {
+		account = u.Username
+	}
+	uri = "otpauth://totp/" + account + "?secret=" + secret + "&issuer=Cairn"
+	sealed := k.totp.Seal(nil, nil, random, []byte(u.ID))
+	return secret, uri, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
+		n, err := execute(ctx, tx, "begin TOTP", query, u.ID, k.id, sealed)
+		if err == nil && n == 0 {
+			err = newProblem(http.StatusConflict, "totp_enabled", "Remove your second factor first.")
+		}
+		return err
+	})
+}
+
+// confirmTOTP makes the secret of beginTOTP the caller's second factor, if the code is right, and
+// returns ten recovery codes. Only their hashes are stored. It ends the caller's other sessions,
+// and a login that is under way opens none: they were opened without the second factor.
+func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, err error) {
+	const enable = `
+		WITH enabled AS (
+			UPDATE totp_secrets
+			SET recovery_hashes = $2, expires_at = NULL
+			WHERE user_id = $1 AND expires_at > now()
+			RETURNING user_id
+		)
+		UPDATE users
+		SET totp = true,
+			credential_version = credential_version + 1,
+			updated_at = now()
+		WHERE id = (SELECT user_id FROM enabled)`
+	var hashes [][]byte
+	for range 10 {
+		text := rand.Text()[:24] // 120 random bits: too many to guess from the hash
+		recovery = append(recovery, strings.Join([]string{text[:6], text[6:12], text[12:18], text[18:]}, "-"))
+		hashes = append(hashes, hashToken(text))
+	}
+	u := principalOf(r).User
+	return recovery, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+		n, err := execute(ctx, tx, "enable TOTP", enable, u.ID, hashes)
+		if err == nil && n == 0 {
+			err = newProblem(http.StatusConflict, "totp_not_begun", "Ask for a secret first.")
+		}
+		if err != nil {
+			return err
+		}
+		isRight, err := s.useTOTP(ctx, tx, u.ID, strings.ReplaceAll(code, " ", ""))
+		if err == nil && !isRight {
+			err = newProblem(http.StatusForbidden, "otp_invalid", errOTPInvalid.detail)
+		}
+		if err == nil {
+			err = endUserSessions(ctx, tx, by, []string{u.ID}, principalOf(r).CredentialID)
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "totp.enable", "user:"+u.Username, nil, nil)
+	})
+}
+
+// removeTOTP removes the caller's second factor, for the password and a code. If there is none, the
+// error is errNotFound.
+func (s *server) removeTOTP(r *http.Request, password, code string) error {
+	u := principalOf(r).User
+	if !u.TOTP {
+		return errNotFound
+	}
+	if code == "" {
+		return invalid{{"otp", "missing", "is required"}}.err()
+	}
+	if _, err := s.confirmPassword(r, password, code); err != nil {
+		return err
+	}
+	return s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+		return resetTOTP(ctx, tx, by, u)
+	})
+}
+
+// resetTOTP removes a user's second factor, if there is one. The caller holds lockAccess and has
+// checked the target.
+func resetTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	const query = `
+		WITH removed AS (DELETE FROM totp_secrets WHERE user_id = $1)
+		UPDATE users
+		SET totp = false,
+			updated_at = now()
+		WHERE id = $1 AND totp`
+	n, err := execute(ctx, tx, "remove TOTP", query, target.ID)
+	if err != nil || n == 0 {
+		return err
+	}
+	return audit(ctx, tx, by, "totp.disable", "user:"+target.Username, nil, nil)
+}
+
+// createTOTP answers POST /api/v1/auth/totp.
+func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		CurrentPassword string `json:"current_password"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	secret, uri, err := s.beginTOTP(r, in.CurrentPassword)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusCreated, map[string]string{"secret": secret, "uri": uri})
+}
+
+// enableTOTP answers POST /api/v1/auth/totp/confirm.
+func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		OTP string `json:"otp"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	recovery, err := s.confirmTOTP(r, in.OTP)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, map[string][]string{"recovery_codes": recovery})
+}
+
+// deleteTOTP answers DELETE /api/v1/auth/totp.
+func (s *server) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		CurrentPassword string `json:"current_password"`
+		OTP             string `json:"otp"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	return writeDone(w, s.removeTOTP(r, in.CurrentPassword, in.OTP))
+}
+
+// deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.
+func (s *server) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		if target.ID == *by.id {
+			return errUseOwnRoute
+		}
+		return resetTOTP(ctx, tx, by, target)
+	}))
+}

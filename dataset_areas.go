@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// area is the coordinates of a GeoJSON MultiPolygon (RFC 7946, section 3.1.7): polygons of closed
+// rings, the first of which is the outer one.
+type area [][][]position
+
+// readGeometry reads a GeoJSON Point, Polygon or MultiPolygon. It returns the query parameter of a
+// fileFilter, point or bbox, with its value, and the area if it is not a point. ok is false for any
+// other text.
+func readGeometry(text string) (parameter, value string, a area, ok bool) {
+	var g struct {
+		Type        string          `json:"type"`
+		Coordinates json.RawMessage `json:"coordinates"`
+	}
+	if json.Unmarshal([]byte(text), &g) != nil {
+		return "", "", nil, false
+	}
+	var into any
+	polygons := [][][][]float64{{{nil}}}
+	switch g.Type {
+	case "Point":
+		into = &polygons[0][0][0]
+	case "Polygon":
+		into = &polygons[0]
+	case "MultiPolygon":
+		into = &polygons
+	}
+	if err := json.Unmarshal(g.Coordinates, into); err != nil {
+		return "", "", nil, false
+	}
+	box := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	for _, polygon := range polygons {
+		var rings [][]position
+		for _, ring := range polygon {
+			var positions []position
+			for _, p := range ring {
+				if len(p) < 2 {
+					return "", "", nil, false
+				}
+				positions = append(positions, position{p[0], p[1]})
+				box = [4]float64{min(box[0], p[0]), min(box[1], p[1]), max(box[2], p[0]), max(box[3], p[1])}
+			}
+			if n := len(positions); g.Type != "Point" && (n < 4 || positions[0] != positions[n-1]) {
+				return "", "", nil, false
+			}
+			rings = append(rings, positions)
+		}
+		if len(rings) == 0 {
+			return "", "", nil, false
+		}
+		a = append(a, rings)
+	}
+	if g.Type == "Point" {
+		return "point", fmt.Sprintf("%v,%v", box[0], box[1]), nil, true
+	}
+	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box[0], box[1], box[2], box[3]), a, len(a) > 0
+}
+
+// meets reports whether the area and a footprint have a point in common: an edge of one meets an
+// edge of the other, or one of them lies inside the other.
+func (a area) meets(footprint multiPolygon) bool {
+	for _, part := range footprint {
+		for _, polygon := range a {
+			if edgesMeet(polygon, part[0]) || isInside(part[0][0], polygon) || isInside(polygon[0][0], part[:]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// edgesMeet reports whether an edge of a polygon meets an edge of a ring.
+func edgesMeet(polygon [][]position, ring []position) bool {
+	side := func(p, q, of position) float64 { // of the line from p to q: its sign
+		return (q[0]-p[0])*(of[1]-p[1]) - (q[1]-p[1])*(of[0]-p[0])
+	}
+	for _, edges := range polygon {
+		for i, p := range edges[1:] {
+			q := edges[i]
+			for j, a := range ring[1:] {
+				b := ring[j]
+				if max(p[0], q[0]) >= min(a[0], b[0]) && min(p[0], q[0]) <= max(a[0], b[0]) &&
+					max(p[1], q[1]) >= min(a[1], b[1]) && min(p[1], q[1]) <= max(a[1], b[1]) &&
+					side(p, q, a)*side(p, q, b) <= 0 && side(a, b, p)*side(a, b, q) <= 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// isInside reports whether a polygon holds a position: a ray from there to the east crosses its
+// rings an odd number of times.
+func isInside(p position, polygon [][]position) (inside bool) {
+	for _, ring := range polygon {
+		for i, b := range ring[1:] {
+			a := ring[i]
+			if (a[1] > p[1]) != (b[1] > p[1]) && p[0] < a[0]+(p[1]-a[1])/(b[1]-a[1])*(b[0]-a[0]) {
+				inside = !inside
+			}
+		}
+	}
+	return inside
+}

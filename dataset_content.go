@@ -1,0 +1,140 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// dataPath returns the path under which the content of a file is served. It has the file's own
+// name, so that GDAL finds the sidecars beside it.
+func dataPath(dataset int64, path string) string {
+	raw, err := decodePath(path)
+	if err != nil {
+		raw = path
+	}
+	u := url.URL{Path: "/api/v1/datasets/" + strconv.FormatInt(dataset, 10) + "/data/" + raw}
+	return u.EscapedPath()
+}
+
+// mediaType returns the media type of a file.
+func mediaType(m extent) string {
+	switch {
+	case m.COG != nil && *m.COG:
+		return typeGeoTIFF + "; profile=cloud-optimized"
+	case m.Format != nil && *m.Format == "geotiff":
+		return typeGeoTIFF
+	}
+	return "application/octet-stream"
+}
+
+// getContent answers GET /api/v1/datasets/{id}/data/{path...} with a file, or ranges of it. Only a
+// regular file that has a row is served. It is opened as an analysis opens it, so that no link
+// leads out of the dataset. Once the file is open, the database is not asked any more.
+func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT` + fileColumns + `
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path = $2`
+	var d dataset
+	var m ElevationDatasetFileMeta
+	err := s.inPlace(r, quick, func(ctx context.Context) (err error) {
+		path := encodeName(r.PathValue("path"))
+		if d, err = s.pathDataset(r); err != nil || strings.ContainsRune(path, 0) {
+			return cmp.Or(err, error(errNotFound))
+		}
+		m, err = collectOne[ElevationDatasetFileMeta](ctx, s.db, errNotFound, "get file", query, d.ID, path)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	f, e, err := s.openContent(r.Context(), d, m)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := w.Header()
+	h.Set("Content-Type", mediaType(m.extent))
+	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
+	h.Set("ETag", entityTag(fmt.Append(nil, e.Size, e.Modified, e.Changed)))
+	content := io.NewSectionReader(f, 0, e.Size)
+	http.ServeContent(&patientWriter{w, r.Context()}, r, "", time.Unix(0, e.Modified), content)
+	return nil
+}
+
+// openContent opens the file of a row, or returns errNotFound for anything that is not a regular
+// file of the dataset now.
+func (s *server) openContent(ctx context.Context, d dataset, m ElevationDatasetFileMeta) (
+	f openFile, e entry, err error) {
+	if s.analyzer.hung.Load() >= maxHung {
+		return nil, e, errBusy
+	}
+	ctx, cancel := context.WithTimeout(ctx, slow.limit()/2)
+	defer cancel()
+	err = s.analyzer.runDetached(ctx, new(atomic.Int64), func(_ context.Context, send func(func() error) error) error {
+		place, wrong := s.cfg.placeDataset(d.Path)
+		if wrong != nil {
+			return errNotFound
+		}
+		root, _, err := place.open()
+		if err != nil {
+			return errNotFound
+		}
+		reader := &fileReader{root: root}
+		defer reader.close()
+		file, found, err := reader.open(entry{Path: m.Path, Size: m.SizeBytes})
+		if err != nil {
+			return errNotFound
+		}
+		err = send(func() error {
+			f, e = file, found
+			return nil
+		})
+		if err != nil {
+			file.Close()
+		}
+		return err
+	})
+	if errors.Is(err, errHangs) || errors.Is(err, context.DeadlineExceeded) {
+		err = errBusy
+	}
+	if err != nil && f != nil {
+		f.Close()
+	}
+	return f, e, err
+}
+
+// patientWriter sends a body to a client that may be slow, as long as it takes some of it each
+// minute, until ctx ends.
+type patientWriter struct {
+	http.ResponseWriter
+	ctx context.Context
+}
+
+// ReadFrom sends a body through a buffer of 16 KiB, half of what io.Copy takes.
+func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{w}, body, make([]byte, 16<<10))
+}
+
+// Write sends part of the body. Its error is context.Canceled: the client left, or was too slow.
+func (w *patientWriter) Write(b []byte) (int, error) {
+	deadline, _ := w.ctx.Deadline()
+	if soon := time.Now().Add(time.Minute); soon.Before(deadline) {
+		deadline = soon
+	}
+	http.NewResponseController(w.ResponseWriter).SetWriteDeadline(deadline)
+	n, err := w.ResponseWriter.Write(b)
+	if err != nil || w.ctx.Err() != nil {
+		err = context.Canceled
+	}
+	return n, err
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// getTable answers GET /api/v1/datasets/{id}/files.csv with the files that match the filter, for
+// spreadsheets.
+func (s *server) getTable(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	f, err := readFileFilter(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	f.datasetID = &d.ID
+	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
+		table := csv.NewWriter(out)
+		table.Write(strings.Fields(`id path size_bytes modified_at format status reason width height bands sample_type
+			nodata pixel_is cog crs crs_name vertical_crs minx miny maxx maxy west south east north bbox_accuracy_m
+			resolution_m source warnings`))
+		err := s.eachFile(r, f, func(file datasetFile) error { return table.Write(csvRow(file)) })
+		table.Flush()
+		return err
+	})
+}
+
+// csvRow returns the cells of a file.
+func csvRow(f datasetFile) (cells []string) {
+	corners := func(box []float64) []any {
+		if len(box) != 4 {
+			return []any{nil, nil, nil, nil}
+		}
+		return []any{box[0], box[1], box[2], box[3]}
+	}
+	for _, value := range slices.Concat([]any{f.ID, f.Path, f.SizeBytes, f.ModifiedAt, f.Format, f.Status, f.Reason,
+		f.Width, f.Height, f.Bands, f.SampleType, f.Nodata, f.PixelIs, f.COG, f.CRS, f.CRSName, f.VerticalCRS},
+		corners(f.NativeBBox), corners(f.BBox),
+		[]any{f.BBoxAccuracyM, f.ResolutionM, f.Source, strings.Join(f.Warnings, "; ")}) {
+		encoded, _ := json.Marshal(value) // text, numbers and times: there is no error
+		text := strings.TrimPrefix(string(encoded), "null")
+		if json.Unmarshal(encoded, &text) == nil { // a text, and not null
+			text = harmlessCell(text)
+		}
+		cells = append(cells, text)
+	}
+	return cells
+}
+
+// harmlessCell returns a text that a spreadsheet does not take for a formula: it puts an apostrophe
+// before one that begins like a formula, unless it is a number.
+func harmlessCell(text string) string {
+	_, err := strconv.ParseFloat(text, 64)
+	isNumber := err == nil && consistsOf(text, "0123456789.eE+-")
+	if text != "" && strings.ContainsRune("=+-@\t\r\n", rune(text[0])) && !isNumber {
+		return "'" + text
+	}
+	return text
+}

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// stacTree starts a service with a dataset of these files and returns a client that may read it, and the path of its
+// collection.
+func stacTree(t *testing.T, files []ElevationDatasetFileMeta) (ts *testServer, c client, collection string) {
+	t.Helper()
+	ts = startServer(t, nil, "CAIRN_BASE_URL=")
+	c = ts.signIn("ada", datasetRead)
+	return ts, c, fmt.Sprintf("%s/collections/%d", stacPath, ts.addFiles("tiles", files))
+}
+
+// gridOfTiles returns side × side files of one degree around 0, 0, modified one second after the other.
+func gridOfTiles(t testing.TB, side int) (files []ElevationDatasetFileMeta) {
+	for i := range side * side {
+		lon, lat := float64(i%side-side/2), float64(i/side-side/2)
+		m := placedFile(t, fmt.Sprintf("t%05d.tif", i), 4326, 0.01, 0, lon, 0, -0.02, lat+1)
+		m.ModifiedAt = fileTime{time.Unix(1_700_000_000+int64(i), 0)}
+		files = append(files, m)
+	}
+	return files
+}
+
+// itemTitles returns the titles of the items in an answer, in order.
+func itemTitles(a answer) (titles []string) {
+	features, _ := a.json["features"].([]any)
+	for _, f := range features {
+		titles = append(titles, f.(map[string]any)["properties"].(map[string]any)["title"].(string))
+	}
+	return titles
+}
+
+// linkTo returns the first link of an answer with that relation, or nil.
+func linkTo(a answer, rel string) map[string]any {
+	links, _ := a.json["links"].([]any)
+	for _, link := range links {
+		if link := link.(map[string]any); link["rel"] == rel {
+			return link
+		}
+	}
+	return nil
+}
+
+// TestSTACRules: what clients of STAC API 1.0 and of OGC API Features 1.0 rely on: media types, relations of links, all
+// of them absolute, and status codes.
+func TestSTACRules(t *testing.T) {
+	t.Parallel()
+	ts, c, collection := stacTree(t, gridOfTiles(t, 4))
+	empty := fmt.Sprintf("%s/collections/%d", stacPath, ts.addFiles("empty", nil))
+	item := linkTo(answer{json: c.must(200, "GET", collection+"/items?limit=1", nil).json["features"].([]any)[0].(map[string]any)}, "self")["href"].(string)
+	item = strings.TrimPrefix(item, ts.url)
+	const catalog, geo = "application/json", "application/geo+json"
+	for _, rule := range []struct{ path, mediaType, rels string }{
+		{stacPath, catalog, "child child conformance data root search search self service-desc"},
+		{stacPath + "/", catalog, "child child conformance data root search search self service-desc"},
+		{stacPath + "/api", "application/vnd.oai.openapi+json;version=3.0", ""},
+		{stacPath + "/conformance", catalog, ""},
+		{stacPath + "/collections", catalog, "parent root self"},
+		{collection, catalog, "items parent root self"},
+		{empty, catalog, "items parent root self"},
+		{collection + "/items", geo, "collection root self"},
+		{collection + "/items?limit=3", geo, "collection next root self"},
+		{empty + "/items", geo, "collection root self"},
+		{item, geo, "collection parent root self"},
+		{stacPath + "/search", geo, "root self"},
+	} {
+		a := c.must(200, "GET", rule.path, nil)
+		var rels []string
+		links, _ := a.json["links"].([]any)
+		for _, link := range links {
+			link := link.(map[string]any)
+			rels = append(rels, link["rel"].(string))
+			if href := link["href"].(string); !strings.HasPrefix(href, ts.url+stacPath) || link["type"] == nil {
+				t.Errorf("%s: %v", rule.path, link)
+			} else if link["method"] != "POST" {
+				got := c.must(200, "GET", strings.TrimPrefix(href, ts.url), nil).header.Get("Content-Type")
+				if got != link["type"] {
+					t.Errorf("%s: %s is %s, not %s", rule.path, href, got, link["type"])
+				}
+			}
+		}
+		slices.Sort(rels)
+		if kind := a.header.Get("Content-Type"); kind != rule.mediaType || strings.Join(rels, " ") != rule.rels {
+			t.Errorf("%s: %s with %q", rule.path, kind, rels)
+		}
+		if head := c.must(200, "HEAD", rule.path, nil); head.header.Get("Content-Type") != rule.mediaType {
+			t.Errorf("HEAD %s: %v", rule.path, head.header)
+		}
+	}
+	for query, code := range map[string]string{
+		"bbox=1,2,3": "wrong_type", "bbox=1,2,3,4,5": "wrong_type", "bbox=a,b,c,d": "wrong_type", "bbox=": "wrong_type", "bbox=0,50,1,40": "invalid",
+		"bbox=0,0,0,NaN": "wrong_type", "bbox=0,0,0,0,0,0,0": "wrong_type", "bbox=-181,0,1,1": "invalid", "bbox=1,2,3,4&bbox=1,2,3,4": "duplicate_parameter",
+		"limit=0": "wrong_type", "limit=-1": "wrong_type", "limit=ten": "wrong_type", "limit=1.5": "wrong_type",
+		"datetime=2026": "wrong_type", "datetime=2026-01-01": "wrong_type", "datetime=2026-01-01T00:00:00": "wrong_type", "datetime=/": "wrong_type", "datetime=../..": "wrong_type",
+		"datetime=2026-01-02T00:00:00Z/2026-01-01T00:00:00Z": "wrong_type", "datetime=2026-01-01T00:00:00Z/2026-01-02T00:00:00Z/..": "wrong_type",
+		"status=fine": "invalid", "intersects=x": "wrong_type", "intersects={}": "wrong_type", "cursor=x": "invalid_cursor", "nope=1": "unknown_parameter", "sort=path": "unknown_parameter",
+		"intersects=" + url.QueryEscape(`{"type":"LineString","coordinates":[[0,0],[1,1]]}`):                      "wrong_type",
+		"intersects=" + url.QueryEscape(`{"type":"Polygon","coordinates":[[[0,0],[1,1],[0,1]]]}`):                 "wrong_type",
+		"intersects=" + url.QueryEscape(`{"type":"Polygon","coordinates":[]}`):                                    "wrong_type",
+		"intersects=" + url.QueryEscape(`{"type":"Polygon","coordinates":[[[0,0],[1],[0,1],[0,0]]]}`):             "wrong_type",
+		"intersects=" + url.QueryEscape(`{"type":"MultiPolygon","coordinates":[[]]}`):                             "wrong_type",
+		"intersects=" + url.QueryEscape(`{"type":"Point","coordinates":[200,0]}`):                                 "invalid",
+		"bbox=1,2,3,4&intersects=" + url.QueryEscape(`{"type":"Point","coordinates":[0,0]}`):                      "exclusive",
+		"point=0,0&intersects=" + url.QueryEscape(`{"type":"Polygon","coordinates":[[[0,0],[1,0],[0,1],[0,0]]]}`): "exclusive",
+	} {
+		c.refused(400, code, "GET", collection+"/items?"+query, nil)
+		c.refused(400, code, "GET", stacPath+"/search?"+query, nil)
+	}
+	for body, code := range map[string]string{
+		`{"bbox":[1,2,3]}`: "wrong_type", `{"bbox":[[1]]}`: "wrong_type", `{"limit":true}`: "wrong_type", `{"limit":0}`: "wrong_type", `{"nope":1}`: "unknown_field", `{"sort":"path"}`: "unknown_field",
+		`{"datetime":"soon"}`: "wrong_type", `{"intersects":{"type":"Point"}}`: "wrong_type", `{"intersects":{"type":"Point","coordinates":[0,0]},"bbox":[0,0,1,1]}`: "exclusive", `[]`: "malformed_json",
+	} {
+		c.refused(400, code, "POST", stacPath+"/search", body)
+	}
+	for _, path := range []string{"/collections/99", "/collections/99/items", "/collections/tiles", strings.TrimPrefix(collection, stacPath) + "/items/99999", "/collections/", "/queryables", "//"} {
+		c.refused(404, "not_found", "GET", stacPath+path, nil)
+	}
+	if a := c.must(200, "GET", collection+"/items?limit=99999999", nil); a.number("numberReturned") != 16 || a.number("numberMatched") != 16 {
+		t.Errorf("%s", a.body)
+	}
+	ts.signIn("bob", metricsRead).refused(403, "permission_missing", "GET", stacPath, nil)
+	var api struct {
+		OpenAPI    string
+		Paths      map[string]any
+		Components struct {
+			Parameters map[string]struct {
+				Schema struct{ Default, Maximum any }
+			}
+		}
+	}
+	if err := json.Unmarshal(c.must(200, "GET", stacPath+"/api", nil).body, &api); err != nil || !strings.HasPrefix(api.OpenAPI, "3.0") || len(api.Paths) != 7 {
+		t.Errorf("%v %+v", err, api)
+	}
+	if limit := api.Components.Parameters["limit"].Schema; limit.Default != float64(defaultItems) || limit.Maximum != float64(maxItems) {
+		t.Errorf("%+v", limit)
+	}
+	for _, name := range append(itemFilters(), "collections") {
+		if _, ok := api.Components.Parameters[name]; !ok {
+			t.Errorf("the parameter %s is not described", name)
+		}
+	}
+}
+
+// TestSTACFilters: each filter finds the items that it should, alike by GET and by POST.
+func TestSTACFilters(t *testing.T) {
+	t.Parallel()
+	files := gridOfTiles(t, 4)
+	files[3].Format, files[5].CRS = new("hgt"), nil
+	files[6].Status, files[6].BBox, files[6].Reason = fileStatusNoBBox, nil, new("no CRS")
+	ts, c, collection := stacTree(t, files)
+	other := ts.addFiles("other", []ElevationDatasetFileMeta{placedFile(t, "other.tif", 25832, 10, 0, 500000, 0, -10, 5300000)})
+	first := c.must(200, "GET", collection+"/items?limit=2", nil).json["features"].([]any)
+	id := func(i int) string { return first[i].(map[string]any)["id"].(string) }
+	all := []string{}
+	for i := range 16 {
+		if i != 6 {
+			all = append(all, fmt.Sprintf("t%05d.tif", i))
+		}
+	}
+	polygon := func(coordinates string) string { return `{"type":"Polygon","coordinates":[` + coordinates + `]}` }
+	for _, test := range []struct {
+		query, body string // the latter without braces
+		want        []string
+	}{
+		{"", "", append(all, "other.tif")},
+		{"collections=" + strings.TrimPrefix(collection, stacPath+"/collections/"), `"collections":["` + strings.TrimPrefix(collection, stacPath+"/collections/") + `"]`, all},
+		{"collections=999,nope", `"collections":["999","nope"]`, nil},
+		{fmt.Sprint("collections=", other), fmt.Sprintf(`"collections":["%d"]`, other), []string{"other.tif"}},
+		{"ids=" + id(0) + "," + id(1), `"ids":["` + id(0) + `","` + id(1) + `"]`, all[:2]},
+		{"ids=nope", `"ids":["nope"]`, nil},
+		{"bbox=-1.9,-1.9,-1.1,-1.1", `"bbox":[-1.9,-1.9,-1.1,-1.1]`, all[:1]},
+		{"bbox=-1.9,-1.9,0,-1.1,-1.1,9", `"bbox":[-1.9,-1.9,0,-1.1,-1.1,9]`, all[:1]},
+		{"bbox=170,-2,-1.5,-1.5", `"bbox":[170,-2,-1.5,-1.5]`, all[:1]},
+		{"datetime=2023-11-14T22:13:20Z", `"datetime":"2023-11-14T22:13:20Z"`, all[:1]},
+		{"datetime=../2023-11-14t22:13:21z", `"datetime":"../2023-11-14t22:13:21z"`, []string{all[0], all[1], "other.tif"}},
+		{"datetime=2023-11-14T22:13:34.5Z/", `"datetime":"2023-11-14T22:13:34.5Z/"`, all[14:]},
+		{"datetime=2023-11-14T23:13:21%2B01:00/2023-11-14T22:13:22Z", `"datetime":"2023-11-14T23:13:21+01:00/2023-11-14T22:13:22Z"`, all[1:3]},
+		{"format=hgt", `"format":"hgt"`, all[3:4]},
+		{"crs=EPSG:25832", `"crs":"EPSG:25832"`, []string{"other.tif"}},
+		{"q=00003", `"q":"00003"`, all[3:4]},
+		{"path=other", `"path":"other"`, []string{"other.tif"}},
+		{"status=no_bbox", `"status":"no_bbox"`, []string{"t00006.tif"}},
+		{"point=-1.5,-1.5", `"point":[-1.5,-1.5]`, all[:1]},
+		{"intersects=" + url.QueryEscape(`{"type":"Point","coordinates":[-1.5,-1.5,100]}`), `"intersects":{"type":"Point","coordinates":[-1.5,-1.5]}`, all[:1]},
+		{"intersects=" + url.QueryEscape(polygon(`[[-1.9,-1.9],[-1.1,-1.9],[-1.9,-1.1],[-1.9,-1.9]]`)), `"intersects":` + polygon(`[[-1.9,-1.9],[-1.1,-1.9],[-1.9,-1.1],[-1.9,-1.9]]`), all[:1]},
+		// A triangle whose box holds nine tiles, but that meets six. A polygon around all with a hole that holds all but those at its edge.
+		{"", `"intersects":` + polygon(`[[-1.9,-1.9],[0.8,-1.9],[-1.9,0.8],[-1.9,-1.9]]`), []string{all[0], all[1], all[2], all[4], all[5], all[7]}},
+		{"", `"intersects":` + polygon(`[[-9,-9],[9,-9],[9,9],[-9,9],[-9,-9]],[[-1.5,-1.5],[-1.5,3],[3,3],[3,-1.5],[-1.5,-1.5]]`), []string{all[0], all[1], all[2], all[3], all[4], all[7], all[11]}},
+		{"", `"intersects":{"type":"MultiPolygon","coordinates":[[[[-1.9,-1.9],[-1.1,-1.9],[-1.9,-1.1],[-1.9,-1.9]]],[[[50,50],[60,50],[60,60],[50,50]]]]}`, all[:1]},
+	} {
+		if test.query != "" || test.body == "" {
+			if a := c.must(200, "GET", stacPath+"/search?"+test.query, nil); !slices.Equal(itemTitles(a), test.want) || a.number("numberMatched") != len(test.want) {
+				t.Errorf("%s: %v, not %v", test.query, itemTitles(a), test.want)
+			}
+		}
+		if a := c.must(200, "POST", stacPath+"/search", "{"+test.body+"}"); !slices.Equal(itemTitles(a), test.want) || a.number("numberMatched") != len(test.want) {
+			t.Errorf("%s: %v, not %v", test.body, itemTitles(a), test.want)
+		}
+	}
+}
+
+// TestAreas: an area meets a footprint just where a point of a fine raster lies in both.
+func TestAreas(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(3, 18))
+	ring := func() (ring []position) { // a star around a random place
+		x, y, n := random.Float64()*6, random.Float64()*6, 3+random.IntN(6)
+		for i := range n {
+			sin, cos := math.Sincos(2 * math.Pi * float64(i) / float64(n))
+			r := 0.5 + 2*random.Float64()
+			ring = append(ring, position{x + r*cos, y + r*sin})
+		}
+		return append(ring, ring[0])
+	}
+	met := 0
+	for range 500 {
+		a, b := ring(), ring()
+		both := false
+		for x := -3.0; x < 9 && !both; x += 0.05 {
+			for y := -3.0; y < 9 && !both; y += 0.05 {
+				both = isInside(position{x, y}, [][]position{a}) && isInside(position{x, y}, [][]position{b})
+			}
+		}
+		got := area{{a}}.meets(multiPolygon{{b}})
+		if got != (area{{b}}).meets(multiPolygon{{a}}) || both && !got {
+			t.Errorf("%v and %v: %v, in both: %v", a, b, got, both)
+		}
+		if got {
+			met++
+		}
+	}
+	if met < 100 || met > 450 {
+		t.Errorf("%d of 500 meet", met)
+	}
+}
+
+// pageThrough returns the ids of all items of a search, page by page. It calls before with the number of each page.
+func (c client) pageThrough(body map[string]any, before func(page int)) (ids []string) {
+	c.t.Helper()
+	for page := 0; ; page++ {
+		before(page)
+		a := c.must(200, "POST", stacPath+"/search", body)
+		for _, f := range a.json["features"].([]any) {
+			ids = append(ids, f.(map[string]any)["id"].(string))
+		}
+		next := linkTo(a, "next")
+		if next == nil {
+			return ids
+		}
+		body = maps.Clone(next["body"].(map[string]any))
+	}
+}
+
+// TestSTACPaging: a search finds each of 100,000 items just once while an analysis adds, changes and removes other rows.
+func TestSTACPaging(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	one := placedFile(t, "", 4326, 0.01, 0, 7, 0, -0.02, 46)
+	files := make([]ElevationDatasetFileMeta, n)
+	for i := range files {
+		files[i] = one
+		files[i].Path = fmt.Sprintf("kept%06d.tif", i)
+	}
+	ts, c, collection := stacTree(t, files)
+	dataset := strings.TrimPrefix(collection, stacPath+"/collections/")
+	ts.exec(`ANALYZE elevation_dataset_file_meta`) // as autovacuum does after so many new rows
+	// As replaceRows does: rows go, and come again with their ids.
+	const replace = `
+		WITH old AS (
+			DELETE FROM elevation_dataset_file_meta
+			WHERE dataset_id = $1 AND path >= $2 AND path < $3
+			RETURNING *
+		)
+		INSERT INTO elevation_dataset_file_meta OVERRIDING SYSTEM VALUE SELECT * FROM old`
+	const add = `
+		INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, native_bbox, bbox, warnings, analyzed_at)
+		VALUES ($1, $2, 1, 0, 'ok', '{7,46,8,47}', '{7,46,8,47}', '{}', now())`
+	pages, changed := make(chan int), make(chan struct{})
+	go func() { // changes rows while the next page is read
+		defer close(changed)
+		for page := range pages {
+			from := page * 997 * 7 % n
+			ts.exec(replace, dataset, fmt.Sprintf("kept%06d", from), fmt.Sprintf("kept%06d", from+500))
+			ts.exec(add, dataset, fmt.Sprintf("kept%06d-new%d.tif", from, page))
+			if page%2 == 1 {
+				ts.exec(`DELETE FROM elevation_dataset_file_meta WHERE path LIKE '%-new' || $1 || '.tif'`, strconv.Itoa(page-1))
+			}
+		}
+	}()
+	ids := c.pageThrough(map[string]any{"collections": []string{dataset}, "limit": 1000}, func(page int) { pages <- page })
+	close(pages)
+	<-changed
+	seen := map[string]bool{}
+	for _, id := range ids {
+		if seen[id] {
+			t.Fatalf("%s comes twice", id)
+		}
+		seen[id] = true
+	}
+	kept, err := collect[struct{ ID string }](t.Context(), ts.db, "list", `SELECT id::text FROM elevation_dataset_file_meta WHERE path NOT LIKE '%-new%'`)
+	if err != nil || len(kept) != n {
+		t.Fatal(err, len(kept))
+	}
+	for _, row := range kept {
+		if !seen[row.ID] {
+			t.Errorf("%s is missing", row.ID)
+		}
+	}
+	c.refused(400, "invalid_cursor", "POST", stacPath+"/search", map[string]any{"bbox": []int{0, 0, 1, 1},
+		"cursor": linkTo(c.must(200, "POST", stacPath+"/search", map[string]any{"limit": 1}), "next")["body"].(map[string]any)["cursor"]})
+}

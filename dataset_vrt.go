@@ -1,0 +1,203 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// vrtGrid is a set of rasters that one VRT can hold: those of one CRS and one pixel size, whose
+// rows go south and columns east. The other fields sum up these files.
+type vrtGrid struct {
+	CRS                    string // the code or, without one, the name in the file
+	HasCode                bool
+	DX, DY                 float64 // the size of a pixel in the CRS, rounded as files of one grid may differ
+	A, E                   float64 // the same exactly; E is negative
+	West, South, East, Top float64 // in the CRS
+	Files, Bands           int64
+	Types                  []string // of the samples
+	Nodata                 *string  // that of the first file that has one
+}
+
+// resolution returns the pixel size as the parameter of that name has it.
+func (g vrtGrid) resolution() string {
+	x, y := strconv.FormatFloat(g.DX, 'g', -1, 32), strconv.FormatFloat(g.DY, 'g', -1, 32)
+	if x == y {
+		return x
+	}
+	return x + "," + y
+}
+
+// findGrid returns the grid of a dataset in a CRS and with a resolution; both may be nil. If not
+// exactly one matches, the error is a 422 that lists the dataset's grids.
+func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *string) (vrtGrid, error) {
+	const query = `
+		SELECT coalesce(crs, crs_name, '') AS crs, bool_and(crs IS NOT NULL) AS has_code,
+			transform[1]::real::float8 AS dx, -transform[5]::real::float8 AS dy,
+			min(transform[1]) AS a, max(transform[5]) AS e,
+			min(native_bbox[1]) AS west, min(native_bbox[2]) AS south,
+			max(native_bbox[3]) AS east, max(native_bbox[4]) AS top,
+			count(*) AS files, min(coalesce(bands, 1)) AS bands,
+			array_agg(DISTINCT coalesce(sample_type, '')) AS types, (array_agg(nodata ORDER BY path)
+				FILTER (WHERE nodata IS NOT NULL))[1] AS nodata
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND status = 'ok' AND transform[1] > 0 AND transform[5] < 0
+			AND transform[2] = 0 AND transform[4] = 0
+		GROUP BY coalesce(crs, crs_name, ''), transform[1]::real, transform[5]::real
+		ORDER BY files DESC, crs, dx, dy`
+	grids, err := collect[vrtGrid](ctx, q, "find grids", query, datasetID)
+	if err != nil {
+		return vrtGrid{}, err
+	}
+	var list []string
+	var matching []vrtGrid
+	for _, g := range grids {
+		list = append(list, fmt.Sprintf("crs=%s resolution=%s (%d files)", g.CRS, g.resolution(), g.Files))
+		if (crs == nil || strings.EqualFold(*crs, g.CRS)) && (resolution == nil || *resolution == g.resolution()) {
+			matching = append(matching, g)
+		}
+	}
+	if len(matching) == 1 {
+		return matching[0], nil
+	}
+	detail := "it has no raster with rows from north to south"
+	if len(grids) > 0 {
+		const most = 50
+		detail = "name one of its grids by crs and resolution: " + strings.Join(list[:min(most, len(list))], "; ")
+	}
+	return vrtGrid{}, invalid{{"crs", "unknown", detail}}.err()
+}
+
+// holds reports whether a file belongs to the grid and lies within it.
+func (g vrtGrid) holds(m ElevationDatasetFileMeta) bool {
+	t, b := m.Transform, m.NativeBBox
+	return *cmp.Or(m.CRS, m.CRSName, new("")) == g.CRS && len(t) == 6 && len(b) == 4 &&
+		float64(float32(t[0])) == g.DX && float64(float32(-t[4])) == g.DY && t[1] == 0 && t[3] == 0 &&
+		b[0] >= g.West && b[1] >= g.South && b[2] <= g.East && b[3] <= g.Top
+}
+
+// dataType returns GDAL's name of a type that holds all samples.
+func (g vrtGrid) dataType() string {
+	names := map[string]string{"uint8": "Byte", "complex64": "CFloat32", "complex128": "CFloat64",
+		"complex_int16": "CInt16", "complex_int32": "CInt32", "": "Float32"}
+	if len(g.Types) == 1 {
+		if name, ok := names[g.Types[0]]; ok {
+			return name
+		}
+		return strings.NewReplacer("uint", "UInt", "int", "Int", "float", "Float").Replace(g.Types[0])
+	}
+	for _, one := range g.Types {
+		if slices.Contains([]string{"int32", "uint32", "int64", "uint64", "float64"}, one) {
+			return "Float64"
+		}
+	}
+	return "Float32"
+}
+
+// vrtNumber returns a number as GDAL writes it.
+func vrtNumber(v float64) string { return strconv.FormatFloat(v, 'g', 17, 64) }
+
+// write writes the grid as a GDAL VRT: a mosaic that opens no file before it is read there. each
+// calls back for each file, and source returns the name of a file, which is relative to the VRT if
+// isRelative is set. Later files lie over earlier ones.
+func (g vrtGrid) write(out io.Writer, isRelative bool, source func(datasetFile) string,
+	each func(emit func(datasetFile) error) error) error {
+	width, height := math.Round((g.East-g.West)/g.A), math.Round((g.Top-g.South)/-g.E)
+	if width > maxTIFFDimension || height > maxTIFFDimension {
+		return invalid{{"resolution", "out_of_range", "the mosaic would have 2^31 columns or rows, or more"}}.err()
+	}
+	escape := func(text string) string {
+		var b strings.Builder
+		xml.EscapeText(&b, []byte(text)) // never fails
+		return b.String()
+	}
+	fmt.Fprintf(out, "<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n", width, height)
+	if g.HasCode {
+		fmt.Fprintf(out, "  <SRS>%s</SRS>\n", escape(g.CRS))
+	}
+	fmt.Fprintf(out, "  <GeoTransform>%s, %s, 0, %s, 0, %s</GeoTransform>\n",
+		vrtNumber(g.West), vrtNumber(g.A), vrtNumber(g.Top), vrtNumber(g.E))
+	nodata := func(text *string) (string, bool) {
+		if text == nil {
+			return "", false
+		}
+		v, err := strconv.ParseFloat(*text, 64)
+		return vrtNumber(v), err == nil
+	}
+	for band := range g.Bands {
+		fmt.Fprintf(out, "  <VRTRasterBand dataType=\"%s\" band=\"%d\">\n", g.dataType(), band+1)
+		if value, ok := nodata(g.Nodata); ok {
+			fmt.Fprintf(out, "    <NoDataValue>%s</NoDataValue>\n", value)
+		}
+		err := each(func(f datasetFile) error {
+			if !g.holds(f.ElevationDatasetFileMeta) { // it has changed since the grid was summed up
+				return nil
+			}
+			kind, end := "SimpleSource", ""
+			if value, ok := nodata(f.Nodata); ok {
+				kind, end = "ComplexSource", "<NODATA>"+value+"</NODATA>"
+			}
+			relative := 0
+			if isRelative {
+				relative = 1
+			}
+			w, h := *f.Width, *f.Height
+			one := vrtGrid{Types: []string{*cmp.Or(f.SampleType, new(""))}}
+			_, err := fmt.Fprintf(out, `    <%s><SourceFilename relativeToVRT="%d">%s</SourceFilename>`+
+				`<SourceBand>%d</SourceBand><SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" `+
+				`BlockXSize="%d" BlockYSize="%d"/><SrcRect xOff="0" yOff="0" xSize="%d" ySize="%d"/>`+
+				`<DstRect xOff="%s" yOff="%s" xSize="%s" ySize="%s"/>%s</%s>`+"\n",
+				kind, relative, escape(source(f)), band+1, w, h, one.dataType(), min(w, 256), min(h, 256), w, h,
+				vrtNumber((f.NativeBBox[0]-g.West)/g.A), vrtNumber((g.Top-f.NativeBBox[3])/-g.E),
+				vrtNumber((f.NativeBBox[2]-f.NativeBBox[0])/g.A),
+				vrtNumber((f.NativeBBox[3]-f.NativeBBox[1])/-g.E), end, kind)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Fprint(out, "  </VRTRasterBand>\n")
+	}
+	_, err := fmt.Fprint(out, "</VRTDataset>\n")
+	return err
+}
+
+// getMosaic answers GET /api/v1/datasets/{id}/mosaic.vrt. With source=url its sources are the URLs
+// of the files; with path they are the paths below the dataset, for a VRT that lies there.
+func (s *server) getMosaic(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	query := r.URL.Query()
+	kind := cmp.Or(query.Get("source"), "url")
+	if kind != "url" && kind != "path" {
+		return invalid{{"source", "unknown", "must be url or path"}}.err()
+	}
+	var g vrtGrid
+	err = s.inPlace(r, slow, func(ctx context.Context) (err error) {
+		g, err = findGrid(ctx, s.db, d.ID, optional(query, "crs"), optional(query, "resolution"))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
+	base := s.baseURL(r)
+	return writeStream(w, r, "application/xml", func(out io.Writer) error {
+		return g.write(out, kind == "path", func(f datasetFile) string {
+			if kind == "url" {
+				return "/vsicurl/" + base + dataPath(d.ID, f.Path)
+			}
+			raw, _ := decodePath(f.Path) // as the walk wrote it
+			return raw
+		}, func(emit func(datasetFile) error) error { return s.eachFile(r, f, emit) })
+	})
+}

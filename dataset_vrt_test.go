@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/xml"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// vrtSource is a source of a VRT as GDAL reads it.
+type vrtSource struct {
+	Name struct {
+		Relative string `xml:"relativeToVRT,attr"`
+		Text     string `xml:",chardata"`
+	} `xml:"SourceFilename"`
+	To struct {
+		X float64 `xml:"xOff,attr"`
+		Y float64 `xml:"yOff,attr"`
+		W float64 `xml:"xSize,attr"`
+		H float64 `xml:"ySize,attr"`
+	} `xml:"DstRect"`
+	Nodata string `xml:"NODATA"`
+}
+
+// vrtFile is a VRT as GDAL reads it.
+type vrtFile struct {
+	Width     int    `xml:"rasterXSize,attr"`
+	Height    int    `xml:"rasterYSize,attr"`
+	SRS       string `xml:"SRS"`
+	Transform string `xml:"GeoTransform"`
+	Bands     []struct {
+		Type    string      `xml:"dataType,attr"`
+		Nodata  string      `xml:"NoDataValue"`
+		Simple  []vrtSource `xml:"SimpleSource"`
+		Complex []vrtSource `xml:"ComplexSource"`
+	} `xml:"VRTRasterBand"`
+}
+
+// vrt parses a VRT.
+func vrt(t *testing.T, text []byte) (v vrtFile) {
+	t.Helper()
+	if err := xml.Unmarshal(text, &v); err != nil {
+		t.Fatalf("%v: %.300s", err, text)
+	}
+	return v
+}
+
+// TestVRT: the mosaic of a dataset has each file of the grid in its place, by URL, by path below the dataset, or by
+// absolute path; it opens no file, and a dataset of several grids is told to name one.
+func TestVRT(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_BASE_URL=")
+	c := ts.signIn("ada", datasetRead)
+	place := func(path string, x, y float64) ElevationDatasetFileMeta {
+		m := placedFile(t, path, 25832, 10, 0, x, 0, -10, y)
+		m.SampleType, m.Nodata, m.Bands = new("int16"), new("-9999"), new(int64(1))
+		return m
+	}
+	turned := placedFile(t, "turned.tif", 25832, 10, 1, 500000, 1, -10, 5300000)
+	noisy := placedFile(t, "noisy.tif", 25832, 10*(1+1e-12), 0, 502000, 0, -10, 5300000)
+	noisy.SampleType = new("float32")
+	files := []ElevationDatasetFileMeta{place("a&b <c>.tif", 500000, 5300000), place(`back\\slash\xff.tif`, 501000, 5299500), noisy, turned}
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("tiles", files))
+	for _, source := range []string{"", "?source=url", "?source=path", "?crs=epsg:25832&resolution=10"} {
+		a := c.must(200, "GET", dataset+"/mosaic.vrt"+source, nil)
+		v := vrt(t, a.body)
+		if a.header.Get("Content-Type") != "application/xml" || v.Width != 300 || v.Height != 100 || v.SRS != "EPSG:25832" || v.Transform != "500000, 10, 0, 5300000, 0, -10" || len(v.Bands) != 1 {
+			t.Fatalf("%s: %+v", source, v)
+		}
+		b := v.Bands[0]
+		if b.Type != "Float32" || b.Nodata != "-9999" || len(b.Complex) != 2 || len(b.Simple) != 1 {
+			t.Fatalf("%s: %+v", source, b)
+		}
+		names := []string{"/vsicurl/" + ts.url + dataset + "/data/a&b%20%3Cc%3E.tif", "/vsicurl/" + ts.url + dataset + "/data/back%5Cslash%FF.tif"}
+		relative := "0"
+		if source == "?source=path" {
+			names, relative = []string{"a&b <c>.tif", "back\\slash\ufffd.tif"}, "1"
+		}
+		one, two := b.Complex[0], b.Complex[1]
+		if one.Name.Text != names[0] || two.Name.Text != names[1] || one.Name.Relative != relative {
+			t.Errorf("%s: %q %q", source, one.Name, two.Name)
+		}
+		if one.To.X != 0 || one.To.Y != 0 || two.To.X != 100 || two.To.Y != 50 || two.To.W != 100 || two.To.H != 50 || two.Nodata != "-9999" || b.Simple[0].To.X != 200 {
+			t.Errorf("%s: %+v", source, b)
+		}
+	}
+	out := &lockedBuffer{}
+	if err := run(context.Background(), []string{"vrt", "tiles", "--resolution", "10"}, ts.env, nil, out, out); err != nil {
+		t.Fatal(err)
+	}
+	if got := vrt(t, []byte(out.String())).Bands[0].Complex[0].Name.Text; got != filepath.Join(ts.datasets, "tiles", "a&b <c>.tif") {
+		t.Error(got)
+	}
+	other := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("several", append(files, placedFile(t, "d.tif", 4326, 0.0004, 0, 7, 0, -0.0002, 46))))
+	a := c.refused(422, "invalid", "GET", other+"/mosaic.vrt", nil)
+	for _, part := range []string{"crs=EPSG:25832 resolution=10 (3 files)", "crs=EPSG:4326 resolution=0.0004,0.0002 (1 files)"} {
+		if !strings.Contains(a.text("detail"), part) {
+			t.Errorf("%s", a.body)
+		}
+	}
+	c.refused(422, "invalid", "GET", other+"/mosaic.vrt?crs=EPSG:3857", nil)
+	c.refused(422, "invalid", "GET", other+"/mosaic.vrt?source=file", nil)
+	c.refused(422, "invalid", "GET", fmt.Sprintf("/api/v1/datasets/%d/mosaic.vrt", ts.addFiles("none", nil)), nil)
+	if v := vrt(t, c.must(200, "GET", other+"/mosaic.vrt?resolution=0.0004,0.0002", nil).body); len(v.Bands[0].Simple) != 1 || v.Width != 100 || v.Height != 50 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestLargeVRT: a mosaic of 70,000 files is whole.
+func TestLargeVRT(t *testing.T) {
+	t.Parallel()
+	const side, n = 300, 70_000
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	files := make([]ElevationDatasetFileMeta, n)
+	one := placedFile(t, "", 25832, 10, 0, 500000, 0, -10, 5300000)
+	for i := range files {
+		x, y := 500000+float64(i%side)*1000, 5300000-float64(i/side)*500
+		files[i] = one
+		files[i].Path, files[i].Transform = fmt.Sprintf("%05d.tif", i), []float64{10, 0, x, 0, -10, y}
+		files[i].NativeBBox = []float64{x, y - 500, x + 1000, y}
+	}
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("tiles", files))
+	v := vrt(t, c.must(200, "GET", dataset+"/mosaic.vrt", nil).body)
+	sources := v.Bands[0].Simple
+	if len(sources) != n || v.Width != 100*side || v.Height != 50*((n+side-1)/side) {
+		t.Fatalf("%d sources, %d × %d", len(sources), v.Width, v.Height)
+	}
+	for i, source := range sources {
+		if source.To.X != float64(i%side*100) || source.To.Y != float64(i/side*50) || !strings.HasSuffix(source.Name.Text, files[i].Path) {
+			t.Fatalf("%d: %+v", i, source)
+		}
+	}
+}
+
+// TestTable: the table has each file once and no cell that a spreadsheet takes for a formula, and numbers stay numbers.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	var files []ElevationDatasetFileMeta
+	for _, path := range []string{"=1+2.tif", "+a.tif", "-b.tif", "@SUM(1).tif", "\tc.tif", "\r=d.tif", "plain, \"quoted\"\nand =e.tif", "-12"} {
+		m := placedFile(t, path, 4326, 0.01, 0, -8, 0, -0.02, -46)
+		m.CRSName, m.Nodata, m.COG = new("=cmd|' /C calc'!A0"), new("-9999"), new(true)
+		m.Warnings = []string{"@one", "two"}
+		files = append(files, m)
+	}
+	files = append(files, ElevationDatasetFileMeta{Path: "z.txt", extent: extent{Status: fileStatusUnsupported, Reason: new("-no"), Warnings: []string{}}})
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("tiles", files))
+	a := c.must(200, "GET", dataset+"/files.csv", nil)
+	rows, err := csv.NewReader(bytes.NewReader(a.body)).ReadAll()
+	if err != nil || len(rows) != 10 || a.header.Get("Content-Type") != "text/csv; charset=utf-8" {
+		t.Fatalf("%v %v\n%s", err, a.header, a.body)
+	}
+	column := func(name string) int { return slices.Index(rows[0], name) }
+	for _, row := range rows[1:] {
+		for i, cell := range row {
+			if _, err := strconv.ParseFloat(cell, 64); err != nil && cell != "" && strings.ContainsRune("=+-@\t\r\n", rune(cell[0])) {
+				t.Errorf("%s: %q", rows[0][i], cell)
+			}
+		}
+		if row[column("path")] == "z.txt" {
+			if row[column("west")] != "" || row[column("cog")] != "" || row[column("reason")] != "'-no" {
+				t.Errorf("%q", row)
+			}
+		} else if row[column("west")] != "-8" || row[column("nodata")] != "-9999" || row[column("cog")] != "true" || row[column("crs_name")] != "'=cmd|' /C calc'!A0" || row[column("warnings")] != "'@one; two" {
+			t.Errorf("%q", row)
+		}
+	}
+	if filtered := c.must(200, "GET", dataset+"/files.csv?status=unsupported", nil); bytes.Count(filtered.body, []byte("\n")) != 2 {
+		t.Errorf("%s", filtered.body)
+	}
+	c.refused(422, "invalid", "GET", dataset+"/files.csv?status=fine", nil)
+}
