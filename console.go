@@ -36,7 +36,7 @@ type page struct {
 	Template string
 	Title    string
 	Data     any             // the page's own
-	Once     string          // a secret that no other page shows, or ""
+	Once     map[string]any  // an answer with a secret, which no other page shows
 	User     *user           // the reader; nil: not signed in
 	Can      map[string]bool // the permissions that the reader holds
 	Unread   int64           // messages
@@ -69,6 +69,10 @@ func parsePages() *template.Template {
 		"has":  func(list []string, text string) bool { return slices.Contains(list, text) },
 		"tag":  func(r role) string { return tagOf(r) },
 		"size": sizeText,
+		"qr": func(text any) template.HTML { // made of the code's modules alone
+			svg, _ := qrSVG(fmt.Sprint(text))
+			return template.HTML(svg)
+		},
 		"yes":  func(is *bool) bool { return is != nil && *is },
 		"text": func(text *string) string { return *cmp.Or(text, new("")) },
 		"input": func(at *time.Time) string { // as datetime-local has it, in UTC
@@ -318,10 +322,10 @@ func (s *server) actOnce(route, fields string, again loader) handler {
 		if err != nil {
 			return err
 		}
-		p.Once, _ = answer["token"].(string)
 		if token, ok := answer["password_token"].(string); ok {
-			p.Once = s.passwordLink(r, token)
+			answer["link"] = s.passwordLink(r, token)
 		}
+		p.Once = answer
 		return s.writePage(w, http.StatusOK, p)
 	}
 }

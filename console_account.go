@@ -109,6 +109,9 @@ func (s *server) inboxPage(a *asking) *page {
 	return &page{Template: "inbox", Title: "Inbox", Data: getPage[message](a, "/api/v1/inbox")}
 }
 
+// totpPage reads the page about the reader's second factor.
+func (s *server) totpPage(*asking) *page { return &page{Template: "totp", Title: "Second factor"} }
+
 // accountPage reads the page about the reader's own account.
 func (s *server) accountPage(a *asking) *page {
 	expires := s.now().Add(defaultTokenTTL)

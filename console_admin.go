@@ -45,9 +45,9 @@ func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	body := f.body("title body* severity roles[] include_new_users! publish_at@ expires_at@")
-	roles := new(f["roles"])
-	if f["everybody"] != nil {
-		body["roles"], roles = nil, nil
+	everybody := f["everybody"] != nil
+	if everybody {
+		body["roles"] = nil
 	}
 	if f["preview"] == nil {
 		route := "POST /api/v1/system-messages"
@@ -59,7 +59,7 @@ func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
 		}
 		return goTo(w, "/messages?done=saved")
 	}
-	found, err := previewAudience(r, s.db, roles)
+	found, err := previewAudience(r, s.db, everybody, f["roles"])
 	if err != nil {
 		return s.refuse(w, r, f, s.messagePage, err)
 	}
@@ -72,14 +72,23 @@ func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
 	return s.writePage(w, http.StatusOK, p)
 }
 
-// previewAudience returns who would get an announcement to these roles now; nil is everybody.
-func previewAudience(r *http.Request, q querier, roles *[]string) (audience, error) {
+// previewAudience returns who would get an announcement now: everybody, or who holds one of the
+// roles.
+func previewAudience(r *http.Request, q querier, everybody bool, roles []string) (found audience, err error) {
 	const query = `
 		SELECT count(*) AS total, coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
-		FROM` + messageUsers + `
+		FROM users u
 		WHERE u.status = 'active' AND u.password_hash IS NOT NULL
-			AND ($1::text[] IS NULL OR u.role_ids && ARRAY(SELECT id FROM roles WHERE name = ANY ($1)))`
-	return collectOne[audience](r.Context(), q, errNotFound, "preview audience", query, roles)
+			AND ($1 OR EXISTS (
+				SELECT
+				FROM user_roles ur
+				JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = u.id AND r.name = ANY ($2)
+			))`
+	if _, err := rolePermissions(r.Context(), q, roles); err != nil { // an unknown one
+		return found, err
+	}
+	return collectOne[audience](r.Context(), q, errNotFound, "preview audience", query, everybody, roles)
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.

@@ -27,8 +27,8 @@ type option struct {
 func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
 	autocomplete := map[string]string{"username": "username", "email": "email", "password": "current-password",
-		"new-password": "new-password"}
-	types := map[string]string{"username": "text", "new-password": "password"}
+		"new-password": "new-password", "code": "one-time-code"}
+	types := map[string]string{"username": "text", "new-password": "password", "code": "text"}
 	f := field{ID: fieldID(action + "-" + name), Name: name, Label: label, Type: cmp.Or(types[kind], kind),
 		Value: value, Hint: hint, Required: required, Autocomplete: autocomplete[kind]}
 	if p.Refusal != nil && p.Action == action {

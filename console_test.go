@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base32"
 	"encoding/xml"
 	"fmt"
 	"html"
@@ -38,7 +39,21 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 		}
 	}
 	inner = strings.Replace(inner, "/console/{file}", "/console/style.css", 1)
-	path, _ = m.target(route{method: rt.method, path: inner})
+	method := rt.method
+	if rt.path == "/account/totp/end" {
+		method, inner = "DELETE", totpPath
+	}
+	path, body = m.target(route{method: method, path: inner})
+	if method == "DELETE" {
+		path += "/end"
+	}
+	if strings.HasPrefix(rt.path, "/account/totp") && rt.method == "POST" {
+		values := url.Values{}
+		for name, value := range body.(map[string]string) {
+			values.Set(name, value)
+		}
+		return strings.Replace(strings.TrimPrefix(path, "/api/v1"), "/auth/", "/account/", 1), values.Encode()
+	}
 	path = strings.Replace(strings.TrimPrefix(path, "/api/v1"), "/auth/", "/account/", 1) + end
 	path = strings.Replace(path, "/{$}", "/", 1)
 	name := fmt.Sprint("page", m.fresh)
@@ -272,13 +287,13 @@ func TestInjection(t *testing.T) {
 	ts.addToken("root", "token", datasetRead)
 	id := root.must(200, "GET", mePath, nil).text("id")
 	b := ts.browse("root")
-	pages := strings.Fields(`/ /login /register /set-password /inbox /account /messages /messages/new /messages/1 /users /users/` + id + ` /roles /datasets /datasets/1
+	pages := strings.Fields(`/ /login /register /set-password /inbox /account /account/totp /messages /messages/new /messages/1 /users /users/` + id + ` /roles /datasets /datasets/1
 		/datasets/1?point=7.1,45.9 /datasets/1/files /datasets/1/analyses/1 /datasets/1/report`)
 	forms := map[string]string{
 		"/login": "username=@&password=@&next=@", "/set-password": "token=@&new_password=@", "/messages": "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@&preview=1",
 		"/messages/1": "tag=@&title=@&body=@", "/users": "username=@&email=@&display_name=@&roles=@", "/users/" + id: "tag=@&email=@&status=@&display_name=@",
 		"/users/" + id + "/roles": "roles=@", "/roles": "name=@&description=@&permissions=@", "/permissions": "name=@&meaning=@", "/datasets": "name=@&path=@&description=@",
-		"/account/tokens": "name=@&permissions=@&expires_at=@&current_password=@", "/datasets/1/accepted": "code=@&path=@&note=@", "/account/email": "email=@&current_password=@",
+		"/account/tokens": "name=@&permissions=@&expires_at=@&current_password=@", "/datasets/1/accepted": "code=@&path=@&note=@", "/account/email": "email=@&current_password=@", "/account/totp/confirm": "otp=@&uri=@&secret=@",
 	}
 	queries := []string{"/login?next=@", "/set-password?token=@", "/users?q=@&role=root", "/audit?actor=@&target=@&request_id=@", "/audit?request_id=@", "/datasets/1/files?q=@&path=@", "/inbox?@=1", "/datasets/1?bbox=@", "/inbox?cursor=@", "/datasets/1?point=@", "/@"}
 	var base []string
@@ -515,4 +530,48 @@ func TestForms(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused' AND target IN ('POST /roles', 'GET /audit') AND actor = 'ada'`); n != 2 {
 		t.Errorf("%d refusals in the audit log", n)
 	}
+}
+
+// TestTOTPPages: a second factor is set up, asked for and removed on pages. The secret and the recovery codes are shown
+// once; a wrong code keeps the picture of the secret.
+func TestTOTPPages(t *testing.T) {
+	t.Parallel()
+	clock := &testClock{}
+	ts := startTOTP(t, clock)
+	root := ts.signIn("root", "all")
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	b.shows(200, "GET", "/account/totp", "", "Set up")
+	b.shows(403, "POST", "/account/totp", "current_password=wrong", "The current password is wrong")
+	shown := b.shows(200, "POST", "/account/totp", "current_password="+testPassword, "<svg", "<title>QR code</title>")
+	hidden := func(name string) string {
+		return html.UnescapeString(regexp.MustCompile(`name="` + name + `" value="([^"]*)"`).FindStringSubmatch(shown)[1])
+	}
+	secret := hidden("secret")
+	phone := &app{t, clock, must(base32.StdEncoding.DecodeString(secret)), secret}
+	confirm := rawForm + url.Values{"uri": {hidden("uri")}, "secret": {secret}}.Encode() + "&otp="
+	shown = b.shows(403, "POST", "/account/totp/confirm", confirm+phone.wrong(), "<svg", secret)
+	shown = b.shows(200, "POST", "/account/totp/confirm", confirm+phone.code(0), "They are shown only now")
+	recovery := regexp.MustCompile(`<code class="secret">([A-Z2-7-]+)<`).FindAllStringSubmatch(shown, -1)
+	if len(recovery) != 10 || strings.Contains(b.shows(200, "GET", "/account/totp", "", "Remove the second factor"), secret) {
+		t.Errorf("%d recovery codes", len(recovery))
+	}
+	clock.step()
+	b.goes("/login?done=out", "/logout", "")
+	b.cookie = ""
+	b.shows(401, "POST", "/login", "username=ada&password="+testPassword, `value="ada"`, "Code, if you have a second factor")
+	b.shows(401, "POST", "/login", "username=ada&otp="+phone.wrong()+"&password="+testPassword, `value="ada"`)
+	if b.cookie != "" {
+		t.Error("signed in without a code")
+	}
+	b.goes("/inbox", "/login", "username=ada&next=/inbox&otp="+phone.code(0)+"&password="+testPassword)
+	b.shows(422, "POST", "/account/totp/end", "current_password="+testPassword, "is required")
+	b.goes("/account/totp?done=ended", "/account/totp/end", "otp="+recovery[0][1]+"&current_password="+testPassword)
+	b.shows(200, "GET", "/account", "", "You have none.")
+	// A role that needs it leaves its holders only what everybody may.
+	admin := ts.browse("root")
+	role := fmt.Sprintf("/roles/%.0f/totp", root.must(200, "GET", "/api/v1/roles?name=only-ada", nil).items()[0]["id"])
+	admin.goes("/roles?done=saved", role, "requires_totp=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))
+	b.shows(403, "GET", "/datasets", "", "second factor")
+	b.shows(200, "GET", "/account", "", "Set one up")
 }

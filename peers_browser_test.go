@@ -223,6 +223,18 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.sees("Sign in with it")
 			c.signIn("ada", "a long enough one")
 			c.sees("Maintenance on Sunday")
+			c.open("/account/totp")
+			c.fill("current_password", "a long enough one")
+			c.press("Set up")
+			secret := c.call("GET", c.find("//code[@class='secret']")+"/text", nil).(string)
+			code, err := exec.Command("oathtool", "--totp", "--base32", secret).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.fill("otp", strings.TrimSpace(string(code)))
+			c.press("Confirm")
+			recovery := c.call("GET", c.find("//li/code[@class='secret']")+"/text", nil).(string)
+			c.open("/")
 			c.follow("To the inbox")
 			c.press("Mark as read")
 			c.sees("Marked as read")
@@ -263,13 +275,18 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.sees("You have signed out")
 			c.open("/datasets/1")
 			c.find("//h1[.='Sign in']")
+			c.signIn("ada", "a long enough one")
+			c.sees("second factor")
+			c.fill("password", "a long enough one", "otp", recovery)
+			c.press("Sign in")
+			c.find("//h1[.='alps']")
 		})
 	}
 }
 
 // browserPages returns the paths of all pages for people.
 func browserPages(ts *testServer) []string {
-	return []string{"/", "/inbox", "/account", "/messages", "/messages/new", "/messages/1", "/users", "/users/" + userID(ts, "root"), "/roles", "/audit",
+	return []string{"/", "/inbox", "/account", "/account/totp", "/messages", "/messages/new", "/messages/1", "/users", "/users/" + userID(ts, "root"), "/roles", "/audit",
 		"/datasets", "/datasets/1", "/datasets/1?point=7.5,45.9", "/datasets/1/files", "/datasets/1/analyses/1", "/datasets/1/report", "/nowhere"}
 }
 
