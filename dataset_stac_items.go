@@ -114,7 +114,7 @@ func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 		} else if !isText {
 			text = string(encoded)
 		}
-		if value != nil {
+		if value != nil && text != "" { // an empty list is none
 			query.Set(name, text)
 		}
 	}
