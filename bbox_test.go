@@ -355,7 +355,7 @@ func TestUnsupported(t *testing.T) {
 func TestJSON(t *testing.T) {
 	b, err := json.Marshal(ElevationDatasetFileMeta{extent: readBytes("empty", nil)})
 	want := `{"path":"","size_bytes":0,"modified_at":"0001-01-01T00:00:00Z","format":null,"status":"unsupported","reason":"the file is empty",` +
-		`"width":null,"height":null,"bands":null,"sample_type":null,"nodata":null,"pixel_is":null,"transform":null,"native_bbox":null,"crs":null,` +
+		`"width":null,"height":null,"bands":null,"sample_type":null,"nodata":null,"pixel_is":null,"cog":null,"transform":null,"native_bbox":null,"crs":null,` +
 		`"crs_name":null,"vertical_crs":null,"bbox":null,"bbox_accuracy_m":null,"resolution_m":null,"source":null,"warnings":[],"analyzed_at":"0001-01-01T00:00:00Z"}`
 	if err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)

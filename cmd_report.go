@@ -52,7 +52,7 @@ func vrtCommand(ctx context.Context, o operation) error {
 	}
 	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
 	out := bufio.NewWriter(o.stdout)
-	err = g.write(out, false, func(f datasetFile) string {
+	err = g.write(out, 0, func(f datasetFile) string {
 		raw, _ := decodePath(f.Path) // as the walk wrote it
 		return filepath.Join(place.root, place.below, raw)
 	}, func(emit func(datasetFile) error) error {

@@ -239,6 +239,9 @@ func TestContractExplains(t *testing.T) {
 			for field, property := range fields(at(body, "schema", "properties")) {
 				said(name+": "+field, property)
 				for _, value := range []node{property, at(property, "items")} { // checkKeys looks at the outer object
+					if field == "intersects" {
+						continue // a GeoJSON geometry: readGeometry looks at it
+					}
 					if at(value, "type") == "object" || at(value, "properties") != nil {
 						t.Errorf("%s: %s has an object", name, field)
 					}

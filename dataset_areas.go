@@ -21,45 +21,37 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 	if json.Unmarshal([]byte(text), &g) != nil {
 		return "", "", nil, false
 	}
-	var into any
 	polygons := [][][][]float64{{{nil}}}
+	into, isPoint := any(&polygons), g.Type == "Point"
 	switch g.Type {
 	case "Point":
 		into = &polygons[0][0][0]
 	case "Polygon":
 		into = &polygons[0]
-	case "MultiPolygon":
-		into = &polygons
 	}
-	if err := json.Unmarshal(g.Coordinates, into); err != nil {
-		return "", "", nil, false
-	}
+	err := json.Unmarshal(g.Coordinates, into)
+	ok = err == nil && len(polygons) > 0 && (isPoint || g.Type == "Polygon" || g.Type == "MultiPolygon")
 	box := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
 	for _, polygon := range polygons {
+		ok = ok && len(polygon) > 0
 		var rings [][]position
 		for _, ring := range polygon {
 			var positions []position
 			for _, p := range ring {
-				if len(p) < 2 {
-					return "", "", nil, false
-				}
+				p = append(p, math.NaN(), math.NaN()) // if one is missing
 				positions = append(positions, position{p[0], p[1]})
 				box = [4]float64{min(box[0], p[0]), min(box[1], p[1]), max(box[2], p[0]), max(box[3], p[1])}
 			}
-			if n := len(positions); g.Type != "Point" && (n < 4 || positions[0] != positions[n-1]) {
-				return "", "", nil, false
-			}
+			n := len(positions)
+			ok = ok && (isPoint || n >= 4 && positions[0] == positions[n-1]) && !math.IsNaN(box[0]+box[1])
 			rings = append(rings, positions)
-		}
-		if len(rings) == 0 {
-			return "", "", nil, false
 		}
 		a = append(a, rings)
 	}
-	if g.Type == "Point" {
-		return "point", fmt.Sprintf("%v,%v", box[0], box[1]), nil, true
+	if isPoint {
+		return "point", fmt.Sprintf("%v,%v", box[0], box[1]), nil, ok
 	}
-	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box[0], box[1], box[2], box[3]), a, len(a) > 0
+	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box[0], box[1], box[2], box[3]), a, ok
 }
 
 // meets reports whether the area and a footprint have a point in common: an edge of one meets an

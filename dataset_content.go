@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -57,9 +55,9 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, e, err := s.openContent(r.Context(), d, m)
+	f, e, err := s.cfg.openContent(d, m)
 	if err != nil {
-		return err
+		return errNotFound
 	}
 	defer f.Close()
 	h := w.Header()
@@ -71,46 +69,19 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// openContent opens the file of a row, or returns errNotFound for anything that is not a regular
-// file of the dataset now.
-func (s *server) openContent(ctx context.Context, d dataset, m ElevationDatasetFileMeta) (
-	f openFile, e entry, err error) {
-	if s.analyzer.hung.Load() >= maxHung {
-		return nil, e, errBusy
+// openContent opens the file of a row. Anything but a regular file of the dataset is an error.
+func (c config) openContent(d dataset, m ElevationDatasetFileMeta) (openFile, entry, error) {
+	place, wrong := c.placeDataset(d.Path)
+	if wrong != nil {
+		return nil, entry{}, wrong.err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, slow.limit()/2)
-	defer cancel()
-	err = s.analyzer.runDetached(ctx, new(atomic.Int64), func(_ context.Context, send func(func() error) error) error {
-		place, wrong := s.cfg.placeDataset(d.Path)
-		if wrong != nil {
-			return errNotFound
-		}
-		root, _, err := place.open()
-		if err != nil {
-			return errNotFound
-		}
-		reader := &fileReader{root: root}
-		defer reader.close()
-		file, found, err := reader.open(entry{Path: m.Path, Size: m.SizeBytes})
-		if err != nil {
-			return errNotFound
-		}
-		err = send(func() error {
-			f, e = file, found
-			return nil
-		})
-		if err != nil {
-			file.Close()
-		}
-		return err
-	})
-	if errors.Is(err, errHangs) || errors.Is(err, context.DeadlineExceeded) {
-		err = errBusy
+	root, _, err := place.open()
+	if err != nil {
+		return nil, entry{}, err
 	}
-	if err != nil && f != nil {
-		f.Close()
-	}
-	return f, e, err
+	reader := &fileReader{root: root}
+	defer reader.close()
+	return reader.open(entry{Path: m.Path, Size: m.SizeBytes})
 }
 
 // patientWriter sends a body to a client that may be slow, as long as it takes some of it each

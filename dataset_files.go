@@ -355,8 +355,8 @@ const (
 		END`
 )
 
-// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11, 12 and 15 to 18
-// are filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
+// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11, 12 and 15 to
+// 18 are filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
 func (f fileFilter) args(limit int64) []any {
 	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
 		f.prefix, f.warned, f.order(), f.boxes(), f.ids, f.datasets, f.since, f.until}

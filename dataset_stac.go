@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"fmt"
-	"math"
 	"net/http"
-	"slices"
 	"strconv"
-	"time"
+	"strings"
 )
 
 // stacPath is the root of a tree that is both a STAC API 1.0 and an OGC API Features 1.0. A dataset
@@ -31,14 +28,12 @@ const (
 //go:embed dataset_stac_api.json
 var stacAPI []byte
 
-// stacLink is a link (RFC 8288). Method and Body are for POST.
-type stacLink struct {
-	Rel    string         `json:"rel"`
-	Href   string         `json:"href"`
-	Type   string         `json:"type"`
-	Title  string         `json:"title,omitempty"`
-	Method string         `json:"method,omitempty"`
-	Body   map[string]any `json:"body,omitempty"`
+// object is a JSON object.
+type object = map[string]any
+
+// stacLink returns a link (RFC 8288).
+func stacLink(rel, href, mediaType string) object {
+	return object{"rel": rel, "href": href, "type": mediaType}
 }
 
 // stacConformance returns the conformance classes of the tree.
@@ -48,27 +43,31 @@ func stacConformance() []string {
 		stac + "core", stac + "collections", stac + "ogcapi-features", stac + "item-search"}
 }
 
+// listAllDatasets returns every dataset in the order of names.
+func listAllDatasets(ctx context.Context, q querier) ([]dataset, error) {
+	return collect[dataset](ctx, q, "list datasets", `SELECT `+datasetColumns+` FROM datasets ORDER BY name`)
+}
+
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
 func (s *server) getSTAC(w http.ResponseWriter, r *http.Request) error {
-	const query = `SELECT ` + datasetColumns + ` FROM datasets ORDER BY name`
-	datasets, err := collect[dataset](r.Context(), s.db, "list datasets", query)
+	datasets, err := listAllDatasets(r.Context(), s.db)
 	if err != nil {
 		return err
 	}
 	root := s.baseURL(r) + stacPath
-	links := []stacLink{
-		{Rel: "self", Href: root, Type: typeJSON},
-		{Rel: "root", Href: root, Type: typeJSON},
-		{Rel: "service-desc", Href: root + "/api", Type: typeOpenAPI},
-		{Rel: "conformance", Href: root + "/conformance", Type: typeJSON},
-		{Rel: "data", Href: root + "/collections", Type: typeJSON},
-		{Rel: "search", Href: root + "/search", Type: typeGeoJSON, Method: http.MethodGet},
-		{Rel: "search", Href: root + "/search", Type: typeGeoJSON, Method: http.MethodPost},
+	get, post := stacLink("search", root+"/search", typeGeoJSON), stacLink("search", root+"/search", typeGeoJSON)
+	get["method"], post["method"] = http.MethodGet, http.MethodPost
+	links := []object{
+		stacLink("self", root, typeJSON), stacLink("root", root, typeJSON),
+		stacLink("service-desc", root+"/api", typeOpenAPI), stacLink("conformance", root+"/conformance", typeJSON),
+		stacLink("data", root+"/collections", typeJSON), get, post,
 	}
 	for _, d := range datasets {
-		links = append(links, stacLink{Rel: "child", Href: collectionURL(root, d.ID), Type: typeJSON, Title: d.Name})
+		child := stacLink("child", collectionURL(root, d.ID), typeJSON)
+		child["title"] = d.Name
+		links = append(links, child)
 	}
-	return writeJSON(w, http.StatusOK, map[string]any{
+	return writeJSON(w, http.StatusOK, object{
 		"type": "Catalog", "stac_version": "1.0.0", "id": "cairn", "title": "Cairn",
 		"description": "Elevation files", "conformsTo": stacConformance(), "links": links,
 	})
@@ -76,7 +75,7 @@ func (s *server) getSTAC(w http.ResponseWriter, r *http.Request) error {
 
 // getSTACConformance answers GET /api/v1/stac/conformance.
 func (s *server) getSTACConformance(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, http.StatusOK, map[string][]string{"conformsTo": stacConformance()})
+	return writeJSON(w, http.StatusOK, object{"conformsTo": stacConformance()})
 }
 
 // getSTACAPI answers GET /api/v1/stac/api.
@@ -89,172 +88,105 @@ func collectionURL(root string, dataset int64) string {
 	return root + "/collections/" + strconv.FormatInt(dataset, 10)
 }
 
-// stacCollection is a dataset as a STAC Collection and as an OGC API collection.
-type stacCollection struct {
-	Type        string               `json:"type"`
-	Version     string               `json:"stac_version"`
-	Extensions  []string             `json:"stac_extensions"`
-	ID          string               `json:"id"`
-	Title       string               `json:"title"`
-	Description string               `json:"description"`
-	License     string               `json:"license"`
-	ItemType    string               `json:"itemType"`
-	CRS         []string             `json:"crs"` // of coordinates in the answers
-	Extent      stacExtent           `json:"extent"`
-	Summaries   map[string]any       `json:"summaries"`
-	ItemAssets  map[string]stacAsset `json:"item_assets"`
-	Links       []stacLink           `json:"links"`
-}
-
-// stacExtent is the place and the time of a collection's files. An open end is null.
-type stacExtent struct {
-	Spatial struct {
-		BBox [][]float64 `json:"bbox"`
-	} `json:"spatial"`
-	Temporal struct {
-		Interval [][2]*time.Time `json:"interval"`
-	} `json:"temporal"`
-}
-
 // listCollections answers GET /api/v1/stac/collections.
 func (s *server) listCollections(w http.ResponseWriter, r *http.Request) error {
-	root := s.baseURL(r) + stacPath
-	collections, err := findCollections(r.Context(), s.db, nil, root)
+	datasets, err := listAllDatasets(r.Context(), s.db)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, map[string]any{"collections": collections, "links": []stacLink{
-		{Rel: "self", Href: root + "/collections", Type: typeJSON},
-		{Rel: "root", Href: root, Type: typeJSON},
-		{Rel: "parent", Href: root, Type: typeJSON},
-	}})
+	root := s.baseURL(r) + stacPath
+	collections := []object{}
+	for _, d := range datasets {
+		c, err := collectionOf(r.Context(), s.db, d, root)
+		if err != nil {
+			return err
+		}
+		collections = append(collections, c)
+	}
+	links := []object{stacLink("self", root+"/collections", typeJSON), stacLink("root", root, typeJSON),
+		stacLink("parent", root, typeJSON)}
+	return writeJSON(w, http.StatusOK, object{"collections": collections, "links": links})
 }
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
 func (s *server) getCollection(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
+	d, err := s.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	collections, err := findCollections(r.Context(), s.db, &id, s.baseURL(r)+stacPath)
-	if err == nil && len(collections) == 0 {
-		err = errNotFound
-	}
+	c, err := collectionOf(r.Context(), s.db, d, s.baseURL(r)+stacPath)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, collections[0])
+	return writeJSON(w, http.StatusOK, c)
 }
 
-// filesGroup sums up the files of a dataset that have one CRS and one format. Without files, all
-// but the dataset is nil. West0 and East0 are the ends with all wests in 0…360.
-type filesGroup struct {
-	dataset
-	CRS, Format                            *string
-	West, East, West0, East0, South, North *float64
-	Finest, Coarsest                       *float64
-	First, Last                            *fileTime
-}
-
-// findCollections returns the collection of a dataset, or those of all in the order of their names.
-func findCollections(ctx context.Context, q querier, id *int64, root string) ([]stacCollection, error) {
+// collectionOf returns a dataset as a STAC Collection and a collection of OGC API Features. A
+// dataset without files with an extent has the globe for a box.
+func collectionOf(ctx context.Context, q querier, d dataset, root string) (object, error) {
 	const query = `
-		SELECT d.id, d.name, d.path, d.description, d.created_at, d.updated_at, g.*
-		FROM datasets d
-		LEFT JOIN LATERAL (
-			SELECT f.crs, f.format, min(f.bbox[1]) AS west, max(` + fileEast + `) AS east,
-				min(f.bbox[1] + CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END) AS west0,
-				max(` + fileEast + ` + CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END) AS east0,
-				min(f.bbox[2]) AS south, max(f.bbox[4]) AS north,
-				min(f.resolution_m) AS finest, max(f.resolution_m) AS coarsest,
-				min(f.modified_ns) AS first, max(f.modified_ns) AS last
-			FROM elevation_dataset_file_meta f
-			WHERE f.dataset_id = d.id AND f.status = 'ok'
-			GROUP BY f.crs, f.format
-		) g ON true
-		WHERE $1::bigint IS NULL OR d.id = $1
-		ORDER BY d.name, g.crs, g.format`
-	groups, err := collect[filesGroup](ctx, q, "sum up collections", query, id)
+		WITH f AS (
+			SELECT crs, format, min(resolution_m) AS finest, max(resolution_m) AS coarsest,
+				min(modified_ns) AS first, max(modified_ns) AS last
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id = $1 AND status = 'ok'
+			GROUP BY crs, format
+		)
+		SELECT min(finest) AS finest, max(coarsest) AS coarsest, min(first) AS first, max(last) AS last,
+			array_remove(array_agg(DISTINCT crs), NULL) AS codes,
+			array_remove(array_agg(DISTINCT format), NULL) AS formats
+		FROM f`
+	details, err := summarizeDataset(ctx, q, d)
 	if err != nil {
 		return nil, err
 	}
-	collections := []stacCollection{}
-	for len(groups) > 0 {
-		n := slices.IndexFunc(groups, func(g filesGroup) bool { return g.ID != groups[0].ID })
-		if n < 0 {
-			n = len(groups)
-		}
-		collections = append(collections, collectionOf(groups[:n], root))
-		groups = groups[n:]
+	sum, err := collectOne[struct {
+		Finest, Coarsest *float64
+		First, Last      *fileTime
+		Codes, Formats   []string
+	}](ctx, q, errNotFound, "sum up collection", query, d.ID)
+	if err != nil {
+		return nil, err
 	}
-	return collections, nil
-}
-
-// collectionOf returns the collection of a dataset, whose files are summed up in groups. Its box is
-// the narrower of two, as in summarizeDataset. A dataset without files has the globe for a box.
-func collectionOf(groups []filesGroup, root string) stacCollection {
-	d := groups[0].dataset
+	summaries := object{} // without empty lists, which STAC forbids
+	if len(sum.Codes) > 0 {
+		summaries["proj:code"] = sum.Codes
+	}
+	if len(sum.Formats) > 0 {
+		summaries["format"] = sum.Formats
+	}
+	if sum.Finest != nil {
+		summaries["gsd"] = object{"minimum": sum.Finest, "maximum": sum.Coarsest}
+	}
+	box := details.BBox
+	if box == nil {
+		box = []float64{-180, -90, 180, 90}
+	}
 	url := collectionURL(root, d.ID)
-	c := stacCollection{
-		Type: "Collection", Version: "1.0.0",
-		Extensions: []string{"https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"},
-		ID:         strconv.FormatInt(d.ID, 10), Title: d.Name, Description: cmp.Or(d.Description, d.Name),
-		License: "proprietary", ItemType: "feature",
-		CRS:        []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
-		ItemAssets: map[string]stacAsset{"data": {Title: "The file", Type: typeGeoTIFF, Roles: []string{"data"}}},
-		Links: []stacLink{
-			{Rel: "self", Href: url, Type: typeJSON},
-			{Rel: "root", Href: root, Type: typeJSON},
-			{Rel: "parent", Href: root, Type: typeJSON},
-			{Rel: "items", Href: url + "/items", Type: typeGeoJSON, Title: d.Name},
+	return object{
+		"type": "Collection", "stac_version": "1.0.0",
+		"stac_extensions": []string{"https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"},
+		"id":              strconv.FormatInt(d.ID, 10), "title": d.Name, "description": cmp.Or(d.Description, d.Name),
+		"license": "proprietary", "itemType": "feature",
+		"crs": []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
+		"extent": object{
+			"spatial":  object{"bbox": [][]float64{box}},
+			"temporal": object{"interval": [][]*fileTime{{sum.First, sum.Last}}},
 		},
-	}
-	west, east, west0, east0, south, north := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1), 90.0, -90.0
-	finest, coarsest := math.Inf(1), 0.0
-	var interval [2]*time.Time
-	codes, formats, epsg := []string{}, []string{}, []int{}
-	for _, g := range groups {
-		if g.West == nil {
-			continue
-		}
-		west, east, south = min(west, *g.West), max(east, *g.East), min(south, *g.South)
-		west0, east0, north = min(west0, *g.West0), max(east0, *g.East0), max(north, *g.North)
-		finest, coarsest = min(finest, *cmp.Or(g.Finest, &finest)), max(coarsest, *cmp.Or(g.Coarsest, &coarsest))
-		if interval[0] == nil || g.First.Before(*interval[0]) {
-			interval[0] = &g.First.Time
-		}
-		if interval[1] == nil || g.Last.After(*interval[1]) {
-			interval[1] = &g.Last.Time
-		}
-		if code := epsgCode(g.CRS); code != nil && !slices.Contains(epsg, *code) {
-			codes, epsg = append(codes, *g.CRS), append(epsg, *code)
-		}
-		if format := *cmp.Or(g.Format, new("")); format != "" && !slices.Contains(formats, format) {
-			formats = append(formats, format)
-		}
-	}
-	if west > east {
-		west, east, south, north = -180, 180, -90, 90
-	} else if east0-west0 < east-west {
-		west, east = west0, east0
-	}
-	west, east = normaliseLongitudes(west, east)
-	c.Extent.Spatial.BBox = [][]float64{{west, south, east, north}}
-	c.Extent.Temporal.Interval = [][2]*time.Time{interval}
-	c.Summaries = map[string]any{"proj:code": codes, "proj:epsg": epsg, "format": formats}
-	if finest <= coarsest {
-		c.Summaries["gsd"] = map[string]float64{"minimum": finest, "maximum": coarsest}
-	}
-	return c
+		"summaries":   summaries,
+		"item_assets": object{"data": object{"title": "The file", "type": typeGeoTIFF, "roles": []string{"data"}}},
+		"links": []object{stacLink("self", url, typeJSON), stacLink("root", root, typeJSON),
+			stacLink("parent", root, typeJSON), stacLink("items", url+"/items", typeGeoJSON)},
+	}, nil
 }
 
 // epsgCode returns the number of a CRS such as EPSG:4326, or nil.
 func epsgCode(crs *string) *int {
-	var code int
 	if crs == nil {
 		return nil
 	}
-	if _, err := fmt.Sscanf(*crs, "EPSG:%d", &code); err != nil {
+	code, err := strconv.Atoi(strings.TrimPrefix(*crs, "EPSG:"))
+	if err != nil {
 		return nil
 	}
 	return &code

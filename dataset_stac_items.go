@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -11,75 +12,36 @@ import (
 	"time"
 )
 
-// stacItem is a file with an extent, as a STAC Item and as a feature.
-type stacItem struct {
-	Type       string               `json:"type"`
-	Version    string               `json:"stac_version"`
-	Extensions []string             `json:"stac_extensions"`
-	ID         string               `json:"id"`
-	Collection string               `json:"collection"`
-	BBox       []float64            `json:"bbox,omitempty"`
-	Geometry   *geometry            `json:"geometry"`
-	Properties stacProperties       `json:"properties"`
-	Links      []stacLink           `json:"links"`
-	Assets     map[string]stacAsset `json:"assets"`
-}
-
-// stacProperties are the properties of an item. Version 1.2 of the extension Projection has both
-// proj:code and proj:epsg, of which GDAL 3.6 reads the latter.
-type stacProperties struct {
-	Title       string    `json:"title"`    // the path
-	Datetime    fileTime  `json:"datetime"` // of the last modification
-	Format      *string   `json:"format"`
-	Code        *string   `json:"proj:code"`
-	EPSG        *int      `json:"proj:epsg"`
-	ProjBBox    []float64 `json:"proj:bbox,omitempty"`
-	Shape       []int64   `json:"proj:shape,omitempty"` // rows, columns
-	Transform   []float64 `json:"proj:transform,omitempty"`
-	GSD         *float64  `json:"gsd,omitempty"`
-	SampleType  *string   `json:"sample_type"`
-	Nodata      *string   `json:"nodata"`
-	VerticalCRS *string   `json:"vertical_crs"`
-	Warnings    string    `json:"warnings"`
-}
-
-// stacAsset is the file of an item or, in a collection, of each item.
-type stacAsset struct {
-	Href  string   `json:"href,omitempty"`
-	Type  string   `json:"type"`
-	Title string   `json:"title"`
-	Roles []string `json:"roles"`
-	Size  int64    `json:"file:size,omitempty"`
-}
-
-// itemOf returns the item of a file. base is the service's base URL.
-func itemOf(f datasetFile, base string) stacItem {
-	root := base + stacPath
+// itemOf returns a file as a STAC Item, which is a GeoJSON feature. base is the service's base URL.
+// Version 1.2 of the extension Projection has both proj:code and proj:epsg, of which GDAL 3.6 reads
+// the latter.
+func itemOf(f datasetFile, base string) object {
+	const extension = "https://stac-extensions.github.io/"
+	root, id := base+stacPath, strconv.FormatInt(f.ID, 10)
 	collection := collectionURL(root, f.DatasetID)
-	item := stacItem{
-		Type: "Feature", Version: "1.0.0",
-		Extensions: []string{"https://stac-extensions.github.io/projection/v1.2.0/schema.json",
-			"https://stac-extensions.github.io/file/v2.1.0/schema.json"},
-		ID: strconv.FormatInt(f.ID, 10), Collection: strconv.FormatInt(f.DatasetID, 10),
-		Properties: stacProperties{
-			Title: f.Path, Datetime: f.ModifiedAt, Format: f.Format, Code: f.CRS, EPSG: epsgCode(f.CRS),
-			ProjBBox: f.NativeBBox, Transform: f.Transform, GSD: f.ResolutionM, SampleType: f.SampleType,
-			Nodata: f.Nodata, VerticalCRS: f.VerticalCRS, Warnings: strings.Join(f.Warnings, "; "),
-		},
-		Links: []stacLink{
-			{Rel: "self", Href: collection + "/items/" + strconv.FormatInt(f.ID, 10), Type: typeGeoJSON},
-			{Rel: "root", Href: root, Type: typeJSON},
-			{Rel: "parent", Href: collection, Type: typeJSON},
-			{Rel: "collection", Href: collection, Type: typeJSON},
-		},
-		Assets: map[string]stacAsset{"data": {Href: base + dataPath(f.DatasetID, f.Path), Type: mediaType(f.extent),
-			Title: f.Path, Roles: []string{"data"}, Size: f.SizeBytes}},
+	properties := object{
+		"title": f.Path, "datetime": f.ModifiedAt, "format": f.Format, "proj:code": f.CRS, "proj:epsg": epsgCode(f.CRS),
+		"sample_type": f.SampleType, "nodata": f.Nodata, "vertical_crs": f.VerticalCRS,
+		"warnings": strings.Join(f.Warnings, "; "),
 	}
-	if f.Width != nil && f.Height != nil {
-		item.Properties.Shape = []int64{*f.Height, *f.Width}
+	if f.ResolutionM != nil {
+		properties["gsd"] = f.ResolutionM
+	}
+	if f.Transform != nil && f.NativeBBox != nil && f.Width != nil && f.Height != nil {
+		properties["proj:transform"], properties["proj:bbox"] = f.Transform, f.NativeBBox
+		properties["proj:shape"] = []int64{*f.Height, *f.Width}
+	}
+	item := object{
+		"type": "Feature", "stac_version": "1.0.0", "id": id, "collection": strconv.FormatInt(f.DatasetID, 10),
+		"stac_extensions": []string{extension + "projection/v1.2.0/schema.json", extension + "file/v2.1.0/schema.json"},
+		"geometry":        nil, "properties": properties,
+		"links": []object{stacLink("self", collection+"/items/"+id, typeGeoJSON), stacLink("root", root, typeJSON),
+			stacLink("parent", collection, typeJSON), stacLink("collection", collection, typeJSON)},
+		"assets": object{"data": object{"href": base + dataPath(f.DatasetID, f.Path), "type": mediaType(f.extent),
+			"title": f.Path, "roles": []string{"data"}, "file:size": f.SizeBytes}},
 	}
 	if parts := footprint(f.ElevationDatasetFileMeta); len(parts) > 0 { // without a geometry there is no box
-		item.Geometry, item.BBox = &geometry{"MultiPolygon", parts}, f.BBox
+		item["geometry"], item["bbox"] = geometry{"MultiPolygon", parts}, f.BBox
 	}
 	return item
 }
@@ -136,7 +98,7 @@ func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
 // postSearch answers POST /api/v1/stac/search. The body has the parameters of the query; lists are
 // arrays, and the geometry is an object.
 func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
-	body := map[string]any{}
+	body := object{}
 	if err := decodeJSON(r, &body); err != nil {
 		return err
 	}
@@ -145,44 +107,18 @@ func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 		if !slices.Contains(append(itemFilters(), "collections"), name) {
 			return malformed("unknown_field", "There is no field %.64q.", name)
 		}
-		text, ok := parameterText(value)
-		if !ok {
-			return malformed("wrong_type", "%s must be text, a number or an array of them.", name)
+		encoded, _ := json.Marshal(value) // which was JSON
+		text, isText := value.(string)
+		if _, isList := value.([]any); isList {
+			text = strings.NewReplacer("[", "", "]", "", `"`, "").Replace(string(encoded))
+		} else if !isText {
+			text = string(encoded)
 		}
-		if text != "" {
+		if value != nil {
 			query.Set(name, text)
 		}
 	}
 	return s.writeItems(w, r, query, nil, body)
-}
-
-// parameterText returns a JSON value as a query has it: an array separated by commas, an object as
-// JSON. ok is false for true and false, and for anything else in an array.
-func parameterText(value any) (text string, ok bool) {
-	switch v := value.(type) {
-	case nil:
-		return "", true
-	case string:
-		return v, true
-	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64), true
-	case map[string]any:
-		encoded, err := encodeJSON(v)
-		return string(encoded), err == nil
-	case []any:
-		var parts []string
-		for _, one := range v {
-			switch one.(type) {
-			case string, float64:
-				part, _ := parameterText(one)
-				parts = append(parts, part)
-			default:
-				return "", false
-			}
-		}
-		return strings.Join(parts, ","), true
-	}
-	return "", false
 }
 
 // The number of items on a page, unless the client asks for another, and at most. Both are in
@@ -194,7 +130,7 @@ const (
 
 // writeItems answers with a page of items, those of one dataset or of all. body is that of a POST.
 func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Values, datasetID *int64,
-	body map[string]any) error {
+	body object) error {
 	f, err := readItemFilter(query)
 	if p, ok := errors.AsType[*problem](err); ok { // OGC API Features, section 7.5.1: always 400
 		p.status = http.StatusBadRequest
@@ -227,39 +163,28 @@ func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Va
 		return err
 	}
 	base := s.baseURL(r)
-	links := []stacLink{
-		{Rel: "self", Href: base + r.URL.RequestURI(), Type: typeGeoJSON},
-		{Rel: "root", Href: base + stacPath, Type: typeJSON},
-	}
+	links := []object{stacLink("self", base+r.URL.RequestURI(), typeGeoJSON), stacLink("root", base+stacPath, typeJSON)}
 	if datasetID != nil {
-		url := collectionURL(base+stacPath, *datasetID)
-		links = append(links, stacLink{Rel: "collection", Href: url, Type: typeJSON})
+		links = append(links, stacLink("collection", collectionURL(base+stacPath, *datasetID), typeJSON))
 	}
 	if len(files) > limit {
 		files = files[:limit]
-		cursor := s.keys.Load().signCursor(scope, f.key(files[limit-1]))
-		next := stacLink{Rel: "next", Href: base + r.URL.EscapedPath(), Type: typeGeoJSON, Method: r.Method}
+		query.Set("cursor", s.keys.Load().signCursor(scope, f.key(files[limit-1])))
+		next := stacLink("next", base+r.URL.EscapedPath()+"?"+query.Encode(), typeGeoJSON)
 		if body != nil {
-			next.Body = maps.Clone(body)
-			next.Body["cursor"] = cursor
-		} else {
-			query.Set("cursor", cursor)
-			next.Href += "?" + query.Encode()
+			body["cursor"] = query.Get("cursor")
+			next = stacLink("next", base+r.URL.EscapedPath(), typeGeoJSON)
+			next["method"], next["body"] = r.Method, body
 		}
 		links = append(links, next)
 	}
-	answer := struct {
-		Type     string     `json:"type"`
-		Features []stacItem `json:"features"`
-		Links    []stacLink `json:"links"`
-		Matched  *int64     `json:"numberMatched,omitempty"` // only where it is exact
-		Returned int        `json:"numberReturned"`
-	}{"FeatureCollection", []stacItem{}, links, nil, len(files)}
-	if !total.TotalIsEstimate {
-		answer.Matched = &total.Total
-	}
+	items := []object{}
 	for _, file := range files {
-		answer.Features = append(answer.Features, itemOf(file, base))
+		items = append(items, itemOf(file, base))
+	}
+	answer := object{"type": "FeatureCollection", "features": items, "links": links, "numberReturned": len(items)}
+	if !total.TotalIsEstimate { // numberMatched must be exact
+		answer["numberMatched"] = total.Total
 	}
 	return writeGeoJSON(w, answer)
 }

@@ -131,6 +131,18 @@ func TestSTACRules(t *testing.T) {
 	if a := c.must(200, "GET", collection+"/items?limit=99999999", nil); a.number("numberReturned") != 16 || a.number("numberMatched") != 16 {
 		t.Errorf("%s", a.body)
 	}
+	for path, want := range map[string]string{
+		empty:      `{"extent":{"spatial":{"bbox":[[-180,-90,180,90]]},"temporal":{"interval":[[null,null]]}},"summaries":{}}`,
+		collection: `{"extent":{"spatial":{"bbox":[[-2,-2,2,2]]},"temporal":{"interval":[["2023-11-14T22:13:20Z","2023-11-14T22:13:35Z"]]}},"summaries":{"format":["geotiff"],"gsd":{"maximum":2,"minimum":1},"proj:code":["EPSG:4326"]}}`,
+	} {
+		a := c.must(200, "GET", path, nil)
+		if gsd, ok := a.json["summaries"].(map[string]any)["gsd"].(map[string]any); ok && gsd["minimum"].(float64) > 0 && gsd["maximum"].(float64) >= gsd["minimum"].(float64) {
+			gsd["minimum"], gsd["maximum"] = 1, 2
+		}
+		if got, _ := json.Marshal(object{"extent": a.json["extent"], "summaries": a.json["summaries"]}); string(got) != want {
+			t.Errorf("%s: %s\nwant %s", path, got, want)
+		}
+	}
 	ts.signIn("bob", metricsRead).refused(403, "permission_missing", "GET", stacPath, nil)
 	var api struct {
 		OpenAPI    string

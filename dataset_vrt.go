@@ -6,9 +6,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -83,22 +81,14 @@ func (g vrtGrid) holds(m ElevationDatasetFileMeta) bool {
 		b[0] >= g.West && b[1] >= g.South && b[2] <= g.East && b[3] <= g.Top
 }
 
-// dataType returns GDAL's name of a type that holds all samples.
-func (g vrtGrid) dataType() string {
-	names := map[string]string{"uint8": "Byte", "complex64": "CFloat32", "complex128": "CFloat64",
-		"complex_int16": "CInt16", "complex_int32": "CInt32", "": "Float32"}
-	if len(g.Types) == 1 {
-		if name, ok := names[g.Types[0]]; ok {
-			return name
-		}
-		return strings.NewReplacer("uint", "UInt", "int", "Int", "float", "Float").Replace(g.Types[0])
+// vrtType returns GDAL's name of a type that holds all samples of these types.
+func vrtType(types ...string) string {
+	if len(types) > 1 {
+		return "Float64"
 	}
-	for _, one := range g.Types {
-		if slices.Contains([]string{"int32", "uint32", "int64", "uint64", "float64"}, one) {
-			return "Float64"
-		}
-	}
-	return "Float32"
+	return cmp.Or(map[string]string{"uint8": "Byte", "complex64": "CFloat32", "complex128": "CFloat64",
+		"complex_int16": "CInt16", "complex_int32": "CInt32", "": "Float32"}[types[0]],
+		strings.NewReplacer("uint", "UInt", "int", "Int", "float", "Float").Replace(types[0]))
 }
 
 // vrtNumber returns a number as GDAL writes it.
@@ -106,19 +96,16 @@ func vrtNumber(v float64) string { return strconv.FormatFloat(v, 'g', 17, 64) }
 
 // write writes the grid as a GDAL VRT: a mosaic that opens no file before it is read there. each
 // calls back for each file, and source returns the name of a file, which is relative to the VRT if
-// isRelative is set. Later files lie over earlier ones.
-func (g vrtGrid) write(out io.Writer, isRelative bool, source func(datasetFile) string,
+// relative is 1. Later files lie over earlier ones.
+func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) string,
 	each func(emit func(datasetFile) error) error) error {
-	width, height := math.Round((g.East-g.West)/g.A), math.Round((g.Top-g.South)/-g.E)
-	if width > maxTIFFDimension || height > maxTIFFDimension {
-		return invalid{{"resolution", "out_of_range", "the mosaic would have 2^31 columns or rows, or more"}}.err()
-	}
 	escape := func(text string) string {
 		var b strings.Builder
 		xml.EscapeText(&b, []byte(text)) // never fails
 		return b.String()
 	}
-	fmt.Fprintf(out, "<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n", width, height)
+	fmt.Fprintf(out, "<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n",
+		(g.East-g.West)/g.A, (g.Top-g.South)/-g.E)
 	if g.HasCode {
 		fmt.Fprintf(out, "  <SRS>%s</SRS>\n", escape(g.CRS))
 	}
@@ -132,7 +119,7 @@ func (g vrtGrid) write(out io.Writer, isRelative bool, source func(datasetFile) 
 		return vrtNumber(v), err == nil
 	}
 	for band := range g.Bands {
-		fmt.Fprintf(out, "  <VRTRasterBand dataType=\"%s\" band=\"%d\">\n", g.dataType(), band+1)
+		fmt.Fprintf(out, "  <VRTRasterBand dataType=\"%s\" band=\"%d\">\n", vrtType(g.Types...), band+1)
 		if value, ok := nodata(g.Nodata); ok {
 			fmt.Fprintf(out, "    <NoDataValue>%s</NoDataValue>\n", value)
 		}
@@ -144,20 +131,13 @@ func (g vrtGrid) write(out io.Writer, isRelative bool, source func(datasetFile) 
 			if value, ok := nodata(f.Nodata); ok {
 				kind, end = "ComplexSource", "<NODATA>"+value+"</NODATA>"
 			}
-			relative := 0
-			if isRelative {
-				relative = 1
-			}
-			w, h := *f.Width, *f.Height
-			one := vrtGrid{Types: []string{*cmp.Or(f.SampleType, new(""))}}
+			x, y := vrtNumber((f.NativeBBox[0]-g.West)/g.A), vrtNumber((g.Top-f.NativeBBox[3])/-g.E)
+			w, h, sample := *f.Width, *f.Height, vrtType(*cmp.Or(f.SampleType, new("")))
 			_, err := fmt.Fprintf(out, `    <%s><SourceFilename relativeToVRT="%d">%s</SourceFilename>`+
 				`<SourceBand>%d</SourceBand><SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" `+
 				`BlockXSize="%d" BlockYSize="%d"/><SrcRect xOff="0" yOff="0" xSize="%d" ySize="%d"/>`+
-				`<DstRect xOff="%s" yOff="%s" xSize="%s" ySize="%s"/>%s</%s>`+"\n",
-				kind, relative, escape(source(f)), band+1, w, h, one.dataType(), min(w, 256), min(h, 256), w, h,
-				vrtNumber((f.NativeBBox[0]-g.West)/g.A), vrtNumber((g.Top-f.NativeBBox[3])/-g.E),
-				vrtNumber((f.NativeBBox[2]-f.NativeBBox[0])/g.A),
-				vrtNumber((f.NativeBBox[3]-f.NativeBBox[1])/-g.E), end, kind)
+				`<DstRect xOff="%s" yOff="%s" xSize="%d" ySize="%d"/>%s</%s>`+"\n", kind, relative, escape(source(f)),
+				band+1, w, h, sample, min(w, 256), min(h, 256), w, h, x, y, w, h, end, kind)
 			return err
 		})
 		if err != nil {
@@ -176,9 +156,12 @@ func (s *server) getMosaic(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	query := r.URL.Query()
-	kind := cmp.Or(query.Get("source"), "url")
-	if kind != "url" && kind != "path" {
+	query, relative := r.URL.Query(), 0
+	switch query.Get("source") {
+	case "", "url":
+	case "path":
+		relative = 1
+	default:
 		return invalid{{"source", "unknown", "must be url or path"}}.err()
 	}
 	var g vrtGrid
@@ -192,8 +175,8 @@ func (s *server) getMosaic(w http.ResponseWriter, r *http.Request) error {
 	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
 	base := s.baseURL(r)
 	return writeStream(w, r, "application/xml", func(out io.Writer) error {
-		return g.write(out, kind == "path", func(f datasetFile) string {
-			if kind == "url" {
+		return g.write(out, relative, func(f datasetFile) string {
+			if relative == 0 {
 				return "/vsicurl/" + base + dataPath(d.ID, f.Path)
 			}
 			raw, _ := decodePath(f.Path) // as the walk wrote it

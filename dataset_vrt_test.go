@@ -74,7 +74,7 @@ func TestVRT(t *testing.T) {
 			t.Fatalf("%s: %+v", source, v)
 		}
 		b := v.Bands[0]
-		if b.Type != "Float32" || b.Nodata != "-9999" || len(b.Complex) != 2 || len(b.Simple) != 1 {
+		if b.Type != "Float64" || b.Nodata != "-9999" || len(b.Complex) != 2 || len(b.Simple) != 1 {
 			t.Fatalf("%s: %+v", source, b)
 		}
 		names := []string{"/vsicurl/" + ts.url + dataset + "/data/a&b%20%3Cc%3E.tif", "/vsicurl/" + ts.url + dataset + "/data/back%5Cslash%FF.tif"}
