@@ -131,6 +131,9 @@ func (b *browser) shows(status int, method, path, form string, texts ...string) 
 	if a.status != status || a.header.Get("Content-Type") != "text/html; charset=utf-8" {
 		b.t.Fatalf("%s %s: status %d %s, want page with %d\n%s", method, path, a.status, a.header, status, a.body)
 	}
+	if strings.Contains(string(a.body), "%!") { // a value of the wrong type
+		b.t.Errorf("%s %s: %s", method, path, a.body)
+	}
 	for _, text := range texts {
 		if !strings.Contains(string(a.body), text) {
 			b.t.Errorf("%s %s does not show %q:\n%s", method, path, text, a.body)
