@@ -263,6 +263,10 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.click(fmt.Sprintf("//input[@type='image' and @src!=%q]", before)) // in the middle of the picture
 			c.find("//h3[contains(., 'Files at')]")
 			c.sees(".tif")
+			if withScript {
+				c.movesMap(`new WheelEvent("wheel", {deltaY: 100, ...at(0), cancelable: true})`)
+				c.movesMap(`new PointerEvent("pointerdown", at(0))`, `new PointerEvent("pointerup", at(90))`)
+			}
 			c.follow("Report")
 			c.click("//section[@aria-labelledby='f-damaged']//input[@value='broken.tif'] | //section[@aria-labelledby='f-unreadable']//input[@value='broken.tif']")
 			c.fill("note", "known")
@@ -282,6 +286,17 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.find("//h1[.='alps']")
 		})
 	}
+}
+
+// movesMap sends events to the picture, in its middle or so many pixels beside it, and waits for another part of the map.
+func (c *chromium) movesMap(events ...string) {
+	c.t.Helper()
+	before := c.call("GET", c.find("//input[@type='image']")+"/attribute/src", nil)
+	c.run(`const picture = document.querySelector("input[type=image]"), box = picture.getBoundingClientRect();
+		const at = off => ({clientX: box.left + box.width / 2 + off, clientY: box.top + box.height / 2});
+		for (const event of [` + strings.Join(events, ", ") + `]) picture.dispatchEvent(event);
+		arguments[arguments.length - 1]()`)
+	c.find(fmt.Sprintf("//input[@type='image' and @src!=%q]", before))
 }
 
 // browserPages returns the paths of all pages for people.
