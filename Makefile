@@ -42,6 +42,9 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 test-corpus: postgres ## compare the elevation files in CAIRN_CORPUS/files with what GDAL says about them in CAIRN_CORPUS/oracle.jsonl
 	$(GO) test -v -tags peers,$(TAGS) -run '^TestCorpus$$' -count 1 .
 
+test-stac-schemas: postgres ## check the STAC tree with stac-node-validator, against the schemas in CAIRN_STAC_SCHEMAS (a mirror of schemas.stacspec.org, stac-extensions.github.io and geojson.org)
+	$(GO) test -v -tags peers -run '^TestSTACSchemas$$' -count 1 .
+
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
 	$(GO) vet -tags peers,bench .
@@ -82,4 +85,4 @@ curl: # curl, for the README's tour, where it is missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers test-corpus lint bench bench-analysis soak deb test-package test-fresh fuzz postgres curl compiler
+.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb test-package test-fresh fuzz postgres curl compiler

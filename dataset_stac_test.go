@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -144,6 +145,10 @@ func TestSTACRules(t *testing.T) {
 		}
 	}
 	ts.signIn("bob", metricsRead).refused(403, "permission_missing", "GET", stacPath, nil)
+	basic := "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("any:"+ts.addToken("ada", "gis", datasetRead).token))
+	ts.client().must(200, "GET", stacPath, nil, basic)
+	ts.client().must(200, "POST", stacPath+"/search", map[string]int{"limit": 1}, basic) // which only reads
+	ts.client().refused(401, "not_signed_in", "POST", "/api/v1/datasets", map[string]string{"name": "a", "path": "a"}, basic)
 	var api struct {
 		OpenAPI    string
 		Paths      map[string]any

@@ -106,7 +106,7 @@ func TestPeerGDAL(t *testing.T) {
 			t.Errorf("%s: %q, want %q", raster, got, want)
 		}
 	}
-	info := peer(t, token, "gdalinfo", fmt.Sprintf(`STACIT:"%s%s/collections/%s/items":asset=data`, ts.url, stacPath, id))
+	info := peer(t, token, "gdalinfo", fmt.Sprintf(`STACIT:"%s%s/collections/%s/items?crs=EPSG:25832":asset=data`, ts.url, stacPath, id))
 	if !strings.Contains(info, "Size is 200, 200") || !strings.Contains(info, "Pixel Size = (10.0") || !strings.Contains(info, "Type=Int16") {
 		t.Error(info)
 	}
@@ -264,5 +264,35 @@ os._exit(0) # QGIS crashes when Python clears up
 	want := fmt.Sprintf(`[5041, 5041, 5041, 1, ["t01234.tif"], ["t00042.tif"], %s.0]`, pixel(t, "", filepath.Join(dir, "t00289.tif"), 501055, 5299165))
 	if strings.TrimSpace(said) != want {
 		t.Errorf("%s\nwant %s", said, want)
+	}
+}
+
+// TestSTACSchemas has stac-node-validator check the catalogue, a collection and items against the schemas in the
+// directory CAIRN_STAC_SCHEMAS, which mirrors schemas.stacspec.org, stac-extensions.github.io and geojson.org. It is for
+// "make test-stac-schemas".
+func TestSTACSchemas(t *testing.T) {
+	schemas := os.Getenv("CAIRN_STAC_SCHEMAS")
+	if schemas == "" {
+		t.Fatal("CAIRN_STAC_SCHEMAS names no directory")
+	}
+	ts, dataset, token, _ := gdalTree(t, 3)
+	c := ts.client().as(token)
+	collection := stacPath + "/collections" + strings.TrimPrefix(dataset, "/api/v1/datasets")
+	empty := fmt.Sprintf("%s/collections/%d", stacPath, ts.addFiles("empty", nil))
+	page := c.must(200, "GET", collection+"/items?limit=5", nil)
+	objects := []any{c.must(200, "GET", stacPath, nil).json, c.must(200, "GET", collection, nil).json, c.must(200, "GET", empty, nil).json}
+	objects = append(objects, page.json["features"].([]any)...)
+	arguments := []string{"--yes", "stac-node-validator@2.0.0"}
+	for i, object := range objects {
+		file := filepath.Join(t.TempDir(), fmt.Sprint(i, ".json"))
+		encoded, err := json.Marshal(object)
+		if err := errors.Join(err, os.WriteFile(file, encoded, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		arguments = append(arguments, file)
+	}
+	said := peer(t, "", "npx", append(arguments, "--schemaMap", "https://="+schemas+"/")...)
+	if !strings.Contains(said, "Passed: 8\n") {
+		t.Error(said)
 	}
 }
