@@ -109,7 +109,8 @@ func pruneKeys(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	path, removed, life := o.cfg.keysPath(), []string{}, max(o.cfg.refreshTTL, o.cfg.accessTTL)
+	path, removed := o.cfg.keysPath(), []string{}
+	life := max(o.cfg.refreshTTL, o.cfg.accessTTL, min(o.cfg.sessionMax, browserMax))
 	for _, k := range ring.keys[1:] {
 		var isSpent bool
 		if err := o.db.QueryRow(ctx, spent, k.fingerprint, life, k.id).Scan(&isSpent); err != nil {

@@ -69,6 +69,12 @@ func parsePages() *template.Template {
 		"has":  func(list []string, text string) bool { return slices.Contains(list, text) },
 		"tag":  func(r role) string { return tagOf(r) },
 		"size": sizeText,
+		"metres": func(m *float64) string {
+			if m == nil {
+				return ""
+			}
+			return fmt.Sprintf("%.3g m", *m)
+		},
 		"qr": func(text any) template.HTML { // made of the code's modules alone
 			svg, _ := qrSVG(fmt.Sprint(text))
 			return template.HTML(svg)

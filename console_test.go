@@ -131,6 +131,9 @@ func (b *browser) shows(status int, method, path, form string, texts ...string) 
 	if a.status != status || a.header.Get("Content-Type") != "text/html; charset=utf-8" {
 		b.t.Fatalf("%s %s: status %d %s, want page with %d\n%s", method, path, a.status, a.header, status, a.body)
 	}
+	if strings.Contains(string(a.body), "%!") { // a value of the wrong type
+		b.t.Errorf("%s %s: %s", method, path, a.body)
+	}
 	for _, text := range texts {
 		if !strings.Contains(string(a.body), text) {
 			b.t.Errorf("%s %s does not show %q:\n%s", method, path, text, a.body)
@@ -574,4 +577,28 @@ func TestTOTPPages(t *testing.T) {
 	admin.goes("/roles?done=saved", role, "requires_totp=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))
 	b.shows(403, "GET", "/datasets", "", "second factor")
 	b.shows(200, "GET", "/account", "", "Set one up")
+}
+
+// TestBrowserKeys: a former signing key stays as long as it may have signed a session cookie that is still good.
+func TestBrowserKeys(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_ACCESS_TTL=1h", "CAIRN_REFRESH_TTL=1h")
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	first := ts.keys.Load().keys[0]
+	added := must(ts.command("keys", "add"))
+	must(ts.command("keys", "promote", strings.TrimSuffix(strings.Fields(added)[2], ":")))
+	ts.keys.Store(must(loadKeys(ts.cfg.keysPath(), "", false)))
+	waitFor(t, "a heartbeat under the new key", func() bool {
+		return ts.queryInt(`SELECT count(*) FROM instances WHERE signer = $1`, ts.keys.Load().keys[0].fingerprint) == 1
+	})
+	ts.exec(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
+	for _, test := range [][2]string{{"29 days", "every key is needed"}, {"31 days", "removed key " + first.id}} {
+		ts.exec(`UPDATE instances SET seen_at = now() - $2::text::interval WHERE signer = $1`, first.fingerprint, test[0])
+		ts.exec(`DELETE FROM audit_seals WHERE kid = $1`, first.id)
+		if said := must(ts.command("keys", "prune")); !strings.Contains(said, test[1]) {
+			t.Fatalf("after %s: %s, want %s", test[0], said, test[1])
+		}
+		b.shows(200, "GET", "/inbox", "") // the service still has both keys in memory
+	}
 }

@@ -263,6 +263,10 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.click(fmt.Sprintf("//input[@type='image' and @src!=%q]", before)) // in the middle of the picture
 			c.find("//h3[contains(., 'Files at')]")
 			c.sees(".tif")
+			if withScript {
+				c.movesMap(`new WheelEvent("wheel", {deltaY: 100, ...at(0), cancelable: true})`)
+				c.movesMap(`new PointerEvent("pointerdown", at(0))`, `new PointerEvent("pointerup", at(90))`)
+			}
 			c.follow("Report")
 			c.click("//section[@aria-labelledby='f-damaged']//input[@value='broken.tif'] | //section[@aria-labelledby='f-unreadable']//input[@value='broken.tif']")
 			c.fill("note", "known")
@@ -282,6 +286,17 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.find("//h1[.='alps']")
 		})
 	}
+}
+
+// movesMap sends events to the picture, in its middle or so many pixels beside it, and waits for another part of the map.
+func (c *chromium) movesMap(events ...string) {
+	c.t.Helper()
+	before := c.call("GET", c.find("//input[@type='image']")+"/attribute/src", nil)
+	c.run(`const picture = document.querySelector("input[type=image]"), box = picture.getBoundingClientRect();
+		const at = off => ({clientX: box.left + box.width / 2 + off, clientY: box.top + box.height / 2});
+		for (const event of [` + strings.Join(events, ", ") + `]) picture.dispatchEvent(event);
+		arguments[arguments.length - 1]()`)
+	c.find(fmt.Sprintf("//input[@type='image' and @src!=%q]", before))
 }
 
 // browserPages returns the paths of all pages for people.
@@ -368,14 +383,14 @@ func TestPeerBrowserAccessible(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	for name, path := range map[string]string{"home": "/", "inbox": "/inbox", "roles": "/roles", "map": "/datasets/1?point=10.1,47.9", "report": "/datasets/1/report", "account": "/account"} {
+	for name, path := range map[string]string{"home": "/", "inbox": "/inbox", "roles": "/roles", "map": "/datasets/1?bbox=8,46,12,48.5&point=10.1,47.9", "report": "/datasets/1/report", "account": "/account"} {
 		for _, width := range []int{1280, 390} {
 			c.look(width, name == "inbox" || name == "report")
 			c.open(path)
-			shot := c.devtools("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": width > 500 && name != "roles" && name != "account"})
+			shot := c.devtools("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": width > 500 && name != "roles" && name != "account" && name != "map"})
 			picture, err := base64.StdEncoding.DecodeString(shot["data"].(string))
 			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.png", name, width)), picture, 0o644)
+				err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("page-%s-%d.png", name, width)), picture, 0o644)
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -114,9 +114,9 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		if created.user, err = createUser(ctx, tx, by, n); err == nil {
 			created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
 		}
+		created.passwordToken = created.withLink(s.cfg)
 		return err
 	})
-	created.passwordToken = created.withLink(s.cfg)
 	return writeCreated(w, created, "/api/v1/users/"+created.ID, err)
 }
 
