@@ -49,7 +49,7 @@ func lookFor(root *os.Root, path string) absence {
 
 // isEmpty reports whether a directory is empty.
 func isEmpty(root *os.Root, name string) (bool, error) {
-	dir, err := root.Open(name)
+	dir, err := root.Open(name + "/")
 	if err != nil {
 		return false, err
 	}

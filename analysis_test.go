@@ -148,6 +148,7 @@ func TestDatasets(t *testing.T) {
 		os.WriteFile(filepath.Join(ts.datasets, "file"), nil, 0o644),
 		os.Symlink(outside, filepath.Join(ts.datasets, "out")),
 		os.Symlink("a/b", filepath.Join(ts.datasets, "in")),
+		syscall.Mkfifo(filepath.Join(ts.datasets, "pipe"), 0o644),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -170,6 +171,7 @@ func TestDatasets(t *testing.T) {
 		{"out", 422, "outside_root"},
 		{"missing", 422, "not_found"},
 		{"file", 422, "not_a_directory"},
+		{"pipe", 422, "not_a_directory"}, // nobody writes to it: to open it for reading would wait without end
 		{"", 422, "malformed"},
 		{"a\x00b", 422, "malformed"},
 		{strings.Repeat("x", 1025), 422, "malformed"},
@@ -178,6 +180,9 @@ func TestDatasets(t *testing.T) {
 		fields, _ := a.json["errors"].([]any)
 		if a.status != test.status || len(fields) != 1 || fields[0].(map[string]any)["field"] != "path" || fields[0].(map[string]any)["code"] != test.code {
 			t.Errorf("%q: %d %s", test.path, a.status, a.body)
+		}
+		if strings.Contains(string(a.body), "does not answer") {
+			t.Errorf("%q: opening it hangs", test.path)
 		}
 	}
 	a := create("first", "a/./b/")

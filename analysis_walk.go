@@ -170,7 +170,7 @@ func (w *walker) visit(ctx context.Context, dir *os.Root, prefix string, e entry
 		return w.warn(e.Path, fmt.Errorf("lies more than %d directories deep", maxDepth))
 	}
 	raw, _ := decodePath(name) // encodeName wrote it, so there is no error
-	below, err := dir.OpenRoot(raw)
+	below, err := dir.OpenRoot(raw + "/")
 	if err != nil {
 		return w.warn(e.Path, err)
 	}

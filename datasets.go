@@ -241,14 +241,15 @@ func (c config) placeDataset(path string) (place, invalid) {
 }
 
 // open opens the dataset's directory and reports whether it is empty. A directory that cannot be
-// listed is an error. Through dir nothing outside the dataset root can be reached.
+// listed is an error. Through dir nothing outside the dataset root can be reached. With a slash at
+// the end of its name only a directory is opened: to open a named pipe would wait without end.
 func (p place) open() (dir *os.Root, empty bool, err error) {
 	root, err := os.OpenRoot(p.root)
 	if err != nil {
 		return nil, false, err
 	}
 	defer root.Close()
-	if dir, err = root.OpenRoot(p.below); err != nil {
+	if dir, err = root.OpenRoot(p.below + "/"); err != nil {
 		return nil, false, err
 	}
 	if empty, err = isEmpty(dir, "."); err != nil {
