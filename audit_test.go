@@ -320,3 +320,41 @@ func TestReleasedMigrations(t *testing.T) {
 		}
 	}
 }
+
+// TestDocumentedNames: the tests and functions that the documents name exist, in the file that is named with them.
+func TestDocumentedNames(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile("`([a-z_]+\\.go)` ((?:`[A-Za-z]+`(?:, )?)+)|(`(?:Test|Fuzz)[A-Za-z]+`)")
+	tests := readAll(t, "*_test.go")
+	for _, document := range []string{"SECURITY.md", "ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"} {
+		for _, m := range named.FindAllStringSubmatch(readAll(t, document), -1) {
+			for name := range strings.SplitSeq(strings.Trim(strings.ReplaceAll(m[2]+m[3], "`", ""), ", "), ", ") {
+				source := tests
+				if !strings.HasPrefix(name, "Test") && !strings.HasPrefix(name, "Fuzz") {
+					source = readAll(t, m[1])
+				}
+				if !regexp.MustCompile(`\b` + name + `\b`).MatchString(source) {
+					t.Errorf("%s: %s %s is missing", document, m[1], name)
+				}
+			}
+		}
+	}
+}
+
+// readAll returns the files of that pattern, one after the other. There is at least one.
+func readAll(t *testing.T, pattern string) string {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%s: no such file, %v", pattern, err)
+	}
+	var all strings.Builder
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(content)
+	}
+	return all.String()
+}

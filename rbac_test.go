@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -285,4 +286,15 @@ func TestDeclaredPermissions(t *testing.T) {
 	}
 	ts.exec(`INSERT INTO declared_permissions SELECT 'p.' || n, 'One of many.' FROM generate_series(2, 100) n`)
 	root.refused(409, "too_many_permissions", "POST", permissionsPath, map[string]any{"name": "one.more", "meaning": "Something."})
+}
+
+// TestInboxIsNoGrant: a token without inbox.read manages users whose roles name it: everybody holds it.
+func TestInboxIsNoGrant(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.signIn("root", "all")
+	other := "/api/v1/users/" + ts.signIn("other", "all").must(200, "GET", mePath, nil).text("id")
+	isOther := func(permission string) bool { return permission == inboxRead }
+	script := ts.addToken("root", "script", slices.DeleteFunc(permissions(), isOther)...)
+	script.must(200, "PATCH", other, map[string]any{"status": "disabled"})
 }
