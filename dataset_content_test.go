@@ -133,12 +133,10 @@ func TestContentAttack(t *testing.T) {
 			paths = append(paths, up+end, "sub/"+up+end, "sub/"+up+"/"+up+end, up+"/"+up+end)
 		}
 	}
-	for _, name := range []string{"", ".", "/", "//", "sub", "sub/", "sub/.", "./good.tif", "sub/../good.tif", "/good.tif", "//etc/passwd", "/etc/passwd", "%2fetc%2fpasswd", "fresh.tif", "nothing.tif", "GOOD.TIF", "good.tif/",
-		"good.tif/x", "good.tif%00", "good.tif%00.txt", "good%00", "%00", "good.tif%20", "good.tif.", strings.Repeat("x", 5000), strings.Repeat("x/", 2000) + "x", "%ff%fe", "%f4%90%80%80", "file:%2f%2f%2fetc%2fpasswd",
+	paths = append(paths, "", ".", "/", "//", "sub", "sub/", "sub/.", "./good.tif", "sub/../good.tif", "/good.tif", "//etc/passwd", "/etc/passwd", "%2fetc%2fpasswd", "fresh.tif", "nothing.tif", "GOOD.TIF", "good.tif/",
+		"good.tif/x", "good.tif%00", "good.tif%00.txt", "good%00", "%00", "good.tif%20", "good.tif.", strings.Repeat("x", 5000), strings.Repeat("x/", 2000)+"x", "%ff%fe", "%f4%90%80%80", "file:%2f%2f%2fetc%2fpasswd",
 		"linked-dir", "linked-dir/other.tif", "absolute.tif", "passwd.tif", "dangling.tif", "loop.tif", "zero.tif", "pipe.tif", "piped.tif", "truncated.tif", "text.txt", "link.tif", "good.tif",
-		"sub/other.tif", "sub/other.tfw", "sub/up.tif", "%5cx2e%5cx2e/root.txt", "*", "%", "~root", "CON", "good.tif::$DATA"} {
-		paths = append(paths, name)
-	}
+		"sub/other.tif", "sub/other.tfw", "sub/up.tif", "%5cx2e%5cx2e/root.txt", "*", "%", "~root", "CON", "good.tif::$DATA")
 	for _, path := range paths {
 		for _, method := range []string{"GET", "HEAD"} {
 			for _, header := range []string{"", "Range: bytes=0-\r\n"} {
