@@ -308,8 +308,8 @@ func (b auditBreak) isAccepted(ring *keyring) bool {
 // by several goroutines.
 type sealer struct {
 	last     seal              // the last seal that this instance made, or took over; zero: none yet
-	accepted seal              // the newest seal when the operator accepted the latest break; zero: never
-	taken    []string          // the ids of the accepted breaks whose newest seals were taken over
+	accepted seal              // the newest seal at the latest acceptance by the operator; zero: never
+	taken    []string          // the ids of the accepted breaks that this instance has handled
 	seen     map[string]string // the findings of the breaks that are not accepted, by id; not nil
 	broken   atomic.Bool       // there are such breaks
 }
@@ -367,8 +367,9 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 	return n, nil
 }
 
-// check returns the newest seal. It brings z.seen up to date with the breaks in the database, where
-// a deleted one comes back, and else looks for one itself. The caller holds lockSeal.
+// check returns the newest seal. Afterwards z.seen has every break that is not accepted. If
+// somebody deleted the row of a break, check adds it again. If there is no break, check looks for a
+// new one. The caller holds lockSeal.
 func (z *sealer) check(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
 	const note = `INSERT INTO audit_breaks (id, finding) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	breaks, err := listAuditBreaks(ctx, tx)

@@ -59,7 +59,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // our fault: it does not count
-		err = errors.Join(err, counted.forgive(ctx, s.db, true))
+		err = errors.Join(err, counted.forgive(ctx, s.db, false))
 	}
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		if !errors.Is(err, errToken) {
 			return err
 		}
-		refused = errWrongCredentials // or were changed, or all sessions were ended, while we hashed
+		refused = errWrongCredentials // the password was right, but while we hashed something was changed
 	}
 	target := ""
 	if found.Username != "" {

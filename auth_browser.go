@@ -82,8 +82,8 @@ func (s *server) readSessionCookie(r *http.Request) (credential, error) {
 	return c, nil
 }
 
-// lifetimes returns the settings with how long a session lasts that the request opens: on a page, a
-// browser's.
+// lifetimes returns the settings for the session that this request opens. If it is a login on a
+// page, sessionMax and refreshTTL are those of a browser.
 func (s *server) lifetimes(r *http.Request) config {
 	cfg := s.cfg
 	if callerOf(r).inBrowser {

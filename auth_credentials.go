@@ -17,7 +17,7 @@ import (
 type credentials struct {
 	user
 	PasswordHash      *string
-	CredentialVersion int64 // rises with every change of password or status, and when sessions are ended
+	CredentialVersion int64 // rises with a change of password, status or second factor, and when all sessions are ended
 }
 
 // findCredentials looks up a user name or e-mail address. Only an address has an @, so that at most

@@ -50,11 +50,11 @@ func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) e
 	return do(ctx)
 }
 
-// credential is the proof of identity in a request: the claims of a verified access token, or an
-// API token.
+// credential is the proof of identity in a request: the claims of a verified access token or
+// session cookie, or the hash of an API token.
 type credential struct {
 	accessClaims
-	tokenHash []byte // SHA-256 of an API token; nil for an access token
+	tokenHash []byte // SHA-256 of an API token; nil for a session
 }
 
 // principal is a signed-in caller: who it is, by which credential, and what that credential may do
@@ -131,6 +131,14 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 
 // searchPath is the route of STAC API that reads with POST.
 const searchPath = "/api/v1/stac/search"
+
+// offersBasic reports whether a 401 offers HTTP Basic: to requests that only read, but not to
+// pictures and scripts of a page, for which a browser would open its own dialog in front of the
+// page.
+func offersBasic(r *http.Request) bool {
+	mode := r.Header.Get("Sec-Fetch-Mode")
+	return isRead(r) && (mode == "" || mode == "navigate")
+}
 
 // basicToken returns the password of HTTP Basic (RFC 7617), on routes that only read: browsers send
 // it by themselves, also from other sites' pages. A proxy asks verifyPath with GET, whatever the

@@ -38,7 +38,7 @@ type sessionView struct {
 	Device     string    `json:"device"` // the client's User-Agent
 	Address    string    `json:"address"`
 	CreatedAt  time.Time `json:"created_at"`
-	LastUsedAt time.Time `json:"last_used_at"` // the last refresh
+	LastUsedAt time.Time `json:"last_used_at"` // the last refresh or, to five minutes, use by a browser
 	ExpiresAt  time.Time `json:"expires_at"`
 	Current    bool      `json:"current"`
 }
@@ -171,9 +171,9 @@ type rotatedSession struct {
 // and several tabs may refresh at once: it was the last one to be replaced, less than a grace
 // period ago; or it was replaced in the latest burst, which began less than a grace period ago.
 //
-// Any other generation is shown by a thief, or by the owner after a thief (RFC 9700, section
-// 4.14.2). It ends the session. That is committed and audited before the error, a problem 401, is
-// returned.
+// An older generation is shown by a thief, or by the owner after a thief (RFC 9700, section
+// 4.14.2); a higher one, after the database was restored. Both end the session. That is committed
+// and audited before the error, a problem 401, is returned.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
 	cfg config) (sess rotatedSession, err error) {
 	const live = `

@@ -15,7 +15,7 @@ import (
 // throttleRule limits the attempts that one row of the table throttles counts.
 type throttleRule struct {
 	account, network []byte        // the row's key; one of them may be empty
-	free             int           // so many attempts cause no wait
+	free             int           // the wait begins with the attempt of this number
 	first, longest   time.Duration // the wait after that; it doubles with each further attempt, up to longest
 	forgotten        time.Duration // the count restarts after this long without an attempt
 }
@@ -120,10 +120,10 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 }
 
-// forgive takes the attempt back, since it is not a failure: the count of the network falls by one.
-// After a success those of the account restart, and for 90 days the network counts as known to the
-// account. Otherwise they fall by one too, and only a siege goes on. The statement runs even if the
-// request's time limit has ended.
+// forgive takes the attempt back, since it is not a failure: the count of the network falls by one,
+// and its wait ends. After a success those of the account restart, and for 90 days the network
+// counts as known to the account. Otherwise the counts of the account fall by one too, and their
+// waits end, except a siege. The statement runs even if the request's time limit has ended.
 func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 	const query = `
 		UPDATE throttles t

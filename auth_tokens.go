@@ -274,8 +274,8 @@ func hashAPIToken(token string) ([]byte, error) {
 	return hashToken(token), nil
 }
 
-// hashToken returns the stored hash of an API or password token. Their random bits are too many to
-// guess, so that a plain SHA-256 is enough.
+// hashToken returns the stored hash of an API token, a password token or a recovery code. Their
+// random bits are too many to guess, so that a plain SHA-256 is enough.
 func hashToken(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return sum[:]

@@ -35,9 +35,9 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 }
 
 // useTOTP reports whether the code is right for the user's secret, and uses up its time step and
-// all before it: of two instances only one accepts a code. The user's id is authenticated with the
-// secret, which is of no use in another row. A secret under a former key is encrypted anew. If its
-// key is not in the key file, the error is a problem 503.
+// all before it: of two instances only one accepts a code. The user's id is additional
+// authenticated data, so that a secret cannot be decrypted in another user's row. A secret under a
+// former key is encrypted anew. If its key is not in the key file, the error is a problem 503.
 func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
 	const use = `
@@ -90,7 +90,7 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 	return n == 1, err
 }
 
-// The refusals of an attempt to sign in. The last two tell that the password is right.
+// The refusals of an attempt to sign in. The last two reveal that the password is right.
 var (
 	errWrongCredentials = newProblem(http.StatusUnauthorized, "invalid_credentials",
 		"The user name or the password is wrong.")

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -57,7 +58,7 @@ type refusal struct {
 	RetryAfter              time.Duration
 }
 
-// loader reads what a page shows from the API. An error is in asking.
+// loader reads what a page shows from the API. It stores an error in a.err.
 type loader func(a *asking) *page
 
 // parsePages parses the templates of the console.
@@ -131,9 +132,13 @@ func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 	}
 	p.addReader(r)
 	if p.Next = a.next; p.Can[inboxRead] {
-		p.Unread = get[unread](a, "/api/v1/inbox/unread-count", "").Unread
+		badge := &asking{server: s, r: r}
+		p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
+		if badge.err != nil { // the page is of use without the number, and may show a secret for the only time
+			s.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
+		}
 	}
-	return p, a.err
+	return p, nil
 }
 
 // addReader adds what every page shows about its reader, as far as it needs no database.
@@ -167,7 +172,7 @@ func wantsPage(r *http.Request) bool {
 	return route{path: r.URL.Path}.isPage() && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// writeErrorPage answers with a problem as a page: p or, without one, a page with nothing else.
+// writeErrorPage answers with a problem on page p or, if p is nil, on a page of its own.
 // Somebody who is not signed in and asks for a page comes to the login page instead, and from there
 // to the page.
 func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
@@ -179,7 +184,8 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 		p = &page{Template: "error", Title: http.StatusText(wrong.status)}
 		p.addReader(r)
 	}
-	p.Refusal = &refusal{wrong.detail, wrong.code, w.requestID, map[string]string{}, wrong.retryAfter}
+	wait := wrong.retryAfter.Truncate(time.Second)
+	p.Refusal = &refusal{wrong.detail, wrong.code, w.requestID, map[string]string{}, wait}
 	for _, f := range wrong.fields {
 		p.Refusal.Fields[f.Field] = f.Detail
 	}
@@ -240,11 +246,11 @@ func readForm(r *http.Request) (form, error) {
 	return form(values), nil
 }
 
-// body returns the body for the API that a form stands for. fields names its fields and how each
-// is read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty,
-// "name[]" a list of ticked boxes, "name!" whether a box is ticked, "name@" a time in UTC or null,
-// "name#" a number. A field that the form does not have is left out, and so is one that is as the
-// form's field "former_name".
+// body returns the body for the API that a form stands for. fields names its fields and how each is
+// read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty, "name[]"
+// a list of ticked boxes, "name!" whether a box is ticked, "name@" a time in UTC or null, "name#" a
+// number. A field is left out if the form lacks it, or if it equals the form's hidden field
+// "former_name".
 func (f form) body(fields string) map[string]any {
 	if fields == "" {
 		return nil
@@ -378,7 +384,9 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, route, query strin
 			return err
 		}
 	}
-	inner := r.Clone(r.Context())
+	c := *callerOf(r)
+	c.leave = func() {} // the page keeps its place to its end
+	inner := r.Clone(context.WithValue(r.Context(), callerKey{}, &c))
 	inner.Method, inner.URL = rt.method, &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
 	inner.Header = http.Header{"User-Agent": r.Header["User-Agent"], "If-Match": r.Header["If-Match"],
 		"Cookie": r.Header["Cookie"]}

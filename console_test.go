@@ -181,6 +181,9 @@ func TestBrowserSession(t *testing.T) {
 	}
 	b.shows(200, "GET", "/inbox", "", "ada", "Sign out")
 	b.must(204, "GET", verifyPath+"?permission="+userManage, nil, "Cookie: "+b.cookie)
+	// A proxy asks about a form of a page on a sibling host, with which a browser sends the cookie.
+	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-origin")
+	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-site")
 	me := b.must(200, "GET", mePath, nil, "Cookie: "+b.cookie)
 	if until := me.json["credential"].(map[string]any)["expires_at"]; until == "" || me.text("username") != "ada" {
 		t.Errorf("%s", me.body)
@@ -601,4 +604,20 @@ func TestBrowserKeys(t *testing.T) {
 		}
 		b.shows(200, "GET", "/inbox", "") // the service still has both keys in memory
 	}
+}
+
+// TestMessageOfDeletedRole: a message whose only role was deleted does not become one for everybody on its page.
+func TestMessageOfDeletedRole(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("root", "all")
+	b := &browser{client: ts.client()}
+	b.goes("/inbox", "/login", "username=root&password="+testPassword+"&next=/inbox")
+	b.goes("/messages?done=saved", "/messages", "title=Hello&body=World&severity=info&roles=member&expires_at=2999-01-02T03:04")
+	ts.exec(`UPDATE system_messages SET role_ids = '{}', expires_at = expires_at + interval '30 seconds'`)
+	shown := b.shows(200, "GET", "/messages/1", "", `name="everybody"`, `name="former_expires_at"`)
+	if strings.Contains(shown, `name="everybody" value="true" checked`) {
+		t.Error("Everybody is ticked")
+	}
+	b.shows(200, "GET", "/messages", "", "its roles were deleted")
 }

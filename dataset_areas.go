@@ -10,9 +10,13 @@ import (
 // rings, the first of which is the outer one.
 type area [][][]position
 
+// maxCorners is how many corners an area may have. It is compared with each file that its box
+// meets.
+const maxCorners = 20_000
+
 // readGeometry reads a GeoJSON Point, Polygon or MultiPolygon. It returns the query parameter of a
 // fileFilter, point or bbox, with its value, and the area if it is not a point. ok is false for any
-// other text.
+// other text, and for an area of more than maxCorners.
 func readGeometry(text string) (parameter, value string, a area, ok bool) {
 	var g struct {
 		Type        string          `json:"type"`
@@ -31,6 +35,7 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 	}
 	err := json.Unmarshal(g.Coordinates, into)
 	ok = err == nil && len(polygons) > 0 && (isPoint || g.Type == "Polygon" || g.Type == "MultiPolygon")
+	corners := 0
 	box := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
 	for _, polygon := range polygons {
 		ok = ok && len(polygon) > 0
@@ -38,16 +43,18 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 		for _, ring := range polygon {
 			var positions []position
 			for _, p := range ring {
-				p = append(p, math.NaN(), math.NaN()) // if one is missing
+				p = append(p, math.NaN(), math.NaN()) // a missing coordinate becomes NaN, which is refused below
 				positions = append(positions, position{p[0], p[1]})
 				box = [4]float64{min(box[0], p[0]), min(box[1], p[1]), max(box[2], p[0]), max(box[3], p[1])}
 			}
 			n := len(positions)
+			corners += n
 			ok = ok && (isPoint || n >= 4 && positions[0] == positions[n-1]) && !math.IsNaN(box[0]+box[1])
 			rings = append(rings, positions)
 		}
 		a = append(a, rings)
 	}
+	ok = ok && corners <= maxCorners
 	if isPoint {
 		return "point", fmt.Sprintf("%v,%v", box[0], box[1]), nil, ok
 	}

@@ -64,8 +64,9 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Content-Type", mediaType(m.extent))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
 	h.Set("ETag", entityTag(fmt.Append(nil, e.Size, e.Modified, e.Changed)))
+	modified := time.Unix(0, min(e.Modified, s.now().UnixNano())) // RFC 9110, section 8.8.2.1
 	content := io.NewSectionReader(f, 0, e.Size)
-	http.ServeContent(&patientWriter{w, r.Context()}, r, "", time.Unix(0, e.Modified), content)
+	http.ServeContent(&patientWriter{w, r.Context()}, r, "", modified, content)
 	return nil
 }
 

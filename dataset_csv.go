@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,7 +48,7 @@ func csvRow(f datasetFile) (cells []string) {
 		[]any{f.BBoxAccuracyM, f.ResolutionM, f.Source, strings.Join(f.Warnings, "; ")}) {
 		encoded, _ := json.Marshal(value) // text, numbers and times: there is no error
 		text := strings.TrimPrefix(string(encoded), "null")
-		if json.Unmarshal(encoded, &text) == nil { // a text, and not null
+		if json.Unmarshal(encoded, &text) == nil { // a text; null leaves it empty
 			text = harmlessCell(text)
 		}
 		cells = append(cells, text)
@@ -55,12 +56,20 @@ func csvRow(f datasetFile) (cells []string) {
 	return cells
 }
 
+// formulas matches where a formula may begin: at the beginning of a text, or of a part of it where
+// a spreadsheet divides a row by semicolons or lines.
+var formulas = regexp.MustCompile(`(^|[;\t\r\n])(\s*[=+@-])`)
+
 // harmlessCell returns a text that a spreadsheet does not take for a formula: it puts an apostrophe
-// before one that begins like a formula, unless it is a number.
+// before what begins like a formula, unless the text is a number.
 func harmlessCell(text string) string {
 	_, err := strconv.ParseFloat(text, 64)
 	isNumber := err == nil && consistsOf(text, "0123456789.eE+-")
-	if text != "" && strings.ContainsRune("=+-@\t\r\n", rune(text[0])) && !isNumber {
+	if isNumber {
+		return text
+	}
+	text = formulas.ReplaceAllString(text, "$1'$2")
+	if text != "" && strings.ContainsRune("\t\r\n", rune(text[0])) {
 		return "'" + text
 	}
 	return text

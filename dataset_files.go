@@ -250,14 +250,21 @@ func (f fileFilter) key(file datasetFile) []string {
 // findFiles returns up to limit files after the keys in after; for a point, those that cover it.
 func findFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	var found []datasetFile
+	batch := limit
+	if f.area != nil { // of its box it may fill little
+		batch = max(limit, maxItems)
+	}
 	for {
-		candidates, err := listFiles(ctx, q, f, after, limit)
+		candidates, err := listFiles(ctx, q, f, after, batch)
 		for _, file := range candidates {
+			if ctx.Err() != nil { // an area may have many corners
+				return nil, ctx.Err()
+			}
 			if f.covers(file.ElevationDatasetFileMeta) {
 				found = append(found, file)
 			}
 		}
-		if err != nil || len(candidates) < limit || len(found) >= limit {
+		if err != nil || len(candidates) < batch || len(found) >= limit {
 			return found[:min(limit, len(found))], err
 		}
 		after = f.key(candidates[len(candidates)-1])

@@ -174,7 +174,7 @@ func collectionOf(ctx context.Context, q querier, d dataset, root string) (objec
 			"temporal": object{"interval": [][]*fileTime{{sum.First, sum.Last}}},
 		},
 		"summaries":   summaries,
-		"item_assets": object{"data": object{"title": "The file", "type": typeGeoTIFF, "roles": []string{"data"}}},
+		"item_assets": object{"data": object{"title": "The file", "roles": []string{"data"}}},
 		"links": []object{stacLink("self", url, typeJSON), stacLink("root", root, typeJSON),
 			stacLink("parent", root, typeJSON), stacLink("items", url+"/items", typeGeoJSON)},
 	}, nil

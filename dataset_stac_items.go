@@ -61,7 +61,7 @@ func (s *server) getItem(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f := fileFilter{datasetID: &datasetID, ids: []int64{id}, status: new(fileStatusOK)}
+	f := fileFilter{datasetID: &datasetID, ids: []int64{id}}
 	files, err := findFiles(r.Context(), s.db, f, firstFile(), 1)
 	if err == nil && len(files) == 0 {
 		err = errNotFound
@@ -114,7 +114,10 @@ func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 		} else if !isText {
 			text = string(encoded)
 		}
-		if value != nil && text != "" { // an empty list is none
+		if strings.ContainsRune(text, 0) {
+			return malformed("malformed_json", "The field %.64q is not text.", name)
+		}
+		if value != nil && string(encoded) != "[]" { // an empty list is none
 			query.Set(name, text)
 		}
 	}
@@ -139,7 +142,7 @@ func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Va
 	f.datasetID = datasetID
 	limit := defaultItems
 	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
+		if limit, err = strconv.Atoi(text); err != nil && !errors.Is(err, strconv.ErrRange) || limit < 1 {
 			return malformed("wrong_type", "limit must be a number, at least 1.")
 		}
 		limit = min(limit, maxItems)

@@ -199,6 +199,7 @@ func TestSTACFilters(t *testing.T) {
 		{fmt.Sprint("collections=", other), fmt.Sprintf(`"collections":["%d"]`, other), []string{"other.tif"}},
 		{"ids=" + id(0) + "," + id(1), `"ids":["` + id(0) + `","` + id(1) + `"]`, all[:2]},
 		{"ids=nope", `"ids":["nope"]`, nil},
+		{"ids=", `"ids":[""]`, nil},
 		{"bbox=-1.9,-1.9,-1.1,-1.1", `"bbox":[-1.9,-1.9,-1.1,-1.1]`, all[:1]},
 		{"bbox=-1.9,-1.9,0,-1.1,-1.1,9", `"bbox":[-1.9,-1.9,0,-1.1,-1.1,9]`, all[:1]},
 		{"bbox=170,-2,-1.5,-1.5", `"bbox":[170,-2,-1.5,-1.5]`, all[:1]},
@@ -226,6 +227,29 @@ func TestSTACFilters(t *testing.T) {
 		}
 		if a := c.must(200, "POST", stacPath+"/search", "{"+test.body+"}"); !slices.Equal(itemTitles(a), test.want) || a.number("numberMatched") != len(test.want) {
 			t.Errorf("%s: %v, not %v", test.body, itemTitles(a), test.want)
+		}
+	}
+}
+
+// TestSearchBounds: a search by POST refuses text that the database cannot hold and areas without measure, and clamps any
+// limit.
+func TestSearchBounds(t *testing.T) {
+	t.Parallel()
+	c := startServer(t, nil).signIn("ada", datasetRead)
+	c.refused(400, "malformed_json", "POST", stacPath+"/search", `{"path":"\u0000"}`)
+	corners := strings.Repeat("[0,0],[1,0],[1,1],", maxCorners/3) + "[0,0],[1,0],[0,0]"
+	c.refused(400, "wrong_type", "POST", stacPath+"/search", `{"intersects":{"type":"Polygon","coordinates":[[`+corners+`]]}}`)
+	c.must(200, "GET", stacPath+"/search?limit=99999999999999999999", nil)
+}
+
+// TestHarmlessCells: no part of a cell begins like a formula, also where a spreadsheet divides rows by semicolons.
+func TestHarmlessCells(t *testing.T) {
+	for text, want := range map[string]string{
+		"a.tif": "a.tif", "-1.5": "-1.5", "1e+5": "1e+5", "=1+1": "'=1+1", "-a": "'-a", "@a": "'@a", "\ta": "'\ta",
+		"x;=cmd()": "x;'=cmd()", "x\n +1": "x\n' +1", "a=b": "a=b",
+	} {
+		if got := harmlessCell(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 // rows go south and columns east. The other fields sum up these files.
 type vrtGrid struct {
 	CRS                    string // the code or, without one, the name in the file
+	Definition             string // of a CRS without a code, as a row has it; empty: unknown
 	HasCode                bool
 	DX, DY                 float64 // the size of a pixel in the CRS, rounded as files of one grid may differ
 	A, E                   float64 // the same exactly; E is negative
@@ -37,7 +38,8 @@ func (g vrtGrid) resolution() string {
 // exactly one matches, the error is a 422 that lists the dataset's grids.
 func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *string) (vrtGrid, error) {
 	const query = `
-		SELECT coalesce(crs, crs_name, '') AS crs, bool_and(crs IS NOT NULL) AS has_code,
+		SELECT coalesce(crs, crs_name, '') AS crs, coalesce(crs_definition, '') AS definition,
+			bool_and(crs IS NOT NULL) AS has_code,
 			transform[1]::real::float8 AS dx, -transform[5]::real::float8 AS dy,
 			min(transform[1]) AS a, max(transform[5]) AS e,
 			min(native_bbox[1]) AS west, min(native_bbox[2]) AS south,
@@ -46,10 +48,11 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 			array_agg(DISTINCT coalesce(sample_type, '')) AS types, (array_agg(nodata ORDER BY path)
 				FILTER (WHERE nodata IS NOT NULL))[1] AS nodata
 		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND status = 'ok' AND transform[1] > 0 AND transform[5] < 0
+		WHERE dataset_id = $1 AND status = 'ok' AND transform[1] BETWEEN 1e-30 AND 1e30
+			AND -transform[5] BETWEEN 1e-30 AND 1e30
 			AND transform[2] = 0 AND transform[4] = 0
-		GROUP BY coalesce(crs, crs_name, ''), transform[1]::real, transform[5]::real
-		ORDER BY files DESC, crs, dx, dy`
+		GROUP BY coalesce(crs, crs_name, ''), coalesce(crs_definition, ''), transform[1]::real, transform[5]::real
+		ORDER BY files DESC, crs, definition, dx, dy`
 	grids, err := collect[vrtGrid](ctx, q, "find grids", query, datasetID)
 	if err != nil {
 		return vrtGrid{}, err
@@ -76,7 +79,8 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 // holds reports whether a file belongs to the grid and lies within it.
 func (g vrtGrid) holds(m ElevationDatasetFileMeta) bool {
 	t, b := m.Transform, m.NativeBBox
-	return *cmp.Or(m.CRS, m.CRSName, new("")) == g.CRS && len(t) == 6 && len(b) == 4 &&
+	return *cmp.Or(m.CRS, m.CRSName, new("")) == g.CRS && *cmp.Or(m.CRSDefinition, new("")) == g.Definition &&
+		len(t) == 6 && len(b) == 4 &&
 		float64(float32(t[0])) == g.DX && float64(float32(-t[4])) == g.DY && t[1] == 0 && t[3] == 0 &&
 		b[0] >= g.West && b[1] >= g.South && b[2] <= g.East && b[3] <= g.Top
 }

@@ -70,8 +70,8 @@ func decodeJSON(r *http.Request, v any) error {
 }
 
 // checkKeys checks that a JSON text is one object with nothing after it, that it has no key twice,
-// that keys are lower case, as all of Cairn's are, and that its lists are short. No request has an
-// object inside its object.
+// that keys are lower case, as all of Cairn's are, and that its lists are short. Of objects inside
+// it, only a search has one, a GeoJSON geometry.
 func checkKeys(body []byte) error {
 	const maxItems = 20_000 // more than any request needs; a polygon may have many corners
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -320,7 +320,7 @@ type problem struct {
 	permission string // the missing one, with 403
 	fields     []fieldError
 	retryAfter time.Duration
-	location   string // the Location header, with 409
+	location   string // the Location header; empty: none
 	err        error  // for the log only; may be nil
 }
 
@@ -441,7 +441,7 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	} else if p.status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if p.status == http.StatusUnauthorized && w.reads { // see basicToken
+	if p.status == http.StatusUnauthorized && w.basic {
 		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
 	}
 	if w.page != nil {
@@ -460,7 +460,7 @@ const verifyPath = "/api/v1/auth/verify"
 type responseWriter struct {
 	http.ResponseWriter
 	requestID string
-	reads     bool   // the request is a GET or HEAD
+	basic     bool   // a 401 offers HTTP Basic: see offersBasic
 	route     string // its path in the route table; empty if there is none
 	row       int    // its row in the route table, from 1; 0 if the request is for no route
 	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux

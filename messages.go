@@ -34,6 +34,10 @@ type message struct {
 	Read            *bool      `json:"read"` // null if the message is not for this reader
 }
 
+// ForEverybody reports whether the message has no audience of roles. One whose roles were deleted
+// is for nobody.
+func (m message) ForEverybody() bool { return m.Roles == nil }
+
 // tag returns the message's entity tag, for If-Match: without its state, which time changes, and
 // without the reader's mark.
 func (m message) tag() string {

@@ -155,10 +155,10 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(declared, known, grants), v.err()
 }
 
-// endOldCredentials makes ready for other permissions of a user or, if userID is nil, of a role's
-// holders. It voids their password tokens, which were created for the old permissions. It ends the
-// sessions of those who gain by the given permissions: somebody who had reset the password may hold
-// one. The caller holds lockAccess, and has not yet changed the roles.
+// endOldCredentials is called before a user or, if userID is nil, each holder of a role gets other
+// permissions. It voids their password tokens, which were created for the old permissions. It ends
+// all sessions of those who gain by the given permissions, because a person who reset the password
+// before may still have one. The caller holds lockAccess.
 func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
 		WITH holders AS (

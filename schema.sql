@@ -102,8 +102,9 @@ INSERT INTO role_permissions (role_id, permission)
   SELECT id, 'dataset.read' FROM roles WHERE name = 'member';
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
--- with a MAC over both. rotated_at is when the generation was last raised. A burst is a series of
--- refreshes within one grace period. It begins when burst_generation is replaced, at burst_began_at.
+-- with a MAC over both. rotated_at is when the generation was last raised, or when a browser's
+-- session was last used. A burst is a series of refreshes within one grace period: burst_generation
+-- was replaced first, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -180,7 +181,8 @@ CREATE INDEX audit_log_target_idx ON audit_log (target, id);
 CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
 -- The seals of the audit log's rows, numbered without a gap: mac is an HMAC of the seal before and of
--- the row, by the key named kid. checkpoint is a MAC that lets the seals before be gone.
+-- the row, by the key named kid. checkpoint, if there is one, is a MAC: it proves that
+-- retention deleted the seals before this one.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,

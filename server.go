@@ -323,7 +323,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	c := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}, dropBody: func() {}}
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, reads: isRead(r)}
+	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, basic: offersBasic(r)}
 	h := answer.Header()
 	h.Set("X-Request-Id", c.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -353,8 +353,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.writeProblem(answer, newProblem(http.StatusMisdirectedRequest, "wrong_host",
 			"This service is not known by that host name. Ask for it by the one in CAIRN_BASE_URL."))
 	case err != nil:
-		s.writeProblem(answer, newProblem(http.StatusForbidden, "cross_origin",
-			"This request came from a page of another origin."))
+		s.writeProblem(answer, errCrossOrigin)
 	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
 		answer.routed = true
 		answer.WriteHeader(http.StatusNoContent)
@@ -431,6 +430,9 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 		if err == errNotSignedIn && (isRead(r) || rt.isPage()) { // never on an unsafe route of the API
 			c.credential, err = s.readSessionCookie(r)
 			c.inBrowser = err == nil
+			if err == nil && rt.path == verifyPath {
+				err = s.checkAsked(r)
+			}
 		}
 		if err != nil {
 			return err
@@ -509,6 +511,23 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 	return nil
 }
 
+// errCrossOrigin is the 403 for a request that a page of another origin sends.
+var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
+	"This request came from a page of another origin.")
+
+// checkAsked returns errCrossOrigin if the request about which a proxy asks verifyPath changes
+// something and comes from a page of another origin: a browser may send the session cookie with it.
+func (s *server) checkAsked(r *http.Request) error {
+	for _, method := range slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"]) {
+		asked := r.Clone(r.Context())
+		asked.Method = method
+		if s.origins.Check(asked) != nil {
+			return errCrossOrigin
+		}
+	}
+	return nil
+}
+
 // takePlace exchanges the caller's place for the one that the route's pace needs. If this takes
 // more than a second, the caller is identified again: the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
@@ -559,7 +578,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	case p.status == http.StatusTooManyRequests:
 		s.tallied.add(tally{action: "login.throttled"}, 1)
 		return err
-	case c.principal == nil || p.status != http.StatusForbidden && p.code != "last_administrator":
+	case c.principal == nil || rt.who == public || p.status != http.StatusForbidden && p.code != "last_administrator":
 		return err
 	case rt.path == verifyPath: // a page behind a proxy asks often
 		s.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
