@@ -65,6 +65,7 @@ func sameRows(t *testing.T, got map[string]ElevationDatasetFileMeta, dir string)
 	for path, m := range got {
 		w := want[path]
 		m.ID, m.AnalyzedAt, w.AnalyzedAt = 0, time.Time{}, time.Time{}
+		w.withdrawPlace() // the command shows where a damaged raster would lie; an analysis does not store it
 		g, err := json.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
