@@ -38,7 +38,7 @@ type analyzer struct {
 
 	workers int           // goroutines: the first walks, the others read
 	walks   chan struct{} // has an element if the walker should look for work now
-	chunks  chan struct{} // has one for each reader that should
+	chunks  chan struct{} // has an element for each reader that should
 	solo    sync.RWMutex  // held for writing while a suspect is read, else for reading; see readStep
 	waits   *analysisWaits
 	outage  atomic.Bool  // the log has said that the database is unavailable
@@ -109,11 +109,11 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work in a goroutine of its own, and the functions that work sends in this one,
-// in order. Work calls the file system, and a call of a dead network file system may never return.
-// So the goroutine is abandoned when ctx ends, when a function that it sent fails, or, with
-// errHangs, after a.patience without such a function or a change of progress. After that send
-// fails, and work must not touch anything that it shares with the caller.
+// runDetached runs work in a goroutine of its own. It runs the functions that work sends in the
+// caller's goroutine, in order. Work calls the file system, and a call of a dead network file
+// system may never return. So the goroutine is abandoned when ctx ends, when a function that it
+// sent fails, or, with errHangs, after a.patience without such a function or a change of progress.
+// After that send fails, and work must not touch anything that it shares with the caller.
 func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 	work func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)

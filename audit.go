@@ -289,7 +289,11 @@ type auditBreak struct {
 
 // listAuditBreaks returns the breaks that were seen, in their order.
 func listAuditBreaks(ctx context.Context, q querier) ([]auditBreak, error) {
-	return collect[auditBreak](ctx, q, "list audit breaks", `SELECT * FROM audit_breaks ORDER BY seen_at, id`)
+	const query = `
+		SELECT id, seen_at, finding, seq, mac, kid, accepted
+		FROM audit_breaks
+		ORDER BY seen_at, id`
+	return collect[auditBreak](ctx, q, "list audit breaks", query)
 }
 
 // breakMAC returns the MAC by which the operator accepts a break and the newest seal.

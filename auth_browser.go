@@ -117,9 +117,9 @@ func (s *server) endBrowserSession(r *http.Request) error {
 	})
 }
 
-// touchSession notes the use of a browser's session, at most once in five minutes, and moves its
-// end by idleness.
-func touchSession(ctx context.Context, q querier, id string) error {
+// noteSessionUse stores that a browser used its session now, at most once in five minutes, and
+// postpones the end of the session by idleness.
+func noteSessionUse(ctx context.Context, q querier, id string) error {
 	const query = `
 		UPDATE sessions
 		SET rotated_at = now(), idle_expires_at = least(now() + $2::interval, expires_at)

@@ -67,7 +67,7 @@ type principal struct {
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
-	noteUse      bool     // no use of the API token's present secret was noted in the last minute
+	noteUse      bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
 // holds reports whether the credential has the permission.
@@ -228,7 +228,7 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 // So a logout, a disabled user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const bySession = `
-		SELECT ` + accessVersions + `
+		SELECT ` + accessVersions + `, s.rotated_at < now() - interval '5 minutes'
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
@@ -245,7 +245,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	p := &principal{Kind: "session", CredentialID: c.SessionID, ExpiresAt: time.Unix(c.ExpiresAt, 0).UTC()}
 	var err error
 	if c.tokenHash == nil {
-		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).Scan(&versions)
+		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).Scan(&versions, &p.noteUse)
 	} else {
 		p.Kind = "token"
 		err = q.QueryRow(ctx, byToken, c.tokenHash).

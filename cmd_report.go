@@ -56,7 +56,7 @@ func vrtCommand(ctx context.Context, o operation) error {
 		raw, _ := decodePath(f.Path) // as the walk wrote it
 		return filepath.Join(place.root, place.below, raw)
 	}, func(emit func(datasetFile) error) error {
-		return eachFile(f, func(after []string, limit int) ([]datasetFile, error) {
+		return readInBatches(f, func(after []string, limit int) ([]datasetFile, error) {
 			return findFiles(ctx, o.db, f, after, limit)
 		}, emit)
 	})

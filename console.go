@@ -59,7 +59,7 @@ type refusal struct {
 }
 
 // loader reads what a page shows from the API. It stores an error in a.err.
-type loader func(a *asking) *page
+type loader func(a *apiReader) *page
 
 // parsePages parses the templates of the console.
 func parsePages() *template.Template {
@@ -125,14 +125,14 @@ func (s *server) show(read loader) handler {
 
 // readPageFor reads a page with what every page shows about its reader.
 func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
-	a := &asking{server: s, r: r}
+	a := &apiReader{server: s, r: r}
 	p := read(a)
 	if a.err != nil {
 		return nil, a.err
 	}
 	p.addReader(r)
 	if p.Next = a.next; p.Can[inboxRead] {
-		badge := &asking{server: s, r: r}
+		badge := &apiReader{server: s, r: r}
 		p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
 		if badge.err != nil { // the page is of use without the number, and may show a secret for the only time
 			s.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
@@ -282,30 +282,30 @@ func (f form) body(fields string) map[string]any {
 	return body
 }
 
-// submit sends a form of the page again to a route of the API and returns the answer. Its error
-// makes the answer that page, with the reason and with what was typed.
-func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields string, again loader) (
+// submit sends the request's form to a route of the API and returns the answer. If the route
+// refuses it, the error is answered with the form's page, the reason and what was typed.
+func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields string, formPage loader) (
 	answer map[string]any, err error) {
 	f, err := readForm(r)
 	if err != nil {
 		return nil, err
 	}
-	written, err := s.ask(r, route, "", f.body(fields))
+	written, err := s.callAPI(r, route, "", f.body(fields))
 	if err != nil {
-		return nil, s.refuse(w, r, f, again, err)
+		return nil, s.refuse(w, r, f, formPage, err)
 	}
 	json.Unmarshal(written, &answer) // nil if the answer is empty
 	return answer, nil
 }
 
-// refuse returns err. If it says what is wrong with a form, the answer will be the form's page.
-func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, again loader, err error) error {
+// refuse returns err. If err says what is wrong with a form, it is answered with the form's page.
+func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, formPage loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
 	if !ok || wrong.status >= 500 || answer.page == nil {
 		return err
 	}
-	if p, failed := s.readPageFor(r, again); failed == nil {
+	if p, failed := s.readPageFor(r, formPage); failed == nil {
 		p.addForm(r, f)
 		answer.page = func(wrong *problem) { s.writeErrorPage(answer, r, p, wrong) }
 	}
@@ -314,37 +314,41 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, again lo
 
 // act returns the handler of a form, which goes on to the page next. Path values in route and next
 // are those of the request's path.
-func (s *server) act(route, fields string, again loader, next string) handler {
+func (s *server) act(route, fields string, formPage loader, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := s.submit(w, r, route, fields, again); err != nil {
+		if _, err := s.submit(w, r, route, fields, formPage); err != nil {
 			return err
 		}
 		return goTo(w, fillPath(r, next))
 	}
 }
 
-// actOnce returns the handler of a form that makes a secret. The form's page shows it, once.
-func (s *server) actOnce(route, fields string, again loader) handler {
+// actOnce returns the handler of a form that makes a secret. The form's page shows the secret,
+// once.
+func (s *server) actOnce(route, fields string, formPage loader) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		answer, err := s.submit(w, r, route, fields, again)
+		answer, err := s.submit(w, r, route, fields, formPage)
 		if err != nil {
 			return err
 		}
-		p, err := s.readPageFor(r, again)
+		p, err := s.readPageFor(r, formPage)
 		if err != nil {
 			return err
 		}
 		if token, ok := answer["password_token"].(string); ok {
-			answer["link"] = s.passwordLink(r, token)
+			answer["link"] = s.baseURL(r) + passwordPath(token)
 		}
 		p.Once = answer
 		return s.writePage(w, http.StatusOK, p)
 	}
 }
 
+// pathValues matches the names of path values in a route's path.
+var pathValues = regexp.MustCompile(`{\w+}`)
+
 // fillPath returns a route's path with the path values of the request.
 func fillPath(r *http.Request, pattern string) string {
-	return regexp.MustCompile(`{\w+}`).ReplaceAllStringFunc(pattern, func(part string) string {
+	return pathValues.ReplaceAllStringFunc(pattern, func(part string) string {
 		return url.PathEscape(r.PathValue(strings.Trim(part, "{}")))
 	})
 }
@@ -364,20 +368,19 @@ func (w *buffered) Write(b []byte) (int, error) { return w.body.Write(b) }
 // WriteHeader implements http.ResponseWriter. The status tells nothing: handlers return errors.
 func (w *buffered) WriteHeader(int) {}
 
-// ask calls the handler of a route of the API for the page that r asks for, and returns its answer.
-// The route's own permission is checked, so that a page can do nothing that its reader could not do
-// by the API. Path values are those of r.
-func (s *server) ask(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
+// callAPI calls the handler of a route of the API for the page that r asks for, and returns its
+// answer. The route's own permission is checked. Path values are those of r.
+func (s *server) callAPI(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
 	answer := &buffered{header: http.Header{}}
-	err := s.pass(answer, r, route, query, body)
+	err := s.callAPITo(answer, r, route, query, body)
 	return answer.body.Bytes(), err
 }
 
-// pass is ask for an answer that w takes.
-func (s *server) pass(w http.ResponseWriter, r *http.Request, route, query string, body map[string]any) error {
+// callAPITo is callAPI, but the handler writes its answer to w.
+func (s *server) callAPITo(w http.ResponseWriter, r *http.Request, route, query string, body map[string]any) error {
 	rt, isRoute := s.table[route]
 	if !isRoute {
-		return fmt.Errorf("ask %s: there is no such route", route)
+		return fmt.Errorf("call %s: there is no such route", route)
 	}
 	if rt.who != public {
 		if err := rt.permit(principalOf(r)); err != nil {
@@ -405,8 +408,8 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, route, query strin
 	return rt.handler(w, inner)
 }
 
-// asking asks the API for what a page shows. After the first error it asks for nothing more.
-type asking struct {
+// apiReader reads from the API what a page shows. After the first error it reads nothing more.
+type apiReader struct {
 	*server
 	r    *http.Request
 	next string // the query of the next page of a list, or ""
@@ -420,11 +423,11 @@ type listOf[T any] struct {
 }
 
 // get returns what a GET route of the API answers, or the zero value after an error.
-func get[T any](a *asking, path, query string) (into T) {
+func get[T any](a *apiReader, path, query string) (into T) {
 	if a.err != nil {
 		return into
 	}
-	answer, err := a.ask(a.r, "GET "+path, query, nil)
+	answer, err := a.callAPI(a.r, "GET "+path, query, nil)
 	if err == nil {
 		err = json.Unmarshal(answer, &into)
 	}
@@ -433,10 +436,10 @@ func get[T any](a *asking, path, query string) (into T) {
 }
 
 // getAll returns the items of a list that has at most maxPage.
-func getAll[T any](a *asking, path string) []T { return get[listOf[T]](a, path, "limit=500").Items }
+func getAll[T any](a *apiReader, path string) []T { return get[listOf[T]](a, path, "limit=500").Items }
 
 // getPage returns the part of a list that the page's own query asks for.
-func getPage[T any](a *asking, path string) []T {
+func getPage[T any](a *apiReader, path string) []T {
 	query := url.Values{}
 	for name, values := range a.r.URL.Query() {
 		if values[0] != "" && name != "done" {

@@ -14,7 +14,7 @@ type datasetState struct {
 
 // homePage reads the page at /: what this is and, for somebody who is signed in, the unread
 // messages and the state of the datasets.
-func (s *server) homePage(a *asking) *page {
+func (s *server) homePage(a *apiReader) *page {
 	data := map[string]any{"Registration": s.cfg.registration != registrationClosed}
 	reader := a.recognise()
 	if reader != nil && reader.holds(inboxRead) {
@@ -27,7 +27,7 @@ func (s *server) homePage(a *asking) *page {
 }
 
 // recognise returns who asks for a page that is open to all, as the session cookie says, or nil.
-func (a *asking) recognise() *principal {
+func (a *apiReader) recognise() *principal {
 	c := callerOf(a.r)
 	credential, err := a.readSessionCookie(a.r)
 	if err != nil || a.err != nil || c.principal != nil {
@@ -43,7 +43,7 @@ func (a *asking) recognise() *principal {
 }
 
 // addAnalyses adds the newest analysis to each dataset.
-func (a *asking) addAnalyses(datasets []dataset) (states []datasetState) {
+func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 	for _, d := range datasets {
 		state := datasetState{dataset: d}
 		newest, err := listAnalyses(a.r.Context(), a.db, d.ID, newestAnalysis, 1)
@@ -56,7 +56,7 @@ func (a *asking) addAnalyses(datasets []dataset) (states []datasetState) {
 }
 
 // loginPage reads the page on which people sign in. Data is where they go on to.
-func (s *server) loginPage(a *asking) *page {
+func (s *server) loginPage(a *apiReader) *page {
 	a.recognise()
 	return &page{Template: "login", Title: "Sign in", Data: safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL)}
 }
@@ -68,7 +68,7 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	if err := s.pass(w, r, "POST /api/v1/auth/login", "", f.body("username password* otp")); err != nil {
+	if err := s.callAPITo(w, r, "POST /api/v1/auth/login", "", f.body("username password* otp")); err != nil {
 		return s.refuse(w, r, f, s.loginPage, err)
 	}
 	return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
@@ -84,36 +84,27 @@ func (s *server) signOutForm(w http.ResponseWriter, r *http.Request) error {
 }
 
 // registerPage reads the page on which people create an account.
-func (s *server) registerPage(a *asking) *page {
+func (s *server) registerPage(a *apiReader) *page {
 	a.recognise()
 	return &page{Template: "register", Title: "Create an account", Data: s.cfg.registration != registrationClosed}
 }
 
 // passwordPage reads the page on which the holder of a password token sets a password.
-func (s *server) passwordPage(a *asking) *page {
+func (s *server) passwordPage(a *apiReader) *page {
 	a.recognise()
 	return &page{Template: "set-password", Title: "Set a password", Data: a.r.URL.Query().Get("token")}
 }
 
-// passwordLink returns the address of the page that sets a password with a token.
-func (s *server) passwordLink(r *http.Request, token string) string {
-	scheme := "http://"
-	if r.TLS != nil {
-		scheme = "https://"
-	}
-	return cmp.Or(s.cfg.baseURL, scheme+r.Host) + passwordPath(token)
-}
-
 // inboxPage reads a part of the reader's messages.
-func (s *server) inboxPage(a *asking) *page {
+func (s *server) inboxPage(a *apiReader) *page {
 	return &page{Template: "inbox", Title: "Inbox", Data: getPage[message](a, "/api/v1/inbox")}
 }
 
 // totpPage reads the page about the reader's second factor.
-func (s *server) totpPage(*asking) *page { return &page{Template: "totp", Title: "Second factor"} }
+func (s *server) totpPage(*apiReader) *page { return &page{Template: "totp", Title: "Second factor"} }
 
 // accountPage reads the page about the reader's own account.
-func (s *server) accountPage(a *asking) *page {
+func (s *server) accountPage(a *apiReader) *page {
 	expires := s.now().Add(defaultTokenTTL)
 	return &page{Template: "account", Title: "Your account", Data: struct {
 		Sessions []sessionView

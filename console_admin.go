@@ -7,7 +7,7 @@ import (
 )
 
 // messagesPage reads a part of the announcements.
-func (s *server) messagesPage(a *asking) *page {
+func (s *server) messagesPage(a *apiReader) *page {
 	return &page{Template: "messages", Title: "Announcements", Data: getPage[message](a, "/api/v1/system-messages")}
 }
 
@@ -27,7 +27,7 @@ type audience struct {
 }
 
 // messagePage reads the page of an announcement, or of a new one.
-func (s *server) messagePage(a *asking) *page {
+func (s *server) messagePage(a *apiReader) *page {
 	title, data := "New announcement", messageData{message: message{Severity: "info"}}
 	if a.r.PathValue("id") != "" {
 		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
@@ -54,7 +54,7 @@ func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
 		if r.PathValue("id") != "" {
 			route = "PATCH /api/v1/system-messages/{id}"
 		}
-		if _, err := s.ask(r, route, "", body); err != nil {
+		if _, err := s.callAPI(r, route, "", body); err != nil {
 			return s.refuse(w, r, f, s.messagePage, err)
 		}
 		return goTo(w, "/messages?done=saved")
@@ -92,7 +92,7 @@ func previewAudience(r *http.Request, q querier, everybody bool, roles []string)
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.
-func (a *asking) roleNames() (names []string) {
+func (a *apiReader) roleNames() (names []string) {
 	roles, err := listRoles(a.r.Context(), a.db, nil, "", maxPage)
 	a.err = cmp.Or(a.err, err)
 	for _, role := range roles {
@@ -102,7 +102,7 @@ func (a *asking) roleNames() (names []string) {
 }
 
 // usersPage reads a part of the users.
-func (s *server) usersPage(a *asking) *page {
+func (s *server) usersPage(a *apiReader) *page {
 	return &page{Template: "users", Title: "Users", Data: struct {
 		Users            []user
 		AllRoles, Member []string
@@ -110,7 +110,7 @@ func (s *server) usersPage(a *asking) *page {
 }
 
 // userPage reads the page of a user.
-func (s *server) userPage(a *asking) *page {
+func (s *server) userPage(a *apiReader) *page {
 	u := get[user](a, "/api/v1/users/{id}", "")
 	return &page{Template: "user", Title: u.Username, Data: struct {
 		user
@@ -123,7 +123,7 @@ func (s *server) userPage(a *asking) *page {
 }
 
 // rolesPage reads the page of the roles and the permissions.
-func (s *server) rolesPage(a *asking) *page {
+func (s *server) rolesPage(a *apiReader) *page {
 	return &page{Template: "roles", Title: "Roles and permissions", Data: struct {
 		Roles       []role
 		Permissions []permissionView
@@ -131,7 +131,7 @@ func (s *server) rolesPage(a *asking) *page {
 }
 
 // auditPage reads a part of the audit log.
-func (s *server) auditPage(a *asking) *page {
+func (s *server) auditPage(a *apiReader) *page {
 	return &page{Template: "audit", Title: "Audit log", Data: struct {
 		Rows    []auditRow
 		Actions []string

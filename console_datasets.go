@@ -11,7 +11,7 @@ import (
 )
 
 // datasetsPage reads a part of the datasets.
-func (s *server) datasetsPage(a *asking) *page {
+func (s *server) datasetsPage(a *apiReader) *page {
 	return &page{Template: "datasets", Title: "Datasets", Data: a.addAnalyses(getPage[dataset](a, "/api/v1/datasets"))}
 }
 
@@ -26,7 +26,7 @@ type datasetData struct {
 
 // datasetPage reads the page of a dataset: its files' totals, its map, the files at a place, and
 // its last analyses.
-func (s *server) datasetPage(a *asking) *page {
+func (s *server) datasetPage(a *apiReader) *page {
 	d := datasetData{datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", "")}
 	d.Analyses = get[listOf[analysis]](a, "/api/v1/datasets/{id}/analyses", "limit=10").Items
 	if d.BBox != nil && a.err == nil {
@@ -49,7 +49,7 @@ type mapView struct {
 // outliers. at.x and at.y are the pixel of the picture at which it was clicked. With move the part
 // changes: in and out keep the pixel in its place, and pan puts it into the middle. Without move,
 // the place of the pixel is asked for, or that in point.
-func (d *datasetData) addMap(a *asking) {
+func (d *datasetData) addMap(a *apiReader) {
 	query := a.r.URL.Query()
 	box := boxCell(d.BBox)
 	if text := query.Get("bbox"); text != "" {
@@ -113,7 +113,7 @@ func (a filesCell) query() string {
 }
 
 // filesPage reads a part of a dataset's files.
-func (s *server) filesPage(a *asking) *page {
+func (s *server) filesPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
 	return &page{Template: "files", Title: "Files of " + d.Name, Data: struct {
 		datasetDetails
@@ -123,7 +123,7 @@ func (s *server) filesPage(a *asking) *page {
 }
 
 // analysisPage reads the page of an analysis, with what it has changed.
-func (s *server) analysisPage(a *asking) *page {
+func (s *server) analysisPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
 	return &page{Template: "analysis", Title: "Analysis of " + d.Name, Data: struct {
 		analysis
@@ -143,7 +143,7 @@ func (s *server) analyzeForm(w http.ResponseWriter, r *http.Request) error {
 }
 
 // reportPage reads the report about a dataset's files, with the accepted findings.
-func (s *server) reportPage(a *asking) *page {
+func (s *server) reportPage(a *apiReader) *page {
 	accepted := getAll[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")
 	report := get[folderReport](a, "/api/v1/datasets/{id}/report", "")
 	return &page{Template: "report", Title: "Report on " + report.Dataset, Data: struct {

@@ -21,9 +21,9 @@ type option struct {
 	On           bool
 }
 
-// Field returns the input of that name in the form for the action, the path to which it is sent. It
-// has what was typed, if the form was refused, else the value. A type that ends in ! must be filled
-// in; the type new-password is a password that the browser may make up.
+// Field returns the input of that name in a form; action is the path to which the form is sent.
+// After a refusal the input holds what was typed, else value. If kind ends in "!", the input is
+// required. The kind is an input's type, or one of the names in the tables below.
 func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
 	autocomplete := map[string]string{"username": "username", "email": "email", "password": "current-password",
@@ -84,7 +84,8 @@ func (p *page) addForm(r *http.Request, f form) {
 	}
 }
 
+// notInID matches what fieldID replaces.
+var notInID = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
 // fieldID returns the id of an input.
-func fieldID(text string) string {
-	return "f" + regexp.MustCompile(`[^A-Za-z0-9]+`).ReplaceAllString(text, "-")
-}
+func fieldID(text string) string { return "f" + notInID.ReplaceAllString(text, "-") }

@@ -85,8 +85,8 @@ func (c config) openContent(d dataset, m ElevationDatasetFileMeta) (openFile, en
 	return reader.open(entry{Path: m.Path, Size: m.SizeBytes})
 }
 
-// patientWriter sends a body to a client that may be slow, as long as it takes some of it each
-// minute, until ctx ends.
+// patientWriter sends a body to a client that may be slow, until ctx ends. The client must take
+// each piece within a minute; a piece has at most 64 KiB.
 type patientWriter struct {
 	http.ResponseWriter
 	ctx context.Context
@@ -97,7 +97,8 @@ func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, body, make([]byte, 16<<10))
 }
 
-// Write sends part of the body. Its error is context.Canceled: the client left, or was too slow.
+// Write sends a piece of the body. Any error is context.Canceled: the client left or was too slow,
+// or ctx ended.
 func (w *patientWriter) Write(b []byte) (int, error) {
 	deadline, _ := w.ctx.Deadline()
 	if soon := time.Now().Add(time.Minute); soon.Before(deadline) {

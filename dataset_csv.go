@@ -14,15 +14,10 @@ import (
 // getTable answers GET /api/v1/datasets/{id}/files.csv with the files that match the filter, for
 // spreadsheets.
 func (s *server) getTable(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
+	_, f, err := s.pathFilter(r)
 	if err != nil {
 		return err
 	}
-	f, err := readFileFilter(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	f.datasetID = &d.ID
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
 		table.Write(strings.Fields(`id path size_bytes modified_at format status reason width height bands sample_type
@@ -63,9 +58,7 @@ var formulas = regexp.MustCompile(`(^|[;\t\r\n])(\s*[=+@-])`)
 // harmlessCell returns a text that a spreadsheet does not take for a formula: it puts an apostrophe
 // before what begins like a formula, unless the text is a number.
 func harmlessCell(text string) string {
-	_, err := strconv.ParseFloat(text, 64)
-	isNumber := err == nil && consistsOf(text, "0123456789.eE+-")
-	if isNumber {
+	if _, err := strconv.ParseFloat(text, 64); err == nil && consistsOf(text, "0123456789.eE+-") {
 		return text
 	}
 	text = formulas.ReplaceAllString(text, "$1'$2")

@@ -230,6 +230,17 @@ func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
 }
 
+// pathFilter returns the dataset of the path and the filter that the query gives for its files.
+func (s *server) pathFilter(r *http.Request) (dataset, fileFilter, error) {
+	d, err := s.pathDataset(r)
+	if err != nil {
+		return d, fileFilter{}, err
+	}
+	f, err := readFileFilter(r.URL.Query())
+	f.datasetID = &d.ID
+	return d, f, err
+}
+
 // firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-Infinity", "0", ""} }
 

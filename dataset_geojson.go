@@ -48,15 +48,10 @@ type fileProperties struct {
 // getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson with the files that match the
 // filter. It leaves out files without an extent unless all=1.
 func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
+	d, f, err := s.pathFilter(r)
 	if err != nil {
 		return err
 	}
-	f, err := readFileFilter(r.URL.Query())
-	if err != nil {
-		return err
-	}
-	f.datasetID = &d.ID
 	all := r.URL.Query().Get("all")
 	if !slices.Contains([]string{"", "0", "1"}, all) {
 		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
@@ -76,7 +71,7 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 // eachFile calls emit for each file that matches the filter. It holds a connection only for each
 // batch of rows.
 func (s *server) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
-	return eachFile(f, func(after []string, limit int) (files []datasetFile, err error) {
+	return readInBatches(f, func(after []string, limit int) (files []datasetFile, err error) {
 		err = s.inPlace(r, slow, func(ctx context.Context) (err error) {
 			files, err = findFiles(ctx, s.db, f, after, limit)
 			return err
@@ -85,9 +80,9 @@ func (s *server) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) 
 	}, emit)
 }
 
-// eachFile calls emit for each file that find returns, which reads them in batches as findFiles
-// does.
-func eachFile(f fileFilter, find func(after []string, limit int) ([]datasetFile, error),
+// readInBatches calls emit for each file that find returns. find reads up to limit files after the
+// keys in after, as findFiles does.
+func readInBatches(f fileFilter, find func(after []string, limit int) ([]datasetFile, error),
 	emit func(datasetFile) error) error {
 	const batch = 1000
 	for after := firstFile(); ; {

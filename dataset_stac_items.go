@@ -107,7 +107,7 @@ func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 		if !slices.Contains(append(itemFilters(), "collections"), name) {
 			return malformed("unknown_field", "There is no field %.64q.", name)
 		}
-		encoded, _ := json.Marshal(value) // which was JSON
+		encoded, _ := json.Marshal(value) // it was JSON: there is no error
 		text, isText := value.(string)
 		if _, isList := value.([]any); isList {
 			text = strings.NewReplacer("[", "", "]", "", `"`, "").Replace(string(encoded))
@@ -131,7 +131,8 @@ const (
 	maxItems     = 1000
 )
 
-// writeItems answers with a page of items, those of one dataset or of all. body is that of a POST.
+// writeItems answers with a page of items, those of one dataset or of all. body is the
+// JSON of a POST; nil: a GET.
 func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Values, datasetID *int64,
 	body object) error {
 	f, err := readItemFilter(query)
@@ -192,8 +193,9 @@ func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Va
 	return writeGeoJSON(w, answer)
 }
 
-// readItemFilter reads the filter of a search, which selects only files with an extent. Parameters
-// that are not of a fileFilter are those of STAC API, Item Search.
+// readItemFilter reads the parameters of a search: those of a fileFilter, and datetime, ids,
+// collections and intersects of STAC API, Item Search. Without status it selects files with an
+// extent.
 func readItemFilter(query url.Values) (fileFilter, error) {
 	selection := maps.Clone(query)
 	selection.Set("sort", sortPath)
@@ -224,8 +226,8 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 	return f, err
 }
 
-// idList returns the ids in a parameter, or nil without one. A text that cannot be an id names
-// nothing.
+// idList returns the ids in a parameter, or nil without the parameter. It skips text that is not an
+// id: a list of such texts finds no file.
 func idList(query url.Values, name string) (ids []int64) {
 	if !query.Has(name) {
 		return nil
@@ -247,15 +249,17 @@ func readInterval(text string) (since, until *int64, err error) {
 	if !isInterval {
 		last = first
 	}
-	for i, end := range [...]string{first, last} {
+	read := func(end string) (*int64, error) {
 		if isInterval && (end == "" || end == "..") {
-			continue
+			return nil, nil
 		}
 		at, err := time.Parse(time.RFC3339, strings.ToUpper(end))
-		if err != nil {
-			return nil, nil, wrong
-		}
-		*[...]**int64{&since, &until}[i] = new(unixNano(at))
+		return new(unixNano(at)), err
+	}
+	since, errSince := read(first)
+	until, errUntil := read(last)
+	if errors.Join(errSince, errUntil) != nil {
+		return nil, nil, wrong
 	}
 	if since == nil && until == nil || since != nil && until != nil && *since > *until {
 		return nil, nil, wrong

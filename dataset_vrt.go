@@ -12,7 +12,8 @@ import (
 )
 
 // vrtGrid is a set of rasters that one VRT can hold: those of one CRS and one pixel size, whose
-// rows go south and columns east. The other fields sum up these files.
+// rows go south and columns east. Its extent, bands, types and nodata are those of its files
+// together.
 type vrtGrid struct {
 	CRS                    string // the code or, without one, the name in the file
 	Definition             string // of a CRS without a code, as a row has it; empty: unknown
@@ -68,10 +69,10 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 	if len(matching) == 1 {
 		return matching[0], nil
 	}
-	detail := "it has no raster with rows from north to south"
+	detail := "the dataset has no raster whose rows go south and columns east"
 	if len(grids) > 0 {
 		const most = 50
-		detail = "name one of its grids by crs and resolution: " + strings.Join(list[:min(most, len(list))], "; ")
+		detail = "choose one of the dataset's grids by crs and resolution: " + strings.Join(list[:min(most, len(list))], "; ")
 	}
 	return vrtGrid{}, invalid{{"crs", "unknown", detail}}.err()
 }
@@ -98,9 +99,9 @@ func vrtType(types ...string) string {
 // vrtNumber returns a number as GDAL writes it.
 func vrtNumber(v float64) string { return strconv.FormatFloat(v, 'g', 17, 64) }
 
-// write writes the grid as a GDAL VRT: a mosaic that opens no file before it is read there. each
-// calls back for each file, and source returns the name of a file, which is relative to the VRT if
-// relative is 1. Later files lie over earlier ones.
+// write writes the grid as a GDAL VRT: a mosaic of which GDAL opens a file only to read its pixels.
+// each calls emit for each file. source returns the name of a file; if relative is 1 the name is
+// relative to the VRT. Later files lie over earlier ones.
 func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) string,
 	each func(emit func(datasetFile) error) error) error {
 	escape := func(text string) string {

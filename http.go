@@ -61,9 +61,14 @@ func decodeJSON(r *http.Request, v any) error {
 		}
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
-	// The decoder writes U+FFFD for half of a surrogate pair.
-	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(bytes.ToLower(body), []byte(`\ufffd`))
-	if decoded, _ := json.Marshal(v); !hasOwn && bytes.ContainsRune(decoded, utf8.RuneError) {
+	// The decoder writes U+FFFD for half of a surrogate pair, which only an escape can hold. If the
+	// body has no U+FFFD of its own, one in what was decoded shows that there was such a half.
+	lower := bytes.ToLower(body)
+	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(lower, []byte(`\ufffd`))
+	if hasOwn || !bytes.Contains(lower, []byte(`\ud`)) {
+		return nil
+	}
+	if decoded, _ := json.Marshal(v); bytes.ContainsRune(decoded, utf8.RuneError) {
 		return malformed("malformed_json", "The body has half of a surrogate pair.")
 	}
 	return nil
@@ -73,7 +78,7 @@ func decodeJSON(r *http.Request, v any) error {
 // that keys are lower case, as all of Cairn's are, and that its lists are short. Of objects inside
 // it, only a search has one, a GeoJSON geometry.
 func checkKeys(body []byte) error {
-	const maxItems = 20_000 // more than any request needs; a polygon may have many corners
+	const longestList = 20_000 // items; more than any request needs
 	dec := json.NewDecoder(bytes.NewReader(body))
 	begin, err := dec.Token()
 	if err == nil && begin != json.Delim('{') {
@@ -94,8 +99,8 @@ func checkKeys(body []byte) error {
 		seen[key] = true
 		var value json.RawMessage
 		err = dec.Decode(&value)
-		if bytes.HasPrefix(value, []byte("[")) && bytes.Count(value, []byte(",")) >= maxItems {
-			return malformed("malformed_json", "A list in the body has more than %d items.", maxItems)
+		if bytes.HasPrefix(value, []byte("[")) && bytes.Count(value, []byte(",")) >= longestList {
+			return malformed("malformed_json", "A list in the body has more than %d items.", longestList)
 		}
 	}
 	if err == nil {

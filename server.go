@@ -188,6 +188,9 @@ func (s *server) routes() []route {
 		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
 		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
 
+		// Pages. show reads one. act names the route of the API that a form is sent to, the form's
+		// fields (form.body says what the marks mean), the page that shows it if it is refused, and
+		// the page that follows it.
 		{"GET", "/{$}", public, s.show(s.homePage), nil, quick},
 		{"GET", "/console/{file}", public, s.getConsoleFile, nil, light},
 		{"GET", "/login", public, s.show(s.loginPage), []string{"next", "done"}, quick},
@@ -463,14 +466,13 @@ func (s *server) identify(rt route, r *http.Request) error {
 		return err
 	}
 	c.principal = p
+	note := noteTokenUse
 	if c.inBrowser {
-		if err := touchSession(ctx, s.db, p.CredentialID); err != nil {
-			s.log.Warn("session use not noted", "id", c.requestID, "error", err)
-		}
+		note = noteSessionUse
 	}
-	if p.noteUse {
-		if err := noteTokenUse(ctx, s.db, p.CredentialID); err != nil {
-			s.log.Warn("token use not noted", "id", c.requestID, "error", err)
+	if p.noteUse && (c.inBrowser || p.Kind == "token") {
+		if err := note(ctx, s.db, p.CredentialID); err != nil {
+			s.log.Warn(p.Kind+" use not noted", "id", c.requestID, "error", err)
 		}
 	}
 	return rt.permit(p)
