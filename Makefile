@@ -20,7 +20,7 @@ run: postgres build ## start Cairn on the sample files, with its data in ./var
 	@tools/run
 
 test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
-	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 15m .
+	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
 
 test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light

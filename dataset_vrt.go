@@ -72,7 +72,8 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 	detail := "the dataset has no raster whose rows go south and columns east"
 	if len(grids) > 0 {
 		const most = 50
-		detail = "choose one of the dataset's grids by crs and resolution: " + strings.Join(list[:min(most, len(list))], "; ")
+		detail = "choose one of the dataset's grids by crs and resolution: " +
+			strings.Join(list[:min(most, len(list))], "; ")
 	}
 	return vrtGrid{}, invalid{{"crs", "unknown", detail}}.err()
 }
