@@ -67,6 +67,7 @@ type principal struct {
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may be narrower
+	me           []byte   // of encodeMe, for a session
 	noteUse      bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
@@ -159,17 +160,21 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	return token, shown
 }
 
-// accessVersions is SQL for the versions of a user u: users.version changes with the row, and
-// access_version with any role, its permissions or holders, and any declared permission.
-const accessVersions = `u.version::text || (SELECT version FROM access_version) AS versions`
+// accessVersions are the versions under which a user was read: users.version changes with the row,
+// and access_version with any role, its permissions or holders, and any declared permission.
+type accessVersions struct{ UserVersion, AccessVersion [16]byte }
+
+// versionColumns is SQL for the accessVersions of a user u.
+const versionColumns = `u.version AS user_version, (SELECT version FROM access_version) AS access_version`
 
 // userAccess is a user and what the user may do, with the versions under which both were read.
 type userAccess struct {
 	user
+	accessVersions
 	Grants, Declared []string
 	TOTPRequired     bool
-	Versions         string
 	permissions      []string
+	me               []byte // of encodeMe
 }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
@@ -184,7 +189,7 @@ const maxCachedUsers = 10_000
 
 // get returns the user from memory if it was read under these versions, else from the database as
 // it is now, or errInvalidToken.
-func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*userAccess, error) {
+func (c *userCache) get(ctx context.Context, q querier, id string, versions accessVersions) (*userAccess, error) {
 	const query = `
 		SELECT ` + userColumns + `,
 			ARRAY(
@@ -196,13 +201,13 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 			` + declaredPermissions + ` AS declared,
 			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
 				WHERE ur.user_id = u.id AND r.requires_totp) AS totp_required,
-			` + accessVersions + `
+			` + versionColumns + `
 		FROM users u
 		WHERE u.id = $1`
 	c.mu.RLock()
 	known := c.users[id]
 	c.mu.RUnlock()
-	if known != nil && known.Versions == versions {
+	if known != nil && known.accessVersions == versions {
 		return known, nil
 	}
 	found, err := collectOne[userAccess](ctx, q, errInvalidToken, "get access of user", query, id)
@@ -213,6 +218,7 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 	if found.TOTPRequired && !found.TOTP {
 		found.permissions = []string{inboxRead} // all else comes from roles
 	}
+	found.me = encodeMe(found.user, found.TOTPRequired, found.permissions)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {
@@ -228,28 +234,29 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 // So a logout, a disabled user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const bySession = `
-		SELECT ` + accessVersions + `, s.rotated_at < now() - interval '5 minutes'
+		SELECT ` + versionColumns + `, s.rotated_at < now() - interval '5 minutes'
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
-		SELECT ` + accessVersions + `, u.id::text, t.id::text, t.permissions, t.expires_at,
+		SELECT ` + versionColumns + `, u.id::text, t.id::text, t.permissions, t.expires_at,
 			t.token_hash = $1 AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
 			AND t.expires_at > now() AND u.status = 'active'`
 	var narrowed []string // the permissions of an API token
-	versions, userID := "", c.Subject
+	var versions accessVersions
+	userID := c.Subject
 	p := &principal{Kind: "session", CredentialID: c.SessionID, ExpiresAt: time.Unix(c.ExpiresAt, 0).UTC()}
 	var err error
 	if c.tokenHash == nil {
-		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).Scan(&versions, &p.noteUse)
+		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).Scan(&versions.UserVersion, &versions.AccessVersion, &p.noteUse)
 	} else {
 		p.Kind = "token"
 		err = q.QueryRow(ctx, byToken, c.tokenHash).
-			Scan(&versions, &userID, &p.CredentialID, &narrowed, &p.ExpiresAt, &p.noteUse)
+			Scan(&versions.UserVersion, &versions.AccessVersion, &userID, &p.CredentialID, &narrowed, &p.ExpiresAt, &p.noteUse)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken
@@ -262,7 +269,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		return nil, err
 	}
 	p.User, p.TOTPRequired = access.user, access.TOTPRequired
-	p.owned, p.Permissions = access.permissions, access.permissions
+	p.owned, p.Permissions, p.me = access.permissions, access.permissions, access.me
 	if p.Kind == "token" {
 		isRefused := func(permission string) bool { return !slices.Contains(narrowed, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isRefused)
