@@ -264,6 +264,9 @@ func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []
 		SELECT $1, $2, $3, $4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
 		FROM ended
 		ORDER BY id`
+	if len(ids) == 0 { // as at nearly every login
+		return 0, nil
+	}
 	return execute(ctx, tx, "end sessions", end,
 		by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
 }
