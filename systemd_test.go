@@ -153,7 +153,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	t.Logf("%d requests, %d failed", sent.Load(), failed.Load())
 }
 
-// TestSupervisorVariables: what is meant for another process is not taken.
+// TestSupervisorVariables: variables that are meant for another process are ignored.
 func TestSupervisorVariables(t *testing.T) {
 	t.Parallel()
 	self := fmt.Sprint(os.Getpid())
