@@ -108,7 +108,7 @@ func (a *agent) reach(w *gainWalk, m accessModel) (can map[string]bool, isAdmin 
 		add(c)
 	}
 	for token := range a.takeovers {
-		if u, err := findPasswordToken(context.Background(), w.db, token); err == nil { // else the token is void
+		if u, err := getUserByPasswordToken(context.Background(), w.db, token); err == nil { // else the token is void
 			maps.Copy(can, m.held[u.ID])
 			isAdmin = isAdmin || m.admins[u.ID]
 		}
@@ -255,7 +255,7 @@ func (w *gainWalk) takeOver(a *agent, token string) answer {
 	return got
 }
 
-// checkPromoted: who may do more after a step has no session and no password token from before it.
+// checkPromoted: an agent that may do more after a step has no session and no password token from before it.
 func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel) {
 	w.t.Helper()
 	for id, can := range after.held {
@@ -271,8 +271,8 @@ func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel
 	}
 }
 
-// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change users,
-// roles and declared permissions. No step may let its agent do, directly or through an account under its control,
+// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and API tokens of few permissions, change
+// users, roles and declared permissions. No step may let its agent do, directly or through an account under its control,
 // anything that the agent could not do before. Two things are no gain: an administrator holds what is declared anew, and
 // everybody may read the inbox. There is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
@@ -906,7 +906,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused'`); n != 20 {
 		t.Errorf("%d rows", n)
 	}
-	if err := ts.refused.audit(context.Background(), ts.db); err != nil {
+	if err := ts.refused.flush(context.Background(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	if n := ts.queryInt(`SELECT (after ->> 'more')::int FROM audit_log WHERE action = 'request.refused' AND actor = 'cairn'`); n != 23 {

@@ -221,7 +221,7 @@ func TestBrowserSession(t *testing.T) {
 		b.refused(401, "invalid_token", "GET", mePath, nil, "Cookie: "+forged)
 	}
 	ts.server.now = func() time.Time { return time.Now().Add(31 * 24 * time.Hour) }
-	if _, err := ts.keys.Load().verifyBrowser(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.now()); err == nil {
+	if _, err := ts.keys.Load().verifySessionCookie(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.now()); err == nil {
 		t.Error("the cookie is accepted after 31 days")
 	}
 }
