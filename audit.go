@@ -313,7 +313,7 @@ func (b auditBreak) isAccepted(ring *keyring) bool {
 // sealer seals the audit log, and remembers what must be in the database. Only broken may be used
 // by several goroutines.
 type sealer struct {
-	last     seal              // the last seal that this instance made, or had to accept; zero: none yet
+	last     seal              // the last seal that this instance made or the operator accepted; zero: none yet
 	accepted seal              // the newest seal at the latest acceptance by the operator; zero: never
 	handled  []string          // the ids of the accepted breaks that this instance has handled
 	open     map[string]string // the findings of the breaks that are not accepted, by id; not nil
@@ -341,8 +341,8 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 		WHERE audit_id = ANY ($2)`
 	var next seal
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		var ours bool
-		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&ours); err != nil || !ours {
+		var held bool
+		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&held); err != nil || !held {
 			return err
 		}
 		if next, err = z.updateBreaks(ctx, tx, ring); err != nil || len(z.open) > 0 {

@@ -56,7 +56,7 @@ func TestConditionalRequests(t *testing.T) {
 	}
 }
 
-// TestOptionsOfServer: OPTIONS * is answered by us, with our headers and in our log.
+// TestOptionsOfServer: Cairn itself answers OPTIONS *, with its usual headers and a line in the log.
 func TestOptionsOfServer(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

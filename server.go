@@ -401,7 +401,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		// to cancel its statement would close the connection to the database.
 		ctx = context.WithoutCancel(ctx)
 	}
-	if limit > time.Minute {
+	if limit > time.Minute { // more than the server's WriteTimeout may allow
 		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute))
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)

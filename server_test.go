@@ -392,7 +392,7 @@ func TestPaging(t *testing.T) {
 	}
 }
 
-// TestProxies: forwarded addresses and request ids count only from a proxy that is trusted.
+// TestProxies: forwarded addresses and request ids count only if a trusted proxy sends them.
 func TestProxies(t *testing.T) {
 	t.Parallel()
 	plain := startServer(t, nil)

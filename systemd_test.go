@@ -174,8 +174,8 @@ func TestSupervisorVariables(t *testing.T) {
 	}
 }
 
-// TestKeysAsCredential: where systemd provides the key file its mode stays, and whoever changes it hears that only a
-// restart takes it up.
+// TestKeysAsCredential: a key file that systemd provides keeps its mode. After a change, the command and the log say that
+// only a restart loads it.
 func TestKeysAsCredential(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
