@@ -17,7 +17,7 @@ type apiToken struct {
 	Permissions []string   `json:"permissions"` // at most what the owner holds at the time of use
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   time.Time  `json:"expires_at"`
-	LastUsedAt  *time.Time `json:"last_used_at"` // or up to a minute later
+	LastUsedAt  *time.Time `json:"last_used_at"` // the true one may be a minute later
 	Renewable   bool       `json:"renewable"`    // it may replace its own secret
 }
 

@@ -20,7 +20,7 @@ type caller struct {
 	address    netip.Addr
 	credential credential
 	inBrowser  bool       // the credential is a browser's session cookie, or a login on a page asks for one
-	principal  *principal // nil on public routes, and before authorize has found it
+	principal  *principal // nil until authorize, or a page that is open to all, has found it
 	leave      func()     // gives back the caller's place: see callerLimit
 	dropBody   func()     // gives back the place of the request's body
 }
@@ -34,11 +34,11 @@ type callerKey struct{}
 // callerOf returns the caller that ServeHTTP put into the request.
 func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
 
-// principalOf returns the signed-in caller, or nil on a public route.
+// principalOf returns the caller's principal, or nil if none has been found.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
-// inPlace runs do in one of the caller's places. It is for handlers of routes that hold no place
-// all the time, when they ask the database.
+// inPlace runs do in one of the caller's places. It is for handlers that hold no place while they
+// send or wait, and now ask the database.
 func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
 	defer cancel()

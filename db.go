@@ -25,11 +25,11 @@ import (
 //go:embed schema.sql
 var schemaSQL string
 
-// Keys of the advisory transaction locks. Each serialises one kind of change in the whole database.
+// Keys of the advisory transaction locks. Each serializes one kind of change in the whole database.
 const (
 	lockMigrate  = 0x6361_6972_6e01 // applying migrations
 	lockAccess   = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
-	lockMessages = 0x6361_6972_6e03 // changing a message that is there
+	lockMessages = 0x6361_6972_6e03 // changing an existing message
 	lockKeys     = 0x6361_6972_6e05 // comparing keys with those of other instances
 	lockSeal     = 0x6361_6972_6e06 // sealing the audit log
 )
@@ -299,8 +299,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	})
 }
 
-// advisoryLock waits for the lock of a key (lockMigrate and so on). The transaction holds it to its
-// end.
+// advisoryLock waits for the lock of this key. The transaction holds the lock to its end.
 func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	_, err := execute(ctx, tx, fmt.Sprintf("take advisory lock %x", key), `SELECT pg_advisory_xact_lock($1)`, key)
 	return err

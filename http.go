@@ -399,8 +399,9 @@ func (v invalid) err() error {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
 }
 
-// writeProblem answers with err as problem details. It logs an error that is not a problem, and
-// does not show it to the client.
+// writeProblem answers with err as problem details or, for a browser's page, as a page. It logs an
+// error that is not a problem, and does not show it to the client. If the client left, or part of
+// an answer was sent, it panics with http.ErrAbortHandler, which cuts the connection.
 func (s *server) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -412,7 +413,7 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 		p = databaseUnavailable(err)
 	default:
 		p = newProblem(http.StatusInternalServerError, "internal",
-			"The service failed. Its log names the cause under this request id.")
+			"The service failed. Its log has the cause under this request id.")
 		p.err = err
 	}
 	if p.err != nil {

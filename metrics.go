@@ -43,7 +43,7 @@ func (e *exposition) add(name, kind, help string, samples ...any) {
 	}
 }
 
-// getMetrics answers GET /metrics, for Prometheus. The metrics of the process have the names of
+// getMetrics answers GET /metrics, for Prometheus. Metrics that begin with go_ are named as in
 // Prometheus's Go client.
 func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	const analyses = `

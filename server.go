@@ -45,7 +45,7 @@ type server struct {
 	files         *callerLimit     // files sent to one account
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
-	networkPlaces *callerLimit     // at most a quarter of the pool for a network, before the account is known
+	networkPlaces *callerLimit     // at most a quarter of the pool for one network, while no account is known
 	slots         chan struct{}    // holds an element for each expensive request that runs
 	healthSlot    chan struct{}    // holds an element while GET /health asks the database
 	life          time.Duration    // how long the instance's lease lasts after a heartbeat
@@ -455,8 +455,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	return s.identify(rt, r)
 }
 
-// identify finds the caller's principal. It returns an error unless the principal may call the
-// route.
+// identify finds the caller's principal, or returns an error if it may not call the route.
 func (s *server) identify(rt route, r *http.Request) error {
 	c, ctx := callerOf(r), r.Context()
 	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
