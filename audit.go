@@ -121,7 +121,7 @@ type tallies struct {
 // maxTallies is how many kinds are told apart in a minute. Further ones are counted by action.
 const maxTallies = 100
 
-// maxRefusals is how many refusals of one caller get a row of their own in a minute.
+// maxRefusals is how many refusals of one credential get a row of their own in a minute.
 const maxRefusals = 20
 
 // add counts n failures of a kind and returns how many of it there were in this minute.

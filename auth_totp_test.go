@@ -602,7 +602,7 @@ func TestAdminRequiresTOTP(t *testing.T) {
 	ts := startTOTP(t, clock)
 	root := ts.signIn("root", "all")
 	self := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
-	script := ts.addToken("root", "script", permissions()...)
+	script := ts.addToken("root", "script", builtInNames()...)
 	for _, body := range []string{`{"requires_totp":true,"description":"d"}`, `{"requires_totp":true,"permissions":[]}`, `{"requires_totp":true,"name":"boss"}`} {
 		root.refused(409, "role_built_in", "PATCH", "/api/v1/roles/1", body)
 	}

@@ -26,8 +26,8 @@ const (
 	inboxRead          = "inbox.read" // held by every user, whatever the roles
 )
 
-// permissions returns the names of the built-in permissions, in the order in which they are shown.
-func permissions() (names []string) {
+// builtInNames returns the names of the built-in permissions, in the order in which they are shown.
+func builtInNames() (names []string) {
 	for _, p := range builtInPermissions() {
 		names = append(names, p.Name)
 	}
@@ -43,7 +43,7 @@ func knownPermissions(ctx context.Context, q querier) ([]string, error) {
 	if err := q.QueryRow(ctx, `SELECT `+declaredPermissions).Scan(&declared); err != nil {
 		return nil, fmt.Errorf("list declared permissions: %w", err)
 	}
-	return append(permissions(), declared...), nil
+	return append(builtInNames(), declared...), nil
 }
 
 // The built-in roles.
@@ -55,7 +55,7 @@ const (
 // effectivePermissions returns the permissions that these roles and grants give, the built-in ones
 // first. The role admin gives all. Else a grant counts only if it is built in or declared.
 func effectivePermissions(declared, roles, grants []string) []string {
-	all := append(permissions(), declared...)
+	all := append(builtInNames(), declared...)
 	if slices.Contains(roles, adminRole) {
 		return all
 	}
@@ -228,7 +228,7 @@ var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
 func checkDeclaration(name, meaning string) error {
 	var v invalid
 	prefix, _, _ := strings.Cut(name, ".")
-	isReserved := prefix == "cairn" || slices.ContainsFunc(permissions(), func(builtIn string) bool {
+	isReserved := prefix == "cairn" || slices.ContainsFunc(builtInNames(), func(builtIn string) bool {
 		return strings.HasPrefix(builtIn, prefix+".")
 	})
 	v.check(permissionName.MatchString(name) && len(name) <= 63, "name", "malformed",
@@ -272,7 +272,7 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 			return err
 		case slices.Contains(known, in.Name):
 			return newProblem(http.StatusConflict, "name_taken", "There is a permission of that name.")
-		case len(known) >= len(permissions())+maxDeclared:
+		case len(known) >= len(builtInNames())+maxDeclared:
 			return newProblem(http.StatusConflict, "too_many_permissions",
 				"A hundred permissions are declared. Remove one that nobody needs.")
 		}
@@ -356,7 +356,7 @@ func (s *server) actOnPermission(r *http.Request,
 		FROM declared_permissions d
 		WHERE d.name = $1`
 	name := r.PathValue("name")
-	if slices.Contains(permissions(), name) {
+	if slices.Contains(builtInNames(), name) {
 		return newProblem(http.StatusConflict, "permission_built_in",
 			"This permission is part of Cairn. Only declared ones can be changed or removed.")
 	}

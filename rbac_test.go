@@ -79,7 +79,7 @@ func TestNoSideDoorToOneself(t *testing.T) {
 	ts := startServer(t, nil)
 	root, other := ts.signIn("root", "all"), ts.signIn("other", "all")
 	self := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
-	script := ts.addToken("root", "script", permissions()...)
+	script := ts.addToken("root", "script", builtInNames()...)
 	for _, c := range []client{root, script} {
 		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": "thief@example.org"})
 		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": ""})
@@ -296,6 +296,6 @@ func TestInboxIsNoGrant(t *testing.T) {
 	ts.signIn("root", "all")
 	other := "/api/v1/users/" + ts.signIn("other", "all").must(200, "GET", mePath, nil).text("id")
 	isOther := func(permission string) bool { return permission == inboxRead }
-	script := ts.addToken("root", "script", slices.DeleteFunc(permissions(), isOther)...)
+	script := ts.addToken("root", "script", slices.DeleteFunc(builtInNames(), isOther)...)
 	script.must(200, "PATCH", other, map[string]any{"status": "disabled"})
 }
