@@ -23,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 20_275
-	maxAuditLines = 6_890
+	maxGoLines    = 20_340
+	maxAuditLines = 6_960
 )
 
 // sources parses the program's own Go files.

@@ -83,10 +83,18 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return s.finishLogin(w, r, found, in.Password, refused)
+}
+
+// finishLogin opens a session for the user whose credentials were checked, unless the login was
+// refused. It audits a refusal, and returns it. password is empty if it was checked before, on a
+// page.
+func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found credentials, password string,
+	refused *problem) error {
 	if refused == nil && found.Status == statusActive {
 		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
 		if err == nil {
-			s.rehash(r, found, in.Password)
+			s.rehash(r, found, password)
 			if callerOf(r).inBrowser {
 				return s.writeSessionCookie(w, r, u, sess)
 			}

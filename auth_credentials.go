@@ -31,14 +31,14 @@ func findCredentials(ctx context.Context, q querier, login string) (credentials,
 }
 
 // rehash stores a password under the current parameters if it was stored under weaker ones. If this
-// fails, the login still succeeds.
+// fails, the login still succeeds. An empty password stands for one that is not known here.
 func (s *server) rehash(r *http.Request, found credentials, password string) {
 	const query = `
 		UPDATE users
 		SET password_hash = $3
 		WHERE id = $1
 			AND password_hash = $2`
-	if !s.hasher.isWeak(*found.PasswordHash) {
+	if password == "" || !s.hasher.isWeak(*found.PasswordHash) {
 		return
 	}
 	hash, err := s.hasher.hash(r.Context(), password)
@@ -84,7 +84,7 @@ func (s *server) confirmPassword(r *http.Request, password, otp string) (credent
 	case refused == errWrongCredentials:
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
 	case refused != nil && otp != "":
-		err = newProblem(http.StatusForbidden, "otp_invalid", errOTPInvalid.detail)
+		err = errOTPWrong
 	}
 	return found, err
 }

@@ -110,6 +110,8 @@ func (s *server) readCredential(r *http.Request) (c credential, err error) {
 		c.tokenHash, err = hashAPIToken(token)
 	case isBearer:
 		c.accessClaims, err = s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
+	case len(r.CookiesNamed(s.sessionCookieName())) > 0: // a proxy's own Basic: the cookie counts
+		return c, errNotSignedIn
 	default: // only an API token may be given as Basic
 		err = errToken
 	}

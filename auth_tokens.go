@@ -37,6 +37,7 @@ type key struct {
 	access      []byte
 	refresh     []byte
 	browser     []byte // for the session cookie of browsers
+	login       []byte // for the proof of a right password, on the page that asks for the code
 	cursor      []byte
 	names       []byte      // for the HMACs by which throttling counts names and addresses
 	audit       []byte      // for the seals of the audit log
@@ -59,6 +60,7 @@ func newKey(id string, secret []byte) (key, error) {
 		"cairn access token v1":  &k.access,
 		"cairn refresh token v1": &k.refresh,
 		"cairn browser v1":       &k.browser,
+		"cairn login v1":         &k.login,
 		"cairn cursor v1":        &k.cursor,
 		"cairn names v1":         &k.names,
 		"cairn audit v1":         &k.audit,

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,7 +92,8 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 	return n == 1, err
 }
 
-// The refusals of an attempt to sign in. The last two reveal that the password is right.
+// The refusals of an attempt to sign in. The second and the third reveal that the password is
+// right. errOTPWrong is the 403 for a wrong code of somebody who is signed in.
 var (
 	errWrongCredentials = newProblem(http.StatusUnauthorized, "invalid_credentials",
 		"The user name or the password is wrong.")
@@ -98,7 +101,47 @@ var (
 		"Send otp too: the code of your authenticator app, or a recovery code.")
 	errOTPInvalid = newProblem(http.StatusUnauthorized, "otp_invalid",
 		"The code is wrong, or was used before. Wait for the next one.")
+	errOTPWrong    = newProblem(http.StatusForbidden, "otp_invalid", errOTPInvalid.detail)
+	errSignInAgain = newProblem(http.StatusUnauthorized, "sign_in_again",
+		"The code came too late, or your account was changed. Sign in again with your password.")
 )
+
+// codeWait is how long after the password the code may follow, on pages.
+const codeWait = 5 * time.Minute
+
+// signPassword returns the proof that the password of these credentials was right; it is valid
+// until expires, in Unix seconds. It holds no secret. It ends with a change of the password, the
+// status or the second factor, and it is worth nothing without a code.
+func (k key) signPassword(found credentials, expires int64) string {
+	signed := fmt.Sprintf("%d.%s.%d", expires, found.ID, found.CredentialVersion)
+	return fmt.Sprintf("%d.%s", expires, encodedMAC(k.login, signed))
+}
+
+// checkCode is checkCredentials for the second step on pages: the code, with the proof of
+// signPassword in place of the password. If the proof is not valid the error is errSignInAgain;
+// that is no attempt.
+func (s *server) checkCode(r *http.Request, login, proof, otp string) (found credentials,
+	refused *problem, err error) {
+	ctx, ring := r.Context(), s.keys.Load()
+	end, _, _ := strings.Cut(proof, ".")
+	expires, err := strconv.ParseInt(end, 10, 64)
+	if err != nil || s.now().Unix() >= expires {
+		return found, nil, errSignInAgain
+	}
+	if found, err = findCredentials(ctx, s.db, login); err != nil {
+		return found, nil, err
+	}
+	isSigner := func(k key) bool { return hmac.Equal([]byte(proof), []byte(k.signPassword(found, expires))) }
+	if !slices.ContainsFunc(ring.keys, isSigner) {
+		return found, nil, errSignInAgain
+	}
+	guess := ring.keys[0].newGuess(found, login, callerOf(r).address)
+	err = s.hashCounted(ctx, guess, func() (forgiven bool, err error) {
+		refused, err = s.checkSecondFactor(r, found.user, otp, guess)
+		return refused == nil && found.Status == statusActive, err
+	})
+	return found, refused, err
+}
 
 // checkSecondFactor checks the code of an attempt whose password is right. refused is nil,
 // errOTPRequired or errOTPInvalid. An attempt without a code is neither a failure nor a success: if
@@ -181,7 +224,14 @@ func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, e
 		hashes = append(hashes, hashToken(text))
 	}
 	u := principalOf(r).User
-	return recovery, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+	guess := s.keys.Load().keys[0].newGuess(credentials{user: u}, "", callerOf(r).address)
+	if err = guess.check(r.Context(), s.db); err != nil {
+		return nil, err
+	}
+	if err = guess.count(r.Context(), s.db); err != nil {
+		return nil, err
+	}
+	err = s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		n, err := execute(ctx, tx, "enable TOTP", enable, u.ID, hashes)
 		if err == nil && n == 0 {
 			err = newProblem(http.StatusConflict, "totp_not_begun", "Ask for a secret first.")
@@ -191,7 +241,7 @@ func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, e
 		}
 		isRight, err := s.useTOTP(ctx, tx, u.ID, strings.ReplaceAll(code, " ", ""))
 		if err == nil && !isRight {
-			err = newProblem(http.StatusForbidden, "otp_invalid", errOTPInvalid.detail)
+			err = errOTPWrong
 		}
 		if err == nil {
 			err = endSessionsOf(ctx, tx, by, []string{u.ID}, principalOf(r).CredentialID)
@@ -201,6 +251,13 @@ func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, e
 		}
 		return audit(ctx, tx, by, "totp.enable", "user:"+u.Username, nil, nil)
 	})
+	if err == errOTPWrong { // counted as a wrong password is
+		return nil, err
+	}
+	if failed := guess.forgive(r.Context(), s.db, false); failed != nil { // the codes must be shown all the same
+		s.log.Warn("attempt not taken back", "id", callerOf(r).requestID, "error", failed)
+	}
+	return recovery, err
 }
 
 // removeTOTP removes the caller's second factor, if password and code are right. If there is none,

@@ -139,9 +139,16 @@ func TestTOTP(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 	phone := &app{t, clock, must(base32.StdEncoding.DecodeString(a.text("secret"))), a.text("secret")}
-	for _, code := range []string{"", phone.wrong(), phone.code(-2), phone.code(2), first.code(0)} {
+	ts.exec(`DELETE FROM throttles`)
+	for i, code := range []string{"", phone.wrong(), phone.code(-2), phone.code(2), first.code(0)} {
 		c.refused(403, "otp_invalid", "POST", confirm, map[string]string{"otp": code})
+		if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account <> ''`); n != i+1 {
+			t.Errorf("after %d wrong codes %d are counted", i+1, n)
+		}
 	}
+	c.refused(429, "too_many_attempts", "POST", confirm, map[string]string{"otp": phone.code(0)})
+	ts.client().refused(429, "too_many_attempts", "POST", loginPath, map[string]string{"username": "ada", "password": testPassword})
+	ts.throttlesLater(24 * time.Hour)
 	if login := ts.client().do("POST", loginPath, map[string]string{"username": "ada", "password": testPassword}); login.status != 200 {
 		t.Errorf("before the confirmation: %s", login.body)
 	}

@@ -41,13 +41,13 @@ type page struct {
 	User     *user           // the reader; nil: not signed in
 	Can      map[string]bool // the permissions that the reader holds
 	Unread   int64           // how many messages the reader has not read
-	Path     string          // of the request
+	Path     string          // of the page; with a refused form the request has another
 	Query    url.Values      // of the request
 	Notice   string          // about what the reader has just done
 	Action   string          // the path of the form that was refused, or ""
 	Form     form            // what was typed in it
 	Refusal  *refusal
-	Next     string // the query of the next page of a list, or ""
+	Next     string // the address of the next page of a list, or ""
 	Version  string
 }
 
@@ -64,8 +64,6 @@ type loader func(a *apiReader) *page
 // parsePages parses the templates of the console.
 func parsePages() *template.Template {
 	functions := template.FuncMap{
-		"time": func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 UTC") },
-		"iso":  func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
 		"join": func(list []string) string { return strings.Join(list, ", ") },
 		"has":  func(list []string, text string) bool { return slices.Contains(list, text) },
 		"tag":  func(r role) string { return tagOf(r) },
@@ -115,23 +113,33 @@ func notices() map[string]string {
 // show returns the handler of a page.
 func (s *server) show(read loader) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		p, err := s.readPageFor(r, read)
-		if err != nil {
-			return err
-		}
-		return s.writePage(w, http.StatusOK, p)
+		return s.writePageFor(w, r, read, func(*page) {})
 	}
+}
+
+// writePageFor answers with a page that change has changed.
+func (s *server) writePageFor(w http.ResponseWriter, r *http.Request, read loader, change func(*page)) error {
+	p, err := s.readPageFor(r, read)
+	if err != nil {
+		return err
+	}
+	change(p)
+	return s.writePage(w, http.StatusOK, p)
 }
 
 // readPageFor reads a page. It adds what every page shows about its reader.
 func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 	a := &apiReader{server: s, r: r}
+	a.recognise()
 	p := read(a)
 	if a.err != nil {
 		return nil, a.err
 	}
 	p.addReader(r)
-	if p.Next = a.next; p.Can[inboxRead] {
+	if a.next != "" {
+		p.Next = p.Path + "?" + a.next
+	}
+	if p.Can[inboxRead] {
 		badge := &apiReader{server: s, r: r}
 		p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
 		if badge.err != nil { // not an error of the page, which may be the only one to show a secret
@@ -143,7 +151,7 @@ func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 
 // addReader adds what every page shows about its reader and needs no database.
 func (p *page) addReader(r *http.Request) {
-	p.Path, p.Query, p.Version, p.Can = r.URL.Path, r.URL.Query(), version, map[string]bool{}
+	p.Path, p.Query, p.Version, p.Can = cmp.Or(p.Path, r.URL.Path), r.URL.Query(), version, map[string]bool{}
 	p.Notice = notices()[p.Query.Get("done")]
 	if reader := principalOf(r); reader != nil {
 		p.User = &reader.User
@@ -184,12 +192,35 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 		p.addReader(r)
 	}
 	wait := wrong.retryAfter.Truncate(time.Second)
-	p.Refusal = &refusal{wrong.detail, wrong.code, w.requestID, map[string]string{}, wait}
-	for _, f := range wrong.fields {
+	detail := cmp.Or(refusalTexts()[wrong.code], wrong.detail)
+	p.Refusal = &refusal{detail, wrong.code, w.requestID, map[string]string{}, wait}
+	for _, f := range slices.Backward(wrong.fields) { // the first is named at the top of the page
+		p.Refusal.Detail = strings.ReplaceAll(f.Field, "_", " ") + ": " + f.Detail
 		p.Refusal.Fields[f.Field] = f.Detail
 	}
 	if err := s.writePage(w, wrong.status, p); err != nil {
 		s.log.Error("error page not written", "id", w.requestID, "error", err)
+		writeBytes(w, http.StatusInternalServerError, "text/plain; charset=utf-8",
+			[]byte("Something went wrong here. The log has it under the request id "+w.requestID+".\n"))
+	}
+}
+
+// refusalTexts returns the details of problems, by code, that a page words for people. Those of the
+// API name its routes and fields.
+func refusalTexts() map[string]string {
+	return map[string]string{
+		"already_published": "The announcement has been published. Its time cannot be changed any more.",
+		"invalid_cursor":    "This part of the list is not there any more. Open the list again.",
+		"not_addressed":     "There is no such announcement for you.",
+		"otp_required":      "Type the code that your app shows, or a recovery code.",
+		"permission_in_use": "Roles or API tokens hold this permission. Take it from the roles, and end the tokens.",
+		"role_built_in":     "The roles admin and member stay. Of admin, only the need of a second factor can change.",
+		"role_in_use":       "Users hold this role. Take it from them first, on the page of each.",
+		"stale": "Somebody has changed this since you opened the page. What you have typed is kept: send it again " +
+			"to replace their change, or open the page again to see it.",
+		"totp_not_begun":    "The secret has expired. Set the second factor up again.",
+		"totp_not_enrolled": "Your roles count only with a second factor. Set one up on the page of your account.",
+		"use_own_route":     "This is your own account. Change it on your own page: follow your name at the top.",
 	}
 }
 
@@ -245,11 +276,11 @@ func readForm(r *http.Request) (form, error) {
 	return form(values), nil
 }
 
-// body returns the JSON body that a form stands for. fields names its fields and how each is read:
-// "name" is trimmed text, "name*" text as it was typed, "name?" the same or null if it is empty,
-// "name[]" a list of ticked boxes, "name!" whether a box is ticked, "name@" a time in UTC or null,
-// "name#" a number. A field is left out if the form lacks it, or if it equals the form's hidden
-// field "former_name".
+// body returns the body for the API that a form stands for. fields names its fields and how each is
+// read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty, "name[]"
+// a list of ticked boxes, or null if one without a value is ticked, "name!" whether a box is
+// ticked, "name@" a time in UTC or null, "name#" a number. A field is left out if the form lacks
+// it, or if it equals the form's hidden field "former_name".
 func (f form) body(fields string) map[string]any {
 	if fields == "" {
 		return nil
@@ -259,6 +290,8 @@ func (f form) body(fields string) map[string]any {
 		name := strings.TrimRight(spec, "?*[]!@#")
 		kind, typed := spec[len(name):], strings.ReplaceAll(f.raw(name), "\r\n", "\n")
 		switch former, has := f["former_"+name]; {
+		case kind == "[]" && slices.Contains(f[name], ""):
+			body[name] = nil
 		case kind == "[]":
 			body[name] = append([]string{}, f[name]...)
 		case kind == "!":
@@ -281,28 +314,15 @@ func (f form) body(fields string) map[string]any {
 	return body
 }
 
-// submit sends the request's form to a route of the API and returns the answer. If the route
-// refuses the form, the error page is the form's own page, with the reason and what was typed.
-func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields string, formPage loader) (
-	answer map[string]any, err error) {
-	f, err := readForm(r)
-	if err != nil {
-		return nil, err
-	}
-	written, err := s.callAPI(r, route, "", f.body(fields))
-	if err != nil {
-		return nil, s.refuse(w, r, f, formPage, err)
-	}
-	json.Unmarshal(written, &answer) // nil if the answer is empty
-	return answer, nil
-}
-
 // refuse returns err. If err says what is wrong with a form, the error page is the form's own page.
 func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, formPage loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
 	if !ok || wrong.status >= 500 || answer.page == nil {
 		return err
+	}
+	if wrong.status == http.StatusPreconditionFailed {
+		delete(f, "tag") // the page shows the present one
 	}
 	if p, failed := s.readPageFor(r, formPage); failed == nil {
 		p.addForm(r, f)
@@ -311,34 +331,30 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, formPage
 	return err
 }
 
-// act returns the handler of a form, which redirects to the page next. Path values in route and
-// next are those of the request's path.
+// act returns the handler of a form: it sends the fields to a route of the API and goes on to the
+// page next. Path values in route and next are those of the request's path; {new} in next is the id
+// in the route's answer. If next is empty, the form's page shows the answer, which has a secret,
+// once. If the route refuses the form, the form's page shows the reason and what was typed.
 func (s *server) act(route, fields string, formPage loader, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := s.submit(w, r, route, fields, formPage); err != nil {
-			return err
-		}
-		return goTo(w, fillPath(r, next))
-	}
-}
-
-// actOnce returns the handler of a form that creates a secret. The form's page shows the secret,
-// once.
-func (s *server) actOnce(route, fields string, formPage loader) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		answer, err := s.submit(w, r, route, fields, formPage)
+		f, err := readForm(r)
 		if err != nil {
 			return err
 		}
-		p, err := s.readPageFor(r, formPage)
+		written, err := s.callAPI(r, route, "", f.body(fields))
 		if err != nil {
-			return err
+			return s.refuse(w, r, f, formPage, err)
+		}
+		var answer map[string]any
+		json.Unmarshal(written, &answer) // nil if the answer is empty
+		if next != "" {
+			r.SetPathValue("new", fmt.Sprintf("%.0f", answer["id"]))
+			return goTo(w, fillPath(r, next))
 		}
 		if token, ok := answer["password_token"].(string); ok {
 			answer["link"] = s.baseURL(r) + passwordPath(token)
 		}
-		p.Once = answer
-		return s.writePage(w, http.StatusOK, p)
+		return s.writePageFor(w, r, formPage, func(p *page) { p.Once = answer })
 	}
 }
 
@@ -370,20 +386,13 @@ func (w *buffered) WriteHeader(int) {}
 // callAPI calls the handler of a route of the API for the page that r asks for, and returns its
 // answer. The route's own permission is checked. Path values are those of r.
 func (s *server) callAPI(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
-	answer := &buffered{header: http.Header{}}
-	err := s.callAPITo(answer, r, route, query, body)
-	return answer.body.Bytes(), err
-}
-
-// callAPITo is callAPI, but the handler writes its answer to w.
-func (s *server) callAPITo(w http.ResponseWriter, r *http.Request, route, query string, body map[string]any) error {
 	rt, isRoute := s.table[route]
 	if !isRoute {
-		return fmt.Errorf("call %s: there is no such route", route)
+		return nil, fmt.Errorf("call %s: there is no such route", route)
 	}
 	if rt.who != public {
 		if err := rt.permit(principalOf(r)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	c := *callerOf(r)
@@ -396,15 +405,17 @@ func (s *server) callAPITo(w http.ResponseWriter, r *http.Request, route, query 
 	if body != nil {
 		encoded, err := encodeJSON(body)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		inner.Header.Set("Content-Type", "application/json")
 		inner.Body, inner.ContentLength = io.NopCloser(bytes.NewReader(encoded)), int64(len(encoded))
 	}
 	if err := checkQuery(inner, rt.query); err != nil {
-		return err
+		return nil, err
 	}
-	return rt.handler(w, inner)
+	answer := &buffered{header: http.Header{}}
+	err := rt.handler(answer, inner)
+	return answer.body.Bytes(), err
 }
 
 // apiReader reads from the API what a page shows. After the first error it reads nothing more.
@@ -434,7 +445,7 @@ func get[T any](a *apiReader, path, query string) (into T) {
 	return into
 }
 
-// getAll returns the items of a list that has at most maxPage.
+// getAll returns the items of a list that never has more than maxPage.
 func getAll[T any](a *apiReader, path string) []T { return get[listOf[T]](a, path, "limit=500").Items }
 
 // getPage returns the page of a list that the console page's own query asks for.
@@ -448,7 +459,7 @@ func getPage[T any](a *apiReader, path string) []T {
 	list := get[listOf[T]](a, path, query.Encode())
 	if list.NextCursor != nil {
 		query.Set("cursor", *list.NextCursor)
-		a.next = "?" + query.Encode()
+		a.next = query.Encode()
 	}
 	return list.Items
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -16,7 +17,7 @@ type datasetState struct {
 // messages and the state of the datasets.
 func (s *server) homePage(a *apiReader) *page {
 	data := map[string]any{"Registration": s.cfg.registration != registrationClosed}
-	reader := a.recognise()
+	reader := principalOf(a.r)
 	if reader != nil && reader.holds(inboxRead) {
 		data["Messages"] = get[listOf[message]](a, "/api/v1/inbox", "unread=true&limit=5").Items
 	}
@@ -26,12 +27,12 @@ func (s *server) homePage(a *apiReader) *page {
 	return &page{Template: "home", Title: "Cairn", Data: data}
 }
 
-// recognise returns the principal of the session cookie, on a page that is open to all, or nil.
-func (a *apiReader) recognise() *principal {
+// recognise finds who asks for a page that is open to all, as the session cookie says.
+func (a *apiReader) recognise() {
 	c := callerOf(a.r)
 	credential, err := a.readSessionCookie(a.r)
-	if err != nil || a.err != nil || c.principal != nil {
-		return c.principal
+	if c.principal != nil || err != nil {
+		return
 	}
 	switch p, err := getPrincipal(a.r.Context(), a.db, &a.users, credential); {
 	case err == nil:
@@ -39,7 +40,6 @@ func (a *apiReader) recognise() *principal {
 	case err != errInvalidToken:
 		a.err = err
 	}
-	return c.principal
 }
 
 // addAnalyses adds the newest analysis to each dataset.
@@ -57,21 +57,40 @@ func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 
 // loginPage reads the page on which people sign in. Data is the page that follows.
 func (s *server) loginPage(a *apiReader) *page {
-	a.recognise()
 	return &page{Template: "login", Title: "Sign in", Data: safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL)}
 }
 
-// signInForm answers POST /login. With inBrowser, the API's login sets the session cookie.
+// signInForm answers POST /login, as the API's login does. If the user has a second factor, the
+// next page asks for the code. Its form has a proof that the password was right, no password.
 func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 	f, err := readForm(r)
 	if err != nil {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	if err := s.callAPITo(w, r, "POST /api/v1/auth/login", "", f.body("username password* otp")); err != nil {
-		return s.refuse(w, r, f, s.loginPage, err)
+	login, password, isSecond := strings.TrimSpace(f.raw("username")), f.raw("password"), f["proof"] != nil
+	var found credentials
+	var refused *problem
+	if isSecond {
+		password = ""
+		found, refused, err = s.checkCode(r, login, f.raw("proof"), f.raw("otp"))
+	} else {
+		found, refused, err = s.checkCredentials(r, login, password, "")
 	}
-	return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
+	if err == nil {
+		err = s.finishLogin(w, r, found, password, refused)
+	}
+	switch {
+	case err == nil:
+		return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
+	case err == errOTPRequired && !isSecond:
+		s.rehash(r, found, password)
+		f["proof"] = []string{s.keys.Load().keys[0].signPassword(found, s.now().Add(codeWait).Unix())}
+		return s.writePageFor(w, r, s.loginPage, func(p *page) { p.addForm(r, f) })
+	case err == errSignInAgain:
+		delete(f, "proof")
+	}
+	return s.refuse(w, r, f, s.loginPage, err)
 }
 
 // signOutForm answers POST /logout.
@@ -84,20 +103,18 @@ func (s *server) signOutForm(w http.ResponseWriter, r *http.Request) error {
 }
 
 // registerPage reads the page on which people create an account.
-func (s *server) registerPage(a *apiReader) *page {
-	a.recognise()
+func (s *server) registerPage(*apiReader) *page {
 	return &page{Template: "register", Title: "Create an account", Data: s.cfg.registration != registrationClosed}
 }
 
 // passwordPage reads the page on which the holder of a password token sets a password.
 func (s *server) passwordPage(a *apiReader) *page {
-	a.recognise()
 	return &page{Template: "set-password", Title: "Set a password", Data: a.r.URL.Query().Get("token")}
 }
 
 // inboxPage reads a page of the reader's messages.
 func (s *server) inboxPage(a *apiReader) *page {
-	return &page{Template: "inbox", Title: "Inbox", Data: getPage[message](a, "/api/v1/inbox")}
+	return &page{Template: "inbox", Title: "Inbox", Path: "/inbox", Data: getPage[message](a, "/api/v1/inbox")}
 }
 
 // totpPage reads the page about the reader's second factor.

@@ -37,44 +37,9 @@ func (s *server) messagePage(a *apiReader) *page {
 	return &page{Template: "message", Title: title, Data: &data}
 }
 
-// storeMessage answers POST /messages and POST /messages/{id}: it stores an announcement, or shows
-// who would get it.
-func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
-	f, err := readForm(r)
-	if err != nil {
-		return err
-	}
-	body := f.body("title body* severity roles[] include_new_users! publish_at@ expires_at@")
-	everybody := f["everybody"] != nil
-	if everybody {
-		body["roles"] = nil
-	}
-	if f["preview"] == nil {
-		route := "POST /api/v1/system-messages"
-		if r.PathValue("id") != "" {
-			route = "PATCH /api/v1/system-messages/{id}"
-		}
-		if _, err := s.callAPI(r, route, "", body); err != nil {
-			return s.refuse(w, r, f, s.messagePage, err)
-		}
-		return goTo(w, "/messages?done=saved")
-	}
-	found, err := previewAudience(r, s.db, everybody, f["roles"])
-	if err != nil {
-		return s.refuse(w, r, f, s.messagePage, err)
-	}
-	p, err := s.readPageFor(r, s.messagePage)
-	if err != nil {
-		return err
-	}
-	p.Data.(*messageData).Preview = &found
-	p.addForm(r, f)
-	return s.writePage(w, http.StatusOK, p)
-}
-
-// previewAudience returns the users who would get an announcement now: everybody, or the holders of
-// the roles.
-func previewAudience(r *http.Request, q querier, everybody bool, roles []string) (found audience, err error) {
+// previewMessage answers the form of an announcement with its page, and with who would get it now:
+// everybody, or who holds one of the roles.
+func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT count(*) AS total, coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
 		FROM users u
@@ -85,21 +50,32 @@ func previewAudience(r *http.Request, q querier, everybody bool, roles []string)
 				JOIN roles r ON r.id = ur.role_id
 				WHERE ur.user_id = u.id AND r.name = ANY ($2)
 			))`
-	if _, err := rolePermissions(r.Context(), q, roles); err != nil { // a role is unknown
-		return found, err
+	f, err := readForm(r)
+	if err != nil {
+		return err
 	}
-	return collectOne[audience](r.Context(), q, errNotFound, "preview audience", query, everybody, roles)
+	ctx, isAll := r.Context(), func(name string) bool { return name == "" }
+	roles := slices.DeleteFunc(append([]string{}, f["roles"]...), isAll)
+	if _, err := rolePermissions(ctx, s.db, roles); err != nil { // an unknown one
+		return s.refuse(w, r, f, s.messagePage, err)
+	}
+	hasAll := slices.ContainsFunc(f["roles"], isAll)
+	found, err := collectOne[audience](ctx, s.db, nil, "preview audience", query, hasAll, roles)
+	if err != nil {
+		return err
+	}
+	return s.writePageFor(w, r, s.messagePage, func(p *page) {
+		p.Data.(*messageData).Preview = &found
+		p.addForm(r, f)
+	})
 }
 
-// roleNames returns the names of all roles. It does not ask the API, because a reader who may write
-// messages need not be allowed to list roles.
-func (a *apiReader) roleNames() (names []string) {
-	roles, err := listRoles(a.r.Context(), a.db, nil, "", maxPage)
+// roleNames returns the names of the roles, also for somebody who may only write messages to them.
+func (a *apiReader) roleNames() []string {
+	const query = `SELECT array_agg(name ORDER BY name) AS names FROM roles`
+	found, err := collectOne[struct{ Names []string }](a.r.Context(), a.db, nil, "list role names", query)
 	a.err = cmp.Or(a.err, err)
-	for _, role := range roles {
-		names = append(names, role.Name)
-	}
-	return names
+	return found.Names
 }
 
 // usersPage reads a page of the list of users.
@@ -125,10 +101,10 @@ func (s *server) userPage(a *apiReader) *page {
 
 // rolesPage reads the page of the roles and the permissions.
 func (s *server) rolesPage(a *apiReader) *page {
-	return &page{Template: "roles", Title: "Roles and permissions", Data: struct {
+	return &page{Template: "roles", Title: "Roles and permissions", Path: "/roles", Data: struct {
 		Roles       []role
 		Permissions []permissionView
-	}{getAll[role](a, "/api/v1/roles"), get[listOf[permissionView]](a, "/api/v1/permissions", "").Items}}
+	}{getPage[role](a, "/api/v1/roles"), get[listOf[permissionView]](a, "/api/v1/permissions", "").Items}}
 }
 
 // auditPage reads a page of the audit log.

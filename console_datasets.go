@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -125,7 +124,8 @@ func (s *server) filesPage(a *apiReader) *page {
 // analysisPage reads the page of an analysis, with what it has changed.
 func (s *server) analysisPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
-	return &page{Template: "analysis", Title: "Analysis of " + d.Name, Data: struct {
+	path := fillPath(a.r, "/datasets/{id}/analyses/{analysis}")
+	return &page{Template: "analysis", Title: "Analysis of " + d.Name, Path: path, Data: struct {
 		analysis
 		Dataset string
 		Changes []fileChange
@@ -133,21 +133,12 @@ func (s *server) analysisPage(a *apiReader) *page {
 		getPage[fileChange](a, "/api/v1/datasets/{id}/analyses/{analysis}/changes")}}
 }
 
-// analyzeForm answers POST /datasets/{id}/analyses: it starts an analysis and redirects to its
-// page.
-func (s *server) analyzeForm(w http.ResponseWriter, r *http.Request) error {
-	answer, err := s.submit(w, r, "POST /api/v1/datasets/{id}/analyses", "force!", s.datasetPage)
-	if err != nil {
-		return err
-	}
-	return goTo(w, fmt.Sprintf("/datasets/%.0f/analyses/%.0f?done=started", answer["dataset_id"], answer["id"]))
-}
-
 // reportPage reads the report about a dataset's files, with the accepted findings.
 func (s *server) reportPage(a *apiReader) *page {
-	accepted := getAll[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")
+	accepted := getPage[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")
 	report := get[folderReport](a, "/api/v1/datasets/{id}/report", "")
-	return &page{Template: "report", Title: "Report on " + report.Dataset, Data: struct {
+	path := fillPath(a.r, "/datasets/{id}/report")
+	return &page{Template: "report", Title: "Report on " + report.Dataset, Path: path, Data: struct {
 		folderReport
 		List []acceptedFinding
 	}{report, accepted}}

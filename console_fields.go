@@ -75,9 +75,10 @@ func (p *page) On(action, name, value string, is bool) bool {
 	return is
 }
 
-// addForm adds what was typed in a form. The field "code" tells apart several forms for one path.
+// addForm adds what was typed in a form. Forms for the same path are told apart by their field
+// "code". The path of a preview is that of its form.
 func (p *page) addForm(r *http.Request, f form) {
-	p.Action, p.Form = r.URL.Path, f
+	p.Action, p.Form = strings.TrimSuffix(r.URL.Path, "/preview"), f
 	if code := f.raw("code"); code != "" {
 		p.Action += "#" + code
 	}

@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/base32"
+	"encoding/base64"
 	"encoding/xml"
 	"fmt"
 	"html"
+	"html/template"
 	"io"
 	"maps"
 	"net/http"
@@ -66,8 +68,10 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 		"POST /account/email":          "email=" + name + "@example.org&current_password=" + testPassword,
 		"POST /account/password":       "current_password=" + testPassword + "&new_password=" + testPassword,
 		"POST /account/tokens":         "name=" + name + "&permissions=dataset.read&current_password=" + testPassword,
-		"POST /messages":               "title=t&body=b&severity=info&everybody=true",
-		"POST /messages/{id}":          "title=u&body=b&severity=info&everybody=true",
+		"POST /messages":               "title=t&body=b&severity=info&roles=",
+		"POST /messages/preview":       "title=t&body=b&severity=info&roles=",
+		"POST /messages/{id}":          "title=u&body=b&severity=info&roles=",
+		"POST /messages/{id}/preview":  "title=u&body=b&severity=info&roles=",
 		"POST /users":                  "username=" + name,
 		"POST /users/{id}":             "display_name=New&status=active",
 		"POST /roles":                  "name=" + name,
@@ -93,6 +97,15 @@ func formOf(text string) any {
 		values.Add(name, value)
 	}
 	return values.Encode()
+}
+
+// userID returns the id of a user.
+func userID(ts *testServer, name string) (id string) {
+	ts.t.Helper()
+	if err := ts.db.QueryRow(ts.t.Context(), `SELECT id::text FROM users WHERE username = $1`, name).Scan(&id); err != nil {
+		ts.t.Fatal(err)
+	}
+	return id
 }
 
 // browser sends requests as a browser does: for pages, with forms, and with the session cookie that it was given.
@@ -296,7 +309,7 @@ func TestInjection(t *testing.T) {
 	pages := strings.Fields(`/ /login /register /set-password /inbox /account /account/totp /messages /messages/new /messages/1 /users /users/` + id + ` /roles /datasets /datasets/1
 		/datasets/1?point=7.1,45.9 /datasets/1/files /datasets/1/analyses/1 /datasets/1/report`)
 	forms := map[string]string{
-		"/login": "username=@&password=@&next=@", "/set-password": "token=@&new_password=@", "/messages": "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@&preview=1",
+		"/login": "username=@&password=@&next=@", "/login?": "username=@&proof=@&otp=@&next=@", "/set-password": "token=@&new_password=@", "/messages/preview": "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@",
 		"/messages/1": "tag=@&title=@&body=@", "/users": "username=@&email=@&display_name=@&roles=@", "/users/" + id: "tag=@&email=@&status=@&display_name=@",
 		"/users/" + id + "/roles": "roles=@", "/roles": "name=@&description=@&permissions=@", "/permissions": "name=@&meaning=@", "/datasets": "name=@&path=@&description=@",
 		"/account/tokens": "name=@&permissions=@&expires_at=@&current_password=@", "/datasets/1/accepted": "code=@&path=@&note=@", "/account/email": "email=@&current_password=@", "/account/totp/confirm": "otp=@&uri=@&secret=@",
@@ -485,7 +498,7 @@ func TestForms(t *testing.T) {
 	path := "/users/" + id
 	tag := tagOn(t, b.shows(200, "GET", path, "", "Ada L"), path)
 	b.goes(path+"?done=saved", path, "display_name=Ada&status=active&email=ada@example.org&former_email=&tag="+tag)
-	b.shows(412, "POST", path, "display_name=Late&status=disabled&tag="+tag, "It has changed since you read it", `value="Late"`)
+	b.shows(412, "POST", path, "display_name=Late&status=disabled&tag="+tag, "Somebody has changed this", `value="Late"`)
 	if u := root.must(200, "GET", "/api/v1/users/"+id, nil); u.text("display_name") != "Ada" || u.text("email") != "ada@example.org" || u.text("status") != "active" {
 		t.Errorf("%s", u.body)
 	}
@@ -499,18 +512,18 @@ func TestForms(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	// Announcements: a preview stores nothing; a scheduled one can be published later.
-	b.shows(200, "POST", "/messages", "title=Hello&body=World&severity=info&roles=member&preview=true", "One person would get it now: ada", `value="Hello"`)
-	b.shows(200, "POST", "/messages", "title=Hello&body=World&severity=info&everybody=true&preview=true", "2 people would get it now: ada, root")
+	b.shows(200, "POST", "/messages/preview", "title=Hello&body=World&severity=info&roles=member", "One person would get it now: ada", `value="Hello"`)
+	b.shows(200, "POST", "/messages/preview", "title=Hello&body=World&severity=info&roles=", "2 people would get it now: ada, root")
 	b.shows(422, "POST", "/messages", "title=Hello&body=World&severity=info", "must name a role", `value="Hello"`, "World</textarea>")
 	if n := ts.queryInt(`SELECT count(*) FROM system_messages`); n != 0 {
 		t.Errorf("%d messages", n)
 	}
-	b.goes("/messages?done=saved", "/messages", "title=Hello&body=one\r\ntwo&severity=warning&everybody=true&publish_at=2999-01-02T03:04&expires_at=")
+	b.goes("/messages?done=saved", "/messages", "title=Hello&body=one\r\ntwo&severity=warning&roles=&publish_at=2999-01-02T03:04&expires_at=")
 	if n := ts.queryInt(`SELECT count(*) FROM system_messages WHERE publish_at = '2999-01-02 03:04Z' AND body = E'one\ntwo' AND expires_at IS NULL`); n != 1 {
 		t.Error("the message is not stored as typed")
 	}
 	shown = b.shows(200, "GET", "/messages/1", "", `value="2999-01-02T03:04"`, "scheduled")
-	b.goes("/messages?done=saved", "/messages/1", "title=Hello&body=now&severity=info&everybody=true&publish_at=&expires_at=&tag="+tagOn(t, shown, "/messages/1"))
+	b.goes("/messages?done=saved", "/messages/1", "title=Hello&body=now&severity=info&roles=&publish_at=&expires_at=&tag="+tagOn(t, shown, "/messages/1"))
 	b.shows(200, "GET", "/inbox", "", `<span class="badge">1<`, "now", "unread")
 	b.goes("/inbox?done=read", "/inbox/read-all", "up_to=1")
 	if shown := b.shows(200, "GET", "/inbox?done=read", "", "Marked as read"); strings.Contains(shown, "badge") {
@@ -565,12 +578,12 @@ func TestTOTPPages(t *testing.T) {
 	clock.step()
 	b.goes("/login?done=out", "/logout", "")
 	b.cookie = ""
-	b.shows(401, "POST", "/login", "username=ada&password="+testPassword, `value="ada"`, "Code, if you have a second factor")
-	b.shows(401, "POST", "/login", "username=ada&otp="+phone.wrong()+"&password="+testPassword, `value="ada"`)
+	second := hiddenOn(t, b.shows(200, "POST", "/login", "username=ada&next=/inbox&password="+testPassword, "Code that your app shows"), "/login")
+	b.shows(401, "POST", "/login", second+"&otp="+phone.wrong(), "The code is wrong", "Code that your app shows")
 	if b.cookie != "" {
 		t.Error("signed in without a code")
 	}
-	b.goes("/inbox", "/login", "username=ada&next=/inbox&otp="+phone.code(0)+"&password="+testPassword)
+	b.goes("/inbox", "/login", second+"&otp="+phone.code(0))
 	b.shows(422, "POST", "/account/totp/end", "current_password="+testPassword, "is required")
 	b.goes("/account/totp?done=ended", "/account/totp/end", "otp="+recovery[0][1]+"&current_password="+testPassword)
 	b.shows(200, "GET", "/account", "", "You have none.")
@@ -580,6 +593,287 @@ func TestTOTPPages(t *testing.T) {
 	admin.goes("/roles?done=saved", role, "requires_totp=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))
 	b.shows(403, "GET", "/datasets", "", "second factor")
 	b.shows(200, "GET", "/account", "", "Set one up")
+}
+
+// hiddenOn returns the hidden fields of the form for a path on a page, as the beginning of a form.
+func hiddenOn(t *testing.T, page, action string) string {
+	t.Helper()
+	_, form, found := strings.Cut(page, `method="post" action="`+action+`"`)
+	if !found {
+		t.Fatalf("no form for %s in\n%s", action, page)
+	}
+	form, _, _ = strings.Cut(form, "</form>")
+	values := url.Values{}
+	for _, input := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)"`).FindAllStringSubmatch(form, -1) {
+		values.Add(input[1], html.UnescapeString(input[2]))
+	}
+	return rawForm + values.Encode()
+}
+
+// TestSecondStep: the page asks for the code only after a right password. Its form has neither the password nor anything
+// that is of use without a code, or for another user, or later, or after a change of the password.
+func TestSecondStep(t *testing.T) {
+	t.Parallel()
+	clock := &testClock{}
+	ts := startTOTP(t, clock)
+	phone, _ := ts.signInCheaply("ada").enrol(clock)
+	other, _ := ts.signInCheaply("eve").enrol(clock)
+	ts.signInCheaply("bob")
+	b := &browser{client: ts.client()}
+	if shown := b.shows(200, "GET", "/login?next=/inbox", ""); strings.Contains(shown, "otp") {
+		t.Error("the code is asked for at once")
+	}
+	if shown := b.shows(401, "POST", "/login", "username=ada&password=wrong", "password is wrong"); strings.Contains(shown, "proof") {
+		t.Error("a wrong password is taken for a right one")
+	}
+	b.goes("/", "/login", "username=bob&password="+testPassword) // has no second factor
+	b.cookie = ""
+	first := func(name string) string {
+		t.Helper()
+		shown := b.shows(200, "POST", "/login", "username="+name+"&otp="+phone.code(0)+"&password="+testPassword, "Code that your app shows")
+		if strings.Contains(shown, testPassword) || strings.Contains(shown, `type="password"`) {
+			t.Errorf("the page has the password:\n%s", shown)
+		}
+		return hiddenOn(t, shown, "/login")
+	}
+	ada, eve := first("ada"), first("eve")
+	again := func(form string) {
+		t.Helper()
+		if shown := b.shows(401, "POST", "/login", form, "Sign in again", `type="password"`); strings.Contains(shown, "proof") {
+			t.Errorf("%s", shown)
+		}
+	}
+	refusals := `SELECT count(*) FROM audit_log WHERE action = 'session.login_refused'`
+	before := ts.queryInt(refusals)
+	proof := must(url.ParseQuery(strings.TrimPrefix(ada, rawForm))).Get("proof")
+	end, mac, _ := strings.Cut(proof, ".")
+	for _, forged := range []string{"", ".", "x", end, "." + mac, end + ".", end + "0." + mac, "+" + proof, "9" + proof, proof + "A", proof[:len(proof)-1], proof + "." + mac, strings.ToUpper(proof)} {
+		again("username=ada&otp=" + phone.code(0) + "&proof=" + url.QueryEscape(forged))
+	}
+	again(strings.Replace(eve, "username=eve", "username=ada", 1) + "&otp=" + phone.code(0))
+	again(strings.Replace(ada, "username=ada", "username=nobody", 1) + "&otp=" + phone.code(0))
+	if n := ts.queryInt(refusals) - before; n != 0 {
+		t.Errorf("%d forged proofs in the audit log", n)
+	}
+	b.refused(400, "unknown_field", "POST", loginPath, map[string]string{"username": "ada", "proof": proof, "otp": phone.code(0)})
+	// Without a code, or with a wrong one, the page asks again, and the proof lasts no longer. Wrong codes count.
+	ts.exec(`DELETE FROM throttles`)
+	clock.step()
+	for _, code := range []string{"", "+-+", phone.wrong(), phone.wrong()} {
+		if shown := b.shows(401, "POST", "/login", ada+"&otp="+code, "Code that your app shows"); hiddenOn(t, shown, "/login") != ada {
+			t.Errorf("the proof is another after the code %q", code)
+		}
+	}
+	if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account <> ''`); n != 2 {
+		t.Errorf("%d wrong codes are counted", n)
+	}
+	if n := ts.queryInt(refusals + ` AND target = 'user:ada' AND after->>'code' = 'otp_invalid'`); n != 2 {
+		t.Errorf("%d wrong codes in the audit log", n)
+	}
+	for range 3 {
+		b.shows(401, "POST", "/login", ada+"&otp="+phone.wrong(), "The code is wrong")
+	}
+	b.shows(429, "POST", "/login", ada+"&otp="+phone.code(0), "Too many attempts", "Code that your app shows")
+	ts.exec(`DELETE FROM throttles`)
+	if b.cookie != "" {
+		t.Fatal("signed in")
+	}
+	b.goes("/", "/login", ada+"&otp="+phone.code(0))
+	if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account <> ''`); n != 0 {
+		t.Errorf("%d attempts are counted after a success", n)
+	}
+	clock.ahead.Add(int64(5 * time.Minute))
+	again(ada + "&otp=" + phone.code(0))
+	again(eve + "&otp=" + other.code(0))
+	eve = first("eve")
+	ts.exec(`UPDATE users SET credential_version = credential_version + 1`) // as a new password does
+	again(eve + "&otp=" + other.code(0))
+}
+
+// TestForeignBasic: HTTP Basic of a proxy in front of Cairn is not taken for a credential of Cairn where a browser shows
+// its session. An API token is, always.
+func TestForeignBasic(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	ts.addUser("bob", datasetRead)
+	token := ts.addToken("bob", "script", datasetRead).token
+	b := ts.browse("ada")
+	basic := func(password string) string {
+		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("proxy:"+password))
+	}
+	if a := b.page("GET", "/inbox", "", basic("secret")); a.status != 200 || !strings.Contains(string(a.body), "ada") {
+		t.Errorf("a page: %d %s", a.status, a.header)
+	}
+	if a := b.page("POST", "/account/name", "display_name=Ada", basic("secret")); a.status != 303 {
+		t.Errorf("a form: %d %s", a.status, a.body)
+	}
+	cookie := "Cookie: " + b.cookie
+	if a := b.must(204, "GET", verifyPath, nil, cookie, basic("secret"), "X-Original-Method: GET"); a.header.Get("X-Cairn-User") != "ada" {
+		t.Errorf("a proxy's question: %s", a.header)
+	}
+	if a := b.must(200, "GET", mePath, nil, cookie, basic(token)); a.text("username") != "bob" {
+		t.Errorf("an API token beside a session cookie: %s", a.body)
+	}
+	b.refused(401, "invalid_token", "GET", mePath, nil, cookie, basic(token+"0"))
+	b.refused(401, "invalid_token", "GET", mePath, nil, basic("secret"))
+	b.refused(401, "invalid_token", "GET", mePath, nil, basic("secret"), "Cookie: __Host-cairn_session=forged")
+	b.refused(401, "not_signed_in", "POST", stacPath+"/search", "{}", cookie, basic("secret"))
+}
+
+// follows checks that each link, picture and form on a page leads to a route.
+func (b *browser) follows(what, page string) {
+	b.t.Helper()
+	for _, found := range regexp.MustCompile(`(?:href|src|action)="([^"]*)"`).FindAllStringSubmatch(page, -1) {
+		address := html.UnescapeString(found[1])
+		if strings.HasPrefix(address, "#") {
+			continue
+		}
+		if !strings.HasPrefix(address, "/") {
+			b.t.Errorf("%s: the link %q is not absolute", what, address)
+			continue
+		}
+		if a := b.page("GET", address, ""); a.status != 200 && !strings.Contains(found[0], "action") {
+			b.t.Errorf("%s: %s leads to %d", what, address, a.status)
+		}
+	}
+}
+
+// TestRefusedLinks: the links on a page that a refused form shows again are right, although the page stands at the
+// form's address.
+func TestRefusedLinks(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	os.Mkdir(filepath.Join(ts.datasets, "set"), 0o755)
+	os.WriteFile(filepath.Join(ts.datasets, "set", "a.tif"), geographicTIFF(7, 46), 0o644)
+	root := ts.signIn("root", "all")
+	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
+	ts.exec(`INSERT INTO analysis_changes VALUES (1, 'a', (SELECT array_agg('f' || lpad(n::text, 2, '0')) FROM generate_series(1, 60) n), '{}', '{}')`)
+	ts.exec(`INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by) SELECT 1, 'damaged', 'f' || n, 'x', 'root' FROM generate_series(1, 60) n`)
+	ts.exec(`INSERT INTO roles (name) SELECT 'role' || n FROM generate_series(1, 60) n`)
+	for i := range 60 {
+		root.publish(fmt.Sprint("Message ", i))
+	}
+	b := ts.browse("root")
+	for path, form := range map[string]string{"/inbox/999/read": "", "/datasets/1/accepted": "code=x&note=y", "/roles/1/delete": "",
+		"/roles/3": "tag=x", "/permissions": "name=x", "/datasets/1": "name=", "/users": "username=A B", "/account/name": "display_name=" + strings.Repeat("x", 200)} {
+		a := b.page("POST", path, form)
+		if a.status < 400 || a.status >= 500 || !strings.Contains(string(a.body), `role="alert"`) {
+			t.Errorf("POST %s: %d", path, a.status)
+		}
+		b.follows("POST "+path, string(a.body))
+	}
+	ts.exec(`UPDATE analyses SET state = 'queued', finished_at = NULL`)
+	b.follows("a running analysis", b.shows(409, "POST", "/datasets/1/analyses", "", "is running"))
+	for _, path := range []string{"/inbox", "/roles", "/datasets/1/report", "/datasets/1/analyses/1"} {
+		b.follows("GET "+path, b.shows(200, "GET", path, "", `rel="next"`))
+	}
+}
+
+// TestLongLists: no list on a page ends without a word. Where it has further pages, they can be reached.
+func TestLongLists(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	os.Mkdir(filepath.Join(ts.datasets, "set"), 0o755)
+	for i := range 3 {
+		os.WriteFile(filepath.Join(ts.datasets, "set", fmt.Sprintf("t%d.tif", i)), geographicTIFF(7, 46), 0o644)
+	}
+	root := ts.signIn("root", "all")
+	set := root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location")
+	for range 10 {
+		root.analyze(set, nil)
+	}
+	ts.exec(`INSERT INTO roles (name) SELECT 'role' || lpad(n::text, 4, '0') FROM generate_series(1, 600) n`)
+	ts.exec(`INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by) SELECT 1, 'damaged', 'f' || lpad(n::text, 4, '0'), 'x', 'root' FROM generate_series(1, 600) n`)
+	b := ts.browse("root")
+	next := regexp.MustCompile(`rel="next" href="([^"]*)"`)
+	for path, last := range map[string]string{"/roles": "role0600", "/datasets/1/report": "f0600"} {
+		for range 20 {
+			shown := b.shows(200, "GET", path, "")
+			found := next.FindStringSubmatch(shown)
+			if found == nil {
+				if !strings.Contains(shown, last) {
+					t.Errorf("%s: the last page lacks %s", path, last)
+				}
+				break
+			}
+			path = html.UnescapeString(found[1])
+		}
+	}
+	b.shows(200, "GET", "/datasets/1/report", "", "50 accepted, and more")
+	// Saving a user's roles must not take away those that the page has no room for.
+	b.shows(200, "GET", "/users/"+userID(ts, "root"), "", `value="role0600"`)
+	b.shows(200, "GET", "/messages/new", "", `value="role0600"`)
+	b.shows(200, "GET", "/datasets/1", "", "the last ten")
+	b.shows(200, "GET", "/", "", `<a href="/datasets">`)
+	b.shows(200, "GET", "/datasets/1/files?point=7.1,45.9", "", "t2.tif")
+}
+
+// TestRefusalTexts: a page says what to click, not which route of the API to call.
+func TestRefusalTexts(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ts.addUser("ada", datasetRead)
+	root.must(201, "POST", permissionsPath, map[string]string{"name": "wiki.edit", "meaning": "Edit."})
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit"}})
+	root.must(200, "POST", "/api/v1/users/"+userID(ts, "ada")+"/roles", map[string]string{"role": "editor"})
+	editor := fmt.Sprintf("/roles/%.0f/delete", root.must(200, "GET", "/api/v1/roles?name=editor", nil).items()[0]["id"])
+	b := ts.browse("root")
+	for _, test := range [][3]string{
+		{"/users/" + userID(ts, "root"), "email=x@example.org&former_email=", "own page"}, {"/users/" + userID(ts, "root") + "/password-reset", "", "own page"},
+		{editor, "", "Take it from them first"}, {"/permissions/wiki.edit/delete", "", "Take it from the roles"}, {"/inbox/99/read", "", "no such announcement"},
+		{"/roles/1/delete", "", "roles admin and member"}, {"/account/totp/confirm", "otp=123456", "Set the second factor up again"},
+		{"/account/password", "current_password=x&new_password=short", "new password: must have"},
+	} {
+		a := b.page("POST", test[0], test[1])
+		_, alert, _ := strings.Cut(string(a.body), `role="alert"`)
+		alert, _, _ = strings.Cut(alert, "</div>")
+		if a.status < 400 || !strings.Contains(alert, test[2]) || regexp.MustCompile(`/api/|PATCH|DELETE|PUT |GET |\?\w|_`).MatchString(alert) {
+			t.Errorf("POST %s: %d %s", test[0], a.status, alert)
+		}
+	}
+}
+
+// TestStaleForm: a form that was refused because somebody else has changed the object can be sent again as it is shown.
+// One that was refused for another reason cannot write over a change that its reader has not seen.
+func TestStaleForm(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	id := ts.addUser("ada", datasetRead)
+	b := ts.browse("root")
+	path := "/users/" + id
+	old := hiddenOn(t, b.shows(200, "GET", path, ""), path)
+	root.must(200, "PATCH", "/api/v1"+path, map[string]string{"display_name": "Other"})
+	shown := b.shows(422, "POST", path, old+"&display_name=Ada&email=no", `value="Ada"`)
+	if hiddenOn(t, shown, path) != old {
+		t.Error("a form that was refused for another reason has another tag")
+	}
+	shown = b.shows(412, "POST", path, old+"&display_name=Ada&status=active", "Somebody has changed this", `value="Ada"`)
+	b.goes(path+"?done=saved", path, hiddenOn(t, shown, path)+"&display_name=Ada&status=active")
+	if name := root.must(200, "GET", "/api/v1"+path, nil).text("display_name"); name != "Ada" {
+		t.Errorf("the name is %q", name)
+	}
+	role := fmt.Sprint("/roles/", root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "keeper", "permissions": []string{}}).number("id"))
+	old = hiddenOn(t, b.shows(200, "GET", "/roles", ""), role)
+	root.must(200, "PATCH", "/api/v1"+role, map[string]string{"description": "x"})
+	shown = b.shows(412, "POST", role, old+"&permissions=dataset.read", "Somebody has changed this")
+	b.goes("/roles?done=saved", role, hiddenOn(t, shown, role)+"&permissions=dataset.read")
+}
+
+// TestBrokenErrorPage: an error whose page cannot be written is a plain 500.
+func TestBrokenErrorPage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.server.pages = template.Must(template.New("").Parse(`{{define "error"}}{{.Nothing}}{{end}}`))
+	b := &browser{client: ts.client()}
+	for _, path := range []string{"/nowhere", "/", "/login"} {
+		a := b.page("GET", path, "")
+		if a.status != 500 || a.header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.Contains(string(a.body), a.header.Get("X-Request-Id")) {
+			t.Errorf("%s: %d %s %q", path, a.status, a.header, a.body)
+		}
+	}
 }
 
 // TestBrowserKeys: a former signing key stays as long as it may have signed a session cookie that is still good.
@@ -615,8 +909,8 @@ func TestMessageOfDeletedRole(t *testing.T) {
 	b.goes("/inbox", "/login", "username=root&password="+testPassword+"&next=/inbox")
 	b.goes("/messages?done=saved", "/messages", "title=Hello&body=World&severity=info&roles=member&expires_at=2999-01-02T03:04")
 	ts.exec(`UPDATE system_messages SET role_ids = '{}', expires_at = expires_at + interval '30 seconds'`)
-	shown := b.shows(200, "GET", "/messages/1", "", `name="everybody"`, `name="former_expires_at"`)
-	if strings.Contains(shown, `name="everybody" value="true" checked`) {
+	shown := b.shows(200, "GET", "/messages/1", "", `name="roles" value=""`, `name="former_expires_at"`)
+	if strings.Contains(shown, `name="roles" value="" checked`) {
 		t.Error("Everybody is ticked")
 	}
 	b.shows(200, "GET", "/messages", "", "its roles were deleted")

@@ -280,8 +280,7 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.open("/datasets/1")
 			c.find("//h1[.='Sign in']")
 			c.signIn("ada", "a long enough one")
-			c.sees("second factor")
-			c.fill("password", "a long enough one", "otp", recovery)
+			c.fill("otp", recovery)
 			c.press("Sign in")
 			c.find("//h1[.='alps']")
 		})
@@ -303,15 +302,6 @@ func (c *chromium) movesMap(events ...string) {
 func browserPages(ts *testServer) []string {
 	return []string{"/", "/inbox", "/account", "/account/totp", "/messages", "/messages/new", "/messages/1", "/users", "/users/" + userID(ts, "root"), "/roles", "/audit",
 		"/datasets", "/datasets/1", "/datasets/1?point=7.5,45.9", "/datasets/1/files", "/datasets/1/analyses/1", "/datasets/1/report", "/nowhere"}
-}
-
-// userID returns the id of a user.
-func userID(ts *testServer, name string) (id string) {
-	ts.t.Helper()
-	if err := ts.db.QueryRow(ts.t.Context(), `SELECT id::text FROM users WHERE username = $1`, name).Scan(&id); err != nil {
-		ts.t.Fatal(err)
-	}
-	return id
 }
 
 // axe is the source of axe-core, fetched once.
@@ -373,6 +363,15 @@ func TestPeerBrowserAccessible(t *testing.T) {
 	c.signIn("root", "wrong")
 	c.sees("is wrong")
 	check("/login refused")
+	ts.signIn("linus", datasetRead).enrol(&testClock{})
+	c.signIn("linus", testPassword)
+	c.find("//input[@name='otp']")
+	check("/login, second step")
+	c.fill("otp", "123")
+	c.press("Sign in")
+	c.sees("The code is wrong")
+	check("/login, second step refused")
+	c.follow("Back to name and password")
 	c.signIn("root", testPassword)
 	c.find("//h1[.='Cairn']")
 	for _, path := range browserPages(ts) {
@@ -396,6 +395,38 @@ func TestPeerBrowserAccessible(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestPeerBrowserProxies: behind nginx and Caddy, with the snippets of the README, somebody who is not signed in comes to
+// the login page and back to the page that they wanted, also with a second factor.
+func TestPeerBrowserProxies(t *testing.T) {
+	for name, start := range map[string]func(*testing.T, *testServer) *proxied{"nginx": startNginx, "Caddy": startCaddy} {
+		t.Run(name, func(t *testing.T) {
+			clock := &testClock{}
+			ts := startTOTP(t, clock)
+			ts.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
+			_, recovery := ts.signIn("ada", "wiki.edit").enrol(clock)
+			x := start(t, ts)
+			c := startChromium(t, x.web.url, true)
+			c.open("/wiki/page?a=1&b=2")
+			c.find("//h1[.='Sign in']")
+			if x.seen != nil {
+				t.Error("the program was asked before the sign-in")
+			}
+			c.signIn("ada", testPassword)
+			c.fill("otp", recovery[0])
+			c.press("Sign in")
+			c.find("//pre[.='{}']") // the program's answer
+			if at := c.call("GET", "/url", nil); at != x.web.url+"/wiki/page?a=1&b=2" {
+				t.Errorf("the browser comes back to %v", at)
+			}
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			if x.seen.Get("X-Cairn-User") != "ada" || strings.Contains(x.seen.Get("Cookie"), "cairn") {
+				t.Errorf("the program sees %v", x.seen)
+			}
+		})
 	}
 }
 

@@ -306,14 +306,19 @@ func nginx(t *testing.T, dir, address, http, server string) []string {
 // TestPeerNginx runs nginx, with the snippets of the README, between a client and a program that knows nothing of tokens.
 func TestPeerNginx(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
-	x := startProxied(t, func(dir, address, upstream string) []string {
+	startNginx(t, ts).check(ts)
+}
+
+// startNginx starts nginx with the snippets of the README.
+func startNginx(t *testing.T, ts *testServer) *proxied {
+	t.Helper()
+	return startProxied(t, func(dir, address, upstream string) []string {
 		blocks := snippets(t, "nginx", ts.url, upstream)
 		if len(blocks) != 2 {
 			t.Fatalf("the README has %d blocks for nginx", len(blocks))
 		}
 		return nginx(t, dir, address, blocks[0], blocks[1])
 	})
-	x.check(ts)
 }
 
 // TestPeerNginxGzip asks for an answer that nginx compresses, and so gives a weak tag: If-None-Match with it gets a 304.
@@ -349,7 +354,13 @@ func TestPeerNginxGzip(t *testing.T) {
 // TestPeerCaddy does the same with Caddy.
 func TestPeerCaddy(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
-	x := startProxied(t, func(dir, address, upstream string) []string {
+	startCaddy(t, ts).check(ts)
+}
+
+// startCaddy starts Caddy with the snippet of the README.
+func startCaddy(t *testing.T, ts *testServer) *proxied {
+	t.Helper()
+	return startProxied(t, func(dir, address, upstream string) []string {
 		blocks := snippets(t, "caddy", ts.url, upstream)
 		if len(blocks) != 1 {
 			t.Fatalf("the README has %d blocks for Caddy", len(blocks))
@@ -360,5 +371,4 @@ func TestPeerCaddy(t *testing.T) {
 		}
 		return []string{"caddy", "run", "--adapter", "caddyfile", "--config", filepath.Join(dir, "Caddyfile")}
 	})
-	x.check(ts)
 }

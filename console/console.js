@@ -25,8 +25,9 @@ async function replace(id, url) {
 }
 
 function follow() {
-  if (document.querySelector("#live[data-live]")) {
-    setTimeout(() => replace("live", location.href).then(follow, follow), 1500);
+  const page = document.querySelector("#live")?.dataset.live;
+  if (page) {
+    setTimeout(() => replace("live", page).then(follow, follow), 1500);
   }
 }
 
