@@ -11,14 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 )
 
-// proxied is a program that knows nothing of tokens, behind a proxy that is set up as the README says.
+// proxied is a program that knows nothing of tokens, behind a proxy that is set up as docs/proxies.md says.
 type proxied struct {
 	t   *testing.T
 	web client // of the proxy
@@ -27,17 +26,13 @@ type proxied struct {
 	seen http.Header // of the last request that got through; nil if none did
 }
 
-// snippets returns the README's blocks for a proxy, with other addresses.
+// snippets returns the blocks of docs/proxies.md for a proxy, with other addresses.
 func snippets(t *testing.T, language, cairn, upstream string) (blocks []string) {
 	t.Helper()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	addresses := strings.NewReplacer("127.0.0.1:8080", strings.TrimPrefix(cairn, "http://"),
 		"127.0.0.1:9000", strings.TrimPrefix(upstream, "http://"))
-	for _, block := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
-		blocks = append(blocks, addresses.Replace(block[1]))
+	for _, block := range examples(t, "docs/proxies.md", language) {
+		blocks = append(blocks, addresses.Replace(block))
 	}
 	return blocks
 }
@@ -289,13 +284,13 @@ func (x *proxied) checkCookies(bearer string) {
 	x.t.Logf("%d cookie headers", n)
 }
 
-// TestPeerNginx runs nginx, with the snippets of the README, between a client and a program that knows nothing of tokens.
+// TestPeerNginx runs nginx, with the snippets of docs/proxies.md, between a client and a program that knows nothing of tokens.
 func TestPeerNginx(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
 	x := startProxied(t, func(dir, address, upstream string) []string {
 		blocks := snippets(t, "nginx", ts.url, upstream)
 		if len(blocks) != 2 {
-			t.Fatalf("the README has %d blocks for nginx", len(blocks))
+			t.Fatalf("docs/proxies.md has %d blocks for nginx", len(blocks))
 		}
 		conf := fmt.Sprintf("daemon off;\npid %s/pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n"+
 			"client_body_temp_path %[1]s/body;\nproxy_temp_path %[1]s/proxy;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
@@ -314,7 +309,7 @@ func TestPeerCaddy(t *testing.T) {
 	x := startProxied(t, func(dir, address, upstream string) []string {
 		blocks := snippets(t, "caddy", ts.url, upstream)
 		if len(blocks) != 1 {
-			t.Fatalf("the README has %d blocks for Caddy", len(blocks))
+			t.Fatalf("docs/proxies.md has %d blocks for Caddy", len(blocks))
 		}
 		conf := fmt.Sprintf("{\nadmin off\n}\nhttp://%s {\n%s\n}\n", address, blocks[0])
 		if err := os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(conf), 0o644); err != nil {
