@@ -41,7 +41,8 @@ func (ts *testServer) openShell() readerShell {
 		"cairn": "CAIRN_TEST_COMMAND=1 exec " + self + ` "$@"`,
 		"sudo":  `[ "$1" != -u ] || shift 2` + "\n" + `exec "$@"`,
 	}
-	err = errors.Join(err, os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Symlink(ts.cfg.stateDir, filepath.Join(dir, "var")))
+	err = errors.Join(err, os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Mkdir(filepath.Join(dir, "etc"), 0o755),
+		os.Symlink(ts.cfg.stateDir, filepath.Join(dir, "var")))
 	for name, script := range programs {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "bin", name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
@@ -51,13 +52,14 @@ func (ts *testServer) openShell() readerShell {
 	return readerShell{ts, dir}
 }
 
-// run runs a script with the address and the state directory of the service instead of the documented ones, and returns
-// all that it prints. stdin is what the reader types.
+// run runs a script with the address and the directories of the service instead of the documented ones, and returns all
+// that it prints. stdin is what the reader types.
 func (c readerShell) run(shell, script, stdin string) string {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	script = strings.NewReplacer("http://127.0.0.1:8080", c.url, "/var/lib/cairn", c.cfg.stateDir).Replace(script)
+	script = strings.NewReplacer("http://127.0.0.1:8080", c.url, "/var/lib/cairn", c.cfg.stateDir,
+		"/etc/cairn", filepath.Join(c.dir, "etc")).Replace(script)
 	cmd := exec.CommandContext(ctx, shell, "-c", script)
 	cmd.WaitDelay = time.Second
 	cmd.Dir, cmd.Stdin = c.dir, strings.NewReader(stdin)
@@ -140,7 +142,7 @@ func TestDocumentExamples(t *testing.T) {
 			t.Parallel()
 			c := startUsed(t).openShell()
 			c.shows(c.run("sh", "set -eu\n"+strings.Join(examples(t, document, "sh"), ""), ""), texts...)
-			for _, name := range []string{"files.csv", "footprints.geojson", "gaps.geojson", "part.svg", "var/cairn.backup"} {
+			for _, name := range []string{"files.csv", "footprints.geojson", "gaps.geojson", "part.svg", "var/cairn.backup", "etc/nightly-token"} {
 				info, err := os.Stat(filepath.Join(c.dir, name))
 				if isWritten := strings.Contains(readAll(t, document), filepath.Base(name)); isWritten && (err != nil || info.Size() < 50) {
 					t.Errorf("%s: %v", name, err)
