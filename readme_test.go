@@ -142,7 +142,7 @@ func TestDocumentExamples(t *testing.T) {
 			t.Parallel()
 			c := startUsed(t).openShell()
 			c.shows(c.run("sh", "set -eu\n"+strings.Join(examples(t, document, "sh"), ""), ""), texts...)
-			for _, name := range []string{"files.csv", "footprints.geojson", "gaps.geojson", "part.svg", "var/cairn.backup", "etc/nightly-token"} {
+			for _, name := range []string{"files.csv", "footprints.geojson", "gaps.geojson", "part.svg", "var/cairn.backup"} {
 				info, err := os.Stat(filepath.Join(c.dir, name))
 				if isWritten := strings.Contains(readAll(t, document), filepath.Base(name)); isWritten && (err != nil || info.Size() < 50) {
 					t.Errorf("%s: %v", name, err)
@@ -188,6 +188,10 @@ func TestJobs(t *testing.T) {
 		t.Errorf("%d invitations, %v:\n%s", n, err, invitations)
 	}
 	admin.refused(404, "not_found", "GET", "/api/v1/users/"+grace, nil)
+	header, err := os.ReadFile(filepath.Join(c.dir, "etc", "nightly-token"))
+	if err != nil || !strings.HasPrefix(string(header), "Authorization: Bearer cairn_pat_") {
+		t.Errorf("the nightly token: %v %q", err, header)
+	}
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'token.renew'`); n != 1 {
 		t.Errorf("%d tokens were renewed", n)
 	}
