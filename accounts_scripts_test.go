@@ -88,8 +88,8 @@ func TestEndOne(t *testing.T) {
 	}
 }
 
-// TestRenewal: a renewable API token replaces its secret. The former one is good for a grace, and replaces a successor
-// whose answer was lost, but none that was used.
+// TestRenewal: a renewable API token replaces its secret. The former one is valid for a grace period. In it, it may also
+// replace a successor whose answer was lost, but not one that was used.
 func TestRenewal(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -126,7 +126,7 @@ func TestRenewal(t *testing.T) {
 	c.refused(403, "token_required", "POST", renew, nil)
 }
 
-// TestUnreadBy: the sender of a message sees who has not read it, of those who can sign in, and can delete it for good.
+// TestUnreadBy: the sender of a message sees which recipients who can sign in have not read it, and can delete it for good.
 func TestUnreadBy(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

@@ -44,8 +44,8 @@ func TestOwnSessions(t *testing.T) {
 	}
 }
 
-// TestAPITokens: creating an API token takes the password. Its secret is shown once. It may do what it names and its
-// owner may, until it ends.
+// TestAPITokens: creating an API token takes the password. Its secret is shown once. The token may do what both it names
+// and its owner may, until it expires or is ended.
 func TestAPITokens(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -313,7 +313,7 @@ func TestQueriesPerRequest(t *testing.T) {
 	}
 }
 
-// TestRehash: after the parameters rose, a password is hashed again at the first login, and only then.
+// TestRehash: after the parameters rose, the first login hashes the password again, and later ones do not.
 func TestRehash(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

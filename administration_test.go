@@ -94,7 +94,7 @@ func (a *agent) reach(w *gainWalk, m accessModel) (can map[string]bool, isAdmin 
 		if !slices.Equal(slices.Sorted(slices.Values(said)), slices.Sorted(maps.Keys(want))) {
 			w.t.Fatalf("%s holds %v by the service, %v by the model", a.name, said, want)
 		}
-		asked := w.pick(append(slices.Clone(w.declarable), permissions()...))
+		asked := w.pick(append(slices.Clone(w.declarable), builtInNames()...))
 		proxy := c.do("GET", verifyPath+"?permission="+asked, nil)
 		if proxy.status == 204 != want[asked] || proxy.status == 204 && proxy.header.Get("X-Cairn-Permissions") != strings.Join(said, ",") {
 			w.t.Fatalf("%s: the proxy is answered %d %v about %s; the model: %v", a.name, proxy.status, proxy.header, asked, want)
@@ -108,7 +108,7 @@ func (a *agent) reach(w *gainWalk, m accessModel) (can map[string]bool, isAdmin 
 		add(c)
 	}
 	for token := range a.takeovers {
-		if u, err := findPasswordToken(context.Background(), w.db, token); err == nil { // else the token is void
+		if u, err := getUserByPasswordToken(context.Background(), w.db, token); err == nil { // else the token is void
 			maps.Copy(can, m.held[u.ID])
 			isAdmin = isAdmin || m.admins[u.ID]
 		}
@@ -153,7 +153,7 @@ func (w *gainWalk) credential(a *agent, step int) (c client, ok bool) {
 		return credentials[w.random.IntN(len(credentials))], true
 	}
 	w.agents = slices.DeleteFunc(w.agents, func(other *agent) bool { return other == a })
-	granted := w.some(append(permissions(), w.declarable...))
+	granted := w.some(append(builtInNames(), w.declarable...))
 	if w.random.IntN(3) == 0 {
 		granted = []string{"all"}
 	}
@@ -168,7 +168,7 @@ func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
 	for _, r := range must(listRoles(context.Background(), w.db, nil, "", 1000)) {
 		roleIDs, roleNames = append(roleIDs, fmt.Sprint(r.ID)), append(roleNames, r.Name)
 	}
-	known := append(permissions(), w.model().declared...)
+	known := append(builtInNames(), w.model().declared...)
 	target := w.pick(w.everyone)
 	user := "/api/v1/users/" + target
 	do := func(method, path string, body any) {
@@ -255,7 +255,7 @@ func (w *gainWalk) takeOver(a *agent, token string) answer {
 	return got
 }
 
-// checkPromoted: who may do more after a step has no session and no password token from before it.
+// checkPromoted: an agent that may do more after a step has no session and no password token from before it.
 func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel) {
 	w.t.Helper()
 	for id, can := range after.held {
@@ -271,8 +271,8 @@ func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel
 	}
 }
 
-// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and narrowed API tokens, change users,
-// roles and declared permissions. No step may let its agent do, directly or through an account under its control,
+// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and API tokens of few permissions, change
+// users, roles and declared permissions. No step may let its agent do, directly or through an account under its control,
 // anything that the agent could not do before. Two things are no gain: an administrator holds what is declared anew, and
 // everybody may read the inbox. There is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
@@ -448,7 +448,7 @@ func TestPermissions(t *testing.T) {
 	for _, item := range root.must(200, "GET", "/api/v1/permissions", nil).items() {
 		listed = append(listed, item["name"].(string))
 	}
-	if !slices.Equal(listed, permissions()) {
+	if !slices.Equal(listed, builtInNames()) {
 		t.Errorf("permissions: %v", listed)
 	}
 }
@@ -874,7 +874,7 @@ func TestAccountCommands(t *testing.T) {
 	if said := good("user", "list"); said != "ada\tactive\tmember\nadmin\tactive\tadmin\nroot\tactive\tadmin\n" {
 		t.Errorf("%q", said)
 	}
-	if said := good("role", "list"); !strings.HasPrefix(said, "admin\t"+strings.Join(permissions(), ",")) {
+	if said := good("role", "list"); !strings.HasPrefix(said, "admin\t"+strings.Join(builtInNames(), ",")) {
 		t.Error(said)
 	}
 	good("user", "delete", "ada")
@@ -906,7 +906,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused'`); n != 20 {
 		t.Errorf("%d rows", n)
 	}
-	if err := ts.refused.audit(context.Background(), ts.db); err != nil {
+	if err := ts.refused.flush(context.Background(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	if n := ts.queryInt(`SELECT (after ->> 'more')::int FROM audit_log WHERE action = 'request.refused' AND actor = 'cairn'`); n != 23 {

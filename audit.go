@@ -20,22 +20,22 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// actor is the author of a change, with the permissions of the credential in use.
+// actor is who makes a change, with the permissions of the credential in use.
 type actor struct {
 	id          *string // of the user; nil if nobody is signed in
 	name        string
-	credential  string // "session:ID", "token:ID" or "command line"; empty for the service, and if nobody is signed in
+	credential  string // "session:ID", "token:ID" or "command line"; empty for the service and if nobody is signed in
 	address     string
 	requestID   string
 	permissions []string
 	mayAll      bool // holds every permission
 }
 
-// actorOf returns the sender of the request.
+// actorOf returns the sender of the request as an actor.
 func actorOf(r *http.Request) actor {
 	c := callerOf(r)
 	a := actor{requestID: c.requestID}
-	if c.address.IsValid() { // it is not for a Unix socket
+	if c.address.IsValid() { // a Unix socket has none
 		a.address = c.address.String()
 	}
 	if p := c.principal; p != nil {
@@ -45,10 +45,10 @@ func actorOf(r *http.Request) actor {
 	return a
 }
 
-// operatorActor returns the user of the command line, who may do everything.
+// operatorActor returns the user of the command line, who holds every permission.
 func operatorActor() actor { return actor{name: "operator", credential: "command line", mayAll: true} }
 
-// serviceActor returns the service itself, which may do everything.
+// serviceActor returns the service itself, which holds every permission.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
 
 // auditRow is a row of the audit log.
@@ -98,8 +98,8 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 			args = append(args, optional(values, name))
 		}
 		var v invalid
-		known := !values.Has("action") || slices.Contains(auditActions(), values.Get("action"))
-		v.check(known, "action", "unknown", "is no action of the log")
+		isAction := !values.Has("action") || slices.Contains(auditActions(), values.Get("action"))
+		v.check(isAction, "action", "unknown", "is not an action of the log")
 		args = append(args, v.time("since", optional(values, "since")), v.time("until", optional(values, "until")))
 		if err := v.err(); err != nil {
 			return nil, err
@@ -108,10 +108,11 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	}, func(a auditRow) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// tally is what repeated failures have in common.
+// tally is a kind of repeated failure. Its fields are those of the audit row for it.
 type tally struct{ action, target, credential, address string }
 
-// tallies count failures that anyone can cause without end. Each kind gets one row a minute.
+// tallies count failures that anyone can cause without end, by kind. Once a minute, flush adds a
+// row for each kind to the audit log.
 type tallies struct {
 	mu     sync.Mutex
 	counts map[tally]int64 // not nil
@@ -120,10 +121,10 @@ type tallies struct {
 // maxTallies is how many kinds are told apart in a minute. Further ones are counted by action.
 const maxTallies = 100
 
-// maxRefusals is how many refusals of one caller get a row of their own in a minute.
+// maxRefusals is how many refusals of one credential get a row of their own in a minute.
 const maxRefusals = 20
 
-// add counts n failures and returns how many of that kind there were in this minute.
+// add counts n failures of a kind and returns how many of it there were in this minute.
 func (c *tallies) add(t tally, n int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,9 +135,9 @@ func (c *tallies) add(t tally, n int64) int64 {
 	return c.counts[t]
 }
 
-// audit adds a row for each kind, and restarts the counts. It keeps what it could not add for the
-// next minute.
-func (c *tallies) audit(ctx context.Context, q querier) error {
+// flush adds a row for each kind, and restarts the counts. A count that it could not store stays
+// for the next minute.
+func (c *tallies) flush(ctx context.Context, q querier) error {
 	c.mu.Lock()
 	counts := c.counts
 	c.counts = map[tally]int64{}
@@ -144,7 +145,7 @@ func (c *tallies) audit(ctx context.Context, q querier) error {
 	var err error
 	for t, n := range counts {
 		after := map[string]int64{"attempts": n}
-		if t.action == "request.refused" { // the first of them have rows of their own
+		if t.action == "request.refused" { // the first maxRefusals have rows of their own
 			if n <= maxRefusals {
 				continue
 			}
@@ -160,8 +161,8 @@ func (c *tallies) audit(ctx context.Context, q querier) error {
 	return err
 }
 
-// tallyToken counts the use of an API token that has expired, of the former secret of a renewed
-// one, and of one whose owner is not active.
+// tallyToken counts the use of an API token that was refused although it is in the database: it has
+// expired, its secret was replaced, or its owner is not active.
 func (s *server) tallyToken(ctx context.Context, c *caller) error {
 	const query = `
 		SELECT t.id::text, u.username
@@ -176,7 +177,7 @@ func (s *server) tallyToken(ctx context.Context, c *caller) error {
 	return err
 }
 
-// auditNewSigner adds a row if the signing key is not the one that an instance used last.
+// auditNewSigner adds a row if the signing key is not the one that an instance has used last.
 func auditNewSigner(ctx context.Context, q querier, ring *keyring) error {
 	const query = `
 		SELECT signer
@@ -195,9 +196,9 @@ const insertAudit = `
 		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)`
 
 // audit adds a row to the audit log, in the transaction of the change that it records. A refusal
-// has no change, and needs no transaction. target names the changed object, as in "user:NAME", or
-// the refused route; before and after are values for JSON, or nil. None of them may hold a secret,
-// or a login name that is not an account's.
+// has no change and needs no transaction. target names the changed object, as in "user:NAME", or
+// the refused route. before and after are values for JSON, or nil. None of them may hold a secret,
+// or a login name that no account has: it may be a password typed into the wrong field.
 func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
 	const query = insertAudit + `
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
@@ -206,9 +207,9 @@ func audit(ctx context.Context, q querier, by actor, action, target string, befo
 	return err
 }
 
-// auditContent is SQL for the sealed bytes of a row l: JSON of its columns, and whether before and
-// after are SQL nulls, which JSON cannot tell from its own null. It is not a database function,
-// because seals must reveal a tampered database.
+// auditContent is SQL for the sealed bytes of a row l: a JSON array of its columns. It also has
+// whether before and after are SQL nulls, which JSON cannot tell from its own null. It is not a
+// database function, because seals must reveal a tampered database.
 const auditContent = `
 	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id,
 		l.action, l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
@@ -223,8 +224,8 @@ func (k key) sealMAC(kind string, before []byte, content string) []byte {
 	return hmacSHA256(k.audit, message)
 }
 
-// auditHead returns the written form of a seal: its number and its MAC. Keep a head outside the
-// database to prove later that the log up to it is complete and unchanged.
+// auditHead returns the number and the MAC of a seal as text. An operator who keeps a head outside
+// the database can prove later that the log up to it is complete and unchanged.
 func auditHead(seq int64, mac []byte) string { return fmt.Sprintf("%d:%x", seq, mac) }
 
 // seal is the number and the MAC of a seal. The zero value is before the first.
@@ -245,7 +246,7 @@ type sealRow struct {
 	Before          []byte  // the MAC of the seal before; nil if that is gone
 }
 
-// auditSeals begins a query for seals.
+// auditSeals begins a query for sealRows.
 const auditSeals = `
 		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint,
 			CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END AS content, p.mac AS before
@@ -253,19 +254,20 @@ const auditSeals = `
 		LEFT JOIN audit_log l ON l.id = s.audit_id
 		LEFT JOIN audit_seals p ON p.seq = s.seq - 1`
 
-// errNoKey is the error for a seal by a key that the key file does not have, as while keys rotate.
+// errNoKey is the error for a seal by a key that the key file lacks, as may happen during a change
+// of keys.
 var errNoKey = errors.New("the key file has no key")
 
-// check returns an error if the seal is not that of its row after the seal before, and no valid
-// checkpoint.
-func (s sealRow) check(ring *keyring) error {
-	k, isKnown := ring.find(s.KID)
+// verify returns an error unless the seal's MAC is that of its row and of the seal before, or the
+// seal is a valid checkpoint, whose row retention has deleted.
+func (s sealRow) verify(ring *keyring) error {
+	k, found := ring.find(s.KID)
 	switch {
-	case !isKnown:
+	case !found:
 		return fmt.Errorf("row %d (seal %d): %w %s", s.AuditID, s.Seq, errNoKey, s.KID)
 	case s.Checkpoint != nil && !hmac.Equal(s.Checkpoint, k.sealMAC("checkpoint", s.MAC, strconv.FormatInt(s.Seq, 10))):
 		return fmt.Errorf("seal %d is not a valid checkpoint: the rows before it are missing", s.Seq)
-	case s.Checkpoint != nil && s.Before == nil && s.Content == nil: // retention took the checkpoint's own row
+	case s.Checkpoint != nil && s.Before == nil && s.Content == nil: // retention deleted the row and the seal before
 		return nil
 	case s.Checkpoint != nil:
 		return fmt.Errorf("row %d was put in place of one that retention took", s.AuditID)
@@ -287,7 +289,7 @@ type auditBreak struct {
 	KID           string
 }
 
-// listAuditBreaks returns the breaks that were seen, in their order.
+// listAuditBreaks returns all breaks, accepted or not, in the order in which they were seen.
 func listAuditBreaks(ctx context.Context, q querier) ([]auditBreak, error) {
 	const query = `
 		SELECT id, seen_at, finding, seq, mac, kid, accepted
@@ -301,26 +303,27 @@ func (k key) breakMAC(id string, newest seal) []byte {
 	return k.sealMAC("accepted break", newest.mac, strconv.FormatInt(newest.seq, 10)+" "+id)
 }
 
-// isAccepted reports whether the operator has accepted the break. Somebody who only writes to the
-// database cannot accept one: that takes the key file.
+// isAccepted reports whether the operator has accepted the break. That takes the key file: nobody
+// can do it by a write to the database alone.
 func (b auditBreak) isAccepted(ring *keyring) bool {
-	k, isKnown := ring.find(b.KID)
-	return isKnown && hmac.Equal(b.Accepted, k.breakMAC(b.ID, seal{b.Seq, b.MAC}))
+	k, found := ring.find(b.KID)
+	return found && hmac.Equal(b.Accepted, k.breakMAC(b.ID, seal{b.Seq, b.MAC}))
 }
 
 // sealer seals the audit log, and remembers what must be in the database. Only broken may be used
 // by several goroutines.
 type sealer struct {
-	last     seal              // the last seal that this instance made, or took over; zero: none yet
+	last     seal              // the last seal that this instance made or the operator accepted; zero: none yet
 	accepted seal              // the newest seal at the latest acceptance by the operator; zero: never
-	taken    []string          // the ids of the accepted breaks that this instance has handled
-	seen     map[string]string // the findings of the breaks that are not accepted, by id; not nil
-	broken   atomic.Bool       // there are such breaks
+	handled  []string          // the ids of the accepted breaks that this instance has handled
+	open     map[string]string // the findings of the breaks that are not accepted, by id; not nil
+	broken   atomic.Bool       // there are open breaks
 }
 
-// seal seals up to a thousand committed rows of the audit log, unless another instance is doing so,
-// or any instance has seen a break: new seals would vouch for a forged log. It returns how many.
-func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, err error) {
+// sealRows seals up to a thousand committed rows of the audit log and returns how many. It seals
+// none while another instance seals, or while a break is open: new seals would vouch for a forged
+// log.
+func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, err error) {
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content
 		FROM audit_unsealed q
@@ -338,11 +341,11 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 		WHERE audit_id = ANY ($2)`
 	var next seal
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		var ours bool
-		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&ours); err != nil || !ours {
+		var held bool
+		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&held); err != nil || !held {
 			return err
 		}
-		if next, err = z.check(ctx, tx, ring); err != nil || len(z.seen) > 0 {
+		if next, err = z.updateBreaks(ctx, tx, ring); err != nil || len(z.open) > 0 {
 			return err
 		}
 		rows, err := collect[struct {
@@ -361,7 +364,7 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 		_, err = execute(ctx, tx, "add seals", add, seqs, ids, macs, ring.keys[0].id)
 		return err
 	})
-	z.broken.Store(len(z.seen) > 0)
+	z.broken.Store(len(z.open) > 0)
 	if err != nil {
 		return 0, err
 	}
@@ -371,34 +374,34 @@ func (z *sealer) seal(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n
 	return n, nil
 }
 
-// check returns the newest seal. Afterwards z.seen has every break that is not accepted. If
-// somebody deleted the row of a break, check adds it again. If there is no break, check looks for a
-// new one. The caller holds lockSeal.
-func (z *sealer) check(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
+// updateBreaks brings z.open up to date and returns the newest seal. If no break is open, it looks
+// for a new one. If somebody deleted the row of an open break, it adds the row again. Requires
+// lockSeal.
+func (z *sealer) updateBreaks(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
 	const note = `INSERT INTO audit_breaks (id, finding) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	breaks, err := listAuditBreaks(ctx, tx)
 	if err != nil {
 		return newest, err
 	}
 	for _, b := range breaks {
-		_, isOpen := z.seen[b.ID]
+		_, isOpen := z.open[b.ID]
 		switch {
 		case !b.isAccepted(ring):
-			z.seen[b.ID] = b.Finding
-		case isOpen || !slices.Contains(z.taken, b.ID): // the last seal that z remembers may be gone for good
-			delete(z.seen, b.ID)
-			z.taken, z.accepted = append(z.taken, b.ID), seal{b.Seq, b.MAC}
-			z.last = z.accepted
+			z.open[b.ID] = b.Finding
+		case isOpen || !slices.Contains(z.handled, b.ID):
+			delete(z.open, b.ID)
+			z.handled, z.accepted = append(z.handled, b.ID), seal{b.Seq, b.MAC}
+			z.last = z.accepted // the operator accepts that the former one may be gone
 		}
 	}
 	newest, finding, err := z.findBreak(ctx, tx, ring)
 	if err != nil {
 		return newest, err
 	}
-	if finding != nil && len(z.seen) == 0 {
-		z.seen[rand.Text()] = "the audit log was tampered with: " + finding.Error()
+	if finding != nil && len(z.open) == 0 {
+		z.open[rand.Text()] = "the audit log was tampered with: " + finding.Error()
 	}
-	for id, finding := range z.seen {
+	for id, finding := range z.open {
 		if _, err := execute(ctx, tx, "note audit break", note, id, finding); err != nil {
 			return newest, err
 		}
@@ -406,9 +409,9 @@ func (z *sealer) check(ctx context.Context, tx pgx.Tx, ring *keyring) (newest se
 	return newest, nil
 }
 
-// findBreak returns the newest seal. finding says what is wrong, or is nil: the newest seal is
-// neither valid nor accepted, or the last known seal is gone and retention did not remove it. An
-// instance that lacks a key cannot tell, and gets errNoKey.
+// findBreak returns the newest seal. finding is the break that it has found, or nil. There is one
+// if the newest seal is neither valid nor accepted, or if z.last is gone and retention did not
+// delete it. An instance that lacks a key cannot decide this: the error is errNoKey.
 func (z *sealer) findBreak(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, finding, err error) {
 	const query = auditSeals + `
 		WHERE s.seq IN ($1, (SELECT min(seq) FROM audit_seals), (SELECT max(seq) FROM audit_seals))
@@ -419,10 +422,11 @@ func (z *sealer) findBreak(ctx context.Context, tx pgx.Tx, ring *keyring) (newes
 	for i, row := range rows {
 		newest = seal{row.Seq, row.MAC}
 		isThere = isThere || newest.equal(z.last)
-		isRetained := !isThere && i == 0 && row.Seq > z.last.seq && row.Checkpoint != nil
-		if isRetained || i == len(rows)-1 && !newest.equal(z.accepted) {
-			finding = row.check(ring)
-			isThere = isThere || isRetained && finding == nil
+		// Retention has deleted z.last if the oldest seal is a later one and a valid checkpoint.
+		isLater := !isThere && i == 0 && row.Seq > z.last.seq && row.Checkpoint != nil
+		if isLater || i == len(rows)-1 && !newest.equal(z.accepted) {
+			finding = row.verify(ring)
+			isThere = isThere || isLater && finding == nil
 		}
 		if errors.Is(finding, errNoKey) {
 			return newest, nil, finding
@@ -434,8 +438,8 @@ func (z *sealer) findBreak(ctx context.Context, tx pgx.Tx, ring *keyring) (newes
 	return newest, finding, err
 }
 
-// acceptAuditBreaks lets the instances seal on after the breaks that they have seen, and after a
-// seal by a key that is gone. It returns the findings.
+// acceptAuditBreaks accepts all open breaks, and a newest seal by a key that is gone, so that the
+// instances continue to seal. It returns the findings.
 func acceptAuditBreaks(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (findings []string, err error) {
 	const accept = `
 		INSERT INTO audit_breaks (id, finding, seq, mac, kid, accepted)
@@ -446,14 +450,14 @@ func acceptAuditBreaks(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
 		}
-		z, k := sealer{seen: map[string]string{}}, ring.keys[0]
-		newest, err := z.check(ctx, tx, ring)
+		z, k := sealer{open: map[string]string{}}, ring.keys[0]
+		newest, err := z.updateBreaks(ctx, tx, ring)
 		if errors.Is(err, errNoKey) {
-			z.seen[rand.Text()] = err.Error()
+			z.open[rand.Text()] = err.Error()
 		} else if err != nil {
 			return err
 		}
-		for id, finding := range z.seen {
+		for id, finding := range z.open {
 			findings = append(findings, finding)
 			mac := k.breakMAC(id, newest)
 			_, err := execute(ctx, tx, "accept audit break", accept, id, finding, newest.seq, newest.mac, k.id, mac)

@@ -59,8 +59,8 @@ func broken(c client) string {
 	return "no metric"
 }
 
-// TestBreakStopsAllInstances: after a break that one instance has seen no instance seals, whatever happens to the note of
-// it in the database, until the operator accepts it.
+// TestBreakStopsAllInstances: after one instance has seen a break, no instance seals until the operator accepts it,
+// whatever happens to its row in the database.
 func TestBreakStopsAllInstances(t *testing.T) {
 	t.Parallel()
 	one := startServer(t, nil)
@@ -205,7 +205,7 @@ func TestAcceptOnce(t *testing.T) {
 	ts := startServer(t, nil)
 	ts.auditRows(8)
 	ts.sealedUpTo(9)
-	other := sealer{seen: map[string]string{}, last: seal{seq: 8}}
+	other := sealer{open: map[string]string{}, last: seal{seq: 8}}
 	if err := ts.db.QueryRow(t.Context(), `SELECT mac FROM audit_seals WHERE seq = 8`).Scan(&other.last.mac); err != nil {
 		t.Fatal(err)
 	}
@@ -219,16 +219,16 @@ func TestAcceptOnce(t *testing.T) {
 	for range 2 {
 		waitFor(t, "the other instance's turn", func() bool {
 			ts.auditRows(1)
-			n, err := other.seal(t.Context(), ts.db, ts.keys.Load())
+			n, err := other.sealRows(t.Context(), ts.db, ts.keys.Load())
 			return n > 0 || other.broken.Load() || err != nil
 		})
 	}
 	if other.broken.Load() {
-		t.Errorf("broken: %v", other.seen)
+		t.Errorf("broken: %v", other.open)
 	}
 	ts.cutTail(3) // the acceptance holds once
 	waitFor(t, "a second break", func() bool {
-		_, err := other.seal(t.Context(), ts.db, ts.keys.Load())
+		_, err := other.sealRows(t.Context(), ts.db, ts.keys.Load())
 		return other.broken.Load() || err != nil
 	})
 }
@@ -250,10 +250,10 @@ func TestSealOfUnknownKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rotatedSealer := sealer{seen: map[string]string{}}
+	rotatedSealer := sealer{open: map[string]string{}}
 	waitFor(t, "a seal by the new key", func() bool {
 		ts.auditRows(1)
-		n, err := rotatedSealer.seal(t.Context(), ts.db, rotated)
+		n, err := rotatedSealer.sealRows(t.Context(), ts.db, rotated)
 		return err != nil || n > 0
 	})
 	ts.auditRows(1)

@@ -20,7 +20,7 @@ func TestTalliedFailures(t *testing.T) {
 		ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset",
 			map[string]string{"token": "cairn_pw_guess", "new_password": "a long new password"})
 	}
-	if err := ts.tallied.audit(context.Background(), ts.db); err != nil {
+	if err := ts.tallied.flush(context.Background(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	for action, target := range map[string]string{"verify.refused": "user:ada", "token.refused": "user:ada", "password_token.refused": ""} {

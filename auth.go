@@ -58,13 +58,10 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // our fault: it does not count
+	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // our fault: it must not count
 		err = errors.Join(err, counted.forgive(ctx, s.db, false))
 	}
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, created)
+	return writeCreated(w, created, "", err)
 }
 
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
@@ -96,14 +93,14 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 		if !errors.Is(err, errToken) {
 			return err
 		}
-		refused = errWrongCredentials // the password was right, but while we hashed something was changed
+		refused = errWrongCredentials // the password was right, but the account was changed while we hashed
 	}
 	target := ""
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
 	switch {
-	case refused == errOTPRequired: // not counted, and so without a row for each
+	case refused == errOTPRequired: // no failure, so it may repeat without end: no row for each
 		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
 		return refused
 	case refused != nil:
@@ -113,7 +110,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	default:
 		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	}
-	ctx, cancel := lastMoment(r.Context()) // a failed guess must be in the log
+	ctx, cancel := lastMoment(r.Context()) // the audit log must have every failed guess
 	defer cancel()
 	code := map[string]string{"code": refused.code}
 	if err := audit(ctx, s.db, actorOf(r), "session.login_refused", target, nil, code); err != nil {
@@ -153,8 +150,8 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 }
 
 // cookie returns the refresh cookie. The prefix __Host- makes browsers insist on Secure, Path=/ and
-// no Domain (RFC 6265bis, section 4.1.3.2), so that no neighbouring host can plant one. maxAge is
-// in seconds; a negative one clears the cookie.
+// no Domain (RFC 6265bis, section 4.1.3.2), so that no other host of the domain can set one. maxAge
+// is in seconds; a negative one clears the cookie.
 func (s *server) cookie(value string, maxAge int) *http.Cookie {
 	return &http.Cookie{
 		Name:     s.cookieName(),
@@ -180,11 +177,11 @@ func (s *server) cookieName() string {
 func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	cookie, err := r.Cookie(s.cookieName())
 	if err != nil {
-		return newProblem(http.StatusUnauthorized, "refresh_token_missing", "There is no refresh cookie.")
+		return newProblem(http.StatusUnauthorized, "refresh_token_missing", "There is no refresh cookie. Sign in.")
 	}
 	id, generation, err := s.keys.Load().verifyRefresh(cookie.Value)
 	if err != nil { // the cookie stays: it may be valid once the right key file is in place
-		return newProblem(http.StatusUnauthorized, "refresh_token_invalid", "The refresh cookie is not one of ours.")
+		return newProblem(http.StatusUnauthorized, "refresh_token_invalid", "The refresh cookie is invalid. Sign in.")
 	}
 	sess, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
@@ -200,9 +197,9 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// logout answers POST /api/v1/auth/logout: it ends the sessions that the cookies and the access
-// token name. A cookie of any generation will do: the holder of an old one could end the session
-// with a refresh, too.
+// logout answers POST /api/v1/auth/logout: it ends the sessions that the refresh cookies and the
+// access token name. A cookie of any generation will do: the holder of an old one could end the
+// session with a refresh, too.
 func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 	ids := []string{}
 	for _, cookie := range r.CookiesNamed(s.cookieName()) {
@@ -217,7 +214,7 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 	}
 	if len(ids) > 0 { // a logout of nothing does not need the database
 		err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-			_, err := endSessions(r.Context(), tx, actorOf(r), "session.logout", ids, "")
+			_, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.logout", ids, "")
 			return err
 		})
 		if err != nil {
@@ -259,12 +256,12 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 			return err
 		}
-		// The answer tells whether an address is taken, as that of register does.
-		asked := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
-		if err := asked.check(r.Context(), s.db); err != nil {
+		// The answer reveals whether an address is taken, so it is throttled as a registration is.
+		counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
+		if err := counted.check(r.Context(), s.db); err != nil {
 			return err
 		}
-		if err := asked.count(r.Context(), s.db); err != nil {
+		if err := counted.count(r.Context(), s.db); err != nil {
 			return err
 		}
 	}
@@ -272,7 +269,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := getUser(ctx, tx, *by.id)
 		if err == nil {
-			err = changeUser(ctx, tx, by, before, c)
+			err = updateUser(ctx, tx, by, before, c)
 		}
 		if err == nil {
 			after, err = getUser(ctx, tx, *by.id)
@@ -286,8 +283,8 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.
-// It names the caller and what the credential may do, if that includes the permission in the query.
-// An API token may do only what it names, so the proxy has to name a permission for it.
+// If the credential holds the permission in the query, the answer names the caller and what the
+// credential may do. An API token may do only what it names, so the proxy must name a permission.
 func (s *server) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	permission := optional(r.URL.Query(), "permission")

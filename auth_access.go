@@ -5,32 +5,32 @@ import (
 	"strings"
 )
 
-// access says who may call a route. It is one of the constants below or the name of a permission.
-type access string
+// requirement says who may call a route: it is one of the constants below, or a permission.
+type requirement string
 
-// The accesses that are not the name of a permission.
+// The requirements that are not a permission.
 const (
-	public        access = "public"         // anyone
-	refreshCookie access = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
-	signedIn      access = "signed in"      // a session or an API token
-	ownSession    access = "session"        // a session, not an API token
-	ownToken      access = "API token"      // an API token, not a session
+	public        requirement = "public"         // anyone
+	refreshCookie requirement = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
+	signedIn      requirement = "signed in"      // a session or an API token
+	ownSession    requirement = "session"        // a session, not an API token
+	ownToken      requirement = "API token"      // an API token, not a session
 )
 
-// holds returns the access for callers whose session or API token holds the permission.
-func holds(permission string) access { return access(permission) }
+// holds requires that the caller's session or API token holds the permission.
+func holds(permission string) requirement { return requirement(permission) }
 
-// handler answers a request or returns an error. If it has written part of an answer before the
-// error, the connection is cut.
+// handler answers a request or returns an error. If it returns an error after it has written part
+// of an answer, the connection is cut.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 // route is one row of the route table.
 type route struct {
 	method  string
 	path    string
-	who     access
+	who     requirement
 	handler handler
-	query   []string // the query parameters it takes; any other is refused
+	query   []string // the query parameters that it takes; any other is refused
 	pace    pace     // how long it may take
 }
 

@@ -17,7 +17,7 @@ type apiToken struct {
 	Permissions []string   `json:"permissions"` // at most what the owner holds at the time of use
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   time.Time  `json:"expires_at"`
-	LastUsedAt  *time.Time `json:"last_used_at"` // to the minute
+	LastUsedAt  *time.Time `json:"last_used_at"` // the true one may be a minute later
 	Renewable   bool       `json:"renewable"`    // it may replace its own secret
 }
 
@@ -86,11 +86,7 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/auth/tokens/"+created.ID)
-	return writeJSON(w, http.StatusCreated, createdToken{created, secret})
+	return writeCreated(w, createdToken{created, secret}, "/api/v1/auth/tokens/"+created.ID, err)
 }
 
 // createdToken is an API token with its secret. Only one response shows it.
@@ -121,7 +117,7 @@ func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		p := principalOf(r)
 		refused := newProblem(http.StatusForbidden, "not_renewable",
-			"This API token was not made to renew itself, or its new secret is in use: make another one.")
+			"This API token is not renewable, or its new secret is in use: create another one.")
 		renewed, err = collectOne[apiToken](ctx, tx, refused, "renew API token", query,
 			p.CredentialID, callerOf(r).credential.tokenHash, hash, renewalGrace)
 		if err != nil {
@@ -191,9 +187,9 @@ func checkAPIToken(v *invalid, known []string, name string, granted []string, no
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
 
-// createAPIToken creates an API token of that name, permissions and end, which checkAPIToken has
-// checked, and returns it with its secret. It deletes the owner's expired ones first. If the owner
-// has a token of that name, or maxTokens, the error is a problem 409. The caller holds lockAccess.
+// createAPIToken creates the API token n, which checkAPIToken has checked, and returns it with its
+// secret. It deletes the owner's expired tokens first. If the owner has a token of that name, or
+// maxTokens of them, the error is a problem 409. Requires lockAccess.
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 	n apiToken) (t apiToken, secret string, err error) {
 	const query = `
@@ -238,8 +234,8 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
 }
 
-// deleteAPITokens ends the owner's API token with that id, or all if id is nil, and returns how
-// many it ended.
+// deleteAPITokens deletes the owner's API token with that id, or all of them if id is nil. It
+// returns how many it deleted.
 func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) (int64, error) {
 	const query = `
 		WITH ended AS (

@@ -16,24 +16,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A browser's session ends when it was not used for browserIdle, and browserMax after the login, or
-// when CAIRN_SESSION_MAX says so.
+// A browser's session ends after browserIdle without use. At the latest it ends browserMax or
+// CAIRN_SESSION_MAX after the login, whichever is less.
 const (
 	browserIdle = 24 * time.Hour
 	browserMax  = 30 * 24 * time.Hour
 )
 
-// signBrowser returns the session cookie of a browser: the ids of the session and of its user, the
-// end of the session in Unix seconds, and a MAC over them. It gives no access token and no refresh
-// token.
-func (k key) signBrowser(sessionID, userID string, expires time.Time) string {
+// signSessionCookie returns the session cookie of a browser: the ids of the session and of its
+// user, the end of the session in Unix seconds, and a MAC over them. It cannot be exchanged for an
+// access token or a refresh token.
+func (k key) signSessionCookie(sessionID, userID string, expires time.Time) string {
 	signed := fmt.Sprintf("%s.%s.%d", sessionID, userID, expires.Unix())
 	return signed + "." + encodedMAC(k.browser, signed)
 }
 
-// verifyBrowser returns the credential in a session cookie that one of the keys has signed and that
-// is valid at the time now, else errToken. Nothing is decoded before the MAC has been compared.
-func (ring *keyring) verifyBrowser(cookie string, now time.Time) (credential, error) {
+// verifySessionCookie returns the credential in a session cookie that one of the keys has signed
+// and that is valid at the time now, else errToken. It compares the MAC before it decodes anything.
+func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credential, error) {
 	end := strings.LastIndexByte(cookie, '.')
 	if end < 0 || len(cookie) > maxTokenLength {
 		return credential{}, errToken
@@ -43,7 +43,7 @@ func (ring *keyring) verifyBrowser(cookie string, now time.Time) (credential, er
 	if !slices.ContainsFunc(ring.keys, isSigner) {
 		return credential{}, errToken
 	}
-	parts := strings.Split(signed, ".") // as signBrowser has joined them
+	parts := strings.Split(signed, ".") // three, since signSessionCookie has joined them
 	expires, err := strconv.ParseInt(parts[2], 10, 64)
 	if err != nil || now.Unix() >= expires {
 		return credential{}, errToken
@@ -60,9 +60,9 @@ func (s *server) sessionCookieName() string {
 	return "__Host-cairn_session"
 }
 
-// setSessionCookie sets the browser's session cookie. It is SameSite=Lax, so that a link from
-// another site leads to a page for the person who is signed in, but no form of another site does. A
-// negative maxAge, in seconds, clears it.
+// setSessionCookie sets the browser's session cookie. It is SameSite=Lax: the browser sends it when
+// a person follows a link from another site, but not with a form of another site. maxAge is in
+// seconds; a negative one clears the cookie.
 func (s *server) setSessionCookie(w http.ResponseWriter, value string, maxAge int) {
 	cookie := s.cookie(value, maxAge)
 	cookie.Name, cookie.SameSite = s.sessionCookieName(), http.SameSiteLaxMode
@@ -75,15 +75,15 @@ func (s *server) readSessionCookie(r *http.Request) (credential, error) {
 	if err != nil {
 		return credential{}, errNotSignedIn
 	}
-	c, err := s.keys.Load().verifyBrowser(cookie.Value, s.now())
+	c, err := s.keys.Load().verifySessionCookie(cookie.Value, s.now())
 	if err != nil {
 		return credential{}, errInvalidToken
 	}
 	return c, nil
 }
 
-// lifetimes returns the settings for the session that this request opens. If it is a login on a
-// page, sessionMax and refreshTTL are those of a browser.
+// lifetimes returns the settings for the session that this request opens. For a login on a page,
+// sessionMax and refreshTTL are those of a browser.
 func (s *server) lifetimes(r *http.Request) config {
 	cfg := s.cfg
 	if callerOf(r).inBrowser {
@@ -93,14 +93,14 @@ func (s *server) lifetimes(r *http.Request) config {
 	return cfg
 }
 
-// writeSessionCookie answers a login on a page with the session cookie. It ends the session of the
+// writeSessionCookie sets the session cookie after a login on a page. It ends the session of the
 // cookie that the browser had before.
 func (s *server) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) error {
 	if err := s.endBrowserSession(r); err != nil {
 		return err
 	}
 	lasts := s.lifetimes(r).sessionMax
-	cookie := s.keys.Load().keys[0].signBrowser(uuidText(sess.SessionID), u.ID, s.now().Add(lasts))
+	cookie := s.keys.Load().keys[0].signSessionCookie(uuidText(sess.SessionID), u.ID, s.now().Add(lasts))
 	s.setSessionCookie(w, cookie, int(lasts/time.Second))
 	return nil
 }
@@ -112,13 +112,13 @@ func (s *server) endBrowserSession(r *http.Request) error {
 		return nil
 	}
 	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		_, err := endSessions(r.Context(), tx, actorOf(r), "session.logout", []string{c.SessionID}, "")
+		_, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.logout", []string{c.SessionID}, "")
 		return err
 	})
 }
 
-// noteSessionUse stores that a browser used its session now, at most once in five minutes, and
-// postpones the end of the session by idleness.
+// noteSessionUse stores that a browser uses its session now, at most once in five minutes, and
+// renews the session's idle time.
 func noteSessionUse(ctx context.Context, q querier, id string) error {
 	const query = `
 		UPDATE sessions
@@ -128,8 +128,8 @@ func noteSessionUse(ctx context.Context, q querier, id string) error {
 	return err
 }
 
-// safeNext returns the path of ours, with its query, to which a person goes on after signing in. A
-// text that could lead to another host becomes "/". baseURL, if set, may stand before the path.
+// safeNext returns the page that a browser opens after the login: next, without baseURL before it.
+// If next is not a path of this service, or could lead to another host, it returns "/".
 func safeNext(next, baseURL string) string {
 	if rest, ok := strings.CutPrefix(next, baseURL+"/"); ok && baseURL != "" {
 		next = "/" + rest
@@ -143,12 +143,12 @@ func safeNext(next, baseURL string) string {
 	return next
 }
 
-// signInPath returns the path of the page on which a person signs in to go on to next.
+// signInPath returns the path of the login page, which goes on to next.
 func signInPath(next string) string { return "/login?next=" + url.QueryEscape(next) }
 
-// withLoginPage returns err. If it is a 401 of verifyPath for a person with a browser, it has a
-// Location: the page to sign in at, to which the proxy sends the browser. The proxy names the page
-// that was asked for in X-Original-Uri or X-Forwarded-Uri.
+// withLoginPage returns err, a refusal of verifyPath. If it is a 401 and a browser asks for a page,
+// the result also has a Location: the login page, to which the proxy sends the browser. The proxy
+// names the page that was asked for in X-Original-Uri or X-Forwarded-Uri.
 func withLoginPage(r *http.Request, err error, baseURL string) error {
 	uri := cmp.Or(r.Header.Get("X-Original-Uri"), r.Header.Get("X-Forwarded-Uri"))
 	refused, ok := errors.AsType[*problem](err)

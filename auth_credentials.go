@@ -17,7 +17,7 @@ import (
 type credentials struct {
 	user
 	PasswordHash      *string
-	CredentialVersion int64 // rises with a change of password, status or second factor, and when all sessions are ended
+	CredentialVersion int64 // users.credential_version
 }
 
 // findCredentials looks up a user name or e-mail address. Only an address has an @, so that at most
@@ -30,8 +30,8 @@ func findCredentials(ctx context.Context, q querier, login string) (credentials,
 	return collectOne[credentials](ctx, q, nil, "find credentials", query, normalizeLogin(login))
 }
 
-// rehash stores a password under stronger parameters if it was stored under weaker ones. The login
-// before it succeeds even if this fails.
+// rehash stores a password under the current parameters if it was stored under weaker ones. If this
+// fails, the login still succeeds.
 func (s *server) rehash(r *http.Request, found credentials, password string) {
 	const query = `
 		UPDATE users
@@ -71,9 +71,9 @@ func (s *server) checkCredentials(r *http.Request, login, password, otp string) 
 	return found, refused, err
 }
 
-// confirmPassword checks the caller's own password, where a stolen session alone must not do. It
-// counts as an attempt to log in. A password that is not there is a 422 and no attempt. Without otp
-// the second factor is not asked for.
+// confirmPassword checks the caller's own password, where a stolen session alone must not suffice.
+// It counts as an attempt to log in. A missing password is a 422 and no attempt. The second factor
+// is checked only if otp is set.
 func (s *server) confirmPassword(r *http.Request, password, otp string) (credentials, error) {
 	if password == "" {
 		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
@@ -126,7 +126,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 			_, err = deleteAPITokens(ctx, tx, by, p.User, nil)
 		}
 		if err == nil {
-			err = endUserSessions(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+			err = endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 		}
 		return err
 	}))
@@ -143,8 +143,8 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx := r.Context()
-	// Looked up before hashing, so that guessing a token costs no hash; used up below.
-	u, err := findPasswordToken(ctx, s.db, in.Token)
+	// Read before hashing, so that guessing a token costs no hash. It is used up below.
+	u, err := getUserByPasswordToken(ctx, s.db, in.Token)
 	if _, isInvalid := errors.AsType[*problem](err); isInvalid {
 		s.tallied.add(tally{action: "password_token.refused", address: callerOf(r).network()}, 1)
 	}
@@ -159,16 +159,16 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		if u, err = findPasswordToken(ctx, tx, in.Token); err != nil {
+		if u, err = getUserByPasswordToken(ctx, tx, in.Token); err != nil {
 			return err
 		}
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
 			return err
 		}
-		if err := s.keys.Load().keys[0].endSiege(ctx, tx, u.ID); err != nil {
+		if err := s.keys.Load().keys[0].resetThrottles(ctx, tx, u.ID); err != nil {
 			return err
 		}
-		return endEverything(ctx, tx, actorOf(r), u)
+		return revokeCredentials(ctx, tx, actorOf(r), u)
 	})
 	if err != nil {
 		return err
@@ -183,8 +183,8 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, nil)
 }
 
-// findPasswordToken returns the user whose password the token may set, or a problem 401.
-func findPasswordToken(ctx context.Context, q querier, token string) (user, error) {
+// getUserByPasswordToken returns the user whose password the token may set, or the 401.
+func getUserByPasswordToken(ctx context.Context, q querier, token string) (user, error) {
 	const query = `
 		SELECT ` + userColumns + `
 		FROM password_tokens t
@@ -195,8 +195,8 @@ func findPasswordToken(ctx context.Context, q querier, token string) (user, erro
 	return collectOne[user](ctx, q, missing, "find password token", query, hashToken(token))
 }
 
-// createPasswordToken creates the user's only password token: an older one is replaced. The caller
-// holds lockAccess.
+// createPasswordToken creates the user's only password token; an older one is replaced. Requires
+// lockAccess.
 func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (passwordToken, error) {
 	const query = `
 		INSERT INTO password_tokens (user_id, token_hash, expires_at)
@@ -214,10 +214,9 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 }
 
 // setPassword stores a new password hash, audits it as action and voids the user's password token.
-// With a version other than 0 it returns a problem 409 if credential_version has risen since: the
-// password or the status was changed, or all sessions were ended. It locks the user's row before
-// the caller ends the sessions: a login under way waits for the lock, and then finds that its
-// credentials are old. The caller holds lockAccess.
+// With a version other than 0 it returns a problem 409 if users.credential_version has risen since.
+// Call it before the sessions are ended: it locks the user's row. A login under way waits for the
+// lock, and then finds that its credentials are old. Requires lockAccess.
 func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user, version int64, hash string) error {
 	const update = `
 		WITH voided AS (DELETE FROM password_tokens WHERE user_id = $1)
@@ -244,9 +243,9 @@ func voidPasswordToken(ctx context.Context, tx pgx.Tx, userID string) error {
 	return err
 }
 
-// endEverything ends a user's sessions and API tokens, and voids the password token.
-func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	if err := endUserSessions(ctx, tx, by, []string{u.ID}, ""); err != nil {
+// revokeCredentials ends a user's sessions, deletes the API tokens and voids the password token.
+func revokeCredentials(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	if err := endAllSessions(ctx, tx, by, u); err != nil {
 		return err
 	}
 	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {
@@ -255,5 +254,5 @@ func endEverything(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 	return voidPasswordToken(ctx, tx, u.ID)
 }
 
-// firstPasswordTTL is how long the token for a first password is valid.
+// firstPasswordTTL is how long the token for a user's first password is valid.
 const firstPasswordTTL = 72 * time.Hour

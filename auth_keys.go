@@ -22,8 +22,8 @@ func (ring *keyring) ids() (ids []string) {
 	return ids
 }
 
-// checkSecretFile returns an error if the file is not a regular one or if its group or others can
-// read it. Below credentialsDir, where systemd makes it, the group may.
+// checkSecretFile returns an error if the file is not a regular one or if its group or others have
+// any permission for it. In credentialsDir, which systemd fills, the group may have some.
 func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error {
 	forbidden := os.FileMode(0o077)
 	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
@@ -36,8 +36,7 @@ func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error
 	return nil
 }
 
-// loadKeys reads the key file. The file must not be readable by its group or by others; below
-// credentialsDir, where systemd makes it, the group may read it. With create, a missing file is
+// loadKeys reads the key file, which must pass checkSecretFile. With create, a missing file is
 // created with one new key.
 func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	if create {
@@ -45,7 +44,7 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 			return nil, fmt.Errorf("create key file: %w", err)
 		}
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not hang on a named pipe
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // so that a named pipe does not block it
 	if err != nil {
 		return nil, fmt.Errorf("open key file: %w", err)
 	}
@@ -72,7 +71,7 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	return ring, nil
 }
 
-// find returns the key with that id.
+// find returns the key with that id, and whether there is one.
 func (ring *keyring) find(id string) (k key, found bool) {
 	if at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == id }); at >= 0 {
 		return ring.keys[at], true
@@ -87,8 +86,8 @@ func newKeyLine() string {
 	return fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
 }
 
-// writeNewFile creates a file of mode 0600, whose content is on disk before the file has its name.
-// If the name is taken the error is os.ErrExist.
+// writeNewFile creates a file of mode 0600. Its content is on disk before the file gets its name:
+// after a crash it is whole or not there. If the name is taken, the error is os.ErrExist.
 func writeNewFile(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, ".new-*") // mode 0600

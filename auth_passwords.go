@@ -55,13 +55,13 @@ const (
 // maxPassword is the length of the longest password, in code points.
 const maxPassword = 256
 
-// maxHashes is how many requests may have a turn or wait for one, for each core. A hash takes about
-// 20 ms, so that the last request waits little more than a second.
+// maxHashes times the number of cores is how many requests may have a turn or wait for one. A hash
+// takes about 20 ms, so the last request waits little more than a second.
 const maxHashes = 64
 
-// passwordHasher makes and compares password hashes, at most one on each core at a time: more would
-// lose throughput and need 19 MiB each. cores + 2 requests may have a turn: while some ask the
-// database, others use the cores.
+// passwordHasher makes and compares password hashes. It runs at most one on each core at a time:
+// more would lose throughput and need 19 MiB each. A request needs a turn before it hashes. There
+// are two more turns than cores: while some requests ask the database, others use the cores.
 type passwordHasher struct {
 	argon  argonParameters
 	turns  chan struct{} // holds an element for each request that has a turn
@@ -75,8 +75,8 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon: argon, turns: make(chan struct{}, cores+2), cores: make(chan struct{}, cores)}
 }
 
-// withTurn runs work, which may hash one password. If too many requests are in it already, or the
-// time limit of ctx ends before work begins, it returns errBusy.
+// withTurn waits for a turn and runs work, which may hash one password. If too many requests have a
+// turn or wait for one, or the time limit of ctx ends before work begins, it returns errBusy.
 func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error {
 	inside := h.inside.Add(1)
 	defer h.inside.Add(-1)
@@ -90,8 +90,8 @@ func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error 
 	return work()
 }
 
-// key waits for a core and returns the argon2id hash of a password. Its caller has a turn, and
-// there are two more turns than cores, so that at most two callers wait.
+// key waits for a core and returns the argon2id hash of a password. It must run within withTurn, so
+// that at most two requests wait for a core.
 func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()
@@ -107,7 +107,7 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (hash string
 	return hash, err
 }
 
-// newHash returns the stored form of a password, a PHC string. The caller has a turn.
+// newHash returns the stored form of a password, a PHC string. It must run within withTurn.
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
@@ -129,7 +129,7 @@ func parsePHC(stored string) (argon argonParameters, salt, sum []byte, err error
 		salt, _ = base64.RawStdEncoding.DecodeString(parts[4])
 		sum, _ = base64.RawStdEncoding.DecodeString(parts[5])
 	}
-	if err != nil || len(sum) != argonKeyLen || phcString(argon, salt, sum) != stored { // also what did not decode
+	if err != nil || len(sum) != argonKeyLen || phcString(argon, salt, sum) != stored { // also after a decoding error
 		return argon, nil, nil, errors.New("a stored password hash is malformed")
 	}
 	return argon, salt, sum, nil
@@ -142,8 +142,8 @@ func (h *passwordHasher) isWeak(stored string) bool {
 }
 
 // verify reports whether the stored hash was made from the password. If stored is nil, because the
-// user is unknown or has no password, it hashes all the same, so that the time does not tell. The
-// caller has a turn.
+// user is unknown or has no password, it hashes all the same: the time must not reveal that. It
+// must run within withTurn.
 func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	argon, salt, want := h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen)
 	if stored != nil {
@@ -161,9 +161,9 @@ func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 //go:embed common-passwords.txt
 var commonPasswords string
 
-// breachedPasswords is a list of breached passwords as it is published for use offline: a line
-// "HASH:count" for each, with SHA-1 in upper case hexadecimal, in ascending order. It may have any
-// size and is searched in place. Nil is the empty list.
+// breachedPasswords is a list of breached passwords, as published for use offline: a line
+// "HASH:count" for each, with SHA-1 in upper case hexadecimal, in ascending order. The file may
+// have any size: it is searched on disk. Nil is the empty list.
 type breachedPasswords struct {
 	file *os.File
 	size int64
@@ -196,7 +196,7 @@ func openBreachedPasswords(path string) (*breachedPasswords, error) {
 			err = errors.New("its lines are not in ascending order")
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s is no sorted list of SHA-1 hashes: %w", path, err), file.Close())
+			return nil, errors.Join(fmt.Errorf("%s is not a sorted list of SHA-1 hashes: %w", path, err), file.Close())
 		}
 		before = line
 	}
@@ -227,7 +227,7 @@ func (l *breachedPasswords) contains(password string) (bool, error) {
 	return false, nil
 }
 
-// lineAt returns the line with the byte at an offset, without its newline, and where it begins.
+// lineAt returns the line that has the byte at an offset, and where it begins. It cuts the newline.
 func (l *breachedPasswords) lineAt(offset int64) (begin int64, line string, err error) {
 	near, from := make([]byte, 2*maxBreachedLine), max(0, offset-maxBreachedLine)
 	n, err := l.file.ReadAt(near, from)
@@ -246,10 +246,10 @@ func (l *breachedPasswords) lineAt(offset int64) (begin int64, line string, err 
 	return from + int64(start), string(rest), nil
 }
 
-// checkPassword notes what is wrong with a new password: its length, too many others who use it,
-// that it was breached, or that it is a name of the account. No kind of character is required or
-// forbidden (NIST SP 800-63B-4, section 3.1.1.2). If the list cannot be read the error is a 503: no
-// password is accepted unchecked.
+// checkPassword notes what is wrong with a new password: it is too short or too long, common,
+// breached, or a name of the account. No kind of character is required or forbidden (NIST SP
+// 800-63B-4, section 3.1.1.2). If the list cannot be read, the error is a 503: no password is
+// accepted unchecked.
 func checkPassword(v *invalid, field, password string, least int, breached *breachedPasswords,
 	username string, email *string, displayName string) error {
 	n := utf8.RuneCountInString(password)

@@ -19,8 +19,8 @@ type caller struct {
 	requestID  string
 	address    netip.Addr
 	credential credential
-	inBrowser  bool       // signs in on a page, or the credential is a browser's session cookie
-	principal  *principal // nil on public routes, and before authorize has found it
+	inBrowser  bool       // the credential is a browser's session cookie, or a login on a page asks for one
+	principal  *principal // nil until authorize, or a page that is open to all, has found it
 	leave      func()     // gives back the caller's place: see callerLimit
 	dropBody   func()     // gives back the place of the request's body
 }
@@ -34,11 +34,11 @@ type callerKey struct{}
 // callerOf returns the caller that ServeHTTP put into the request.
 func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(*caller) }
 
-// principalOf returns the signed-in caller, or nil on a public route.
+// principalOf returns the caller's principal, or nil if none has been found.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
-// inPlace runs do in one of the caller's places. It is for handlers that gave their place back
-// before and now ask the database again.
+// inPlace runs do in one of the caller's places. It is for handlers that hold no place while they
+// send or wait, and now ask the database.
 func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
 	defer cancel()
@@ -57,16 +57,15 @@ type credential struct {
 	tokenHash []byte // SHA-256 of an API token; nil for a session
 }
 
-// principal is a signed-in caller: who it is, by which credential, and what that credential may do
-// now.
+// principal is a signed-in caller: the user, the credential, and what this credential may do now.
 type principal struct {
 	User         user
 	Kind         string // "session" or "token"
 	CredentialID string // the id of the session or of the API token
-	TOTPRequired bool   // a role of the user requires a second factor
+	TOTPRequired bool   // one of the user's roles requires a second factor
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
-	owned        []string // what the user may do; an API token may be narrower
+	owned        []string // what the user may do; an API token may do less
 	noteUse      bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
@@ -75,7 +74,7 @@ func (p *principal) holds(permission string) bool {
 	return slices.Contains(p.Permissions, permission)
 }
 
-// lacks returns the 403 for a principal who does not hold the permission.
+// lacks returns the 403 for a principal that does not hold the permission.
 func (p *principal) lacks(permission string) error {
 	code, detail := "permission_missing", "This needs the permission "+permission+"."
 	if p.TOTPRequired && !p.User.TOTP {
@@ -132,18 +131,18 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 // searchPath is the route of STAC API that reads with POST.
 const searchPath = "/api/v1/stac/search"
 
-// offersBasic reports whether a 401 offers HTTP Basic: to requests that only read, but not to
-// pictures and scripts of a page, for which a browser would open its own dialog in front of the
-// page.
+// offersBasic reports whether a 401 offers HTTP Basic. It does so for requests that only read, but
+// not for a page's pictures and scripts: a browser would open its own dialog in front of the page.
 func offersBasic(r *http.Request) bool {
 	mode := r.Header.Get("Sec-Fetch-Mode")
 	return isRead(r) && (mode == "" || mode == "navigate")
 }
 
-// basicToken returns the password of HTTP Basic (RFC 7617), on routes that only read: browsers send
-// it by themselves, also from other sites' pages. A proxy asks verifyPath with GET, whatever the
-// method of its own request, so there Basic needs headers that name that method, and all must name
-// GET or HEAD: a client may add one. The caller must refuse a password that is not an API token.
+// basicToken returns the password of HTTP Basic (RFC 7617). It accepts Basic only for reading:
+// browsers send it by themselves, also from other sites' pages. A proxy asks verifyPath with GET,
+// whatever the method of the request that it asks about. There, headers must name that method, and
+// all of them GET or HEAD: a client may add one. readCredential refuses a password that is not an
+// API token.
 func basicToken(r *http.Request) (token string, shown bool) {
 	methods := []string{r.Method}
 	if r.URL.Path == verifyPath {
@@ -163,28 +162,28 @@ func basicToken(r *http.Request) (token string, shown bool) {
 // access_version with any role, its permissions or holders, and any declared permission.
 const accessVersions = `u.version::text || (SELECT version FROM access_version) AS versions`
 
-// userAccess is a user and what the user may do, with the versions under which both were read.
-type userAccess struct {
+// cachedUser is a user with the user's permissions, and the versions under which both were read.
+type cachedUser struct {
 	user
-	Grants, Declared []string
+	Grants, Declared []string // the permissions of the user's roles; all declared permissions
 	TOTPRequired     bool
 	Versions         string
-	permissions      []string
+	permissions      []string // what the user may do
 }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
-// has the same versions; each request asks.
+// has the same versions; each request compares them.
 type userCache struct {
 	mu    sync.RWMutex
-	users map[string]*userAccess // by id
+	users map[string]*cachedUser // by id
 }
 
 // maxCachedUsers bounds the memory of a userCache, to about 10 MB.
 const maxCachedUsers = 10_000
 
-// get returns the user from memory if it was read under these versions, else from the database as
-// it is now, or errInvalidToken.
-func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*userAccess, error) {
+// get returns the user from memory if it was read under these versions, else from the database. If
+// there is no such user, the error is errInvalidToken.
+func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*cachedUser, error) {
 	const query = `
 		SELECT ` + userColumns + `,
 			ARRAY(
@@ -200,12 +199,12 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 		FROM users u
 		WHERE u.id = $1`
 	c.mu.RLock()
-	known := c.users[id]
+	cached := c.users[id]
 	c.mu.RUnlock()
-	if known != nil && known.Versions == versions {
-		return known, nil
+	if cached != nil && cached.Versions == versions {
+		return cached, nil
 	}
-	found, err := collectOne[userAccess](ctx, q, errInvalidToken, "get access of user", query, id)
+	found, err := collectOne[cachedUser](ctx, q, errInvalidToken, "get user and permissions", query, id)
 	if err != nil {
 		return nil, err
 	}
@@ -222,8 +221,8 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*u
 	return &found, nil
 }
 
-// getPrincipal returns who holds the credential and what it may do now, or errInvalidToken if the
-// session or API token has ended or expired or its user is not active. Every signed-in request runs
+// getPrincipal returns the principal of a credential. If the session or API token has ended or
+// expired, or its user is not active, the error is errInvalidToken. Every signed-in request runs
 // its statement at least once. Its row also holds the versions under which a cached user is valid.
 // So a logout, a disabled user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
@@ -240,7 +239,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		JOIN users u ON u.id = t.user_id
 		WHERE (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
 			AND t.expires_at > now() AND u.status = 'active'`
-	var narrowed []string // the permissions of an API token
+	var tokenPermissions []string
 	versions, userID := "", c.Subject
 	p := &principal{Kind: "session", CredentialID: c.SessionID, ExpiresAt: time.Unix(c.ExpiresAt, 0).UTC()}
 	var err error
@@ -249,7 +248,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	} else {
 		p.Kind = "token"
 		err = q.QueryRow(ctx, byToken, c.tokenHash).
-			Scan(&versions, &userID, &p.CredentialID, &narrowed, &p.ExpiresAt, &p.noteUse)
+			Scan(&versions, &userID, &p.CredentialID, &tokenPermissions, &p.ExpiresAt, &p.noteUse)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken
@@ -257,15 +256,15 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	if err != nil {
 		return nil, fmt.Errorf("get principal: %w", err)
 	}
-	access, err := cache.get(ctx, q, userID, versions)
+	owner, err := cache.get(ctx, q, userID, versions)
 	if err != nil {
 		return nil, err
 	}
-	p.User, p.TOTPRequired = access.user, access.TOTPRequired
-	p.owned, p.Permissions = access.permissions, access.permissions
+	p.User, p.TOTPRequired = owner.user, owner.TOTPRequired
+	p.owned, p.Permissions = owner.permissions, owner.permissions
 	if p.Kind == "token" {
-		isRefused := func(permission string) bool { return !slices.Contains(narrowed, permission) }
-		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isRefused)
+		isUnnamed := func(permission string) bool { return !slices.Contains(tokenPermissions, permission) }
+		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isUnnamed)
 	}
 	return p, nil
 }

@@ -17,7 +17,7 @@ import (
 type session struct {
 	SessionID        [16]byte
 	Generation       int64     // of the only refresh token that can be exchanged for the next one
-	SessionExpiresAt time.Time // moves with each refresh, up to a fixed end
+	SessionExpiresAt time.Time // later with each refresh, up to a fixed end
 }
 
 // uuidText returns the text form of a UUID (RFC 9562, section 4).
@@ -32,7 +32,7 @@ func pathUUID(r *http.Request, name string) (string, error) {
 	return id, nil
 }
 
-// sessionView is a session as its owner sees it.
+// sessionView is a session as lists show it.
 type sessionView struct {
 	ID         string    `json:"id"`
 	Device     string    `json:"device"` // the client's User-Agent
@@ -72,7 +72,7 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
 		p := principalOf(r)
-		return endUserSessions(r.Context(), tx, actorOf(r), []string{p.User.ID}, p.CredentialID)
+		return endSessionsOf(r.Context(), tx, actorOf(r), []string{p.User.ID}, p.CredentialID)
 	}))
 }
 
@@ -83,7 +83,7 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		n, err := endSessions(r.Context(), tx, actorOf(r), "session.end", []string{id}, principalOf(r).User.ID)
+		n, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.end", []string{id}, principalOf(r).User.ID)
 		if err == nil && n == 0 {
 			err = errNotFound
 		}
@@ -96,9 +96,9 @@ func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
 const maxSessions = 100
 
 // createSession opens a session for a user whose credentials were checked, and returns the user as
-// of now. The user's oldest sessions beyond maxSessions end. If the password or the status has
-// changed since the check, or the sessions were ended, the error is errToken. The update locks the
-// user's row, so that a change which is committed later ends this session itself.
+// of now. The user's oldest sessions beyond maxSessions end. If the status is not active, or
+// credential_version has risen since the check, the error is errToken. The update locks the user's
+// row: a change that is committed later sees this session and ends it.
 func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
 	cfg config) (sess session, u user, err error) {
 	const query = `
@@ -130,7 +130,7 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 		if err != nil {
 			return err
 		}
-		// This statement sees the changes for which the update has waited.
+		// Read after the update, because the update may have waited for another change.
 		if u, err = getUser(ctx, tx, found.ID); err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 		if err := tx.QueryRow(ctx, oldest, u.ID, maxSessions).Scan(&beyond); err != nil {
 			return fmt.Errorf("list the oldest sessions: %w", err)
 		}
-		_, err = endSessions(ctx, tx, by, "session.end", beyond, "")
+		_, err = endSessionsByID(ctx, tx, by, "session.end", beyond, "")
 		return err
 	})
 	return sess, u, err
@@ -162,18 +162,18 @@ var (
 type rotatedSession struct {
 	session
 	UserID, Versions string
-	Graced           bool // the token was not the current one
+	Graced           bool // the token was not the current one, but within the grace period
 }
 
 // rotateSession replaces the current generation of a session by the next one, in one statement.
 //
-// A replaced generation still gets the current one in two cases, since an answer may have been lost
-// and several tabs may refresh at once: it was the last one to be replaced, less than a grace
-// period ago; or it was replaced in the latest burst, which began less than a grace period ago.
+// An answer may be lost, and several tabs may refresh at once. So a replaced generation still gets
+// the current one in two cases: it was the last one to be replaced, less than a grace period ago;
+// or it was replaced in the latest burst, which began less than a grace period ago.
 //
-// An older generation is shown by a thief, or by the owner after a thief (RFC 9700, section
-// 4.14.2); a higher one, after the database was restored. Both end the session. That is committed
-// and audited before the error, a problem 401, is returned.
+// Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
+// section 4.14.2). A generation that is too high is shown after the database was restored. Both end
+// the session. The end is committed and audited before the error, a problem 401, is returned.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
 	cfg config) (sess rotatedSession, err error) {
 	const live = `
@@ -216,18 +216,17 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		if generation > sess.Generation {
 			action, ended = "session.lost", errSessionLost
 		}
-		_, err = endSessions(ctx, tx, by, action, []string{uuidText(id)}, "")
+		_, err = endSessionsByID(ctx, tx, by, action, []string{uuidText(id)}, "")
 		return err
 	})
 	return sess, cmp.Or(err, ended)
 }
 
-// endUserSessions ends the sessions of these users that have not ended, except one; "" excepts
-// none. It locks the users' rows first, so that it waits for a login that has opened its session
-// but is not committed. If it excepts none it raises credential_version: a login that comes later
-// finds that its credentials are old. With an exception it does not, so that a stolen session
-// cannot keep its owner from signing in.
-func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, except string) error {
+// endSessionsOf ends the live sessions of these users, except one; "" excepts none. It locks the
+// users' rows first, so that it waits for a login whose new session is not committed yet. If it
+// excepts none, it raises credential_version: a login that is under way finds that its credentials
+// are old. With an exception it does not: a stolen session must not keep its owner from signing in.
+func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, except string) error {
 	const lock = `
 		UPDATE users
 		SET credential_version = credential_version + ($2 = '')::int
@@ -244,13 +243,15 @@ func endUserSessions(ctx context.Context, tx pgx.Tx, by actor, userIDs []string,
 	if err := tx.QueryRow(ctx, query, userIDs, except).Scan(&ids); err != nil {
 		return fmt.Errorf("list live sessions: %w", err)
 	}
-	_, err := endSessions(ctx, tx, by, "session.end", ids, "")
+	_, err := endSessionsByID(ctx, tx, by, "session.end", ids, "")
 	return err
 }
 
-// endSessions ends those of these sessions that have not ended, audited as action, and returns how
-// many there were. With a userID other than "" it ends only that user's.
-func endSessions(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string, userID string) (int64, error) {
+// endSessionsByID ends the sessions with these ids, unless they have ended before, and returns how
+// many it ended. Each gets an audit row with this action. If userID is not "", only sessions of
+// that user are ended.
+func endSessionsByID(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string,
+	userID string) (int64, error) {
 	const end = `
 		WITH ended AS (
 			UPDATE sessions s

@@ -11,12 +11,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// nobodyCanSignIn is logged where only the operator can help.
+// nobodyCanSignIn is the log message if only the operator can create an administrator.
 const nobodyCanSignIn = "no administrator can sign in; make one with: cairn user create NAME --role admin"
 
 // ensureAdministrator gives a new installation its first administrator: the user "admin" without a
-// password, and a token that sets one, in a file that only the operator can read. If there is such
-// a user but the token has expired, it writes a new token. If an administrator can sign in, it
+// password. A file that only the operator can read gets the token that sets the password. If the
+// user exists but the token has expired, it writes a new token. If an administrator can sign in, it
 // withdraws the token. If only the operator can help, it logs nobodyCanSignIn.
 func (s *server) ensureAdministrator(ctx context.Context) error {
 	const query = `
@@ -49,7 +49,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole):
 			s.log.Warn(nobodyCanSignIn)
 			return nil
-		case found.TokenWaits: // an earlier start wrote it into the file, perhaps on another machine
+		case found.TokenWaits: // an earlier start wrote the token into a file, perhaps on another machine
 			s.log.Info("the user admin has no password yet: use the token in the file, "+
 				"or make another administrator with: cairn user create NAME --role admin", "file", file)
 			return nil

@@ -15,8 +15,8 @@ import (
 // throttleRule limits the attempts that one row of the table throttles counts.
 type throttleRule struct {
 	account, network []byte        // the row's key; one of them may be empty
-	free             int           // the wait begins with the attempt of this number
-	first, longest   time.Duration // the wait after that; it doubles with each further attempt, up to longest
+	free             int           // attempts before the first wait
+	first, longest   time.Duration // the first wait; it doubles with each further attempt, up to longest
 	forgotten        time.Duration // the count restarts after this long without an attempt
 }
 
@@ -27,14 +27,14 @@ type attempt struct {
 	rules            []throttleRule // in the order of their keys, in which rows are locked
 }
 
-// newGuess returns a guess at the password of the user who was found under the login name, or of
-// nobody. A user is counted by id, so that the user name and the e-mail address are one account.
-// After 100 failures (the second rule) the account is under siege: for a day only attempts from
-// networks that it has signed in from are accepted.
+// newGuess returns a guess at a password. found is the user with this login name, or nobody. A user
+// is counted by id, so that the user name and the e-mail address are one account. After 100
+// failures (the second rule) the account is locked out for a day: only attempts from networks that
+// it has signed in from are accepted.
 func (k key) newGuess(found credentials, login string, address netip.Addr) attempt {
 	const day = 24 * time.Hour
 	account := k.throttleKey("account", found.ID)
-	if found.ID == "" { // in the form that was looked up: "Bob" and "bob" share a count, whether or not bob exists
+	if found.ID == "" { // normalized as for a user: "Bob" and "bob" share a count, whether or not bob exists
 		account = k.throttleKey("name", cmp.Or(normalizeLogin(login), login))
 	}
 	network, none := k.throttleKey("network", clientNetwork(address).String()), []byte{}
@@ -45,7 +45,7 @@ func (k key) newGuess(found credentials, login string, address netip.Addr) attem
 	}}
 }
 
-// newRegistration returns a registration from the address.
+// newRegistration returns an attempt to register from the address.
 func (k key) newRegistration(address netip.Addr) attempt {
 	network, none := k.throttleKey("registrations", clientNetwork(address).String()), []byte{}
 	return attempt{none, network, []throttleRule{{none, network, 10, time.Minute, time.Hour, 24 * time.Hour}}}
@@ -56,17 +56,17 @@ func (k key) throttleKey(kind, name string) []byte {
 	return hmacSHA256(k.names, []byte(kind+"\x00"+name))
 }
 
-// clientNetwork returns the part of an address that one client has: an IPv4 address or an IPv6 /64.
+// clientNetwork returns the network that one client has: an IPv4 address or an IPv6 /64.
 func clientNetwork(address netip.Addr) netip.Addr {
 	network, _ := address.Prefix(min(address.BitLen(), 64)) // fails only for the zero Addr
 	return network.Addr()
 }
 
-// ofAttempt is SQL for the rows of the attempt at the account $1 from the network $2.
+// ofAttempt is SQL for the rows that count an attempt at the account $1 from the network $2.
 const ofAttempt = `(account, network) IN (('', $2), ($1, ''), ($1, $2))`
 
-// isKnown is SQL for: the account $1 has signed in from the network $2.
-const isKnown = `
+// isKnownNetwork is SQL for: the account $1 has signed in from the network $2.
+const isKnownNetwork = `
 	EXISTS (SELECT FROM throttles WHERE account = $1 AND network = $2 AND known AND expires_at > now())`
 
 // check returns a problem 429 if a rule makes the attempt wait. It writes nothing.
@@ -74,7 +74,7 @@ func (a attempt) check(ctx context.Context, q querier) error {
 	const query = `
 		SELECT next_at - now() AS wait
 		FROM throttles
-		WHERE ` + ofAttempt + ` AND next_at > now() AND NOT (network = '' AND ` + isKnown + `)
+		WHERE ` + ofAttempt + ` AND next_at > now() AND NOT (network = '' AND ` + isKnownNetwork + `)
 		ORDER BY next_at DESC
 		LIMIT 1`
 	found, err := collectOne[struct{ Wait time.Duration }](ctx, q, nil, "check attempt", query, a.account, a.network)
@@ -90,7 +90,7 @@ func errThrottled(wait time.Duration) error {
 		detail: "Too many attempts. Wait before the next.", retryAfter: wait + time.Second - 1} // rounded up
 }
 
-// count counts the attempt under all its rules. If one of them makes it wait, it counts nothing and
+// count counts the attempt under all its rules. If a rule makes it wait, it counts nothing and
 // returns a problem 429. Row locks put simultaneous attempts in line, on any number of instances.
 // The counts need not outlive a crash of the database, so the commit does not wait for the disk.
 func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
@@ -104,14 +104,14 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 			),
 			last_at = now(),
 			expires_at = greatest(t.expires_at, excluded.expires_at)
-		WHERE (t.next_at > now()) IS NOT TRUE OR (t.network = '' AND ` + isKnown + `)`
+		WHERE (t.next_at > now()) IS NOT TRUE OR (t.network = '' AND ` + isKnownNetwork + `)`
 	batch := &pgx.Batch{}
 	batch.Queue(`SET LOCAL synchronous_commit = off`)
 	for _, r := range a.rules {
 		queued := batch.Queue(query,
 			a.account, a.network, r.account, r.network, r.free, r.first, r.longest, r.forgotten)
 		queued.Exec(func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() == 0 { // simultaneous attempts were counted after check
+			if tag.RowsAffected() == 0 { // simultaneous attempts were counted since check
 				return errThrottled(time.Second)
 			}
 			return nil
@@ -120,10 +120,10 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 }
 
-// forgive takes the attempt back, since it is not a failure: the count of the network falls by one,
-// and its wait ends. After a success those of the account restart, and for 90 days the network
-// counts as known to the account. Otherwise the counts of the account fall by one too, and their
-// waits end, except a siege. The statement runs even if the request's time limit has ended.
+// forgive takes back an attempt that was no failure: the count of the network falls by one, and its
+// wait ends. After a success the counts of the account restart, and the network is known to the
+// account for 90 days. Otherwise the counts of the account fall by one too, and their waits end,
+// except a lockout. The statement runs even if the request's time limit has ended.
 func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 	const query = `
 		UPDATE throttles t
@@ -148,18 +148,18 @@ func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 	return err
 }
 
-// endSiege restarts the counts of an account, from all networks, and ends their waits.
-func (k key) endSiege(ctx context.Context, q querier, userID string) error {
+// resetThrottles restarts all counts of an account, and ends their waits.
+func (k key) resetThrottles(ctx context.Context, q querier, userID string) error {
 	const query = `
 		UPDATE throttles t
 		SET attempts = 0, next_at = NULL
 		FROM (SELECT account, network FROM throttles WHERE account = $1 ORDER BY account, network FOR UPDATE) l
 		WHERE t.account = l.account AND t.network = l.network`
-	_, err := execute(ctx, q, "end siege", query, k.throttleKey("account", userID))
+	_, err := execute(ctx, q, "reset throttles", query, k.throttleKey("account", userID))
 	return err
 }
 
-// hashCounted waits for a turn to hash, counts the attempt and runs work, which hashes a password
+// hashCounted waits for a turn to hash, counts the attempt and runs work. work hashes a password
 // and reports whether the attempt is to be forgiven. Attempts at one account from one network are
 // decided one after the other, so that many right passwords at once do not count as many guesses.
 // An attempt that is throttled does not wait. One that gets no turn (503) is not counted.

@@ -36,8 +36,8 @@ func (ts *testServer) addUserCheaply(name string) (id string) {
 	return id
 }
 
-// besiege lets guesses at the user's password fail, or at that of an unknown name, until the account is under siege.
-func (ts *testServer) besiege(name string) {
+// lockOut lets guesses at the password of a user or of an unknown name fail until the account is locked out.
+func (ts *testServer) lockOut(name string) {
 	ts.t.Helper()
 	for i := range 20 {
 		for range 5 {
@@ -54,8 +54,8 @@ func (ts *testServer) throttlesLater(d time.Duration) {
 	ts.exec(`UPDATE throttles SET last_at = last_at - $1::interval, next_at = next_at - $1::interval, expires_at = expires_at - $1::interval`, d)
 }
 
-// TestThrottle: guessing at an account from one place is slowed down; a right password from a quiet
-// place gets in however hard another tries, and unknown names are treated as known ones are.
+// TestThrottle: guesses at an account from one network have to wait. A right password from another network gets in,
+// however many guesses there are. Unknown names are treated as known ones are.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
@@ -85,7 +85,7 @@ func TestThrottle(t *testing.T) {
 	if a := c.guess("ada", testPassword, "203.0.113.9"); a.status != 200 {
 		t.Errorf("from a quiet address: %s", a.body)
 	}
-	// After the delay it is heard again, and success clears the account for this address.
+	// After the wait an attempt is accepted again, and a success clears the account for this address.
 	ts.throttlesLater(time.Hour)
 	if a := c.guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
 		t.Errorf("after the delay: %s", a.body)
@@ -93,7 +93,7 @@ func TestThrottle(t *testing.T) {
 	if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE known`); n != 0 {
 		t.Errorf("%d attempts after success", n)
 	}
-	// An IPv6 customer has one /64, not 2^64 addresses.
+	// An IPv6 client has one /64, not 2^64 addresses.
 	for i := range 5 {
 		c.guess("bob", "wrong password", fmt.Sprintf("2001:db8::%d", i))
 	}
@@ -154,8 +154,8 @@ func TestThrottleRules(t *testing.T) {
 	}
 }
 
-// TestThrottleAtOnce: attempts are counted before they are heard, so that many at once are not more
-// than one after the other, however many instances they come to.
+// TestThrottleAtOnce: attempts are counted before they are decided. So many attempts at once get no further than one
+// after the other, on however many instances.
 func TestThrottleAtOnce(t *testing.T) {
 	t.Parallel()
 	ts := startThrottled(t)
@@ -242,9 +242,9 @@ func TestThrottledNetwork(t *testing.T) {
 	t.Error("the sixth attempt was counted")
 }
 
-// TestSiege: after 100 failures on an account only networks that it has signed in from are heard. The owner's success
-// ends it, as do a password reset, the operator and a day without failures; nothing else does, and nothing prolongs it
-// that is no failure. The answers for a name that does not exist are the same.
+// TestSiege: after 100 failures an account is locked out: only networks that it has signed in from are accepted. A success
+// of the owner ends the lockout, and so do a password reset, the operator and a day without failures. Nothing else ends
+// it, and only failures prolong it. A name that does not exist gets the same answers.
 func TestSiege(t *testing.T) {
 	t.Parallel()
 	ts := startThrottled(t)
@@ -271,18 +271,18 @@ func TestSiege(t *testing.T) {
 	}
 	signedIn("ada@example.org", home)
 	signedIn("ada@example.org", "203.0.113.8") // a second place that it knows
-	ts.besiege("ada")
-	ts.besiege("nobody")
+	ts.lockOut("ada")
+	ts.lockOut("nobody")
 	for _, name := range []string{"ada", "ADA@example.org", "nobody"} {
 		refused(name, away)
 	}
 
-	// Whoever signed in by e-mail can confirm the password, and that is a success like another.
+	// A user who signed in by e-mail can confirm the password, which is a success like any other.
 	ts.exec(`UPDATE throttles SET attempts = 101 WHERE attempts = 100 AND network = ''`)
 	c := signedIn("ada@example.org", home)
 	signedIn("ada", away)
 	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts >= 100 AND network = ''`); n != 1 {
-		t.Errorf("%d accounts are under siege, want that of nobody", n)
+		t.Errorf("%d accounts are locked out, want that of nobody", n)
 	}
 	failures := func(n int) {
 		t.Helper()
@@ -326,7 +326,7 @@ func TestSiege(t *testing.T) {
 		t.Error(err)
 	}
 
-	// By a day without failures, though others went on trying: they were not heard.
+	// By a day without failures, although others went on trying: their attempts were refused.
 	failures(100)
 	ts.throttlesLater(23 * time.Hour)
 	refusedStill := ts.client().guess("ada", password, "203.0.113.23")
@@ -337,7 +337,7 @@ func TestSiege(t *testing.T) {
 	signedIn("ada", "203.0.113.23")
 }
 
-// TestFailuresInARow: failures count only until a success, and those of months do not add up.
+// TestFailuresInARow: a success restarts the count of failures, and so does a day without any.
 func TestFailuresInARow(t *testing.T) {
 	t.Parallel()
 	ts := startThrottled(t)

@@ -38,7 +38,7 @@ type key struct {
 	refresh     []byte
 	browser     []byte // for the session cookie of browsers
 	cursor      []byte
-	names       []byte      // for the names that throttling counts without storing them
+	names       []byte      // for the HMACs by which throttling counts names and addresses
 	audit       []byte      // for the seals of the audit log
 	totp        cipher.AEAD // encrypts the secrets of second factors
 	fingerprint string      // identifies the key in the database and reveals nothing about it
@@ -49,7 +49,7 @@ type keyring struct {
 	keys []key
 }
 
-// newKey derives the keys of one line, whose id and secret parseKeys has checked.
+// newKey derives the key of each use from one line. parseKeys has checked its id and secret.
 func newKey(id string, secret []byte) (key, error) {
 	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
 	k := key{id: id, header: base64.RawURLEncoding.EncodeToString([]byte(header))}
@@ -145,10 +145,10 @@ var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 
 // verifyAccess returns the claims of an access token that one of the keys has signed and that is
 // valid at the time now, else errToken. longest is how long a session may last. Nothing is decoded
-// before the MAC has been compared. The MAC is compared in base64url, because one MAC has several
-// forms there. The header is not interpreted: it must be, byte for byte, the one that the key
-// signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The payload, too, must
-// be what signAccess writes for these claims, byte for byte, so that no claim passes unread.
+// before the MAC has been compared. The MAC is compared in base64url: of several forms that decode
+// to it, only one is accepted. The header is not interpreted: it must be, byte for byte, the one
+// that the key signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The payload,
+// too, must be what signAccess writes for these claims, so that no claim passes unread.
 func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
 	end := strings.LastIndexByte(token, '.')
 	if end < 0 || len(token) > maxTokenLength {
@@ -216,15 +216,15 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 	return [16]byte{}, 0, errToken
 }
 
-// signCursor returns a cursor that holds the keys of a list's last row. It is valid for this scope
-// only.
+// signCursor returns a cursor that holds the sort keys of a page's last item. It is valid for this
+// scope only.
 func (ring *keyring) signCursor(scope string, keys []string) string {
 	payload, _ := json.Marshal(keys) // text: there is no error
 	encoded := base64.RawURLEncoding.EncodeToString(payload)
 	return encoded + "." + encodedMAC(ring.keys[0].cursor, encoded+"."+scope)
 }
 
-// verifyCursor returns the keys in a cursor that signCursor made for this scope, or errToken.
+// verifyCursor returns the sort keys in a cursor that signCursor made for this scope, or errToken.
 func (ring *keyring) verifyCursor(scope, cursor string) (keys []string, err error) {
 	encoded, mac, _ := strings.Cut(cursor, ".")
 	for _, k := range ring.keys {

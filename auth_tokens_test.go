@@ -256,7 +256,7 @@ func TestRefreshTokens(t *testing.T) {
 	}
 }
 
-// TestKeyFile: what is wrong with a key file stops the start, with the line and without the secret.
+// TestKeyFile: an error in a key file stops the start. The message names the line and does not show the secret.
 func TestKeyFile(t *testing.T) {
 	t.Parallel()
 	secret := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 32))
@@ -315,7 +315,7 @@ func TestKeyFile(t *testing.T) {
 
 func FuzzVerifyAccess(f *testing.F) {
 	ring, now := testRing(f, "first"), time.Unix(1_800_000_000, 0)
-	// Not by signAccess, whose token ids are random: all the fuzzer's processes must have the same one.
+	// Not made by signAccess, whose token ids are random: all the fuzzer's processes must have the same token.
 	payload, err := json.Marshal(accessClaims{tokenIssuer, tokenIssuer, uuidText([16]byte{1}), uuidText([16]byte{2}), now.Unix(), now.Unix() + 3600, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
 	if err != nil {
 		f.Fatal(err)

@@ -19,7 +19,7 @@ import (
 )
 
 // totpStep returns the time step whose code this is (RFC 6238, with SHA-1, six digits and steps of
-// 30 seconds): the present one or, since clocks differ, one beside it.
+// 30 seconds): the present step or, since clocks differ, the one before or after it.
 func totpStep(secret []byte, code string, now time.Time) (step int64, found bool) {
 	present := now.Unix() / 30
 	for at := present - 1; at <= present+1; at++ {
@@ -34,8 +34,8 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 	return step, found
 }
 
-// useTOTP reports whether the code is right for the user's secret, and uses up its time step and
-// all before it: of two instances only one accepts a code. The user's id is additional
+// useTOTP reports whether the code is right for the user's secret, and uses it up: of two instances
+// only one accepts a code, and none accepts an earlier one later. The user's id is additional
 // authenticated data, so that a secret cannot be decrypted in another user's row. A secret under a
 // former key is encrypted anew. If its key is not in the key file, the error is a problem 503.
 func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
@@ -100,13 +100,13 @@ var (
 		"The code is wrong, or was used before. Wait for the next one.")
 )
 
-// checkSecondFactor decides an attempt whose password is right: nil, errOTPRequired or
-// errOTPInvalid. An attempt without a code is neither a failure nor a success: if it restarted the
-// counts, somebody who knows the password could guess codes without end. A user who is not active
-// cannot sign in, and needs no code to learn that.
+// checkSecondFactor checks the code of an attempt whose password is right. refused is nil,
+// errOTPRequired or errOTPInvalid. An attempt without a code is neither a failure nor a success: if
+// it restarted the counts, somebody who knows the password could guess codes without end. A user
+// who is not active cannot sign in, and needs no code to learn that.
 func (s *server) checkSecondFactor(r *http.Request, u user, otp string, guess attempt) (refused *problem, err error) {
 	ctx, passed := r.Context(), false
-	code := strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp)) // they are shown in groups
+	code := strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp)) // codes are shown in groups
 	switch {
 	case !u.TOTP || u.Status != statusActive:
 		return nil, nil
@@ -126,10 +126,10 @@ func (s *server) checkSecondFactor(r *http.Request, u user, otp string, guess at
 	return nil, nil
 }
 
-// beginTOTP gives the caller, for the password, a secret in base32, and its otpauth URI for qrSVG.
-// confirmTOTP takes it within 15 minutes. It replaces one that was not confirmed. If the caller has
-// a second factor already, the error is a problem 409. The URI names the host if there is room in
-// the QR code, because apps replace an account of the same name.
+// beginTOTP checks the caller's password and stores a new secret, in place of one that was not
+// confirmed. It returns the secret in base32 and its otpauth URI for qrSVG. confirmTOTP accepts the
+// secret within 15 minutes. If the caller has a second factor already, the error is a problem 409.
+// The URI names the host if the QR code has room: apps replace an account of the same name.
 func (s *server) beginTOTP(r *http.Request, password string) (secret, uri string, err error) {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
@@ -159,8 +159,8 @@ func (s *server) beginTOTP(r *http.Request, password string) (secret, uri string
 }
 
 // confirmTOTP makes the secret of beginTOTP the caller's second factor, if the code is right, and
-// returns ten recovery codes. Only their hashes are stored. It ends the caller's other sessions,
-// and a login that is under way opens none: they were opened without the second factor.
+// returns ten recovery codes. Only their hashes are stored. It ends the caller's other sessions and
+// makes a login under way fail, because these have not used the second factor.
 func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, err error) {
 	const enable = `
 		WITH enabled AS (
@@ -194,7 +194,7 @@ func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, e
 			err = newProblem(http.StatusForbidden, "otp_invalid", errOTPInvalid.detail)
 		}
 		if err == nil {
-			err = endUserSessions(ctx, tx, by, []string{u.ID}, principalOf(r).CredentialID)
+			err = endSessionsOf(ctx, tx, by, []string{u.ID}, principalOf(r).CredentialID)
 		}
 		if err != nil {
 			return err
@@ -203,8 +203,8 @@ func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, e
 	})
 }
 
-// removeTOTP removes the caller's second factor, for the password and a code. If there is none, the
-// error is errNotFound.
+// removeTOTP removes the caller's second factor, if password and code are right. If there is none,
+// the error is errNotFound.
 func (s *server) removeTOTP(r *http.Request, password, code string) error {
 	u := principalOf(r).User
 	if !u.TOTP {
@@ -221,8 +221,8 @@ func (s *server) removeTOTP(r *http.Request, password, code string) error {
 	})
 }
 
-// resetTOTP removes a user's second factor, if there is one. The caller holds lockAccess and has
-// checked the target.
+// resetTOTP removes a user's second factor, if there is one. Requires lockAccess and a checked
+// target (see actOnUser).
 func resetTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	const query = `
 		WITH removed AS (DELETE FROM totp_secrets WHERE user_id = $1)

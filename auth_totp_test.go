@@ -373,7 +373,7 @@ func TestTOTPGuesses(t *testing.T) {
 	if heard != 100 {
 		t.Errorf("%d guesses were heard", heard)
 	}
-	for range 10 { // without a code the siege neither ends nor grows
+	for range 10 { // without a code the lockout neither ends nor grows
 		if a := ts.client().loginOTP("ada", testPassword, "", home); a.text("code") != "otp_required" || counted() != 100 {
 			t.Errorf("%s, %d are counted", a.body, counted())
 		}
@@ -390,7 +390,7 @@ func TestTOTPGuesses(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login_refused' AND after->>'code' = 'otp_required'`); n != 0 {
 		t.Errorf("%d rows for what is not counted", n)
 	}
-	if err := ts.tallied.audit(t.Context(), ts.db); err != nil {
+	if err := ts.tallied.flush(t.Context(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	if n := ts.queryInt(`SELECT sum((after->>'attempts')::int) FROM audit_log WHERE action = 'session.otp_required' AND target = 'user:ada'`); n != 50 {
@@ -583,7 +583,7 @@ func TestRoleRequiresTOTP(t *testing.T) {
 		t.Error(said, err)
 	}
 	check(403)
-	// Neither a role that is reassigned lifts what is required, nor does one bring it.
+	// Reassigning a role neither lifts the requirement nor brings it.
 	strict := keeper.must(201, "POST", "/api/v1/roles", map[string]any{"name": "strict", "permissions": []string{}, "requires_totp": true})
 	loose := keeper.must(201, "POST", "/api/v1/roles", map[string]any{"name": "loose", "permissions": []string{}})
 	path := func(role answer) string { return fmt.Sprint("/api/v1/roles/", role.number("id")) }
@@ -595,14 +595,14 @@ func TestRoleRequiresTOTP(t *testing.T) {
 }
 
 // TestAdminRequiresTOTP: the role admin can require a second factor, and nothing else of it can change. Its holders are
-// administrators still, as for the last one of them, and the operator gives a lost factor back.
+// administrators still, also the last one of them, and the operator can remove a lost factor.
 func TestAdminRequiresTOTP(t *testing.T) {
 	t.Parallel()
 	clock := &testClock{}
 	ts := startTOTP(t, clock)
 	root := ts.signIn("root", "all")
 	self := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
-	script := ts.addToken("root", "script", permissions()...)
+	script := ts.addToken("root", "script", builtInNames()...)
 	for _, body := range []string{`{"requires_totp":true,"description":"d"}`, `{"requires_totp":true,"permissions":[]}`, `{"requires_totp":true,"name":"boss"}`} {
 		root.refused(409, "role_built_in", "PATCH", "/api/v1/roles/1", body)
 	}

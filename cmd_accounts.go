@@ -12,17 +12,17 @@ import (
 
 // command is a command on the database. Its arguments are names, and then options.
 type command struct {
-	names   int    // how many
+	names   int    // how many names it takes
 	options string // separated by blanks; "name=value" gives a default
 	do      func(context.Context, operation) error
 }
 
-// commands returns the commands on the database, by name. They act as the operator, who holds every
-// permission. All may run while the service runs.
+// commands returns the commands on the database, by their words. They act as the operator, who
+// holds every permission. All may run while the service runs.
 func commands() map[string]command {
 	setStatus := func(status string) func(context.Context, operation) error {
 		return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-			return changeUser(ctx, tx, by, u, userChange{Status: &status})
+			return updateUser(ctx, tx, by, u, userChange{Status: &status})
 		})
 	}
 	return map[string]command{
@@ -31,7 +31,7 @@ func commands() map[string]command {
 		"user show":           {1, "json", onUser(func(context.Context, pgx.Tx, actor, user) error { return nil })},
 		"user disable":        {1, "json", setStatus(statusDisabled)},
 		"user enable":         {1, "json", setStatus(statusActive)},
-		"user end-sessions":   {1, "json", onUser(endSessionsOfUser)},
+		"user end-sessions":   {1, "json", onUser(endAllSessions)},
 		"user revoke":         {1, "json", onUser(revokeUser)},
 		"user delete":         {1, "json", onUser(deleteUser)},
 		"user unlock":         {1, "json", withKeys(unlockUserCommand)},
@@ -63,8 +63,8 @@ func (o operation) printUser(err error, u user) error {
 	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// onUser returns a command that runs do on the named user and prints the user after that. It prints
-// the former user if do deleted it.
+// onUser returns a command that runs do on the named user and then prints the user. If do deleted
+// the user, it prints the user as before.
 func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		var u user
@@ -135,9 +135,9 @@ func listUsersCommand(ctx context.Context, o operation) error {
 	}
 }
 
-// revokeUser ends all sessions and tokens of a user.
+// revokeUser ends all sessions, API tokens and the password token of a user.
 func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	if err := endEverything(ctx, tx, by, u); err != nil {
+	if err := revokeCredentials(ctx, tx, by, u); err != nil {
 		return err
 	}
 	return audit(ctx, tx, by, "user.revoke", "user:"+u.Username, nil, nil)
@@ -169,12 +169,12 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 	return o.print(err, t, "%s", cmp.Or(t.PasswordLink, t.PasswordToken))
 }
 
-// unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and the
-// waits that they caused, under every key: the service may still use an older one.
+// unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and their
+// waits. It does so under every key of the key file: the service may still use an older one.
 func unlockUserCommand(ctx context.Context, o operation, ring *keyring) error {
 	return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		for _, k := range ring.keys {
-			if err := k.endSiege(ctx, tx, u.ID); err != nil {
+			if err := k.resetThrottles(ctx, tx, u.ID); err != nil {
 				return err
 			}
 		}
@@ -187,7 +187,7 @@ func (o operation) printRole(err error, r role) error {
 	return o.print(err, r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
 }
 
-// onRole returns a command that runs do with the fields of a role and prints the role.
+// onRole returns a command that runs do with the fields of a role and prints the resulting role.
 func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		c := roleChange{Name: &o.names[0], Description: optional(o.options, "description")}
@@ -209,7 +209,7 @@ func editRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, err
 	if err != nil {
 		return role{}, err
 	}
-	return changeRole(ctx, tx, by, before, c)
+	return updateRole(ctx, tx, by, before, c)
 }
 
 // listRolesCommand is "cairn role list".

@@ -103,7 +103,7 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 }
 
 // verifySeals follows the chain of seals and compares each with its row. It returns the head of the
-// last seal, and whether one of the heads is the wanted one or none is wanted.
+// last seal. found says whether a seal has the wanted head; it is true if wanted is "".
 func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (last string, found bool, err error) {
 	const query = auditSeals + ` ORDER BY s.seq`
 	var s sealRow
@@ -115,7 +115,7 @@ func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (
 		if s.Seq != before+1 && (before != 0 || s.Checkpoint == nil) {
 			return fmt.Errorf("the seals from %d to %d are missing", before+1, s.Seq-1)
 		}
-		if err := s.check(ring); err != nil {
+		if err := s.verify(ring); err != nil {
 			return err
 		}
 		before, last = s.Seq, auditHead(s.Seq, s.MAC)
@@ -126,7 +126,7 @@ func verifySeals(ctx context.Context, q querier, ring *keyring, wanted string) (
 }
 
 // pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a
-// checkpoint, from which verifyAudit can go on. It returns how many rows it deleted.
+// checkpoint, at which verifyAudit begins. It returns how many rows it deleted.
 func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) (removed int64, err error) {
 	const choose = `
 		SELECT seq, mac

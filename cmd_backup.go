@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectionKeywords finds the settings of a database URL that databaseProgram passes on.
+// connectionKeywords matches the TLS settings in a database URL, which databaseProgram passes on.
 var connectionKeywords = regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslkey)=([^&\s]*)`)
 
 // beforeRestore is a psql script that begins a transaction and drops the owner's tables and
@@ -37,8 +37,8 @@ WHERE pronamespace = current_schema()::regnamespace AND proowner = current_user:
 `
 
 // afterRestore is a psql script that commits, unless the backup's schema is newer than the
-// program's. It ends all sessions, password tokens and, without keep_tokens, API tokens: they may
-// have ended since the backup.
+// program's. It ends all sessions, password tokens and, without keep_tokens, API tokens, because
+// they may have been ended after the backup was made.
 const afterRestore = `
 RESET search_path;
 SET LOCAL cairn.newest = :newest; -- psql replaces no variable inside quotes
@@ -58,8 +58,8 @@ DELETE FROM instances;
 COMMIT;
 `
 
-// databaseProgram prepares a PostgreSQL client program for the pool's database. It connects by its
-// environment, which other users cannot read.
+// databaseProgram prepares a PostgreSQL client program for the pool's database. The settings of the
+// connection are in its environment, which other users cannot read.
 func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name string, args ...string) *exec.Cmd {
 	if dir, err := findServerPrograms(""); err == nil {
 		name = filepath.Join(dir, name)
@@ -123,7 +123,7 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 
 // restore is "cairn restore FILE". It replaces the contents of the database by a backup, all or
 // nothing, and ends all sessions and, without keepTokens, all API tokens. No instance may run
-// meanwhile: it locks the state directory and starts the private PostgreSQL, as serve does.
+// meanwhile: restore locks the state directory and starts the private PostgreSQL, as serve does.
 func restore(ctx context.Context, cfg config, log *slog.Logger, name string, keepTokens bool, stdout io.Writer) error {
 	const foreignTables = `
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
@@ -160,7 +160,7 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, kee
 		if err := restoreDump(ctx, cfg, db, name, keepTokens, len(steps)); err != nil {
 			return err
 		}
-		db.Reset() // its prepared statements are for the dropped tables
+		db.Reset() // prepared statements of the old connections are for the dropped tables
 		if err := migrate(ctx, db, log); err != nil {
 			return err
 		}

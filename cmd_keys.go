@@ -50,8 +50,8 @@ func replaceKeyFile(path string, lines []string) error {
 }
 
 // keysCommand is "cairn keys list", "add" and "promote KID". A new key only verifies, until promote
-// makes it the signer. A running service loads the change on SIGHUP or, if systemd provides the
-// file, on a restart.
+// makes it the signer. A running service loads the change after SIGHUP or, if the key file is a
+// copy by systemd, after a restart.
 func keysCommand(cfg config, args []string, stdout io.Writer) error {
 	ring, lines, err := openKeyFile(cfg)
 	if err != nil {
@@ -96,7 +96,7 @@ func keysCommand(cfg config, args []string, stdout io.Writer) error {
 
 // pruneKeys is "cairn keys prune". It removes former signing keys if their last tokens have expired
 // and no seal of the audit log, accepted break or second factor needs them. If it may not write the
-// file, as in the Debian package, the error names these keys.
+// key file, as with the Debian package, the error names these keys.
 func pruneKeys(ctx context.Context, o operation) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)

@@ -19,12 +19,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// operation is the input of a command on the database.
+// operation holds the input and the output of a command.
 type operation struct {
 	cfg             config
 	db              *pgxpool.Pool
 	names           []string
-	options         url.Values // given ones and defaults
+	options         url.Values // as given, else the default
 	asJSON          bool       // --json
 	includeNewUsers bool       // --include-new-users
 	renewable       bool       // --renewable
@@ -32,8 +32,8 @@ type operation struct {
 	stdout, stderr  io.Writer
 }
 
-// run runs a command on the service's database. It returns errUsage for arguments that the command
-// does not take.
+// run runs the named command on the service's database. For arguments that the command does not
+// take, the error is errUsage.
 func (o operation) run(ctx context.Context, name string, args []string) error {
 	c, ok := commands()[name]
 	if !ok {
@@ -207,15 +207,15 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 // errNoUser is the error for an unknown user name.
 var errNoUser = errors.New("there is no user of that name")
 
-// userNamed returns the user of that name, or errNoUser. It accepts no e-mail address, because
-// Cairn does not verify these.
+// userNamed returns the user of that name, or errNoUser. It does not accept an e-mail address,
+// because Cairn does not verify addresses.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
 	const query = `SELECT ` + userColumns + ` FROM users u WHERE u.username = $1`
 	username, _ := normalizeUsername(name)
 	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
 }
 
-// readPassword reads a password: twice and without echo from a terminal, else from one line of
+// readPassword reads a password: from a terminal twice and without echo, else from one line of
 // stdin.
 func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	stty := func(setting string) error {

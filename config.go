@@ -59,8 +59,8 @@ type setting struct {
 	parse func(value string) error
 }
 
-// settings returns every setting, with its value from an environment of "NAME=value", or else its
-// default. An empty value counts as unset. Each parse function stores the value in c.
+// settings returns every setting. Its value comes from env, whose entries are "NAME=value", or else
+// is the default. An empty value counts as unset. Each parse function stores the value in c.
 func settings(c *config, env []string) []setting {
 	database, databaseErr := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 	all := []setting{
@@ -173,9 +173,9 @@ func hostAndPort(scheme, host string) string {
 	return strings.TrimSuffix(strings.ToLower(host), map[string]string{"http": ":80", "https": ":443"}[scheme])
 }
 
-// isOwnHost reports whether a request for this host is meant for the service. Where CAIRN_BASE_URL
-// is set, no other name is, so that a page of another site cannot reach the service under a name of
-// its own (DNS rebinding).
+// isOwnHost reports whether a request for this host is meant for the service. If CAIRN_BASE_URL is
+// set, only its host is: a page of another site must not reach the service under that site's name
+// (DNS rebinding).
 func (c config) isOwnHost(host string) bool {
 	scheme, own, isSet := strings.Cut(c.baseURL, "://")
 	return !isSet || hostAndPort(scheme, host) == own
@@ -244,8 +244,8 @@ func databaseCredential(dir string) (string, error) {
 	return url, err
 }
 
-// packagedEnvironment returns the settings of the packaged service and the directory of its
-// credentials, so that a command finds the database and the keys of the service.
+// packagedEnvironment returns the settings of the packaged service, which lie in dir, and dir as
+// its directory of credentials. With them a command finds the service's database and keys.
 func packagedEnvironment(dir string) (env []string) {
 	content, err := os.ReadFile(filepath.Join(dir, "cairn.env"))
 	if err != nil {
@@ -278,15 +278,16 @@ func lookup(env []string, name string) string {
 func unknownSettings(env []string) (unknown []string) {
 	for _, pair := range env {
 		name, _, _ := strings.Cut(pair, "=")
-		known := slices.ContainsFunc(settings(new(config), nil), func(s setting) bool { return s.name == name })
-		if strings.HasPrefix(name, "CAIRN_") && !known {
+		isSetting := slices.ContainsFunc(settings(new(config), nil), func(s setting) bool { return s.name == name })
+		if strings.HasPrefix(name, "CAIRN_") && !isSetting {
 			unknown = append(unknown, name)
 		}
 	}
 	return unknown
 }
 
-// checkConfig is "cairn config check". It hides the database URL, which may hold a password.
+// checkConfig is "cairn config check". It prints the settings, except the database URL, which may
+// hold a password.
 func checkConfig(env []string, stdout io.Writer) error {
 	for _, s := range settings(new(config), env) {
 		if s.name == "CAIRN_DATABASE_URL" && s.value != "" {
@@ -303,7 +304,7 @@ func checkConfig(env []string, stdout io.Writer) error {
 // keysPath returns the path of the key file.
 func (c config) keysPath() string { return cmp.Or(c.keysFile, filepath.Join(c.stateDir, "keys")) }
 
-// keysAreCredential reports whether the key file is a copy that systemd made at the start.
+// keysAreCredential reports whether the key file is a copy that systemd made when it started Cairn.
 func (c config) keysAreCredential() bool {
 	return c.credentialsDir != "" && filepath.Dir(c.keysPath()) == filepath.Clean(c.credentialsDir)
 }
@@ -316,7 +317,7 @@ func (c config) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkPlaces returns an error if a dataset root holds secrets, which analyses would read.
+// checkPlaces returns an error if secrets lie below a dataset root, where analyses would read them.
 func (c config) checkPlaces() error {
 	for _, root := range c.datasetRoots {
 		for _, secret := range []string{c.stateDir, c.keysPath(), cmp.Or(c.tlsKey, c.stateDir)} {
@@ -329,7 +330,7 @@ func (c config) checkPlaces() error {
 	return nil
 }
 
-// resolve returns a path without symbolic links. The end of the path need not exist.
+// resolve returns a path without symbolic links. The last parts of the path need not exist.
 func resolve(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestConfigCheck: the settings in force, without secrets; what is wrong is said by name.
+// TestConfigCheck: the command prints the settings in force without secrets. An error names the setting.
 func TestConfigCheck(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -37,7 +37,7 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// TestPackagedEnvironment: a command finds what the package's service works with, and its own environment counts more.
+// TestPackagedEnvironment: a command uses the settings of the packaged service, and its own environment overrides them.
 func TestPackagedEnvironment(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

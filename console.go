@@ -27,8 +27,8 @@ import (
 //go:embed console
 var consoleFiles embed.FS
 
-// pagePolicy is the Content-Security-Policy of every page: it has no script and no style of its
-// own, and nothing comes from elsewhere.
+// pagePolicy is the Content-Security-Policy of every page: scripts, styles and all else come only
+// from this service, and none are inline.
 const pagePolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
@@ -37,10 +37,10 @@ type page struct {
 	Template string
 	Title    string
 	Data     any             // the page's own
-	Once     map[string]any  // an answer with a secret, which no other page shows
+	Once     map[string]any  // an answer of the API with a secret, which only this page shows
 	User     *user           // the reader; nil: not signed in
 	Can      map[string]bool // the permissions that the reader holds
-	Unread   int64           // messages
+	Unread   int64           // how many messages the reader has not read
 	Path     string          // of the request
 	Query    url.Values      // of the request
 	Notice   string          // about what the reader has just done
@@ -76,7 +76,7 @@ func parsePages() *template.Template {
 			}
 			return fmt.Sprintf("%.3g m", *m)
 		},
-		"qr": func(text any) template.HTML { // made of the code's modules alone
+		"qr": func(text any) template.HTML { // safe: the SVG has none of the text itself
 			svg, _ := qrSVG(fmt.Sprint(text))
 			return template.HTML(svg)
 		},
@@ -92,7 +92,7 @@ func parsePages() *template.Template {
 	return template.Must(template.New("").Funcs(functions).ParseFS(consoleFiles, "console/*.html"))
 }
 
-// sizeText returns a number of bytes for people.
+// sizeText returns a number of bytes as people read it: "1.5 MB".
 func sizeText(n int64) string {
 	units, size := []string{"bytes", "kB", "MB", "GB", "TB", "PB", "EB"}, float64(n)
 	for ; size >= 1000; size /= 1000 {
@@ -123,7 +123,7 @@ func (s *server) show(read loader) handler {
 	}
 }
 
-// readPageFor reads a page with what every page shows about its reader.
+// readPageFor reads a page. It adds what every page shows about its reader.
 func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 	a := &apiReader{server: s, r: r}
 	p := read(a)
@@ -134,14 +134,14 @@ func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 	if p.Next = a.next; p.Can[inboxRead] {
 		badge := &apiReader{server: s, r: r}
 		p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
-		if badge.err != nil { // the page is of use without the number, and may show a secret for the only time
+		if badge.err != nil { // not an error of the page, which may be the only one to show a secret
 			s.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
 		}
 	}
 	return p, nil
 }
 
-// addReader adds what every page shows about its reader, as far as it needs no database.
+// addReader adds what every page shows about its reader and needs no database.
 func (p *page) addReader(r *http.Request) {
 	p.Path, p.Query, p.Version, p.Can = r.URL.Path, r.URL.Query(), version, map[string]bool{}
 	p.Notice = notices()[p.Query.Get("done")]
@@ -172,9 +172,8 @@ func wantsPage(r *http.Request) bool {
 	return route{path: r.URL.Path}.isPage() && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// writeErrorPage answers with a problem on page p or, if p is nil, on a page of its own.
-// Somebody who is not signed in and asks for a page comes to the login page instead, and from there
-// to the page.
+// writeErrorPage answers with a problem on page p or, if p is nil, on a page of its own. A reader
+// who is not signed in and asks for a page gets the login page instead, which goes on to that page.
 func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
 	if wrong.status == http.StatusUnauthorized && isRead(r) {
 		goTo(w, signInPath(r.URL.RequestURI()))
@@ -212,7 +211,7 @@ func (s *server) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
 	return writeBytes(w, http.StatusOK, kind+"; charset=utf-8", content)
 }
 
-// goTo answers a form that was accepted: the browser reads that page next.
+// goTo answers with a redirect (303): the browser reads the page next.
 func goTo(w http.ResponseWriter, next string) error {
 	w.Header().Set("Location", next)
 	w.WriteHeader(http.StatusSeeOther)
@@ -225,8 +224,8 @@ type form url.Values
 // raw returns a field as it was typed.
 func (f form) raw(name string) string { return url.Values(f).Get(name) }
 
-// readForm reads the request's form. An entity tag in it, of the object as the page has shown it,
-// becomes If-Match, so that nobody writes over somebody else's change.
+// readForm reads the request's form. Its field "tag", the entity tag of the object as the page has
+// shown it, becomes If-Match, so that nobody writes over somebody else's change.
 func readForm(r *http.Request) (form, error) {
 	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if mediaType != "application/x-www-form-urlencoded" {
@@ -246,11 +245,11 @@ func readForm(r *http.Request) (form, error) {
 	return form(values), nil
 }
 
-// body returns the body for the API that a form stands for. fields names its fields and how each is
-// read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty, "name[]"
-// a list of ticked boxes, "name!" whether a box is ticked, "name@" a time in UTC or null, "name#" a
-// number. A field is left out if the form lacks it, or if it equals the form's hidden field
-// "former_name".
+// body returns the JSON body that a form stands for. fields names its fields and how each is read:
+// "name" is trimmed text, "name*" text as it was typed, "name?" the same or null if it is empty,
+// "name[]" a list of ticked boxes, "name!" whether a box is ticked, "name@" a time in UTC or null,
+// "name#" a number. A field is left out if the form lacks it, or if it equals the form's hidden
+// field "former_name".
 func (f form) body(fields string) map[string]any {
 	if fields == "" {
 		return nil
@@ -283,7 +282,7 @@ func (f form) body(fields string) map[string]any {
 }
 
 // submit sends the request's form to a route of the API and returns the answer. If the route
-// refuses it, the error is answered with the form's page, the reason and what was typed.
+// refuses the form, the error page is the form's own page, with the reason and what was typed.
 func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields string, formPage loader) (
 	answer map[string]any, err error) {
 	f, err := readForm(r)
@@ -298,7 +297,7 @@ func (s *server) submit(w http.ResponseWriter, r *http.Request, route, fields st
 	return answer, nil
 }
 
-// refuse returns err. If err says what is wrong with a form, it is answered with the form's page.
+// refuse returns err. If err says what is wrong with a form, the error page is the form's own page.
 func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, formPage loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
@@ -312,8 +311,8 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, formPage
 	return err
 }
 
-// act returns the handler of a form, which goes on to the page next. Path values in route and next
-// are those of the request's path.
+// act returns the handler of a form, which redirects to the page next. Path values in route and
+// next are those of the request's path.
 func (s *server) act(route, fields string, formPage loader, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := s.submit(w, r, route, fields, formPage); err != nil {
@@ -323,7 +322,7 @@ func (s *server) act(route, fields string, formPage loader, next string) handler
 	}
 }
 
-// actOnce returns the handler of a form that makes a secret. The form's page shows the secret,
+// actOnce returns the handler of a form that creates a secret. The form's page shows the secret,
 // once.
 func (s *server) actOnce(route, fields string, formPage loader) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
@@ -365,7 +364,7 @@ func (w *buffered) Header() http.Header { return w.header }
 // Write implements http.ResponseWriter.
 func (w *buffered) Write(b []byte) (int, error) { return w.body.Write(b) }
 
-// WriteHeader implements http.ResponseWriter. The status tells nothing: handlers return errors.
+// WriteHeader implements http.ResponseWriter. The status is not needed: handlers return errors.
 func (w *buffered) WriteHeader(int) {}
 
 // callAPI calls the handler of a route of the API for the page that r asks for, and returns its
@@ -388,7 +387,7 @@ func (s *server) callAPITo(w http.ResponseWriter, r *http.Request, route, query 
 		}
 	}
 	c := *callerOf(r)
-	c.leave = func() {} // the page keeps its place to its end
+	c.leave = func() {} // the page keeps its place until its own end
 	inner := r.Clone(context.WithValue(r.Context(), callerKey{}, &c))
 	inner.Method, inner.URL = rt.method, &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
 	inner.Header = http.Header{"User-Agent": r.Header["User-Agent"], "If-Match": r.Header["If-Match"],
@@ -438,7 +437,7 @@ func get[T any](a *apiReader, path, query string) (into T) {
 // getAll returns the items of a list that has at most maxPage.
 func getAll[T any](a *apiReader, path string) []T { return get[listOf[T]](a, path, "limit=500").Items }
 
-// getPage returns the part of a list that the page's own query asks for.
+// getPage returns the page of a list that the console page's own query asks for.
 func getPage[T any](a *apiReader, path string) []T {
 	query := url.Values{}
 	for name, values := range a.r.URL.Query() {

@@ -12,7 +12,7 @@ type datasetState struct {
 	Analysis *analysis
 }
 
-// homePage reads the page at /: what this is and, for somebody who is signed in, the unread
+// homePage reads the page at /: what Cairn is or, for somebody who is signed in, the unread
 // messages and the state of the datasets.
 func (s *server) homePage(a *apiReader) *page {
 	data := map[string]any{"Registration": s.cfg.registration != registrationClosed}
@@ -26,7 +26,7 @@ func (s *server) homePage(a *apiReader) *page {
 	return &page{Template: "home", Title: "Cairn", Data: data}
 }
 
-// recognise returns who asks for a page that is open to all, as the session cookie says, or nil.
+// recognise returns the principal of the session cookie, on a page that is open to all, or nil.
 func (a *apiReader) recognise() *principal {
 	c := callerOf(a.r)
 	credential, err := a.readSessionCookie(a.r)
@@ -55,13 +55,13 @@ func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 	return states
 }
 
-// loginPage reads the page on which people sign in. Data is where they go on to.
+// loginPage reads the page on which people sign in. Data is the page that follows.
 func (s *server) loginPage(a *apiReader) *page {
 	a.recognise()
 	return &page{Template: "login", Title: "Sign in", Data: safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL)}
 }
 
-// signInForm answers POST /login. The API's login sets the session cookie.
+// signInForm answers POST /login. With inBrowser, the API's login sets the session cookie.
 func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 	f, err := readForm(r)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *server) passwordPage(a *apiReader) *page {
 	return &page{Template: "set-password", Title: "Set a password", Data: a.r.URL.Query().Get("token")}
 }
 
-// inboxPage reads a part of the reader's messages.
+// inboxPage reads a page of the reader's messages.
 func (s *server) inboxPage(a *apiReader) *page {
 	return &page{Template: "inbox", Title: "Inbox", Data: getPage[message](a, "/api/v1/inbox")}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// messagesPage reads a part of the announcements.
+// messagesPage reads a page of the announcements.
 func (s *server) messagesPage(a *apiReader) *page {
 	return &page{Template: "messages", Title: "Announcements", Data: getPage[message](a, "/api/v1/system-messages")}
 }
@@ -26,7 +26,7 @@ type audience struct {
 	Names []string
 }
 
-// messagePage reads the page of an announcement, or of a new one.
+// messagePage reads the page of an announcement, or the page that writes a new one.
 func (s *server) messagePage(a *apiReader) *page {
 	title, data := "New announcement", messageData{message: message{Severity: "info"}}
 	if a.r.PathValue("id") != "" {
@@ -72,8 +72,8 @@ func (s *server) storeMessage(w http.ResponseWriter, r *http.Request) error {
 	return s.writePage(w, http.StatusOK, p)
 }
 
-// previewAudience returns who would get an announcement now: everybody, or who holds one of the
-// roles.
+// previewAudience returns the users who would get an announcement now: everybody, or the holders of
+// the roles.
 func previewAudience(r *http.Request, q querier, everybody bool, roles []string) (found audience, err error) {
 	const query = `
 		SELECT count(*) AS total, coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
@@ -85,13 +85,14 @@ func previewAudience(r *http.Request, q querier, everybody bool, roles []string)
 				JOIN roles r ON r.id = ur.role_id
 				WHERE ur.user_id = u.id AND r.name = ANY ($2)
 			))`
-	if _, err := rolePermissions(r.Context(), q, roles); err != nil { // an unknown one
+	if _, err := rolePermissions(r.Context(), q, roles); err != nil { // a role is unknown
 		return found, err
 	}
 	return collectOne[audience](r.Context(), q, errNotFound, "preview audience", query, everybody, roles)
 }
 
-// roleNames returns the names of the roles, also for somebody who may only write messages to them.
+// roleNames returns the names of all roles. It does not ask the API, because a reader who may write
+// messages need not be allowed to list roles.
 func (a *apiReader) roleNames() (names []string) {
 	roles, err := listRoles(a.r.Context(), a.db, nil, "", maxPage)
 	a.err = cmp.Or(a.err, err)
@@ -101,7 +102,7 @@ func (a *apiReader) roleNames() (names []string) {
 	return names
 }
 
-// usersPage reads a part of the users.
+// usersPage reads a page of the list of users.
 func (s *server) usersPage(a *apiReader) *page {
 	return &page{Template: "users", Title: "Users", Data: struct {
 		Users            []user
@@ -130,7 +131,7 @@ func (s *server) rolesPage(a *apiReader) *page {
 	}{getAll[role](a, "/api/v1/roles"), get[listOf[permissionView]](a, "/api/v1/permissions", "").Items}}
 }
 
-// auditPage reads a part of the audit log.
+// auditPage reads a page of the audit log.
 func (s *server) auditPage(a *apiReader) *page {
 	return &page{Template: "audit", Title: "Audit log", Data: struct {
 		Rows    []auditRow

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// datasetsPage reads a part of the datasets.
+// datasetsPage reads a page of the list of datasets.
 func (s *server) datasetsPage(a *apiReader) *page {
 	return &page{Template: "datasets", Title: "Datasets", Data: a.addAnalyses(getPage[dataset](a, "/api/v1/datasets"))}
 }
@@ -45,10 +45,10 @@ type mapView struct {
 	Links [][2]string // label and box
 }
 
-// addMap finds out which part of the map the page's query asks for: bbox, or the extent without
-// outliers. at.x and at.y are the pixel of the picture at which it was clicked. With move the part
+// addMap adds the part of the map that the page's query asks for: bbox, or the extent without
+// outliers. at.x and at.y are the pixel of the picture that was clicked. With move the part
 // changes: in and out keep the pixel in its place, and pan puts it into the middle. Without move,
-// the place of the pixel is asked for, or that in point.
+// the page shows the files at the place of the pixel, or at the place in point.
 func (d *datasetData) addMap(a *apiReader) {
 	query := a.r.URL.Query()
 	box := boxCell(d.BBox)
@@ -84,8 +84,8 @@ func (d *datasetData) addMap(a *apiReader) {
 	}
 }
 
-// moved returns the box after a move. When it shrinks or grows, the place stays where it is. When
-// it is shifted, the place, or what lies half a box beside it, comes into the middle.
+// moved returns the box after a move. For in and out, the given place stays where it is in the box.
+// For another move, the new middle is the place or, for west and the like, half a box beside it.
 func (a filesCell) moved(move string, lon, lat float64) filesCell {
 	width, height := a.East-a.West, a.North-a.South
 	if scale := map[string]float64{"in": 0.5, "out": 2}[move]; scale > 0 {
@@ -112,7 +112,7 @@ func (a filesCell) query() string {
 	return strings.Join(parts, ",")
 }
 
-// filesPage reads a part of a dataset's files.
+// filesPage reads a page of the list of a dataset's files.
 func (s *server) filesPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
 	return &page{Template: "files", Title: "Files of " + d.Name, Data: struct {
@@ -133,7 +133,8 @@ func (s *server) analysisPage(a *apiReader) *page {
 		getPage[fileChange](a, "/api/v1/datasets/{id}/analyses/{analysis}/changes")}}
 }
 
-// analyzeForm answers POST /datasets/{id}/analyses: it starts an analysis, and goes on to its page.
+// analyzeForm answers POST /datasets/{id}/analyses: it starts an analysis and redirects to its
+// page.
 func (s *server) analyzeForm(w http.ResponseWriter, r *http.Request) error {
 	answer, err := s.submit(w, r, "POST /api/v1/datasets/{id}/analyses", "force!", s.datasetPage)
 	if err != nil {

@@ -22,8 +22,8 @@ type option struct {
 }
 
 // Field returns the input of that name in a form; action is the path to which the form is sent.
-// After a refusal the input holds what was typed, else value. If kind ends in "!", the input is
-// required. The kind is an input's type, or one of the names in the tables below.
+// After a refusal the input holds what was typed, else value. kind is an input's type, or one of
+// the names in the tables below. If it ends in "!", the input is required.
 func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
 	autocomplete := map[string]string{"username": "username", "email": "email", "password": "current-password",
@@ -53,7 +53,7 @@ func (p *page) Choice(action, name, label, value string, options ...string) fiel
 	return f
 }
 
-// Choices is Choice for a list of options, and for none of them.
+// Choices is Choice for a list of options. The first choice is none of them.
 func (p *page) Choices(action, name, label, value string, options []string) field {
 	return p.Choice(action, name, label, value, append([]string{"=any"}, options...)...)
 }
@@ -67,7 +67,7 @@ func (p *page) Boxes(action, name, label string, all, on []string) field {
 	return f
 }
 
-// On reports whether a box is ticked: as it was typed in the form for the action, else as it is.
+// On reports whether a box is ticked: as in the form that was sent to the action, if any, else is.
 func (p *page) On(action, name, value string, is bool) bool {
 	if p.Form != nil && p.Action == action {
 		return slices.Contains(p.Form[name], value)
@@ -75,8 +75,7 @@ func (p *page) On(action, name, value string, is bool) bool {
 	return is
 }
 
-// addForm adds what was typed in a form. Forms for the same path are told apart by their field
-// "code".
+// addForm adds what was typed in a form. The field "code" tells apart several forms for one path.
 func (p *page) addForm(r *http.Request, f form) {
 	p.Action, p.Form = r.URL.Path, f
 	if code := f.raw("code"); code != "" {
@@ -87,5 +86,5 @@ func (p *page) addForm(r *http.Request, f form) {
 // notInID matches what fieldID replaces.
 var notInID = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// fieldID returns the id of an input.
+// fieldID returns the HTML id of an input.
 func fieldID(text string) string { return "f" + notInID.ReplaceAllString(text, "-") }

@@ -221,7 +221,7 @@ func TestBrowserSession(t *testing.T) {
 		b.refused(401, "invalid_token", "GET", mePath, nil, "Cookie: "+forged)
 	}
 	ts.server.now = func() time.Time { return time.Now().Add(31 * 24 * time.Hour) }
-	if _, err := ts.keys.Load().verifyBrowser(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.now()); err == nil {
+	if _, err := ts.keys.Load().verifySessionCookie(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.now()); err == nil {
 		t.Error("the cookie is accepted after 31 days")
 	}
 }
@@ -409,7 +409,7 @@ func TestPasswordLinks(t *testing.T) {
 	}
 }
 
-// TestSafeNext: after signing in nobody is led to another host.
+// TestSafeNext: the login never leads to another host.
 func TestSafeNext(t *testing.T) {
 	t.Parallel()
 	const base = "https://cairn.example.org"
@@ -517,7 +517,7 @@ func TestForms(t *testing.T) {
 		t.Errorf("%s", shown)
 	}
 	b.goes("/messages?done=saved", "/messages/1/retract", "")
-	// Own account: a token is shown once, a wrong password beside nothing else changed.
+	// Own account: a token is shown once, and a wrong password changes nothing.
 	shown = b.shows(200, "POST", "/account/tokens", "name=script&permissions=dataset.read&expires_at="+time.Now().Add(48*time.Hour).UTC().Format("2006-01-02T15:04")+"&current_password="+testPassword, "cairn_pat_")
 	script := root.as(regexp.MustCompile(`cairn_pat_\w+`).FindString(shown))
 	script.must(200, "GET", "/api/v1/datasets", nil)
@@ -574,7 +574,7 @@ func TestTOTPPages(t *testing.T) {
 	b.shows(422, "POST", "/account/totp/end", "current_password="+testPassword, "is required")
 	b.goes("/account/totp?done=ended", "/account/totp/end", "otp="+recovery[0][1]+"&current_password="+testPassword)
 	b.shows(200, "GET", "/account", "", "You have none.")
-	// A role that needs it leaves its holders only what everybody may.
+	// The holders of a role that requires it may only do what everybody may.
 	admin := ts.browse("root")
 	role := fmt.Sprintf("/roles/%.0f/totp", root.must(200, "GET", "/api/v1/roles?name=only-ada", nil).items()[0]["id"])
 	admin.goes("/roles?done=saved", role, "requires_totp=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))

@@ -126,7 +126,7 @@ func (y *yamlReader) scalar(ends string) node {
 	return plain(text)
 }
 
-// plain is what text without quotes stands for.
+// plain returns the value that text without quotes stands for.
 func plain(text string) node {
 	switch text {
 	case "true", "false":
@@ -140,7 +140,7 @@ func plain(text string) node {
 	return text
 }
 
-// at goes down into maps; nil where there is nothing.
+// at returns the node at a path of keys, or nil if there is none.
 func at(n node, keys ...string) node {
 	for _, key := range keys {
 		object, _ := n.(map[string]node)
@@ -149,7 +149,7 @@ func at(n node, keys ...string) node {
 	return n
 }
 
-// follow is what a reference names, or the node itself where it is none.
+// follow returns the node that a reference names, or the node itself if it is no reference.
 func follow(n node) node {
 	if target, ok := fields(n)["$ref"].(string); ok {
 		return at(document(), strings.Split(strings.TrimPrefix(target, "#/"), "/")...)
@@ -157,7 +157,7 @@ func follow(n node) node {
 	return n
 }
 
-// fields is the map that a node is, if it is one.
+// fields returns a node as a map, or nil if it is not one.
 func fields(n node) map[string]node {
 	object, _ := n.(map[string]node)
 	return object

@@ -25,11 +25,11 @@ import (
 //go:embed schema.sql
 var schemaSQL string
 
-// Keys of the advisory transaction locks. Each serialises one kind of change in the whole database.
+// Keys of the advisory transaction locks. Each serializes one kind of change in the whole database.
 const (
 	lockMigrate  = 0x6361_6972_6e01 // applying migrations
 	lockAccess   = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
-	lockMessages = 0x6361_6972_6e03 // changing a message that is there
+	lockMessages = 0x6361_6972_6e03 // changing an existing message
 	lockKeys     = 0x6361_6972_6e05 // comparing keys with those of other instances
 	lockSeal     = 0x6361_6972_6e06 // sealing the audit log
 )
@@ -78,14 +78,13 @@ func collectOne[T any](ctx context.Context, q querier, missing error, doing, que
 	return items[0], nil
 }
 
-// databaseConfig parses a database URL or keyword string as pgx understands it. Where there are
-// several ways to connect, as with several hosts, it takes only one to a server that accepts
-// writes.
+// databaseConfig parses a database URL or keyword string as pgx understands it. If it names several
+// hosts, only one that accepts writes is used.
 func databaseConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// pgx keeps the password out of its message, but not always the rest of a malformed URL.
-		return nil, errors.New("CAIRN_DATABASE_URL is no PostgreSQL connection string")
+		return nil, errors.New("CAIRN_DATABASE_URL is not a PostgreSQL connection string")
 	}
 	if len(config.ConnConfig.Fallbacks) > 0 && config.ConnConfig.ValidateConnect == nil {
 		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
@@ -177,8 +176,8 @@ func (d *database) reset() {
 	d.own.Reset()
 }
 
-// isBehindPooler reports whether another program answers in the database's place. PostgreSQL gives
-// each client the process id of its session; a pooler makes one up.
+// isBehindPooler reports whether a pooler stands before the database. PostgreSQL tells each client
+// the process id of its session; a pooler makes one up.
 func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -190,8 +189,8 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	return pid != conn.PgConn().PID(), err
 }
 
-// cut breaks every connection that was made before a time. A request that waits for an answer over
-// one gets an error at once.
+// cut closes the socket of every connection that was made before a time. A request that waits for
+// an answer over one gets an error at once.
 func (d *database) cut(before time.Time) {
 	for conn, made := range d.made.Range {
 		if made.(time.Time).Before(before) {
@@ -200,8 +199,8 @@ func (d *database) cut(before time.Time) {
 	}
 }
 
-// watch asks the database once a second whether it answers, until ctx ends. If it does not, every
-// connection made before is dropped: the next one may lead to another server.
+// watch probes the database once a second, until ctx ends. If the database does not answer, watch
+// drops every connection that is older than the probe: a new one may lead to another server.
 func (d *database) watch(ctx context.Context, log *slog.Logger) {
 	tick := time.Tick(time.Second)
 	for {
@@ -240,8 +239,8 @@ func (d *database) probe(ctx context.Context) error {
 	return err
 }
 
-// beginSQL begins a transaction. If this instance freezes inside it, PostgreSQL ends it and so
-// frees its locks.
+// beginSQL begins a transaction. If this instance freezes inside it, PostgreSQL ends it after 15 s,
+// which frees its locks.
 const beginSQL = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '15s'`
 
 // inTransaction runs do in a transaction. It commits if do returns nil, else it rolls back.
@@ -294,13 +293,13 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			if _, err := tx.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, current+1); err != nil {
 				return fmt.Errorf("record migration %d: %w", current+1, err)
 			}
-			log.Info("applied migration", "version", current+1)
+			log.Info("migration applied", "version", current+1)
 		}
 		return nil
 	})
 }
 
-// advisoryLock waits for one of the locks above and holds it to the end of the transaction.
+// advisoryLock waits for the lock of this key. The transaction holds the lock to its end.
 func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	_, err := execute(ctx, tx, fmt.Sprintf("take advisory lock %x", key), `SELECT pg_advisory_xact_lock($1)`, key)
 	return err
@@ -315,11 +314,11 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // sweep deletes expired rows. Any number of instances may sweep at once. Tables that anonymous
-// clients can fill are swept in batches, each in a transaction of its own, until none is left. If
-// that takes more than ten seconds, it stops with an error. A session is kept for a day after its
-// end.
+// clients can fill are swept in batches, each in a transaction of its own, until no expired row is
+// left. If that takes more than ten seconds, sweep stops with an error. A session is kept for a day
+// after its end, an API token for 30 days.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
-	const batch = 1000
+	const batch = 1000 // the LIMIT of the statements
 	const sessions = `
 		DELETE FROM sessions
 		WHERE id IN (

@@ -165,8 +165,8 @@ func TestHostileRequests(t *testing.T) {
 			ts.exec(`DELETE FROM retired_usernames`)
 			ts.exec(`DELETE FROM roles WHERE name = 'only-script'`)
 			root = ts.signIn("root", "all")
-			ts.addUser("script", permissions()...)
-			script = ts.addToken("script", "t", permissions()...)
+			ts.addUser("script", builtInNames()...)
+			script = ts.addToken("script", "t", builtInNames()...)
 		}
 		rt := routes[i%len(routes)]
 		c := []client{root, root, root, root, root, script, script, ts.client()}[random.IntN(8)]

@@ -27,8 +27,8 @@ const maxBody = 1 << 20
 // isRead reports whether the request only reads: its method is GET or HEAD.
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses what
-// checkKeys refuses, unknown keys, and half of a surrogate pair.
+// decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses unknown
+// keys, half of a surrogate pair, and whatever checkKeys refuses.
 func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -61,8 +61,8 @@ func decodeJSON(r *http.Request, v any) error {
 		}
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
-	// The decoder writes U+FFFD for half of a surrogate pair, which only an escape can hold. If the
-	// body has no U+FFFD of its own, one in what was decoded shows that there was such a half.
+	// Only an escape can hold half of a surrogate pair. The decoder replaces such a half by U+FFFD.
+	// So if the body has no U+FFFD of its own, one in the decoded value comes from such a half.
 	lower := bytes.ToLower(body)
 	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(lower, []byte(`\ufffd`))
 	if hasOwn || !bytes.Contains(lower, []byte(`\ud`)) {
@@ -75,8 +75,8 @@ func decodeJSON(r *http.Request, v any) error {
 }
 
 // checkKeys checks that a JSON text is one object with nothing after it, that it has no key twice,
-// that keys are lower case, as all of Cairn's are, and that its lists are short. Of objects inside
-// it, only a search has one, a GeoJSON geometry.
+// that keys are lower case, as all of Cairn's are, and that its lists are short. It does not check
+// the keys of inner objects: only a search has one, a GeoJSON geometry.
 func checkKeys(body []byte) error {
 	const longestList = 20_000 // items; more than any request needs
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -204,7 +204,7 @@ func checkMatch(lines []string, tag string) error {
 	return newProblem(http.StatusPreconditionFailed, "stale", detail)
 }
 
-// writeEntity answers with an object and its tag, for If-Match. If err is set, it only returns err.
+// writeEntity answers with an object and its entity tag. If err is set, it only returns err.
 func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
 	if err != nil {
 		return err
@@ -225,8 +225,7 @@ func writeCreated(w http.ResponseWriter, v any, path string, err error) error {
 	return writeJSON(w, http.StatusCreated, v)
 }
 
-// writeTagged answers with v as JSON and its entity tag, or with 304 if the client has that
-// already.
+// writeTagged answers with v as JSON and its entity tag, or with 304 if the client has v already.
 func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := encodeJSON(v)
 	if err != nil {
@@ -234,7 +233,7 @@ func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	}
 	tag := entityTag(body)
 	w.Header().Set("ETag", tag)
-	// Weakly: a proxy that compresses answers makes their tags weak (RFC 9110, section 13.1.2).
+	// The comparison is weak: a proxy that compresses makes tags weak (RFC 9110, section 13.1.2).
 	if isRead(r) && (matchesTag(r.Header["If-None-Match"], tag) || matchesTag(r.Header["If-None-Match"], "W/"+tag)) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
@@ -242,7 +241,7 @@ func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	return writeBytes(w, http.StatusOK, "application/json", body)
 }
 
-// writeDone answers 204 to a change if err is nil, and else returns err.
+// writeDone answers 204. If err is set, it only returns err.
 func writeDone(w http.ResponseWriter, err error) error {
 	if err != nil {
 		return err
@@ -251,7 +250,7 @@ func writeDone(w http.ResponseWriter, err error) error {
 	return nil
 }
 
-// maxPage is how many items a list answers with at most.
+// maxPage is the largest number of items on a page of a list.
 const maxPage = 500
 
 // listTotal is how many items a list has on all its pages together.
@@ -261,11 +260,11 @@ type listTotal struct {
 }
 
 // writeList answers with one page of a list. read returns up to limit items that come after the
-// sort keys in after; with first it returns those of the first page. It is asked for one item more
-// than the client asked for, to know whether there is a next page. key returns the sort keys of an
-// item. If the client asks for total=1, the answer has what count returns, if it is given.
+// sort keys in after; first are keys that come before every item. limit is one item more than the
+// client asked for, which tells whether there is a next page. key returns the sort keys of an item.
+// count, if given, returns the total for a client that asks for total=1.
 //
-// A cursor holds the sort keys of the last row of the page before. It is valid only for its scope:
+// A cursor holds the sort keys of the last item of the page before. It is valid only for its scope:
 // the list with its filters.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string,
@@ -287,7 +286,7 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	keys, scope := s.keys.Load(), r.URL.Path+"?"+filters.Encode()
 	if cursor := query.Get("cursor"); cursor != "" {
 		if after, err = keys.verifyCursor(scope, cursor); err != nil || len(after) != len(first) {
-			return malformed("invalid_cursor", "The cursor is not one of this list with these filters.")
+			return malformed("invalid_cursor", "The cursor is not of this list with these filters: begin without one.")
 		}
 	}
 	items, err := read(after, limit+1)
@@ -317,7 +316,7 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	return writeTagged(w, r, answer)
 }
 
-// problem is an error that the client is told as problem details (RFC 9457).
+// problem is an error that the client gets as problem details (RFC 9457).
 type problem struct {
 	status     int
 	code       string // stable, for scripts
@@ -347,11 +346,10 @@ type fieldError struct {
 	Detail string `json:"detail"`
 }
 
-// errNotFound is the 404 for an object that does not exist.
+// errNotFound is the 404 for a path or an object that does not exist.
 var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
 
-// databaseUnavailable returns the 503 for a database that did not answer in time, or could not do
-// so.
+// databaseUnavailable returns the 503 for a database that is unavailable or too slow.
 func databaseUnavailable(err error) *problem {
 	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable",
 		detail: "The database is not available now. Try again.", retryAfter: 2 * time.Second, err: err}
@@ -401,8 +399,9 @@ func (v invalid) err() error {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
 }
 
-// writeProblem answers with err as problem details. It logs an error that is not a problem, and
-// does not show it to the client.
+// writeProblem answers with err as problem details or, for a browser's page, as a page. It logs an
+// error that is not a problem, and does not show it to the client. If the client left, or part of
+// an answer was sent, it panics with http.ErrAbortHandler, which cuts the connection.
 func (s *server) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
@@ -414,14 +413,14 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 		p = databaseUnavailable(err)
 	default:
 		p = newProblem(http.StatusInternalServerError, "internal",
-			"Something went wrong here. The log has it under the request id.")
+			"The service failed. Its log has the cause under this request id.")
 		p.err = err
 	}
 	if p.err != nil {
 		s.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
 	if w.routed && w.status != 0 {
-		panic(http.ErrAbortHandler) // part of an answer was sent: cut it off, so that nobody takes it for whole
+		panic(http.ErrAbortHandler) // part of an answer was sent: the cut shows that it is not whole
 	}
 	w.routed = true
 	body := struct {
@@ -457,7 +456,7 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	writeBytes(w, p.status, "application/problem+json", encoded)
 }
 
-// verifyPath is the route that a proxy asks.
+// verifyPath is the route that a proxy asks whether a request may pass.
 const verifyPath = "/api/v1/auth/verify"
 
 // responseWriter records the status of the answer. It drops what the mux itself writes for a
@@ -466,8 +465,8 @@ type responseWriter struct {
 	http.ResponseWriter
 	requestID string
 	basic     bool   // a 401 offers HTTP Basic: see offersBasic
-	route     string // its path in the route table; empty if there is none
-	row       int    // its row in the route table, from 1; 0 if the request is for no route
+	route     string // the request's path in the route table; empty if it matches no route
+	row       int    // its row in the route table, from 1; 0 if it matches no route
 	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux
 	status    int    // of the answer; 0 while there is none
 
@@ -514,7 +513,7 @@ func (s *server) scheme() string {
 	return "http"
 }
 
-// baseURL returns the scheme and the host by which the client knows the service.
+// baseURL returns the scheme and the host by which clients know the service.
 func (s *server) baseURL(r *http.Request) string {
 	return cmp.Or(s.cfg.baseURL, s.scheme()+"://"+r.Host)
 }

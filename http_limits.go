@@ -14,13 +14,13 @@ type pace int
 // The paces.
 const (
 	quick     pace = iota // most routes
-	light                 // does not use the pool of requests
+	light                 // does not use the pool for requests
 	hashing               // waits for a core to hash a password
 	slow                  // searches, or changes many rows
 	bulk                  // may delete or change every row of a dataset or role
 	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
 	streaming             // holds a connection only for each batch of rows
-	waiting               // waits for a change, without a place in the meantime
+	waiting               // waits for a change, and gives its place back while it waits
 	sending               // sends a file, and uses the database only before that
 )
 
@@ -44,7 +44,7 @@ const maxWait = time.Minute
 
 // Limits beside the places in the pool.
 const (
-	maxInLine      = 4000 // requests that have a place of one caller or wait for one
+	maxInLine      = 4000 // requests of one caller that have a place or wait for one
 	maxBodies      = 64   // bodies of one network in memory at a time, of up to 1 MiB each
 	maxStreams     = 4    // streamed answers to one account at a time
 	maxFiles       = 256  // files sent to one account at a time; each holds an open file and a buffer
@@ -52,18 +52,17 @@ const (
 )
 
 // callerLimit gives each caller a number of places. A request that finds them taken waits in line.
-// A caller is an account, a network, or an account and a network; each limit's field in server says
-// which.
+// The caller is an account, a network, or both together: the limit's field in server says which.
 type callerLimit struct {
 	size    int // for each caller
 	mu      sync.Mutex
 	callers map[string]*callerLine
 }
 
-// callerLine is the line of one caller. It exists while somebody is in it.
+// callerLine is the line of one caller. It exists while a request is in it.
 type callerLine struct {
 	places chan struct{}
-	inLine int // those that hold a place or wait for one
+	inLine int // requests that have a place or wait for one
 }
 
 // newCallerLimit returns a limit of size at a time for each caller.

@@ -235,7 +235,7 @@ func TestConnectionOutlivesTimeLimit(t *testing.T) {
 	}
 }
 
-// TestUnknownTokensShareAPlace: a network that shows API tokens which nobody has is one caller, whatever they are.
+// TestUnknownTokensShareAPlace: a network that sends unknown API tokens is one caller, however many tokens it sends.
 func TestUnknownTokensShareAPlace(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -292,7 +292,7 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// TestHealthFlood: however many requests ask for the health, the instance's own probes are answered.
+// TestHealthFlood: the instance's own probes are answered, however many requests for GET /health there are.
 func TestHealthFlood(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)

@@ -66,8 +66,8 @@ func main() {
 }
 
 // limitMemory sets the size of memory above which the garbage collector works harder, because each
-// password hash leaves garbage. Below it there is room for one hash per core and some thousand idle
-// connections.
+// password hash leaves 19 MiB or more of garbage. The limit leaves room for one hash per core and
+// some thousand idle connections.
 func limitMemory(cfg config) {
 	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
 }
@@ -79,7 +79,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	}
 	line, command := strings.Join(args, " "), strings.Join(args[:min(2, len(args))], " ")
 	file := args[len(args)-1]
-	isFile := !strings.HasPrefix(file, "-") // a file "-name" is written "./-name"
+	isFile := !strings.HasPrefix(file, "-") // the user writes "./-name" for a file "-name"
 	cfg, err := loadConfig(env)
 	log := newLogger(cfg, stderr)
 	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
@@ -120,7 +120,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	return o.run(ctx, command, args[min(2, len(args)):])
 }
 
-// newLogger returns a logger that writes to w in the form and from the level that are set.
+// newLogger returns a logger that writes to w with the format and the level of the settings.
 func newLogger(cfg config, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.logLevel}
 	if cfg.logFormat == "text" || (cfg.logFormat == "" && isTerminal(w)) {
@@ -148,7 +148,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		db:            d.pool,
 		instance:      rand.Text(),
 		hasher:        newPasswordHasher(cfg.argon),
-		users:         userCache{users: map[string]*userAccess{}},
+		users:         userCache{users: map[string]*cachedUser{}},
 		places:        newCallerLimit(max(1, connections/2)),
 		bodies:        newCallerLimit(maxBodies),
 		streams:       newCallerLimit(maxStreams),
@@ -158,7 +158,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		expensive:     newCallerLimit(1),
 		slots:         make(chan struct{}, expensiveSlots),
 		healthSlot:    make(chan struct{}, 1),
-		sealer:        sealer{seen: map[string]string{}},
+		sealer:        sealer{open: map[string]string{}},
 		tallied:       tallies{counts: map[tally]int64{}},
 		refused:       tallies{counts: map[tally]int64{}},
 		now:           time.Now,
@@ -286,14 +286,14 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		s.notify("STOPPING=1")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		// Shutdown would drop requests whose headers are still being read, so wait for these first.
+		// Shutdown drops requests whose headers are still being read, so wait for these first.
 		listener.Close()
-		<-served // Shutdown would return an error if Serve had not noticed
+		<-served // wait for Serve to end, or Shutdown would return an error
 		web.SetKeepAlivesEnabled(false)
 		drain, cancelDrain := context.WithTimeout(shutdown, 2*time.Second)
 		defer cancelDrain()
 		for conn := range open.Range {
-			for _, is := open.Load(conn); is && drain.Err() == nil; _, is = open.Load(conn) {
+			for _, isOpen := open.Load(conn); isOpen && drain.Err() == nil; _, isOpen = open.Load(conn) {
 				pause(drain, 10*time.Millisecond)
 			}
 		}
@@ -338,14 +338,14 @@ func (s *server) runMaintenance(ctx context.Context) {
 			s.runBounded(ctx, "audit log not sealed", time.Minute, s.sealAudit)
 		case <-sweepTick:
 			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, s.db), s.refused.audit(ctx, s.db), s.tallied.audit(ctx, s.db))
+				return errors.Join(sweep(ctx, s.db), s.refused.flush(ctx, s.db), s.tallied.flush(ctx, s.db))
 			})
 		}
 	}
 }
 
-// runBounded runs work with a time limit. It logs a failure with this message, unless the database
-// is down, which is in the log already.
+// runBounded runs work with a time limit. It logs an error under the message failure, unless the
+// database is down, which is in the log already.
 func (s *server) runBounded(ctx context.Context, failure string, limit time.Duration,
 	work func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -355,18 +355,18 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// sealAudit seals new rows of the audit log, and logs the head for "cairn audit verify --head". It
-// logs when a break is seen, and when the last one was accepted.
+// sealAudit seals the new rows of the audit log, and logs the head for "cairn audit verify --head".
+// It also logs when it sees a break, and when all breaks have been accepted.
 func (s *server) sealAudit(ctx context.Context) (err error) {
 	wasBroken, sealed := s.sealer.broken.Load(), 0
 	for n := 1; n > 0; sealed += n {
-		if n, err = s.sealer.seal(ctx, s.db, s.keys.Load()); err != nil {
+		if n, err = s.sealer.sealRows(ctx, s.db, s.keys.Load()); err != nil {
 			return err
 		}
 	}
 	switch isBroken := s.sealer.broken.Load(); {
 	case isBroken && !wasBroken:
-		for _, finding := range s.sealer.seen {
+		for _, finding := range s.sealer.open {
 			s.log.Error("audit log broken: nothing is sealed until \"cairn audit accept\"", "finding", finding)
 		}
 	case wasBroken && !isBroken:
@@ -399,8 +399,8 @@ func (s *server) reloadKeys(ctx context.Context) error {
 	return err
 }
 
-// withOwnDatabase runs do for a service, on the database that the settings name, or on the private
-// one, which it starts and stops. It locks the state directory against a second service.
+// withOwnDatabase runs do on the database that the settings name, or on the private one, which it
+// starts and stops. It locks the state directory against a second service.
 func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) error {
 	if cfg.databaseURL == "" {
 		private, err := startPrivatePostgres(ctx, cfg.stateDir, log) // it locks the directory as well

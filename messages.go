@@ -34,12 +34,12 @@ type message struct {
 	Read            *bool      `json:"read"` // null if the message is not for this reader
 }
 
-// ForEverybody reports whether the message has no audience of roles. One whose roles were deleted
+// ForEverybody reports whether the message is for all users. A message whose roles were all deleted
 // is for nobody.
 func (m message) ForEverybody() bool { return m.Roles == nil }
 
-// tag returns the message's entity tag, for If-Match: without its state, which time changes, and
-// without the reader's mark.
+// tag returns the message's entity tag, for If-Match. It ignores the state, which time changes, and
+// whether the reader has read the message.
 func (m message) tag() string {
 	m.State, m.Read = "", nil
 	return tagOf(m)
@@ -73,21 +73,21 @@ const messageReader = `
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
-// messageWasAddressed is SQL for whether the message m has been published for the user u.
+// messageWasAddressed is SQL for: the message m has been published, and u is one of its users.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
-// messageAddressed is SQL for whether the user u sees the message m now.
+// messageAddressed is SQL for: the user u sees the message m now.
 const messageAddressed = `
 	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
 
-// messageIsCovered is SQL for whether the message m is at or below the watermark w.
+// messageIsCovered is SQL for: the message m is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
 
-// messageIsRead is SQL for whether the watermark w covers the message m or the user u has marked
-// it. It is no join, which takes seconds while the statistics are out of date.
+// messageIsRead is SQL for: the watermark w covers the message m, or the user u has marked it. It
+// is not a join, because a join takes seconds while the statistics are out of date.
 const messageIsRead = `
 	(` + messageIsCovered + `
 		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
@@ -104,7 +104,8 @@ func (c *changed[T]) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &c.value)
 }
 
-// messageChange holds fields of a new or changed message. An absent one gets its default, or stays.
+// messageChange holds fields of a new or changed message. For an absent field, a new message gets
+// the default, and a changed one keeps its value.
 type messageChange struct {
 	Title           *string           `json:"title"`
 	Body            *string           `json:"body"`
@@ -143,7 +144,7 @@ func checkSeverity(v *invalid, severity *string) {
 }
 
 // isText reports whether text is not blank, has at most high code points, and no control character
-// but tab and newline.
+// but tab, newline and carriage return.
 func isText(text string, high int) bool {
 	isOdd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
 	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high && !strings.ContainsFunc(text, isOdd)
@@ -159,7 +160,7 @@ func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// This read after the commit sees the message as published.
+	// Read after the commit: by then a message for now is published.
 	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
 	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
 }
@@ -174,7 +175,7 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := changeMessage(r.Context(), s.db, actorOf(r), id, c, r.Header["If-Match"]); err != nil {
+	if err := updateMessage(r.Context(), s.db, actorOf(r), id, c, r.Header["If-Match"]); err != nil {
 		return err
 	}
 	return s.getMessage(w, r)
@@ -209,8 +210,8 @@ func flagParameter(r *http.Request, name string) (bool, error) {
 
 // messageFilter selects messages. Nil and false select all.
 type messageFilter struct {
-	addressed, unread     bool // only messages that the user sees; that the user has not read
-	part, severity, state *string
+	addressed, unread     bool    // only messages that the user sees; only those that the user has not read
+	part, severity, state *string // part: of the title or the body, in any case
 	since, until          *time.Time
 }
 
@@ -249,7 +250,7 @@ func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f message
 	})
 }
 
-// messageRecipients joins the message $1 with the users u who see it now and can sign in.
+// messageRecipients is SQL: the message $1 with the users u who see it now and can sign in.
 const messageRecipients = `
 		FROM system_messages m
 		CROSS JOIN` + messageUsers + `
@@ -277,7 +278,7 @@ func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]recipient, error) {
-		return collect[recipient](r.Context(), s.db, "list who has not read a message", query, id, after[0], limit)
+		return collect[recipient](r.Context(), s.db, "list recipients without a mark", query, id, after[0], limit)
 	}, func(u recipient) []string { return []string{u.Username} })
 }
 
@@ -381,12 +382,12 @@ func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
 	return writeTagged(w, r, counts)
 }
 
-// messageAudience is SQL for role_ids by the names of roles in $4. Null is everybody.
+// messageAudience is SQL for role_ids from the names of roles in $4. Null is everybody.
 const messageAudience = `
 	CASE WHEN $4::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($4) ORDER BY id) END`
 
-// placeMessage returns when a message is published: as wished, but not before now, and later than
-// every watermark, so that none covers it even if the clock was set back.
+// placeMessage returns when a message is published: at the wished time, but not before now, and
+// after every watermark, so that none covers it even if the clock was set back.
 func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
 	const query = `
 		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
@@ -437,8 +438,8 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// onMessage runs do on a message, or returns errNotFound, in a transaction that locks all messages.
-// match are the lines of If-Match, which must name the message's tag if there are any.
+// onMessage runs do on a message, or returns errNotFound. Its transaction holds lockMessages. match
+// are the lines of If-Match: if there are any, they must name the message's entity tag.
 func onMessage(ctx context.Context, db *pgxpool.Pool, id int64, match []string,
 	do func(tx pgx.Tx, before message) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
@@ -456,9 +457,9 @@ func onMessage(ctx context.Context, db *pgxpool.Pool, id int64, match []string,
 	})
 }
 
-// changeMessage changes a message, with an audit row. A retracted message cannot be changed, and
+// updateMessage changes a message, with an audit row. A retracted message cannot be changed, and
 // publish_at of a published message cannot either. For match see onMessage.
-func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange, match []string) error {
+func updateMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange, match []string) error {
 	const query = `
 		UPDATE system_messages
 		SET title = coalesce($2, title),
@@ -527,8 +528,7 @@ func deleteMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, ma
 	})
 }
 
-// getMessage returns a message as a user sees it, or errNotFound. With a nil userID no
-// user reads it.
+// getMessage returns a message as the user sees it, or errNotFound. A nil userID means no user.
 func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
@@ -537,7 +537,7 @@ func getMessage(ctx context.Context, q querier, userID *string, id int64) (messa
 }
 
 // listMessages returns up to limit messages after the keys in after, as a user sees them, the
-// newest first. With a nil userID no user reads them.
+// newest first. A nil userID means no user.
 func listMessages(ctx context.Context, q querier, userID *string, f messageFilter,
 	after []string, limit int) ([]message, error) {
 	const query = `
@@ -558,11 +558,11 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 
 // markAllRead marks the user's messages as read, with upTo only those up to that message. It
 // returns errNotAddressed if that message was never addressed to the user. It raises the watermark
-// to the newest message that is more than a minute old, and deletes the marks below. Each newer
-// message gets a mark: the transaction of an earlier message may still be open, and a watermark
+// to the newest message that is more than a minute old, and deletes the marks below. It marks newer
+// messages one by one: the transaction of an earlier message may still be open, and a watermark
 // would cover that message unseen. The watermark never goes down.
 func markAllRead(ctx context.Context, q querier, userID string, upTo *int64) error {
-	const known = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
+	const newest = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	const mark = `
 		WITH shown AS (
 			SELECT m.publish_at, m.id` + messageReader + `
@@ -592,7 +592,7 @@ func markAllRead(ctx context.Context, q querier, userID string, upTo *int64) err
 		WHERE publish_at >= now() - interval '1 minute'
 		ON CONFLICT DO NOTHING`
 	if upTo != nil {
-		n, err := execute(ctx, q, "look for the newest message", known, userID, upTo)
+		n, err := execute(ctx, q, "look for the newest message", newest, userID, upTo)
 		if err == nil && n == 0 {
 			err = errNotAddressed
 		}
@@ -610,8 +610,8 @@ type unread struct {
 	BySeverity map[string]int64 `json:"by_severity"`
 }
 
-// countUnread counts the unread messages that are addressed to the user. The bound on publish_at
-// lets the index skip messages below the watermark. The marks above it are read once.
+// countUnread counts the unread messages that the user sees now. The bound on publish_at lets the
+// index skip messages below the watermark. One look-up reads the marks above it.
 func countUnread(ctx context.Context, q querier, userID string) (unread, error) {
 	const query = `
 		SELECT

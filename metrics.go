@@ -35,7 +35,7 @@ func (c *routeCounts) count(status int, took time.Duration) {
 // exposition holds metrics in Prometheus's text format, version 0.0.4.
 type exposition struct{ bytes.Buffer }
 
-// add writes a metric with its samples: the labels of each, in braces or "", and its value.
+// add writes a metric. samples are pairs of labels, in braces or "", and a value.
 func (e *exposition) add(name, kind, help string, samples ...any) {
 	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
 	for pair := range slices.Chunk(samples, 2) {
@@ -43,7 +43,7 @@ func (e *exposition) add(name, kind, help string, samples ...any) {
 	}
 }
 
-// getMetrics answers GET /metrics, for Prometheus. The metrics of the process have the names of
+// getMetrics answers GET /metrics, for Prometheus. Metrics that begin with go_ are named as in
 // Prometheus's Go client.
 func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	const analyses = `
@@ -73,20 +73,20 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		`{state="used"}`, pool.AcquiredConns(), `{state="idle"}`, pool.IdleConns())
 	e.add("cairn_database_connections_max", "gauge", "Connections that the pool may have.", "", pool.MaxConns())
 	e.add("cairn_database_acquires_total", "counter", "Connections taken from the pool.", "", pool.AcquireCount())
-	e.add("cairn_database_waits_total", "counter", "Connections that a caller waited for.",
+	e.add("cairn_database_waits_total", "counter", "Connections that a request waited for.",
 		"", pool.EmptyAcquireCount())
-	e.add("cairn_database_wait_seconds_total", "counter", "Time that callers waited for connections.",
+	e.add("cairn_database_wait_seconds_total", "counter", "Time that requests waited for connections.",
 		"", pool.EmptyAcquireWaitTime().Seconds())
 	e.add("cairn_database_outages_total", "counter", "How often the database became unreachable.",
 		"", s.database.outages.Load())
 	e.add("cairn_password_hashes_running", "gauge", "Password hashes being computed.", "", len(hasher.cores))
-	e.add("cairn_password_hashes_queued", "gauge", "Password hashes being computed or waiting for a core.",
+	e.add("cairn_password_hashes_queued", "gauge", "Requests that hash a password or wait for a turn.",
 		"", hasher.inside.Load())
 	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.", states...)
-	e.add("cairn_audit_broken", "gauge", "1 if a break of the audit log was seen that is not accepted.", "", broken)
+	e.add("cairn_audit_broken", "gauge", "1 if the audit log has a break that is not accepted.", "", broken)
 	e.add("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.",
 		"", analyzer.stored.Load())
-	e.add("cairn_analysis_reads_hung", "gauge", "Reads that the file system does not answer.", "", analyzer.hung.Load())
+	e.add("cairn_analysis_reads_hung", "gauge", "Reads that wait for a stuck file system.", "", analyzer.hung.Load())
 	e.add("go_goroutines", "gauge", "Goroutines.", "", runtime.NumGoroutine())
 	e.add("go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap.", "", memory.HeapAlloc)
 	e.add("go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has from the system.", "", memory.Sys)

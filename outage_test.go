@@ -476,7 +476,7 @@ func (n *lossyNetwork) mend() {
 }
 
 // TestNetworkCut: when packets to the database are lost every request is answered 503, and the first request after
-// the network is back works, although the old connections never say a word again.
+// the network is back works, although the old connections never answer again.
 func TestNetworkCut(t *testing.T) {
 	t.Parallel()
 	p := startOwnPostgres(t)

@@ -27,7 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Limits for the private server, and names on disk.
+// A limit for the private server, an SQLSTATE, and names on disk.
 const (
 	serverLogLimit     = 4 << 20 // bytes, checked when a server is launched
 	cannotConnectNow   = "57P03" // SQLSTATE: starting, recovering or shutting down
@@ -52,7 +52,7 @@ cairn  "%[1]s"  postgres
 `
 
 // privatePostgres is the running PostgreSQL of one state directory, with the lock that keeps a
-// second service away. When Cairn ends in any way, Linux shuts the server down.
+// second service away. However Cairn ends, Linux shuts the server down.
 //
 // The server listens only on a socket in the data directory, which has mode 0700. Peer
 // authentication admits the OS user of the server as any role, and root as role cairn. This role
@@ -61,7 +61,7 @@ type privatePostgres struct {
 	cluster
 	log       *slog.Logger
 	lock      *os.File
-	running   context.Context // ends with stop
+	running   context.Context // stop ends it
 	cancel    context.CancelFunc
 	processes sync.WaitGroup // the server and supervise
 	ended     chan struct{}  // closed when the server has ended
@@ -70,10 +70,10 @@ type privatePostgres struct {
 
 // lockStateDir creates the state directory and locks it for one service, until the file is closed.
 func lockStateDir(stateDir string) (*os.File, error) {
-	made := os.MkdirAll(stateDir, 0o755)
+	mkdirErr := os.MkdirAll(stateDir, 0o755)
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("create and lock the state directory: %w", cmp.Or(made, err))
+		return nil, fmt.Errorf("create and lock the state directory: %w", cmp.Or(mkdirErr, err))
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
@@ -123,7 +123,7 @@ func (p *privatePostgres) supervise() {
 }
 
 // stop ends the server by a fast shutdown, which closes its connections and writes a checkpoint. It
-// kills a server that takes too long; the next start recovers from that. Then it releases the lock.
+// kills a server that takes too long; the next start then recovers. Last, it releases the lock.
 func (p *privatePostgres) stop() error {
 	p.cancel()
 	p.processes.Wait()
@@ -131,7 +131,7 @@ func (p *privatePostgres) stop() error {
 }
 
 // bringUp launches the server and waits until it accepts a connection as role cairn. The server's
-// OS user may plant symbolic links in the data directory; os.Root prevents that root follows them.
+// OS user may plant symbolic links in the data directory; os.Root keeps root from following them.
 func (p *privatePostgres) bringUp(ctx context.Context) error {
 	folder, err := os.OpenRoot(p.folder)
 	if err != nil {
@@ -267,7 +267,8 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 // oneLine returns a program's output as one line, for an error message.
 func oneLine(output []byte) string { return strings.Join(strings.Fields(string(output)), " ") }
 
-// mayListen reports whether a process, maybe of another container, listens on the socket in dir.
+// mayListen reports whether a process, perhaps in another container, listens on the socket in dir.
+// It is false only if there is no such socket, or if the socket refuses connections.
 func mayListen(dir *os.File) bool {
 	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
 	if err == nil {
@@ -276,11 +277,11 @@ func mayListen(dir *os.File) bool {
 	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// privateConfig returns how to connect to the server of an open data directory, as role cairn. The
-// path of a socket has at most 107 bytes, so clients reach it through the descriptor of dir, which
-// must stay open.
+// privateConfig returns the settings that connect to the server of a data directory, as role cairn.
+// The path of a socket has at most 107 bytes, so clients reach the socket through the descriptor of
+// dir, which must stay open.
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
-	// pgx reads libpq's variables, which are for other servers. No keyword overrides PGSERVICE.
+	// pgx reads libpq's variables, which are for other servers. No keyword can override PGSERVICE.
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PG") {
 			os.Unsetenv(name)
@@ -290,8 +291,8 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 		"host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
 }
 
-// findPrivatePostgres returns how to connect to the running server of a state directory, and a
-// function to call after the last connection. It starts no server.
+// findPrivatePostgres returns the settings that connect to the running server of a state directory,
+// and a function to call after the last connection. It starts no server.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if err != nil {
@@ -321,8 +322,8 @@ type cluster struct {
 // dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// findCluster returns the cluster in a state directory or, for root, in its folder below fallback,
-// even if createCluster would choose another place today; else the error is fs.ErrNotExist.
+// findCluster returns the cluster in a state directory or, for root, in its folder below fallback.
+// createCluster might choose another place today. Without a cluster, the error is fs.ErrNotExist.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -381,8 +382,9 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 	return c, err
 }
 
-// create creates the data directory, with role and database, and renames it last: it is complete or
-// not there. The error is fs.ErrPermission if the server's OS user cannot reach the folder.
+// create creates the data directory, with role and database. It renames the directory last, which
+// is thus complete or not there. The error is fs.ErrPermission if the server's OS user cannot reach
+// the folder.
 func (c cluster) create(ctx context.Context) error {
 	programs, err := findServerPrograms("")
 	if err != nil {
@@ -415,7 +417,7 @@ func (c cluster) create(ctx context.Context) error {
 }
 
 // fallbackFolder returns the folder below fallback for a state directory. Its name has the end of
-// the path, for readers, and a hash.
+// the state directory's path, for people, and a hash of the path.
 func fallbackFolder(fallback, stateDir string) string {
 	readable := strings.ReplaceAll(stateDir, "/", "-")
 	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
@@ -429,7 +431,7 @@ type serverAccount struct {
 	credential *syscall.Credential // for root to switch to; nil if Cairn does not run as root
 }
 
-// accountOf returns the account for the result of a user look-up, without supplementary groups.
+// accountOf turns the result of a user look-up into an account, without supplementary groups.
 func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 	if err == nil {
 		account.name = u.Username
@@ -491,7 +493,7 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 }
 
 // serverPrograms returns the folder of initdb and postgres without symbolic links, and their major
-// version. It is 0 if one of them is missing or, for root, does not belong to root.
+// version. The version is 0 if one of them is missing or, for root, does not belong to root.
 func serverPrograms(folder string) (dir string, major int) {
 	postgres, _ := filepath.EvalSymlinks(filepath.Join(folder, "postgres"))
 	dir = filepath.Dir(postgres)

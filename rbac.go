@@ -26,8 +26,8 @@ const (
 	inboxRead          = "inbox.read" // held by every user, whatever the roles
 )
 
-// permissions returns the names of the built-in permissions, in the order in which they are shown.
-func permissions() (names []string) {
+// builtInNames returns the names of the built-in permissions, in the order in which they are shown.
+func builtInNames() (names []string) {
 	for _, p := range builtInPermissions() {
 		names = append(names, p.Name)
 	}
@@ -37,13 +37,13 @@ func permissions() (names []string) {
 // declaredPermissions is SQL for the names of the declared permissions, in order.
 const declaredPermissions = `ARRAY(SELECT name FROM declared_permissions ORDER BY name)`
 
-// knownPermissions returns every permission: those of permissions() and then the declared ones.
+// knownPermissions returns the names of all permissions: the built-in and then the declared ones.
 func knownPermissions(ctx context.Context, q querier) ([]string, error) {
 	var declared []string
 	if err := q.QueryRow(ctx, `SELECT `+declaredPermissions).Scan(&declared); err != nil {
 		return nil, fmt.Errorf("list declared permissions: %w", err)
 	}
-	return append(permissions(), declared...), nil
+	return append(builtInNames(), declared...), nil
 }
 
 // The built-in roles.
@@ -52,10 +52,10 @@ const (
 	memberRole = "member" // given at registration
 )
 
-// effectivePermissions returns what these roles and grants allow, the built-in permissions first:
-// all with the role admin, else those in grants that are built in or declared.
+// effectivePermissions returns the permissions that these roles and grants give, the built-in ones
+// first. The role admin gives all. Else a grant counts only if it is built in or declared.
 func effectivePermissions(declared, roles, grants []string) []string {
-	all := append(permissions(), declared...)
+	all := append(builtInNames(), declared...)
 	if slices.Contains(roles, adminRole) {
 		return all
 	}
@@ -63,9 +63,9 @@ func effectivePermissions(declared, roles, grants []string) []string {
 }
 
 // changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
-// grant or a password token goes through it; only logins, rehashing, sweeping and ending one's own
-// sessions do without. If there was an administrator before and would be none after, it returns a
-// problem 409.
+// grant or a password token goes through it, except logins, rehashing, sweeping, and ending one's
+// own sessions and API tokens. If the change would leave no administrator although there was one
+// before, it returns a problem 409.
 func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
@@ -81,7 +81,7 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 		after, err := administratorExists(ctx, tx)
 		if err == nil && !after {
 			err = newProblem(http.StatusConflict, "last_administrator",
-				"Nobody else is an administrator and can sign in.")
+				"This would leave no administrator who can sign in. Make another one first.")
 		}
 		return err
 	})
@@ -92,7 +92,7 @@ func administratorExists(ctx context.Context, q querier) (exists bool, err error
 	const query = `
 		SELECT EXISTS (
 			SELECT FROM user_roles ur JOIN users u ON u.id = ur.user_id
-			WHERE ur.role_id = 1 -- the role admin, as a constant: the planner knows that few users hold it
+			WHERE ur.role_id = 1 -- the role admin; a constant tells the planner that few users hold it
 				AND u.status = 'active' AND u.password_hash IS NOT NULL
 		)`
 	if err := q.QueryRow(ctx, query).Scan(&exists); err != nil {
@@ -102,8 +102,8 @@ func administratorExists(ctx context.Context, q querier) (exists bool, err error
 }
 
 // administer runs do in a changeAccess transaction on behalf of the caller, who must hold the
-// permission ("" if none is needed). It reads the principal again under the lock, so that nobody
-// acts by a permission that was taken away a moment ago.
+// permission ("" if none is needed). It reads the principal again under the lock: a permission that
+// was taken away meanwhile no longer counts.
 func (s *server) administer(r *http.Request, permission string,
 	do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
 	ctx, by := r.Context(), actorOf(r)
@@ -120,45 +120,44 @@ func (s *server) administer(r *http.Request, permission string,
 	})
 }
 
-// covers is the subset rule: it returns nil if the actor has all these permissions, else the 403.
-// It does not ask for inbox.read, which everybody holds.
+// covers is the subset rule: it returns nil if the actor holds all these permissions, else the 403.
+// It does not require inbox.read, which every user holds.
 func (a actor) covers(needed []string) error {
 	for _, permission := range needed {
 		if !a.mayAll && permission != inboxRead && !slices.Contains(a.permissions, permission) {
 			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
-				detail: "This takes the permission " + permission + ", which you do not hold."}
+				detail: "This needs the permission " + permission + ", which you do not hold."}
 		}
 	}
 	return nil
 }
 
-// rolePermissions returns the permissions of these roles together. An unknown name is a problem
-// 422.
+// rolePermissions returns the permissions that these roles give together. An unknown role is a 422.
 func rolePermissions(ctx context.Context, q querier, names []string) ([]string, error) {
 	const query = `
-		SELECT coalesce(array_agg(DISTINCT r.name), '{}') AS known,
+		SELECT coalesce(array_agg(DISTINCT r.name), '{}') AS existing,
 			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants,
 			` + declaredPermissions + `
 		FROM roles r
 		LEFT JOIN role_permissions rp ON rp.role_id = r.id
 		WHERE r.name = ANY ($1)`
 	hasNUL := func(name string) bool { return strings.ContainsRune(name, 0) } // PostgreSQL takes no NUL
-	var known, grants, declared []string
-	err := q.QueryRow(ctx, query, slices.DeleteFunc(slices.Clone(names), hasNUL)).Scan(&known, &grants, &declared)
+	var existing, grants, declared []string
+	err := q.QueryRow(ctx, query, slices.DeleteFunc(slices.Clone(names), hasNUL)).Scan(&existing, &grants, &declared)
 	if err != nil {
 		return nil, fmt.Errorf("get permissions of roles: %w", err)
 	}
 	var v invalid
 	for _, name := range names {
-		v.check(slices.Contains(known, name), "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
+		v.check(slices.Contains(existing, name), "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
 	}
-	return effectivePermissions(declared, known, grants), v.err()
+	return effectivePermissions(declared, existing, grants), v.err()
 }
 
-// endOldCredentials is called before a user or, if userID is nil, each holder of a role gets other
+// endOldCredentials is called before a user or, if userID is nil, every holder of a role gets other
 // permissions. It voids their password tokens, which were created for the old permissions. It ends
-// all sessions of those who gain by the given permissions, because a person who reset the password
-// before may still have one. The caller holds lockAccess.
+// all sessions of users who gain a permission: somebody else who reset the password before may
+// still have one. Requires lockAccess.
 func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
 		WITH holders AS (
@@ -172,7 +171,7 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 		FROM holders h
 		WHERE NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
 			AND EXISTS (
-				SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- everybody has that one
+				SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- every user holds that one
 				EXCEPT
 				SELECT rp.permission
 				FROM user_roles ur
@@ -183,7 +182,7 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 	if err := tx.QueryRow(ctx, query, userID, roleID, given).Scan(&gainers); err != nil {
 		return fmt.Errorf("void password tokens: %w", err)
 	}
-	return endUserSessions(ctx, tx, by, gainers, "")
+	return endSessionsOf(ctx, tx, by, gainers, "")
 }
 
 // asSet returns the names sorted, each once. It is never nil.
@@ -200,12 +199,12 @@ type permissionView struct {
 	Declared bool   `json:"declared"` // by the team, for a program behind the proxy
 }
 
-// builtInPermissions returns the permissions of Cairn itself with what each allows.
+// builtInPermissions returns the built-in permissions with what each allows.
 func builtInPermissions() []permissionView {
 	return []permissionView{
 		{userManage,
-			"Create, change, disable and delete users who hold no more than oneself; see all users and roles.", false},
-		{roleManage, "Manage roles that hold no more than oneself, and declare permissions.", false},
+			"Create, change, disable and delete users who hold no more than you do; see all users and roles.", false},
+		{roleManage, "Manage roles that hold no more than you do, and declare permissions.", false},
 		{adminSystemMessage, "Publish, change and retract system messages.", false},
 		{datasetRead, "See datasets and their files.", false},
 		{datasetDownload, "Read the content of files.", false},
@@ -217,23 +216,24 @@ func builtInPermissions() []permissionView {
 	}
 }
 
-// maxDeclared is how many permissions may be declared. All of them stand in each answer to a proxy
-// about an administrator.
+// maxDeclared is how many permissions may be declared. Each answer to a proxy about an
+// administrator lists them all.
 const maxDeclared = 100
 
-// permissionName matches the name of a declared permission, up to its length.
+// permissionName matches the names that a declared permission may have. It does not limit their
+// length.
 var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
 
 // checkDeclaration returns a 422 if the name or the meaning of a declared permission is invalid.
 func checkDeclaration(name, meaning string) error {
 	var v invalid
 	prefix, _, _ := strings.Cut(name, ".")
-	isOurs := prefix == "cairn" || slices.ContainsFunc(permissions(), func(builtIn string) bool {
+	isReserved := prefix == "cairn" || slices.ContainsFunc(builtInNames(), func(builtIn string) bool {
 		return strings.HasPrefix(builtIn, prefix+".")
 	})
 	v.check(permissionName.MatchString(name) && len(name) <= 63, "name", "malformed",
 		"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
-	v.check(!isOurs, "name", "reserved", "begins like a permission of Cairn itself")
+	v.check(!isReserved, "name", "reserved", "begins like a built-in permission: choose another prefix")
 	v.check(isLine(meaning, 1, 200), "meaning", "malformed",
 		"must say in one line of 1 to 200 characters what the permission allows")
 	return v.err()
@@ -252,7 +252,7 @@ func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
 
 // declarePermission answers POST /api/v1/permissions.
 func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error {
-	const insert = dropGrants + ` -- they were left by hand, and must not come to life
+	const insert = dropGrants + ` -- grants that were added by hand must not become valid
 		INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
 	var in struct {
 		Name    string `json:"name"`
@@ -272,7 +272,7 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 			return err
 		case slices.Contains(known, in.Name):
 			return newProblem(http.StatusConflict, "name_taken", "There is a permission of that name.")
-		case len(known) >= len(permissions())+maxDeclared:
+		case len(known) >= len(builtInNames())+maxDeclared:
 			return newProblem(http.StatusConflict, "too_many_permissions",
 				"A hundred permissions are declared. Remove one that nobody needs.")
 		}
@@ -330,7 +330,7 @@ func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error 
 	}))
 }
 
-// dropGrants begins a statement. It takes the permission $1 from all roles and API tokens.
+// dropGrants begins a statement that takes the permission $1 from all roles and API tokens.
 const dropGrants = `
 		WITH ungranted AS (DELETE FROM role_permissions WHERE permission = $1),
 			cut AS (UPDATE api_tokens SET permissions = array_remove(permissions, $1) WHERE $1 = ANY (permissions))`
@@ -344,8 +344,8 @@ type heldPermission struct {
 }
 
 // actOnPermission runs do on the declared permission of the path, under lockAccess. It checks the
-// subset rule first: the caller must hold all that the roles with this permission hold and, where
-// an API token names it, the permission itself.
+// subset rule first: the caller must hold every permission of the roles that have this one. If an
+// API token names it, the caller must hold the permission itself.
 func (s *server) actOnPermission(r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error) error {
 	const query = `
@@ -356,7 +356,7 @@ func (s *server) actOnPermission(r *http.Request,
 		FROM declared_permissions d
 		WHERE d.name = $1`
 	name := r.PathValue("name")
-	if slices.Contains(permissions(), name) {
+	if slices.Contains(builtInNames(), name) {
 		return newProblem(http.StatusConflict, "permission_built_in",
 			"This permission is part of Cairn. Only declared ones can be changed or removed.")
 	}

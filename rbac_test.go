@@ -79,7 +79,7 @@ func TestNoSideDoorToOneself(t *testing.T) {
 	ts := startServer(t, nil)
 	root, other := ts.signIn("root", "all"), ts.signIn("other", "all")
 	self := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
-	script := ts.addToken("root", "script", permissions()...)
+	script := ts.addToken("root", "script", builtInNames()...)
 	for _, c := range []client{root, script} {
 		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": "thief@example.org"})
 		c.refused(403, "use_own_route", "PATCH", self, map[string]any{"email": ""})
@@ -98,7 +98,8 @@ func TestNoSideDoorToOneself(t *testing.T) {
 }
 
 // TestPromotionEndsSessions: somebody has reset a member's password and signed in. When the member gets more
-// permissions, in any of three ways, that session ends, and so does a password token. Who gains nothing stays signed in.
+// permissions, in any of three ways, that session ends, and so does a password token. A user who gains nothing stays
+// signed in.
 func TestPromotionEndsSessions(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -215,7 +216,7 @@ func TestLoginInFlightEnds(t *testing.T) {
 }
 
 // TestDeclaredPermissions: permissions are declared, changed and removed under the subset rule, with rows in the audit
-// log. What is removed comes back to nobody, and every instance knows in the next request.
+// log. A removed permission comes back to nobody. Every instance knows of a change in the next request.
 func TestDeclaredPermissions(t *testing.T) {
 	t.Parallel()
 	ts, two := startTwoServers(t)
@@ -227,7 +228,7 @@ func TestDeclaredPermissions(t *testing.T) {
 	for _, meaning := range []string{"", "two\nlines", strings.Repeat("x", 201)} {
 		root.refused(422, "invalid", "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": meaning})
 	}
-	// Rows that were left by hand give nothing when the permission is declared.
+	// Grants that were added by hand give nothing when the permission is declared.
 	ts.exec(`INSERT INTO role_permissions SELECT id, 'wiki.edit' FROM roles WHERE name = 'only-keeper'`)
 	ts.exec(`INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at) SELECT id, 'old', convert_to(username, 'UTF8'), '{role.manage,wiki.edit}', now() + interval '1 day' FROM users`)
 	keeper.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
@@ -288,13 +289,13 @@ func TestDeclaredPermissions(t *testing.T) {
 	root.refused(409, "too_many_permissions", "POST", permissionsPath, map[string]any{"name": "one.more", "meaning": "Something."})
 }
 
-// TestInboxIsNoGrant: a token without inbox.read manages users whose roles name it: everybody holds it.
+// TestInboxIsNoGrant: a token without inbox.read may manage users whose roles name it, because every user holds it.
 func TestInboxIsNoGrant(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	ts.signIn("root", "all")
 	other := "/api/v1/users/" + ts.signIn("other", "all").must(200, "GET", mePath, nil).text("id")
 	isOther := func(permission string) bool { return permission == inboxRead }
-	script := ts.addToken("root", "script", slices.DeleteFunc(permissions(), isOther)...)
+	script := ts.addToken("root", "script", slices.DeleteFunc(builtInNames(), isOther)...)
 	script.must(200, "PATCH", other, map[string]any{"status": "disabled"})
 }

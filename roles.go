@@ -19,12 +19,12 @@ type role struct {
 	Name         string    `json:"name"`
 	Description  string    `json:"description"`
 	Permissions  []string  `json:"permissions"`
-	RequiresTOTP bool      `json:"requires_totp"` // without a second factor no role allows its holders anything
+	RequiresTOTP bool      `json:"requires_totp"` // its holders get permissions only with a second factor
 	CreatedAt    time.Time `json:"created_at"`
 	Declared     []string  `json:"-"` // all declared permissions
 }
 
-// roleColumns are the columns of a role r, with its grants as permissions.
+// roleColumns are the columns of a role r. permissions are its grants, before effectivePermissions.
 const roleColumns = `
 	r.id, r.name, r.description, r.requires_totp, r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
@@ -72,13 +72,13 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		after, err = changeRole(ctx, tx, by, before, c)
+		after, err = updateRole(ctx, tx, by, before, c)
 		return err
 	})
 	return writeEntity(w, after, tagOf(after), err)
 }
 
-// deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=, its holders get that role instead.
+// deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=NAME, the holders get that role.
 func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		old, err := s.pathRole(r, tx)
@@ -90,14 +90,14 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, err)
 }
 
-// pathRole returns the role whose id is in the path, or errNotFound. To change it, If-Match, if
+// pathRole returns the role whose id is in the path, or errNotFound. For a change, If-Match, if
 // given, must name the role's entity tag.
 func (s *server) pathRole(r *http.Request, q querier) (role, error) {
 	id, err := pathID(r, "id")
 	if err != nil {
 		return role{}, err
 	}
-	found, err := findRole(r.Context(), q, id, "", errNotFound)
+	found, err := getRole(r.Context(), q, id, "", errNotFound)
 	if err != nil || isRead(r) {
 		return found, err
 	}
@@ -120,8 +120,8 @@ func listRoles(ctx context.Context, q querier, only *string, after string, limit
 	return roles, err
 }
 
-// findRole returns the role with that id or that name. If there is none, the error is missing.
-func findRole(ctx context.Context, q querier, id int64, name string, missing error) (role, error) {
+// getRole returns the role with that id or that name. If there is none, the error is missing.
+func getRole(ctx context.Context, q querier, id int64, name string, missing error) (role, error) {
 	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1 OR r.name = $2`
 	r, err := collectOne[role](ctx, q, missing, "find role", query, id, name)
 	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
@@ -130,7 +130,7 @@ func findRole(ctx context.Context, q querier, id int64, name string, missing err
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
-	return findRole(ctx, q, 0, name, invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err())
+	return getRole(ctx, q, 0, name, invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err())
 }
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
@@ -162,12 +162,12 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 	return v.err()
 }
 
-// errBuiltIn is the 409 of a change to a role that the code relies on.
+// errBuiltIn is the 409 of a change to a built-in role.
 var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in",
 	detail: "The role admin cannot be removed or changed, except for requires_totp. " +
 		"The role member cannot be renamed or removed."}
 
-// createRole creates a role whose permissions the actor must hold. The caller holds lockAccess.
+// createRole creates a role. The actor must hold its permissions. Requires lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `
 		WITH r AS (
@@ -193,16 +193,16 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	if err := tx.QueryRow(ctx, query, c.Name, c.Description, c.RequiresTOTP, granted).Scan(&id); err != nil {
 		return role{}, takenError("create role", err)
 	}
-	created, err := findRole(ctx, tx, id, "", errNotFound)
+	created, err := getRole(ctx, tx, id, "", errNotFound)
 	if err != nil {
 		return role{}, err
 	}
 	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
 }
 
-// changeRole changes a role. The actor must hold its old and its new permissions. The caller holds
-// lockAccess.
-func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
+// updateRole changes a role. The actor must hold its old and its new permissions. To change
+// requires_totp, the actor must hold all permissions. Requires lockAccess.
+func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	const query = `
 		WITH changed AS (
 			UPDATE roles
@@ -225,7 +225,7 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return role{}, errBuiltIn
 	}
 	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // its holders may hold anything
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can take all from any holder
 			return role{}, err
 		}
 	}
@@ -244,16 +244,16 @@ func changeRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if _, err := tx.Exec(ctx, query, before.ID, c.Name, c.Description, c.Permissions, c.RequiresTOTP); err != nil {
 		return role{}, takenError("change role", err)
 	}
-	after, err := findRole(ctx, tx, before.ID, "", errNotFound)
+	after, err := getRole(ctx, tx, before.ID, "", errNotFound)
 	if err != nil {
 		return role{}, err
 	}
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
 }
 
-// deleteRole deletes a role. Its holders get the role named by reassign; without reassign a role
-// with holders is a 409. The actor must hold the permissions of both roles. The other role does not
-// get the messages. The caller holds lockAccess.
+// deleteRole deletes a role. Its holders get the role that reassign names; without reassign, a role
+// with holders is a 409. The actor must hold the permissions of both roles. Messages to the deleted
+// role do not go to the other one. Requires lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const query = `
 		WITH dropped AS (
@@ -309,7 +309,7 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 		return role{}, err
 	}
 	if next.RequiresTOTP != old.RequiresTOTP {
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in changeRole
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in updateRole
 			return role{}, err
 		}
 	}

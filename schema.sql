@@ -7,8 +7,8 @@ CREATE EXTENSION IF NOT EXISTS pg_trgm;    -- for parts of names
 CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
--- credential_version rises with every change of password or status, and when all sessions of the user
--- are ended: a login that began before such a change cannot open a session after it.
+-- credential_version rises when the password or the status changes, when a second factor is enabled,
+-- and when all sessions of the user are ended. A login that began before cannot open a session after.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -38,7 +38,7 @@ BEGIN
 END $$;
 CREATE TRIGGER users_version BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION renew_user_version();
 
--- Names of users who were deleted or renamed. They are never given to anybody again.
+-- Names of users who were deleted or renamed. No other user can get one.
 CREATE TABLE retired_usernames (
   username text COLLATE "C" PRIMARY KEY
 );
@@ -102,9 +102,9 @@ INSERT INTO role_permissions (role_id, permission)
   SELECT id, 'dataset.read' FROM roles WHERE name = 'member';
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
--- with a MAC over both. rotated_at is when the generation was last raised, or when a browser's
--- session was last used. A burst is a series of refreshes within one grace period: burst_generation
--- was replaced first, at burst_began_at.
+-- with a MAC over both. rotated_at is when the generation was last raised; for a browser's session,
+-- when it was last used, to five minutes. A burst is a series of refreshes within one grace period.
+-- burst_generation is the first generation that it replaced, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -147,9 +147,9 @@ CREATE TABLE api_tokens (
 );
 
 -- Guesses at a password and registrations, counted for an account, a network or both, by the rules in
--- auth_throttle.go. Each key is an HMAC, or empty in a row that does not count by it. Until next_at
--- all attempts are refused; a row for an account alone still accepts those from networks that are
--- known: the account has signed in from there. expires_at is rounded, to spare its index updates.
+-- auth_throttle.go. account and network are HMACs; one is empty if the row does not count by it. Until
+-- next_at all attempts are refused. A row for an account alone makes one exception: networks that are
+-- known, because the account has signed in from them. expires_at is rounded, to save index updates.
 CREATE TABLE throttles (
   account    bytea       NOT NULL,
   network    bytea       NOT NULL,
@@ -180,9 +180,9 @@ CREATE INDEX audit_log_actor_idx ON audit_log (actor, id);
 CREATE INDEX audit_log_target_idx ON audit_log (target, id);
 CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
--- The seals of the audit log's rows, numbered without a gap: mac is an HMAC of the seal before and of
--- the row, by the key named kid. checkpoint, if there is one, is a MAC: it proves that
--- retention deleted the seals before this one.
+-- The seals of the audit log's rows, numbered without a gap. mac is an HMAC of the seal before and of
+-- the row, by the key named kid. checkpoint, if it is set, is a MAC which proves that retention
+-- deleted this seal's row and the seals before this one.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -204,8 +204,8 @@ END $$;
 CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
   FOR EACH ROW EXECUTE FUNCTION queue_for_seal();
 
--- Only retention may delete rows: it turns cairn.retention on for its own transaction. This prevents
--- mistakes; the seals detect intent.
+-- Only retention ("cairn audit prune") may change or delete rows: it turns cairn.retention on for its
+-- own transaction. This prevents mistakes; the seals detect tampering.
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
@@ -316,9 +316,10 @@ CREATE INDEX elevation_dataset_file_meta_box_idx ON elevation_dataset_file_meta
 CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_meta (dataset_id, status, path)
   WHERE status <> 'ok'; -- few are not
 
--- The instances that use this database, with a row for each key that one has signed with. Each holds
--- its lease until live_until and has renewed it without a gap since alive_since. signer and
--- fingerprints identify its keys. Rows outlive instances: seen_at is when a key was last in use.
+-- The instances that use this database: a row for each instance and each key that it has signed with.
+-- An instance holds its lease until live_until and has renewed it without a gap since alive_since.
+-- signer is the fingerprint of the signing key, fingerprints are those of all its keys. Rows outlive
+-- instances: seen_at is when the key was last in use.
 CREATE TABLE instances (
   id           text        NOT NULL,
   signer       text        NOT NULL,
@@ -410,11 +411,11 @@ ALTER TABLE elevation_dataset_file_meta ADD COLUMN changed_ns bigint NOT NULL DE
 ALTER TABLE analysis_chunks ADD COLUMN changed bigint[] NOT NULL DEFAULT '{}';
 ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
 
--- When a chunk is stored, the files that its holder looked for and did not find stay in it for a
--- second look: files that the walk found, and files that have a row (with null for a size). missed_by
--- lists the instances that did not find them. The second look begins when no other chunk is left; the
--- last instance that may look removes the rows. missed_at is when an instance missed the files or, at
--- first, when the second look began. missing counts the rows whose files the walk did not find.
+-- A stored chunk keeps the files that its holder did not find, for a second look: files that the walk
+-- found, and files that only have a row (their size is null). missed_by lists the instances that did
+-- not find them. The second look begins when no other chunk is left; the last instance that may look
+-- removes the rows. missed_at is when an instance missed the files or, at first, when the second look
+-- began. missing counts the rows whose files the walk did not find.
 ALTER TABLE analyses ADD COLUMN missing bigint NOT NULL DEFAULT 0;
 ALTER TABLE analysis_chunks
   ADD COLUMN missed_by text[] NOT NULL DEFAULT '{}',
@@ -433,7 +434,7 @@ CREATE TABLE accepted_findings (
   CONSTRAINT accepted_findings_key UNIQUE NULLS NOT DISTINCT (dataset_id, code, path)
 );
 
--- For lists of files by other orders than the path, and of those with warnings.
+-- Indexes for lists of files by resolution and by time, and for lists of files with warnings.
 CREATE INDEX elevation_dataset_file_meta_resolution_idx ON elevation_dataset_file_meta
   (dataset_id, (-coalesce(resolution_m, 0)), path);
 CREATE INDEX elevation_dataset_file_meta_modified_idx ON elevation_dataset_file_meta
@@ -463,8 +464,8 @@ ALTER TABLE api_tokens
   ADD CONSTRAINT api_tokens_former_hash_key UNIQUE (former_hash);
 CREATE INDEX api_tokens_expires_at_id_idx ON api_tokens (expires_at, id);
 
--- Breaks of the audit log. While one of them is not accepted, no instance seals. accepted is a MAC
--- over id and the newest seal (seq, mac) at that time, by the key named kid, which the operator has.
+-- Breaks of the audit log. While one of them is not accepted, no instance seals. The operator accepts
+-- one with the key named kid: accepted is a MAC over id and the newest seal (seq, mac) at that time.
 CREATE TABLE audit_breaks (
   id       text        COLLATE "C" PRIMARY KEY,
   seen_at  timestamptz NOT NULL DEFAULT now(),
@@ -477,14 +478,15 @@ CREATE TABLE audit_breaks (
 
 -- A CRS without an EPSG code whose projection and parameters are known: see crsDefinition.text.
 ALTER TABLE elevation_dataset_file_meta ADD COLUMN crs_definition text;
--- Second factors. totp says whether a user has one; requires_totp, whether the holders of a role have
--- no permission from any role until they have one.
+
+-- Second factors. users.totp: the user has one. roles.requires_totp: the role's holders have no
+-- permission from any role until they have one.
 ALTER TABLE users ADD COLUMN totp boolean NOT NULL DEFAULT false;
 ALTER TABLE roles ADD COLUMN requires_totp boolean NOT NULL DEFAULT false;
 
 -- The secrets of the authenticator apps, encrypted under a key that is derived from the key kid of the
 -- key file. expires_at is null once the user has confirmed the secret with a code. A code is accepted
--- only for a later time step than last_step. Of recovery codes only the SHA-256 is stored, until use.
+-- only for a later time step than last_step. A recovery code is stored as its SHA-256, until its use.
 CREATE TABLE totp_secrets (
   user_id         uuid        PRIMARY KEY REFERENCES users ON DELETE CASCADE,
   kid             text        NOT NULL,

@@ -26,8 +26,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// server holds everything that a handler needs. Fields above the blank line are set before it
-// serves, and not afterwards.
+// server holds everything that a handler needs. The fields above the blank line are set before the
+// service starts to serve; after that, only what they point to changes.
 type server struct {
 	cfg           config
 	log           *slog.Logger
@@ -45,9 +45,9 @@ type server struct {
 	files         *callerLimit     // files sent to one account
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
-	networkPlaces *callerLimit     // at most a quarter of the pool for a network, before the account is known
+	networkPlaces *callerLimit     // at most a quarter of the pool for one network, while no account is known
 	slots         chan struct{}    // holds an element for each expensive request that runs
-	healthSlot    chan struct{}    // holds an element while a request asks for the health
+	healthSlot    chan struct{}    // holds an element while GET /health asks the database
 	life          time.Duration    // how long the instance's lease lasts after a heartbeat
 	now           func() time.Time // the clock; a test sets its own
 	stopping      context.Context  // ends when the service is told to stop
@@ -60,12 +60,12 @@ type server struct {
 
 	counts          []*routeCounts
 	sealer          sealer
-	refused         tallies // refusals, of each credential
-	tallied         tallies
+	refused         tallies     // refused requests, by credential
+	tallied         tallies     // other repeated failures
 	warnedForwarded atomic.Bool // the warning about X-Forwarded-For from an untrusted loopback was logged
 }
 
-// paged returns the query parameters of a list: those of its pages, and others.
+// paged returns the query parameters of a list: limit, cursor and others.
 func paged(others ...string) []string { return append([]string{"limit", "cursor"}, others...) }
 
 // routes returns the route table: every endpoint, who may call it and how long it may take. It
@@ -188,9 +188,9 @@ func (s *server) routes() []route {
 		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
 		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
 
-		// Pages. show reads one. act names the route of the API that a form is sent to, the form's
-		// fields (form.body says what the marks mean), the page that shows it if it is refused, and
-		// the page that follows it.
+		// Pages. show reads one. act names the route of the API that takes a form, the form's
+		// fields (form.body explains the marks), the page that shows the form again if it is
+		// refused, and the page that follows. actOnce shows a new secret on the form's own page.
 		{"GET", "/{$}", public, s.show(s.homePage), nil, quick},
 		{"GET", "/console/{file}", public, s.getConsoleFile, nil, light},
 		{"GET", "/login", public, s.show(s.loginPage), []string{"next", "done"}, quick},
@@ -320,8 +320,8 @@ func (s *server) buildMux() {
 	}
 }
 
-// ServeHTTP answers every request. It gives it an id, refuses pages of other origins, finds the
-// route and writes one log line.
+// ServeHTTP answers every request. It gives the request an id, refuses it if a page of another
+// origin sent it, finds its route and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.now()
 	c := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}, dropBody: func() {}}
@@ -354,7 +354,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch err := s.origins.Check(r); {
 	case !s.cfg.isOwnHost(r.Host) && r.URL.Path != "/health" && r.URL.Path != "/metrics":
 		s.writeProblem(answer, newProblem(http.StatusMisdirectedRequest, "wrong_host",
-			"This service is not known by that host name. Ask for it by the one in CAIRN_BASE_URL."))
+			"This service has another host name: use the one in CAIRN_BASE_URL."))
 	case err != nil:
 		s.writeProblem(answer, errCrossOrigin)
 	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
@@ -401,7 +401,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		// to cancel its statement would close the connection to the database.
 		ctx = context.WithoutCancel(ctx)
 	}
-	if limit > time.Minute {
+	if limit > time.Minute { // more than the server's WriteTimeout may allow
 		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute))
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -423,8 +423,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	return s.auditRefusal(rt, r, err)
 }
 
-// authorize decides whether the caller may call a route. It reads the body before it asks the
-// database: a slow body must not delay the request between this check and the change.
+// authorize returns an error unless the caller may call the route. It reads the body before it asks
+// the database: a slow body must not delay the request between this check and the change.
 func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c, ctx := callerOf(r), r.Context()
 	isPublic := rt.who == public || rt.who == refreshCookie
@@ -434,7 +434,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 			c.credential, err = s.readSessionCookie(r)
 			c.inBrowser = err == nil
 			if err == nil && rt.path == verifyPath {
-				err = s.checkAsked(r)
+				err = s.checkProxiedOrigin(r)
 			}
 		}
 		if err != nil {
@@ -455,7 +455,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	return s.identify(rt, r)
 }
 
-// identify finds the caller's principal and decides whether it may call the route.
+// identify finds the caller's principal, or returns an error if it may not call the route.
 func (s *server) identify(rt route, r *http.Request) error {
 	c, ctx := callerOf(r), r.Context()
 	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
@@ -482,9 +482,9 @@ func (s *server) identify(rt route, r *http.Request) error {
 const bodyTimeout = 10 * time.Second
 
 // receiveBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and
-// the route's time limit. An error of the reading comes at the end of r.Body. Until the request
-// ends, the body keeps a place among those of its network. A body of GET or HEAD has no meaning
-// (RFC 9110, section 9.3.1) and is dropped.
+// the route's time limit. If that fails, the handler gets the error when it reads r.Body. Until the
+// request ends, the body keeps a place among those of its network. A body of GET or HEAD has no
+// meaning (RFC 9110, section 9.3.1) and is dropped.
 func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error) {
 	if r.Body == http.NoBody {
 		return nil
@@ -499,13 +499,12 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 		deadline = soon
 	}
 	response.SetReadDeadline(deadline)
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	limited := http.MaxBytesReader(w, r.Body, maxBody)
+	body, err := io.ReadAll(limited)
 	if err == nil {
 		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
 	}
-	end, failure := io.Pipe()
-	failure.CloseWithError(err) // nil: io.EOF
-	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), end))
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), limited)) // limited repeats its error
 	if isRead(r) {
 		r.Body = http.NoBody
 		c.dropBody()
@@ -513,25 +512,26 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 	return nil
 }
 
-// errCrossOrigin is the 403 for a request that a page of another origin sends.
+// errCrossOrigin is the 403 for a request that a page of another origin sent.
 var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
 	"This request came from a page of another origin.")
 
-// checkAsked returns errCrossOrigin if the request about which a proxy asks verifyPath changes
-// something and comes from a page of another origin: a browser may send the session cookie with it.
-func (s *server) checkAsked(r *http.Request) error {
+// checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
+// errCrossOrigin if that request would change something and a page of another origin sent it: the
+// browser may have added the session cookie by itself.
+func (s *server) checkProxiedOrigin(r *http.Request) error {
 	for _, method := range slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"]) {
-		asked := r.Clone(r.Context())
-		asked.Method = method
-		if s.origins.Check(asked) != nil {
+		proxied := r.Clone(r.Context())
+		proxied.Method = method
+		if s.origins.Check(proxied) != nil {
 			return errCrossOrigin
 		}
 	}
 	return nil
 }
 
-// takePlace exchanges the caller's place for the one that the route's pace needs. If this takes
-// more than a second, the caller is identified again: the credential may have been revoked.
+// takePlace exchanges the caller's place for the one that the route's pace needs. If the wait takes
+// more than a second, it identifies the caller again: the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
@@ -568,8 +568,8 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	return s.identify(rt, r)
 }
 
-// auditRefusal returns err. It audits a refusal to a signed-in caller, and counts one that asks
-// anybody to wait.
+// auditRefusal returns err. It audits the refusal of a signed-in caller, and counts each refusal
+// that asks the client to wait (429).
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	p, ok := errors.AsType[*problem](err)
 	if !ok {
@@ -582,7 +582,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	case c.principal == nil || rt.who == public || p.status != http.StatusForbidden && p.code != "last_administrator":
 		return err
-	case rt.path == verifyPath: // a page behind a proxy asks often
+	case rt.path == verifyPath: // a proxy asks for each request, so these are only counted
 		s.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
 		return err
 	case s.refused.add(tally{action: "request.refused", target: c.principal.CredentialID}, 1) > maxRefusals:
@@ -591,8 +591,8 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	ctx, cancel := lastMoment(r.Context()) // also if the client left
 	defer cancel()
 	path := cleanText([]byte(r.URL.Path), maxNameText)
-	what := map[string]string{"code": p.code, "permission": p.permission, "path": path}
-	if auditErr := audit(ctx, s.db, by, "request.refused", rt.method+" "+rt.path, nil, what); auditErr != nil {
+	after := map[string]string{"code": p.code, "permission": p.permission, "path": path}
+	if auditErr := audit(ctx, s.db, by, "request.refused", rt.method+" "+rt.path, nil, after); auditErr != nil {
 		s.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
 	return err
@@ -641,8 +641,8 @@ func remoteAddress(r *http.Request) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
-// getHealth answers GET /health: 200 if the database answers, else 503. One request at a time asks,
-// so that a flood of them takes no connection from the instance's own probes and heartbeats.
+// getHealth answers GET /health: 200 if the database answers, else 503. One request at a time asks
+// the database, so that a flood of requests leaves connections for probes and heartbeats.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
 	if err := enterSlot(r.Context(), s.healthSlot); err != nil {
 		return err

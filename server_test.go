@@ -128,9 +128,9 @@ func newMatrix(t *testing.T) *matrix {
 	ts := startServer(t, nil)
 	m := &matrix{testServer: ts, anonymous: ts.client(), allBut: map[string]client{}, tokens: map[string]client{}, refused: map[string]client{}}
 	m.each = map[string]client{"": ts.signIn("none", "unknown.permission")}
-	for i, permission := range permissions() {
+	for i, permission := range builtInNames() {
 		m.each[permission] = ts.signIn(fmt.Sprintf("only%d", i), permission)
-		others := slices.DeleteFunc(permissions(), func(p string) bool { return p == permission })
+		others := slices.DeleteFunc(builtInNames(), func(p string) bool { return p == permission })
 		m.allBut[permission] = ts.signIn(fmt.Sprintf("allbut%d", i), others...)
 	}
 	for _, status := range []string{"disabled", "pending"} {
@@ -145,13 +145,13 @@ func newMatrix(t *testing.T) *matrix {
 	m.reader = ts.signIn("reader", datasetRead)
 	ts.addUser("scripted", "all")
 	ts.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
-	for _, permission := range append(permissions(), "wiki.edit") {
+	for _, permission := range append(builtInNames(), "wiki.edit") {
 		m.tokens[permission] = ts.addToken("scripted", "only "+permission, permission)
 	}
 	m.narrow = ts.addToken("scripted", "narrow", metricsRead)
 	m.refused["typo"] = m.narrow.as(m.narrow.token[:len(m.narrow.token)-1] + "x")
-	m.refused["revoked"] = ts.addToken("scripted", "revoked", permissions()...)
-	m.refused["outdated"] = ts.addToken("scripted", "outdated", permissions()...)
+	m.refused["revoked"] = ts.addToken("scripted", "revoked", builtInNames()...)
+	m.refused["outdated"] = ts.addToken("scripted", "outdated", builtInNames()...)
 	m.refused["nonsense"] = m.anonymous.as("nonsense")
 	ts.exec(`DELETE FROM api_tokens WHERE name = 'revoked'`)
 	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = 'outdated'`)
@@ -392,7 +392,7 @@ func TestPaging(t *testing.T) {
 	}
 }
 
-// TestProxies: forwarded addresses and request ids count only from a proxy that is trusted.
+// TestProxies: forwarded addresses and request ids count only if a trusted proxy sends them.
 func TestProxies(t *testing.T) {
 	t.Parallel()
 	plain := startServer(t, nil)

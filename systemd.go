@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// listen returns the socket that systemd passed, or else a new one on the address. While the
+// listen returns a listener on the socket that systemd passed, or else on the address. While the
 // service restarts, connections to systemd's socket wait.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
@@ -32,7 +32,7 @@ func (s *server) notify(state string) {
 	if s.cfg.supervisor.notifySocket == "" {
 		return
 	}
-	conn, err := net.Dial("unixgram", s.cfg.supervisor.notifySocket) // Go and systemd write "@" before an abstract name
+	conn, err := net.Dial("unixgram", s.cfg.supervisor.notifySocket) // Go and systemd write abstract names with "@"
 	if err == nil {
 		defer conn.Close()
 		_, err = io.WriteString(conn, state)
@@ -44,12 +44,12 @@ func (s *server) notify(state string) {
 
 // keepWatchdog notifies systemd's watchdog while the service answers on its own listener.
 func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
-	patience := s.cfg.supervisor.watchdog / 3
-	if patience == 0 {
+	interval := s.cfg.supervisor.watchdog / 3
+	if interval == 0 {
 		return
 	}
-	for tick := time.Tick(patience); ; {
-		if err := s.probe(ctx, address, patience); err == nil {
+	for tick := time.Tick(interval); ; {
+		if err := s.probe(ctx, address, interval); err == nil {
 			s.notify("WATCHDOG=1")
 		} else if ctx.Err() == nil {
 			s.log.Error("watchdog not notified", "error", err)
@@ -62,7 +62,7 @@ func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 	}
 }
 
-// probe sends GET /health to the service's own address. Any answer is good, also that the database
+// probe sends GET /health to the service's own address. Any answer will do, also that the database
 // is down: a restart would not help. The client of net/http would add 0.4 MiB to the program.
 func (s *server) probe(ctx context.Context, address net.Addr, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -75,7 +75,7 @@ func (s *server) probe(ctx context.Context, address net.Addr, limit time.Duratio
 	context.AfterFunc(ctx, func() { conn.Close() })
 	stream := io.ReadWriter(conn)
 	if s.certificate != nil {
-		// The request has no secret, and of the answer only the status is read.
+		// The request has no secret, and its answer is not used.
 		stream = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	}
 	if _, err = io.WriteString(stream, "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"); err == nil {

@@ -153,7 +153,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	t.Logf("%d requests, %d failed", sent.Load(), failed.Load())
 }
 
-// TestSupervisorVariables: what is meant for another process is not taken.
+// TestSupervisorVariables: variables that are meant for another process are ignored.
 func TestSupervisorVariables(t *testing.T) {
 	t.Parallel()
 	self := fmt.Sprint(os.Getpid())
@@ -174,8 +174,8 @@ func TestSupervisorVariables(t *testing.T) {
 	}
 }
 
-// TestKeysAsCredential: where systemd provides the key file its mode stays, and whoever changes it hears that only a
-// restart takes it up.
+// TestKeysAsCredential: a key file that systemd provides keeps its mode. After a change, the command and the log say that
+// only a restart loads it.
 func TestKeysAsCredential(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

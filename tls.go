@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// certificate is the service's certificate and key. Each new connection reads both files, so that
-// it uses a renewed certificate. Open connections stay.
+// certificate is the service's certificate and key. Both files are read for each new connection, so
+// that it uses a renewed certificate. Open connections keep theirs.
 type certificate struct {
 	cfg config
 	log *slog.Logger
@@ -19,8 +19,8 @@ type certificate struct {
 	failed string           // the last error, which has been logged
 }
 
-// loadCertificate reads the files for the first time. It is an error if they are not a valid pair,
-// or if others than its owner can read the key.
+// loadCertificate reads the files for the first time. It returns an error if they are not a valid
+// pair, or if the key file does not pass checkSecretFile.
 func loadCertificate(cfg config, log *slog.Logger) (*certificate, error) {
 	c := &certificate{cfg: cfg, log: log}
 	pair, err := c.read()

@@ -42,7 +42,7 @@ func writeCertificate(t *testing.T, dir string, serial int64) *x509.Certificate 
 }
 
 // TestTLS: HTTP/2, the headers for browsers, and a certificate that is replaced while the service runs. Open
-// connections stay, and a pair that is no good changes nothing.
+// connections stay, and a pair that is not valid changes nothing.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -113,7 +113,7 @@ func TestTLS(t *testing.T) {
 	ts.stop() // with open connections of both protocols
 }
 
-// TestBadCertificate: the start says what is wrong.
+// TestBadCertificate: a pair that is not valid stops the start with a message.
 func TestBadCertificate(t *testing.T) {
 	t.Parallel()
 	dir, other := t.TempDir(), t.TempDir()
@@ -133,7 +133,7 @@ func TestBadCertificate(t *testing.T) {
 	}
 }
 
-// TestWarnOfStrangers: plain HTTP beyond this machine is warned of.
+// TestWarnOfStrangers: plain HTTP on an address that other machines reach is logged as a warning.
 func TestWarnOfStrangers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -169,8 +169,8 @@ func TestStreamsOfAConnection(t *testing.T) {
 	}
 }
 
-// TestCertificateReadLater: a pair that could not be read is taken up once it can, though its files look the same, and
-// the log says once what is wrong.
+// TestCertificateReadLater: a pair that could not be read is used once it can be read, although its files look the same.
+// The log says once what was wrong.
 func TestCertificateReadLater(t *testing.T) {
 	t.Parallel()
 	dir, next := filepath.Join(t.TempDir(), "dir"), t.TempDir()

@@ -27,7 +27,7 @@ type user struct {
 	LastLoginAt *time.Time `json:"last_login_at"`
 }
 
-// tag returns the user's entity tag, for If-Match. The last login, which no edit sets, is left out.
+// tag returns the user's entity tag, for If-Match. It ignores the last login, which is no edit.
 func (u user) tag() string {
 	u.LastLoginAt = nil
 	return tagOf(u)
@@ -52,9 +52,9 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), username: optional(query, "username"),
 		status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
-	order, known := userOrders()[f.sort]
+	order, isOrder := userOrders()[f.sort]
 	var v invalid
-	v.check(known, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
+	v.check(isOrder, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
 	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254,
 		"q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
 	checkStatus(&v, f.status)
@@ -80,7 +80,7 @@ type passwordToken struct {
 	ExpiresAt     time.Time `json:"expires_at"`
 }
 
-// withLink returns the token with its link, if it is known how clients reach the service.
+// withLink returns the token with its link, if CAIRN_BASE_URL is set.
 func (t passwordToken) withLink(cfg config) passwordToken {
 	if cfg.baseURL != "" {
 		t.PasswordLink = cfg.baseURL + passwordPath(t.PasswordToken)
@@ -126,7 +126,7 @@ func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeEntity(w, u, u.tag(), err)
 }
 
-// errUseOwnRoute is the 403 of a change to oneself that takes the current password elsewhere.
+// errUseOwnRoute is the 403 of a change to oneself for which another route asks for the password.
 var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
 	"Change your own e-mail address by PATCH /api/v1/auth/me, your own password by PUT /api/v1/auth/password "+
 		"and your own second factor by DELETE /api/v1/auth/totp.")
@@ -144,7 +144,7 @@ func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 		if c.Email != nil && target.ID == *by.id {
 			return errUseOwnRoute
 		}
-		return changeUser(ctx, tx, by, target, c)
+		return updateUser(ctx, tx, by, target, c)
 	})
 }
 
@@ -196,7 +196,7 @@ func (s *server) removeUserRole(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// changeUser runs do on the user of the path and answers with the changed user.
+// changeUser runs do on the user of the path, as actOnUser does, and answers with the changed user.
 func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
 	do func(context.Context, pgx.Tx, actor, user) error) error {
 	var after user
@@ -253,9 +253,9 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
 	end := func(ctx context.Context, tx pgx.Tx, by actor, u user, only *string) (int64, error) {
 		if only == nil {
-			return 0, endSessionsOfUser(ctx, tx, by, u)
+			return 0, endAllSessions(ctx, tx, by, u)
 		}
-		return endSessions(ctx, tx, by, "session.end", []string{*only}, u.ID)
+		return endSessionsByID(ctx, tx, by, "session.end", []string{*only}, u.ID)
 	}
 	return s.endOfUser(w, r, "session", end)
 }
@@ -265,8 +265,8 @@ func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 	return s.endOfUser(w, r, "token", deleteAPITokens)
 }
 
-// endOfUser runs end on the user of the path and, if the path has that part, on the id in it. If
-// end does not find this id, the answer is errNotFound.
+// endOfUser runs end on the user of the path. If the path also has the named part, end gets the id
+// in it; if end does not find this id, the answer is errNotFound.
 func (s *server) endOfUser(w http.ResponseWriter, r *http.Request, part string,
 	end func(context.Context, pgx.Tx, actor, user, *string) (int64, error)) error {
 	var only *string
@@ -286,8 +286,9 @@ func (s *server) endOfUser(w http.ResponseWriter, r *http.Request, part string,
 	}))
 }
 
-// actOnUser runs do on the user of the path, under lockAccess, if the caller may act on this user
-// and If-Match, if given, names the user's entity tag.
+// actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
+// caller must hold every permission of this user's roles, and If-Match, if given, must name the
+// user's entity tag.
 func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
 	id, err := pathUUID(r, "id")
 	if err != nil {
@@ -298,7 +299,7 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 		if err != nil {
 			return err
 		}
-		if err := by.coversRoles(ctx, tx, target.Roles); err != nil { // whatever the target's status
+		if err := by.coversRoles(ctx, tx, target.Roles); err != nil { // also if the target is disabled
 			return err
 		}
 		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
@@ -316,17 +317,17 @@ func optional(query map[string][]string, name string) *string {
 	return nil
 }
 
-// userFilter selects and orders users. sort is a key of userOrders; a nil field matches any user.
+// userFilter selects and orders users. A nil field matches any user.
 type userFilter struct {
-	sort               string
+	sort               string  // a key of userOrders
 	username           *string // in any case
-	status, part, role *string
+	status, part, role *string // part: of a user name, e-mail address or display name, in any case
 }
 
-// userOrder is an order of the list of users. A key and the id place each user in it.
+// userOrder is an order of the list of users: by a key, and by the id where keys are equal.
 type userOrder struct {
 	first string            // a key that sorts before every user's
-	key   func(user) string // in text
+	key   func(user) string // the user's key, as text
 	after string            // SQL: the user u comes after the keys $1 and $2
 	by    string            // SQL: ORDER BY
 }
@@ -357,10 +358,10 @@ func userOrders() map[string]userOrder {
 
 // listUsers returns up to limit users after the keys in after.
 //
-// The plain list by name is a prepared statement with a constant limit: PostgreSQL keeps the plan.
-// Other lists are planned for their values. A search first looks at the next 10,000 users. If they
-// do not fill the page, it finds all hits by their index and sorts them: the planner cannot know
-// how the hits are spread over the order.
+// The plain list by name has a constant limit, so that PostgreSQL keeps the plan of its prepared
+// statement. Other lists are planned for their values. A search first looks at the next 10,000
+// users in the order. If these do not fill the page, it finds all hits by the trigram index and
+// sorts them: the planner cannot know how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -380,7 +381,7 @@ func listUsers(ctx context.Context, q querier, f userFilter, after []string, lim
 	}
 	var pattern *string
 	if f.part != nil {
-		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%")
+		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%") // for LIKE
 	}
 	order := userOrders()[f.sort]
 	args := []any{pgx.QueryExecModeCacheDescribe, after[0], after[1], f.status, pattern, limit, f.username}
@@ -415,7 +416,7 @@ type newUser struct {
 	roles        []string
 }
 
-// checkIdentity notes what is wrong with a user name, e-mail address and display name, and
+// checkIdentity notes what is wrong with a user name, an e-mail address and a display name. It
 // normalizes the first two. Nil is not checked; an empty e-mail address means none.
 func checkIdentity(v *invalid, username, email, displayName *string) {
 	if username != nil {
@@ -462,8 +463,8 @@ func normalizeLogin(login string) string {
 	return ""
 }
 
-// isLine reports whether text is one line of low to high code points, none of them unsafe, U+…FFFE
-// or U+…FFFF.
+// isLine reports whether text is one line of low to high code points, none of them unsafe (see
+// isUnsafe) or a noncharacter at the end of a plane.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -471,7 +472,8 @@ func isLine(text string, low, high int) bool {
 	})
 }
 
-// createUser creates a user whose permissions the actor must hold. The caller holds lockAccess.
+// createUser creates a user. The actor must hold every permission of the roles. Requires
+// lockAccess.
 func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
 	if err := by.coversRoles(ctx, tx, n.roles); err != nil {
 		return user{}, err
@@ -483,7 +485,7 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
 }
 
-// coversRoles is the subset rule for the permissions of these roles. An unknown role is a 422.
+// coversRoles is the subset rule (covers) for these roles' permissions. An unknown role is a 422.
 func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {
@@ -492,8 +494,8 @@ func (a actor) coversRoles(ctx context.Context, q querier, names []string) error
 	return a.covers(granted)
 }
 
-// insertUser inserts a user and grants the roles. A name or e-mail address that is taken is a 409.
-// The caller holds lockAccess.
+// insertUser inserts a user and grants the roles, unchecked and without an audit row. A name or
+// e-mail address that is taken is a 409. Requires lockAccess.
 func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		WITH u AS (
@@ -543,10 +545,10 @@ func (c *userChange) check() error {
 	return v.err()
 }
 
-// changeUser changes a user. A change of status voids the password token, and a login that has
-// begun fails; a status other than active also ends all sessions and API tokens. The caller holds
-// lockAccess and has checked the target.
-func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userChange) error {
+// updateUser changes a user. A change of status voids the password token and makes a login under
+// way fail. If the status becomes other than active, all sessions and API tokens end too. Requires
+// lockAccess and a checked target (see actOnUser).
+func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userChange) error {
 	const query = `
 		UPDATE users
 		SET username = coalesce($2, username),
@@ -567,7 +569,7 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 		return err
 	}
 	if after.Status != statusActive && after.Status != target.Status {
-		err = endEverything(ctx, tx, by, after)
+		err = revokeCredentials(ctx, tx, by, after)
 	} else if after.Status != target.Status {
 		err = voidPasswordToken(ctx, tx, target.ID)
 	}
@@ -577,8 +579,8 @@ func changeUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles replaces a user's roles, unless they are these already. The actor must hold the
-// permissions of the new ones. The caller holds lockAccess and has checked the target.
+// replaceRoles replaces a user's roles, unless they are these already. The actor must hold every
+// permission of the new ones. Requires lockAccess and a checked target (see actOnUser).
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const query = `
 		WITH given AS (SELECT id FROM roles WHERE name = ANY ($2)),
@@ -605,15 +607,15 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
 }
 
-// endSessionsOfUser ends all sessions of a user. The caller has checked the target.
-func endSessionsOfUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	return endUserSessions(ctx, tx, by, []string{target.ID}, "")
+// endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
+func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return endSessionsOf(ctx, tx, by, []string{target.ID}, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
-// stay, and the name is never used again. The caller holds lockAccess and has checked the target.
+// stay, and the name is never used again. Requires lockAccess and a checked target (see actOnUser).
 func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	if err := endEverything(ctx, tx, by, target); err != nil {
+	if err := revokeCredentials(ctx, tx, by, target); err != nil {
 		return err
 	}
 	if _, err := execute(ctx, tx, "delete user", `DELETE FROM users WHERE id = $1`, target.ID); err != nil {
@@ -622,8 +624,8 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
 }
 
-// startPasswordReset creates a token to set another password with, which is valid for 15 minutes.
-// The caller holds lockAccess and has checked the target.
+// startPasswordReset creates a token that sets another password within 15 minutes. Requires
+// lockAccess and a checked target (see actOnUser).
 func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
 	token, err := createPasswordToken(ctx, tx, target.ID, 15*time.Minute)
 	if err != nil {
