@@ -38,8 +38,9 @@ func (ts *testServer) openShell() readerShell {
 	self, err := os.Executable()
 	dir := ts.t.TempDir()
 	programs := map[string]string{
-		"cairn": "CAIRN_TEST_COMMAND=1 exec " + self + ` "$@"`,
-		"sudo":  `[ "$1" != -u ] || shift 2` + "\n" + `exec "$@"`,
+		"cairn":     "CAIRN_TEST_COMMAND=1 exec " + self + ` "$@"`,
+		"sudo":      `[ "$1" != -u ] || shift 2` + "\n" + `exec "$@"`,
+		"systemctl": "exit 0", "xdg-open": "exit 0",
 	}
 	err = errors.Join(err, os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Mkdir(filepath.Join(dir, "etc"), 0o755),
 		os.Symlink(ts.cfg.stateDir, filepath.Join(dir, "var")))
@@ -59,7 +60,7 @@ func (c readerShell) run(shell, script, stdin string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	script = strings.NewReplacer("http://127.0.0.1:8080", c.url, "/var/lib/cairn", c.cfg.stateDir,
-		"/etc/cairn", filepath.Join(c.dir, "etc")).Replace(script)
+		"/etc/cairn", filepath.Join(c.dir, "etc"), "/srv/elevation", c.datasets).Replace(script)
 	cmd := exec.CommandContext(ctx, shell, "-c", script)
 	cmd.WaitDelay = time.Second
 	cmd.Dir, cmd.Stdin = c.dir, strings.NewReader(stdin)
