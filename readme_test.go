@@ -166,7 +166,7 @@ func TestJobs(t *testing.T) {
 	grace := ts.addUser("grace", datasetRead)
 	ts.addToken("grace", "backup", datasetRead)
 	c := ts.openShell()
-	if err := os.WriteFile(filepath.Join(c.dir, "people.csv"), []byte(people+"grace,grace@example.org,Grace Hopper\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.dir, "people.csv"), []byte(people+"grace,grace@example.org,Grace Hopper\r"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	admin.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "News", "body": "Read this.", "include_new_users": true})
