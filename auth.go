@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -185,7 +187,7 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 	sess, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
 	if err == nil {
-		found, err := s.users.get(r.Context(), s.db, sess.UserID, sess.Versions)
+		found, err := s.users.get(r.Context(), s.db, sess.UserID, sess.accessVersions)
 		if err != nil {
 			return err
 		}
@@ -228,13 +230,27 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 // getMe answers GET /api/v1/auth/me.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
-	return writeJSON(w, http.StatusOK, struct {
+	me := p.me
+	if p.Kind == "token" { // it may do less than its owner
+		me = encodeMe(p.User, p.TOTPRequired, p.Permissions)
+	}
+	credential, _ := encodeJSON(struct { // never fails for text and times
+		Kind      string    `json:"kind"`
+		ID        string    `json:"id"`
+		ExpiresAt time.Time `json:"expires_at"`
+	}{p.Kind, p.CredentialID, p.ExpiresAt})
+	body := slices.Concat(me, []byte(`,"credential":`), credential, []byte("}\n"))
+	return writeBytes(w, http.StatusOK, "application/json", body)
+}
+
+// encodeMe returns the answer of GET /auth/me up to the credential.
+func encodeMe(u user, totpRequired bool, permissions []string) []byte {
+	body, _ := encodeJSON(struct { // never fails for text, numbers, times and lists
 		user
-		TOTPRequired bool           `json:"totp_required"`
-		Permissions  []string       `json:"permissions"`
-		Credential   map[string]any `json:"credential"`
-	}{p.User, p.TOTPRequired, p.Permissions,
-		map[string]any{"kind": p.Kind, "id": p.CredentialID, "expires_at": p.ExpiresAt}})
+		TOTPRequired bool     `json:"totp_required"`
+		Permissions  []string `json:"permissions"`
+	}{u, totpRequired, permissions})
+	return bytes.TrimSuffix(body, []byte("}\n"))
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A

@@ -66,6 +66,7 @@ type principal struct {
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do
 	owned        []string // what the user may do; an API token may do less
+	me           []byte   // of encodeMe, for a session
 	noteUse      bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
@@ -158,17 +159,21 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	return token, shown
 }
 
-// accessVersions is SQL for the versions of a user u: users.version changes with the row, and
-// access_version with any role, its permissions or holders, and any declared permission.
-const accessVersions = `u.version::text || (SELECT version FROM access_version) AS versions`
+// accessVersions are the versions under which a user was read: users.version changes with the row,
+// and access_version with any role, its permissions or holders, and any declared permission.
+type accessVersions struct{ UserVersion, AccessVersion [16]byte }
+
+// versionColumns is SQL for the accessVersions of a user u.
+const versionColumns = `u.version AS user_version, (SELECT version FROM access_version) AS access_version`
 
 // cachedUser is a user with the user's permissions, and the versions under which both were read.
 type cachedUser struct {
 	user
+	accessVersions
 	Grants, Declared []string // the permissions of the user's roles; all declared permissions
 	TOTPRequired     bool
-	Versions         string
 	permissions      []string // what the user may do
+	me               []byte   // of encodeMe
 }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
@@ -183,7 +188,7 @@ const maxCachedUsers = 10_000
 
 // get returns the user from memory if it was read under these versions, else from the database. If
 // there is no such user, the error is errInvalidToken.
-func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*cachedUser, error) {
+func (c *userCache) get(ctx context.Context, q querier, id string, versions accessVersions) (*cachedUser, error) {
 	const query = `
 		SELECT ` + userColumns + `,
 			ARRAY(
@@ -195,13 +200,13 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*c
 			` + declaredPermissions + ` AS declared,
 			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
 				WHERE ur.user_id = u.id AND r.requires_totp) AS totp_required,
-			` + accessVersions + `
+			` + versionColumns + `
 		FROM users u
 		WHERE u.id = $1`
 	c.mu.RLock()
 	cached := c.users[id]
 	c.mu.RUnlock()
-	if cached != nil && cached.Versions == versions {
+	if cached != nil && cached.accessVersions == versions {
 		return cached, nil
 	}
 	found, err := collectOne[cachedUser](ctx, q, errInvalidToken, "get user and permissions", query, id)
@@ -212,6 +217,7 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*c
 	if found.TOTPRequired && !found.TOTP {
 		found.permissions = []string{inboxRead} // all else comes from roles
 	}
+	found.me = encodeMe(found.user, found.TOTPRequired, found.permissions)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {
@@ -227,28 +233,33 @@ func (c *userCache) get(ctx context.Context, q querier, id, versions string) (*c
 // So a logout, a disabled user, a removed role and a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const bySession = `
-		SELECT ` + accessVersions + `, s.rotated_at < now() - interval '5 minutes'
+		SELECT ` + versionColumns + `,
+			s.rotated_at < now() - interval '5 minutes'
 		FROM sessions s
 		JOIN users u ON u.id = s.user_id
 		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
-		SELECT ` + accessVersions + `, u.id::text, t.id::text, t.permissions, t.expires_at,
+		SELECT ` + versionColumns + `,
+			u.id::text, t.id::text, t.permissions, t.expires_at,
 			t.token_hash = $1 AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
 			AND t.expires_at > now() AND u.status = 'active'`
 	var tokenPermissions []string
-	versions, userID := "", c.Subject
+	var versions accessVersions
+	userID := c.Subject
 	p := &principal{Kind: "session", CredentialID: c.SessionID, ExpiresAt: time.Unix(c.ExpiresAt, 0).UTC()}
 	var err error
 	if c.tokenHash == nil {
-		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).Scan(&versions, &p.noteUse)
+		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).
+			Scan(&versions.UserVersion, &versions.AccessVersion, &p.noteUse)
 	} else {
 		p.Kind = "token"
 		err = q.QueryRow(ctx, byToken, c.tokenHash).
-			Scan(&versions, &userID, &p.CredentialID, &tokenPermissions, &p.ExpiresAt, &p.noteUse)
+			Scan(&versions.UserVersion, &versions.AccessVersion, &userID, &p.CredentialID, &tokenPermissions,
+				&p.ExpiresAt, &p.noteUse)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken
@@ -261,7 +272,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		return nil, err
 	}
 	p.User, p.TOTPRequired = owner.user, owner.TOTPRequired
-	p.owned, p.Permissions = owner.permissions, owner.permissions
+	p.owned, p.Permissions, p.me = owner.permissions, owner.permissions, owner.me
 	if p.Kind == "token" {
 		isUnnamed := func(permission string) bool { return !slices.Contains(tokenPermissions, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isUnnamed)

@@ -161,8 +161,9 @@ var (
 // rotatedSession is a session after a refresh, with its user and accessVersions.
 type rotatedSession struct {
 	session
-	UserID, Versions string
-	Graced           bool // the token was not the current one, but within the grace period
+	accessVersions
+	UserID string
+	Graced bool // the token was not the current one, but within the grace period
 }
 
 // rotateSession replaces the current generation of a session by the next one, in one statement.
@@ -181,7 +182,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			AND (SELECT u.status FROM users u WHERE u.id = s.user_id) = 'active'`
 	const columns = ` AS graced, s.id AS session_id, s.generation,
 			least(s.idle_expires_at, s.expires_at) AS session_expires_at, s.user_id::text,
-			(SELECT ` + accessVersions + ` FROM users u WHERE u.id = s.user_id)`
+			(SELECT u.version FROM users u WHERE u.id = s.user_id) AS user_version,
+			(SELECT version FROM access_version) AS access_version`
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
@@ -263,6 +265,9 @@ func endSessionsByID(ctx context.Context, tx pgx.Tx, by actor, action string, id
 		SELECT $1, $2, $3, $4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
 		FROM ended
 		ORDER BY id`
+	if len(ids) == 0 { // as at nearly every login
+		return 0, nil
+	}
 	return execute(ctx, tx, "end sessions", end,
 		by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
 }

@@ -284,6 +284,20 @@ func (x *proxied) checkCookies(bearer string) {
 	x.t.Logf("%d cookie headers", n)
 }
 
+// nginx writes the configuration of an nginx into the directory, with what stands in its http and server blocks, and
+// returns the command that runs it.
+func nginx(t *testing.T, dir, address, http, server string) []string {
+	t.Helper()
+	conf := fmt.Sprintf("daemon off;\npid %s/pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n"+
+		"client_body_temp_path %[1]s/body;\nproxy_temp_path %[1]s/proxy;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
+		"%s\nserver {\nlisten %s;\n%s\n}\n}\n", dir, http, address, server)
+	path := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(path, []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"nginx", "-p", dir, "-c", path}
+}
+
 // TestPeerNginx runs nginx, with the snippets of docs/proxies.md, between a client and a program that knows nothing of tokens.
 func TestPeerNginx(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
@@ -292,15 +306,39 @@ func TestPeerNginx(t *testing.T) {
 		if len(blocks) != 2 {
 			t.Fatalf("docs/proxies.md has %d blocks for nginx", len(blocks))
 		}
-		conf := fmt.Sprintf("daemon off;\npid %s/pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n"+
-			"client_body_temp_path %[1]s/body;\nproxy_temp_path %[1]s/proxy;\nfastcgi_temp_path %[1]s/f;\nuwsgi_temp_path %[1]s/u;\nscgi_temp_path %[1]s/s;\n"+
-			"%s\nserver {\nlisten %s;\n%s\n}\n}\n", dir, blocks[0], address, blocks[1])
-		if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(conf), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return []string{"nginx", "-p", dir, "-c", filepath.Join(dir, "nginx.conf")}
+		return nginx(t, dir, address, blocks[0], blocks[1])
 	})
 	x.check(ts)
+}
+
+// TestPeerNginxGzip asks for an answer that nginx compresses, and so gives a weak tag: If-None-Match with it gets a 304.
+// If-Match with it gets a 412 that says what to send instead.
+func TestPeerNginxGzip(t *testing.T) {
+	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
+	x := startProxied(t, func(dir, address, _ string) []string {
+		location := "location / {\nproxy_pass " + ts.url + ";\nproxy_http_version 1.1;\n}"
+		return nginx(t, dir, address, "gzip on;\ngzip_types application/json;\ngzip_proxied any;\ngzip_min_length 1;", location)
+	})
+	c := ts.signIn("root", "all")
+	c.url = x.web.url
+	role := c.must(201, "POST", "/api/v1/roles", map[string]any{"name": "surveyor", "permissions": []string{}})
+	path := role.header.Get("Location")
+	for _, asked := range []string{path, "/api/v1/roles"} {
+		a := c.must(200, "GET", asked, nil, "Accept-Encoding: gzip")
+		tag := a.header.Get("ETag")
+		if a.header.Get("Content-Encoding") != "gzip" || !strings.HasPrefix(tag, "W/") {
+			t.Fatalf("%s: not compressed: %v", asked, a.header)
+		}
+		if asked != path {
+			c.must(304, "GET", asked, nil, "Accept-Encoding: gzip", "If-None-Match: "+tag)
+			continue
+		}
+		change := map[string]any{"description": "Flies drones."}
+		if refused := c.must(412, "PATCH", path, change, "If-Match: "+tag); !strings.Contains(string(refused.body), "without W/") {
+			t.Errorf("%s", refused.body)
+		}
+		c.must(200, "PATCH", path, change, "If-Match: "+strings.TrimPrefix(tag, "W/"))
+	}
 }
 
 // TestPeerCaddy does the same with Caddy.
