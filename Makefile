@@ -19,7 +19,7 @@ build: ## build ./cairn
 run: postgres build ## start Cairn on the sample files, with its data in ./var
 	@tools/run
 
-test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
+test: postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
 
 test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
@@ -79,10 +79,13 @@ fuzz: ## fuzz each parser for FUZZTIME (5m)
 postgres: # PostgreSQL's server programs, where they are missing (Debian)
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/install postgresql
 
-curl: # curl, for the README's tour, where it is missing (Debian)
+curl: # curl, for the examples in the documents, where it is missing (Debian)
 	@command -v curl >/dev/null || tools/install curl
+
+jq: # jq, for the same
+	@command -v jq >/dev/null || tools/install jq
 
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb test-package test-fresh fuzz postgres curl compiler
+.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb test-package test-fresh fuzz postgres curl jq compiler

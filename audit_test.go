@@ -326,7 +326,7 @@ func TestDocumentedNames(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile("`([a-z_]+\\.go)` ((?:`[A-Za-z]+`(?:, )?)+)|(`(?:Test|Fuzz)[A-Za-z]+`)")
 	tests := readAll(t, "*_test.go")
-	for _, document := range []string{"SECURITY.md", "ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"} {
+	for _, document := range documents(t) {
 		for _, m := range named.FindAllStringSubmatch(readAll(t, document), -1) {
 			for name := range strings.SplitSeq(strings.Trim(strings.ReplaceAll(m[2]+m[3], "`", ""), ", "), ", ") {
 				source := tests

@@ -19,7 +19,7 @@ import (
 // version is the version of this release.
 const version = "0.2.0"
 
-// config is every setting, parsed. README.md has the table of the environment variables.
+// config is every setting, parsed. docs/settings.md has the table of the environment variables.
 type config struct {
 	listen         string
 	baseURL        string   // scheme and host by which clients know the service; empty: as each request names it

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -207,38 +206,44 @@ func (ts *testServer) addDataset(c client, name, path string) string {
 	return c.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": path}).header.Get("Location")
 }
 
-// TestNightly runs the README's script with a token that may do just that: on a clean folder, and on one with a fault.
+// TestNightly runs the nightly script of docs/jobs.md with a token that may do just that: on a clean folder, on one with a
+// fault, once that is accepted, and when the token has ended.
 func TestNightly(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```bash\n(.*?)```").FindStringSubmatch(string(readme))
 	ts := startServer(t, nil)
 	c := ts.signIn("ada", datasetRead, datasetManage)
 	if err := os.Mkdir(filepath.Join(ts.datasets, "tiles"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, id, _ := strings.Cut(ts.addDataset(c, "tiles", "tiles"), "/datasets/")
+	dataset := ts.addDataset(c, "tiles of the alps", "tiles")
 	ts.addUser("nightly", datasetAnalyze, datasetRead)
 	secrets, script := t.TempDir(), filepath.Join(t.TempDir(), "cairn-nightly")
 	token := ts.addToken("nightly", "nightly", datasetAnalyze, datasetRead).token
-	if err := errors.Join(os.WriteFile(filepath.Join(secrets, "token"), []byte(token+"\n"), 0o600),
-		os.WriteFile(script, []byte(strings.Replace(blocks[1], "http://127.0.0.1:8080", ts.url, 1)), 0o755)); err != nil {
+	blocks := examples(t, "docs/jobs.md", "bash")
+	nightly := blocks[slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, "\n# cairn-nightly ") })]
+	if err := errors.Join(os.WriteFile(filepath.Join(secrets, "nightly-token"), []byte("Authorization: Bearer "+token+"\n"), 0o600),
+		os.WriteFile(script, []byte(strings.Replace(nightly, "http://127.0.0.1:8080", ts.url, 1)), 0o755)); err != nil {
 		t.Fatal(err)
+	}
+	night := func(status int, shows string) {
+		t.Helper()
+		cmd := exec.Command(script, "tiles of the alps")
+		cmd.Env = append(os.Environ(), "CREDENTIALS_DIRECTORY="+secrets)
+		output, err := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != status || !strings.Contains(string(output), shows) {
+			t.Errorf("%v, exit status %d\n%s", err, got, output)
+		}
 	}
 	for i, content := range [][]byte{geographicTIFF(7, 47), geographicTIFF(8, 47)[:100]} {
 		if err := os.WriteFile(filepath.Join(ts.datasets, "tiles", fmt.Sprint(i, ".tif")), content, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		night := exec.Command(script, id)
-		night.Env = append(os.Environ(), "CREDENTIALS_DIRECTORY="+secrets)
-		output, err := night.CombinedOutput()
-		if got := night.ProcessState.ExitCode(); got != 3*i || !strings.Contains(string(output), []string{"\nno findings", "\n1 findings"}[i]) {
-			t.Errorf("%v, exit status %d\n%s", err, got, output)
-		}
+		night(3*i, []string{"\nno findings", "\n1 findings"}[i])
 	}
+	c.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "no_extent", "path": "1.tif", "note": "known"})
+	night(0, "\nno findings")
+	ts.exec(`DELETE FROM api_tokens`)
+	night(1, "error: 401")
 }
 
 // reported returns the findings of a report: of each code the files and tiles, with their details.

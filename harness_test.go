@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	osuser "os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,9 +40,11 @@ var suite struct {
 }
 
 // TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails, because a pass must mean that
-// everything ran. With one of three variables set, a test has started this process for another purpose.
+// everything ran. With one of four variables set, a test has started this process for another purpose.
 func TestMain(m *testing.M) {
 	switch {
+	case os.Getenv("CAIRN_TEST_COMMAND") != "":
+		os.Exit(commandUnderTest())
 	case os.Getenv("CAIRN_TEST_SERVE") != "":
 		os.Exit(serveUnderTest())
 	case os.Getenv(privatePostgresHelperEnv) != "":
@@ -239,6 +242,20 @@ func startTwoServers(t *testing.T, env ...string) (one, two *testServer) {
 	t.Helper()
 	one = startServer(t, nil, env...)
 	return one, startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
+}
+
+// commandUnderTest runs a command of the operator in a process of its own, and returns its exit status.
+func commandUnderTest() int {
+	env := slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "CAIRN_TEST_") })
+	err := run(context.Background(), os.Args[1:], env, os.Stdin, os.Stdout, os.Stderr)
+	if errors.Is(err, errFindings) {
+		return 3
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cairn:", err)
+		return 1
+	}
+	return 0
 }
 
 // serveUnderTest runs the service in a process of its own, which a test may kill. CAIRN_TEST_DIE_ON names a file whose

@@ -191,6 +191,28 @@ print(json.dumps({name.split("/")[-1]: len(validate(name)[0]) + len(validate(nam
 	}
 }
 
+// TestPeerRecipes runs the examples of docs/gis.md for GDAL and Python as they stand, but for the token.
+func TestPeerRecipes(t *testing.T) {
+	c := startUsed(t).openShell()
+	first := examples(t, "docs/gis.md", "sh")[0]
+	token := regexp.MustCompile(`cairn_pat_\S+`).FindString(c.run("sh", first, ""))
+	withToken := func(language string) string {
+		return strings.ReplaceAll(strings.Join(examples(t, "docs/gis.md", language), ""), "cairn_pat_…", token)
+	}
+	c.shows(c.run("bash", "set -euo pipefail\n"+withToken("bash"), ""),
+		append(strings.Split(strings.TrimSpace(examples(t, "docs/gis.md", "text")[0]), "\n"), "Size is ", "Value: ")...)
+	for _, name := range []string{"tiles.gpkg", "missing.gpkg", "mosaic.vrt"} {
+		if info, err := os.Stat(filepath.Join(c.dir, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	script := filepath.Join(c.dir, "search.py")
+	if err := os.WriteFile(script, []byte(strings.ReplaceAll(withToken("python"), "http://127.0.0.1:8080", c.url)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.shows(c.run("sh", "/usr/bin/python3 "+script, ""), "n46e007.tif [7", c.url+"/api/v1/datasets/1/data/n46e007.tif\n")
+}
+
 // TestPeerOWSLib has OWSLib walk the tree as OGC API Features.
 func TestPeerOWSLib(t *testing.T) {
 	ts, dataset, token, _ := gdalTree(t, 10)

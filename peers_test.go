@@ -11,14 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 )
 
-// proxied is a program that knows nothing of tokens, behind a proxy that is set up as the README says.
+// proxied is a program that knows nothing of tokens, behind a proxy that is set up as docs/proxies.md says.
 type proxied struct {
 	t   *testing.T
 	web client // of the proxy
@@ -27,17 +26,13 @@ type proxied struct {
 	seen http.Header // of the last request that got through; nil if none did
 }
 
-// snippets returns the README's blocks for a proxy, with other addresses.
+// snippets returns the blocks of docs/proxies.md for a proxy, with other addresses.
 func snippets(t *testing.T, language, cairn, upstream string) (blocks []string) {
 	t.Helper()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	addresses := strings.NewReplacer("127.0.0.1:8080", strings.TrimPrefix(cairn, "http://"),
 		"127.0.0.1:9000", strings.TrimPrefix(upstream, "http://"))
-	for _, block := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
-		blocks = append(blocks, addresses.Replace(block[1]))
+	for _, block := range examples(t, "docs/proxies.md", language) {
+		blocks = append(blocks, addresses.Replace(block))
 	}
 	return blocks
 }
@@ -303,7 +298,7 @@ func nginx(t *testing.T, dir, address, http, server string) []string {
 	return []string{"nginx", "-p", dir, "-c", path}
 }
 
-// TestPeerNginx runs nginx, with the snippets of the README, between a client and a program that knows nothing of tokens.
+// TestPeerNginx runs nginx, with the snippets of docs/proxies.md, between a client and a program that knows nothing of tokens.
 func TestPeerNginx(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
 	startNginx(t, ts).check(ts)
@@ -315,7 +310,7 @@ func startNginx(t *testing.T, ts *testServer) *proxied {
 	return startProxied(t, func(dir, address, upstream string) []string {
 		blocks := snippets(t, "nginx", ts.url, upstream)
 		if len(blocks) != 2 {
-			t.Fatalf("the README has %d blocks for nginx", len(blocks))
+			t.Fatalf("docs/proxies.md has %d blocks for nginx", len(blocks))
 		}
 		return nginx(t, dir, address, blocks[0], blocks[1])
 	})
@@ -363,7 +358,7 @@ func startCaddy(t *testing.T, ts *testServer) *proxied {
 	return startProxied(t, func(dir, address, upstream string) []string {
 		blocks := snippets(t, "caddy", ts.url, upstream)
 		if len(blocks) != 1 {
-			t.Fatalf("the README has %d blocks for Caddy", len(blocks))
+			t.Fatalf("docs/proxies.md has %d blocks for Caddy", len(blocks))
 		}
 		conf := fmt.Sprintf("{\nadmin off\n}\nhttp://%s {\n%s\n}\n", address, blocks[0])
 		if err := os.WriteFile(filepath.Join(dir, "Caddyfile"), []byte(conf), 0o644); err != nil {
