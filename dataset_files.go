@@ -279,6 +279,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			return found[:min(limit, len(found))], err
 		}
 		after = f.key(candidates[len(candidates)-1])
+		batch = min(2*batch, maxHits)
 	}
 }
 
@@ -430,7 +431,8 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
-// estimates from its statistics. The statements are planned for their values.
+// estimates from its statistics. It ignores the filter's area. The statements are planned for their
+// values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const (
 		matching = `
@@ -445,7 +447,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	)
 	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
-	if f.isPoint || f.area != nil {
+	if f.isPoint {
 		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)
 		if n = int64(len(files)); err != nil {
 			return nil, err

@@ -162,9 +162,17 @@ func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Va
 	if err != nil {
 		return err
 	}
-	total, err := countFiles(ctx, s.db, f)
-	if err != nil {
-		return err
+	answer := object{"type": "FeatureCollection"}
+	if len(files) <= limit && !query.Has("cursor") {
+		answer["numberMatched"] = len(files)
+	} else if f.area == nil { // to count for an area may take as long as to compare every file
+		total, err := countFiles(ctx, s.db, f)
+		if err != nil {
+			return err
+		}
+		if !total.TotalIsEstimate { // numberMatched must be exact, or missing
+			answer["numberMatched"] = total.Total
+		}
 	}
 	base := s.baseURL(r)
 	links := []object{stacLink("self", base+r.URL.RequestURI(), typeGeoJSON), stacLink("root", base+stacPath, typeJSON)}
@@ -186,10 +194,7 @@ func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Va
 	for _, file := range files {
 		items = append(items, itemOf(file, base))
 	}
-	answer := object{"type": "FeatureCollection", "features": items, "links": links, "numberReturned": len(items)}
-	if !total.TotalIsEstimate { // numberMatched must be exact
-		answer["numberMatched"] = total.Total
-	}
+	answer["features"], answer["links"], answer["numberReturned"] = items, links, len(items)
 	return writeGeoJSON(w, answer)
 }
 

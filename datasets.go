@@ -291,8 +291,7 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 }
 
 // summarizeDataset returns the dataset with the totals of its files. Only files with status ok have
-// a box. The overall box is the narrower of two, with all wests in -180…180 or in 0…360, so that
-// files on both sides of 180° do not span the globe.
+// a box.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const query = `
 		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size,
@@ -323,11 +322,7 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		details.Files["total"] += t.N
 		details.TotalBytes += t.Size
 		if t.West != nil {
-			west, east := *t.West, *t.East
-			if *t.East0-*t.West0 < east-west {
-				west, east = *t.West0, *t.East0
-			}
-			west, east = normaliseLongitudes(west, east)
+			west, east := narrower(*t.West, *t.East, *t.West0, *t.East0)
 			details.BBox = []float64{west, *t.South, east, *t.North}
 		}
 	}
