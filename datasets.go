@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -63,15 +62,13 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	err := errHangs
-	if s.analyzer.hung.Load() < maxHung {
-		ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
-		defer cancel()
-		err = s.analyzer.runDetached(ctx, new(atomic.Int64), func(context.Context, func(func() error) error) error {
-			_, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
-			return err
-		})
-	}
+	ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
+	defer cancel()
+	var dir place
+	err := s.askFileSystem(ctx, "", func() (err error) {
+		dir, err = s.cfg.checkDataset(in.Name, in.Path, in.Description)
+		return err
+	}, func() {})
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
 		const hangs = "cannot be opened as a directory: the file system does not answer"
 		err = invalid{{"path", "not_a_directory", hangs}}.err()
@@ -79,7 +76,6 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	dir, _ := s.cfg.placeDataset(in.Path) // checked above
 	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
 	if err != nil {
 		return err

@@ -43,6 +43,7 @@ type server struct {
 	bodies        *callerLimit     // bodies in memory for one network
 	streams       *callerLimit     // streamed answers for one account
 	files         *callerLimit     // files sent to one account
+	fileCalls     *callerLimit     // calls of the file system for the contents of one dataset
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
 	networkPlaces *callerLimit     // at most a quarter of the pool for a network, before the account is known
