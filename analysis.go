@@ -246,7 +246,7 @@ type fileChange struct {
 const changesKept = 10
 
 // listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. The
-// intervals of rows do not overlap: the first with a later path is the last that begins before it.
+// intervals of the rows do not overlap: a page begins in the last that begins before its path.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT e.path, e.change

@@ -17,10 +17,7 @@ import (
 // dataPath returns the path under which the content of a file is served. It has the file's own
 // name, so that GDAL finds the sidecars beside it.
 func dataPath(dataset int64, path string) string {
-	raw, err := decodePath(path)
-	if err != nil {
-		raw = path
-	}
+	raw, _ := decodePath(path) // as the walk wrote it
 	u := url.URL{Path: "/api/v1/datasets/" + strconv.FormatInt(dataset, 10) + "/data/" + raw}
 	return u.EscapedPath()
 }

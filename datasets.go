@@ -286,29 +286,41 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 	return d, err
 }
 
+// overallBox is the box around files, with its longitudes as narrower takes them. Without files it
+// has nil pointers.
+type overallBox struct{ West, East, TurnedWest, TurnedEast, South, North *float64 }
+
+// overallColumns is SQL for the columns of an overallBox, of files f.
+const overallColumns = `
+	min(f.bbox[1]) AS west, max(` + fileEast + `) AS east,
+	min(f.bbox[1] + ` + fileTurn + `) AS turned_west, max(` + fileEast + ` + ` + fileTurn + `) AS turned_east,
+	min(f.bbox[2]) AS south, max(f.bbox[4]) AS north`
+
+// bounds returns west, south, east and north, or nil without files.
+func (b overallBox) bounds() []float64 {
+	if b.West == nil {
+		return nil
+	}
+	west, east := narrower(*b.West, *b.East, *b.TurnedWest, *b.TurnedEast)
+	return []float64{west, *b.South, east, *b.North}
+}
+
 // summarizeDataset returns the dataset with the totals of its files. Only files with status ok have
 // a box.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const query = `
-		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size,
-			min(west) AS west, max(east) AS east, min(west + turn) AS west0, max(east + turn) AS east0,
-			min(bbox[2]) AS south, max(bbox[4]) AS north
-		FROM (
-			SELECT status, size_bytes, bbox, bbox[1] AS west,
-				bbox[3] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS east,
-				CASE WHEN bbox[1] < 0 THEN 360 ELSE 0 END AS turn
-			FROM elevation_dataset_file_meta
-			WHERE dataset_id = $1
-		) f
-		GROUP BY status`
+		SELECT f.status, count(*) AS n, least(sum(f.size_bytes), 1e18)::bigint AS size,` + overallColumns + `
+		FROM elevation_dataset_file_meta f
+		WHERE f.dataset_id = $1
+		GROUP BY f.status`
 	details := datasetDetails{dataset: d, Files: map[string]int64{"total": 0}}
 	for _, status := range fileStatuses() {
 		details.Files[status] = 0
 	}
 	totals, err := collect[struct {
-		Status                                 string
-		N, Size                                int64
-		West, East, West0, East0, South, North *float64
+		Status  string
+		N, Size int64
+		overallBox
 	}](ctx, q, "summarize files", query, d.ID)
 	if err != nil {
 		return details, err
@@ -317,9 +329,8 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		details.Files[t.Status] = t.N
 		details.Files["total"] += t.N
 		details.TotalBytes += t.Size
-		if t.West != nil {
-			west, east := narrower(*t.West, *t.East, *t.West0, *t.East0)
-			details.BBox = []float64{west, *t.South, east, *t.North}
+		if box := t.bounds(); box != nil {
+			details.BBox = box
 		}
 	}
 	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)

@@ -184,7 +184,7 @@ func (s *server) routes() []route {
 		{"GET", stacPath + "/conformance", holds(datasetRead), s.getSTACConformance, nil, quick},
 		{"GET", stacPath + "/collections", holds(datasetRead), s.listCollections, nil, expensive},
 		{"GET", stacPath + "/collections/{id}", holds(datasetRead), s.getCollection, nil, slow},
-		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.listItems, itemFilters(), slow},
+		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.searchItems, itemFilters(), slow},
 		{"GET", stacPath + "/collections/{id}/items/{file}", holds(datasetRead), s.getItem, nil, quick},
 		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
 		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
