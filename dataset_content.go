@@ -54,10 +54,8 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f := &content{ask: func(ask func() error, drop func()) error {
-		return s.askFileSystem(r.Context(), m.Directory, ask, drop)
-	}}
-	if err := f.ask(func() error { return f.open(s.cfg, m) }, func() { f.Close() }); err != nil {
+	f := &content{s: s, ctx: r.Context(), row: m}
+	if err := s.askFileSystem(f.ctx, m.Directory, f.open, func() { f.Close() }); err != nil {
 		return err
 	}
 	defer func() { go f.Close() }() // a file system that hangs may not answer this either
@@ -70,24 +68,26 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	return f.err
 }
 
-// storedFile is a file and the directory of its dataset.
+// storedFile is the row of a file, with the directory of its dataset.
 type storedFile struct {
 	Directory string
 	ElevationDatasetFileMeta
 }
 
-// content is a file that is sent to a client.
+// content is a file that a request reads.
 type content struct {
+	s   *server
+	ctx context.Context // of the request
+	row storedFile
 	openFile
-	entry                                           // as the file was opened
-	ask   func(ask func() error, drop func()) error // askFileSystem, for the file's dataset
-	err   error                                     // that ended the reading
+	entry       // as the file was opened
+	err   error // that ended the reading
 }
 
 // open opens the file. The error is errNotFound for anything but a regular file of the dataset, and
 // else that of fileUnavailable.
-func (f *content) open(c config, m storedFile) error {
-	place, wrong := c.placeDataset(m.Directory)
+func (f *content) open() error {
+	place, wrong := f.s.cfg.placeDataset(f.row.Directory)
 	if wrong != nil {
 		return errNotFound
 	}
@@ -95,7 +95,7 @@ func (f *content) open(c config, m storedFile) error {
 	if err == nil {
 		reader := &fileReader{root: root}
 		defer reader.close()
-		f.openFile, f.entry, err = reader.open(entry{Path: m.Path, Size: m.SizeBytes})
+		f.openFile, f.entry, err = reader.open(entry{Path: f.row.Path, Size: f.row.SizeBytes})
 	}
 	errno, isOfSystem := errors.AsType[syscall.Errno](err)
 	switch {
@@ -104,19 +104,19 @@ func (f *content) open(c config, m storedFile) error {
 	case isMissing(err), errno == syscall.ELOOP, !isOfSystem: // the last: a rule does not allow it
 		return errNotFound
 	}
-	return fileUnavailable(fmt.Errorf("open %s in the dataset %s: %w", m.Path, m.Directory, err))
+	return fileUnavailable(fmt.Errorf("open %s in the dataset %s: %w", f.row.Path, f.row.Directory, err))
 }
 
 // ReadAt implements io.ReaderAt. Its callers do not use p after an error, so a late answer may
 // still be written to it.
 func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 	n := 0
-	err := f.ask(func() (err error) {
+	err := f.s.askFileSystem(f.ctx, f.row.Directory, func() (err error) {
 		n, err = f.openFile.ReadAt(p, offset)
 		return err
 	}, func() {})
 	if err != nil && err != io.EOF {
-		f.err = fmt.Errorf("read a file: %w", err)
+		f.err = fmt.Errorf("read %s in the dataset %s: %w", f.row.Path, f.row.Directory, err)
 		return 0, f.err
 	}
 	return n, err
@@ -156,7 +156,7 @@ func (s *server) askFileSystem(ctx context.Context, directory string, ask func()
 	case err := <-answers:
 		return err
 	case <-limited.Done():
-		return cmp.Or(ctx.Err(), error(fileUnavailable(errors.New("the file system does not answer"))))
+		return cmp.Or(ctx.Err(), error(fileUnavailable(fmt.Errorf("the file system of %s does not answer", directory))))
 	}
 }
 
