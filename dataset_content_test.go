@@ -185,8 +185,12 @@ func TestContentUnavailable(t *testing.T) {
 // hang, and the files of other datasets are served. Results that come late are dropped.
 func TestHungFileCalls(t *testing.T) {
 	t.Parallel()
-	ts, c, _, data := contentTree(t)
-	ts.analyzer.patience = 500 * time.Millisecond // no analysis runs now
+	ts := startServer(t, func(s *server) { s.analyzer.patience = time.Second })
+	data := fmt.Sprintf("/api/v1/datasets/%d/data/", ts.addFiles("good", []ElevationDatasetFileMeta{placedFile(t, "good.tif", 4326, 0.01, 0, 7, 0, -0.02, 46)}))
+	if err := errors.Join(os.Mkdir(filepath.Join(ts.datasets, "good"), 0o755), os.WriteFile(filepath.Join(ts.datasets, "good/good.tif"), sampleTIFF(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	c := ts.signIn("ada", datasetDownload)
 	answers := make(chan bool)
 	var calls, dropped atomic.Int64
 	ask := func() error {
