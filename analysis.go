@@ -102,8 +102,8 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	err := s.changeDataset(r, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		running, err := runningAnalysis(r.Context(), tx, d.ID)
 		if running != 0 {
-			err = &problem{status: http.StatusConflict, code: "analysis_running",
-				location: analysisPath(d.ID, running), detail: "An analysis of this dataset is running."}
+			err = &problem{status: http.StatusConflict, code: "analysis_running", location: analysisPath(d.ID, running),
+				detail: "An analysis of this dataset is running. Wait for its end, or cancel it."}
 		}
 		if err != nil {
 			return nil, nil, err
@@ -246,7 +246,7 @@ type fileChange struct {
 const changesKept = 10
 
 // listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. The
-// intervals of rows do not overlap: the first with a later path is the last that begins before it.
+// intervals of the rows do not overlap: a page begins in the last that begins before its path.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT e.path, e.change

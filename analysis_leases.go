@@ -87,8 +87,8 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 
 // succeedInstance ends the lease of the service that used the state directory before, and releases
 // its work, so that a service that starts again after a kill continues at once. The lock file holds
-// the id of that service. It has ended, because this one has the lock. Only if the directory is a
-// copy it may live: then its fencing tokens become void, and its work is done again.
+// the id of that service, which has ended, because this one has the lock. But if the directory is a
+// copy, it may still run: then its fencing tokens become void, and its work is done again.
 func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string) error {
 	const release = `
 		WITH ended AS (

@@ -412,7 +412,7 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 
 // openNamed is open for a name in the directory of the last file. With hasSize the name is a
 // regular file or a link. Otherwise it may be a pipe, whose other end would notice the opening, so
-// its type comes first.
+// its type is checked first.
 func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, error) {
 	if hasSize {
 		if f, e, err := openRegular(fr.dir, name); err == nil {

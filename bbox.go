@@ -168,7 +168,7 @@ func (h *headerReader) readFormat(m *extent) error {
 	return unsupportedFormat(extension, head, m)
 }
 
-// setSize sets Width and Height. The error says that GDAL would refuse them too.
+// setSize sets Width and Height. It refuses those that GDAL refuses.
 func (m *extent) setSize(width, height float64) error {
 	valid := func(v float64) bool { return v >= 1 && v <= maxTIFFDimension && v == math.Trunc(v) }
 	if !valid(width) || !valid(height) {

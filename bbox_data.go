@@ -85,7 +85,7 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 		return t
 	}
 	t.perPlane, t.blocks = uint64(perPlane), min(uint64(perPlane*planes), t.offsets.count)
-	if compression == uncompressed && photometric != photometricYCbCr { // which may have fewer samples than pixels
+	if compression == uncompressed && photometric != photometricYCbCr { // YCbCr may have fewer samples than pixels
 		t.rowBytes = math.Ceil(columns * bands * bits / 8)
 	}
 	return t

@@ -460,8 +460,8 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 	return lam, math.Atan(p.geodeticTan(tan))
 }
 
-// onGlobe returns a longitude within ±π, or NaN. It forgives a micrometre at the end of a lever in
-// metres.
+// onGlobe returns a longitude within ±π, or NaN. It tolerates a micrometre of excess at a distance
+// of lever metres from the axis.
 func onGlobe(lam, lever float64) float64 {
 	over := math.Abs(lam) - math.Pi
 	if over*math.Abs(lever) > 1e-6 {

@@ -36,29 +36,50 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 	err := json.Unmarshal(g.Coordinates, into)
 	ok = err == nil && len(polygons) > 0 && (isPoint || g.Type == "Polygon" || g.Type == "MultiPolygon")
 	corners := 0
-	box := [4]float64{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	box, turned := emptyRange(), emptyRange() // turned counts polygons that begin west of 0° a turn further east
 	for _, polygon := range polygons {
 		ok = ok && len(polygon) > 0
 		var rings [][]position
+		around := emptyRange()
 		for _, ring := range polygon {
 			var positions []position
 			for _, p := range ring {
 				p = append(p, math.NaN(), math.NaN()) // a missing coordinate becomes NaN, which is refused below
 				positions = append(positions, position{p[0], p[1]})
-				box = [4]float64{min(box[0], p[0]), min(box[1], p[1]), max(box[2], p[0]), max(box[3], p[1])}
+				around.add(position{p[0], p[1]})
 			}
 			n := len(positions)
 			corners += n
-			ok = ok && (isPoint || n >= 4 && positions[0] == positions[n-1]) && !math.IsNaN(box[0]+box[1])
+			ok = ok && (isPoint || n >= 4 && positions[0] == positions[n-1]) && !math.IsNaN(around.west+around.south)
 			rings = append(rings, positions)
 		}
 		a = append(a, rings)
+		for _, corner := range [...]position{{around.west, around.south}, {around.east, around.north}} {
+			box.add(corner)
+			if around.west < 0 {
+				corner[0] += 360
+			}
+			turned.add(corner)
+		}
 	}
 	ok = ok && corners <= maxCorners
 	if isPoint {
-		return "point", fmt.Sprintf("%v,%v", box[0], box[1]), nil, ok
+		return "point", fmt.Sprintf("%v,%v", box.west, box.south), nil, ok
 	}
-	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box[0], box[1], box[2], box[3]), a, ok
+	if box.west >= -180 && box.east <= 180 { // else the box is refused as it is
+		box.west, box.east = narrower(box.west, box.east, turned.west, turned.east)
+	}
+	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north), a, ok
+}
+
+// narrower returns the narrower of two ranges of longitudes around the same boxes, within ±180.
+// Across 180° its west is greater than its east. In the second range, boxes that begin west of 0°
+// lie a turn further east, so that boxes on both sides of 180° do not span the globe.
+func narrower(west, east, turnedWest, turnedEast float64) (float64, float64) {
+	if turnedEast-turnedWest < east-west {
+		west, east = turnedWest, turnedEast
+	}
+	return normaliseLongitudes(west, east)
 }
 
 // meets reports whether the area and a footprint have a point in common: an edge of one meets an

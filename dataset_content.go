@@ -3,22 +3,21 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
 // dataPath returns the path under which the content of a file is served. It has the file's own
 // name, so that GDAL finds the sidecars beside it.
 func dataPath(dataset int64, path string) string {
-	raw, err := decodePath(path)
-	if err != nil {
-		raw = path
-	}
+	raw, _ := decodePath(path) // as the walk wrote it
 	u := url.URL{Path: "/api/v1/datasets/" + strconv.FormatInt(dataset, 10) + "/data/" + raw}
 	return u.EscapedPath()
 }
@@ -39,50 +38,126 @@ func mediaType(m extent) string {
 // leads out of the dataset. Once the file is open, the database is not asked any more.
 func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT` + fileColumns + `
+		SELECT (SELECT d.path FROM datasets d WHERE d.id = dataset_id) AS directory,` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = $2`
-	var d dataset
-	var m ElevationDatasetFileMeta
-	err := s.inPlace(r, quick, func(ctx context.Context) (err error) {
-		path := encodeName(r.PathValue("path"))
-		if d, err = s.pathDataset(r); err != nil || strings.ContainsRune(path, 0) {
-			return cmp.Or(err, error(errNotFound))
-		}
-		m, err = collectOne[ElevationDatasetFileMeta](ctx, s.db, errNotFound, "get file", query, d.ID, path)
+	id, err := pathID(r, "id")
+	path := encodeName(r.PathValue("path"))
+	if err != nil || strings.ContainsRune(path, 0) {
+		return errNotFound
+	}
+	var m storedFile
+	err = s.inPlace(r, quick, func(ctx context.Context) (err error) {
+		m, err = collectOne[storedFile](ctx, s.db, errNotFound, "get file", query, id, path)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	f, e, err := s.cfg.openContent(d, m)
-	if err != nil {
-		return errNotFound
+	f := &content{s: s, ctx: r.Context(), row: m}
+	if err := s.askFileSystem(f.ctx, m.Directory, f.open, func() { f.Close() }); err != nil {
+		return err
 	}
-	defer f.Close()
+	defer func() { go f.Close() }() // a file system that hangs may not answer this either
 	h := w.Header()
 	h.Set("Content-Type", mediaType(m.extent))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
-	h.Set("ETag", entityTag(fmt.Append(nil, e.Size, e.Modified, e.Changed)))
-	modified := time.Unix(0, min(e.Modified, s.now().UnixNano())) // RFC 9110, section 8.8.2.1
-	content := io.NewSectionReader(f, 0, e.Size)
-	http.ServeContent(&patientWriter{w, r.Context()}, r, "", modified, content)
-	return nil
+	h.Set("ETag", entityTag(fmt.Append(nil, f.Size, f.Modified, f.Changed)))
+	modified := time.Unix(0, min(f.Modified, s.now().UnixNano())) // RFC 9110, section 8.8.2.1
+	http.ServeContent(&patientWriter{w, r.Context()}, r, "", modified, io.NewSectionReader(f, 0, f.Size))
+	return f.err
 }
 
-// openContent opens the file of a row. Anything but a regular file of the dataset is an error.
-func (c config) openContent(d dataset, m ElevationDatasetFileMeta) (openFile, entry, error) {
-	place, wrong := c.placeDataset(d.Path)
+// storedFile is the row of a file, with the directory of its dataset.
+type storedFile struct {
+	Directory string
+	ElevationDatasetFileMeta
+}
+
+// content is a file that a request reads.
+type content struct {
+	s   *server
+	ctx context.Context // of the request
+	row storedFile
+	openFile
+	entry       // as the file was opened
+	err   error // that ended the reading
+}
+
+// open opens the file. The error is errNotFound for anything but a regular file of the dataset, and
+// else that of fileUnavailable.
+func (f *content) open() error {
+	place, wrong := f.s.cfg.placeDataset(f.row.Directory)
 	if wrong != nil {
-		return nil, entry{}, wrong.err()
+		return errNotFound
 	}
 	root, _, err := place.open()
-	if err != nil {
-		return nil, entry{}, err
+	if err == nil {
+		reader := &fileReader{root: root}
+		defer reader.close()
+		f.openFile, f.entry, err = reader.open(entry{Path: f.row.Path, Size: f.row.SizeBytes})
 	}
-	reader := &fileReader{root: root}
-	defer reader.close()
-	return reader.open(entry{Path: m.Path, Size: m.SizeBytes})
+	errno, isOfSystem := errors.AsType[syscall.Errno](err)
+	switch {
+	case err == nil:
+		return nil
+	case isMissing(err), errno == syscall.ELOOP, !isOfSystem: // the last: a rule does not allow it
+		return errNotFound
+	}
+	return fileUnavailable(fmt.Errorf("open %s in the dataset %s: %w", f.row.Path, f.row.Directory, err))
+}
+
+// ReadAt implements io.ReaderAt. Its callers do not use p after an error, so a late answer may
+// still be written to it.
+func (f *content) ReadAt(p []byte, offset int64) (int, error) {
+	n := 0
+	err := f.s.askFileSystem(f.ctx, f.row.Directory, func() (err error) {
+		n, err = f.openFile.ReadAt(p, offset)
+		return err
+	}, func() {})
+	if err != nil && err != io.EOF {
+		f.err = fmt.Errorf("read %s in the dataset %s: %w", f.row.Path, f.row.Directory, err)
+		return 0, f.err
+	}
+	return n, err
+}
+
+// fileUnavailable returns the 503 for a file that cannot be read, although it should be there.
+func fileUnavailable(err error) *problem {
+	return &problem{status: http.StatusServiceUnavailable, code: "file_unavailable", retryAfter: 30 * time.Second,
+		detail: "The file cannot be read now. Try again later. The log has the reason under the request id.", err: err}
+}
+
+// askFileSystem returns the error of ask, which calls the file system. A call of a dead network
+// file system may never return, so ask has a goroutine of its own. It is abandoned after the
+// patience of analyses, or when ctx ends; if it succeeds later, drop is called. Until ask returns,
+// it holds one of the places of its directory: so a dead file system takes few threads, and holds
+// up no other dataset.
+func (s *server) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
+	limited, cancel := context.WithTimeout(ctx, s.analyzer.patience)
+	defer cancel()
+	leave, err := s.fileCalls.enter(limited, directory)
+	if err != nil {
+		return err
+	}
+	answers := make(chan error)
+	go func() {
+		defer leave()
+		err := ask()
+		select {
+		case answers <- err:
+		case <-limited.Done():
+			if err == nil {
+				drop()
+			}
+		}
+	}()
+	select {
+	case err := <-answers:
+		return err
+	case <-limited.Done():
+		return cmp.Or(ctx.Err(), error(fileUnavailable(fmt.Errorf("the file system of %s does not answer", directory))))
+	}
 }
 
 // patientWriter sends a body to a client that may be slow, until ctx ends. The client must take

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -160,6 +163,63 @@ func TestContentAttack(t *testing.T) {
 	}
 	ts.exec(`UPDATE datasets SET path = '../..' WHERE name = 'odd'`) // a row that is wrong leads nowhere either
 	c.refused(404, "not_found", "GET", data+"not-utf8-%ff.tif", nil)
+}
+
+// TestContentUnavailable: a file that is there but cannot be opened is not "not found", and the log says why. In sysfs
+// nobody can read an attribute that is only for writing, not even root.
+func TestContentUnavailable(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_DATASETS_DIR=/sys/bus")
+	row := placedFile(t, "drivers_probe", 4326, 0.01, 0, 7, 0, -0.02, 46)
+	gone := placedFile(t, "gone/drivers_probe", 4326, 0.01, 0, 7, 0, -0.02, 46)
+	data := fmt.Sprintf("/api/v1/datasets/%d/data/", ts.addFiles("platform", []ElevationDatasetFileMeta{row, gone}))
+	c := ts.signIn("ada", datasetRead, datasetDownload)
+	c.refused(503, "file_unavailable", "GET", data+"drivers_probe", nil)
+	c.refused(404, "not_found", "GET", data+"gone/drivers_probe", nil)
+	if log := ts.log.String(); strings.Count(log, `"request failed"`) != 1 || !strings.Contains(log, "open drivers_probe in the dataset platform: permission denied") {
+		t.Errorf("%s", log)
+	}
+}
+
+// TestHungFileCalls: while the file system of one dataset does not answer, requests for its files end, only a few calls
+// hang, and the files of other datasets are served. Results that come late are dropped.
+func TestHungFileCalls(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.patience = time.Second })
+	data := fmt.Sprintf("/api/v1/datasets/%d/data/", ts.addFiles("good", []ElevationDatasetFileMeta{placedFile(t, "good.tif", 4326, 0.01, 0, 7, 0, -0.02, 46)}))
+	if err := errors.Join(os.Mkdir(filepath.Join(ts.datasets, "good"), 0o755), os.WriteFile(filepath.Join(ts.datasets, "good/good.tif"), sampleTIFF(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	c := ts.signIn("ada", datasetDownload)
+	answers := make(chan bool)
+	var calls, dropped atomic.Int64
+	ask := func() error {
+		return ts.askFileSystem(t.Context(), "dead", func() error {
+			calls.Add(1)
+			<-answers
+			return nil
+		}, func() { dropped.Add(1) })
+	}
+	var all sync.WaitGroup
+	for range 3 * maxFileCalls {
+		all.Go(func() {
+			if p, ok := errors.AsType[*problem](ask()); !ok || p.status != 503 {
+				t.Errorf("%v", p)
+			}
+		})
+	}
+	waitFor(t, "calls to hang", func() bool { return calls.Load() == maxFileCalls })
+	c.must(200, "GET", data+"good.tif", nil)
+	all.Wait()
+	c.must(200, "GET", data+"good.tif", nil)
+	if n := calls.Load(); n != maxFileCalls {
+		t.Errorf("%d calls hang", n)
+	}
+	close(answers)
+	waitFor(t, "late results to be dropped", func() bool { return dropped.Load() == maxFileCalls })
+	if err := ask(); err != nil {
+		t.Error(err)
+	}
 }
 
 // byteForByte sends a request line and headers byte for byte, and returns the status and the body of the answer.

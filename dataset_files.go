@@ -32,7 +32,8 @@ type ElevationDatasetFileMeta struct {
 	unsettled bool  // the file can change without a change of its own size and time: a link to a directory
 }
 
-// fileTime is a time that the database holds in nanoseconds since 1970, finer than its own times.
+// fileTime is a time that the database holds in nanoseconds since 1970. Its own times have only
+// microseconds.
 type fileTime struct{ time.Time }
 
 // ScanInt64 sets the time from a column.
@@ -41,7 +42,7 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 	return nil
 }
 
-// The columns of the table elevation_dataset_file_meta that make a file.
+// fileColumns are the columns of elevation_dataset_file_meta that are read as a file.
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
 	`native_bbox, crs, crs_definition, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, ` +
@@ -100,7 +101,7 @@ type fileFilter struct {
 	east      *float64 // at least west: more than 180 if the box crosses 180°
 	north     *float64
 	isPoint   bool   // the box is a point, and the rasters themselves must cover it
-	area      area   // within the box; footprints must meet it; nil: they need not
+	area      area   // inside the box; the files' footprints must meet it; nil: any
 	sort      string // "": as order says
 }
 
@@ -193,23 +194,30 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 
 // getFile answers GET /api/v1/datasets/{id}/files/{file}.
 func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
+	file, err := s.pathFile(r)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, file.ElevationDatasetFileMeta)
+}
+
+// pathFile returns the file whose id and dataset are in the path, or errNotFound. It leaves out the
+// dataset's name.
+func (s *server) pathFile(r *http.Request) (file datasetFile, err error) {
 	const query = `
 		SELECT` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND id = $2`
-	datasetID, err := pathID(r, "id")
-	if err != nil {
-		return err
+	if file.DatasetID, err = pathID(r, "id"); err != nil {
+		return file, err
 	}
 	id, err := pathID(r, "file")
 	if err != nil {
-		return err
+		return file, err
 	}
-	file, err := collectOne[ElevationDatasetFileMeta](r.Context(), s.db, errNotFound, "get file", query, datasetID, id)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, file)
+	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](r.Context(), s.db, errNotFound,
+		"get file", query, file.DatasetID, id)
+	return file, err
 }
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
@@ -258,11 +266,12 @@ func (f fileFilter) key(file datasetFile) []string {
 	return []string{strconv.FormatFloat(rank, 'g', -1, 64), strconv.FormatInt(file.DatasetID, 10), file.Path}
 }
 
-// findFiles returns up to limit files after the keys in after; for a point, those that cover it.
+// findFiles returns up to limit files after the keys in after. For a point or an area it compares
+// the files of the box one by one.
 func findFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	var found []datasetFile
 	batch := limit
-	if f.area != nil { // of its box it may fill little
+	if f.area != nil { // which may fill little of its box
 		batch = max(limit, maxItems)
 	}
 	for {
@@ -271,7 +280,8 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			if ctx.Err() != nil { // an area may have many corners
 				return nil, ctx.Err()
 			}
-			if f.covers(file.ElevationDatasetFileMeta) {
+			m := file.ElevationDatasetFileMeta // it meets the filter's box
+			if (!f.isPoint || contains(m, *f.west, *f.south)) && (f.area == nil || f.area.meets(footprint(m))) {
 				found = append(found, file)
 			}
 		}
@@ -279,12 +289,8 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			return found[:min(limit, len(found))], err
 		}
 		after = f.key(candidates[len(candidates)-1])
+		batch = min(2*batch, maxHits)
 	}
-}
-
-// covers reports whether a file that meets the filter's box also meets its point or area.
-func (f fileFilter) covers(m ElevationDatasetFileMeta) bool {
-	return (!f.isPoint || contains(m, *f.west, *f.south)) && (f.area == nil || f.area.meets(footprint(m)))
 }
 
 // contains reports whether the file's raster covers a place, by its own CRS and transform: its box
@@ -340,7 +346,7 @@ func crsByText(text string) (crsDefinition, error) {
 }
 
 // maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
-// Lists with more are not counted to their end.
+// Lists with more files are not counted to their end.
 const maxHits = 10_000
 
 // Parts of the queries for files f. The parameters 1 to 18 are those of fileFilter.args.
@@ -357,6 +363,7 @@ const (
 			AND ($17::bigint IS NULL OR f.modified_ns >= $17)
 			AND ($18::bigint IS NULL OR f.modified_ns <= $18)`
 	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
+	fileTurn     = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrower
 	fileMeetsBox = `
 			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
 				f.bbox[1] <= $8 AND ` + fileEast + ` >= $6
@@ -430,7 +437,8 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
-// estimates from its statistics. The statements are planned for their values.
+// estimates from its statistics. It ignores the filter's area. The statements are planned for their
+// values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const (
 		matching = `
@@ -445,7 +453,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	)
 	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
-	if f.isPoint || f.area != nil {
+	if f.isPoint {
 		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)
 		if n = int64(len(files)); err != nil {
 			return nil, err

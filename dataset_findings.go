@@ -151,8 +151,8 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusCreated, accepted)
 }
 
-// reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}: what was
-// accepted is reported again.
+// reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then
+// has the finding again.
 func (s *server) reopenFinding(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		DELETE FROM accepted_findings

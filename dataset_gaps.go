@@ -20,8 +20,8 @@ func (g tileGrid) columnsAround() int64 {
 }
 
 // findGaps returns the cells that tiles enclose, also across 180°, by row and column. runs are the
-// runs of cells with a tile, in the same order. Columns beyond 180° are counted on as far as those
-// of the tiles are; the others lie within ±180°.
+// runs of cells with a tile, in the same order. Beyond 180°, columns count on as far as the tiles
+// reach; all other gaps lie within ±180°.
 func (g tileGrid) findGaps(runs []cellRun) (gaps []cellRun) {
 	turn := g.columnsAround()
 	if turn == 0 || len(runs) == 0 {
@@ -64,7 +64,7 @@ func renumber(runs []cellRun, start, turn int64) (maximal []cellRun) {
 	return maximal
 }
 
-// joinAround renumbers the columns of runs on a globe of turn columns, so that they begin behind
+// joinAround renumbers the columns of runs on a globe of turn columns, so that they begin after
 // the widest gap between columns with tiles. around is turn if no gap is wider than an eighth of
 // it, so that the tiles go around the globe, else 0.
 func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {

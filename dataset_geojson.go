@@ -248,7 +248,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 }
 
 // aroundPole returns the ring of the area between a ring around a pole and that pole. The ring is
-// repeated, so that it also holds a full turn from west, which is 180° or a turn away from it.
+// repeated a turn to each side, so that it covers the whole turn from west, which lies at ±180°.
 func aroundPole(ring []position, pole float64) (area []position, west float64) {
 	first, last := ring[0][0], ring[len(ring)-1][0]
 	for turn := -1.0; turn <= 1; turn++ {

@@ -72,7 +72,7 @@ type findingFile struct {
 	Detail string `json:"detail"`
 }
 
-// missingTile is the place of a missing tile. Name identifies it where it is accepted.
+// missingTile is the place of a missing tile. Name identifies it in an accepted finding.
 type missingTile struct {
 	Name   string  `json:"name"`
 	CRS    string  `json:"crs"`
@@ -111,7 +111,7 @@ const maxFindingFiles = 20
 var errFindings = errors.New("the report has findings")
 
 // heavyQuery runs read in a snapshot for the dataset in the path of a request. read may go through
-// all its rows. Then the caller's slot is free, because a slow client may take long to read.
+// all its rows. Before the answer is sent, it frees the caller's slot: the client may be slow.
 func heavyQuery[T any](s *server, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
 	d dataset, result T, err error) {
 	defer callerOf(r).leave()
@@ -258,7 +258,7 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	return report, err
 }
 
-// summarize counts the files and writes the summary, which names each group of files that has any.
+// summarize counts the files and writes the summary, which leaves out empty groups.
 func (report *folderReport) summarize(files map[string]int64) {
 	report.Files, report.Placed = files["total"], files[fileStatusOK]
 	report.Summary = fmt.Sprintf("%d of %d files placed", report.Placed, report.Files)

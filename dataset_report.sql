@@ -2,8 +2,8 @@
 -- query for findings returns code, path and detail, a file at most once for each code; :findings stands for it.
 
 -- query found
--- Of each code the first @limit findings that nobody has accepted, and how many there are of each. A code of which all
--- are accepted has one row.
+-- The first @limit findings of each code that nobody has accepted, with the totals of the code. A code whose findings are
+-- all accepted has one row.
 SELECT code, path, detail, is_accepted, total, accepted
 FROM (
   SELECT *, count(*) FILTER (WHERE NOT is_accepted) OVER of_code AS total, count(*) FILTER (WHERE is_accepted) OVER of_code AS accepted,

@@ -7,11 +7,12 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
-// stacPath is the root of a tree that is both a STAC API 1.0 and an OGC API Features 1.0. A dataset
-// is a collection in it, and a file with an extent an item. Links are absolute: QGIS follows no
-// others.
+// stacPath is the root of a tree that is both a STAC API 1.0 and an OGC API Features 1.0. Datasets
+// are its collections, and files its items. Links are absolute, because QGIS follows no others.
 const stacPath = "/api/v1/stac"
 
 // Media types of the tree.
@@ -22,8 +23,8 @@ const (
 	typeOpenAPI = "application/vnd.oai.openapi+json;version=3.0"
 )
 
-// stacAPI describes the tree in OpenAPI 3.0, as clients of OGC API Features demand. They take the
-// page size from its parameter limit.
+// stacAPI describes the tree in OpenAPI 3.0. Clients of OGC API Features read it, and take the page
+// size from its parameter limit.
 //
 //go:embed dataset_stac_api.json
 var stacAPI []byte
@@ -43,14 +44,10 @@ func stacConformance() []string {
 		stac + "core", stac + "collections", stac + "ogcapi-features", stac + "item-search"}
 }
 
-// listAllDatasets returns every dataset in the order of names.
-func listAllDatasets(ctx context.Context, q querier) ([]dataset, error) {
-	return collect[dataset](ctx, q, "list datasets", `SELECT `+datasetColumns+` FROM datasets ORDER BY name`)
-}
-
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
 func (s *server) getSTAC(w http.ResponseWriter, r *http.Request) error {
-	datasets, err := listAllDatasets(r.Context(), s.db)
+	const query = `SELECT ` + datasetColumns + ` FROM datasets ORDER BY name`
+	datasets, err := collect[dataset](r.Context(), s.db, "list datasets", query)
 	if err != nil {
 		return err
 	}
@@ -90,18 +87,14 @@ func collectionURL(root string, dataset int64) string {
 
 // listCollections answers GET /api/v1/stac/collections.
 func (s *server) listCollections(w http.ResponseWriter, r *http.Request) error {
-	datasets, err := listAllDatasets(r.Context(), s.db)
+	found, err := listCollections(r.Context(), s.db, nil)
 	if err != nil {
 		return err
 	}
 	root := s.baseURL(r) + stacPath
 	collections := []object{}
-	for _, d := range datasets {
-		c, err := collectionOf(r.Context(), s.db, d, root)
-		if err != nil {
-			return err
-		}
-		collections = append(collections, c)
+	for _, c := range found {
+		collections = append(collections, c.object(root))
 	}
 	links := []object{stacLink("self", root+"/collections", typeJSON), stacLink("root", root, typeJSON),
 		stacLink("parent", root, typeJSON)}
@@ -110,74 +103,86 @@ func (s *server) listCollections(w http.ResponseWriter, r *http.Request) error {
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
 func (s *server) getCollection(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
+	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	c, err := collectionOf(r.Context(), s.db, d, s.baseURL(r)+stacPath)
+	found, err := listCollections(r.Context(), s.db, &id)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, c)
+	if len(found) == 0 {
+		return errNotFound
+	}
+	return writeJSON(w, http.StatusOK, found[0].object(s.baseURL(r)+stacPath))
 }
 
-// collectionOf returns a dataset as a STAC Collection and a collection of OGC API Features. A
-// dataset without files with an extent has the globe for a box.
-func collectionOf(ctx context.Context, q querier, d dataset, root string) (object, error) {
+// stacCollection is a dataset with a summary of its files that have an extent.
+type stacCollection struct {
+	dataset
+	overallBox
+	Finest, Coarsest *float64 // pixel sizes in metres
+	First, Last      *fileTime
+	Codes, Formats   []string
+}
+
+// listCollections returns the collection of a dataset, or without an id all collections, in the
+// order of names. The statement is planned for its values: one dataset may have few of the rows.
+func listCollections(ctx context.Context, q querier, id *int64) ([]stacCollection, error) {
 	const query = `
-		WITH f AS (
-			SELECT crs, format, min(resolution_m) AS finest, max(resolution_m) AS coarsest,
-				min(modified_ns) AS first, max(modified_ns) AS last
-			FROM elevation_dataset_file_meta
-			WHERE dataset_id = $1 AND status = 'ok'
-			GROUP BY crs, format
+		WITH kinds AS (
+			SELECT f.dataset_id, f.crs, f.format, min(f.resolution_m) AS finest, max(f.resolution_m) AS coarsest,
+				min(f.modified_ns) AS first, max(f.modified_ns) AS last,` + overallColumns + `
+			FROM elevation_dataset_file_meta f
+			WHERE f.status = 'ok' AND ($1::bigint IS NULL OR f.dataset_id = $1)
+			GROUP BY f.dataset_id, f.crs, f.format
 		)
-		SELECT min(finest) AS finest, max(coarsest) AS coarsest, min(first) AS first, max(last) AS last,
+		SELECT ` + datasetColumns + `, min(finest) AS finest, max(coarsest) AS coarsest, min(first) AS first,
+			max(last) AS last, min(west) AS west, max(east) AS east, min(turned_west) AS turned_west,
+			max(turned_east) AS turned_east, min(south) AS south, max(north) AS north,
 			array_remove(array_agg(DISTINCT crs), NULL) AS codes,
 			array_remove(array_agg(DISTINCT format), NULL) AS formats
-		FROM f`
-	details, err := summarizeDataset(ctx, q, d)
-	if err != nil {
-		return nil, err
-	}
-	sum, err := collectOne[struct {
-		Finest, Coarsest *float64
-		First, Last      *fileTime
-		Codes, Formats   []string
-	}](ctx, q, errNotFound, "sum up collection", query, d.ID)
-	if err != nil {
-		return nil, err
-	}
+		FROM datasets
+		LEFT JOIN kinds ON dataset_id = id
+		WHERE ($1::bigint IS NULL OR id = $1)
+		GROUP BY id
+		ORDER BY name`
+	return collect[stacCollection](ctx, q, "list collections", query, pgx.QueryExecModeCacheDescribe, id)
+}
+
+// object returns the collection as STAC and OGC API Features have it. Without files its box is the
+// globe.
+func (c stacCollection) object(root string) object {
 	summaries := object{} // without empty lists, which STAC forbids
-	if len(sum.Codes) > 0 {
-		summaries["proj:code"] = sum.Codes
+	if len(c.Codes) > 0 {
+		summaries["proj:code"] = c.Codes
 	}
-	if len(sum.Formats) > 0 {
-		summaries["format"] = sum.Formats
+	if len(c.Formats) > 0 {
+		summaries["format"] = c.Formats
 	}
-	if sum.Finest != nil {
-		summaries["gsd"] = object{"minimum": sum.Finest, "maximum": sum.Coarsest}
+	if c.Finest != nil {
+		summaries["gsd"] = object{"minimum": c.Finest, "maximum": c.Coarsest}
 	}
-	box := details.BBox
+	box := c.bounds()
 	if box == nil {
 		box = []float64{-180, -90, 180, 90}
 	}
-	url := collectionURL(root, d.ID)
+	url := collectionURL(root, c.ID)
 	return object{
 		"type": "Collection", "stac_version": "1.0.0",
 		"stac_extensions": []string{"https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"},
-		"id":              strconv.FormatInt(d.ID, 10), "title": d.Name, "description": cmp.Or(d.Description, d.Name),
+		"id":              strconv.FormatInt(c.ID, 10), "title": c.Name, "description": cmp.Or(c.Description, c.Name),
 		"license": "proprietary", "itemType": "feature",
 		"crs": []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
 		"extent": object{
 			"spatial":  object{"bbox": [][]float64{box}},
-			"temporal": object{"interval": [][]*fileTime{{sum.First, sum.Last}}},
+			"temporal": object{"interval": [][]*fileTime{{c.First, c.Last}}},
 		},
 		"summaries":   summaries,
 		"item_assets": object{"data": object{"title": "The file", "roles": []string{"data"}}},
 		"links": []object{stacLink("self", url, typeJSON), stacLink("root", root, typeJSON),
 			stacLink("parent", root, typeJSON), stacLink("items", url+"/items", typeGeoJSON)},
-	}, nil
+	}
 }
 
 // epsgCode returns the number of a CRS such as EPSG:4326, or nil.
@@ -185,9 +190,6 @@ func epsgCode(crs *string) *int {
 	if crs == nil {
 		return nil
 	}
-	code, err := strconv.Atoi(strings.TrimPrefix(*crs, "EPSG:"))
-	if err != nil {
-		return nil
-	}
+	code, _ := strconv.Atoi(strings.TrimPrefix(*crs, "EPSG:")) // a row has no other text
 	return &code
 }

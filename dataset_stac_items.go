@@ -13,8 +13,8 @@ import (
 )
 
 // itemOf returns a file as a STAC Item, which is a GeoJSON feature. base is the service's base URL.
-// Version 1.2 of the extension Projection has both proj:code and proj:epsg, of which GDAL 3.6 reads
-// the latter.
+// GDAL 3.6 reads proj:epsg, newer clients proj:code. Version 1.2 of the extension Projection has
+// both.
 func itemOf(f datasetFile, base string) object {
 	const extension = "https://stac-extensions.github.io/"
 	root, id := base+stacPath, strconv.FormatInt(f.ID, 10)
@@ -53,23 +53,11 @@ func itemFilters() []string {
 
 // getItem answers GET /api/v1/stac/collections/{id}/items/{file}.
 func (s *server) getItem(w http.ResponseWriter, r *http.Request) error {
-	datasetID, err := pathID(r, "id")
+	file, err := s.pathFile(r)
 	if err != nil {
 		return err
 	}
-	id, err := pathID(r, "file")
-	if err != nil {
-		return err
-	}
-	f := fileFilter{datasetID: &datasetID, ids: []int64{id}}
-	files, err := findFiles(r.Context(), s.db, f, firstFile(), 1)
-	if err == nil && len(files) == 0 {
-		err = errNotFound
-	}
-	if err != nil {
-		return err
-	}
-	return writeGeoJSON(w, itemOf(files[0], s.baseURL(r)))
+	return writeGeoJSON(w, itemOf(file, s.baseURL(r)))
 }
 
 // writeGeoJSON answers with v as GeoJSON.
@@ -81,22 +69,13 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 	return writeBytes(w, http.StatusOK, typeGeoJSON, body)
 }
 
-// listItems answers GET /api/v1/stac/collections/{id}/items.
-func (s *server) listItems(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	return s.writeItems(w, r, r.URL.Query(), &d.ID, nil)
-}
-
-// searchItems answers GET /api/v1/stac/search.
+// searchItems answers GET /api/v1/stac/search, and GET …/collections/{id}/items for one dataset.
 func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
-	return s.writeItems(w, r, r.URL.Query(), nil, nil)
+	return s.writeItems(w, r, r.URL.Query(), nil)
 }
 
-// postSearch answers POST /api/v1/stac/search. The body has the parameters of the query; lists are
-// arrays, and the geometry is an object.
+// postSearch answers POST /api/v1/stac/search. The fields of the body are the query parameters of
+// GET, but lists are arrays, and the geometry is an object.
 func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 	body := object{}
 	if err := decodeJSON(r, &body); err != nil {
@@ -121,26 +100,30 @@ func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 			query.Set(name, text)
 		}
 	}
-	return s.writeItems(w, r, query, nil, body)
+	return s.writeItems(w, r, query, body)
 }
 
-// The number of items on a page, unless the client asks for another, and at most. Both are in
-// dataset_stac_api.json too.
+// The usual and the largest number of items on a page. dataset_stac_api.json states both.
 const (
 	defaultItems = 100
 	maxItems     = 1000
 )
 
-// writeItems answers with a page of items, those of one dataset or of all. body is the
-// JSON of a POST; nil: a GET.
-func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Values, datasetID *int64,
-	body object) error {
+// writeItems answers with a page of items, of the dataset in the path or, without one, of all. body
+// is the JSON of a POST, and nil for a GET.
+func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Values, body object) error {
 	f, err := readItemFilter(query)
 	if p, ok := errors.AsType[*problem](err); ok { // OGC API Features, section 7.5.1: always 400
 		p.status = http.StatusBadRequest
 		return p
 	}
-	f.datasetID = datasetID
+	if r.PathValue("id") != "" {
+		d, err := s.pathDataset(r)
+		if err != nil {
+			return err
+		}
+		f.datasetID = &d.ID
+	}
 	limit := defaultItems
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil && !errors.Is(err, strconv.ErrRange) || limit < 1 {
@@ -162,14 +145,22 @@ func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Va
 	if err != nil {
 		return err
 	}
-	total, err := countFiles(ctx, s.db, f)
-	if err != nil {
-		return err
+	answer := object{"type": "FeatureCollection"}
+	if len(files) <= limit && !query.Has("cursor") {
+		answer["numberMatched"] = len(files)
+	} else if f.area == nil { // to count for an area may take as long as to compare every file
+		total, err := countFiles(ctx, s.db, f)
+		if err != nil {
+			return err
+		}
+		if !total.TotalIsEstimate { // numberMatched must be exact, or missing
+			answer["numberMatched"] = total.Total
+		}
 	}
 	base := s.baseURL(r)
 	links := []object{stacLink("self", base+r.URL.RequestURI(), typeGeoJSON), stacLink("root", base+stacPath, typeJSON)}
-	if datasetID != nil {
-		links = append(links, stacLink("collection", collectionURL(base+stacPath, *datasetID), typeJSON))
+	if f.datasetID != nil {
+		links = append(links, stacLink("collection", collectionURL(base+stacPath, *f.datasetID), typeJSON))
 	}
 	if len(files) > limit {
 		files = files[:limit]
@@ -186,10 +177,7 @@ func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Va
 	for _, file := range files {
 		items = append(items, itemOf(file, base))
 	}
-	answer := object{"type": "FeatureCollection", "features": items, "links": links, "numberReturned": len(items)}
-	if !total.TotalIsEstimate { // numberMatched must be exact
-		answer["numberMatched"] = total.Total
-	}
+	answer["features"], answer["links"], answer["numberReturned"] = items, links, len(items)
 	return writeGeoJSON(w, answer)
 }
 

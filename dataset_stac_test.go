@@ -3,13 +3,15 @@ package main
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -289,6 +291,58 @@ func TestAreas(t *testing.T) {
 	}
 }
 
+// TestAreaAcross180: the box of a MultiPolygon that is cut at 180° (RFC 7946, section 3.1.9) has the longitudes of its
+// parts alone, so that only files near them are compared with it.
+func TestAreaAcross180(t *testing.T) {
+	t.Parallel()
+	square := func(west, east float64) string {
+		return fmt.Sprintf("[[[%[1]v,-10],[%[2]v,-10],[%[2]v,10],[%[1]v,10],[%[1]v,-10]]]", west, east)
+	}
+	area := func(polygons ...string) string {
+		return `{"type":"MultiPolygon","coordinates":[` + strings.Join(polygons, ",") + `]}`
+	}
+	for text, want := range map[string]string{
+		area(square(170, 180), square(-180, -170)): "170,-10,-170,10",
+		area(square(-110, -100), square(100, 110)): "100,-10,-100,10",
+		area(square(-10, 10), square(20, 30)):      "-10,-10,30,10",
+		area(square(-180, 180)):                    "-180,-10,180,10",
+		area(square(170, 190), square(-175, -170)): "-175,-10,190,10", // beyond 180°: refused
+	} {
+		if parameter, value, _, ok := readGeometry(text); parameter != "bbox" || value != want || !ok {
+			t.Errorf("%s: %s=%s, not %s", text, parameter, value, want)
+		}
+	}
+	_, c, _ := stacTree(t, []ElevationDatasetFileMeta{
+		placedFile(t, "east.tif", 4326, 0.01, 0, 175, 0, -0.02, 1), placedFile(t, "far.tif", 4326, 0.01, 0, 0, 0, -0.02, 1),
+		placedFile(t, "over.tif", 4326, 0.01, 0, 179.5, 0, -0.02, 1), placedFile(t, "west.tif", 4326, 0.01, 0, -175, 0, -0.02, 1),
+	})
+	cut := area(square(170, 180), square(-180, -170))
+	if titles := itemTitles(c.must(200, "POST", stacPath+"/search", `{"intersects":`+cut+`}`)); !slices.Equal(titles, []string{"east.tif", "over.tif", "west.tif"}) {
+		t.Errorf("%q", titles)
+	}
+	c.refused(400, "invalid", "POST", stacPath+"/search", `{"intersects":`+area(square(170, 190))+`}`)
+}
+
+// TestAreaTotal: a search by an area says how many items match only where they are all on one page: to count the others
+// may take as long as to compare every file.
+func TestAreaTotal(t *testing.T) {
+	t.Parallel()
+	_, c, _ := stacTree(t, gridOfTiles(t, 4))
+	search := map[string]any{"limit": 15, "intersects": json.RawMessage(`{"type":"Polygon","coordinates":[[[-9,-9],[9,-9],[9,9],[-9,9],[-9,-9]]]}`)}
+	first := c.must(200, "POST", stacPath+"/search", search)
+	next := linkTo(first, "next")
+	if next == nil || first.json["numberMatched"] != nil || len(itemTitles(first)) != 15 {
+		t.Fatalf("%s", first.body)
+	}
+	if last := c.must(200, "POST", stacPath+"/search", next["body"]); last.json["numberMatched"] != nil || len(itemTitles(last)) != 1 || linkTo(last, "next") != nil {
+		t.Errorf("%s", last.body)
+	}
+	search["limit"] = 16
+	if all := c.must(200, "POST", stacPath+"/search", search); all.number("numberMatched") != 16 {
+		t.Errorf("%s", all.body)
+	}
+}
+
 // pageThrough returns the ids of all items of a search, page by page. It calls before with the number of each page.
 func (c client) pageThrough(body map[string]any, before func(page int)) (ids []string) {
 	c.t.Helper()
@@ -306,45 +360,59 @@ func (c client) pageThrough(body map[string]any, before func(page int)) (ids []s
 	}
 }
 
-// TestSTACPaging: a search finds each of 100,000 items just once while an analysis adds, changes and removes other rows.
+// TestSTACPaging: a search finds each file just once while analyses add, change and remove other rows.
+// TestPeerSTACPaging does the same with 100,000 files.
 func TestSTACPaging(t *testing.T) {
 	t.Parallel()
-	const n = 100_000
-	one := placedFile(t, "", 4326, 0.01, 0, 7, 0, -0.02, 46)
-	files := make([]ElevationDatasetFileMeta, n)
-	for i := range files {
-		files[i] = one
-		files[i].Path = fmt.Sprintf("kept%06d.tif", i)
+	checkPaging(t, 10_000, 200)
+}
+
+// checkPaging pages through n files, with so many on a page. Between two pages an analysis stores at least one chunk; when
+// it has ended, files are written, added and removed, and the next one begins.
+func checkPaging(t *testing.T, n, limit int) {
+	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = n / 30 })
+	dir := filepath.Join(ts.datasets, "tiles")
+	path := func(i int, suffix string) string {
+		return filepath.Join(dir, fmt.Sprintf("d%02d/kept%06d%s.tif", i*100/n, i, suffix))
 	}
-	ts, c, collection := stacTree(t, files)
-	dataset := strings.TrimPrefix(collection, stacPath+"/collections/")
-	ts.exec(`ANALYZE elevation_dataset_file_meta`) // as autovacuum does after so many new rows
-	// As replaceRows does: rows go, and come again with their ids.
-	const replace = `
-		WITH old AS (
-			DELETE FROM elevation_dataset_file_meta
-			WHERE dataset_id = $1 AND path >= $2 AND path < $3
-			RETURNING *
-		)
-		INSERT INTO elevation_dataset_file_meta OVERRIDING SYSTEM VALUE SELECT * FROM old`
-	const add = `
-		INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, native_bbox, bbox, warnings, analyzed_at)
-		VALUES ($1, $2, 1, 0, 'ok', '{7,46,8,47}', '{7,46,8,47}', '{}', now())`
-	pages, changed := make(chan int), make(chan struct{})
-	go func() { // changes rows while the next page is read
-		defer close(changed)
-		for page := range pages {
-			from := page * 997 * 7 % n
-			ts.exec(replace, dataset, fmt.Sprintf("kept%06d", from), fmt.Sprintf("kept%06d", from+500))
-			ts.exec(add, dataset, fmt.Sprintf("kept%06d-new%d.tif", from, page))
-			if page%2 == 1 {
-				ts.exec(`DELETE FROM elevation_dataset_file_meta WHERE path LIKE '%-new' || $1 || '.tif'`, strconv.Itoa(page-1))
-			}
+	write := func(i int, suffix string, lon float64) {
+		name, past := path(i, suffix), time.Unix(1_700_000_000, 0) // else each analysis would read it again
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, geographicTIFF(lon, 45), 0o644), os.Chtimes(name, past, past)); err != nil {
+			t.Fatal(err)
 		}
-	}()
-	ids := c.pageThrough(map[string]any{"collections": []string{dataset}, "limit": 1000}, func(page int) { pages <- page })
-	close(pages)
-	<-changed
+	}
+	for i := range n {
+		write(i, "", 7)
+	}
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	dataset := c.addDataset("tiles")
+	running, rounds, found := fmt.Sprintf("%s/analyses/%d", dataset, c.analyze(dataset, nil).number("id")), 0, [6]int{}
+	ts.exec(`ANALYZE elevation_dataset_file_meta`) // as autovacuum does after so many new rows
+	ended := func() bool { return c.must(200, "GET", running, nil).json["finished_at"] != nil }
+	search := map[string]any{"collections": []string{strings.TrimPrefix(dataset, "/api/v1/datasets/")}, "limit": limit}
+	ids := c.pageThrough(search, func(int) {
+		if ended() {
+			for i := 0; i < n; i += 50 {
+				write(i, "", 8+float64(rounds))
+				write(i, fmt.Sprintf("-new%d", rounds), 7)
+				os.Remove(path(i, fmt.Sprintf("-new%d", rounds-1)))
+			}
+			rounds++
+			running = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+		}
+		stored := ts.analyzer.stored.Load()
+		waitFor(t, "rows to change", func() bool { return ts.analyzer.stored.Load() > stored || ended() })
+	})
+	c.finished(running)
+	for _, a := range c.must(200, "GET", dataset+"/analyses", nil).items()[:rounds] {
+		for i, count := range counts(answer{json: a}) {
+			found[i] += count
+		}
+	}
+	t.Logf("%d pages, %d analyses: added %d, changed %d, removed %d", len(ids)/limit, rounds, found[1], found[2], found[4])
+	if rounds < 3 || min(found[1], found[2], found[4]) < n/50 {
+		t.Errorf("%d analyses changed too little: %v", rounds, found)
+	}
 	seen := map[string]bool{}
 	for _, id := range ids {
 		if seen[id] {

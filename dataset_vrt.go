@@ -19,7 +19,7 @@ type vrtGrid struct {
 	Definition             string // of a CRS without a code, as a row has it; empty: unknown
 	HasCode                bool
 	DX, DY                 float64 // the size of a pixel in the CRS, rounded as files of one grid may differ
-	A, E                   float64 // the same exactly; E is negative
+	A, E                   float64 // the same, not rounded; E is negative
 	West, South, East, Top float64 // in the CRS
 	Files, Bands           int64
 	Types                  []string // of the samples
@@ -163,11 +163,9 @@ func (s *server) getMosaic(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	query, relative := r.URL.Query(), 0
-	switch query.Get("source") {
-	case "", "url":
-	case "path":
+	if source := cmp.Or(query.Get("source"), "url"); source == "path" {
 		relative = 1
-	default:
+	} else if source != "url" {
 		return invalid{{"source", "unknown", "must be url or path"}}.err()
 	}
 	var g vrtGrid

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -63,15 +62,13 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	err := errHangs
-	if s.analyzer.hung.Load() < maxHung {
-		ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
-		defer cancel()
-		err = s.analyzer.runDetached(ctx, new(atomic.Int64), func(context.Context, func(func() error) error) error {
-			_, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
-			return err
-		})
-	}
+	ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
+	defer cancel()
+	var dir place
+	err := s.askFileSystem(ctx, "", func() (err error) {
+		dir, err = s.cfg.checkDataset(in.Name, in.Path, in.Description)
+		return err
+	}, func() {})
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
 		const hangs = "cannot be opened as a directory: the file system does not answer"
 		err = invalid{{"path", "not_a_directory", hangs}}.err()
@@ -79,7 +76,6 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	dir, _ := s.cfg.placeDataset(in.Path) // checked above
 	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
 	if err != nil {
 		return err
@@ -290,30 +286,41 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 	return d, err
 }
 
+// overallBox is the box around files, with its longitudes as narrower takes them. Without files it
+// has nil pointers.
+type overallBox struct{ West, East, TurnedWest, TurnedEast, South, North *float64 }
+
+// overallColumns is SQL for the columns of an overallBox, of files f.
+const overallColumns = `
+	min(f.bbox[1]) AS west, max(` + fileEast + `) AS east,
+	min(f.bbox[1] + ` + fileTurn + `) AS turned_west, max(` + fileEast + ` + ` + fileTurn + `) AS turned_east,
+	min(f.bbox[2]) AS south, max(f.bbox[4]) AS north`
+
+// bounds returns west, south, east and north, or nil without files.
+func (b overallBox) bounds() []float64 {
+	if b.West == nil {
+		return nil
+	}
+	west, east := narrower(*b.West, *b.East, *b.TurnedWest, *b.TurnedEast)
+	return []float64{west, *b.South, east, *b.North}
+}
+
 // summarizeDataset returns the dataset with the totals of its files. Only files with status ok have
-// a box. The overall box is the narrower of two, with all wests in -180…180 or in 0…360, so that
-// files on both sides of 180° do not span the globe.
+// a box.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const query = `
-		SELECT status, count(*) AS n, least(sum(size_bytes), 1e18)::bigint AS size,
-			min(west) AS west, max(east) AS east, min(west + turn) AS west0, max(east + turn) AS east0,
-			min(bbox[2]) AS south, max(bbox[4]) AS north
-		FROM (
-			SELECT status, size_bytes, bbox, bbox[1] AS west,
-				bbox[3] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS east,
-				CASE WHEN bbox[1] < 0 THEN 360 ELSE 0 END AS turn
-			FROM elevation_dataset_file_meta
-			WHERE dataset_id = $1
-		) f
-		GROUP BY status`
+		SELECT f.status, count(*) AS n, least(sum(f.size_bytes), 1e18)::bigint AS size,` + overallColumns + `
+		FROM elevation_dataset_file_meta f
+		WHERE f.dataset_id = $1
+		GROUP BY f.status`
 	details := datasetDetails{dataset: d, Files: map[string]int64{"total": 0}}
 	for _, status := range fileStatuses() {
 		details.Files[status] = 0
 	}
 	totals, err := collect[struct {
-		Status                                 string
-		N, Size                                int64
-		West, East, West0, East0, South, North *float64
+		Status  string
+		N, Size int64
+		overallBox
 	}](ctx, q, "summarize files", query, d.ID)
 	if err != nil {
 		return details, err
@@ -322,13 +329,8 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		details.Files[t.Status] = t.N
 		details.Files["total"] += t.N
 		details.TotalBytes += t.Size
-		if t.West != nil {
-			west, east := *t.West, *t.East
-			if *t.East0-*t.West0 < east-west {
-				west, east = *t.West0, *t.East0
-			}
-			west, east = normaliseLongitudes(west, east)
-			details.BBox = []float64{west, *t.South, east, *t.North}
+		if box := t.bounds(); box != nil {
+			details.BBox = box
 		}
 	}
 	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)

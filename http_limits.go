@@ -48,6 +48,7 @@ const (
 	maxBodies      = 64   // bodies of one network in memory at a time, of up to 1 MiB each
 	maxStreams     = 4    // streamed answers to one account at a time
 	maxFiles       = 256  // files sent to one account at a time; each holds an open file and a buffer
+	maxFileCalls   = 64   // calls of the file system for contents of one dataset at a time; each has a thread
 	expensiveSlots = 2    // expensive requests that run at a time
 )
 

@@ -153,6 +153,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		bodies:        newCallerLimit(maxBodies),
 		streams:       newCallerLimit(maxStreams),
 		files:         newCallerLimit(maxFiles),
+		fileCalls:     newCallerLimit(maxFileCalls),
 		guesses:       newCallerLimit(1),
 		networkPlaces: newCallerLimit(max(1, connections/4)),
 		expensive:     newCallerLimit(1),

@@ -328,6 +328,44 @@ func TestPeerHungFileSystem(t *testing.T) {
 	stopsPromptly(t, ts)
 }
 
+// TestPeerHungContent: while the file system of one dataset does not answer, each request for its files is refused or cut
+// off, and the files of another dataset are served. An I/O error is not "not found".
+func TestPeerHungContent(t *testing.T) {
+	t.Parallel()
+	ts, c, fs := startSick(t, 400*time.Millisecond)
+	makeTiles(t, filepath.Join(ts.datasets, "good"), 1, 1)
+	good, sick := c.addDataset("good"), c.addDataset("d")
+	c.analyze(good, nil)
+	c.analyze(sick, nil)
+	good, sick = good+"/data/d0/t0.tif", sick+"/data/share/sub/a.tif"
+	for _, rule := range []string{"lookup:sub:hang", "open:sub/a.tif:hang", "read:sub/a.tif:hang", "*:*:hang"} {
+		fs.set(rule)
+		var all sync.WaitGroup
+		for range 3 * maxFileCalls {
+			all.Go(func() {
+				if a, err := c.send("GET", sick, nil); err == nil && a.status != 503 {
+					t.Errorf("%s: %d %s", rule, a.status, a.body)
+				}
+			})
+		}
+		waitFor(t, "the file system to hang", func() bool { return fs.hangs.Load() > 0 })
+		c.must(200, "GET", good, nil)
+		all.Wait()
+		c.must(200, "GET", good, nil)
+		fs.set()
+		waitFor(t, "the file to be served again", func() bool {
+			a, err := c.send("GET", sick, nil)
+			return err == nil && a.status == 200
+		})
+	}
+	for _, rule := range []string{"lookup:sub/a.tif:5", "open:sub/a.tif:5", "open:sub/a.tif:13"} {
+		fs.set(rule)
+		c.refused(503, "file_unavailable", "GET", sick, nil)
+	}
+	fs.set("lookup:sub/a.tif:2")
+	c.refused(404, "not_found", "GET", sick, nil)
+}
+
 // TestPeerSickSubdirectory: a subdirectory that cannot be looked at, opened or listed loses no row, and the analysis has
 // a warning. When the subdirectory is back, its rows are as before.
 func TestPeerSickSubdirectory(t *testing.T) {

@@ -43,6 +43,7 @@ type server struct {
 	bodies        *callerLimit     // bodies in memory for one network
 	streams       *callerLimit     // streamed answers for one account
 	files         *callerLimit     // files sent to one account
+	fileCalls     *callerLimit     // calls of the file system for the contents of one dataset
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
 	networkPlaces *callerLimit     // at most a quarter of the pool for one network, while no account is known
@@ -193,7 +194,7 @@ func (s *server) apiRoutes() []route {
 		{"GET", stacPath + "/conformance", holds(datasetRead), s.getSTACConformance, nil, quick},
 		{"GET", stacPath + "/collections", holds(datasetRead), s.listCollections, nil, expensive},
 		{"GET", stacPath + "/collections/{id}", holds(datasetRead), s.getCollection, nil, slow},
-		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.listItems, itemFilters(), slow},
+		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.searchItems, itemFilters(), slow},
 		{"GET", stacPath + "/collections/{id}/items/{file}", holds(datasetRead), s.getItem, nil, quick},
 		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
 		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
