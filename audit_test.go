@@ -23,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 20_250
-	maxAuditLines = 6_870
+	maxGoLines    = 20_260
+	maxAuditLines = 6_890
 )
 
 // sources parses the program's own Go files.
