@@ -12,10 +12,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +27,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,12 +34,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// usage is the output of "cairn help".
-//
-//go:embed usage.txt
-var usage string
-
-// errUsage is returned for a command line that is not in usage. The exit status is 2.
+// errUsage is returned for a command line that the table of commands does not have. The exit status
+// is 2.
 var errUsage = errors.New("see: cairn help")
 
 // main runs the program and is the only place that ends the process.
@@ -52,17 +47,23 @@ func main() {
 	}
 	err := run(ctx, os.Args[1:], env, os.Stdin, os.Stdout, os.Stderr)
 	stop()
-	if err == nil {
-		return
+	if err != nil {
+		fmt.Fprintln(terminalWriter{os.Stderr}, "cairn:", err)
 	}
-	fmt.Fprintln(terminalWriter{os.Stderr}, "cairn:", err)
-	if errors.Is(err, errUsage) {
-		os.Exit(2)
+	os.Exit(exitStatus(err))
+}
+
+// exitStatus returns the exit status of the program for the error of its command.
+func exitStatus(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		return 2
+	case errors.Is(err, errFindings):
+		return 3
 	}
-	if errors.Is(err, errFindings) {
-		os.Exit(3)
-	}
-	os.Exit(1)
+	return 1
 }
 
 // limitMemory sets the size of memory above which the garbage collector works harder, because each
@@ -74,50 +75,34 @@ func limitMemory(cfg config) {
 
 // run executes one command, until it is done or ctx ends.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	if len(args) == 0 {
-		args = []string{"help"}
+	c, args, err := findCommand(args)
+	if err != nil {
+		return err
 	}
-	line, command := strings.Join(args, " "), strings.Join(args[:min(2, len(args))], " ")
-	file := args[len(args)-1]
-	isFile := !strings.HasPrefix(file, "-") // a file "-name" is written "./-name"
-	cfg, err := loadConfig(env)
-	log := newLogger(cfg, stderr)
-	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
-	switch {
-	case args[0] == "help", args[0] == "-h", args[0] == "--help":
-		_, err = fmt.Fprint(stdout, usage)
+	o := operation{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
+	if o.names, o.options, err = c.parse(args); err != nil {
 		return err
-	case line == "version":
-		_, err = fmt.Fprintln(stdout, "cairn", version)
-		return err
-	case line == "routes", line == "routes --json":
-		return printRoutes(line != "routes", stdout)
-	case args[0] == "bbox":
-		return printExtents(ctx, args[1:], stdout, stderr)
-	case args[0] == "crs":
-		return printCRS(args[1:], stdout)
-	case err != nil: // the other commands need the settings
-		return err
-	case line == "config check":
-		return checkConfig(env, stdout)
-	case line == "serve":
-		for _, name := range unknownSettings(env) {
-			log.Warn("unknown setting", "name", name)
-		}
-		limitMemory(cfg)
-		return serve(ctx, cfg, log, stdout, func(*server) {})
-	case line == "migrate":
-		return connect(ctx, cfg, func(d *database) error { return migrate(ctx, d.pool, log) })
-	case line == "backup "+file && isFile:
-		return connect(ctx, cfg, func(d *database) error { return backup(ctx, cfg, d.pool, file, stdout) })
-	case line == "restore "+file && isFile, line == "restore --keep-tokens "+file && isFile:
-		return restore(ctx, cfg, log, file, command == "restore --keep-tokens", stdout)
-	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
-		return keysCommand(cfg, args[1:], stdout)
-	case args[0] == "report", args[0] == "vrt":
-		return o.run(ctx, args[0], args[1:])
 	}
-	return o.run(ctx, command, args[min(2, len(args)):])
+	if o.cfg, err = loadConfig(env); err != nil && c.need > needNothing {
+		return err
+	}
+	o.log = newLogger(o.cfg, stderr)
+	if c.need < needDatabase {
+		return c.do(ctx, o)
+	}
+	return connect(ctx, o.cfg, func(d *database) error {
+		o.db = d.pool
+		return c.do(ctx, o)
+	})
+}
+
+// serveCommand is "cairn serve".
+func serveCommand(ctx context.Context, o operation) error {
+	for _, name := range unknownSettings(o.env) {
+		o.log.Warn("unknown setting", "name", name)
+	}
+	limitMemory(o.cfg)
+	return serve(ctx, o.cfg, o.log, o.stdout, func(*server) {})
 }
 
 // newLogger returns a logger that writes to w in the form and from the level that are set.
@@ -129,11 +114,13 @@ func newLogger(cfg config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// isTerminal reports whether the reader or writer is a terminal or another character device.
+// isTerminal reports whether the reader or writer is a terminal or another character device, but
+// /dev/null.
 func isTerminal(stream any) bool {
 	if f, ok := stream.(*os.File); ok {
 		info, err := f.Stat()
-		return err == nil && info.Mode()&os.ModeCharDevice != 0
+		null, nullErr := os.Stat(os.DevNull)
+		return cmp.Or(err, nullErr) == nil && info.Mode()&os.ModeCharDevice != 0 && !os.SameFile(info, null)
 	}
 	return false
 }
