@@ -19,14 +19,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	osuser "os/user"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -41,11 +44,11 @@ var errUsage = errors.New("see: cairn help")
 // main runs the program and is the only place that ends the process.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	env := os.Environ()
-	if len(os.Args) > 1 && os.Args[1] != "serve" {
-		env = append(packagedEnvironment("/etc/cairn"), env...)
+	settings := "/etc/cairn"
+	if program, err := os.Executable(); err != nil || !strings.HasPrefix(program, "/usr/") {
+		settings = os.DevNull // a program that is not installed, as in a clone, has settings of its own
 	}
-	err := run(ctx, os.Args[1:], env, os.Stdin, os.Stdout, os.Stderr)
+	err := runPackaged(ctx, settings, os.Args[1:], os.Environ())
 	stop()
 	if err != nil {
 		fmt.Fprintln(terminalWriter{os.Stderr}, "cairn:", err)
@@ -64,6 +67,40 @@ func exitStatus(err error) int {
 		return 3
 	}
 	return 1
+}
+
+// runPackaged runs a command with the settings of the packaged service, if dir holds them. For root
+// it becomes the service's user, the owner of the state directory, if the command needs that. The
+// service itself gets its settings and user from systemd.
+func runPackaged(ctx context.Context, dir string, args, env []string) error {
+	c, _, err := findCommand(args)
+	packaged := packagedEnvironment(dir)
+	if err != nil || c.name == "serve" || packaged == nil {
+		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
+	}
+	env = append(packaged, env...)
+	cfg, err := loadConfig(env)
+	if errors.Is(err, fs.ErrPermission) && c.need > needNothing {
+		return fmt.Errorf("%w: run it as root: sudo cairn %s", err, strings.Join(args, " "))
+	}
+	info, statErr := os.Stat(cfg.stateDir)
+	if cmp.Or(err, statErr) != nil || c.need < needOwner || os.Geteuid() != 0 || ownerOf(info) == 0 {
+		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
+	}
+	account, err := accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info))))
+	if err != nil {
+		return err
+	}
+	group := int(account.gid)
+	err = cmp.Or(syscall.Setgroups([]int{group}), syscall.Setgid(group), syscall.Setuid(int(account.uid)))
+	if err != nil {
+		return fmt.Errorf("become user %s: %w", account.name, err)
+	}
+	err = run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: for root this command runs as user %s, who needs access", err, account.name)
+	}
+	return err
 }
 
 // limitMemory sets the size of memory above which the garbage collector works harder, because each

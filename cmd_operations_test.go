@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	osuser "os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// packagedHost is what the package and its service have made on a host, in a folder that every user can reach.
+type packagedHost struct {
+	program string // the test's own, as the program itself
+	etc     string // the settings
+	owner   uint32 // of the state directory
+	service *testServer
+}
+
+// newPackagedHost makes a host. If the test runs as root, the state directory belongs to the user postgres.
+func newPackagedHost(t *testing.T) packagedHost {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cairn-package-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	h := packagedHost{dir + "/cairn", dir + "/etc", uint32(os.Geteuid()), startServer(t, nil)}
+	program, err := os.ReadFile(must(os.Executable()))
+	if err := errors.Join(err, os.Chmod(dir, 0o755), os.Mkdir(h.etc, 0o755), os.Mkdir(dir+"/state", 0o755), os.WriteFile(h.program, program, 0o755),
+		os.WriteFile(h.etc+"/cairn.env", []byte("CAIRN_STATE_DIR="+dir+"/state\n"), 0o644),
+		os.WriteFile(h.etc+"/database-url", []byte(lookup(h.service.env, "CAIRN_DATABASE_URL")), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if h.owner == 0 {
+		account := must(accountOf(osuser.Lookup("postgres")))
+		h.owner = account.uid
+		if err := os.Chown(dir+"/state", int(account.uid), int(account.gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+// run runs a command on the host. It returns what it prints, with its error and its user, and its exit status.
+func (h packagedHost) run(as *syscall.Credential, args ...string) (string, int) {
+	cmd := exec.Command(h.program, args...)
+	cmd.Dir = filepath.Dir(h.program)
+	cmd.Env = []string{packageEnv + "=" + h.etc}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	output, _ := cmd.CombinedOutput()
+	return string(output), cmd.ProcessState.ExitCode()
+}
+
+// TestPackagedCommands: on a host with the package, commands find its settings. Root becomes the service's user for commands
+// that need it, and only for those. Other users read what to type.
+func TestPackagedCommands(t *testing.T) {
+	t.Parallel()
+	h := newPackagedHost(t)
+	self, owner := fmt.Sprint("<nil> as ", os.Geteuid(), "\n"), fmt.Sprint("<nil> as ", h.owner, "\n")
+	if said, status := h.run(nil, "user", "list"); status != 0 || !strings.HasPrefix(said, "admin\t") || !strings.HasSuffix(said, owner) {
+		t.Errorf("user list: %d %s", status, said)
+	}
+	if said, status := h.run(nil, "config", "check"); status != 0 || !strings.Contains(said, "CAIRN_STATE_DIR="+filepath.Dir(h.etc)+"/state\n") || !strings.HasSuffix(said, self) {
+		t.Errorf("config check: %d %s", status, said)
+	}
+	if said, status := h.run(nil, "user", "create"); status != 2 || !strings.Contains(said, "NAME is missing") {
+		t.Errorf("user create: %d %s", status, said)
+	}
+	if said, status := h.run(nil, "user", "show", "nobody"); status != 1 || !strings.Contains(said, "there is no user") {
+		t.Errorf("user show: %d %s", status, said)
+	}
+	var nobody *syscall.Credential
+	if os.Geteuid() == 0 {
+		said, status := h.run(nil, "backup", "here")
+		if user := must(osuser.LookupId(fmt.Sprint(h.owner))).Username; status != 1 ||
+			!strings.Contains(said, "permission denied: for root this command runs as user "+user+", who needs access") {
+			t.Errorf("backup: %d %s", status, said)
+		}
+		nobody = &syscall.Credential{Uid: 65534, Gid: 65534}
+	}
+	if err := os.Chmod(h.etc+"/database-url", 0); err != nil {
+		t.Fatal(err)
+	}
+	if said, status := h.run(nobody, "user", "list"); status != 1 || !strings.Contains(said, "permission denied: run it as root: sudo cairn user list") {
+		t.Errorf("as nobody: %d %s", status, said)
+	}
+	if said, status := h.run(nobody, "version"); status != 0 {
+		t.Errorf("version as nobody: %d %s", status, said)
+	}
+}
