@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	osuser "os/user"
@@ -90,5 +94,38 @@ func TestPackagedCommands(t *testing.T) {
 	}
 	if said, status := h.run(nobody, "version"); status != 0 {
 		t.Errorf("version as nobody: %d %s", status, said)
+	}
+}
+
+// TestJournalPriorities: on a stream to the journal each line begins with the priority of its level. On any other it does not.
+func TestJournalPriorities(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := must(w.Stat()).Sys().(*syscall.Stat_t)
+	env := []string{fmt.Sprintf("JOURNAL_STREAM=%d:%d", info.Dev, info.Ino)}
+	for _, format := range []string{"json", "text"} {
+		log := newLogger(config{logFormat: format, logLevel: slog.LevelDebug}, newLogWriter(env, w))
+		log.Debug("low", "level", "ERROR")
+		log.Info(`a "level":"WARN" level=WARN`)
+		log.Warn("odd")
+		log.Error("bad")
+	}
+	fmt.Fprintln(newLogWriter(env, w), "cairn: not started")
+	w.Close()
+	lines := strings.Split(string(must(io.ReadAll(r))), "\n")
+	for i, want := range strings.Fields("<7> <6> <4> <3> <7> <6> <4> <3> <3>") {
+		if !strings.HasPrefix(lines[i], want) {
+			t.Errorf("%s, want %s", lines[i], want)
+		}
+		if line, ok := strings.CutPrefix(lines[i], want+"{"); ok && !json.Valid([]byte("{"+line)) {
+			t.Errorf("not JSON: %s", line)
+		}
+	}
+	var out bytes.Buffer
+	if newLogWriter(env, os.Stderr) != io.Writer(os.Stderr) || newLogWriter(env, &out) != io.Writer(&out) || newLogWriter(nil, w) != io.Writer(w) {
+		t.Error("a stream that is not the journal's")
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"os"
 	"os/signal"
 	osuser "os/user"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -51,7 +52,7 @@ func main() {
 	err := runPackaged(ctx, settings, os.Args[1:], os.Environ())
 	stop()
 	if err != nil {
-		fmt.Fprintln(terminalWriter{os.Stderr}, "cairn:", err)
+		fmt.Fprintln(terminalWriter{newLogWriter(os.Environ(), os.Stderr)}, "cairn:", err)
 	}
 	os.Exit(exitStatus(err))
 }
@@ -123,7 +124,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if o.cfg, err = loadConfig(env); err != nil && c.need > needNothing {
 		return err
 	}
-	o.log = newLogger(o.cfg, stderr)
+	o.log = newLogger(o.cfg, newLogWriter(env, stderr))
 	if c.need < needDatabase {
 		return c.do(ctx, o)
 	}
@@ -149,6 +150,39 @@ func newLogger(cfg config, w io.Writer) *slog.Logger {
 		return slog.New(slog.NewTextHandler(terminalWriter{w}, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// lineLevel finds the level in a line of the log, in both forms.
+var lineLevel = regexp.MustCompile(`^(?:\{"time":"[^"]*","level":"|time=\S+ level=)(DEBUG|INFO|WARN)`)
+
+// journalWriter writes each line with the priority of its level, as the journal reads it: see
+// sd-daemon(3).
+type journalWriter struct{ io.Writer }
+
+// Write implements io.Writer. Each write is one line. A line without a level is an error.
+func (w journalWriter) Write(line []byte) (int, error) {
+	priority := "<3>"
+	if m := lineLevel.FindSubmatch(line); m != nil {
+		priority = map[string]string{"DEBUG": "<7>", "INFO": "<6>", "WARN": "<4>"}[string(m[1])]
+	}
+	if _, err := w.Writer.Write(append([]byte(priority), line...)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// newLogWriter returns w, as a journalWriter if w is the stream to the journal that systemd set up
+// ($JOURNAL_STREAM).
+func newLogWriter(env []string, w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil {
+			id := info.Sys().(*syscall.Stat_t)
+			if lookup(env, "JOURNAL_STREAM") == fmt.Sprintf("%d:%d", id.Dev, id.Ino) {
+				return journalWriter{w}
+			}
+		}
+	}
+	return w
 }
 
 // isTerminal reports whether the reader or writer is a terminal or another character device, but
