@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	osuser "os/user"
@@ -94,6 +95,45 @@ func TestPackagedCommands(t *testing.T) {
 	}
 	if said, status := h.run(nobody, "version"); status != 0 {
 		t.Errorf("version as nobody: %d %s", status, said)
+	}
+}
+
+// TestMakeRun: if Cairn cannot start, "make run" fails with 1, and the message names the setting that helps.
+func TestMakeRun(t *testing.T) {
+	t.Parallel()
+	script, err := os.ReadFile("tools/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(dir+"/run", script, 0o755), os.Symlink(must(os.Executable()), dir+"/cairn"), os.Mkdir(dir+"/testdata", 0o755),
+		os.Mkdir(dir+"/var", 0o755), os.WriteFile(dir+"/file", nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	lock, err := lockStateDir(dir + "/locked")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	database := newDatabase(t)
+	for want, env := range map[string]string{
+		"address already in use: set CAIRN_LISTEN to another address":                 "CAIRN_LISTEN=" + taken.Addr().String(),
+		"(set CAIRN_STATE_DIR to use another): mkdir ":                                "CAIRN_STATE_DIR=file",
+		"locked; stop it, or set CAIRN_STATE_DIR and CAIRN_LISTEN for this one":       "CAIRN_STATE_DIR=locked",
+		"CAIRN_LISTEN: must be an address and a port, such as 127.0.0.1:8080 or :808": "CAIRN_LISTEN=8080",
+	} {
+		cmd := exec.Command("./run")
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), packageEnv+"=/nonexistent", "CAIRN_DATABASE_URL="+database, "CAIRN_LISTEN=127.0.0.1:0", env)
+		output, _ := cmd.CombinedOutput()
+		if status := cmd.ProcessState.ExitCode(); status != 1 || !strings.Contains(string(output), want) {
+			t.Errorf("%s: %d %s", env, status, output)
+		}
 	}
 }
 
