@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -33,7 +34,10 @@ func TestDatasetCommands(t *testing.T) {
 	says(0, "created dataset 1, 2, of "+ts.datasets+"/2\nanalysis 1 of 2: 1 files, 1 added, 0 changed, 0 removed\n1 of 1 files placed", "dataset", "add", "2")
 	says(1, "Another dataset has that", "dataset", "add", ts.datasets+"/2")
 	says(0, "created dataset 3, all, of "+ts.datasets+"\n", "dataset", "add", ts.datasets, "--name", "all") // a number is used up by a refusal
-	says(0, "1\t2\t2\tsucceeded\n3\tall\t.\tsucceeded\n", "dataset", "list")
+	if a := c.must(200, "GET", "/api/v1/datasets/3", nil); a.text("path") != ts.datasets {
+		t.Errorf("the root itself: %s", a.body)
+	}
+	says(0, "1\t2\t2\tsucceeded\n3\tall\t"+ts.datasets+"\tsucceeded\n", "dataset", "list")
 	says(0, "no findings: dataset 2", "report", "1") // its id
 	says(0, "no findings: dataset 2", "report", "2") // its name
 	says(1, `there is no dataset "4": see cairn dataset list`, "report", "4")
@@ -52,4 +56,31 @@ func TestDatasetCommands(t *testing.T) {
 	ts.stop()
 	says(1, "analysis 5 of all is queued, but no instance of the service runs: start it", "dataset", "analyze", "all", "--wait")
 	says(1, "analysis_running: An analysis of this dataset is running.", "dataset", "analyze", "all")
+}
+
+// TestDatasetRootChanges: after a change of the first dataset root, a relative path would name another folder. So the
+// service does not start, unless the former root is gone or no path is relative.
+func TestDatasetRootChanges(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.stop()
+	other := t.TempDir()
+	moved := append(ts.env, "CAIRN_DATASETS_DIR="+other)
+	ts = startServer(t, nil, moved...) // there is no dataset yet
+	for _, root := range []string{ts.datasets, lookup(ts.env[:3], "CAIRN_DATASETS_DIR")} {
+		if err := os.MkdirAll(filepath.Join(root, "tiles"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ts.signIn("ada", "all").addDataset("tiles")
+	ts.stop()
+	said, code := status(append(moved, "CAIRN_DATASETS_DIR="+lookup(ts.env[:3], "CAIRN_DATASETS_DIR")), "", "serve")
+	if code != 1 || !strings.Contains(said, "the paths of 1 datasets are relative to "+other+", the first of CAIRN_DATASETS_DIR at the last start: set it to "+other+":") {
+		t.Errorf("%d %s", code, said)
+	}
+	startServer(t, nil, append(moved, "CAIRN_DATASETS_DIR="+other+":"+t.TempDir())...).stop()
+	if err := os.Rename(other, other+"-moved"); err != nil {
+		t.Fatal(err)
+	}
+	startServer(t, nil, append(moved, "CAIRN_DATASETS_DIR="+other+"-moved")...)
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -252,13 +254,37 @@ func (c config) placeDataset(path string) (place, invalid) {
 	}
 	for i, root := range c.datasetRoots {
 		if below, err := filepath.Rel(root, path); err == nil && filepath.IsLocal(below) {
-			if i == 0 {
+			if i == 0 && below != "." {
 				return place{root, below, below}, nil
 			}
 			return place{root, below, filepath.Join(root, below)}, nil
 		}
 	}
 	return place{}, outside
+}
+
+// keepRoot returns an error if the first dataset root is another than at the last start, and there
+// are datasets whose paths are relative to it: each would then be another folder. If the former
+// root is gone, its files may have moved.
+func (c config) keepRoot(ctx context.Context, q querier) error {
+	const query = `SELECT count(*) FROM datasets WHERE path NOT LIKE '/%'`
+	var relative int
+	if err := q.QueryRow(ctx, query).Scan(&relative); err != nil {
+		return fmt.Errorf("look for relative paths: %w", err)
+	}
+	name, root := filepath.Join(c.stateDir, "dataset-root"), c.datasetRoots[0]
+	content, err := os.ReadFile(name)
+	before := string(content)
+	switch {
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("read the last dataset root: %w", err)
+	case before == root:
+		return nil
+	case relative > 0 && isThere(before):
+		return fmt.Errorf("the paths of %d datasets are relative to %s, the first of CAIRN_DATASETS_DIR at the last "+
+			"start: set it to %[2]s:%s, or remove %s if the files have moved", relative, before, root, name)
+	}
+	return cmp.Or(removeIfThere(name), writeNewFile(name, []byte(root)))
 }
 
 // isThere reports whether there is a file of that name.

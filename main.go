@@ -246,6 +246,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err := migrate(ctx, d.pool, log); err != nil {
 			return err
 		}
+		if err := cfg.keepRoot(ctx, d.pool); err != nil {
+			return err
+		}
 		keys, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, cfg.keysFile == "")
 		if err != nil {
 			return err
