@@ -101,9 +101,10 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 	if err != nil {
 		return err
 	}
-	if runs, err := anyInstanceLives(ctx, o.db); err != nil || !runs {
-		return errors.Join(err, fmt.Errorf("analysis %d of %s is queued, but no instance of the service runs: start it",
-			a.ID, d.Name))
+	if runs, err := anyInstanceLives(ctx, o.db); err != nil {
+		return err
+	} else if !runs {
+		return fmt.Errorf("analysis %d of %s is queued, but no instance of the service runs: start it", a.ID, d.Name)
 	}
 	var now atomic.Pointer[analysis]
 	now.Store(&a)
