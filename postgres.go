@@ -34,7 +34,7 @@ const (
 	serverSocketName   = ".s.PGSQL.5432"
 	dataDirName        = "postgres"
 	unfinishedPrefix   = "postgres.new-"          // of data directories that are not complete
-	privateFallbackDir = "/var/lib/cairn-private" // see createCluster
+	privateFallbackDir = "/var/lib/cairn-private" // see findCluster
 )
 
 // accessRules is pg_hba.conf. The superuser postgres is for maintenance by hand.
@@ -94,7 +94,7 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 	stateDir = resolve(stateDir)
 	c, err := findCluster(stateDir, privateFallbackDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		c, err = createCluster(ctx, stateDir, privateFallbackDir)
+		c, err = createCluster(ctx, stateDir)
 	}
 	if err != nil {
 		lock.Close()
@@ -324,7 +324,8 @@ type cluster struct {
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
 // findCluster returns the cluster in a state directory or, for root, in its folder below fallback,
-// even if createCluster would choose another place today; else the error is fs.ErrNotExist.
+// where version 0.2 put it if PostgreSQL's user could not reach the state directory. If there is
+// none, the error is fs.ErrNotExist.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -350,8 +351,8 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 
 // createCluster creates a cluster in the state directory. Its server runs as the OS user of Cairn.
 // If that is root, it runs as the owner of the state directory or, if that is root too, as user
-// postgres. If this user cannot reach the directory, the cluster goes into a folder below fallback.
-func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
+// postgres.
+func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 	info, err := os.Stat(stateDir)
 	if err != nil {
 		return cluster{}, err
@@ -368,17 +369,9 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 		return cluster{}, fmt.Errorf("PostgreSQL does not run as root (apt-get install postgresql): %w", err)
 	}
 	c := cluster{stateDir, account}
-	if err := c.create(ctx); !errors.Is(err, fs.ErrPermission) {
-		return c, err
-	}
-	c.folder = fallbackFolder(fallback, stateDir)
-	for _, dir := range []string{fallback, c.folder} {
-		if os.Mkdir(dir, 0o755) == nil {
-			os.Chmod(dir, 0o755) // despite the umask
-		}
-	}
-	if err = c.create(ctx); err != nil {
-		err = fmt.Errorf("in %s, since user %s cannot reach %s: %w", c.folder, account.name, stateDir, err)
+	if err = c.create(ctx); errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("user %s, as whom PostgreSQL runs, cannot use %s; set CAIRN_STATE_DIR to a directory that "+
+			"this user can reach, such as /var/lib/cairn: %w", account.name, stateDir, err)
 	}
 	return c, err
 }
