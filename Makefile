@@ -13,13 +13,13 @@ RACE = $(shell command -v gcc >/dev/null && echo -race)
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-build: ## build ./cairn
+build: go ## build ./cairn
 	CGO_ENABLED=0 $(GO) build -tags $(TAGS) -trimpath -ldflags='-s -w' -o cairn .
 
-run: postgres build ## start Cairn on the sample files, with its data in ./var
+run: go postgres build ## start Cairn on the sample files, with its data in ./var
 	@tools/run
 
-test: postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself
+test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
 
 test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
@@ -76,6 +76,11 @@ fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
 		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
 
+go: # Go in the version of go.mod, or a word about it
+	@command -v $(GO) >/dev/null || { echo 'Cairn needs Go 1.26 or later, and there is no $(GO): see https://go.dev/dl/' >&2; exit 1; }
+	@minor=$$($(GO) version | sed -n 's/.*go1\.\([0-9]*\).*/\1/p'); [ "$${minor:-0}" -ge 26 ] || \
+		{ echo "Cairn needs Go 1.26 or later, and this is $$($(GO) version): see https://go.dev/dl/" >&2; exit 1; }
+
 postgres: # PostgreSQL's server programs, where they are missing (Debian)
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/install postgresql
 
@@ -88,4 +93,4 @@ jq: # jq, for the same
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb test-package test-fresh fuzz postgres curl jq compiler
+.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb test-package test-fresh fuzz go postgres curl jq compiler

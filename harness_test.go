@@ -32,6 +32,9 @@ import (
 // sickDirEnv names the mount point to a process that serves a faulty file system: see peers_faults_test.go.
 const sickDirEnv = "CAIRN_TEST_SICK_DIR"
 
+// packageEnv names the folder of a package's settings to a process that is the program itself.
+const packageEnv = "TEST_CAIRN_PACKAGE"
+
 // suite is the PostgreSQL server that all tests share. Each test has a database of its own in it.
 var suite struct {
 	dir       string
@@ -49,6 +52,10 @@ func TestMain(m *testing.M) {
 		os.Exit(serveUnderTest())
 	case os.Getenv(privatePostgresHelperEnv) != "":
 		os.Exit(servePrivatePostgres())
+	case os.Getenv(packageEnv) != "":
+		err := runPackaged(context.Background(), os.Getenv(packageEnv), os.Args[1:], os.Environ())
+		fmt.Fprintln(os.Stderr, err, "as", os.Geteuid())
+		os.Exit(exitStatus(err))
 	case os.Getenv(sickDirEnv) != "":
 		os.Exit(m.Run()) // just TestServeSick
 	}

@@ -63,9 +63,9 @@ func TestPeerPrivatePostgresKeepsOtherUsersOut(t *testing.T) {
 	}
 }
 
-// TestPeerPrivatePostgresOutsideUnreachableStateDir: if the user that root's server runs as cannot reach the state
-// directory, the cluster lies elsewhere, and stays there.
-func TestPeerPrivatePostgresOutsideUnreachableStateDir(t *testing.T) {
+// TestPeerPrivatePostgresInUnreachableStateDir: if the user that root's server runs as cannot reach the state directory, the
+// start says what to do and leaves nothing. A cluster that version 0.2 put elsewhere is still found.
+func TestPeerPrivatePostgresInUnreachableStateDir(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	stateDir := newStateDir(t)
@@ -73,14 +73,19 @@ func TestPeerPrivatePostgresOutsideUnreachableStateDir(t *testing.T) {
 	if err := os.Mkdir(stateDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	created, err := createCluster(t.Context(), stateDir, fallback)
-	if err != nil {
+	if _, err := createCluster(t.Context(), stateDir); err == nil ||
+		!strings.Contains(err.Error(), "user postgres, as whom PostgreSQL runs, cannot use "+stateDir+"; set CAIRN_STATE_DIR") {
+		t.Errorf("created: %v", err)
+	}
+	if left, err := os.ReadDir(stateDir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+	former := fallbackFolder(fallback, stateDir)
+	if err := os.MkdirAll(former, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if created.folder != fallbackFolder(fallback, stateDir) || !strings.HasSuffix(strings.Split(created.folder, "-state-")[0], filepath.Base(filepath.Dir(stateDir))) {
-		t.Errorf("the cluster lies in %s", created.folder)
-	}
-	if err := os.Chmod(stateDir, 0o755); err != nil { // it stays where it is
+	created, err := createCluster(t.Context(), former)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if c, err := findCluster(stateDir, fallback); err != nil || c.dataDir() != created.dataDir() || c.account.uid == 0 {

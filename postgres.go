@@ -34,7 +34,7 @@ const (
 	serverSocketName   = ".s.PGSQL.5432"
 	dataDirName        = "postgres"
 	unfinishedPrefix   = "postgres.new-"          // of data directories that are not complete
-	privateFallbackDir = "/var/lib/cairn-private" // see createCluster
+	privateFallbackDir = "/var/lib/cairn-private" // see findCluster
 )
 
 // accessRules is pg_hba.conf. The superuser postgres is for maintenance by hand.
@@ -73,11 +73,13 @@ func lockStateDir(stateDir string) (*os.File, error) {
 	mkdirErr := os.MkdirAll(stateDir, 0o755)
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("create and lock the state directory: %w", cmp.Or(mkdirErr, err))
+		return nil, fmt.Errorf("create and lock the state directory (set CAIRN_STATE_DIR to use another): %w",
+			cmp.Or(mkdirErr, err))
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, fmt.Errorf("another cairn uses the state directory %s, or it cannot be locked: %w", stateDir, err)
+		return nil, fmt.Errorf("another cairn uses the state directory %s; stop it, or set CAIRN_STATE_DIR "+
+			"and CAIRN_LISTEN for this one: %w", stateDir, err)
 	}
 	return lock, nil
 }
@@ -92,7 +94,7 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 	stateDir = resolve(stateDir)
 	c, err := findCluster(stateDir, privateFallbackDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		c, err = createCluster(ctx, stateDir, privateFallbackDir)
+		c, err = createCluster(ctx, stateDir)
 	}
 	if err != nil {
 		lock.Close()
@@ -322,8 +324,9 @@ type cluster struct {
 // dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// findCluster returns the cluster in a state directory or, for root, in its folder below fallback.
-// createCluster might choose another place today. Without a cluster, the error is fs.ErrNotExist.
+// findCluster returns the cluster in a state directory or, for root, in its folder below fallback,
+// where version 0.2 put it if PostgreSQL's user could not reach the state directory. If there is
+// none, the error is fs.ErrNotExist.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	info, err := os.Lstat(c.dataDir())
@@ -349,8 +352,8 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 
 // createCluster creates a cluster in the state directory. Its server runs as the OS user of Cairn.
 // If that is root, it runs as the owner of the state directory or, if that is root too, as user
-// postgres. If this user cannot reach the directory, the cluster goes into a folder below fallback.
-func createCluster(ctx context.Context, stateDir, fallback string) (cluster, error) {
+// postgres.
+func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 	info, err := os.Stat(stateDir)
 	if err != nil {
 		return cluster{}, err
@@ -367,17 +370,9 @@ func createCluster(ctx context.Context, stateDir, fallback string) (cluster, err
 		return cluster{}, fmt.Errorf("PostgreSQL does not run as root (apt-get install postgresql): %w", err)
 	}
 	c := cluster{stateDir, account}
-	if err := c.create(ctx); !errors.Is(err, fs.ErrPermission) {
-		return c, err
-	}
-	c.folder = fallbackFolder(fallback, stateDir)
-	for _, dir := range []string{fallback, c.folder} {
-		if os.Mkdir(dir, 0o755) == nil {
-			os.Chmod(dir, 0o755) // despite the umask
-		}
-	}
-	if err = c.create(ctx); err != nil {
-		err = fmt.Errorf("in %s, since user %s cannot reach %s: %w", c.folder, account.name, stateDir, err)
+	if err = c.create(ctx); errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("user %s, as whom PostgreSQL runs, cannot use %s; set CAIRN_STATE_DIR to a directory that "+
+			"this user can reach, such as /var/lib/cairn: %w", account.name, stateDir, err)
 	}
 	return c, err
 }
