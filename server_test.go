@@ -531,7 +531,7 @@ func TestHeadIsLogged(t *testing.T) {
 		id, status := a.header.Get("X-Request-Id"), a.status
 		waitFor(t, "the log", func() bool { return strings.Contains(ts.log.String(), id) })
 		line := regexp.MustCompile(`.*` + id + `.*`).FindString(ts.log.String())
-		if !strings.Contains(line, fmt.Sprintf(`"method":"HEAD"`)) || !strings.Contains(line, fmt.Sprintf(`"status":%d`, status)) || status < 200 {
+		if !strings.Contains(line, `"method":"HEAD"`) || !strings.Contains(line, fmt.Sprintf(`"status":%d`, status)) || status < 200 {
 			t.Errorf("%s: %d is logged as %s", path, status, line)
 		}
 	}
