@@ -17,13 +17,13 @@ help: ## list the targets
 VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 PROGRAM = cairn
 
-build: ## build ./cairn
+build: go ## build ./cairn
 	CGO_ENABLED=0 $(GO) build -tags $(TAGS) -trimpath -buildvcs=$(VCS) -ldflags='-s -w' -o $(PROGRAM) .
 
-run: postgres build ## start Cairn on the sample files, with its data in ./var
+run: go postgres build ## start Cairn on the sample files, with its data in ./var
 	@tools/run
 
-test: postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
+test: go postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
 	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
 
 test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
@@ -91,6 +91,11 @@ fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
 		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
 
+go: # Go in the version of go.mod, or a word about it
+	@command -v $(GO) >/dev/null || { echo 'Cairn needs Go 1.26 or later, and there is no $(GO): see https://go.dev/dl/' >&2; exit 1; }
+	@minor=$$($(GO) version | sed -n 's/.*go1\.\([0-9]*\).*/\1/p'); [ "$${minor:-0}" -ge 26 ] || \
+		{ echo "Cairn needs Go 1.26 or later, and this is $$($(GO) version): see https://go.dev/dl/" >&2; exit 1; }
+
 postgres: # PostgreSQL's server programs, where they are missing (Debian)
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/install postgresql
 
@@ -104,4 +109,4 @@ curl: # curl, for the README's tour, where it is missing (Debian)
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb release image test-package test-fresh fuzz postgres bare-debian curl compiler
+.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb release image test-package test-fresh fuzz go postgres bare-debian curl compiler

@@ -836,7 +836,7 @@ func TestAccountCommands(t *testing.T) {
 	if said := good("role", "create", "keeper", "--permissions", datasetManage+","+datasetRead, "--description", "Keeps files"); said != "keeper\tdataset.read,dataset.manage\tKeeps files\n" {
 		t.Error(said)
 	}
-	bad("the names come before", "message", "send", "--severity", "critical")
+	bad("TITLE is missing", "message", "send", "--severity", "critical")
 	bad("there is no permission", "role", "edit", "keeper", "--permissions", "all")
 	good("role", "edit", "keeper", "--permissions", datasetManage)
 	bad("role_built_in", "role", "edit", "admin", "--permissions", "")

@@ -77,9 +77,33 @@ func analysisPath(datasetID, id int64) string {
 	return "/api/v1/datasets/" + strconv.FormatInt(datasetID, 10) + "/analyses/" + strconv.FormatInt(id, 10)
 }
 
-// createAnalysis answers POST /api/v1/datasets/{id}/analyses; the body may be left out. It queues
-// an analysis, which the instances find when they poll, and deletes the changes of older ones.
+// createAnalysis answers POST /api/v1/datasets/{id}/analyses; the body may be left out.
 func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		Force bool `json:"force"`
+	}
+	if r.ContentLength > 0 || r.Header.Get("Content-Type") != "" {
+		if err := decodeJSON(r, &in); err != nil {
+			return err
+		}
+	}
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	a, err := createAnalysis(r.Context(), s.db, actorOf(r), id, in.Force)
+	if err != nil {
+		return err
+	}
+	wake(s.analyzer.walks)
+	w.Header().Set("Location", analysisPath(a.DatasetID, a.ID))
+	return writeJSON(w, http.StatusAccepted, a)
+}
+
+// createAnalysis queues an analysis, which the instances find when they poll, and deletes the
+// changes of older ones. If one is running, the error is a 409.
+func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64, force bool) (
+	a analysis, err error) {
 	const query = `
 		WITH forgotten AS (
 			DELETE FROM analysis_changes
@@ -90,17 +114,8 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 			SELECT total FROM analyses WHERE dataset_id = $1 AND state = 'succeeded' ORDER BY id DESC LIMIT 1
 		), 0)
 		RETURNING ` + analysisColumns
-	var in struct {
-		Force bool `json:"force"`
-	}
-	if r.ContentLength > 0 || r.Header.Get("Content-Type") != "" {
-		if err := decodeJSON(r, &in); err != nil {
-			return err
-		}
-	}
-	var a analysis
-	err := s.changeDataset(r, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		running, err := runningAnalysis(r.Context(), tx, d.ID)
+	err = changeDataset(ctx, db, by, datasetID, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		running, err := runningAnalysis(ctx, tx, d.ID)
 		if running != 0 {
 			err = &problem{status: http.StatusConflict, code: "analysis_running",
 				location: analysisPath(d.ID, running), detail: "An analysis of this dataset is running."}
@@ -108,16 +123,11 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return nil, nil, err
 		}
-		a, err = collectOne[analysis](r.Context(), tx, errNotFound, "create analysis", query,
-			d.ID, in.Force, principalOf(r).User.Username, changesKept-1)
+		a, err = collectOne[analysis](ctx, tx, errNotFound, "create analysis", query,
+			d.ID, force, by.name, changesKept-1)
 		return nil, map[string]any{"id": a.ID, "force": a.Force}, err
 	})
-	if err != nil {
-		return err
-	}
-	wake(s.analyzer.walks)
-	w.Header().Set("Location", analysisPath(a.DatasetID, a.ID))
-	return writeJSON(w, http.StatusAccepted, a)
+	return a, err
 }
 
 // listAnalyses answers GET /api/v1/datasets/{id}/analyses, the newest first.
@@ -291,10 +301,6 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 
 // pathAnalysis returns the analysis that the request's path names.
 func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
-	const query = `
-		SELECT ` + analysisColumns + `
-		FROM analyses a
-		WHERE a.dataset_id = $1 AND a.id = $2`
 	datasetID, err := pathID(r, "id")
 	if err != nil {
 		return analysis{}, err
@@ -303,7 +309,16 @@ func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
 	if err != nil {
 		return analysis{}, err
 	}
-	return collectOne[analysis](r.Context(), s.db, errNotFound, "get analysis", query, datasetID, id)
+	return getAnalysis(r.Context(), s.db, datasetID, id)
+}
+
+// getAnalysis returns an analysis of a dataset, or errNotFound.
+func getAnalysis(ctx context.Context, q querier, datasetID, id int64) (analysis, error) {
+	const query = `
+		SELECT ` + analysisColumns + `
+		FROM analyses a
+		WHERE a.dataset_id = $1 AND a.id = $2`
+	return collectOne[analysis](ctx, q, errNotFound, "get analysis", query, datasetID, id)
 }
 
 // runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.

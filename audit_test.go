@@ -23,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 20_250
-	maxAuditLines = 6_870
+	maxGoLines    = 20_900
+	maxAuditLines = 6_890
 )
 
 // sources parses the program's own Go files.
@@ -104,7 +104,7 @@ func TestDeclarations(t *testing.T) {
 					spec := spec.(*ast.ValueSpec)
 					for i, name := range spec.Names {
 						fixed := strings.HasPrefix(name.Name, "err") || i < len(spec.Values) && isRegexp(spec.Values[i]) ||
-							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "usage", "coverageTemplate", "coastlineCSV", "reportSQL", "contract", "stacAPI", "consoleFiles"}, name.Name)
+							slices.Contains([]string{"schemaSQL", "commonPasswords", "epsgCSV", "coverageTemplate", "coastlineCSV", "reportSQL", "contract", "stacAPI", "consoleFiles"}, name.Name)
 						if !fixed {
 							t.Errorf("%s: package variable %s", set.Position(name.Pos()), name.Name)
 						}

@@ -434,7 +434,7 @@ func TestUserCreateCommand(t *testing.T) {
 		"short password": {"short\n", []string{"hopper"}, "at least 8"},
 		"no password":    {"", []string{"hopper"}, "read password"},
 		"bad name":       {testPassword, []string{"hop per"}, "username"},
-		"no name":        {testPassword, nil, "name is missing"},
+		"no name":        {testPassword, nil, "NAME is missing"},
 		"unknown flag":   {testPassword, []string{"hopper", "--sudo"}, "cairn help"},
 	} {
 		if _, err := create(test.input, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {

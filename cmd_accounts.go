@@ -10,51 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// command is a command on the database. Its arguments are names, and then options.
-type command struct {
-	names   int    // how many
-	options string // separated by blanks; "name=value" gives a default
-	do      func(context.Context, operation) error
-}
-
-// commands returns the commands on the database, by name. They act as the operator, who holds every
-// permission. All may run while the service runs.
-func commands() map[string]command {
-	setStatus := func(status string) func(context.Context, operation) error {
-		return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-			return changeUser(ctx, tx, by, u, userChange{Status: &status})
-		})
-	}
-	return map[string]command{
-		"user create":         {1, "role=" + memberRole + " email display-name json", createUserCommand},
-		"user list":           {0, "json", listUsersCommand},
-		"user show":           {1, "json", onUser(func(context.Context, pgx.Tx, actor, user) error { return nil })},
-		"user disable":        {1, "json", setStatus(statusDisabled)},
-		"user enable":         {1, "json", setStatus(statusActive)},
-		"user end-sessions":   {1, "json", onUser(endSessionsOfUser)},
-		"user revoke":         {1, "json", onUser(revokeUser)},
-		"user delete":         {1, "json", onUser(deleteUser)},
-		"user unlock":         {1, "json", withKeys(unlockUserCommand)},
-		"user set-roles":      {2, "json", setRolesCommand},
-		"user reset-password": {1, "json", resetPasswordCommand},
-		"user reset-totp":     {1, "json", onUser(resetTOTP)},
-		"role create":         {1, "description permissions json", onRole(createRole)},
-		"role edit":           {1, "description permissions json", onRole(editRole)},
-		"role list":           {0, "json", listRolesCommand},
-		"role delete":         {1, "reassign", deleteRoleCommand},
-		"audit verify":        {0, "head", withKeys(verifyAuditCommand)},
-		"audit accept":        {0, "", withKeys(acceptAuditCommand)},
-		"audit prune":         {0, "before", withKeys(pruneAuditCommand)},
-		"token create":        {2, "permissions days=90 renewable role=" + memberRole, createTokenCommand},
-		"token list":          {1, "json", listTokensCommand},
-		"token revoke":        {2, "", revokeTokenCommand},
-		"keys prune":          {0, "", pruneKeys},
-		"dataset create":      {2, "", createDatasetCommand},
-		"message send":        {1, "severity roles publish-at expires-at include-new-users", sendMessageCommand},
-		"message list":        {0, "json", listMessagesCommand},
-		"message retract":     {1, "", retractMessageCommand},
-		"report":              {1, "", reportCommand},
-		"vrt":                 {1, "crs resolution", vrtCommand},
+// setStatus returns what sets the status of a user, for onUser.
+func setStatus(status string) func(context.Context, pgx.Tx, actor, user) error {
+	return func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+		return changeUser(ctx, tx, by, u, userChange{Status: &status})
 	}
 }
 
@@ -86,7 +45,7 @@ func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Co
 
 // createUserCommand is "cairn user create". It creates an active user with a password and one role.
 func createUserCommand(ctx context.Context, o operation) error {
-	role := o.options.Get("role")
+	role := o.option("role", memberRole)
 	n := newUser{
 		username: o.names[0], email: optional(o.options, "email"), displayName: o.options.Get("display-name"),
 		status: statusActive, roles: []string{role},
@@ -133,6 +92,14 @@ func listUsersCommand(ctx context.Context, o operation) error {
 		}
 		after[0] = users[len(users)-1].Username
 	}
+}
+
+// deleteUserCommand is "cairn user delete".
+func deleteUserCommand(ctx context.Context, o operation) error {
+	if err := o.confirm("Delete the user %s? The name is never used again.", o.names[0]); err != nil {
+		return err
+	}
+	return onUser(deleteUser)(ctx, o)
 }
 
 // revokeUser ends all sessions and tokens of a user.

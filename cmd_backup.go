@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
@@ -25,6 +24,7 @@ var connectionKeywords = regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslk
 // functions, except those of extensions. \gexec runs each row as a statement.
 const beforeRestore = `
 BEGIN;
+SET LOCAL client_min_messages = warning;
 SELECT format('DROP TABLE IF EXISTS %s CASCADE', oid::regclass)
 FROM pg_class
 WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace AND relowner = current_user::regrole
@@ -82,19 +82,25 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 	return cmd
 }
 
-// runProgram runs a program. Its error has the program's error output.
+// runProgram runs one of PostgreSQL's programs. Its error is what the program says, in one line,
+// which begins with its name.
 func runProgram(cmd *exec.Cmd) error {
 	var messages bytes.Buffer
 	cmd.Stderr = &messages
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(messages.Bytes()))
+	err := cmd.Run()
+	if _, failed := errors.AsType[*exec.ExitError](err); !failed {
+		return err // nil, or of its input
 	}
-	return nil
+	if said := oneLine(messages.Bytes()); said != "" {
+		return errors.New(said)
+	}
+	return fmt.Errorf("%s: %w", cmd.Path, err)
 }
 
-// backup is "cairn backup FILE", which writes the database to one file in pg_dump's custom format.
-// The file appears whole or not at all.
-func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdout io.Writer) error {
+// backupCommand is "cairn backup FILE", which writes the database to one file in pg_dump's custom
+// format. The file appears whole or not at all.
+func backupCommand(ctx context.Context, o operation) error {
+	name := o.names[0]
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s exists and is not a regular file", name)
 	}
@@ -104,10 +110,10 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	dump := databaseProgram(ctx, cfg, db, "pg_dump",
+	dump := databaseProgram(ctx, o.cfg, o.db, "pg_dump",
 		"--format=custom", "--no-owner", "--no-privileges", "--no-comments")
 	dump.Stdout = f
-	if err := runProgram(dump); err != nil {
+	if err := o.withProgress(func() string { return "backup" }, func() error { return runProgram(dump) }); err != nil {
 		return err
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
@@ -116,28 +122,30 @@ func backup(ctx context.Context, cfg config, db *pgxpool.Pool, name string, stdo
 	if err := errors.Join(os.Rename(f.Name(), name), syncDir(filepath.Dir(name))); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "The database is in %s. The key file is not: keep a copy of %s in another place.\n",
-		name, cfg.keysPath())
-	return nil
+	return o.print(nil, nil, "The database is in %s. The key file is not: keep a copy of %s in another place.",
+		name, o.cfg.keysPath())
 }
 
-// restore is "cairn restore FILE". It replaces the contents of the database by a backup, all or
-// nothing, and ends all sessions and, without keepTokens, all API tokens. No instance may run
+// restoreCommand is "cairn restore FILE". It replaces the contents of the database by a backup, all
+// or nothing, and ends all sessions and, without --keep-tokens, all API tokens. No instance may run
 // meanwhile: it locks the state directory and starts the private PostgreSQL, as serve does.
-func restore(ctx context.Context, cfg config, log *slog.Logger, name string, keepTokens bool, stdout io.Writer) error {
+func restoreCommand(ctx context.Context, o operation) error {
 	const foreignTables = `
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
 		FROM pg_tables
 		WHERE schemaname = current_schema() AND tableowner = current_user
 			AND (tablename <> 'schema_migrations' AND strpos($1, 'CREATE TABLE ' || tablename || ' (') = 0
 				OR to_regclass('schema_migrations') IS NULL)`
-	const alive = `
-		SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
+	cfg, log, name, keepTokens := o.cfg, o.log, o.names[0], o.options.Has("keep-tokens")
+	file, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	file.Close()
 	steps := parseMigrations(schemaSQL)
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string
-		var runs bool
 		if err := db.QueryRow(ctx, foreignTables, schemaSQL).Scan(&foreign); err != nil {
 			return fmt.Errorf("look for tables of other programs: %w", err)
 		}
@@ -147,18 +155,20 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, kee
 		if err := migrate(ctx, db, log); err != nil { // the table of instances may be missing
 			return err
 		}
-		if err := db.QueryRow(ctx, alive).Scan(&runs); err != nil {
-			return fmt.Errorf("look for instances: %w", err)
-		}
-		if runs {
+		if runs, err := anyInstanceLives(ctx, db); err != nil {
+			return err
+		} else if runs {
 			return errors.New("an instance serves this database, or did so a moment ago: stop it first")
 		}
 		before, err := listLiving(ctx, db)
 		if err != nil {
 			return err
 		}
-		if err := restoreDump(ctx, cfg, db, name, keepTokens, len(steps)); err != nil {
-			return err
+		err = o.withProgress(func() string { return "restore" }, func() error {
+			return restoreDump(ctx, cfg, db, name, keepTokens, len(steps))
+		})
+		if err != nil {
+			return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
 		}
 		db.Reset() // its prepared statements are for the dropped tables
 		if err := migrate(ctx, db, log); err != nil {
@@ -172,10 +182,10 @@ func restore(ctx context.Context, cfg config, log *slog.Logger, name string, kee
 		if keepTokens {
 			ended = "sessions"
 		}
-		fmt.Fprintf(stdout, "The database has been restored from %s. All %s have ended.\n", name, ended)
+		fmt.Fprintf(o.stdout, "The database has been restored from %s. All %s have ended.\n", name, ended)
 		for _, l := range after {
 			if !slices.Contains(before, l) {
-				fmt.Fprintf(stdout, "%s again: %s\n", l.What, l.Name)
+				fmt.Fprintf(o.stdout, "%s again: %s\n", l.What, l.Name)
 			}
 		}
 		what := map[string]string{"ended": ended}
@@ -206,7 +216,8 @@ func listLiving(ctx context.Context, q querier) ([]living, error) {
 func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, keepTokens bool, newest int) error {
 	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
 	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
-		"--set=ON_ERROR_STOP=1", fmt.Sprint("--set=newest=", newest), fmt.Sprint("--set=keep_tokens=", keepTokens))
+		"--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse",
+		fmt.Sprint("--set=newest=", newest), fmt.Sprint("--set=keep_tokens=", keepTokens))
 	script, feed := io.Pipe()
 	defer script.Close()
 	write.Stdin, read.Stdout = script, feed

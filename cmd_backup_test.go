@@ -89,7 +89,7 @@ func TestBackupFile(t *testing.T) {
 	if err := os.Symlink(x.file, link); err != nil {
 		t.Fatal(err)
 	}
-	for target, says := range map[string]string{link: "not a regular file", t.TempDir(): "not a regular file", "--help": "is not a command"} {
+	for target, says := range map[string]string{link: "not a regular file", t.TempDir(): "not a regular file", "-x": "there is no option -x"} {
 		if _, err := cairn(x.env, "backup", target); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("to %s: %v", target, err)
 		}
@@ -140,12 +140,16 @@ func TestRestoreBrokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := filepath.Join(t.TempDir(), "broken")
+	if _, err := cairn(x.env, "restore", broken); err == nil || !strings.HasSuffix(err.Error(), "no such file or directory; nothing was changed") {
+		t.Errorf("no file: %v", err)
+	}
 	for _, content := range [][]byte{whole[:len(whole)/2], whole[:len(whole)-2000], []byte("no backup"), nil} {
 		before := contents(t, pool)
 		if err := os.WriteFile(broken, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := cairn(x.env, "restore", broken); err == nil || !strings.Contains(err.Error(), "pg_restore") {
+		if _, err := cairn(x.env, "restore", broken); err == nil || !strings.HasPrefix(err.Error(), "restore "+broken+": pg_restore: error: ") ||
+			!strings.HasSuffix(err.Error(), "; nothing was changed") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("a broken file: %v", err)
 		}
 		if after := contents(t, pool); fmt.Sprint(before) != fmt.Sprint(after) {
@@ -273,7 +277,8 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 	}
 	before := contents(t, pool)
-	if err := command("restore", newer); err == nil || !strings.Contains(err.Error(), "version 99, newer than") {
+	if err := command("restore", newer); err == nil || !strings.Contains(err.Error(), "version 99, newer than") ||
+		!strings.HasSuffix(err.Error(), "run the newer cairn; nothing was changed") {
 		t.Errorf("a newer backup: %v", err)
 	}
 	if after := contents(t, pool); !maps.Equal(before, after) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -17,22 +16,16 @@ import (
 // printExtents is "cairn bbox". It prints the row of each named file, and of every file below each
 // named directory. With --root, the printed paths are relative to it. Symbolic links may not lead
 // out of --root or, without it, out of the directory that is named or holds the named file.
-func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("cairn bbox", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	top := flags.String("root", "", "")
-	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
-		return fmt.Errorf("bbox needs a path: %w", errUsage)
-	}
-	out := bufio.NewWriter(stdout)
+func printExtents(ctx context.Context, o operation) error {
+	out := bufio.NewWriter(o.stdout)
 	var rows io.Writer = out // each row is one write
-	if isTerminal(stdout) {
+	if isTerminal(o.stdout) {
 		rows = terminalWriter{out}
 	}
-	stderr = terminalWriter{stderr}
+	stderr := terminalWriter{o.stderr}
 	failed := 0
-	for _, path := range flags.Args() {
-		if err := printPath(ctx, *top, path, rows, stderr); err != nil {
+	for _, path := range o.names {
+		if err := printPath(ctx, o.options.Get("root"), path, rows, stderr); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -44,7 +37,7 @@ func printExtents(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d paths could not be read", failed, flags.NArg())
+		return fmt.Errorf("%d of %d paths could not be read", failed, len(o.names))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,14 +12,11 @@ import (
 
 // printCRS is "cairn crs". It describes the CRS of an EPSG code, or converts a longitude and
 // latitude on WGS 84 into its coordinates, or such coordinates back into degrees.
-func printCRS(args []string, stdout io.Writer) error {
-	inverse := len(args) == 4 && args[1] == "--inverse"
-	if inverse {
-		args = []string{args[0], args[2], args[3]}
-	}
-	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(strings.Join(args[:min(1, len(args))], "")), "EPSG:"))
-	if err != nil || len(args) != 1 && len(args) != 3 {
-		return fmt.Errorf("crs takes an EPSG code, then nothing, LON LAT, or --inverse X Y: %w", errUsage)
+func printCRS(_ context.Context, o operation) error {
+	args, inverse, stdout := o.names, o.options.Has("inverse"), o.stdout
+	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(args[0]), "EPSG:"))
+	if err != nil || len(args) == 2 || inverse && len(args) == 1 {
+		return fmt.Errorf("crs takes an EPSG code, then nothing, LON LAT, or --inverse X Y; %w crs", errUsage)
 	}
 	c, err := crsByCode(code)
 	if len(args) == 1 && c.datum != 0 {
@@ -37,8 +35,9 @@ func printCRS(args []string, stdout io.Writer) error {
 		if x, y, err = c.projection.inverse(x, y); err == nil {
 			s := c.shiftAt(x, y, 0)
 			x, y = s.toWGS84(c.ellipsoid, x, y)
+			err = checkPlace(x, y)
 		}
-	} else {
+	} else if err = checkPlace(x, y); err == nil {
 		s := c.shiftAt(x, y, 0)
 		x, y, err = c.projection.forward(s.fromWGS84(c.ellipsoid, x, y))
 		if c.method != 0 {
@@ -49,6 +48,16 @@ func printCRS(args []string, stdout io.Writer) error {
 		_, err = fmt.Fprintf(stdout, "%.*f %.*f\n", decimals, x, decimals, y)
 	}
 	return err
+}
+
+// checkPlace returns an error for a longitude and latitude that are not on the globe.
+func checkPlace(lon, lat float64) error {
+	const rounding = 1e-9 // degrees
+	if lon >= -180-rounding && lon <= 360+rounding && math.Abs(lat) <= 90+rounding {
+		return nil
+	}
+	return fmt.Errorf("%.9g %.9g is not on the globe: a longitude is from -180 to 360, a latitude from -90 to 90",
+		lon, lat)
 }
 
 // describe prints the parts of the CRS, one on each line.

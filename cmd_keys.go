@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,49 +48,58 @@ func replaceKeyFile(path string, lines []string) error {
 	return errors.Join(os.Rename(next, path), syncDir(filepath.Dir(path)))
 }
 
-// keysCommand is "cairn keys list", "add" and "promote KID". A new key only verifies, until promote
-// makes it the signer. A running service loads the change on SIGHUP or, if systemd provides the
-// file, on a restart.
-func keysCommand(cfg config, args []string, stdout io.Writer) error {
-	ring, lines, err := openKeyFile(cfg)
+// listKeysCommand is "cairn keys list".
+func listKeysCommand(_ context.Context, o operation) error {
+	ring, _, err := openKeyFile(o.cfg)
 	if err != nil {
 		return err
 	}
-	takeUp := "reload (SIGHUP)"
-	if cfg.keysAreCredential() {
-		takeUp = "restart"
-	}
-	switch {
-	case args[0] == "list" && (len(args) == 1 || len(args) == 2 && args[1] == "--json"):
-		o, does := operation{asJSON: len(args) == 2, stdout: stdout}, "signs"
-		for _, k := range ring.keys {
-			line := map[string]string{"id": k.id, "fingerprint": k.fingerprint, "does": does}
-			if err := o.print(nil, line, "%s\t%s\t%s", k.id, k.fingerprint, does); err != nil {
-				return err
-			}
-			does = "verifies"
-		}
-	case args[0] == "add" && len(args) == 1:
-		line := newKeyLine()
-		id, _, _ := strings.Cut(line, " ")
-		if err := replaceKeyFile(cfg.keysPath(), append(lines, line)); err != nil {
+	does := "signs"
+	for _, k := range ring.keys {
+		line := map[string]string{"id": k.id, "fingerprint": k.fingerprint, "does": does}
+		if err := o.print(nil, line, "%s\t%s\t%s", k.id, k.fingerprint, does); err != nil {
 			return err
 		}
-		const next = "added key %s: copy the key file to every instance, %s them, then: cairn keys promote %s\n"
-		fmt.Fprintf(stdout, next, id, takeUp, id)
-	case args[0] == "promote" && len(args) == 2:
-		at := slices.IndexFunc(lines, func(line string) bool { return isKey(line, args[1]) })
-		if at < 0 {
-			return fmt.Errorf("there is no key %s: see cairn keys list", args[1])
-		}
-		if err := replaceKeyFile(cfg.keysPath(), slices.Concat(lines[at:at+1], lines[:at], lines[at+1:])); err != nil {
-			return err
-		}
-		fmt.Fprintf(stdout, "promoted key %[2]s: %[1]s the service, so that it signs with the key\n", takeUp, args[1])
-	default:
-		return errUsage
+		does = "verifies"
 	}
 	return nil
+}
+
+// takeUp returns how a running service loads a changed key file. If systemd provides the file, only
+// a restart does.
+func (c config) takeUp() string {
+	if c.keysAreCredential() {
+		return "restart"
+	}
+	return "reload (SIGHUP)"
+}
+
+// addKeyCommand is "cairn keys add". The new key only verifies, until it is promoted.
+func addKeyCommand(_ context.Context, o operation) error {
+	_, lines, err := openKeyFile(o.cfg)
+	if err != nil {
+		return err
+	}
+	line := newKeyLine()
+	id, _, _ := strings.Cut(line, " ")
+	err = replaceKeyFile(o.cfg.keysPath(), append(lines, line))
+	const next = "added key %s: copy the key file to every instance, %s them, then: cairn keys promote %s"
+	return o.print(err, nil, next, id, o.cfg.takeUp(), id)
+}
+
+// promoteKeyCommand is "cairn keys promote". It makes a key the signer.
+func promoteKeyCommand(_ context.Context, o operation) error {
+	_, lines, err := openKeyFile(o.cfg)
+	if err != nil {
+		return err
+	}
+	id := o.names[0]
+	at := slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) })
+	if at < 0 {
+		return fmt.Errorf("there is no key %s: see cairn keys list", id)
+	}
+	err = replaceKeyFile(o.cfg.keysPath(), slices.Concat(lines[at:at+1], lines[:at], lines[at+1:]))
+	return o.print(err, nil, "promoted key %s: %s the service, so that it signs with the key", id, o.cfg.takeUp())
 }
 
 // pruneKeys is "cairn keys prune". It removes former signing keys if their last tokens have expired

@@ -2,15 +2,17 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net/url"
 	"os/exec"
-	"path/filepath"
+	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -19,56 +21,35 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// operation is the input of a command on the database.
+// operation is the input of a command.
 type operation struct {
-	cfg             config
-	db              *pgxpool.Pool
-	names           []string
-	options         url.Values // given ones and defaults
-	asJSON          bool       // --json
-	includeNewUsers bool       // --include-new-users
-	renewable       bool       // --renewable
-	stdin           io.Reader
-	stdout, stderr  io.Writer
+	cfg            config
+	env            []string
+	log            *slog.Logger
+	db             *pgxpool.Pool // with needDatabase
+	names          []string
+	options        url.Values // by their names without "--"; those without a value are empty
+	stdin          io.Reader
+	stdout, stderr io.Writer
 }
 
-// run runs a command on the service's database. It returns errUsage for arguments that the command
-// does not take.
-func (o operation) run(ctx context.Context, name string, args []string) error {
-	c, ok := commands()[name]
-	if !ok {
-		return fmt.Errorf("%q is not a command: %w", name, errUsage)
+// option returns the value of an option, or another if it is not given.
+func (o operation) option(name, otherwise string) string {
+	return *cmp.Or(optional(o.options, name), &otherwise)
+}
+
+// confirm asks a question on a terminal. It returns an error if the answer is not yes. Without a
+// terminal, as in a script, it does not ask.
+func (o operation) confirm(question string, of ...any) error {
+	if !isTerminal(o.stdin) {
+		return nil
 	}
-	if len(args) < c.names {
-		return fmt.Errorf("%s: a name is missing: %w", name, errUsage)
+	fmt.Fprintf(terminalWriter{o.stderr}, question+" (yes or no) ", of...)
+	answer, _ := bufio.NewReader(o.stdin).ReadString('\n')
+	if answer = strings.TrimSpace(answer); answer != "yes" {
+		return fmt.Errorf("the answer was %q, not yes: nothing was changed", answer)
 	}
-	o.names, args, o.options = args[:c.names], args[c.names:], url.Values{}
-	for _, text := range o.names {
-		if strings.HasPrefix(text, "-") {
-			return fmt.Errorf("%s: the names come before %q: %w", name, text, errUsage)
-		}
-	}
-	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	booleans := map[string]*bool{"json": &o.asJSON, "include-new-users": &o.includeNewUsers, "renewable": &o.renewable}
-	for _, field := range strings.Fields(c.options) {
-		option, value, hasDefault := strings.Cut(field, "=")
-		if hasDefault {
-			o.options.Set(option, value)
-		}
-		if to := booleans[option]; to != nil {
-			flags.BoolVar(to, option, false, "")
-		} else {
-			flags.Func(option, "", func(text string) error { o.options.Set(option, text); return nil })
-		}
-	}
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-		return fmt.Errorf("%s: wrong arguments %q: %w", name, args, errUsage)
-	}
-	return connect(ctx, o.cfg, func(d *database) error {
-		o.db = d.pool
-		return c.do(ctx, o)
-	})
+	return nil
 }
 
 // print prints v as JSON with --json, else a line of text. If err is set, it only returns err.
@@ -76,7 +57,7 @@ func (o operation) print(err error, v any, format string, args ...any) error {
 	if err != nil {
 		return err
 	}
-	if !o.asJSON {
+	if !o.options.Has("json") {
 		_, err = fmt.Fprintf(o.stdout, format+"\n", args...)
 		return err
 	}
@@ -90,7 +71,7 @@ func (o operation) print(err error, v any, format string, args ...any) error {
 // createTokenCommand is "cairn token create". It prints the secret of a new API token. It creates
 // an unknown user first, as a service account: without a password, and with the given role.
 func createTokenCommand(ctx context.Context, o operation) error {
-	days, err := strconv.Atoi(o.options.Get("days"))
+	days, err := strconv.Atoi(o.option("days", "90"))
 	if err != nil || days < 1 || days > 366 {
 		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
 	}
@@ -101,7 +82,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.options.Get("role")}}
+	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.option("role", memberRole)}}
 	var v invalid
 	checkIdentity(&v, &n.username, nil, nil)
 	checkAPIToken(&v, known, name, allowed, now, expires)
@@ -117,7 +98,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		t := apiToken{Name: name, Permissions: allowed, ExpiresAt: expires, Renewable: o.renewable}
+		t := apiToken{Name: name, Permissions: allowed, ExpiresAt: expires, Renewable: o.options.Has("renewable")}
 		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, t)
 		return err
 	})
@@ -157,17 +138,6 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 	return o.print(err, nil, "ended API token %s of %s", name, username)
 }
 
-// createDatasetCommand is "cairn dataset create". It makes the same checks as the API.
-func createDatasetCommand(ctx context.Context, o operation) error {
-	name := o.names[0]
-	where, err := o.cfg.checkDataset(name, o.names[1], "")
-	if err != nil {
-		return err
-	}
-	d, err := createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
-	return o.print(err, nil, "created dataset %d, %s, of %s", d.ID, d.Name, filepath.Join(where.root, where.below))
-}
-
 // sendMessageCommand is "cairn message send". It reads the body from standard input.
 func sendMessageCommand(ctx context.Context, o operation) error {
 	text, err := io.ReadAll(io.LimitReader(o.stdin, maxBody))
@@ -175,7 +145,7 @@ func sendMessageCommand(ctx context.Context, o operation) error {
 		return fmt.Errorf("read the message: %w", err)
 	}
 	body := strings.TrimSpace(string(text))
-	c := messageChange{Title: &o.names[0], Body: &body, IncludeNewUsers: &o.includeNewUsers}
+	c := messageChange{Title: &o.names[0], Body: &body, IncludeNewUsers: new(o.options.Has("include-new-users"))}
 	c.Severity = optional(o.options, "severity")
 	c.PublishAt.value, c.ExpiresAt.value = optional(o.options, "publish-at"), optional(o.options, "expires-at")
 	if o.options.Has("roles") {
@@ -245,9 +215,8 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	return typed[0], nil
 }
 
-// printRoutes is "cairn routes". It prints the route table.
-func printRoutes(asJSON bool, stdout io.Writer) (err error) {
-	o := operation{asJSON: asJSON, stdout: stdout}
+// routesCommand is "cairn routes". It prints the route table.
+func routesCommand(_ context.Context, o operation) (err error) {
 	for _, rt := range (&server{}).routes() {
 		limit := rt.pace.limit()
 		line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who, "seconds": limit.Seconds()}
@@ -255,3 +224,95 @@ func printRoutes(asJSON bool, stdout io.Writer) (err error) {
 	}
 	return err
 }
+
+// checkConfig is "cairn config check". It prints the values in force. Of the database URL, which
+// may hold a password, it prints only where the database is.
+func checkConfig(_ context.Context, o operation) error {
+	effective := map[string]string{
+		"CAIRN_STATE_DIR":          o.cfg.stateDir,
+		"CAIRN_DATABASE_URL":       "(unset: a private PostgreSQL in the state directory)",
+		"CAIRN_DATASETS_DIR":       strings.Join(o.cfg.datasetRoots, ":"),
+		"CAIRN_KEYS_FILE":          o.cfg.keysPath(),
+		"CAIRN_BREACHED_PASSWORDS": o.cfg.breachedFile,
+		"CAIRN_TLS_CERT":           o.cfg.tlsCert,
+		"CAIRN_TLS_KEY":            o.cfg.tlsKey,
+	}
+	if o.cfg.databaseURL != "" {
+		database, err := databaseConfig(o.cfg.databaseURL)
+		if err != nil {
+			return err
+		}
+		c := database.ConnConfig
+		effective["CAIRN_DATABASE_URL"] = fmt.Sprintf("(database %s of user %s on %s)", c.Database, c.User, c.Host)
+	}
+	for _, s := range settings(new(config), o.env) {
+		if value, ok := effective[s.name]; ok {
+			s.value = value
+		}
+		fmt.Fprintf(o.stdout, "%s=%s\n", s.name, s.value)
+	}
+	if unknown := unknownSettings(o.env); len(unknown) > 0 {
+		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))
+	}
+	return o.cfg.checkPlaces()
+}
+
+// migrateCommand is "cairn migrate".
+func migrateCommand(ctx context.Context, o operation) error { return migrate(ctx, o.db, o.log) }
+
+// versionCommand is "cairn version".
+func versionCommand(_ context.Context, o operation) error {
+	build, _ := debug.ReadBuildInfo()
+	return o.print(nil, nil, "cairn %s%s", version, describeCommit(build))
+}
+
+// describeCommit returns the commit that a program was built from, with its date, or "" if it is
+// unknown, as without a repository.
+func describeCommit(build *debug.BuildInfo) string {
+	if build == nil {
+		return ""
+	}
+	found := map[string]string{}
+	for _, s := range build.Settings {
+		found[s.Key] = s.Value
+	}
+	if found["vcs.revision"] == "" {
+		return ""
+	}
+	changed := map[string]string{"true": ", with changes"}[found["vcs.modified"]]
+	return fmt.Sprintf(" (commit %.12s, %.10s%s)", found["vcs.revision"], found["vcs.time"], changed)
+}
+
+// completionCommand is "cairn completion". zsh runs the script for bash with its bashcompinit.
+func completionCommand(_ context.Context, o operation) error {
+	const forZsh = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
+	const script = `# Completion of cairn: load it with "source <(cairn completion bash)", or zsh.
+_cairn() {
+	local typed="${COMP_WORDS[*]:1:$((COMP_CWORD - 1))}" name options rest words=
+	local prefix="${typed:+$typed }"
+	while IFS=: read -r name options; do
+		case "$name" in "$prefix"*) rest="${name#"$prefix"}"; words="$words ${rest%%%% *}" ;; esac
+		case "$prefix" in "$name "*) words="$words $options" ;; esac
+	done <<'END'
+%sEND
+	COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+complete -o default -F _cairn cairn
+`
+	var table strings.Builder
+	for _, c := range commands() {
+		fmt.Fprintf(&table, "%s:%s\n", c.name, strings.Join(optionNames.FindAllString(c.args, -1), " "))
+	}
+	switch o.names[0] {
+	case "zsh":
+		fmt.Fprint(o.stdout, forZsh)
+	case "bash":
+	default:
+		return fmt.Errorf("completion: the shell must be bash or zsh; %w completion", errUsage)
+	}
+	_, err := fmt.Fprintf(o.stdout, script, table.String())
+	return err
+}
+
+// optionNames finds the options in the args of a command.
+var optionNames = regexp.MustCompile(`--[a-z-]+`)

@@ -22,18 +22,12 @@ func reportCommand(ctx context.Context, o operation) error {
 	}
 	report.print(o.stdout)
 	if report.AnalyzedAt == nil {
-		return fmt.Errorf("dataset %q was never analysed", name)
+		return fmt.Errorf("dataset %q was never analysed: cairn dataset analyze %[1]s", name)
 	}
 	if len(report.Findings) > 0 {
 		return errFindings
 	}
 	return nil
-}
-
-// getDataset returns the dataset of a name.
-func (o operation) getDataset(ctx context.Context, name string) (dataset, error) {
-	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE name = $1`
-	return collectOne[dataset](ctx, o.db, fmt.Errorf("there is no dataset %q", name), "get dataset", query, name)
 }
 
 // vrtCommand is "cairn vrt DATASET". The sources are absolute paths of this machine.

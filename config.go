@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -64,7 +64,13 @@ type setting struct {
 func settings(c *config, env []string) []setting {
 	database, databaseErr := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 	all := []setting{
-		{"CAIRN_LISTEN", "127.0.0.1:8080", text(&c.listen)},
+		{"CAIRN_LISTEN", "127.0.0.1:8080", func(v string) error {
+			_, port, err := net.SplitHostPort(v)
+			if _, portErr := net.LookupPort("tcp", port); cmp.Or(err, portErr) != nil {
+				return errors.New("must be an address and a port, such as 127.0.0.1:8080 or :8080")
+			}
+			return text(&c.listen)(v)
+		}},
 		{"CAIRN_BASE_URL", "", c.parseBaseURL},
 		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
 		{"CAIRN_DATABASE_URL", database, func(v string) error {
@@ -284,20 +290,6 @@ func unknownSettings(env []string) (unknown []string) {
 		}
 	}
 	return unknown
-}
-
-// checkConfig is "cairn config check". It hides the database URL, which may hold a password.
-func checkConfig(env []string, stdout io.Writer) error {
-	for _, s := range settings(new(config), env) {
-		if s.name == "CAIRN_DATABASE_URL" && s.value != "" {
-			s.value = "(set)"
-		}
-		fmt.Fprintf(stdout, "%s=%s\n", s.name, s.value)
-	}
-	if unknown := unknownSettings(env); len(unknown) > 0 {
-		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))
-	}
-	return nil
 }
 
 // keysPath returns the path of the key file.

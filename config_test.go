@@ -11,14 +11,27 @@ import (
 // TestConfigCheck: the settings in force, without secrets; what is wrong is said by name.
 func TestConfigCheck(t *testing.T) {
 	t.Parallel()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		env       string
 		says, err string
 	}{
-		{"", "CAIRN_STATE_DIR=var\n", ""},
+		{"", "CAIRN_STATE_DIR=" + here + "/var\n", ""},
+		{"", "CAIRN_KEYS_FILE=" + here + "/var/keys\n", ""},
+		{"", "CAIRN_DATASETS_DIR=" + here + "/datasets\n", ""},
+		{"", "CAIRN_DATABASE_URL=(unset: a private PostgreSQL", ""},
 		{"STATE_DIRECTORY=/s", "CAIRN_STATE_DIR=/s\n", ""},
 		{"STATE_DIRECTORY=/s CAIRN_STATE_DIR=/t", "CAIRN_STATE_DIR=/t\n", ""},
-		{"CAIRN_DATABASE_URL=postgres://u:secret@h/d", "CAIRN_DATABASE_URL=(set)\n", ""},
+		{"CAIRN_DATABASE_URL=postgres://u:secret@h/d", "CAIRN_DATABASE_URL=(database d of user u on h)\n", ""},
+		{"CAIRN_DATABASE_URL=postgres://u:secret@h:x/d", "", "CAIRN_DATABASE_URL is no PostgreSQL connection string"},
+		{"CAIRN_LISTEN=8080", "", "CAIRN_LISTEN: must be an address and a port"},
+		{"CAIRN_LISTEN=localhost:99999", "", "CAIRN_LISTEN: must be an address and a port"},
+		{"CAIRN_LISTEN=[::1]:0", "CAIRN_LISTEN=[::1]:0\n", ""},
+		{"CAIRN_LISTEN=:8080", "CAIRN_LISTEN=:8080\n", ""},
+		{"CAIRN_STATE_DIR=/s CAIRN_DATASETS_DIR=/", "", "holds /s"},
 		{"CAIRN_LOG_FORMAT=json", "CAIRN_LOG_FORMAT=json\n", ""},
 		{"CAIRN_LISTN=1", "CAIRN_LISTEN=127.0.0.1:8080\n", "there is no setting CAIRN_LISTN"},
 		{"CAIRN_ACCESS_TTL=0s", "", "CAIRN_ACCESS_TTL: must be a duration"},

@@ -40,16 +40,22 @@ type datasetDetails struct {
 
 // listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
 func (s *server) listDatasets(w http.ResponseWriter, r *http.Request) error {
+	name := optional(r.URL.Query(), "name")
+	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
+		return listDatasets(r.Context(), s.db, after[0], name, limit)
+	}, func(d dataset) []string { return []string{d.Name} })
+}
+
+// listDatasets returns datasets with names after a given one, ordered by name; with name, only that
+// dataset.
+func listDatasets(ctx context.Context, q querier, after string, name *string, limit int) ([]dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets
 		WHERE name > $1 AND ($2::text IS NULL OR name = $2)
 		ORDER BY name
 		LIMIT $3`
-	name := optional(r.URL.Query(), "name")
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
-		return collect[dataset](r.Context(), s.db, "list datasets", query, after[0], name, limit)
-	}, func(d dataset) []string { return []string{d.Name} })
+	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
 // createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. A
@@ -163,32 +169,47 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, after)
 }
 
-// deleteDataset answers DELETE /api/v1/datasets/{id}. It deletes rows only; the files stay.
+// deleteDataset answers DELETE /api/v1/datasets/{id}.
 func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.changeDataset(r, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		running, err := runningAnalysis(r.Context(), tx, d.ID)
-		if err == nil && running != 0 { // wait for the chunk that is being stored
-			err = advisoryLock(r.Context(), tx, lockAnalyses+running)
-		}
-		if err == nil {
-			_, err = execute(r.Context(), tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
-		}
-		return d, nil, err
-	}))
-}
-
-// changeDataset runs do in a transaction that has locked the dataset in the request's path, and
-// writes an audit row with the objects that do returns. Until the transaction ends, no other can
-// change or delete the dataset or begin an analysis of it.
-func (s *server) changeDataset(r *http.Request, action string,
-	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
-	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	id, err := pathID(r, "id")
 	if err != nil {
 		return err
 	}
-	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		d, err := oneDataset(r.Context(), tx, "lock dataset", query, id)
+	return writeDone(w, deleteDataset(r.Context(), s.db, actorOf(r), id))
+}
+
+// deleteDataset deletes the rows of a dataset; the files stay.
+func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
+	return changeDataset(ctx, db, by, id, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		running, err := runningAnalysis(ctx, tx, d.ID)
+		if err == nil && running != 0 { // wait for the chunk that is being stored
+			err = advisoryLock(ctx, tx, lockAnalyses+running)
+		}
+		if err == nil {
+			_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
+		}
+		return d, nil, err
+	})
+}
+
+// changeDataset is the function changeDataset for the dataset in the path of a request.
+func (s *server) changeDataset(r *http.Request, action string,
+	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
+	id, err := pathID(r, "id")
+	if err != nil {
+		return err
+	}
+	return changeDataset(r.Context(), s.db, actorOf(r), id, action, do)
+}
+
+// changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with
+// the objects that do returns. Until the transaction ends, no other can change or delete the
+// dataset or begin an analysis of it.
+func changeDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, action string,
+	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
+	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		d, err := oneDataset(ctx, tx, "lock dataset", query, id)
 		if err != nil {
 			return err
 		}
@@ -196,7 +217,7 @@ func (s *server) changeDataset(r *http.Request, action string,
 		if err != nil {
 			return err
 		}
-		return audit(r.Context(), tx, actorOf(r), action, d.target(), before, after)
+		return audit(ctx, tx, by, action, d.target(), before, after)
 	})
 }
 
@@ -238,6 +259,12 @@ func (c config) placeDataset(path string) (place, invalid) {
 		}
 	}
 	return place{}, outside
+}
+
+// isThere reports whether there is a file of that name.
+func isThere(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
 }
 
 // open opens the dataset's directory and reports whether it is empty. A directory that cannot be

@@ -31,6 +31,9 @@ import (
 // sickDirEnv names the mount point to a process that serves a faulty file system: see peers_faults_test.go.
 const sickDirEnv = "CAIRN_TEST_SICK_DIR"
 
+// packageEnv names the folder of a package's settings to a process that is the program itself.
+const packageEnv = "TEST_CAIRN_PACKAGE"
+
 // suite is the PostgreSQL server that all tests share. Each test has a database of its own in it.
 var suite struct {
 	dir       string
@@ -39,13 +42,17 @@ var suite struct {
 }
 
 // TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails, because a pass must mean that
-// everything ran. With one of three variables set, a test has started this process for another purpose.
+// everything ran. With one of four variables set, a test has started this process for another purpose.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv("CAIRN_TEST_SERVE") != "":
 		os.Exit(serveUnderTest())
 	case os.Getenv(privatePostgresHelperEnv) != "":
 		os.Exit(servePrivatePostgres())
+	case os.Getenv(packageEnv) != "":
+		err := runPackaged(context.Background(), os.Getenv(packageEnv), os.Args[1:], os.Environ())
+		fmt.Fprintln(os.Stderr, err, "as", os.Geteuid())
+		os.Exit(exitStatus(err))
 	case os.Getenv(sickDirEnv) != "":
 		os.Exit(m.Run()) // just TestServeSick
 	}

@@ -347,8 +347,30 @@ type fieldError struct {
 	Detail string `json:"detail"`
 }
 
-// errNotFound is the 404 for an object that does not exist.
+// errNotFound is the 404 for an object that does not exist. The caller of the handler names it.
 var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
+
+// errNoPath is the 404 for a path without a route.
+var errNoPath = newProblem(http.StatusNotFound, "not_found", "No such path; see /api/v1/openapi.yaml.")
+
+// notFound returns errNotFound with the values in the path of a request, of a route with the path
+// pattern: "No file 3 of dataset 99."
+func notFound(pattern string, r *http.Request) error {
+	var named []string
+	parts := strings.Split(pattern, "/")
+	for i, part := range parts {
+		if value, isValue := strings.CutPrefix(part, "{"); isValue {
+			kind := strings.TrimSuffix(strings.NewReplacer("analyses", "analysis ", "-", " ").Replace(parts[i-1]), "s")
+			value = cleanText([]byte(r.PathValue(strings.TrimRight(value, ".}"))), maxNameText)
+			named = append(named, strings.TrimSpace(kind)+" "+value)
+		}
+	}
+	if named == nil {
+		return errNotFound
+	}
+	slices.Reverse(named)
+	return newProblem(errNotFound.status, errNotFound.code, "No "+strings.Join(named, " of ")+".")
+}
 
 // databaseUnavailable returns the 503 for a database that did not answer in time, or could not do
 // so.

@@ -12,18 +12,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	osuser "os/user"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -35,34 +38,70 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// usage is the output of "cairn help".
-//
-//go:embed usage.txt
-var usage string
-
-// errUsage is returned for a command line that is not in usage. The exit status is 2.
+// errUsage is returned for a command line that the table of commands does not have. The exit status
+// is 2.
 var errUsage = errors.New("see: cairn help")
 
 // main runs the program and is the only place that ends the process.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	env := os.Environ()
-	if len(os.Args) > 1 && os.Args[1] != "serve" {
-		env = append(packagedEnvironment("/etc/cairn"), env...)
+	settings := "/etc/cairn"
+	if program, err := os.Executable(); err != nil || !strings.HasPrefix(program, "/usr/") {
+		settings = os.DevNull // a program that is not installed, as in a clone, has settings of its own
 	}
-	err := run(ctx, os.Args[1:], env, os.Stdin, os.Stdout, os.Stderr)
+	err := runPackaged(ctx, settings, os.Args[1:], os.Environ())
 	stop()
-	if err == nil {
-		return
+	if err != nil {
+		fmt.Fprintln(terminalWriter{newLogWriter(os.Environ(), os.Stderr)}, "cairn:", err)
 	}
-	fmt.Fprintln(terminalWriter{os.Stderr}, "cairn:", err)
-	if errors.Is(err, errUsage) {
-		os.Exit(2)
+	os.Exit(exitStatus(err))
+}
+
+// exitStatus returns the exit status of the program for the error of its command.
+func exitStatus(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		return 2
+	case errors.Is(err, errFindings):
+		return 3
 	}
-	if errors.Is(err, errFindings) {
-		os.Exit(3)
+	return 1
+}
+
+// runPackaged runs a command with the settings of the packaged service, if dir holds them. For root
+// it becomes the service's user, the owner of the state directory, if the command needs that. The
+// service itself gets its settings and user from systemd.
+func runPackaged(ctx context.Context, dir string, args, env []string) error {
+	c, _, err := findCommand(args)
+	packaged := packagedEnvironment(dir)
+	if err != nil || c.name == "serve" || packaged == nil {
+		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	}
-	os.Exit(1)
+	env = append(packaged, env...)
+	cfg, err := loadConfig(env)
+	if errors.Is(err, fs.ErrPermission) && c.need > needNothing {
+		return fmt.Errorf("%w: run it as root: sudo cairn %s", err, strings.Join(args, " "))
+	}
+	info, statErr := os.Stat(cfg.stateDir)
+	if cmp.Or(err, statErr) != nil || c.need < needOwner || os.Geteuid() != 0 || ownerOf(info) == 0 {
+		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
+	}
+	account, err := accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info))))
+	if err != nil {
+		return err
+	}
+	group := int(account.gid)
+	err = cmp.Or(syscall.Setgroups([]int{group}), syscall.Setgid(group), syscall.Setuid(int(account.uid)))
+	if err != nil {
+		return fmt.Errorf("become user %s: %w", account.name, err)
+	}
+	err = run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w: for root this command runs as user %s, who needs access", err, account.name)
+	}
+	return err
 }
 
 // limitMemory sets the size of memory above which the garbage collector works harder, because each
@@ -74,50 +113,34 @@ func limitMemory(cfg config) {
 
 // run executes one command, until it is done or ctx ends.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	if len(args) == 0 {
-		args = []string{"help"}
+	c, args, err := findCommand(args)
+	if err != nil {
+		return err
 	}
-	line, command := strings.Join(args, " "), strings.Join(args[:min(2, len(args))], " ")
-	file := args[len(args)-1]
-	isFile := !strings.HasPrefix(file, "-") // a file "-name" is written "./-name"
-	cfg, err := loadConfig(env)
-	log := newLogger(cfg, stderr)
-	o := operation{cfg: cfg, stdin: stdin, stdout: stdout, stderr: stderr}
-	switch {
-	case args[0] == "help", args[0] == "-h", args[0] == "--help":
-		_, err = fmt.Fprint(stdout, usage)
+	o := operation{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
+	if o.names, o.options, err = c.parse(args); err != nil {
 		return err
-	case line == "version":
-		_, err = fmt.Fprintln(stdout, "cairn", version)
-		return err
-	case line == "routes", line == "routes --json":
-		return printRoutes(line != "routes", stdout)
-	case args[0] == "bbox":
-		return printExtents(ctx, args[1:], stdout, stderr)
-	case args[0] == "crs":
-		return printCRS(args[1:], stdout)
-	case err != nil: // the other commands need the settings
-		return err
-	case line == "config check":
-		return checkConfig(env, stdout)
-	case line == "serve":
-		for _, name := range unknownSettings(env) {
-			log.Warn("unknown setting", "name", name)
-		}
-		limitMemory(cfg)
-		return serve(ctx, cfg, log, stdout, func(*server) {})
-	case line == "migrate":
-		return connect(ctx, cfg, func(d *database) error { return migrate(ctx, d.pool, log) })
-	case line == "backup "+file && isFile:
-		return connect(ctx, cfg, func(d *database) error { return backup(ctx, cfg, d.pool, file, stdout) })
-	case line == "restore "+file && isFile, line == "restore --keep-tokens "+file && isFile:
-		return restore(ctx, cfg, log, file, command == "restore --keep-tokens", stdout)
-	case args[0] == "keys" && len(args) > 1 && command != "keys prune":
-		return keysCommand(cfg, args[1:], stdout)
-	case args[0] == "report", args[0] == "vrt":
-		return o.run(ctx, args[0], args[1:])
 	}
-	return o.run(ctx, command, args[min(2, len(args)):])
+	if o.cfg, err = loadConfig(env); err != nil && c.need > needNothing {
+		return err
+	}
+	o.log = newLogger(o.cfg, newLogWriter(env, stderr))
+	if c.need < needDatabase {
+		return c.do(ctx, o)
+	}
+	return connect(ctx, o.cfg, func(d *database) error {
+		o.db = d.pool
+		return c.do(ctx, o)
+	})
+}
+
+// serveCommand is "cairn serve".
+func serveCommand(ctx context.Context, o operation) error {
+	for _, name := range unknownSettings(o.env) {
+		o.log.Warn("unknown setting", "name", name)
+	}
+	limitMemory(o.cfg)
+	return serve(ctx, o.cfg, o.log, o.stdout, func(*server) {})
 }
 
 // newLogger returns a logger that writes to w in the form and from the level that are set.
@@ -129,11 +152,46 @@ func newLogger(cfg config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// isTerminal reports whether the reader or writer is a terminal or another character device.
+// lineLevel finds the level in a line of the log, in both forms.
+var lineLevel = regexp.MustCompile(`^(?:\{"time":"[^"]*","level":"|time=\S+ level=)(DEBUG|INFO|WARN)`)
+
+// journalWriter writes each line with the priority of its level, as the journal reads it: see
+// sd-daemon(3).
+type journalWriter struct{ io.Writer }
+
+// Write implements io.Writer. Each write is one line. A line without a level is an error.
+func (w journalWriter) Write(line []byte) (int, error) {
+	priority := "<3>"
+	if m := lineLevel.FindSubmatch(line); m != nil {
+		priority = map[string]string{"DEBUG": "<7>", "INFO": "<6>", "WARN": "<4>"}[string(m[1])]
+	}
+	if _, err := w.Writer.Write(append([]byte(priority), line...)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// newLogWriter returns w, as a journalWriter if w is the stream to the journal that systemd set up
+// ($JOURNAL_STREAM).
+func newLogWriter(env []string, w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil {
+			id := info.Sys().(*syscall.Stat_t)
+			if lookup(env, "JOURNAL_STREAM") == fmt.Sprintf("%d:%d", id.Dev, id.Ino) {
+				return journalWriter{w}
+			}
+		}
+	}
+	return w
+}
+
+// isTerminal reports whether the reader or writer is a terminal or another character device, but
+// /dev/null.
 func isTerminal(stream any) bool {
 	if f, ok := stream.(*os.File); ok {
 		info, err := f.Stat()
-		return err == nil && info.Mode()&os.ModeCharDevice != 0
+		null, nullErr := os.Stat(os.DevNull)
+		return cmp.Or(err, nullErr) == nil && info.Mode()&os.ModeCharDevice != 0 && !os.SameFile(info, null)
 	}
 	return false
 }

@@ -73,11 +73,13 @@ func lockStateDir(stateDir string) (*os.File, error) {
 	made := os.MkdirAll(stateDir, 0o755)
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("create and lock the state directory: %w", cmp.Or(made, err))
+		return nil, fmt.Errorf("create and lock the state directory (set CAIRN_STATE_DIR to use another): %w",
+			cmp.Or(made, err))
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, fmt.Errorf("another cairn uses the state directory %s, or it cannot be locked: %w", stateDir, err)
+		return nil, fmt.Errorf("another cairn uses the state directory %s; stop it, or set CAIRN_STATE_DIR "+
+			"and CAIRN_LISTEN for this one: %w", stateDir, err)
 	}
 	return lock, nil
 }

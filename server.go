@@ -313,7 +313,11 @@ func (s *server) buildMux() {
 		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter) // ServeHTTP passes nothing else
 			answer.route, answer.row, answer.routed = rt.path, i+1, true
-			if err := s.call(rt, answer, r); err != nil {
+			err := s.call(rt, answer, r)
+			if err == errNotFound {
+				err = notFound(rt.path, r)
+			}
+			if err != nil {
 				s.writeProblem(answer, err)
 			}
 		})
@@ -361,7 +365,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.routed = true
 		answer.WriteHeader(http.StatusNoContent)
 	case path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/": // the mux would redirect
-		s.writeProblem(answer, errNotFound)
+		s.writeProblem(answer, errNoPath)
 	default:
 		if r.URL.Path == stacPath+"/" { // clients of STAC write both
 			r.URL.Path = stacPath
@@ -370,7 +374,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if !answer.routed {
 			// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
 			h.Del("Content-Type")
-			err := error(errNotFound)
+			err := error(errNoPath)
 			if answer.status == http.StatusMethodNotAllowed {
 				detail := "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."
 				err = newProblem(answer.status, "method_not_allowed", detail)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -517,5 +518,48 @@ func TestSchemaNewerThanProgram(t *testing.T) {
 	err = run(context.Background(), []string{"migrate"}, []string{"CAIRN_DATABASE_URL=" + url}, nil, &lockedBuffer{}, &lockedBuffer{})
 	if err == nil || !strings.Contains(err.Error(), "newer than this program") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestHeadIsLogged: a HEAD is logged with the status of its answer.
+func TestHeadIsLogged(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	for _, path := range []string{"/health", "/", "/metrics", "/api/v1/users", "/api/v1/openapi.yaml", "/api/v1/nothing", "/api/v1/datasets/7"} {
+		a := c.do("HEAD", path, nil)
+		id, status := a.header.Get("X-Request-Id"), a.status
+		waitFor(t, "the log", func() bool { return strings.Contains(ts.log.String(), id) })
+		line := regexp.MustCompile(`.*` + id + `.*`).FindString(ts.log.String())
+		if !strings.Contains(line, fmt.Sprintf(`"method":"HEAD"`)) || !strings.Contains(line, fmt.Sprintf(`"status":%d`, status)) || status < 200 {
+			t.Errorf("%s: %d is logged as %s", path, status, line)
+		}
+	}
+}
+
+// TestNotFoundNamesIt: a 404 names what there is not. Without a route it names the document that lists them.
+func TestNotFoundNamesIt(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	for path, want := range map[string]string{
+		"/api/v1/datasets/99":                       "No dataset 99.",
+		"/api/v1/datasets/x%01y":                    "No dataset x y.",
+		"/api/v1/datasets/99/analyses/7":            "No analysis 7 of dataset 99.",
+		"/api/v1/datasets/99/files/3":               "No file 3 of dataset 99.",
+		"/api/v1/users/bob":                         "No user bob.",
+		"/api/v1/roles/5000":                        "No role 5000.",
+		"/api/v1/system-messages/4":                 "No system message 4.",
+		"/api/v1/users/" + strings.Repeat("x", 300): "No user " + strings.Repeat("x", maxNameText) + ".",
+		"/api/v2":           "No such path; see /api/v1/openapi.yaml.",
+		"/api/v1/datasets/": "No such path; see /api/v1/openapi.yaml.",
+	} {
+		if a := c.refused(404, "not_found", "GET", path, nil); a.text("detail") != want {
+			t.Errorf("%s: %s, want %s", path, a.body, want)
+		}
+	}
+	page := c.do("GET", "/datasets/99", nil, "Accept: text/html")
+	if page.status != http.StatusNotFound || !strings.Contains(string(page.body), "No dataset 99.") {
+		t.Errorf("%d %s", page.status, page.body)
 	}
 }

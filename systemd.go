@@ -17,7 +17,11 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
 	switch s.sockets {
 	case 0:
-		return net.Listen("tcp", address)
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			err = fmt.Errorf("%w: set CAIRN_LISTEN to another address, such as 127.0.0.1:8081", err)
+		}
+		return listener, err
 	case 1:
 		syscall.CloseOnExec(first)
 		file := os.NewFile(first, "socket")

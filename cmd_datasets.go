@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// getDataset returns the dataset of a name or, if there is none, of an id.
+func (o operation) getDataset(ctx context.Context, name string) (dataset, error) {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE name = $1 OR id::text = $1
+		ORDER BY name = $1 DESC
+		LIMIT 1`
+	missing := fmt.Errorf("there is no dataset %q: see cairn dataset list", name)
+	return collectOne[dataset](ctx, o.db, missing, "get dataset", query, name)
+}
+
+// createDatasetCommand is "cairn dataset create".
+func createDatasetCommand(ctx context.Context, o operation) error {
+	_, err := o.createDataset(ctx, o.names[0], o.names[1])
+	return err
+}
+
+// createDataset registers a directory with the checks of the API, and says so.
+func (o operation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
+	where, err := o.cfg.checkDataset(name, path, "")
+	if p, ok := errors.AsType[*problem](err); ok && p.fields[len(p.fields)-1].Code == "outside_root" {
+		setting := "CAIRN_DATASETS_DIR"
+		if file := filepath.Join(o.cfg.credentialsDir, "cairn.env"); o.cfg.credentialsDir != "" && isThere(file) {
+			setting += " in " + file
+		}
+		return d, fmt.Errorf("%s lies outside the dataset roots (%s): add its folder to %s, and restart the service",
+			path, strings.Join(o.cfg.datasetRoots, ", "), setting)
+	}
+	if err != nil {
+		return d, err
+	}
+	d, err = createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
+	return d, o.print(err, nil, "created dataset %d, %s, of %s", d.ID, d.Name, filepath.Join(where.root, where.below))
+}
+
+// addDatasetCommand is "cairn dataset add". A relative path is the shell's or, where there is no
+// such file, below the first dataset root.
+func addDatasetCommand(ctx context.Context, o operation) error {
+	path := o.names[0]
+	if absolute, err := filepath.Abs(path); err == nil && isThere(absolute) {
+		path = absolute
+	}
+	d, err := o.createDataset(ctx, o.option("name", filepath.Base(path)), path)
+	if err != nil {
+		return err
+	}
+	return o.analyze(ctx, d, false)
+}
+
+// listDatasetsCommand is "cairn dataset list".
+func listDatasetsCommand(ctx context.Context, o operation) error {
+	for after := ""; ; {
+		datasets, err := listDatasets(ctx, o.db, after, nil, maxPage)
+		for _, d := range datasets {
+			analyses, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
+			state := "never analysed"
+			if len(analyses) > 0 {
+				state = analyses[0].State
+			}
+			err = o.print(errors.Join(err, listErr), d, "%d\t%s\t%s\t%s", d.ID, d.Name, d.Path, state)
+		}
+		if err != nil || len(datasets) == 0 {
+			return err
+		}
+		after = datasets[len(datasets)-1].Name
+	}
+}
+
+// analyzeCommand is "cairn dataset analyze".
+func analyzeCommand(ctx context.Context, o operation) error {
+	d, err := o.getDataset(ctx, o.names[0])
+	if err != nil {
+		return err
+	}
+	if o.options.Has("wait") {
+		return o.analyze(ctx, d, o.options.Has("force"))
+	}
+	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, o.options.Has("force"))
+	return o.print(err, nil, "analysis %d of %s queued", a.ID, d.Name)
+}
+
+// analyze has the running instances analyse a dataset. It waits for the end, and prints the counts
+// and the sum of the report.
+func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
+	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, force)
+	if err != nil {
+		return err
+	}
+	if runs, err := anyInstanceLives(ctx, o.db); err != nil || !runs {
+		return errors.Join(err, fmt.Errorf("analysis %d of %s is queued, but no instance of the service runs: start it",
+			a.ID, d.Name))
+	}
+	var now atomic.Pointer[analysis]
+	now.Store(&a)
+	err = o.withProgress(func() string { return now.Load().describe(d.Name) }, func() error {
+		for now.Load().FinishedAt == nil {
+			pause(ctx, 100*time.Millisecond)
+			next, err := getAnalysis(ctx, o.db, d.ID, a.ID)
+			if err != nil {
+				return err
+			}
+			now.Store(&next)
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("analysis %d of %s goes on: see cairn dataset list", a.ID, d.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if a = *now.Load(); a.State != stateSucceeded {
+		reason := "it was canceled"
+		if a.Failure != nil {
+			reason = *a.Failure
+		}
+		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, reason)
+	}
+	fmt.Fprintf(o.stdout, "analysis %d of %s: %d files, %d added, %d changed, %d removed\n", a.ID, d.Name,
+		a.Total, a.Added, a.Changed, a.Removed)
+	report, err := inSnapshot(ctx, o.db, d.report)
+	return o.print(err, nil, "%s", report.Summary)
+}
+
+// describe says how far an analysis is.
+func (a *analysis) describe(name string) string {
+	line := fmt.Sprintf("analysis of %s is %s, %d", name, a.State, a.Done)
+	if a.Expected != nil {
+		line += fmt.Sprintf(" of %d", *a.Expected)
+	}
+	if line += " files"; a.SecondsLeft != nil {
+		line += fmt.Sprintf(", about %v left", time.Duration(*a.SecondsLeft)*time.Second)
+	}
+	return line
+}
+
+// anyInstanceLives reports whether an instance serves the database, or did so a moment ago.
+func anyInstanceLives(ctx context.Context, db *pgxpool.Pool) (lives bool, err error) {
+	const query = `SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
+	if err := db.QueryRow(ctx, query).Scan(&lives); err != nil {
+		return false, fmt.Errorf("look for instances: %w", err)
+	}
+	return lives, nil
+}
+
+// removeDatasetCommand is "cairn dataset remove".
+func removeDatasetCommand(ctx context.Context, o operation) error {
+	d, err := o.getDataset(ctx, o.names[0])
+	if err != nil {
+		return err
+	}
+	if err := o.confirm("Forget the dataset %s with its accepted findings? Its files stay.", d.Name); err != nil {
+		return err
+	}
+	return o.print(deleteDataset(ctx, o.db, operatorActor(), d.ID), nil, "removed dataset %d, %s", d.ID, d.Name)
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// command is a row of the table of commands.
+type command struct {
+	name string // one word or two
+	args string // the names and options that it takes, as "cairn help" shows them: see parse
+	need need
+	do   func(context.Context, operation) error
+	help string
+}
+
+// need is what a command has to have before it runs. Each includes those before it.
+type need int
+
+// The needs.
+const (
+	needNothing  need = iota
+	needSettings      // they are valid
+	needOwner         // the process runs as the user of the packaged service
+	needDatabase      // operation.db is a connection to the service's database
+)
+
+// commands is the table of commands. They act as the operator, who holds every permission. All but
+// restore may run while the service runs.
+func commands() []command {
+	return []command{
+		{"serve", "", needSettings, serveCommand, "run the service"},
+		{"migrate", "", needDatabase, migrateCommand, "bring the database's schema up to date"},
+
+		{"user create", "NAME [--role ROLE] [--email ADDRESS] [--display-name TEXT] [--json]", needDatabase,
+			createUserCommand, "create a user, with the role member unless another is given; the password is read " +
+				"from the terminal or the first line of standard input"},
+		{"user list", "[--json]", needDatabase, listUsersCommand, "list the users: name, status, roles"},
+		{"user show", "NAME [--json]", needDatabase, onUser(showUser), "show a user"},
+		{"user disable", "NAME [--json]", needDatabase, onUser(setStatus(statusDisabled)), "keep a user out"},
+		{"user enable", "NAME [--json]", needDatabase, onUser(setStatus(statusActive)),
+			"let a user in: one that is pending or was disabled"},
+		{"user delete", "NAME [--json]", needDatabase, deleteUserCommand,
+			"delete a user, after a question on a terminal; the name is never used again"},
+		{"user set-roles", "NAME ROLE,... [--json]", needDatabase, setRolesCommand, "replace a user's roles"},
+		{"user reset-password", "NAME [--json]", needDatabase, resetPasswordCommand,
+			"print a one-use token, or a link with it, that sets a new password"},
+		{"user reset-totp", "NAME [--json]", needDatabase, onUser(resetTOTP), "remove a user's second factor"},
+		{"user unlock", "NAME [--json]", needDatabase, withKeys(unlockUserCommand),
+			"clear the failed logins to a user's account, so that every network may try again at once"},
+		{"user end-sessions", "NAME [--json]", needDatabase, onUser(endSessionsOfUser), "end a user's sessions"},
+		{"user revoke", "NAME [--json]", needDatabase, onUser(revokeUser), "end all sessions and tokens of a user"},
+
+		{"role list", "[--json]", needDatabase, listRolesCommand, "list the roles: name, permissions, description"},
+		{"role create", "NAME [--permissions P,...] [--description TEXT] [--json]", needDatabase, onRole(createRole),
+			"create a role"},
+		{"role edit", "NAME [--permissions P,...] [--description TEXT] [--json]", needDatabase, onRole(editRole),
+			"change a role"},
+		{"role delete", "NAME [--reassign ROLE]", needDatabase, deleteRoleCommand,
+			"delete a role that no user has, or give its users another"},
+
+		{"audit verify", "[--head HEAD]", needDatabase, withKeys(verifyAuditCommand),
+			"compare the audit log with its seals"},
+		{"audit accept", "", needDatabase, withKeys(acceptAuditCommand),
+			"seal on after a break of the log, such as a restore or a failover that lost rows"},
+		{"audit prune", "--before DATE", needDatabase, withKeys(pruneAuditCommand),
+			"delete the audit log's rows from before a day"},
+
+		{"message send", "TITLE [--severity S] [--roles R,...] [--publish-at TIME] [--expires-at TIME] " +
+			"[--include-new-users]", needDatabase, sendMessageCommand, "publish a message; standard input is its text"},
+		{"message list", "[--json]", needDatabase, listMessagesCommand, "list the newest messages"},
+		{"message retract", "ID", needDatabase, retractMessageCommand, "retract a message"},
+
+		{"token create", "USER NAME --permissions P,... [--days N] [--role ROLE] [--renewable]", needDatabase,
+			createTokenCommand, "create an API token for 90 days and print its secret; an unknown user becomes a " +
+				"service account, which has no password"},
+		{"token list", "USER [--json]", needDatabase, listTokensCommand, "list a user's API tokens"},
+		{"token revoke", "USER NAME", needDatabase, revokeTokenCommand, "end an API token"},
+
+		{"keys list", "[--json]", needSettings, listKeysCommand, "list the signing keys"},
+		{"keys add", "", needSettings, addKeyCommand, "add a signing key, which only verifies at first"},
+		{"keys promote", "KID", needSettings, promoteKeyCommand, "sign with a key from now on"},
+		{"keys prune", "", needDatabase, pruneKeys, "remove the keys that nothing needs any more"},
+
+		{"dataset add", "PATH [--name NAME]", needDatabase, addDatasetCommand,
+			"register a directory of elevation files and analyse it"},
+		{"dataset create", "NAME PATH", needDatabase, createDatasetCommand,
+			"register a directory without an analysis; a relative path is below the first dataset root"},
+		{"dataset list", "[--json]", needDatabase, listDatasetsCommand,
+			"list the datasets: id, name, directory, state of the last analysis"},
+		{"dataset analyze", "DATASET [--wait] [--force]", needDatabase, analyzeCommand,
+			"start an analysis; --wait waits for its end, --force accepts that most files are gone"},
+		{"dataset remove", "DATASET", needDatabase, removeDatasetCommand,
+			"forget a dataset, after a question on a terminal; its files stay"},
+		{"report", "DATASET", needDatabase, reportCommand, "print the problems of a dataset's files"},
+		{"vrt", "DATASET [--crs CRS] [--resolution SIZE]", needDatabase, vrtCommand,
+			"print a GDAL VRT of a dataset's rasters; of several grids, one has to be named"},
+
+		{"backup", "FILE", needDatabase, backupCommand, "write the database to a file; the key file is not included"},
+		{"restore", "FILE [--keep-tokens]", needOwner, restoreCommand, "replace the database's content with a backup " +
+			"and end all sessions and API tokens; the service must be stopped"},
+
+		{"routes", "[--json]", needNothing, routesCommand, "print every route and who may call it"},
+		{"bbox", "PATH... [--root DIR]", needNothing, printExtents,
+			"print the extents of elevation files, one JSON object per line; needs no database"},
+		{"crs", "CODE [LON LAT] [--inverse]", needNothing, printCRS, "describe the CRS of an EPSG code, or convert " +
+			"degrees to its coordinates, or with --inverse its X Y to degrees"},
+		{"config check", "", needSettings, checkConfig, "print the settings in force"},
+		{"completion", "SHELL", needNothing, completionCommand,
+			"print the completion for bash or zsh: source <(cairn completion bash)"},
+		{"help", "[COMMAND...]", needNothing, helpCommand, "print this, or about one command"},
+		{"version", "", needNothing, versionCommand, "print the version, the commit and its date"},
+	}
+}
+
+// showUser is for onUser, which prints the user.
+func showUser(context.Context, pgx.Tx, actor, user) error { return nil }
+
+// findCommand returns the command that args begin with, and the arguments that follow. Help and
+// version may be asked for by options.
+func findCommand(args []string) (c command, rest []string, err error) {
+	if at := slices.IndexFunc(args, func(a string) bool { return a == "--help" || a == "-h" }); at >= 0 {
+		args = append([]string{"help"}, args[:min(at, 2)]...)
+	}
+	switch {
+	case len(args) == 0:
+		args = []string{"help"}
+	case args[0] == "--version":
+		args = append([]string{"version"}, args[1:]...)
+	}
+	var names, subcommands []string
+	for _, c := range commands() {
+		words := strings.Fields(c.name)
+		if n := len(words); len(args) >= n && slices.Equal(args[:n], words) {
+			return c, args[n:], nil
+		}
+		if names = append(names, c.name, words[0]); len(words) > 1 && words[0] == args[0] {
+			subcommands = append(subcommands, words[1])
+		}
+	}
+	if len(args) == 1 && subcommands != nil {
+		return c, nil, fmt.Errorf("%s needs a subcommand: %s; %w %[1]s",
+			args[0], strings.Join(subcommands, ", "), errUsage)
+	}
+	name, both := args[0], strings.Join(args[:min(2, len(args))], " ")
+	if subcommands != nil {
+		name = both
+	}
+	meant := cmp.Or(suggest(both, names), suggest(args[0], names))
+	return c, nil, fmt.Errorf("%q is not a command%s; %w", name, meant, errUsage)
+}
+
+// suggest asks whether the word was meant that is the fewest edits away from a misspelt one, if two
+// are enough. An edit adds, removes or replaces a byte (Levenshtein).
+func suggest(misspelt string, words []string) (question string) {
+	least := min(3, len(misspelt))
+	for _, word := range words {
+		row := make([]int, len(word)+1) // the edits from the first i bytes of misspelt to the first j of word
+		for j := range row {
+			row[j] = j
+		}
+		for i := range len(misspelt) {
+			diagonal := row[0]
+			row[0] = i + 1
+			for j := range len(word) {
+				if misspelt[i] != word[j] {
+					diagonal = 1 + min(diagonal, row[j], row[j+1])
+				}
+				diagonal, row[j+1] = row[j+1], diagonal
+			}
+		}
+		if edits := row[len(word)]; edits < least {
+			question, least = fmt.Sprintf(" (did you mean %q?)", word), edits
+		}
+	}
+	return question
+}
+
+// parse reads the arguments of a command by its args. There, "NAME" is a name that has to be given,
+// "[NAME]" one that may be left out, and "NAME..." one or more. "--option VALUE" takes a value, and
+// "[--option]" none. Names and options may come in any order; after "--" there are only names.
+func (c command) parse(args []string) (names []string, options url.Values, err error) {
+	var known, needed []string
+	takesValue, most := map[string]bool{}, 0
+	for words := strings.Fields(c.args); len(words) > 0; words = words[1:] {
+		switch word := strings.Trim(words[0], "[]"); {
+		case strings.HasPrefix(word, "--"):
+			known = append(known, word)
+			if takesValue[word] = !strings.HasSuffix(words[0], "]"); takesValue[word] {
+				words = words[1:]
+			}
+		case strings.HasSuffix(word, "...") && !strings.HasSuffix(word, ",..."):
+			most = len(args)
+			fallthrough
+		default:
+			if most++; word == words[0] {
+				needed = append(needed, word)
+			}
+		}
+	}
+	wrong := func(format string, of ...any) ([]string, url.Values, error) {
+		return nil, nil, fmt.Errorf("%s: %s; %w %[1]s", c.name, fmt.Sprintf(format, of...), errUsage)
+	}
+	options = url.Values{}
+	for onlyNames := false; len(args) > 0; args = args[1:] {
+		_, notNumber := strconv.ParseFloat(args[0], 64)
+		option, value, hasValue := strings.Cut(args[0], "=")
+		switch {
+		case onlyNames || !strings.HasPrefix(option, "-") || notNumber == nil:
+			names = append(names, args[0])
+			continue
+		case args[0] == "--":
+			onlyNames = true
+			continue
+		case !slices.Contains(known, option):
+			return wrong("there is no option %s%s", option, suggest(option, known))
+		case takesValue[option] && !hasValue && len(args) == 1:
+			return wrong("%s needs a value", option)
+		case takesValue[option] && !hasValue:
+			value, args = args[1], args[1:]
+		case hasValue && !takesValue[option]:
+			return wrong("%s takes no value", option)
+		}
+		options.Set(option[2:], value)
+	}
+	if len(names) < len(needed) {
+		return wrong("%s is missing", needed[len(names)])
+	}
+	if len(names) > most {
+		return wrong("%q is too much", names[most])
+	}
+	return names, options, nil
+}
+
+// helpCommand is "cairn help". It prints the commands whose names begin with the given words.
+func helpCommand(_ context.Context, o operation) error {
+	topic := strings.Join(o.names, " ")
+	var found []command
+	for _, c := range commands() {
+		name, words := c.name+" ", topic+" "
+		if topic == "" || strings.HasPrefix(name, words) || strings.HasPrefix(words, name) {
+			found = append(found, c)
+		}
+	}
+	if found == nil {
+		_, _, err := findCommand(o.names)
+		return err
+	}
+	fmt.Fprint(o.stdout, "usage: cairn COMMAND [ARGUMENTS]\n\n")
+	for _, c := range found {
+		c.print(o.stdout)
+	}
+	if topic == "" {
+		fmt.Fprint(o.stdout, "\nExit status: 0 done, 1 failed, 2 wrong usage, 3 a report has findings.\n"+
+			"Settings are environment variables; the README has the table.\n")
+	}
+	return nil
+}
+
+// print writes the command with its arguments, and from column 35 on what it does.
+func (c command) print(w io.Writer) {
+	const column, width = 35, 80
+	synopsis := fold(c.name+" "+c.args, width-10)
+	left := "  " + strings.Join(synopsis, "\n          ")
+	gap := column - len(left)
+	if len(synopsis) > 1 || gap < 2 {
+		left, gap = left+"\n", column
+	}
+	help := strings.Join(fold(c.help, width-column), "\n"+strings.Repeat(" ", column))
+	fmt.Fprintf(w, "%s%*s%s\n", left, gap, "", help)
+}
+
+// fold breaks a text at blanks into lines of at most width characters.
+func fold(text string, width int) (lines []string) {
+	for _, word := range strings.Fields(text) {
+		last := len(lines) - 1
+		if last < 0 || utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, word)
+		} else {
+			lines[last] += " " + word
+		}
+	}
+	return lines
+}

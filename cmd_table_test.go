@@ -1,0 +1,323 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documented is a command as the usage text has it.
+type documented struct {
+	name, synopsis string
+	options        []string
+}
+
+// usageOf reads the usage text.
+func usageOf(t *testing.T, args ...string) (all []documented) {
+	t.Helper()
+	said, status := status(nil, "", args...)
+	if status != 0 {
+		t.Fatalf("%v: %d %s", args, status, said)
+	}
+	var synopses []string
+	for line := range strings.Lines(said) {
+		if column := min(35, len(line)); strings.HasPrefix(line, "  ") && strings.TrimSpace(line[:min(3, len(line))]) != "" {
+			synopses = append(synopses, strings.TrimSpace(line[:column])+strings.TrimRight(line[column:], "\n"))
+			if strings.HasSuffix(line[:column], "  ") {
+				synopses[len(synopses)-1] = strings.TrimSpace(line[:column])
+			}
+		} else if strings.HasPrefix(line, "          ") && !strings.HasPrefix(line, strings.Repeat(" ", 35)) {
+			synopses[len(synopses)-1] += " " + strings.TrimSpace(line)
+		}
+	}
+	for _, synopsis := range synopses {
+		name, _, _ := strings.Cut(regexp.MustCompile(` [A-Z[-].*`).ReplaceAllString(synopsis, ""), " (")
+		all = append(all, documented{name, synopsis, optionNames.FindAllString(synopsis, -1)})
+	}
+	return all
+}
+
+// status runs a command and returns what it prints, with its error, and its exit status.
+func status(env []string, stdin string, args ...string) (string, int) {
+	var out lockedBuffer
+	err := run(context.Background(), args, env, strings.NewReader(stdin), &out, &out)
+	if err != nil {
+		fmt.Fprintln(&out, "cairn:", err)
+	}
+	return out.String(), exitStatus(err)
+}
+
+// usageSteps are commands in an order in which all work, each with what it prints. A group in the pattern gives a value to
+// the "$name" of a later line.
+func usageSteps() []struct {
+	line, stdin string
+	status      int
+	want        string
+} {
+	return []struct {
+		line, stdin string
+		status      int
+		want        string
+	}{
+		{"migrate", "", 0, `^$`},
+		{"user create ada --role member --email a@example.org --display-name Ada --json", testPassword + "\n", 0, `"username":"ada"`},
+		{"user list --json", "", 0, `"username":"ada"`},
+		{"user show --json ada", "", 0, `"display_name":"Ada"`},
+		{"user disable ada --json", "", 0, `"status":"disabled"`},
+		{"user enable ada --json", "", 0, `"status":"active"`},
+		{"user set-roles ada member --json", "", 0, `"roles":\["member"\]`},
+		{"user reset-password ada --json", "", 0, `"password_token":"`},
+		{"user reset-totp ada --json", "", 0, `"username":"ada"`},
+		{"user unlock ada --json", "", 0, `"username":"ada"`},
+		{"user end-sessions ada --json", "", 0, `"username":"ada"`},
+		{"user revoke ada --json", "", 0, `"username":"ada"`},
+		{"user delete ada --json", "", 0, `"username":"ada"`},
+		{"user show ada", "", 1, `there is no user`},
+		{"role create keeper --permissions dataset.read --description Keeps --json", "", 0, `"description":"Keeps"`},
+		{"role edit keeper --permissions dataset.read,dataset.manage --description Minds --json", "", 0, `"description":"Minds"`},
+		{"role list --json", "", 0, `"name":"keeper"`},
+		{"role delete keeper --reassign member", "", 0, `^$`},
+		{"audit verify", "", 0, `head (?P<head>\S+),`},
+		{"audit verify --head $head", "", 0, `the audit log is whole`},
+		{"audit accept", "", 0, `accepted 0 breaks`},
+		{"audit prune --before 2001-01-31", "", 0, `removed 0 rows`},
+		{"audit prune --before yesterday", "", 2, `--before takes a date`},
+		{"message send Hello --severity warning --roles member --publish-at 2001-01-01T00:00:00Z --expires-at 2999-01-01T00:00:00Z " +
+			"--include-new-users", "the text", 0, `^(?P<message>\d+)\n$`},
+		{"message list --json", "", 0, `"severity":"warning"`},
+		{"message retract $message", "", 0, `^$`},
+		{"token create robot night --permissions dataset.read --days=5 --role member --renewable", "", 0, `^cairn_pat_`},
+		{"token list robot --json", "", 0, `"renewable":true`},
+		{"token revoke robot night", "", 0, `ended API token night`},
+		{"dataset create tiles tiles", "", 0, `created dataset 1, tiles, of `},
+		{"dataset add $root/odd --name broken", "", 0, `created dataset 2, broken, of .*/odd\nanalysis 1 of broken: 1 files, 1 added`},
+		{"dataset analyze tiles --wait --force", "", 0, `analysis 2 of tiles: 2 files, 2 added, 0 changed, 0 removed\n2 of 2 files placed`},
+		{"dataset list --json", "", 0, `"name":"broken"`},
+		{"report 1", "", 0, `no findings: dataset tiles`},
+		{"report broken", "", 3, `1 findings: dataset broken`},
+		{"vrt tiles --crs EPSG:4326 --resolution 0.25", "", 0, `<VRTDataset`},
+		{"dataset remove 2", "", 0, `removed dataset 2, broken`},
+		{"backup $root/../backup", "", 0, `The database is in`},
+		{"routes --json", "", 0, `"path":"/health"`},
+		{"bbox --root $root $root/tiles", "", 0, `"path":"tiles/a.tif"`},
+		{"crs 4326 7 46", "", 0, `^7.000000000 46.000000000\n`},
+		{"crs --inverse 4326 -7 46", "", 0, `^-7.000000000 46.000000000\n`},
+		{"config check", "", 0, `CAIRN_STATE_DIR=/`},
+		{"completion zsh", "", 0, `complete -o default -F _cairn cairn`},
+		{"help user create", "", 0, `usage: cairn`},
+		{"version", "", 0, `^cairn ` + regexp.QuoteMeta(version)},
+		{"keys list --json", "", 0, `"does":"signs"`},
+		{"keys add", "", 0, `added key (?P<kid>\S+):`},
+		{"keys promote $kid", "", 0, `promoted key`},
+		{"keys prune", "", 0, `every key is needed`},
+	}
+}
+
+// TestUsage: every command and option of the usage text works, and its exit statuses are the documented ones. Arguments that
+// a command does not take are refused, with the way to its help.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	for name, content := range map[string][]byte{"tiles/a.tif": geographicTIFF(7, 47), "tiles/b.tif": geographicTIFF(9, 47), "odd/c.tif": []byte("II*\x00")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(ts.datasets, name)), 0o755),
+			os.WriteFile(filepath.Join(ts.datasets, name), content, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, "a seal", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_seals`) > 0 })
+	values, done, statuses := map[string]string{"root": ts.datasets}, map[string]bool{}, map[int]bool{}
+	all := usageOf(t, "help")
+	step := func(line, stdin string, want int, pattern string) {
+		t.Helper()
+		args := strings.Fields(os.Expand(line, func(name string) string { return values[name] }))
+		said, got := status(ts.env, stdin, args...)
+		at := regexp.MustCompile(pattern)
+		found := at.FindStringSubmatch(said)
+		if got != want || found == nil {
+			t.Errorf("%s: %d %s, want %d %s", line, got, said, want, pattern)
+			return
+		}
+		for i, name := range at.SubexpNames() {
+			values[name] = found[i]
+		}
+		statuses[got] = true
+		for _, c := range all {
+			if strings.HasPrefix(line+" ", c.name+" ") && (got == 0 || got == 3) {
+				for _, word := range append(strings.Fields(strings.ReplaceAll(line, "=", " ")), "") {
+					done[c.name+" "+word] = true
+				}
+			}
+		}
+		if strings.Contains(line, "--json") {
+			for text := range strings.Lines(said) {
+				if !json.Valid([]byte(text)) {
+					t.Errorf("%s prints %s", line, text)
+				}
+			}
+		}
+	}
+	for _, s := range usageSteps() {
+		step(s.line, s.stdin, s.status, s.want)
+	}
+	ts.stop()
+	step("restore --keep-tokens $root/../backup", "", 0, `The database has been restored`)
+	startServer(t, nil, ts.env...).stop() // it runs what "serve" does
+	done["serve "] = true
+
+	for _, c := range all {
+		for _, option := range append(c.options, "") {
+			if !done[c.name+" "+option] {
+				t.Errorf("%s %s of the usage text was not tried", c.name, option)
+			}
+		}
+	}
+	text, _ := status(nil, "")
+	for _, documented := range regexp.MustCompile(`\d `).FindAllString(text[strings.Index(text, "Exit status: "):], -1) {
+		if !statuses[int(documented[0]-'0')] {
+			t.Errorf("exit status %s was not tried", documented)
+		}
+	}
+	if len(all) != len(commands()) || len(all) < 40 {
+		t.Errorf("the usage text has %d commands, the program %d", len(all), len(commands()))
+	}
+}
+
+// TestWrongUsage: each command of the usage text refuses arguments that it does not take, says which, and where its help is.
+func TestWrongUsage(t *testing.T) {
+	t.Parallel()
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if said, got := status(nil, "", args...); got != 2 || !strings.Contains(said, want) || !strings.Contains(said, "see: cairn help") {
+			t.Errorf("%v: %d %s, want %s", args, got, said, want)
+		}
+	}
+	for _, c := range usageOf(t, "help") {
+		words, arguments := strings.Fields(c.name), strings.TrimPrefix(c.synopsis, c.name)
+		refused("there is no option --nonsense", append(words, "--nonsense")...)
+		if name := regexp.MustCompile(`^ [A-Z]\S*`).FindString(arguments); name != "" {
+			refused(strings.TrimSpace(name)+" is missing", words...)
+		}
+		if !strings.Contains(arguments, "...]") && !strings.Contains(arguments, "H...") {
+			refused(`"too" is too much`, append(words, strings.Fields("a b c too many")[max(0, 3-len(regexp.MustCompile(` \[?[A-Z]`).FindAllString(
+				regexp.MustCompile(`--\S+ [^\]]\S+`).ReplaceAllString(arguments, ""), -1))):]...)...)
+		}
+		for _, option := range c.options {
+			if strings.Contains(arguments, option+"]") {
+				refused(option+" takes no value", append(words, option+"=x")...)
+			} else {
+				refused(option+" needs a value", append(words, option)...)
+			}
+		}
+	}
+	for line, want := range map[string]string{
+		"usr list":              `did you mean "user list"?`,
+		"user craete ada":       `"user craete" is not a command (did you mean "user create"?)`,
+		"raport tiles":          `did you mean "report"?`,
+		"dataset":               "dataset needs a subcommand: add, create, list, analyze, remove",
+		"user create a --emial": `did you mean "--email"?`,
+		"frobnicate":            `"frobnicate" is not a command;`,
+		"help frobnicate":       `"frobnicate" is not a command;`,
+		"completion fish":       "bash or zsh",
+	} {
+		refused(want, strings.Fields(line)...)
+	}
+}
+
+// TestHelp: --help and -h print the help of each command, "cairn help" of a group too.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, c := range usageOf(t, "help") {
+		words := strings.Fields(c.name)
+		for _, args := range [][]string{append(words, "--help"), append(words, "x", "-h"), append([]string{"help"}, words...)} {
+			if got := usageOf(t, args...); len(got) != 1 || got[0].synopsis != c.synopsis {
+				t.Errorf("%v: %v, want %v", args, got, c)
+			}
+		}
+	}
+	if got := usageOf(t, "user", "--help"); len(got) != 12 {
+		t.Errorf("user --help: %v", got)
+	}
+	for _, args := range [][]string{{}, {"--help"}, {"-h"}, {"help"}} {
+		if got := usageOf(t, args...); len(got) != len(commands()) {
+			t.Errorf("%v: %d commands", args, len(got))
+		}
+	}
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		if said, status := status(nil, "", args...); status != 0 || !strings.HasPrefix(said, "cairn "+version) {
+			t.Errorf("%v: %d %s", args, status, said)
+		}
+	}
+	help, _ := status(nil, "", "help")
+	for line := range strings.Lines(help) {
+		if len(line) > 81 {
+			t.Errorf("%d columns: %s", len(line)-1, line)
+		}
+	}
+}
+
+// TestDescribeCommit: the version names the commit that the program was built from.
+func TestDescribeCommit(t *testing.T) {
+	t.Parallel()
+	setting := func(pairs ...string) *debug.BuildInfo {
+		build := &debug.BuildInfo{}
+		for i := 0; i < len(pairs); i += 2 {
+			build.Settings = append(build.Settings, debug.BuildSetting{Key: pairs[i], Value: pairs[i+1]})
+		}
+		return build
+	}
+	for want, build := range map[string]*debug.BuildInfo{
+		"":                                   setting("GOOS", "linux"),
+		" (commit 0123456789ab, 2026-01-31)": setting("vcs.revision", "0123456789abcdef", "vcs.time", "2026-01-31T10:00:00Z", "vcs.modified", "false"),
+		" (commit 0123456789ab, 2026-01-31, with changes)": setting("vcs.revision", "0123456789abcdef", "vcs.time", "2026-01-31T10:00:00Z", "vcs.modified", "true"),
+	} {
+		if got := describeCommit(build); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if describeCommit(nil) != "" {
+		t.Error("an unknown build")
+	}
+}
+
+// TestCompletion: bash completes commands, then their options. Elsewhere it falls back to files.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	script, code := status(nil, "", "completion", "bash")
+	if code != 0 {
+		t.Fatal(script)
+	}
+	for line, want := range map[string]string{
+		"us":                        "user user user user user user user user user user user user",
+		"user re":                   "reset-password reset-totp revoke",
+		"dataset analyze tiles --":  "--wait --force",
+		"user create ada --e":       "--email",
+		"backup ":                   "",
+		"keys p":                    "promote prune",
+		"nonsense --":               "",
+		"token create robot night ": "--permissions --days --role --renewable",
+	} {
+		words := append([]string{"cairn"}, strings.Split(line, " ")...)
+		test := script + fmt.Sprintf("\nCOMP_WORDS=(\"${@}\") COMP_CWORD=%d\n_cairn\necho \"${COMPREPLY[*]}\"", len(words)-1)
+		output, err := exec.Command("bash", append([]string{"-uc", test, "bash"}, words...)...).CombinedOutput()
+		if got := strings.TrimSpace(string(output)); err != nil || got != want {
+			t.Errorf("%q: %v %q, want %q", line, err, got, want)
+		}
+	}
+	zsh, code := status(nil, "", "completion", "zsh")
+	if code != 0 || !strings.HasSuffix(zsh, script) || !slices.Contains(strings.Fields(zsh), "bashcompinit") {
+		t.Error(zsh)
+	}
+	if !bytes.Contains([]byte(script), []byte("\nreport:\n")) {
+		t.Error(script)
+	}
+}
