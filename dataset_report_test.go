@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -205,40 +203,6 @@ func TestReport(t *testing.T) {
 func (ts *testServer) addDataset(c client, name, path string) string {
 	ts.t.Helper()
 	return c.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": path}).header.Get("Location")
-}
-
-// TestNightly runs the README's script with a token that may do just that: on a clean folder, and on one with a fault.
-func TestNightly(t *testing.T) {
-	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```bash\n(.*?)```").FindStringSubmatch(string(readme))
-	ts := startServer(t, nil)
-	c := ts.signIn("ada", datasetRead, datasetManage)
-	if err := os.Mkdir(filepath.Join(ts.datasets, "tiles"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	_, id, _ := strings.Cut(ts.addDataset(c, "tiles", "tiles"), "/datasets/")
-	ts.addUser("nightly", datasetAnalyze, datasetRead)
-	secrets, script := t.TempDir(), filepath.Join(t.TempDir(), "cairn-nightly")
-	token := ts.addToken("nightly", "nightly", datasetAnalyze, datasetRead).token
-	if err := errors.Join(os.WriteFile(filepath.Join(secrets, "token"), []byte(token+"\n"), 0o600),
-		os.WriteFile(script, []byte(strings.Replace(blocks[1], "http://127.0.0.1:8080", ts.url, 1)), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	for i, content := range [][]byte{geographicTIFF(7, 47), geographicTIFF(8, 47)[:100]} {
-		if err := os.WriteFile(filepath.Join(ts.datasets, "tiles", fmt.Sprint(i, ".tif")), content, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		night := exec.Command(script, id)
-		night.Env = append(os.Environ(), "CREDENTIALS_DIRECTORY="+secrets)
-		output, err := night.CombinedOutput()
-		if got := night.ProcessState.ExitCode(); got != 3*i || !strings.Contains(string(output), []string{"\nno findings", "\n1 findings"}[i]) {
-			t.Errorf("%v, exit status %d\n%s", err, got, output)
-		}
-	}
 }
 
 // reported returns the findings of a report: of each code the files and tiles, with their details.
