@@ -77,6 +77,7 @@ release: ## build all that is published of the commit that is checked out, into 
 	tools/release
 
 image: build ## build the container image localhost/cairn from Containerfile, with podman
+	@command -v podman >/dev/null || tools/install podman
 	podman build --tag cairn .
 
 test-package: deb bare-debian ## try the image, and the package on a bare Debian that is booted for it (needs root)
