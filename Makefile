@@ -7,8 +7,9 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # QueryExecModeExec, which Cairn does not use: 1.4 MB. Without the tag the program works the same.
 TAGS = nopgxregisterdefaulttypes
 
-# The race detector links with a C compiler. Without one the tests run without it.
+# The race detector links with a C compiler, and go/types asks one about package net. Without one the tests do without.
 RACE = $(shell command -v gcc >/dev/null && echo -race)
+CGO = $(shell command -v gcc >/dev/null || echo CGO_ENABLED=0)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -24,7 +25,7 @@ run: go postgres build ## start Cairn on the sample files, with its data in ./va
 	@tools/run
 
 test: go postgres curl ## run the test suite, as any user, on a PostgreSQL that it starts itself
-	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
+	$(CGO) $(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
 
 test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
