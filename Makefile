@@ -7,22 +7,27 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # QueryExecModeExec, which Cairn does not use: 1.4 MB. Without the tag the program works the same.
 TAGS = nopgxregisterdefaulttypes
 
-# The race detector links with a C compiler. Without one the tests run without it.
+# The race detector links with a C compiler, and go/types asks one about package net. Without one the tests do without.
 RACE = $(shell command -v gcc >/dev/null && echo -race)
+CGO = $(shell command -v gcc >/dev/null || echo CGO_ENABLED=0)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
+# Go writes the commit into the program, where git knows one.
+VCS = $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
+PROGRAM = cairn
+
 build: go ## build ./cairn
-	CGO_ENABLED=0 $(GO) build -tags $(TAGS) -trimpath -ldflags='-s -w' -o cairn .
+	CGO_ENABLED=0 $(GO) build -tags $(TAGS) -trimpath -buildvcs=$(VCS) -ldflags='-s -w' -o $(PROGRAM) .
 
 run: go postgres build ## start Cairn on the sample files, with its data in ./var
 	@tools/run
 
 test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself
-	$(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
+	$(CGO) $(GO) test $(RACE) -tags $(TAGS) -shuffle=on -timeout 20m .
 
-test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v caddy >/dev/null || tools/install caddy
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
@@ -34,6 +39,7 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 	@command -v oathtool >/dev/null || tools/install oathtool
 	@command -v promtool >/dev/null || tools/install prometheus
 	@command -v lintian >/dev/null || tools/install lintian
+	@command -v qemu-aarch64-static >/dev/null || tools/install qemu-user-static
 	@command -v chromedriver >/dev/null || tools/install chromium chromium-driver
 	@command -v npx >/dev/null || tools/install npm
 	@command -v systemd-analyze >/dev/null || tools/install systemd
@@ -45,10 +51,12 @@ test-corpus: postgres ## compare the elevation files in CAIRN_CORPUS/files with 
 test-stac-schemas: postgres ## check the STAC tree with stac-node-validator, against the schemas in CAIRN_STAC_SCHEMAS (a mirror of schemas.stacspec.org, stac-extensions.github.io and geojson.org)
 	$(GO) test -v -tags peers -run '^TestSTACSchemas$$' -count 1 .
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, shellcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
 	$(GO) vet -tags peers,bench .
 	$(GO) run $(STATICCHECK) -tags peers,bench .
+	@command -v shellcheck >/dev/null || tools/install shellcheck
+	shellcheck --external-sources $$(grep -lE '^#!/(bin/|usr/bin/env )(ba)?sh' .ci/* tools/* deploy/* deploy/debian/*)
 
 bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000) files; needs 10 GB and 1.1 million inodes in TMPDIR
 	@$(GO) test -v -tags bench,$(TAGS) -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '--- PASS' -e '^PASS' -e '^ok' | tee testdata/bench-analysis.txt
@@ -59,18 +67,27 @@ soak: postgres ## run for long what the test suite runs for seconds
 bench: postgres ## measure against floors taken in the same run, and write BENCH.md
 	@tools/bench $(GO) $(TAGS)
 
-deb: build ## build the Debian package, cairn_VERSION_amd64.deb
-	deploy/build-deb
+ARCHITECTURE = $(shell dpkg --print-architecture)
+VERSION = $(shell sed -n 's/^const version = "\(.*\)"$$/\1/p' config.go)
+DEB = cairn_$(VERSION)_$(ARCHITECTURE).deb
 
-test-package: deb ## try the package on a bare Debian that is booted for it (needs root)
-	@command -v debootstrap >/dev/null || tools/install debootstrap
-	@command -v systemd-nspawn >/dev/null || tools/install systemd-container
-	deploy/test-package cairn_*.deb
+deb: build ## build the Debian package for this machine, cairn_VERSION_ARCHITECTURE.deb
+	deploy/build-deb $(ARCHITECTURE) cairn .
 
-test-fresh: ## try a clone on a bare Debian with Go (needs root)
-	@command -v debootstrap >/dev/null || tools/install debootstrap
-	@command -v systemd-nspawn >/dev/null || tools/install systemd-container
-	deploy/test-fresh
+release: ## build all that is published of the commit that is checked out, into dist/: programs, Debian packages and archives for amd64 and arm64, SBOMs, checksums
+	tools/release
+
+image: build ## build the container image localhost/cairn from Containerfile, with podman
+	@command -v podman >/dev/null || tools/install podman
+	podman build --tag cairn .
+
+test-package: deb bare-debian ## try the image, and the package on a bare Debian that is booted for it (needs root)
+	@command -v podman >/dev/null && command -v runc >/dev/null || tools/install podman runc
+	deploy/test-image
+	deploy/test-package $(DEB)
+
+test-fresh: deb bare-debian ## try a clone, and after it the package, on a bare Debian with Go (needs root)
+	deploy/test-fresh $(DEB)
 
 fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
@@ -84,6 +101,10 @@ go: # Go in the version of go.mod, or a word about it
 postgres: # PostgreSQL's server programs, where they are missing (Debian)
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || tools/install postgresql
 
+bare-debian: # what makes and boots a bare Debian, where it is missing (Debian)
+	@command -v debootstrap >/dev/null || tools/install debootstrap
+	@command -v systemd-nspawn >/dev/null || tools/install systemd-container
+
 curl: # curl, for the examples in the documents, where it is missing (Debian)
 	@command -v curl >/dev/null || tools/install curl
 
@@ -93,4 +114,4 @@ jq: # jq, for the same
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb test-package test-fresh fuzz go postgres curl jq compiler
+.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb release image test-package test-fresh fuzz go postgres bare-debian curl jq compiler
