@@ -48,7 +48,9 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 test-corpus: postgres ## compare the elevation files in CAIRN_CORPUS/files with what GDAL says about them in CAIRN_CORPUS/oracle.jsonl
 	$(GO) test -v -tags peers,$(TAGS) -run '^TestCorpus$$' -count 1 .
 
-test-stac-schemas: postgres ## check the STAC tree with stac-node-validator, against the schemas in CAIRN_STAC_SCHEMAS (a mirror of schemas.stacspec.org, stac-extensions.github.io and geojson.org)
+test-stac-schemas: postgres ## check the STAC tree with stac-node-validator, against the schemas in CAIRN_STAC_SCHEMAS (a mirror of schemas.stacspec.org, stac-extensions.github.io, geojson.org and proj.org)
+	@command -v npx >/dev/null || tools/install npm
+	@/usr/bin/python3 -c 'import osgeo_utils' 2>/dev/null || tools/install python3-gdal
 	$(GO) test -v -tags peers -run '^TestSTACSchemas$$' -count 1 .
 
 lint: ## gofmt, go vet, staticcheck, shellcheck

@@ -269,7 +269,7 @@ func TestBBoxCommand(t *testing.T) {
 		{[]string{"--root", dir, filepath.Join(dir, "sub/other.tif")}, "sub/other.tif"},
 		{[]string{"--root", filepath.Join(dir, "sub"), filepath.Join(dir, "good.tif")}, "1 of 1 paths"},
 		{[]string{filepath.Join(dir, "missing.tif")}, "1 of 1 paths"},
-		{nil, "needs a path"},
+		{nil, "PATH... is missing"},
 	} {
 		out.Reset()
 		err := run(context.Background(), append([]string{"bbox"}, test.args...), nil, nil, &out, &errs)

@@ -71,7 +71,7 @@ func commands() []command {
 		{"audit verify", "[--head HEAD]", needDatabase, withKeys(verifyAuditCommand),
 			"compare the audit log with its seals"},
 		{"audit accept", "", needDatabase, withKeys(acceptAuditCommand),
-			"seal on after a break of the log, such as a restore or a failover that lost rows"},
+			"record a known break of the log, such as a restore or a failover that lost rows, so that sealing goes on"},
 		{"audit prune", "--before DATE", needDatabase, withKeys(pruneAuditCommand),
 			"delete the audit log's rows from before a day"},
 

@@ -170,7 +170,7 @@ func (c stacCollection) object(root string) object {
 	url := collectionURL(root, c.ID)
 	return object{
 		"type": "Collection", "stac_version": "1.0.0",
-		"stac_extensions": []string{"https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"},
+		"stac_extensions": []string{stacItemAssets, stacProjection},
 		"id":              strconv.FormatInt(c.ID, 10), "title": c.Name, "description": cmp.Or(c.Description, c.Name),
 		"license": "proprietary", "itemType": "feature",
 		"crs": []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},

@@ -12,11 +12,16 @@ import (
 	"time"
 )
 
+// The extensions of STAC that items and collections use. Version 1.2 of Projection has both
+// proj:epsg, which GDAL 3.6 reads, and proj:code, which newer clients read.
+const (
+	stacProjection = "https://stac-extensions.github.io/projection/v1.2.0/schema.json"
+	stacFile       = "https://stac-extensions.github.io/file/v2.1.0/schema.json"
+	stacItemAssets = "https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"
+)
+
 // itemOf returns a file as a STAC Item, which is a GeoJSON feature. base is the service's base URL.
-// GDAL 3.6 reads proj:epsg, newer clients proj:code. Version 1.2 of the extension Projection has
-// both.
 func itemOf(f datasetFile, base string) object {
-	const extension = "https://stac-extensions.github.io/"
 	root, id := base+stacPath, strconv.FormatInt(f.ID, 10)
 	collection := collectionURL(root, f.DatasetID)
 	properties := object{
@@ -33,7 +38,7 @@ func itemOf(f datasetFile, base string) object {
 	}
 	item := object{
 		"type": "Feature", "stac_version": "1.0.0", "id": id, "collection": strconv.FormatInt(f.DatasetID, 10),
-		"stac_extensions": []string{extension + "projection/v1.2.0/schema.json", extension + "file/v2.1.0/schema.json"},
+		"stac_extensions": []string{stacProjection, stacFile},
 		"geometry":        nil, "properties": properties,
 		"links": []object{stacLink("self", collection+"/items/"+id, typeGeoJSON), stacLink("root", root, typeJSON),
 			stacLink("parent", collection, typeJSON), stacLink("collection", collection, typeJSON)},

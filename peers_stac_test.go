@@ -293,7 +293,7 @@ os._exit(0) # QGIS crashes when Python clears up
 }
 
 // TestSTACSchemas has stac-node-validator check the catalogue, a collection and items against the schemas in the
-// directory CAIRN_STAC_SCHEMAS, which mirrors schemas.stacspec.org, stac-extensions.github.io and geojson.org. It is for
+// directory CAIRN_STAC_SCHEMAS, which mirrors schemas.stacspec.org, stac-extensions.github.io, geojson.org and proj.org. It is for
 // "make test-stac-schemas".
 func TestSTACSchemas(t *testing.T) {
 	schemas := os.Getenv("CAIRN_STAC_SCHEMAS")
