@@ -26,7 +26,7 @@ func TestConfigCheck(t *testing.T) {
 		{"STATE_DIRECTORY=/s", "CAIRN_STATE_DIR=/s\n", ""},
 		{"STATE_DIRECTORY=/s CAIRN_STATE_DIR=/t", "CAIRN_STATE_DIR=/t\n", ""},
 		{"CAIRN_DATABASE_URL=postgres://u:secret@h/d", "CAIRN_DATABASE_URL=(database d of user u on h)\n", ""},
-		{"CAIRN_DATABASE_URL=postgres://u:secret@h:x/d", "", "CAIRN_DATABASE_URL is no PostgreSQL connection string"},
+		{"CAIRN_DATABASE_URL=postgres://u:secret@h:x/d", "", "CAIRN_DATABASE_URL is not a PostgreSQL connection string"},
 		{"CAIRN_LISTEN=8080", "", "CAIRN_LISTEN: must be an address and a port"},
 		{"CAIRN_LISTEN=localhost:99999", "", "CAIRN_LISTEN: must be an address and a port"},
 		{"CAIRN_LISTEN=[::1]:0", "CAIRN_LISTEN=[::1]:0\n", ""},

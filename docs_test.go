@@ -77,7 +77,7 @@ func TestLinks(t *testing.T) {
 // TestNamedDocuments: the documents that the program, the packaging and the Makefile name exist.
 func TestNamedDocuments(t *testing.T) {
 	t.Parallel()
-	for _, pattern := range []string{"*.go", "*.txt", "*.yaml", "*.sql", "Makefile", "tools/*", "deploy/[^d]*", "deploy/debian/*", "console/*"} {
+	for _, pattern := range []string{"*.go", "*.txt", "*.yaml", "*.sql", "Makefile", "tools/*", "deploy/[^ds]*", "deploy/debian/*", "deploy/state/*", "console/*"} {
 		for _, name := range regexp.MustCompile(`\b(?:docs/)?[A-Za-z]+\.md\b`).FindAllString(readAll(t, pattern), -1) {
 			_, err := os.Stat(name)
 			if _, inTests := os.Stat(filepath.Join("testdata", name)); err != nil && inTests != nil {
