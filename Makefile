@@ -58,7 +58,7 @@ lint: ## gofmt, go vet, staticcheck, shellcheck
 	$(GO) vet -tags peers,bench .
 	$(GO) run $(STATICCHECK) -tags peers,bench .
 	@command -v shellcheck >/dev/null || tools/install shellcheck
-	shellcheck --external-sources $$(grep -lE '^#!/(bin/|usr/bin/env )(ba)?sh' .ci/* tools/* deploy/* deploy/debian/*)
+	shellcheck --external-sources $$(grep -slE '^#!/(bin/|usr/bin/env )(ba)?sh' .ci/* tools/* deploy/* deploy/debian/*)
 
 bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000) files; needs 10 GB and 1.1 million inodes in TMPDIR
 	@$(GO) test -v -tags bench,$(TAGS) -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '--- PASS' -e '^PASS' -e '^ok' | tee testdata/bench-analysis.txt

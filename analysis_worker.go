@@ -400,7 +400,7 @@ func (t task) emptyIsIntended() bool { return t.Force && t.Only }
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 	place, wrong := a.cfg.placeDataset(t.Path)
 	if wrong != nil {
-		return nil, unavailable("The dataset lies outside the dataset roots.")
+		return nil, unavailable("The dataset lies outside the dataset roots of the running service.")
 	}
 	root, empty, err := place.open()
 	switch {

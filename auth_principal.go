@@ -96,11 +96,13 @@ var (
 )
 
 // readCredential returns the credential in the request, or the 401. It checks signature and expiry
-// of an access token and the checksum of an API token. It does not ask the database.
+// of an access token and the checksum of an API token. It does not ask the database. Browsers send
+// a stored Basic by themselves, and another site's page can make them store one. So Basic does not
+// count on pages, nor beside a session cookie.
 func (s *server) readCredential(r *http.Request) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
-	if !isBearer {
+	if !isBearer && len(r.CookiesNamed(s.sessionCookieName())) == 0 && !(route{path: r.URL.Path}).isPage() {
 		token, shown = basicToken(r)
 	}
 	switch {
@@ -110,8 +112,6 @@ func (s *server) readCredential(r *http.Request) (c credential, err error) {
 		c.tokenHash, err = hashAPIToken(token)
 	case isBearer:
 		c.accessClaims, err = s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
-	case len(r.CookiesNamed(s.sessionCookieName())) > 0: // a proxy's own Basic: the cookie counts
-		return c, errNotSignedIn
 	default: // only an API token may be given as Basic
 		err = errToken
 	}

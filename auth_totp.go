@@ -285,6 +285,7 @@ func resetTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		WITH removed AS (DELETE FROM totp_secrets WHERE user_id = $1)
 		UPDATE users
 		SET totp = false,
+			credential_version = credential_version + 1, -- so that a login under way begins again
 			updated_at = now()
 		WHERE id = $1 AND totp`
 	n, err := execute(ctx, tx, "remove TOTP", query, target.ID)

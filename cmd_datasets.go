@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -12,16 +13,23 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// getDataset returns the dataset of a name or, if there is none, of an id.
+// getDataset returns the dataset of a name or an id.
 func (o operation) getDataset(ctx context.Context, name string) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets
-		WHERE name = $1 OR id::text = $1
-		ORDER BY name = $1 DESC
-		LIMIT 1`
-	missing := fmt.Errorf("there is no dataset %q: see cairn dataset list", name)
-	return collectOne[dataset](ctx, o.db, missing, "get dataset", query, name)
+		WHERE name = $1 OR id::text = $1`
+	found, err := collect[dataset](ctx, o.db, "get dataset", query, name)
+	if err != nil {
+		return dataset{}, err
+	}
+	switch len(found) {
+	case 0:
+		return dataset{}, fmt.Errorf("there is no dataset %q: see cairn dataset list", name)
+	case 1:
+		return found[0], nil
+	}
+	return dataset{}, fmt.Errorf("%s is the name of one dataset and the id of another: see cairn dataset list", name)
 }
 
 // createDatasetCommand is "cairn dataset create".
@@ -45,6 +53,13 @@ func (o operation) createDataset(ctx context.Context, name, path string) (d data
 		return d, err
 	}
 	d, err = createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
+	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusConflict {
+		const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE path = $1`
+		existing, findErr := collectOne[dataset](ctx, o.db, nil, "find dataset", query, where.stored)
+		if findErr == nil && existing.ID != 0 {
+			err = fmt.Errorf("%s is registered already, as dataset %d, %s", path, existing.ID, existing.Name)
+		}
+	}
 	return d, o.print(err, nil, "created dataset %d, %s, of %s", d.ID, d.Name, filepath.Join(where.root, where.below))
 }
 
@@ -132,8 +147,8 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 		}
 		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, reason)
 	}
-	fmt.Fprintf(o.stdout, "analysis %d of %s: %d files, %d added, %d changed, %d removed\n", a.ID, d.Name,
-		a.Total, a.Added, a.Changed, a.Removed)
+	fmt.Fprintf(o.stdout, "analysis %d of %s: %s, %d added, %d changed, %d removed\n", a.ID, d.Name,
+		counted(a.Total, "file"), a.Added, a.Changed, a.Removed)
 	report, err := inSnapshot(ctx, o.db, d.report)
 	return o.print(err, nil, "%s", report.Summary)
 }

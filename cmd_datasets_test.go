@@ -31,22 +31,24 @@ func TestDatasetCommands(t *testing.T) {
 		t.Error(said)
 	}
 	says(1, "there is no such directory", "dataset", "add", ts.datasets+"/3")
-	says(0, "created dataset 1, 2, of "+ts.datasets+"/2\nanalysis 1 of 2: 1 files, 1 added, 0 changed, 0 removed\n1 of 1 files placed", "dataset", "add", "2")
-	says(1, "Another dataset has that", "dataset", "add", ts.datasets+"/2")
-	says(0, "created dataset 3, all, of "+ts.datasets+"\n", "dataset", "add", ts.datasets, "--name", "all") // a number is used up by a refusal
-	if a := c.must(200, "GET", "/api/v1/datasets/3", nil); a.text("path") != ts.datasets {
+	says(0, "created dataset 1, 2, of "+ts.datasets+"/2\nanalysis 1 of 2: 1 file, 1 added, 0 changed, 0 removed\n1 of 1 files placed", "dataset", "add", "2")
+	says(1, ts.datasets+"/2 is registered already, as dataset 1, 2", "dataset", "add", ts.datasets+"/2")
+	says(1, "Another dataset has that name", "dataset", "add", ts.datasets+"/2/sub", "--name", "2")
+	says(0, "created dataset 4, all, of "+ts.datasets+"\n", "dataset", "add", ts.datasets, "--name", "all") // refusals use up numbers
+	if a := c.must(200, "GET", "/api/v1/datasets/4", nil); a.text("path") != ts.datasets {
 		t.Errorf("the root itself: %s", a.body)
 	}
-	says(0, "1\t2\t2\tsucceeded\n3\tall\t"+ts.datasets+"\tsucceeded\n", "dataset", "list")
+	says(0, "1\t2\t2\tsucceeded\n4\tall\t"+ts.datasets+"\tsucceeded\n", "dataset", "list")
 	says(0, "no findings: dataset 2", "report", "1") // its id
 	says(0, "no findings: dataset 2", "report", "2") // its name
-	says(1, `there is no dataset "4": see cairn dataset list`, "report", "4")
-	says(0, "analysis 3 of all queued", "dataset", "analyze", "3")
-	c.finished("/api/v1/datasets/3/analyses/3")
+	says(1, `there is no dataset "3": see cairn dataset list`, "report", "3")
+	says(0, "analysis 3 of all queued", "dataset", "analyze", "4")
+	c.finished("/api/v1/datasets/4/analyses/3")
 	if err := os.RemoveAll(ts.datasets + "/2"); err != nil {
 		t.Fatal(err)
 	}
 	says(1, "analysis 4 of 2 failed: The dataset's directory cannot be read", "dataset", "analyze", "2", "--wait")
+	says(1, "the last analysis failed: The dataset's directory cannot be read: no such file or directory. Before it: 1 of 1 files placed\n", "report", "2")
 	says(0, "removed dataset 1, 2", "dataset", "remove", "2")
 	c.refused(404, "not_found", "GET", "/api/v1/datasets/1", nil)
 	if n := len(c.must(200, "GET", "/api/v1/audit?actor=operator", nil).items()); n != 7 {
@@ -56,6 +58,12 @@ func TestDatasetCommands(t *testing.T) {
 	ts.stop()
 	says(1, "analysis 5 of all is queued, but no instance of the service runs: start it", "dataset", "analyze", "all", "--wait")
 	says(1, "analysis_running: An analysis of this dataset is running.", "dataset", "analyze", "all")
+	if err := os.Mkdir(ts.datasets+"/other", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	says(0, "created dataset 5, 4,", "dataset", "create", "4", "other")
+	says(1, "4 is the name of one dataset and the id of another", "report", "4")
+	says(0, "removed dataset 5, 4", "dataset", "remove", "5")
 }
 
 // TestDatasetRootChanges: after a change of the first dataset root, a relative path would name another folder. So the

@@ -29,23 +29,25 @@ func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(li
 
 // replaceKeyFile replaces the lines of the key file atomically. It keeps owner, group and mode.
 func replaceKeyFile(path string, lines []string) error {
-	next := path + ".next"
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	if err := removeIfThere(next); err != nil {
-		return err
-	}
-	if err := writeNewFile(next, []byte(strings.Join(lines, ""))); err != nil {
-		return err
-	}
-	owner := info.Sys().(*syscall.Stat_t)
-	err = errors.Join(os.Chown(next, int(owner.Uid), int(owner.Gid)), os.Chmod(next, info.Mode().Perm()))
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(next, path), syncDir(filepath.Dir(path)))
+	defer os.Remove(f.Name())
+	defer f.Close()
+	_, err = f.WriteString(strings.Join(lines, ""))
+	// The owner of the directory can put another file in the place of any name, and root runs this.
+	// So owner and mode are set on the open file.
+	owner := info.Sys().(*syscall.Stat_t)
+	err = errors.Join(err, f.Chown(int(owner.Uid), int(owner.Gid)), f.Chmod(info.Mode().Perm()), f.Sync())
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(f.Name(), path), syncDir(filepath.Dir(path)))
 }
 
 // listKeysCommand is "cairn keys list".

@@ -9,7 +9,7 @@ import (
 )
 
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, and
-// another error if the dataset was never analysed.
+// another error if the dataset was never analysed or the last analysis failed.
 func reportCommand(ctx context.Context, o operation) error {
 	name := o.names[0]
 	d, err := o.getDataset(ctx, name)
@@ -23,6 +23,9 @@ func reportCommand(ctx context.Context, o operation) error {
 	report.print(o.stdout)
 	if report.AnalyzedAt == nil {
 		return fmt.Errorf("dataset %q was never analysed: cairn dataset analyze %[1]s", name)
+	}
+	if report.Failure != nil {
+		return fmt.Errorf("the last analysis of %q failed", name)
 	}
 	if len(report.Findings) > 0 {
 		return errFindings

@@ -267,7 +267,8 @@ func packagedEnvironment(dir string) (env []string) {
 		}
 		env = append(env, name+"="+value)
 	}
-	return append(env, "CREDENTIALS_DIRECTORY="+dir)
+	// The state directory is that of cairn.service, unless the settings name another.
+	return append(env, "CREDENTIALS_DIRECTORY="+dir, "STATE_DIRECTORY=/var/lib/cairn")
 }
 
 // lookup returns the value of a variable, or "". Of several values the last one counts.

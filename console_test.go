@@ -688,10 +688,16 @@ func TestSecondStep(t *testing.T) {
 	eve = first("eve")
 	ts.exec(`UPDATE users SET credential_version = credential_version + 1`) // as a new password does
 	again(eve + "&otp=" + other.code(0))
+	eve = first("eve")
+	if said, code := status(ts.env, "", "user", "reset-totp", "eve"); code != 0 {
+		t.Fatal(said)
+	}
+	again(eve + "&otp=") // the second factor is gone, and the proof with it
+	again(eve + "&otp=" + other.code(0))
 }
 
-// TestForeignBasic: HTTP Basic of a proxy in front of Cairn is not taken for a credential of Cairn where a browser shows
-// its session. An API token is, always.
+// TestForeignBasic: HTTP Basic is not taken for a credential of Cairn where a browser shows its session, nor on pages. It may
+// be a proxy's in front of Cairn, or an API token that another site's page made the browser store.
 func TestForeignBasic(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -712,10 +718,20 @@ func TestForeignBasic(t *testing.T) {
 	if a := b.must(204, "GET", verifyPath, nil, cookie, basic("secret"), "X-Original-Method: GET"); a.header.Get("X-Cairn-User") != "ada" {
 		t.Errorf("a proxy's question: %s", a.header)
 	}
-	if a := b.must(200, "GET", mePath, nil, cookie, basic(token)); a.text("username") != "bob" {
-		t.Errorf("an API token beside a session cookie: %s", a.body)
+	for _, password := range []string{token, token + "0"} {
+		if a := b.must(200, "GET", mePath, nil, cookie, basic(password)); a.text("username") != "ada" {
+			t.Errorf("an API token beside a session cookie: %s", a.body)
+		}
+		if a := b.page("GET", "/inbox", "", basic(password)); a.status != 200 || !strings.Contains(string(a.body), "ada") {
+			t.Errorf("an API token on a page: %d %s", a.status, a.header)
+		}
+		if a := ts.client().do("GET", "/inbox", nil, basic(password)); a.status == 200 {
+			t.Errorf("an API token on a page, without a session: %s", a.body)
+		}
 	}
-	b.refused(401, "invalid_token", "GET", mePath, nil, cookie, basic(token+"0"))
+	if a := b.must(200, "GET", mePath, nil, basic(token)); a.text("username") != "bob" {
+		t.Errorf("an API token without a session cookie: %s", a.body)
+	}
 	b.refused(401, "invalid_token", "GET", mePath, nil, basic("secret"))
 	b.refused(401, "invalid_token", "GET", mePath, nil, basic("secret"), "Cookie: __Host-cairn_session=forged")
 	b.refused(401, "not_signed_in", "POST", stacPath+"/search", "{}", cookie, basic("secret"))

@@ -58,7 +58,16 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	if err := s.askFileSystem(f.ctx, m.Directory, f.open, func() { f.Close() }); err != nil {
 		return err
 	}
-	defer func() { go f.Close() }() // a file system that hangs may not answer this either
+	defer func() {
+		go func() { // it waits for calls that hang: a file system that hangs may not answer this either
+			leave, _ := s.fileCalls.enter(context.WithoutCancel(f.ctx), m.Directory)
+			defer leave()
+			f.Close()
+		}()
+	}()
+	if strings.Contains(r.Header.Get("Range"), ",") {
+		r.Header.Del("Range") // several ranges are answered with the whole (RFC 9110, section 14.2)
+	}
 	h := w.Header()
 	h.Set("Content-Type", mediaType(m.extent))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
@@ -131,8 +140,8 @@ func fileUnavailable(err error) *problem {
 // askFileSystem returns the error of ask, which calls the file system. A call of a dead network
 // file system may never return, so ask has a goroutine of its own. It is abandoned after the
 // patience of analyses, or when ctx ends; if it succeeds later, drop is called. Until ask returns,
-// it holds one of the places of its directory: so a dead file system takes few threads, and holds
-// up no other dataset.
+// it holds one of the places of its directory, and one of all: so a dead file system takes few
+// threads, and holds up no other dataset.
 func (s *server) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
 	limited, cancel := context.WithTimeout(ctx, s.analyzer.patience)
 	defer cancel()
@@ -140,9 +149,15 @@ func (s *server) askFileSystem(ctx context.Context, directory string, ask func()
 	if err != nil {
 		return err
 	}
+	leaveAll, err := s.allFileCalls.enter(limited, "")
+	if err != nil {
+		leave()
+		return err
+	}
 	answers := make(chan error)
 	go func() {
 		defer leave()
+		defer leaveAll()
 		err := ask()
 		select {
 		case answers <- err:

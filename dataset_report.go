@@ -25,6 +25,7 @@ type folderReport struct {
 	DatasetID  int64           `json:"dataset_id"`
 	Dataset    string          `json:"dataset"`
 	AnalyzedAt *time.Time      `json:"analyzed_at"` // null: it never was, and there is nothing to report
+	Failure    *string         `json:"failure"`     // why the last analysis failed; null: it did not
 	Summary    string          `json:"summary"`     // one line
 	Files      int64           `json:"files"`
 	Placed     int64           `json:"placed"`
@@ -177,13 +178,13 @@ func (report folderReport) print(w io.Writer) {
 		fmt.Fprintf(w, "no report: dataset %s; start an analysis first\n", report.Dataset)
 		return
 	}
-	count := "no"
+	found := "no findings"
 	if n := len(report.Findings); n > 0 {
-		count = strconv.Itoa(n)
+		found = counted(int64(n), "finding")
 	}
 	w = terminalWriter{w}
 	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
-	fmt.Fprintf(w, "%s findings: dataset %s, %d files, analysed %s\n", count, report.Dataset, report.Files,
+	fmt.Fprintf(w, "%s: dataset %s, %s, analysed %s\n", found, report.Dataset, counted(report.Files, "file"),
 		report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
 	for _, f := range report.Findings {
 		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
@@ -212,6 +213,14 @@ func (report folderReport) print(w io.Writer) {
 	}
 }
 
+// counted returns a number of things: "1 file", "2 files".
+func counted(n int64, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return strconv.FormatInt(n, 10) + " " + thing
+}
+
 // unitOfCRS returns the unit of a CRS's coordinates, as written after a number. It is empty where
 // the registry does not know the CRS, and for rare units.
 func unitOfCRS(name string) string {
@@ -232,10 +241,18 @@ func unitOfCRS(name string) string {
 func (d dataset) report(ctx context.Context, q querier) (report folderReport, err error) {
 	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Summary: "never analysed",
 		Grids: []tileGrid{}, Findings: []finding{}, Accepted: []acceptedCount{}}
-	const analyzed = `SELECT max(finished_at) FROM analyses WHERE dataset_id = $1 AND state = 'succeeded'`
-	if err := q.QueryRow(ctx, analyzed, d.ID).Scan(&report.AnalyzedAt); err != nil {
+	const analyzed = `
+		SELECT max(finished_at) FILTER (WHERE state = 'succeeded'), (array_agg(failure ORDER BY finished_at DESC))[1]
+		FROM analyses
+		WHERE dataset_id = $1 AND finished_at IS NOT NULL`
+	if err := q.QueryRow(ctx, analyzed, d.ID).Scan(&report.AnalyzedAt, &report.Failure); err != nil {
 		return report, fmt.Errorf("find the last analysis: %w", err)
 	}
+	defer func() {
+		if report.Failure != nil {
+			report.Summary = "the last analysis failed: " + *report.Failure + " Before it: " + report.Summary
+		}
+	}()
 	if report.AnalyzedAt == nil {
 		return report, nil
 	}

@@ -238,7 +238,7 @@ func TestNightly(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(ts.datasets, "tiles", fmt.Sprint(i, ".tif")), content, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		night(3*i, []string{"\nno findings", "\n1 findings"}[i])
+		night(3*i, []string{"\nno findings", "\n1 finding:"}[i])
 	}
 	c.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "no_extent", "path": "1.tif", "note": "known"})
 	night(0, "\nno findings")
@@ -405,7 +405,7 @@ func TestAcceptedFindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.analyze(dataset, nil)
-	report(3, "18 of 21 files placed; 3 damaged; 2 cells missing", "1 findings")
+	report(3, "18 of 21 files placed; 3 damaged; 2 cells missing", "1 finding:")
 	c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	c.refused(404, "not_found", "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	if got := c.reported(dataset); fmt.Sprint(got["missing"]) != "[EPSG:32632 506000 5200000]" {

@@ -49,6 +49,7 @@ const (
 	maxStreams     = 4    // streamed answers to one account at a time
 	maxFiles       = 256  // files sent to one account at a time; each holds an open file and a buffer
 	maxFileCalls   = 64   // calls of the file system for contents of one dataset at a time; each has a thread
+	maxAllCalls    = 1024 // the same, of all datasets
 	expensiveSlots = 2    // expensive requests that run at a time
 )
 

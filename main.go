@@ -212,6 +212,7 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		streams:       newCallerLimit(maxStreams),
 		files:         newCallerLimit(maxFiles),
 		fileCalls:     newCallerLimit(maxFileCalls),
+		allFileCalls:  newCallerLimit(maxAllCalls),
 		guesses:       newCallerLimit(1),
 		networkPlaces: newCallerLimit(max(1, connections/4)),
 		expensive:     newCallerLimit(1),

@@ -44,6 +44,7 @@ type server struct {
 	streams       *callerLimit     // streamed answers for one account
 	files         *callerLimit     // files sent to one account
 	fileCalls     *callerLimit     // calls of the file system for the contents of one dataset
+	allFileCalls  *callerLimit     // the same, of all datasets
 	guesses       *callerLimit     // one undecided attempt at an account from a network
 	expensive     *callerLimit     // one expensive request for each caller
 	networkPlaces *callerLimit     // at most a quarter of the pool for one network, while no account is known
