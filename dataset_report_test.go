@@ -207,7 +207,7 @@ func (ts *testServer) addDataset(c client, name, path string) string {
 }
 
 // TestNightly runs the nightly script of docs/jobs.md with a token that may do just that: on a clean folder, on one with a
-// fault, once that is accepted, and when the token has ended.
+// fault, once that is accepted, for a dataset that is unknown, without the token, and when the token has ended.
 func TestNightly(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -217,22 +217,26 @@ func TestNightly(t *testing.T) {
 	}
 	dataset := ts.addDataset(c, "tiles of the alps", "tiles")
 	ts.addUser("nightly", datasetAnalyze, datasetRead)
-	secrets, script := t.TempDir(), filepath.Join(t.TempDir(), "cairn-nightly")
+	home, script := t.TempDir(), filepath.Join(t.TempDir(), "cairn-nightly")
 	token := ts.addToken("nightly", "nightly", datasetAnalyze, datasetRead).token
 	blocks := examples(t, "docs/jobs.md", "bash")
 	nightly := blocks[slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, "\n# cairn-nightly ") })]
-	if err := errors.Join(os.WriteFile(filepath.Join(secrets, "nightly-token"), []byte("Authorization: Bearer "+token+"\n"), 0o600),
+	if err := errors.Join(os.WriteFile(filepath.Join(home, "nightly-token"), []byte("Authorization: Bearer "+token+"\n"), 0o600),
 		os.WriteFile(script, []byte(strings.Replace(nightly, "http://127.0.0.1:8080", ts.url, 1)), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	night := func(status int, shows string) {
+	nightOf := func(home, dataset string, status int, shows string) {
 		t.Helper()
-		cmd := exec.Command(script, "tiles of the alps")
-		cmd.Env = append(os.Environ(), "CREDENTIALS_DIRECTORY="+secrets)
+		cmd := exec.Command(script, dataset)
+		cmd.Env = append(os.Environ(), "HOME="+home)
 		output, err := cmd.CombinedOutput()
 		if got := cmd.ProcessState.ExitCode(); got != status || !strings.Contains(string(output), shows) {
 			t.Errorf("%v, exit status %d\n%s", err, got, output)
 		}
+	}
+	night := func(status int, shows string) {
+		t.Helper()
+		nightOf(home, "tiles of the alps", status, shows)
 	}
 	for i, content := range [][]byte{geographicTIFF(7, 47), geographicTIFF(8, 47)[:100]} {
 		if err := os.WriteFile(filepath.Join(ts.datasets, "tiles", fmt.Sprint(i, ".tif")), content, 0o644); err != nil {
@@ -242,8 +246,10 @@ func TestNightly(t *testing.T) {
 	}
 	c.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "no_extent", "path": "1.tif", "note": "known"})
 	night(0, "\nno findings")
+	nightOf(home, "tiles", 1, "cairn-nightly: "+ts.url+" has no dataset tiles\n")
+	nightOf(t.TempDir(), "tiles of the alps", 1, "cairn-nightly: there is no token in ")
 	ts.exec(`DELETE FROM api_tokens`)
-	night(1, "error: 401")
+	night(1, `"code":"invalid_token"`)
 }
 
 // reported returns the findings of a report: of each code the files and tiles, with their details.

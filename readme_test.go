@@ -40,7 +40,7 @@ func (ts *testServer) openShell() readerShell {
 	programs := map[string]string{
 		"cairn":     "CAIRN_TEST_COMMAND=1 exec " + self + ` "$@"`,
 		"sudo":      `[ "$1" != -u ] || shift 2` + "\n" + `exec "$@"`,
-		"systemctl": "exit 0", "xdg-open": "exit 0",
+		"systemctl": "exit 0",
 	}
 	err = errors.Join(err, os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Mkdir(filepath.Join(dir, "etc"), 0o755),
 		os.Symlink(ts.cfg.stateDir, filepath.Join(dir, "var")))
@@ -163,16 +163,16 @@ func TestJobs(t *testing.T) {
 	for i := range 10 {
 		people += fmt.Sprintf("user%d,user%[1]d@example.org,User %[1]d\n", i)
 	}
-	grace := ts.addUser("grace", datasetRead)
-	ts.addToken("grace", "backup", datasetRead)
+	joan := ts.addUser("joan", datasetRead)
+	ts.addToken("joan", "backup", datasetRead)
 	c := ts.openShell()
-	if err := os.WriteFile(filepath.Join(c.dir, "people.csv"), []byte(people+"grace,grace@example.org,Grace Hopper\r"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.dir, "people.csv"), []byte(people+"joan,joan@example.org,Joan Blaeu\r"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	admin.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "News", "body": "Read this.", "include_new_users": true})
 	admin.must(200, "PATCH", "/api/v1/datasets/1", map[string]string{"name": "alps"})
 	admin.must(201, "POST", "/api/v1/roles", map[string]any{"name": "surveyor", "permissions": []string{datasetRead, datasetAnalyze}})
-	admin.must(200, "POST", "/api/v1/users/"+grace+"/roles", map[string]string{"role": "surveyor"})
+	admin.must(200, "POST", "/api/v1/users/"+joan+"/roles", map[string]string{"role": "surveyor"})
 	script := "set -euo pipefail\n"
 	for _, block := range examples(t, "docs/jobs.md", "bash") {
 		if name := regexp.MustCompile(`^#!/bin/bash\n# ([a-z-]+) `).FindStringSubmatch(block); name != nil {
@@ -182,14 +182,14 @@ func TestJobs(t *testing.T) {
 	}
 	output := c.run("bash", script, "change me please\n")
 	c.shows(output, `"kind":"token"`, " Maintenance on Sunday\n", "scheduled: Maintenance on Monday\n", "retracted: Maintenance on Monday\n",
-		"backup (dataset.read), last used never\n", "grace is disabled\n", "role.create role:surveyor added: dataset.read dataset.analyze", "admin user.roles user:grace added: surveyor removed: \n", "\nadmin \n", "added n46e007.tif\n",
+		"backup (dataset.read), last used never\n", "joan is disabled\n", "role.create role:surveyor added: dataset.read dataset.analyze", "admin user.roles user:joan added: surveyor removed: \n", "\nadmin \n", "added n46e007.tif\n",
 		"accepted: damaged broken.tif\n", "1 alps\n", `"name":"wiki.edit"`, `{"name":"editor","permissions":["wiki.edit"]}`, "204 admin\n")
 	invitations, err := os.ReadFile(filepath.Join(c.dir, "invitations.csv"))
-	if n := strings.Count(string(invitations), `"cairn_pw_`); err != nil || n != 11 || !strings.Contains(string(invitations), `"grace","A user has, or had, that name."`) {
+	if n := strings.Count(string(invitations), `"cairn_pw_`); err != nil || n != 11 || !strings.Contains(string(invitations), `"joan","A user has, or had, that name."`) {
 		t.Errorf("%d invitations, %v:\n%s", n, err, invitations)
 	}
-	admin.refused(404, "not_found", "GET", "/api/v1/users/"+grace, nil)
-	header, err := os.ReadFile(filepath.Join(c.dir, "etc", "nightly-token"))
+	admin.refused(404, "not_found", "GET", "/api/v1/users/"+joan, nil)
+	header, err := os.ReadFile(filepath.Join(c.dir, "nightly-token"))
 	if err != nil || !strings.HasPrefix(string(header), "Authorization: Bearer cairn_pat_") {
 		t.Errorf("the nightly token: %v %q", err, header)
 	}
