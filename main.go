@@ -251,9 +251,13 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err := cfg.keepRoot(ctx, d.pool); err != nil {
 			return err
 		}
+		isNew := !isThere(cfg.keysPath())
 		keys, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, cfg.keysFile == "")
 		if err != nil {
 			return err
+		}
+		if isNew {
+			log.Info("key file created", "path", cfg.keysPath())
 		}
 		s := newServer(cfg, log, d, keys)
 		s.hangups, s.breached = hangups, breached
