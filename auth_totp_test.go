@@ -598,6 +598,9 @@ func TestRoleRequiresTOTP(t *testing.T) {
 	keeper.refused(403, "grant_exceeds_own", "DELETE", path(loose)+"?reassign=strict", nil)
 	root.must(204, "DELETE", path(strict)+"?reassign=loose", nil)
 	root.must(200, "PATCH", member, require(false))
+	c.refused(401, "invalid_token", "GET", mePath, nil) // a change that gives permissions ends sessions
+	all[1].refused(401, "invalid_token", "GET", mePath, nil)
+	all = []client{script}
 	check(200)
 }
 
@@ -680,5 +683,31 @@ func TestTakenBackAttempt(t *testing.T) {
 		if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts = $1 AND next_at IS NULL AND NOT known`, before); n != 3 {
 			t.Errorf("%d attempts before: %d rows are as before", before, n)
 		}
+	}
+}
+
+// TestRequirementLifted: a user who lacks a required second factor holds nothing. A change that lifts the requirement gives
+// permissions, and so ends the user's sessions and password token, as every such change does.
+func TestRequirementLifted(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	strict := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "strict", "permissions": []string{}, "requires_totp": true}).header.Get("Location")
+	for name, lift := range map[string]func(user string, roles []any){
+		"patched": func(string, []any) { root.must(200, "PATCH", strict, map[string]any{"requires_totp": false}) },
+		"taken":   func(user string, _ []any) { root.must(200, "DELETE", user+"/roles/strict", nil) },
+		"set":     func(user string, roles []any) { root.must(200, "PUT", user+"/roles", map[string]any{"roles": roles}) },
+	} {
+		root.must(200, "PATCH", strict, map[string]any{"requires_totp": true})
+		c := ts.signIn(name, datasetRead)
+		me := c.must(200, "GET", mePath, nil)
+		user, roles := "/api/v1/users/"+me.text("id"), me.json["roles"].([]any)
+		root.must(200, "PUT", user+"/roles", map[string]any{"roles": append(slices.Clone(roles), "strict")})
+		token := root.must(201, "POST", user+"/password-reset", nil).text("password_token")
+		c, _ = ts.client().login(name, testPassword)
+		c.refused(403, "totp_not_enrolled", "GET", "/api/v1/datasets", nil)
+		lift(user, roles)
+		c.refused(401, "invalid_token", "GET", mePath, nil)
+		ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword + "2"})
 	}
 }

@@ -155,9 +155,9 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 }
 
 // endOldCredentials is called before a user or, if userID is nil, every holder of a role gets other
-// permissions. It voids their password tokens, which were created for the old permissions. It ends
-// all sessions of users who gain a permission: somebody else who reset the password before may
-// still have one. Requires lockAccess.
+// permissions, or is no longer required to have a second factor. It voids their password tokens,
+// which were created for the old permissions. It ends all sessions of users who gain a permission:
+// somebody else who reset the password before may still have one. Requires lockAccess.
 func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
 		WITH holders AS (
@@ -169,7 +169,11 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 		)
 		SELECT coalesce(array_agg(h.user_id::text), '{}')
 		FROM holders h
-		WHERE NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
+		JOIN users u ON u.id = h.user_id
+		WHERE NOT u.totp AND EXISTS ( -- the user lacks a required second factor, so holds nothing now
+				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id WHERE ur.user_id = u.id AND r.requires_totp
+			)
+			OR NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
 			AND EXISTS (
 				SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- every user holds that one
 				EXCEPT

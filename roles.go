@@ -236,7 +236,8 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
 		return role{}, err
 	}
-	if !slices.Equal(asSet(before.Permissions), asSet(granted)) {
+	isLifted := before.RequiresTOTP && c.RequiresTOTP != nil && !*c.RequiresTOTP
+	if isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted)) {
 		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
 			return role{}, err
 		}
