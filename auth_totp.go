@@ -109,17 +109,17 @@ var (
 // codeWait is how long after the password the code may follow, on pages.
 const codeWait = 5 * time.Minute
 
-// signPassword returns the proof that the password of these credentials was right; it is valid
-// until expires, in Unix seconds. It holds no secret. It ends with a change of the password, the
-// status or the second factor, and it is worth nothing without a code.
-func (k key) signPassword(found credentials, expires int64) string {
+// passwordProof returns a proof that the password of these credentials was right. It is valid until
+// expires, in Unix seconds, or until the password, the status or the second factor changes. It
+// holds no secret, and signs nobody in without a code.
+func (k key) passwordProof(found credentials, expires int64) string {
 	signed := fmt.Sprintf("%d.%s.%d", expires, found.ID, found.CredentialVersion)
 	return fmt.Sprintf("%d.%s", expires, encodedMAC(k.login, signed))
 }
 
-// checkCode is checkCredentials for the second step on pages: the code, with the proof of
-// signPassword in place of the password. If the proof is not valid the error is errSignInAgain;
-// that is no attempt.
+// checkCode is checkCredentials for the second step on pages: it checks the code, and a
+// passwordProof in place of the password. If the proof is not valid, the error is errSignInAgain,
+// and nothing is counted.
 func (s *server) checkCode(r *http.Request, login, proof, otp string) (found credentials,
 	refused *problem, err error) {
 	ctx, ring := r.Context(), s.keys.Load()
@@ -131,7 +131,7 @@ func (s *server) checkCode(r *http.Request, login, proof, otp string) (found cre
 	if found, err = findCredentials(ctx, s.db, login); err != nil {
 		return found, nil, err
 	}
-	isSigner := func(k key) bool { return hmac.Equal([]byte(proof), []byte(k.signPassword(found, expires))) }
+	isSigner := func(k key) bool { return hmac.Equal([]byte(proof), []byte(k.passwordProof(found, expires))) }
 	if !slices.ContainsFunc(ring.keys, isSigner) {
 		return found, nil, errSignInAgain
 	}
@@ -251,10 +251,10 @@ func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, e
 		}
 		return audit(ctx, tx, by, "totp.enable", "user:"+u.Username, nil, nil)
 	})
-	if err == errOTPWrong { // counted as a wrong password is
+	if err == errOTPWrong { // it stays counted, as a wrong password does
 		return nil, err
 	}
-	if failed := guess.forgive(r.Context(), s.db, false); failed != nil { // the codes must be shown all the same
+	if failed := guess.forgive(r.Context(), s.db, false); failed != nil { // the recovery codes are shown only once
 		s.log.Warn("attempt not taken back", "id", callerOf(r).requestID, "error", failed)
 	}
 	return recovery, err

@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// getDataset returns the dataset of a name or an id.
+// getDataset returns the dataset with that name or that id. If these are two datasets, it is an
+// error.
 func (o operation) getDataset(ctx context.Context, name string) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
@@ -38,7 +39,7 @@ func createDatasetCommand(ctx context.Context, o operation) error {
 	return err
 }
 
-// createDataset registers a directory with the checks of the API, and says so.
+// createDataset registers a directory with the checks of the API, and prints the dataset.
 func (o operation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
 	where, err := o.cfg.checkDataset(name, path, "")
 	if p, ok := errors.AsType[*problem](err); ok && p.fields[len(p.fields)-1].Code == "outside_root" {
@@ -148,12 +149,12 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, reason)
 	}
 	fmt.Fprintf(o.stdout, "analysis %d of %s: %s, %d added, %d changed, %d removed\n", a.ID, d.Name,
-		counted(a.Total, "file"), a.Added, a.Changed, a.Removed)
+		plural(a.Total, "file"), a.Added, a.Changed, a.Removed)
 	report, err := inSnapshot(ctx, o.db, d.report)
 	return o.print(err, nil, "%s", report.Summary)
 }
 
-// describe says how far an analysis is.
+// describe returns the progress of an analysis as text.
 func (a *analysis) describe(name string) string {
 	line := fmt.Sprintf("analysis of %s is %s, %d", name, a.State, a.Done)
 	if a.Expected != nil {

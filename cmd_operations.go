@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,9 +32,12 @@ type operation struct {
 	stdout, stderr io.Writer
 }
 
-// option returns the value of an option, or another if it is not given.
-func (o operation) option(name, otherwise string) string {
-	return *cmp.Or(optional(o.options, name), &otherwise)
+// option returns the value of an option, or the default if it is not given.
+func (o operation) option(name, value string) string {
+	if o.options.Has(name) {
+		value = o.options.Get(name)
+	}
+	return value
 }
 
 // confirm asks a question on a terminal. It returns an error if the answer is not yes. Without a

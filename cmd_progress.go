@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// withProgress runs work. If it takes more than two seconds and standard error is a terminal, one
-// line there shows what say returns, and the time, until the work ends.
+// withProgress runs work. If that takes more than two seconds and standard error is a terminal, a
+// line on it shows the text of say and the time, until the work ends.
 func (o operation) withProgress(say func() string, work func() error) error {
 	if !isTerminal(o.stderr) {
 		return work()

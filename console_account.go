@@ -27,7 +27,8 @@ func (s *server) homePage(a *apiReader) *page {
 	return &page{Template: "home", Title: "Cairn", Data: data}
 }
 
-// recognise finds who asks for a page that is open to all, as the session cookie says.
+// recognise sets the principal of a request for a page that is open to all, if its session cookie
+// is valid.
 func (a *apiReader) recognise() {
 	c := callerOf(a.r)
 	credential, err := a.readSessionCookie(a.r)
@@ -61,7 +62,7 @@ func (s *server) loginPage(a *apiReader) *page {
 }
 
 // signInForm answers POST /login, as the API's login does. If the user has a second factor, the
-// next page asks for the code. Its form has a proof that the password was right, no password.
+// next page asks for the code. Its form holds a passwordProof, and no password.
 func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 	f, err := readForm(r)
 	if err != nil {
@@ -85,7 +86,7 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
 	case err == errOTPRequired && !isSecond:
 		s.rehash(r, found, password)
-		f["proof"] = []string{s.keys.Load().keys[0].signPassword(found, s.now().Add(codeWait).Unix())}
+		f["proof"] = []string{s.keys.Load().keys[0].passwordProof(found, s.now().Add(codeWait).Unix())}
 		return s.writePageFor(w, r, s.loginPage, func(p *page) { p.addForm(r, f) })
 	case err == errSignInAgain:
 		delete(f, "proof")

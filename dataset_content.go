@@ -59,7 +59,7 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer func() {
-		go func() { // it waits for calls that hang: a file system that hangs may not answer this either
+		go func() { // Close may hang too, so it takes a place like any other call, however long that takes
 			leave, _ := s.fileCalls.enter(context.WithoutCancel(f.ctx), m.Directory)
 			defer leave()
 			f.Close()

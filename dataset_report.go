@@ -180,11 +180,11 @@ func (report folderReport) print(w io.Writer) {
 	}
 	found := "no findings"
 	if n := len(report.Findings); n > 0 {
-		found = counted(int64(n), "finding")
+		found = plural(int64(n), "finding")
 	}
 	w = terminalWriter{w}
 	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
-	fmt.Fprintf(w, "%s: dataset %s, %s, analysed %s\n", found, report.Dataset, counted(report.Files, "file"),
+	fmt.Fprintf(w, "%s: dataset %s, %s, analysed %s\n", found, report.Dataset, plural(report.Files, "file"),
 		report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
 	for _, f := range report.Findings {
 		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
@@ -213,8 +213,8 @@ func (report folderReport) print(w io.Writer) {
 	}
 }
 
-// counted returns a number of things: "1 file", "2 files".
-func counted(n int64, thing string) string {
+// plural returns a number of things: "1 file", "2 files".
+func plural(n int64, thing string) string {
 	if n != 1 {
 		thing += "s"
 	}

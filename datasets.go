@@ -259,9 +259,9 @@ func (c config) placeDataset(path string) (place, invalid) {
 	return place{}, outside
 }
 
-// keepRoot returns an error if the first dataset root is another than at the last start, and there
-// are datasets whose paths are relative to it: each would then be another folder. If the former
-// root is gone, its files may have moved.
+// keepRoot stores the first dataset root in the state directory. If another one is stored there,
+// and datasets have relative paths, it returns an error: these would then name other folders. It
+// returns none if the former root is gone, because its files may have moved.
 func (c config) keepRoot(ctx context.Context, q querier) error {
 	const query = `SELECT count(*) FROM datasets WHERE path NOT LIKE '/%'`
 	var relative int
