@@ -17,7 +17,7 @@ import (
 )
 
 // version is the version of this release.
-const version = "0.2.0"
+const version = "1.0.0"
 
 // config is every setting, parsed. docs/settings.md has the table of the environment variables.
 type config struct {

@@ -403,7 +403,7 @@ CREATE TABLE analysis_changes (
   PRIMARY KEY (analysis_id, from_path)
 );
 
--- migration 2: what 0.3.0 adds
+-- migration 2: version 1.0.0
 
 -- changed_ns is a file's st_ctime in nanoseconds since 1970, which no program can set. Rows of 0.2.0
 -- have 0, so their files are read once more.
