@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -27,15 +28,13 @@ var schemaSQL string
 
 // Keys of the advisory transaction locks. Each serializes one kind of change in the whole database.
 const (
-	lockMigrate  = 0x6361_6972_6e01 // applying migrations
-	lockAccess   = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
-	lockMessages = 0x6361_6972_6e03 // changing an existing message
-	lockKeys     = 0x6361_6972_6e05 // comparing keys with those of other instances
-	lockSeal     = 0x6361_6972_6e06 // sealing the audit log
+	lockMigrate  = 0x6361_6972_6e01      // applying migrations
+	lockAccess   = 0x6361_6972_6e02      // writes to users, roles, grants, status and password tokens
+	lockMessages = 0x6361_6972_6e03      // changing an existing message
+	lockKeys     = 0x6361_6972_6e05      // comparing keys with those of other instances
+	lockSeal     = 0x6361_6972_6e06      // sealing the audit log
+	lockAnalyses = 0x6361_6972_0000_0000 // plus the id of an analysis: changing its state
 )
-
-// lockAnalyses plus its id is the lock of one analysis.
-const lockAnalyses = 0x6361_6972_0000_0000
 
 // querier is a pool or a transaction. Query functions take one; handlers decide which.
 type querier interface {
@@ -69,17 +68,22 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string,
 	args ...any) (item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
-	if err != nil {
-		return item, err
-	}
-	if len(items) == 0 {
-		return item, missing
+	if err != nil || len(items) == 0 {
+		return item, cmp.Or(err, missing)
 	}
 	return items[0], nil
 }
 
-// databaseConfig parses a database URL or keyword string as pgx understands it. If it names several
-// hosts, only one that accepts writes is used.
+// scalar returns the value of a query that has one row with one column.
+func scalar[T any](ctx context.Context, q querier, doing, query string, args ...any) (value T, err error) {
+	if err = q.QueryRow(ctx, query, args...).Scan(&value); err != nil {
+		err = fmt.Errorf("%s: %w", doing, err)
+	}
+	return value, err
+}
+
+// databaseConfig parses a database URL or keyword string. Of several hosts, only one that accepts
+// writes is used.
 func databaseConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -138,12 +142,9 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > 250*time.Millisecond // the database may have been restarted meanwhile
 	}
+	utc := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		conn.TypeMap().RegisterType(&pgtype.Type{
-			Name:  "timestamptz",
-			OID:   pgtype.TimestamptzOID,
-			Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
-		})
+		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: utc})
 		d.made.Store(conn.PgConn().Conn(), time.Now())
 		return nil
 	}
@@ -163,17 +164,17 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 
 // close closes all connections, once those in use have been given back.
 func (d *database) close() {
-	d.pool.Close()
-	d.work.Close()
-	d.own.Close()
+	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+		pool.Close()
+	}
 }
 
 // reset closes all connections: those in use once they are given back. New ones are made on demand,
 // perhaps to another server.
 func (d *database) reset() {
-	d.pool.Reset()
-	d.work.Reset()
-	d.own.Reset()
+	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+		pool.Reset()
+	}
 }
 
 // isBehindPooler reports whether a pooler stands before the database. PostgreSQL tells each client
@@ -266,6 +267,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			version    integer     PRIMARY KEY,
 			applied_at timestamptz NOT NULL DEFAULT now()
 		)`
+	const newest = `SELECT coalesce(max(version), 0) FROM schema_migrations`
 	steps := parseMigrations(schemaSQL)
 	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
@@ -274,26 +276,27 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 		if err := advisoryLock(ctx, tx, lockMigrate); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, createTable); err != nil {
-			return fmt.Errorf("create schema_migrations: %w", err)
+		if _, err := execute(ctx, tx, "create schema_migrations", createTable); err != nil {
+			return err
 		}
-		var current int
-		err := tx.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM schema_migrations`).Scan(&current)
+		current, err := scalar[int](ctx, tx, "read the schema's version", newest)
 		if err != nil {
-			return fmt.Errorf("read the schema's version: %w", err)
+			return err
 		}
 		if current > len(steps) {
 			return fmt.Errorf("the database has schema version %d, newer than this program's %d: run the newer cairn",
 				current, len(steps))
 		}
-		for ; current < len(steps); current++ {
-			if _, err := tx.Exec(ctx, steps[current]); err != nil {
-				return fmt.Errorf("migration %d: %w", current+1, err)
+		for i, step := range steps[current:] {
+			version := current + i + 1
+			_, err := tx.Exec(ctx, step)
+			if err == nil {
+				_, err = tx.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, version)
 			}
-			if _, err := tx.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, current+1); err != nil {
-				return fmt.Errorf("record migration %d: %w", current+1, err)
+			if err != nil {
+				return fmt.Errorf("migration %d: %w", version, err)
 			}
-			log.Info("migration applied", "version", current+1)
+			log.Info("migration applied", "version", version)
 		}
 		return nil
 	})
@@ -340,8 +343,7 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const others = `
 		WITH tokens AS (DELETE FROM api_tokens WHERE expires_at < now() - interval '30 days'),
 			passwords AS (DELETE FROM password_tokens WHERE expires_at < now())
-		DELETE FROM instances
-		WHERE seen_at < now() - interval '100 days'`
+		DELETE FROM instances WHERE seen_at < now() - interval '100 days'`
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for _, query := range []string{sessions, throttles, others} {

@@ -14,6 +14,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ const maxBody = 1 << 20
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses unknown
-// keys, half of a surrogate pair, and whatever checkKeys refuses.
+// keys and whatever checkJSON refuses.
 func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -47,7 +48,7 @@ func decodeJSON(r *http.Request, v any) error {
 	if !utf8.Valid(body) {
 		return malformed("malformed_json", "The body is not UTF-8.")
 	}
-	if err := checkKeys(body); err != nil {
+	if err := checkJSON(body); err != nil {
 		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -61,35 +62,44 @@ func decodeJSON(r *http.Request, v any) error {
 		}
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
-	// Only an escape can hold half of a surrogate pair. The decoder replaces such a half by U+FFFD.
-	// So if the body has no U+FFFD of its own, one in the decoded value comes from such a half.
-	lower := bytes.ToLower(body)
-	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(lower, []byte(`\ufffd`))
-	if hasOwn || !bytes.Contains(lower, []byte(`\ud`)) {
-		return nil
-	}
-	if decoded, _ := json.Marshal(v); bytes.ContainsRune(decoded, utf8.RuneError) {
-		return malformed("malformed_json", "The body has half of a surrogate pair.")
-	}
 	return nil
 }
 
-// checkKeys checks that a JSON text is one object with nothing after it, that it has no key twice,
-// that keys are lower case, as all of Cairn's are, and that its lists are short. It does not check
-// the keys of inner objects: only a search has one, a GeoJSON geometry.
-func checkKeys(body []byte) error {
+// wholeEscapes matches an escaped backslash and an escaped surrogate pair (RFC 8259, section 7).
+var wholeEscapes = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
+
+// halfEscapes matches the escape of half of a surrogate pair in JSON without wholeEscapes.
+var halfEscapes = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+
+// checkJSON checks that a text is one JSON object with nothing after it, that it has no key twice
+// and no half of a surrogate pair, that keys are lower case, as all of Cairn's are, and that its
+// lists are short. It does not check the keys of inner objects: only a search has one, a GeoJSON
+// geometry.
+func checkJSON(body []byte) error {
 	const longestList = 20_000 // items; more than any request needs
+	var object json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(body))
-	begin, err := dec.Token()
-	if err == nil && begin != json.Delim('{') {
+	if err := dec.Decode(&object); err != nil {
+		at := int64(len(body))
+		if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+			at = e.Offset
+		}
+		return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", at)
+	}
+	if object[0] != '{' {
 		return malformed("malformed_json", "The body must be a JSON object.")
 	}
-	for seen := map[string]bool{}; err == nil && dec.More(); {
-		var token json.Token
-		if token, err = dec.Token(); err != nil {
-			break
-		}
-		key, _ := token.(string) // it is a string, or there would be an error
+	if _, err := dec.Token(); err != io.EOF {
+		return malformed("trailing_data", "The body must end after the JSON object.")
+	}
+	if halfEscapes.Match(wholeEscapes.ReplaceAll(object, nil)) {
+		return malformed("malformed_json", "The body has half of a surrogate pair.")
+	}
+	dec = json.NewDecoder(bytes.NewReader(object)) // from here on there is no error
+	dec.Token()                                    // the opening brace
+	for seen := map[string]bool{}; dec.More(); {
+		token, _ := dec.Token()
+		key, _ := token.(string)
 		switch {
 		case !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_"):
 			return malformed("unknown_field", "There is no field %.64q.", key)
@@ -98,19 +108,10 @@ func checkKeys(body []byte) error {
 		}
 		seen[key] = true
 		var value json.RawMessage
-		err = dec.Decode(&value)
-		if bytes.HasPrefix(value, []byte("[")) && bytes.Count(value, []byte(",")) >= longestList {
+		dec.Decode(&value)
+		if value[0] == '[' && bytes.Count(value, []byte(",")) >= longestList {
 			return malformed("malformed_json", "A list in the body has more than %d items.", longestList)
 		}
-	}
-	if err == nil {
-		_, err = dec.Token() // the closing brace
-	}
-	if err != nil {
-		return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", dec.InputOffset())
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return malformed("trailing_data", "The body must end after the JSON object.")
 	}
 	return nil
 }
@@ -186,10 +187,8 @@ func tagOf(v any) string {
 // matchesTag reports whether the lines of If-Match or If-None-Match name the strong tag, or are
 // "*". The comparison is strong: a weak tag matches nothing (RFC 9110, section 8.8.3.2).
 func matchesTag(lines []string, tag string) bool {
-	list := strings.Join(lines, ",")
-	return strings.TrimSpace(list) == "*" || slices.ContainsFunc(strings.Split(list, ","), func(one string) bool {
-		return strings.TrimSpace(one) == tag
-	})
+	list := strings.Join(strings.Fields(strings.Join(lines, ",")), "") // no tag of Cairn's has a blank
+	return list == "*" || slices.Contains(strings.Split(list, ","), tag)
 }
 
 // checkMatch returns the 412 if there are lines of If-Match that do not name the object's tag.
@@ -395,6 +394,13 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 	if !ok {
 		*v = append(*v, fieldError{field, code, detail})
 	}
+}
+
+// oneOf notes the field unless text is nil or one of the values, of which there are several.
+func (v *invalid) oneOf(field string, text *string, values ...string) {
+	last := len(values) - 1
+	detail := "must be " + strings.Join(values[:last], ", ") + " or " + values[last]
+	v.check(text == nil || slices.Contains(values, *text), field, "unknown", detail)
 }
 
 // time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It

@@ -311,7 +311,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 					}
 				}
 			default:
-				if rt.who == holds(inboxRead) { // every user holds it
+				if rt.who == inboxRead { // every user holds it
 					check("without permission", m.each[""], 200, "")
 				} else {
 					check("without permission", m.each[""], 403, "permission_missing")
@@ -319,7 +319,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 				}
 				check("this permission alone", m.each[string(rt.who)], 200, "")
 				for permission, token := range m.tokens {
-					if rt.who == holds(permission) {
+					if rt.who == requirement(permission) {
 						check("API token for "+permission, token, 200, "")
 					} else {
 						check("API token for "+permission, token, 403, "token_scope")

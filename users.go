@@ -57,7 +57,7 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	v.check(isOrder, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
 	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254,
 		"q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
-	checkStatus(&v, f.status)
+	v.oneOf("status", f.status, statusActive, statusDisabled, statusPending)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -65,12 +65,6 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	return writeList(s, w, r, first, func(after []string, limit int) ([]user, error) {
 		return listUsers(r.Context(), s.db, f, after, limit)
 	}, func(u user) []string { return []string{order.key(u), u.ID} })
-}
-
-// checkStatus notes a status that is unknown. Nil is not checked.
-func checkStatus(v *invalid, status *string) {
-	v.check(status == nil || slices.Contains([]string{statusActive, statusDisabled, statusPending}, *status),
-		"status", "unknown", "must be active, disabled or pending")
 }
 
 // passwordToken lets a user set a password once. Only the response to its creation shows it.
@@ -541,7 +535,7 @@ type userChange struct {
 func (c *userChange) check() error {
 	var v invalid
 	checkIdentity(&v, c.Username, c.Email, c.DisplayName)
-	checkStatus(&v, c.Status)
+	v.oneOf("status", c.Status, statusActive, statusDisabled, statusPending)
 	return v.err()
 }
 
