@@ -238,7 +238,7 @@ func TestContractExplains(t *testing.T) {
 			body := at(operation, "requestBody", "content", "application/json")
 			for field, property := range fields(at(body, "schema", "properties")) {
 				said(name+": "+field, property)
-				for _, value := range []node{property, at(property, "items")} { // checkKeys looks at the outer object
+				for _, value := range []node{property, at(property, "items")} { // checkJSON looks at the outer object
 					if field == "intersects" {
 						continue // a GeoJSON geometry: readGeometry looks at it
 					}

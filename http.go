@@ -65,11 +65,11 @@ func decodeJSON(r *http.Request, v any) error {
 	return nil
 }
 
-// wholeEscapes matches an escaped backslash and an escaped surrogate pair (RFC 8259, section 7).
-var wholeEscapes = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
-
-// halfEscapes matches the escape of half of a surrogate pair in JSON without wholeEscapes.
-var halfEscapes = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+// Escapes in JSON (RFC 8259, section 7): of a backslash or a whole surrogate pair; of half a pair.
+var (
+	wholeEscapes = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
+	halfEscapes  = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+)
 
 // checkJSON checks that a text is one JSON object with nothing after it, that it has no key twice
 // and no half of a surrogate pair, that keys are lower case, as all of Cairn's are, and that its
@@ -100,10 +100,10 @@ func checkJSON(body []byte) error {
 	for seen := map[string]bool{}; dec.More(); {
 		token, _ := dec.Token()
 		key, _ := token.(string)
-		switch {
-		case !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_"):
+		if !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_") {
 			return malformed("unknown_field", "There is no field %.64q.", key)
-		case seen[key]:
+		}
+		if seen[key] {
 			return malformed("duplicate_field", "The field %.64q appears twice.", key)
 		}
 		seen[key] = true
@@ -191,7 +191,7 @@ func matchesTag(lines []string, tag string) bool {
 	return list == "*" || slices.Contains(strings.Split(list, ","), tag)
 }
 
-// checkMatch returns the 412 if there are lines of If-Match that do not name the object's tag.
+// checkMatch returns the 412 if there are lines of If-Match, and they do not name the tag.
 func checkMatch(lines []string, tag string) error {
 	if len(lines) == 0 || matchesTag(lines, tag) {
 		return nil
@@ -273,10 +273,8 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	if err != nil {
 		return malformed("wrong_type", "limit must be a number.")
 	}
-	var v invalid
-	v.check(limit >= 1 && limit <= maxPage, "limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage))
-	if err := v.err(); err != nil {
-		return err
+	if limit < 1 || limit > maxPage {
+		return invalid{{"limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage)}}.err()
 	}
 	filters := r.URL.Query()
 	for _, name := range []string{"cursor", "limit", "total"} {
@@ -296,21 +294,17 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
 		*listTotal
-	}{Items: items}
+	}{Items: append([]T{}, items[:min(len(items), limit)]...)} // never null
 	if query.Get("total") == "1" && len(count) > 0 {
 		if answer.listTotal, err = count[0](); err != nil {
 			return err
 		}
 	}
 	if len(items) > limit {
-		answer.Items = items[:limit]
 		cursor := keys.signCursor(scope, key(items[limit-1]))
 		answer.NextCursor = &cursor
 		query.Set("cursor", cursor)
 		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
-	}
-	if answer.Items == nil {
-		answer.Items = []T{}
 	}
 	return writeTagged(w, r, answer)
 }
@@ -468,13 +462,14 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	if p.location != "" {
 		h.Set("Location", p.location)
 	}
-	if p.code == "invalid_token" {
-		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
-	} else if p.status == http.StatusUnauthorized {
+	if p.status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
-	}
-	if p.status == http.StatusUnauthorized && w.basic {
-		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
+		if p.code == "invalid_token" {
+			h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
+		}
+		if w.basic {
+			h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
+		}
 	}
 	if w.page != nil {
 		w.page(p)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,23 +175,20 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 // deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message or, with
 // ?permanently=true, deletes it.
 func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
-	permanently, err := flagParameter(r, "permanently")
-	if err != nil {
-		return err
-	}
+	var v invalid
+	permanently := flagParameter(&v, r.URL.Query(), "permanently")
 	id, err := pathID(r, "id")
-	if err != nil {
+	if err = cmp.Or(err, v.err()); err != nil {
 		return err
 	}
 	return writeDone(w, removeMessage(r.Context(), s.db, actorOf(r), id, permanently, r.Header["If-Match"]))
 }
 
 // flagParameter returns a query parameter that is true or false. It is false if absent.
-func flagParameter(r *http.Request, name string) (bool, error) {
-	value := cmp.Or(optional(r.URL.Query(), name), new("false"))
-	var v invalid
+func flagParameter(v *invalid, query url.Values, name string) bool {
+	value := cmp.Or(optional(query, name), new("false"))
 	v.check(*value == "true" || *value == "false", name, "malformed", "must be true or false")
-	return *value == "true", v.err()
+	return *value == "true"
 }
 
 // messageFilter selects messages. Nil and false select all.
@@ -200,38 +198,28 @@ type messageFilter struct {
 	since, until          *time.Time
 }
 
-// listMessages answers GET /api/v1/system-messages, filtered, the newest first.
-func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
-	query := r.URL.Query()
-	var v invalid
-	f := messageFilter{
-		part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state"),
-		since: v.time("since", optional(query, "since")), until: v.time("until", optional(query, "until")),
+// listMessages returns the handler of GET /api/v1/system-messages or, with inbox set, of GET
+// /api/v1/inbox, which has only the messages addressed to the caller. The newest comes first.
+func (s *server) listMessages(inbox bool) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		query := r.URL.Query()
+		var v invalid
+		f := messageFilter{
+			addressed: inbox, unread: flagParameter(&v, query, "unread"),
+			part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state"),
+			since: v.time("since", optional(query, "since")), until: v.time("until", optional(query, "until")),
+		}
+		v.oneOf("severity", f.severity, "info", "warning", "critical")
+		v.oneOf("state", f.state, "scheduled", "published", "expired", "retracted")
+		if err := v.err(); err != nil {
+			return err
+		}
+		return writeList(s, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
+			return listMessages(r.Context(), s.db, &principalOf(r).User.ID, f, after, limit)
+		}, func(m message) []string {
+			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
+		})
 	}
-	v.oneOf("severity", f.severity, "info", "warning", "critical")
-	v.oneOf("state", f.state, "scheduled", "published", "expired", "retracted")
-	if err := v.err(); err != nil {
-		return err
-	}
-	return s.writeMessages(w, r, f)
-}
-
-// listInbox answers GET /api/v1/inbox with the messages addressed to the caller, the newest first.
-func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
-	unread, err := flagParameter(r, "unread")
-	if err != nil {
-		return err
-	}
-	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread})
-}
-
-// writeMessages answers with a page of messages.
-func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f messageFilter) error {
-	return writeList(s, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
-		return listMessages(r.Context(), s.db, &principalOf(r).User.ID, f, after, limit)
-	}, func(m message) []string {
-		return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
-	})
 }
 
 // messageRecipients is SQL: the message $1 with the users u who see it now and can sign in.

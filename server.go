@@ -121,11 +121,12 @@ func (s *server) apiRoutes() []route {
 		{"POST", "/api/v1/users/{id}/password-reset", userManage, s.createPasswordReset, nil, quick},
 		{"DELETE", "/api/v1/users/{id}/totp", userManage, s.deleteTOTPOfUser, nil, quick},
 		{"GET", "/api/v1/users/{id}/sessions", userManage, s.ofUser(s.writeSessions), paged(), quick},
-		{"DELETE", "/api/v1/users/{id}/sessions", userManage, s.endSessionsOfUser, nil, quick},
-		{"DELETE", "/api/v1/users/{id}/sessions/{session}", userManage, s.endSessionsOfUser, nil, quick},
+		{"DELETE", "/api/v1/users/{id}/sessions", userManage, s.endOfUser("session", endSessions), nil, quick},
+		{"DELETE", "/api/v1/users/{id}/sessions/{session}", userManage,
+			s.endOfUser("session", endSessions), nil, quick},
 		{"GET", "/api/v1/users/{id}/tokens", userManage, s.ofUser(s.writeAPITokens), paged(), quick},
-		{"DELETE", "/api/v1/users/{id}/tokens", userManage, s.endTokensOfUser, nil, quick},
-		{"DELETE", "/api/v1/users/{id}/tokens/{token}", userManage, s.endTokensOfUser, nil, quick},
+		{"DELETE", "/api/v1/users/{id}/tokens", userManage, s.endOfUser("token", deleteAPITokens), nil, quick},
+		{"DELETE", "/api/v1/users/{id}/tokens/{token}", userManage, s.endOfUser("token", deleteAPITokens), nil, quick},
 		{"GET", "/api/v1/tokens", userManage, s.listAllTokens, paged(), quick},
 		{"GET", "/api/v1/permissions", userManage, s.listPermissions, nil, quick},
 		{"POST", "/api/v1/permissions", roleManage, s.declarePermission, nil, slow},
@@ -140,7 +141,7 @@ func (s *server) apiRoutes() []route {
 			paged("actor", "credential", "action", "target", "request_id", "since", "until"), slow},
 
 		{"POST", "/api/v1/system-messages", adminSystemMessage, s.createMessage, nil, quick},
-		{"GET", "/api/v1/system-messages", adminSystemMessage, s.listMessages,
+		{"GET", "/api/v1/system-messages", adminSystemMessage, s.listMessages(false),
 			paged("q", "severity", "state", "since", "until"), slow},
 		{"GET", "/api/v1/system-messages/unread-count", adminSystemMessage, s.countUnread, nil, quick},
 		{"POST", "/api/v1/system-messages/read-all", adminSystemMessage, s.readAllMessages, nil, quick},
@@ -149,7 +150,7 @@ func (s *server) apiRoutes() []route {
 		{"DELETE", "/api/v1/system-messages/{id}", adminSystemMessage, s.deleteMessage, []string{"permanently"}, quick},
 		{"GET", "/api/v1/system-messages/{id}/unread-by", adminSystemMessage, s.listUnreadBy, paged(), slow},
 		{"POST", "/api/v1/system-messages/{id}/read", adminSystemMessage, s.readMessages, nil, quick},
-		{"GET", "/api/v1/inbox", inboxRead, s.listInbox, paged("unread"), quick},
+		{"GET", "/api/v1/inbox", inboxRead, s.listMessages(true), paged("unread"), quick},
 		{"GET", "/api/v1/inbox/unread-count", inboxRead, s.countUnread, nil, quick},
 		{"POST", "/api/v1/inbox/read", inboxRead, s.readMessages, nil, quick},
 		{"POST", "/api/v1/inbox/read-all", inboxRead, s.readAllMessages, nil, quick},
@@ -337,10 +338,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.page = func(p *problem) { s.writeErrorPage(answer, r, nil, p) }
 	}
 	defer func() {
-		user := ""
-		if c.principal != nil {
-			user = c.principal.User.Username
-		}
+		user := actorOf(r).name
 		took := s.now().Sub(start)
 		s.counts[answer.row].count(answer.status, took)
 		s.log.Info("request", "id", c.requestID, "user", user, "method", r.Method, "route", answer.route,
@@ -491,10 +489,7 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 	}
 	response := http.NewResponseController(w)
 	deadline, _ := ctx.Deadline()
-	if soon := time.Now().Add(bodyTimeout); soon.Before(deadline) {
-		deadline = soon
-	}
-	response.SetReadDeadline(deadline)
+	response.SetReadDeadline(time.Now().Add(min(bodyTimeout, time.Until(deadline))))
 	limited := http.MaxBytesReader(w, r.Body, maxBody)
 	body, err := io.ReadAll(limited)
 	if err == nil {
@@ -568,11 +563,10 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 // that asks the client to wait (429).
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	p, ok := errors.AsType[*problem](err)
-	if !ok {
-		return err
-	}
 	c, by := callerOf(r), actorOf(r)
 	switch {
+	case !ok:
+		return err
 	case p.status == http.StatusTooManyRequests:
 		s.tallied.add(tally{action: "login.throttled"}, 1)
 		return err

@@ -44,6 +44,7 @@ func TestBadRequests(t *testing.T) {
 		{"empty body", 400, "malformed_json", "POST", messages, ``, nil},
 		{"bytes that are not UTF-8", 400, "malformed_json", "POST", messages, "{\"title\":\"\xff\"}", nil},
 		{"half a surrogate pair", 400, "malformed_json", "POST", messages, `{"title":"\ud800","body":"b"}`, nil},
+		{"half a surrogate pair beside a replacement character", 400, "malformed_json", "POST", messages, `{"title":"\ud800","body":"\ufffd"}`, nil},
 		{"a body of many parts", 400, "malformed_json", "POST", register, `{"username":[` + strings.Repeat("0,", 500_000) + `0]}`, nil},
 		{"deep nesting", 400, "malformed_json", "POST", messages, strings.Repeat(`{"a":`, 1000), nil},
 		{"unknown field", 400, "unknown_field", "POST", messages, `{"title":"t","body":"b","colour":"red"}`, nil},
