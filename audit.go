@@ -248,8 +248,7 @@ const auditSeals = `
 		LEFT JOIN audit_log l ON l.id = s.audit_id
 		LEFT JOIN audit_seals p ON p.seq = s.seq - 1`
 
-// errNoKey is the error for a seal by a key that the key file lacks, as may happen during a change
-// of keys.
+// errNoKey is the error for a seal by a key that is not, or not yet, in the key file.
 var errNoKey = errors.New("the key file has no key")
 
 // verify returns an error unless the seal's MAC is that of its row and of the seal before, or the
@@ -311,9 +310,8 @@ type sealer struct {
 	broken   atomic.Bool       // there are open breaks
 }
 
-// sealRows seals up to a thousand committed rows of the audit log and returns how many. It seals
-// none while another instance seals, or while a break is open: new seals would vouch for a forged
-// log.
+// sealRows seals up to a thousand committed rows and returns how many: none while another instance
+// seals, or while a break is open, because new seals would vouch for a forged log.
 func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, err error) {
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content
@@ -366,8 +364,7 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 }
 
 // updateBreaks brings z.open up to date and returns the newest seal. If no break is open, it looks
-// for a new one. If somebody deleted the row of an open break, it adds the row again. Requires
-// lockSeal.
+// for a new one. It adds the rows of open breaks that somebody deleted. Requires lockSeal.
 func (z *sealer) updateBreaks(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
 	const note = `INSERT INTO audit_breaks (id, finding) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	breaks, err := listAuditBreaks(ctx, tx)

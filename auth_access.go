@@ -27,8 +27,8 @@ type route struct {
 	path    string
 	who     requirement
 	handler handler
-	query   []string // the query parameters that it takes; any other is refused
-	pace    pace     // how long it may take
+	query   string // the query parameters that it takes; any other is refused
+	pace    pace   // how long it may take
 }
 
 // permit returns nil if the principal may call the route, else the 403.

@@ -43,8 +43,7 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// execute runs a statement and returns how many rows it changed. doing names the purpose in an
-// error.
+// execute runs a statement and returns how many rows it changed. doing begins the text of an error.
 func execute(ctx context.Context, q querier, doing, query string, args ...any) (int64, error) {
 	tag, err := q.Exec(ctx, query, args...)
 	if err != nil {
@@ -113,11 +112,10 @@ type database struct {
 	outages atomic.Int64 // how often the database became unreachable
 }
 
-// openDatabase connects to the database. It fails if no connection can be made.
-//
-// Nothing that the service does depends on a session of the database, so that a pooler may hand
-// each transaction to another session (PgBouncer in transaction mode). Therefore no setting but
-// application_name is sent when a connection is made, and behind a pooler no statement has a name.
+// openDatabase connects to the database. It fails if no connection can be made. Nothing depends on
+// a session of the database, so that a pooler may hand each transaction to another one (PgBouncer
+// in transaction mode): no setting but application_name is sent, and behind a pooler no statement
+// has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
 	d := &database{}
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
@@ -190,16 +188,6 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	return pid != conn.PgConn().PID(), err
 }
 
-// cut closes the socket of every connection that was made before a time. A request that waits for
-// an answer over one gets an error at once.
-func (d *database) cut(before time.Time) {
-	for conn, made := range d.made.Range {
-		if made.(time.Time).Before(before) {
-			conn.(net.Conn).Close()
-		}
-	}
-}
-
 // watch probes the database once a second, until ctx ends. If the database does not answer, watch
 // drops every connection that is older than the probe: a new one may lead to another server.
 func (d *database) watch(ctx context.Context, log *slog.Logger) {
@@ -221,7 +209,11 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		// down.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
-			d.cut(began)
+			for conn, made := range d.made.Range { // a request that waits for an answer gets an error at once
+				if made.(time.Time).Before(began) {
+					conn.(net.Conn).Close()
+				}
+			}
 			d.reset()
 		}
 		switch wasDown := d.down.Swap(err != nil); {
@@ -316,10 +308,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes expired rows. Any number of instances may sweep at once. Tables that anonymous
-// clients can fill are swept in batches, each in a transaction of its own, until no expired row is
-// left. If that takes more than ten seconds, sweep stops with an error. A session is kept for a day
-// after its end, an API token for 30 days.
+// sweep deletes expired rows, for at most ten seconds; any number of instances may sweep at once.
+// Tables that anonymous clients can fill are swept in batches, each in a transaction of its own. A
+// session is kept for a day after its end, an API token for 30 days.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000 // the LIMIT of the statements
 	const sessions = `
@@ -363,9 +354,8 @@ func isUniqueViolation(err error, constraint string) bool {
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
-// isUnavailable reports whether the same request may succeed later: the database cannot be reached,
-// is shutting down, does not take writes, is short of resources, or a lock or an answer took too
-// long.
+// isUnavailable reports whether the same request may succeed later: the database is out of reach,
+// shuts down, takes no writes or lacks resources, or a lock or an answer took too long.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true

@@ -119,8 +119,8 @@ func checkJSON(body []byte) error {
 // consistsOf reports whether text is not empty and has only characters of the set.
 func consistsOf(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
-// checkQuery refuses query parameters that are unknown to the route, duplicate, or not UTF-8 text.
-func checkQuery(r *http.Request, allowed []string) error {
+// checkQuery refuses query parameters that are not allowed, duplicate, or not UTF-8 text.
+func checkQuery(r *http.Request, allowed string) error {
 	if r.URL.RawQuery == "" {
 		return nil
 	}
@@ -129,7 +129,7 @@ func checkQuery(r *http.Request, allowed []string) error {
 		return malformed("malformed_query", "The query string is malformed.")
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if !slices.Contains(allowed, name) {
+		if !slices.Contains(strings.Fields(allowed), name) {
 			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
 		}
 		if len(query[name]) > 1 {
@@ -212,8 +212,7 @@ func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
 	return writeJSON(w, http.StatusOK, v)
 }
 
-// writeCreated answers 201 with an object and its path, if it has one. If err is set, it only
-// returns err.
+// writeCreated answers 201 with an object and its path, if any. If err is set, it only returns err.
 func writeCreated(w http.ResponseWriter, v any, path string, err error) error {
 	if err != nil {
 		return err
@@ -258,13 +257,11 @@ type listTotal struct {
 	TotalIsEstimate bool  `json:"total_is_estimate"`
 }
 
-// writeList answers with one page of a list. read returns up to limit items that come after the
-// sort keys in after; first are keys that come before every item. limit is one item more than the
-// client asked for, which tells whether there is a next page. key returns the sort keys of an item.
-// count, if given, returns the total for a client that asks for total=1.
-//
-// A cursor holds the sort keys of the last item of the page before. It is valid only for its scope:
-// the list with its filters.
+// writeList answers with one page of a list. read returns up to limit items after the sort keys in
+// after: one more than the page has, which tells whether there is a next one. first are keys before
+// every item, and key returns those of an item. count, if given, returns the total for total=1. A
+// cursor holds the keys of the last item before it, and is valid only for this list and its
+// filters.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string,
 	count ...func() (*listTotal, error)) error {

@@ -63,18 +63,22 @@ const messageState = `
 		ELSE 'published'
 	END`
 
+// messageUsers is SQL for the users u, with the ids of their roles. To read these for each message
+// takes ten times as long.
+const messageUsers = `
+	(SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids FROM users u) u`
+
 // messageReader is SQL that joins the messages m with the user $1 as u and the user's watermark w.
 const messageReader = `
 	FROM system_messages m
-	LEFT JOIN users u ON u.id = $1
+	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
 // messageWasAddressed is SQL for: the message m has been published, and u is one of its users.
 const messageWasAddressed = `
 	(m.publish_at <= now()
 		AND (m.include_new_users OR m.publish_at > u.created_at)
-		AND (m.role_ids IS NULL
-			OR m.role_ids && ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id)))`
+		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
 
 // messageAddressed is SQL for: the user u sees the message m now.
 const messageAddressed = `
@@ -134,7 +138,7 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 	return err
 }
 
-// isText reports whether text is not blank, has at most high code points, and no control character
+// isText reports whether text has 1 to high code points, is not blank, and has no control character
 // but tab, newline and carriage return.
 func isText(text string, high int) bool {
 	isOdd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
@@ -225,12 +229,11 @@ func (s *server) listMessages(inbox bool) handler {
 // messageRecipients is SQL: the message $1 with the users u who see it now and can sign in.
 const messageRecipients = `
 		FROM system_messages m
-		CROSS JOIN users u
+		CROSS JOIN` + messageUsers + `
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
 		WHERE m.id = $1 AND u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageAddressed
 
-// listUnreadBy answers GET /api/v1/system-messages/{id}/unread-by with the recipients who have not
-// read the message, by name.
+// listUnreadBy answers GET …/{id}/unread-by with the recipients who have not read it, by name.
 func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT u.id::text, u.username, u.display_name` + messageRecipients + `

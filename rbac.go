@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -103,11 +104,11 @@ func (s *server) administer(r *http.Request, permission string,
 	ctx, by := r.Context(), actorOf(r)
 	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		p, err := getPrincipal(ctx, tx, &s.users, callerOf(r).credential)
+		if err == nil && permission != "" && !p.holds(permission) {
+			err = p.lacks(permission)
+		}
 		if err != nil {
 			return err
-		}
-		if permission != "" && !p.holds(permission) {
-			return p.lacks(permission)
 		}
 		by.permissions = p.Permissions
 		return do(ctx, tx, by)
@@ -308,12 +309,12 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 // from the roles and API tokens that hold it; without, such a permission is a 409.
 func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error {
 	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
-	force := optional(r.URL.Query(), "force")
-	if force != nil && !slices.Contains([]string{"", "true", "false"}, *force) {
+	force := *cmp.Or(optional(r.URL.Query(), "force"), new("false"))
+	if !slices.Contains([]string{"", "true", "false"}, force) {
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
 	}
 	return writeDone(w, s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		if (force == nil || *force == "false") && (len(p.Roles) > 0 || p.APITokens > 0) {
+		if force == "false" && (len(p.Roles) > 0 || p.APITokens > 0) {
 			return newProblem(http.StatusConflict, "permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
@@ -359,13 +360,13 @@ func (s *server) actOnPermission(r *http.Request,
 	}
 	return s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		p, err := collectOne[heldPermission](ctx, tx, errNotFound, "get permission", query, name)
+		if err == nil {
+			err = by.coversRoles(ctx, tx, p.Roles)
+		}
+		if err == nil && p.APITokens > 0 {
+			err = by.covers([]string{p.Name})
+		}
 		if err != nil {
-			return err
-		}
-		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
-			return err
-		}
-		if err := by.covers([]string{p.Name}); p.APITokens > 0 && err != nil {
 			return err
 		}
 		return do(ctx, tx, by, p)

@@ -197,19 +197,16 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if granted == nil {
 		granted = before.Permissions
 	}
-	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
+	err := by.covers(slices.Concat(before.Permissions, granted))
+	if err == nil && c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
 		isLifted = before.RequiresTOTP
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can take all from any holder
-			return role{}, err
-		}
+		err = by.coversRoles(ctx, tx, []string{adminRole}) // it can take all from any holder
 	}
-	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
+	if err == nil && (isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted))) {
+		err = endOldCredentials(ctx, tx, by, nil, before.ID, granted)
+	}
+	if err != nil {
 		return role{}, err
-	}
-	if isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted)) {
-		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
-			return role{}, err
-		}
 	}
 	after, err := storeRole(ctx, tx, before.ID, c)
 	if err != nil {
@@ -284,20 +281,17 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err != nil {
 		return role{}, err
 	}
-	if next.ID == old.ID {
-		return role{}, invalid{{"reassign", "unknown", "must be another role"}}.err()
+	var v invalid
+	v.check(next.ID != old.ID, "reassign", "unknown", "must be another role")
+	err = cmp.Or(v.err(), by.covers(next.Permissions))
+	if err == nil && next.RequiresTOTP != old.RequiresTOTP {
+		err = by.coversRoles(ctx, tx, []string{adminRole}) // as in updateRole
 	}
-	if err := by.covers(next.Permissions); err != nil {
-		return role{}, err
+	if err == nil {
+		err = endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions)
 	}
-	if next.RequiresTOTP != old.RequiresTOTP {
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in updateRole
-			return role{}, err
-		}
+	if err == nil {
+		_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	}
-	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
-		return role{}, err
-	}
-	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	return next, err
 }

@@ -82,7 +82,7 @@ func (t passwordToken) withLink(cfg config) passwordToken {
 	return t
 }
 
-// createUser answers POST /api/v1/users with a user who has no password, and the token to set one.
+// createUser answers POST /api/v1/users with a user without a password, and the token to set one.
 func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	in := struct {
 		Username    string   `json:"username"`
@@ -282,13 +282,13 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 	}
 	return s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := getUser(ctx, tx, id)
+		if err == nil {
+			err = by.coversRoles(ctx, tx, target.Roles) // also if the target is disabled
+		}
+		if err == nil {
+			err = checkMatch(r.Header["If-Match"], target.tag())
+		}
 		if err != nil {
-			return err
-		}
-		if err := by.coversRoles(ctx, tx, target.Roles); err != nil { // also if the target is disabled
-			return err
-		}
-		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
 			return err
 		}
 		return do(ctx, tx, by, target)
@@ -342,12 +342,11 @@ func userOrders() map[string]userOrder {
 	}
 }
 
-// listUsers returns up to limit users after the keys in after.
-//
-// The plain list by name has a constant limit, so that PostgreSQL keeps the plan of its prepared
-// statement. Other lists are planned for their values. A search first looks at the next 10,000
-// users in the order. If these do not fill the page, it finds all hits by the trigram index and
-// sorts them: the planner cannot know how the hits are spread over the order.
+// listUsers returns up to limit users after the keys in after. The plain list by name has a
+// constant limit, so that PostgreSQL keeps the plan of its prepared statement. Other lists are
+// planned for their values. A search first looks at the next 10,000 users in the order. If these do
+// not fill the page, it finds all hits by the trigram index and sorts them: the planner cannot know
+// how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
