@@ -111,8 +111,7 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 // tally is a kind of repeated failure. Its fields are those of the audit row for it.
 type tally struct{ action, target, credential, address string }
 
-// tallies count failures that anyone can cause without end, by kind. Once a minute, flush adds a
-// row for each kind to the audit log.
+// tallies count failures that anyone can cause without end, by kind, until they are flushed.
 type tallies struct {
 	mu     sync.Mutex
 	counts map[tally]int64 // not nil
@@ -135,14 +134,13 @@ func (c *tallies) add(t tally, n int64) int64 {
 	return c.counts[t]
 }
 
-// flush adds a row for each kind, and restarts the counts. A count that it could not store stays
-// for the next minute.
-func (c *tallies) flush(ctx context.Context, q querier) error {
+// flush adds a row to the audit log for each kind, and restarts the counts. It is called once a
+// minute. A count that it could not store stays for the next minute.
+func (c *tallies) flush(ctx context.Context, q querier) (err error) {
 	c.mu.Lock()
 	counts := c.counts
 	c.counts = map[tally]int64{}
 	c.mu.Unlock()
-	var err error
 	for t, n := range counts {
 		after := map[string]int64{"attempts": n}
 		if t.action == "request.refused" { // the first maxRefusals have rows of their own
@@ -169,8 +167,8 @@ func (s *server) tallyToken(ctx context.Context, c *caller) error {
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 OR t.former_hash = $1`
-	t, err := collectOne[struct{ ID, Username string }](ctx, s.db, nil, "find refused token", query,
-		c.credential.tokenHash)
+	type token struct{ ID, Username string }
+	t, err := collectOne[token](ctx, s.db, nil, "find refused token", query, c.credential.tokenHash)
 	if t.ID != "" {
 		s.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
 	}
@@ -179,13 +177,9 @@ func (s *server) tallyToken(ctx context.Context, c *caller) error {
 
 // auditNewSigner adds a row if the signing key is not the one that an instance has used last.
 func auditNewSigner(ctx context.Context, q querier, ring *keyring) error {
-	const query = `
-		SELECT signer
-		FROM instances
-		ORDER BY seen_at DESC
-		LIMIT 1`
-	last, err := collectOne[struct{ Signer string }](ctx, q, nil, "read the last signer", query)
-	if err != nil || last.Signer == "" || last.Signer == ring.keys[0].fingerprint {
+	const query = `SELECT coalesce((SELECT signer FROM instances ORDER BY seen_at DESC LIMIT 1), '')`
+	last, err := scalar[string](ctx, q, "read the last signer", query)
+	if err != nil || last == "" || last == ring.keys[0].fingerprint {
 		return err
 	}
 	return audit(ctx, q, serviceActor(), "keys.change", "", nil, ring.ids())
@@ -254,8 +248,7 @@ const auditSeals = `
 		LEFT JOIN audit_log l ON l.id = s.audit_id
 		LEFT JOIN audit_seals p ON p.seq = s.seq - 1`
 
-// errNoKey is the error for a seal by a key that the key file lacks, as may happen during a change
-// of keys.
+// errNoKey is the error for a seal by a key that is not, or not yet, in the key file.
 var errNoKey = errors.New("the key file has no key")
 
 // verify returns an error unless the seal's MAC is that of its row and of the seal before, or the
@@ -291,10 +284,7 @@ type auditBreak struct {
 
 // listAuditBreaks returns all breaks, accepted or not, in the order in which they were seen.
 func listAuditBreaks(ctx context.Context, q querier) ([]auditBreak, error) {
-	const query = `
-		SELECT id, seen_at, finding, seq, mac, kid, accepted
-		FROM audit_breaks
-		ORDER BY seen_at, id`
+	const query = `SELECT id, seen_at, finding, seq, mac, kid, accepted FROM audit_breaks ORDER BY seen_at, id`
 	return collect[auditBreak](ctx, q, "list audit breaks", query)
 }
 
@@ -320,9 +310,8 @@ type sealer struct {
 	broken   atomic.Bool       // there are open breaks
 }
 
-// sealRows seals up to a thousand committed rows of the audit log and returns how many. It seals
-// none while another instance seals, or while a break is open: new seals would vouch for a forged
-// log.
+// sealRows seals up to a thousand committed rows and returns how many: none while another instance
+// seals, or while a break is open, because new seals would vouch for a forged log.
 func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, err error) {
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content
@@ -337,21 +326,21 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 			SELECT seq, audit_id, $4, mac
 			FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (seq, audit_id, mac)
 		)
-		DELETE FROM audit_unsealed
-		WHERE audit_id = ANY ($2)`
+		DELETE FROM audit_unsealed WHERE audit_id = ANY ($2)`
+	type unsealed struct {
+		ID      int64
+		Content string
+	}
 	var next seal
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		var held bool
-		if err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, lockSeal).Scan(&held); err != nil || !held {
+		held, err := scalar[bool](ctx, tx, "lock the seals", `SELECT pg_try_advisory_xact_lock($1)`, lockSeal)
+		if err != nil || !held {
 			return err
 		}
 		if next, err = z.updateBreaks(ctx, tx, ring); err != nil || len(z.open) > 0 {
 			return err
 		}
-		rows, err := collect[struct {
-			ID      int64
-			Content string
-		}](ctx, tx, "list unsealed audit rows", waiting, next.seq)
+		rows, err := collect[unsealed](ctx, tx, "list unsealed audit rows", waiting, next.seq)
 		if n = len(rows); err != nil || n == 0 {
 			return err
 		}
@@ -375,8 +364,7 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 }
 
 // updateBreaks brings z.open up to date and returns the newest seal. If no break is open, it looks
-// for a new one. If somebody deleted the row of an open break, it adds the row again. Requires
-// lockSeal.
+// for a new one. It adds the rows of open breaks that somebody deleted. Requires lockSeal.
 func (z *sealer) updateBreaks(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
 	const note = `INSERT INTO audit_breaks (id, finding) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 	breaks, err := listAuditBreaks(ctx, tx)

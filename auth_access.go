@@ -17,9 +17,6 @@ const (
 	ownToken      requirement = "API token"      // an API token, not a session
 )
 
-// holds requires that the caller's session or API token holds the permission.
-func holds(permission string) requirement { return requirement(permission) }
-
 // handler answers a request or returns an error. If it returns an error after it has written part
 // of an answer, the connection is cut.
 type handler func(w http.ResponseWriter, r *http.Request) error
@@ -30,8 +27,8 @@ type route struct {
 	path    string
 	who     requirement
 	handler handler
-	query   []string // the query parameters that it takes; any other is refused
-	pace    pace     // how long it may take
+	query   string // the query parameters that it takes; any other is refused
+	pace    pace   // how long it may take
 }
 
 // permit returns nil if the principal may call the route, else the 403.

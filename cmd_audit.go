@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -131,43 +130,36 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 	const choose = `
 		SELECT seq, mac
 		FROM audit_seals
-		WHERE seq < (
-			SELECT coalesce(min(s.seq), 9223372036854775807)
-			FROM audit_seals s
-			JOIN audit_log l ON l.id = s.audit_id
-			WHERE l.at >= $1
-		)
+		WHERE seq < coalesce(
+			(SELECT min(s.seq) FROM audit_seals s JOIN audit_log l ON l.id = s.audit_id WHERE l.at >= $1),
+			9223372036854775807)
 		ORDER BY seq DESC
 		LIMIT 1`
 	const remove = `
 		WITH seals AS (DELETE FROM audit_seals WHERE seq < $1),
 			marked AS (UPDATE audit_seals SET kid = $2, checkpoint = $3 WHERE seq = $1)
-		DELETE FROM audit_log l
-		USING audit_seals s
-		WHERE s.audit_id = l.id
-			AND s.seq <= $1`
+		DELETE FROM audit_log l USING audit_seals s WHERE s.audit_id = l.id AND s.seq <= $1`
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
 		}
-		var seq int64
-		var mac []byte
-		err := tx.QueryRow(ctx, choose, before).Scan(&seq, &mac)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("choose a checkpoint: %w", err)
+		newest, err := collectOne[struct {
+			Seq int64
+			MAC []byte
+		}](ctx, tx, nil, "choose a checkpoint", choose, before)
+		if err != nil || newest.Seq == 0 {
+			return err
 		}
 		if _, err := tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`); err != nil {
 			return err
 		}
-		number := strconv.FormatInt(seq, 10)
-		removed, err = execute(ctx, tx, "remove audit rows", remove, seq, k.id, k.sealMAC("checkpoint", mac, number))
+		number := strconv.FormatInt(newest.Seq, 10)
+		checkpoint := k.sealMAC("checkpoint", newest.MAC, number)
+		removed, err = execute(ctx, tx, "remove audit rows", remove, newest.Seq, k.id, checkpoint)
 		if err != nil {
 			return err
 		}
-		after := map[string]any{"removed": removed, "head": hex.EncodeToString(mac)}
+		after := map[string]any{"removed": removed, "head": hex.EncodeToString(newest.MAC)}
 		return audit(ctx, tx, operatorActor(), "audit.prune", "audit:"+number, nil, after)
 	})
 	return removed, err

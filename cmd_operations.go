@@ -173,7 +173,7 @@ func retractMessageCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return fmt.Errorf("%q is not the number of a message: %w", o.names[0], errUsage)
 	}
-	return retractMessage(ctx, o.db, operatorActor(), id, nil)
+	return removeMessage(ctx, o.db, operatorActor(), id, false, nil)
 }
 
 // errNoUser is the error for an unknown user name.

@@ -60,7 +60,7 @@ func TestHostileForms(t *testing.T) {
 			name := names[random.IntN(len(names))]
 			values.Add(name, []string{hostileText(random), "root", "1", "active", "on", "2026-01-02T03:04", "dataset.read", testPassword}[random.IntN(8)])
 		}
-		for _, name := range rt.query {
+		for _, name := range strings.Fields(rt.query) {
 			if random.IntN(3) == 0 {
 				query.Set(name, []string{hostileText(random), "1", "7,46,8,47", "-180,-90,180,90", "170,-10,-170,10", "in", "out", "pan"}[random.IntN(8)])
 			}

@@ -113,10 +113,8 @@ const (
 	sortFinest   = "finest" // for a point; not for a client to name
 )
 
-// fileFilters returns the query parameters of a fileFilter, and further ones.
-func fileFilters(further ...string) []string {
-	return append(further, "bbox", "point", "status", "format", "crs", "q", "path", "warnings")
-}
+// fileFilters are the query parameters of a fileFilter.
+const fileFilters = "bbox point status format crs q path warnings"
 
 // order returns sort or, without it, the order for a point or by path.
 func (f fileFilter) order() string {

@@ -51,10 +51,8 @@ func itemOf(f datasetFile, base string) object {
 	return item
 }
 
-// itemFilters returns the parameters of a search.
-func itemFilters() []string {
-	return fileFilters("limit", "cursor", "datetime", "ids", "intersects")
-}
+// itemFilters are the parameters of a search.
+const itemFilters = fileFilters + " limit cursor datetime ids intersects"
 
 // getItem answers GET /api/v1/stac/collections/{id}/items/{file}.
 func (s *server) getItem(w http.ResponseWriter, r *http.Request) error {
@@ -88,7 +86,7 @@ func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 	}
 	query := url.Values{}
 	for name, value := range body {
-		if !slices.Contains(append(itemFilters(), "collections"), name) {
+		if !slices.Contains(strings.Fields(itemFilters+" collections"), name) {
 			return malformed("unknown_field", "There is no field %.64q.", name)
 		}
 		encoded, _ := json.Marshal(value) // it was JSON: there is no error

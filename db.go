@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -27,15 +28,13 @@ var schemaSQL string
 
 // Keys of the advisory transaction locks. Each serializes one kind of change in the whole database.
 const (
-	lockMigrate  = 0x6361_6972_6e01 // applying migrations
-	lockAccess   = 0x6361_6972_6e02 // writes to users, roles, grants, status and password tokens
-	lockMessages = 0x6361_6972_6e03 // changing an existing message
-	lockKeys     = 0x6361_6972_6e05 // comparing keys with those of other instances
-	lockSeal     = 0x6361_6972_6e06 // sealing the audit log
+	lockMigrate  = 0x6361_6972_6e01      // applying migrations
+	lockAccess   = 0x6361_6972_6e02      // writes to users, roles, grants, status and password tokens
+	lockMessages = 0x6361_6972_6e03      // changing an existing message
+	lockKeys     = 0x6361_6972_6e05      // comparing keys with those of other instances
+	lockSeal     = 0x6361_6972_6e06      // sealing the audit log
+	lockAnalyses = 0x6361_6972_0000_0000 // plus the id of an analysis: changing its state
 )
-
-// lockAnalyses plus its id is the lock of one analysis.
-const lockAnalyses = 0x6361_6972_0000_0000
 
 // querier is a pool or a transaction. Query functions take one; handlers decide which.
 type querier interface {
@@ -44,8 +43,7 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// execute runs a statement and returns how many rows it changed. doing names the purpose in an
-// error.
+// execute runs a statement and returns how many rows it changed. doing begins the text of an error.
 func execute(ctx context.Context, q querier, doing, query string, args ...any) (int64, error) {
 	tag, err := q.Exec(ctx, query, args...)
 	if err != nil {
@@ -69,17 +67,22 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string,
 	args ...any) (item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
-	if err != nil {
-		return item, err
-	}
-	if len(items) == 0 {
-		return item, missing
+	if err != nil || len(items) == 0 {
+		return item, cmp.Or(err, missing)
 	}
 	return items[0], nil
 }
 
-// databaseConfig parses a database URL or keyword string as pgx understands it. If it names several
-// hosts, only one that accepts writes is used.
+// scalar returns the value of a query that has one row with one column.
+func scalar[T any](ctx context.Context, q querier, doing, query string, args ...any) (value T, err error) {
+	if err = q.QueryRow(ctx, query, args...).Scan(&value); err != nil {
+		err = fmt.Errorf("%s: %w", doing, err)
+	}
+	return value, err
+}
+
+// databaseConfig parses a database URL or keyword string. Of several hosts, only one that accepts
+// writes is used.
 func databaseConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -109,11 +112,10 @@ type database struct {
 	outages atomic.Int64 // how often the database became unreachable
 }
 
-// openDatabase connects to the database. It fails if no connection can be made.
-//
-// Nothing that the service does depends on a session of the database, so that a pooler may hand
-// each transaction to another session (PgBouncer in transaction mode). Therefore no setting but
-// application_name is sent when a connection is made, and behind a pooler no statement has a name.
+// openDatabase connects to the database. It fails if no connection can be made. Nothing depends on
+// a session of the database, so that a pooler may hand each transaction to another one (PgBouncer
+// in transaction mode): no setting but application_name is sent, and behind a pooler no statement
+// has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
 	d := &database{}
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
@@ -138,12 +140,9 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > 250*time.Millisecond // the database may have been restarted meanwhile
 	}
+	utc := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		conn.TypeMap().RegisterType(&pgtype.Type{
-			Name:  "timestamptz",
-			OID:   pgtype.TimestamptzOID,
-			Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
-		})
+		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: utc})
 		d.made.Store(conn.PgConn().Conn(), time.Now())
 		return nil
 	}
@@ -163,17 +162,17 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 
 // close closes all connections, once those in use have been given back.
 func (d *database) close() {
-	d.pool.Close()
-	d.work.Close()
-	d.own.Close()
+	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+		pool.Close()
+	}
 }
 
 // reset closes all connections: those in use once they are given back. New ones are made on demand,
 // perhaps to another server.
 func (d *database) reset() {
-	d.pool.Reset()
-	d.work.Reset()
-	d.own.Reset()
+	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+		pool.Reset()
+	}
 }
 
 // isBehindPooler reports whether a pooler stands before the database. PostgreSQL tells each client
@@ -187,16 +186,6 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 	var pid uint32
 	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
 	return pid != conn.PgConn().PID(), err
-}
-
-// cut closes the socket of every connection that was made before a time. A request that waits for
-// an answer over one gets an error at once.
-func (d *database) cut(before time.Time) {
-	for conn, made := range d.made.Range {
-		if made.(time.Time).Before(before) {
-			conn.(net.Conn).Close()
-		}
-	}
 }
 
 // watch probes the database once a second, until ctx ends. If the database does not answer, watch
@@ -220,7 +209,11 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		// down.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
-			d.cut(began)
+			for conn, made := range d.made.Range { // a request that waits for an answer gets an error at once
+				if made.(time.Time).Before(began) {
+					conn.(net.Conn).Close()
+				}
+			}
 			d.reset()
 		}
 		switch wasDown := d.down.Swap(err != nil); {
@@ -266,6 +259,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			version    integer     PRIMARY KEY,
 			applied_at timestamptz NOT NULL DEFAULT now()
 		)`
+	const newest = `SELECT coalesce(max(version), 0) FROM schema_migrations`
 	steps := parseMigrations(schemaSQL)
 	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
@@ -274,26 +268,27 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 		if err := advisoryLock(ctx, tx, lockMigrate); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, createTable); err != nil {
-			return fmt.Errorf("create schema_migrations: %w", err)
+		if _, err := execute(ctx, tx, "create schema_migrations", createTable); err != nil {
+			return err
 		}
-		var current int
-		err := tx.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM schema_migrations`).Scan(&current)
+		current, err := scalar[int](ctx, tx, "read the schema's version", newest)
 		if err != nil {
-			return fmt.Errorf("read the schema's version: %w", err)
+			return err
 		}
 		if current > len(steps) {
 			return fmt.Errorf("the database has schema version %d, newer than this program's %d: run the newer cairn",
 				current, len(steps))
 		}
-		for ; current < len(steps); current++ {
-			if _, err := tx.Exec(ctx, steps[current]); err != nil {
-				return fmt.Errorf("migration %d: %w", current+1, err)
+		for i, step := range steps[current:] {
+			version := current + i + 1
+			_, err := tx.Exec(ctx, step)
+			if err == nil {
+				_, err = tx.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, version)
 			}
-			if _, err := tx.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, current+1); err != nil {
-				return fmt.Errorf("record migration %d: %w", current+1, err)
+			if err != nil {
+				return fmt.Errorf("migration %d: %w", version, err)
 			}
-			log.Info("migration applied", "version", current+1)
+			log.Info("migration applied", "version", version)
 		}
 		return nil
 	})
@@ -313,10 +308,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes expired rows. Any number of instances may sweep at once. Tables that anonymous
-// clients can fill are swept in batches, each in a transaction of its own, until no expired row is
-// left. If that takes more than ten seconds, sweep stops with an error. A session is kept for a day
-// after its end, an API token for 30 days.
+// sweep deletes expired rows, for at most ten seconds; any number of instances may sweep at once.
+// Tables that anonymous clients can fill are swept in batches, each in a transaction of its own. A
+// session is kept for a day after its end, an API token for 30 days.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000 // the LIMIT of the statements
 	const sessions = `
@@ -340,8 +334,7 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const others = `
 		WITH tokens AS (DELETE FROM api_tokens WHERE expires_at < now() - interval '30 days'),
 			passwords AS (DELETE FROM password_tokens WHERE expires_at < now())
-		DELETE FROM instances
-		WHERE seen_at < now() - interval '100 days'`
+		DELETE FROM instances WHERE seen_at < now() - interval '100 days'`
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for _, query := range []string{sessions, throttles, others} {
@@ -361,9 +354,8 @@ func isUniqueViolation(err error, constraint string) bool {
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
-// isUnavailable reports whether the same request may succeed later: the database cannot be reached,
-// is shutting down, does not take writes, is short of resources, or a lock or an answer took too
-// long.
+// isUnavailable reports whether the same request may succeed later: the database is out of reach,
+// shuts down, takes no writes or lacks resources, or a lock or an answer took too long.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true

@@ -102,7 +102,7 @@ func hostileRequest(random *rand.Rand, rt route, ids []string) (path string, bod
 		path = before + value + after
 	}
 	query := url.Values{}
-	for _, name := range rt.query {
+	for _, name := range strings.Fields(rt.query) {
 		if random.IntN(3) == 0 {
 			query.Set(name, hostileText(random))
 		}

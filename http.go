@@ -14,6 +14,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ const maxBody = 1 << 20
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses unknown
-// keys, half of a surrogate pair, and whatever checkKeys refuses.
+// keys and whatever checkJSON refuses.
 func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
@@ -47,7 +48,7 @@ func decodeJSON(r *http.Request, v any) error {
 	if !utf8.Valid(body) {
 		return malformed("malformed_json", "The body is not UTF-8.")
 	}
-	if err := checkKeys(body); err != nil {
+	if err := checkJSON(body); err != nil {
 		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -61,56 +62,56 @@ func decodeJSON(r *http.Request, v any) error {
 		}
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
-	// Only an escape can hold half of a surrogate pair. The decoder replaces such a half by U+FFFD.
-	// So if the body has no U+FFFD of its own, one in the decoded value comes from such a half.
-	lower := bytes.ToLower(body)
-	hasOwn := bytes.ContainsRune(body, utf8.RuneError) || bytes.Contains(lower, []byte(`\ufffd`))
-	if hasOwn || !bytes.Contains(lower, []byte(`\ud`)) {
-		return nil
-	}
-	if decoded, _ := json.Marshal(v); bytes.ContainsRune(decoded, utf8.RuneError) {
-		return malformed("malformed_json", "The body has half of a surrogate pair.")
-	}
 	return nil
 }
 
-// checkKeys checks that a JSON text is one object with nothing after it, that it has no key twice,
-// that keys are lower case, as all of Cairn's are, and that its lists are short. It does not check
-// the keys of inner objects: only a search has one, a GeoJSON geometry.
-func checkKeys(body []byte) error {
+// Escapes in JSON (RFC 8259, section 7): of a backslash or a whole surrogate pair; of half a pair.
+var (
+	wholeEscapes = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
+	halfEscapes  = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+)
+
+// checkJSON checks that a text is one JSON object with nothing after it, that it has no key twice
+// and no half of a surrogate pair, that keys are lower case, as all of Cairn's are, and that its
+// lists are short. It does not check the keys of inner objects: only a search has one, a GeoJSON
+// geometry.
+func checkJSON(body []byte) error {
 	const longestList = 20_000 // items; more than any request needs
+	var object json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(body))
-	begin, err := dec.Token()
-	if err == nil && begin != json.Delim('{') {
+	if err := dec.Decode(&object); err != nil {
+		at := int64(len(body))
+		if e, ok := errors.AsType[*json.SyntaxError](err); ok {
+			at = e.Offset
+		}
+		return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", at)
+	}
+	if object[0] != '{' {
 		return malformed("malformed_json", "The body must be a JSON object.")
 	}
-	for seen := map[string]bool{}; err == nil && dec.More(); {
-		var token json.Token
-		if token, err = dec.Token(); err != nil {
-			break
-		}
-		key, _ := token.(string) // it is a string, or there would be an error
-		switch {
-		case !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_"):
+	if _, err := dec.Token(); err != io.EOF {
+		return malformed("trailing_data", "The body must end after the JSON object.")
+	}
+	if halfEscapes.Match(wholeEscapes.ReplaceAll(object, nil)) {
+		return malformed("malformed_json", "The body has half of a surrogate pair.")
+	}
+	dec = json.NewDecoder(bytes.NewReader(object)) // from here on there is no error
+	dec.Token()                                    // the opening brace
+	for seen := map[string]bool{}; dec.More(); {
+		token, _ := dec.Token()
+		key, _ := token.(string)
+		if !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_") {
 			return malformed("unknown_field", "There is no field %.64q.", key)
-		case seen[key]:
+		}
+		if seen[key] {
 			return malformed("duplicate_field", "The field %.64q appears twice.", key)
 		}
 		seen[key] = true
 		var value json.RawMessage
-		err = dec.Decode(&value)
-		if bytes.HasPrefix(value, []byte("[")) && bytes.Count(value, []byte(",")) >= longestList {
+		dec.Decode(&value)
+		if value[0] == '[' && bytes.Count(value, []byte(",")) >= longestList {
 			return malformed("malformed_json", "A list in the body has more than %d items.", longestList)
 		}
-	}
-	if err == nil {
-		_, err = dec.Token() // the closing brace
-	}
-	if err != nil {
-		return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", dec.InputOffset())
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return malformed("trailing_data", "The body must end after the JSON object.")
 	}
 	return nil
 }
@@ -118,8 +119,8 @@ func checkKeys(body []byte) error {
 // consistsOf reports whether text is not empty and has only characters of the set.
 func consistsOf(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
-// checkQuery refuses query parameters that are unknown to the route, duplicate, or not UTF-8 text.
-func checkQuery(r *http.Request, allowed []string) error {
+// checkQuery refuses query parameters that are not allowed, duplicate, or not UTF-8 text.
+func checkQuery(r *http.Request, allowed string) error {
 	if r.URL.RawQuery == "" {
 		return nil
 	}
@@ -128,7 +129,7 @@ func checkQuery(r *http.Request, allowed []string) error {
 		return malformed("malformed_query", "The query string is malformed.")
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if !slices.Contains(allowed, name) {
+		if !slices.Contains(strings.Fields(allowed), name) {
 			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
 		}
 		if len(query[name]) > 1 {
@@ -186,13 +187,11 @@ func tagOf(v any) string {
 // matchesTag reports whether the lines of If-Match or If-None-Match name the strong tag, or are
 // "*". The comparison is strong: a weak tag matches nothing (RFC 9110, section 8.8.3.2).
 func matchesTag(lines []string, tag string) bool {
-	list := strings.Join(lines, ",")
-	return strings.TrimSpace(list) == "*" || slices.ContainsFunc(strings.Split(list, ","), func(one string) bool {
-		return strings.TrimSpace(one) == tag
-	})
+	list := strings.Join(strings.Fields(strings.Join(lines, ",")), "") // no tag of Cairn's has a blank
+	return list == "*" || slices.Contains(strings.Split(list, ","), tag)
 }
 
-// checkMatch returns the 412 if there are lines of If-Match that do not name the object's tag.
+// checkMatch returns the 412 if there are lines of If-Match, and they do not name the tag.
 func checkMatch(lines []string, tag string) error {
 	if len(lines) == 0 || matchesTag(lines, tag) {
 		return nil
@@ -213,8 +212,7 @@ func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
 	return writeJSON(w, http.StatusOK, v)
 }
 
-// writeCreated answers 201 with an object and its path, if it has one. If err is set, it only
-// returns err.
+// writeCreated answers 201 with an object and its path, if any. If err is set, it only returns err.
 func writeCreated(w http.ResponseWriter, v any, path string, err error) error {
 	if err != nil {
 		return err
@@ -259,13 +257,11 @@ type listTotal struct {
 	TotalIsEstimate bool  `json:"total_is_estimate"`
 }
 
-// writeList answers with one page of a list. read returns up to limit items that come after the
-// sort keys in after; first are keys that come before every item. limit is one item more than the
-// client asked for, which tells whether there is a next page. key returns the sort keys of an item.
-// count, if given, returns the total for a client that asks for total=1.
-//
-// A cursor holds the sort keys of the last item of the page before. It is valid only for its scope:
-// the list with its filters.
+// writeList answers with one page of a list. read returns up to limit items after the sort keys in
+// after: one more than the page has, which tells whether there is a next one. first are keys before
+// every item, and key returns those of an item. count, if given, returns the total for total=1. A
+// cursor holds the keys of the last item before it, and is valid only for this list and its
+// filters.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string,
 	count ...func() (*listTotal, error)) error {
@@ -274,10 +270,8 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	if err != nil {
 		return malformed("wrong_type", "limit must be a number.")
 	}
-	var v invalid
-	v.check(limit >= 1 && limit <= maxPage, "limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage))
-	if err := v.err(); err != nil {
-		return err
+	if limit < 1 || limit > maxPage {
+		return invalid{{"limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage)}}.err()
 	}
 	filters := r.URL.Query()
 	for _, name := range []string{"cursor", "limit", "total"} {
@@ -297,21 +291,17 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
 		*listTotal
-	}{Items: items}
+	}{Items: append([]T{}, items[:min(len(items), limit)]...)} // never null
 	if query.Get("total") == "1" && len(count) > 0 {
 		if answer.listTotal, err = count[0](); err != nil {
 			return err
 		}
 	}
 	if len(items) > limit {
-		answer.Items = items[:limit]
 		cursor := keys.signCursor(scope, key(items[limit-1]))
 		answer.NextCursor = &cursor
 		query.Set("cursor", cursor)
 		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
-	}
-	if answer.Items == nil {
-		answer.Items = []T{}
 	}
 	return writeTagged(w, r, answer)
 }
@@ -397,6 +387,13 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 	}
 }
 
+// oneOf notes the field unless text is nil or one of the values, of which there are several.
+func (v *invalid) oneOf(field string, text *string, values ...string) {
+	last := len(values) - 1
+	detail := "must be " + strings.Join(values[:last], ", ") + " or " + values[last]
+	v.check(text == nil || slices.Contains(values, *text), field, "unknown", detail)
+}
+
 // time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It
 // notes the field and returns nil if the text is not a time with a zone. Nil stays nil.
 func (v *invalid) time(field string, text *string) *time.Time {
@@ -462,13 +459,14 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 	if p.location != "" {
 		h.Set("Location", p.location)
 	}
-	if p.code == "invalid_token" {
-		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
-	} else if p.status == http.StatusUnauthorized {
+	if p.status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", "Bearer")
-	}
-	if p.status == http.StatusUnauthorized && w.basic {
-		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
+		if p.code == "invalid_token" {
+			h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
+		}
+		if w.basic {
+			h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
+		}
 	}
 	if w.page != nil {
 		w.page(p)

@@ -106,8 +106,7 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 	}), nil
 }
 
-// errBusy is the 503 for a request that found the line full, or whose time limit ended while it
-// waited.
+// errBusy is the 503 for a request that found the line full, or waited in it to its time limit.
 var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
 	detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
 

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,8 +34,8 @@ type message struct {
 	Read            *bool      `json:"read"` // null if the message is not for this reader
 }
 
-// ForEverybody reports whether the message is for all users. A message whose roles were all deleted
-// is for nobody.
+// ForEverybody reports whether the message is for all users. If all its roles were deleted, it is
+// for nobody.
 func (m message) ForEverybody() bool { return m.Roles == nil }
 
 // tag returns the message's entity tag, for If-Match. It ignores the state, which time changes, and
@@ -63,7 +63,8 @@ const messageState = `
 		ELSE 'published'
 	END`
 
-// messageUsers is SQL for the users u, with the ids of their roles.
+// messageUsers is SQL for the users u, with the ids of their roles. To read these for each message
+// takes ten times as long.
 const messageUsers = `
 	(SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids FROM users u) u`
 
@@ -125,7 +126,7 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 		"title", "malformed", "must be one line of 1 to 200 characters")
 	v.check(c.Body == nil || isText(*c.Body, 20000), "body", "malformed",
 		"must be text of 1 to 20,000 characters, without control characters other than tab and newline")
-	checkSeverity(&v, c.Severity)
+	v.oneOf("severity", c.Severity, "info", "warning", "critical")
 	v.check(c.Roles.value == nil || len(*c.Roles.value) > 0,
 		"roles", "missing", "must name a role, or be null for everybody")
 	c.publishAt = v.time("publish_at", c.PublishAt.value)
@@ -137,13 +138,7 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 	return err
 }
 
-// checkSeverity notes an unknown severity. Nil is valid.
-func checkSeverity(v *invalid, severity *string) {
-	v.check(severity == nil || slices.Contains([]string{"info", "warning", "critical"}, *severity),
-		"severity", "unknown", "must be info, warning or critical")
-}
-
-// isText reports whether text is not blank, has at most high code points, and no control character
+// isText reports whether text has 1 to high code points, is not blank, and has no control character
 // but tab, newline and carriage return.
 func isText(text string, high int) bool {
 	isOdd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
@@ -172,10 +167,10 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id, err := pathID(r, "id")
-	if err != nil {
-		return err
+	if err == nil {
+		err = changeMessage(r.Context(), s.db, actorOf(r), "message.update", id, r.Header["If-Match"], c.apply)
 	}
-	if err := updateMessage(r.Context(), s.db, actorOf(r), id, c, r.Header["If-Match"]); err != nil {
+	if err != nil {
 		return err
 	}
 	return s.getMessage(w, r)
@@ -184,28 +179,20 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 // deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message or, with
 // ?permanently=true, deletes it.
 func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
+	var v invalid
+	permanently := flagParameter(&v, r.URL.Query(), "permanently")
 	id, err := pathID(r, "id")
-	if err != nil {
+	if err = cmp.Or(err, v.err()); err != nil {
 		return err
 	}
-	permanently, err := flagParameter(r, "permanently")
-	if err != nil {
-		return err
-	}
-	remove := retractMessage
-	if permanently {
-		remove = deleteMessage
-	}
-	return writeDone(w, remove(r.Context(), s.db, actorOf(r), id, r.Header["If-Match"]))
+	return writeDone(w, removeMessage(r.Context(), s.db, actorOf(r), id, permanently, r.Header["If-Match"]))
 }
 
 // flagParameter returns a query parameter that is true or false. It is false if absent.
-func flagParameter(r *http.Request, name string) (bool, error) {
-	value := optional(r.URL.Query(), name)
-	if value != nil && *value != "true" && *value != "false" {
-		return false, invalid{{name, "malformed", "must be true or false"}}.err()
-	}
-	return value != nil && *value == "true", nil
+func flagParameter(v *invalid, query url.Values, name string) bool {
+	value := cmp.Or(optional(query, name), new("false"))
+	v.check(*value == "true" || *value == "false", name, "malformed", "must be true or false")
+	return *value == "true"
 }
 
 // messageFilter selects messages. Nil and false select all.
@@ -215,39 +202,28 @@ type messageFilter struct {
 	since, until          *time.Time
 }
 
-// listMessages answers GET /api/v1/system-messages, filtered, the newest first.
-func (s *server) listMessages(w http.ResponseWriter, r *http.Request) error {
-	query := r.URL.Query()
-	var v invalid
-	f := messageFilter{
-		part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state"),
-		since: v.time("since", optional(query, "since")), until: v.time("until", optional(query, "until")),
+// listMessages returns the handler of GET /api/v1/system-messages or, with inbox set, of GET
+// /api/v1/inbox, which has only the messages addressed to the caller. The newest comes first.
+func (s *server) listMessages(inbox bool) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		query := r.URL.Query()
+		var v invalid
+		f := messageFilter{
+			addressed: inbox, unread: flagParameter(&v, query, "unread"),
+			part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state"),
+			since: v.time("since", optional(query, "since")), until: v.time("until", optional(query, "until")),
+		}
+		v.oneOf("severity", f.severity, "info", "warning", "critical")
+		v.oneOf("state", f.state, "scheduled", "published", "expired", "retracted")
+		if err := v.err(); err != nil {
+			return err
+		}
+		return writeList(s, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
+			return listMessages(r.Context(), s.db, &principalOf(r).User.ID, f, after, limit)
+		}, func(m message) []string {
+			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
+		})
 	}
-	checkSeverity(&v, f.severity)
-	v.check(f.state == nil || slices.Contains([]string{"scheduled", "published", "expired", "retracted"}, *f.state),
-		"state", "unknown", "must be scheduled, published, expired or retracted")
-	if err := v.err(); err != nil {
-		return err
-	}
-	return s.writeMessages(w, r, f)
-}
-
-// listInbox answers GET /api/v1/inbox with the messages addressed to the caller, the newest first.
-func (s *server) listInbox(w http.ResponseWriter, r *http.Request) error {
-	unread, err := flagParameter(r, "unread")
-	if err != nil {
-		return err
-	}
-	return s.writeMessages(w, r, messageFilter{addressed: true, unread: unread})
-}
-
-// writeMessages answers with a page of messages.
-func (s *server) writeMessages(w http.ResponseWriter, r *http.Request, f messageFilter) error {
-	return writeList(s, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
-		return listMessages(r.Context(), s.db, &principalOf(r).User.ID, f, after, limit)
-	}, func(m message) []string {
-		return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
-	})
 }
 
 // messageRecipients is SQL: the message $1 with the users u who see it now and can sign in.
@@ -257,8 +233,7 @@ const messageRecipients = `
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
 		WHERE m.id = $1 AND u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageAddressed
 
-// listUnreadBy answers GET /api/v1/system-messages/{id}/unread-by with the recipients who have not
-// read the message, by name.
+// listUnreadBy answers GET …/{id}/unread-by with the recipients who have not read it, by name.
 func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT u.id::text, u.username, u.display_name` + messageRecipients + `
@@ -294,47 +269,25 @@ func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		message
+	type counts struct {
 		Recipients int64 `json:"recipients"`
 		Readers    int64 `json:"readers"`
-	}{message: m}
-	if err := s.db.QueryRow(r.Context(), count, m.ID).Scan(&answer.Recipients, &answer.Readers); err != nil {
-		return fmt.Errorf("count readers: %w", err)
 	}
-	return writeEntity(w, answer, m.tag(), nil)
-}
-
-// readMessage answers POST …/{id}/read, which marks a message as read. It is idempotent.
-func (s *server) readMessage(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	return writeDone(w, s.markRead(r, []int64{id}))
-}
-
-// readMessages answers POST /api/v1/inbox/read, which marks messages as read, all of them or none.
-func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		IDs []int64 `json:"ids"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
-	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
-		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()
-	}
-	return writeDone(w, s.markRead(r, in.IDs))
+	n, err := collectOne[counts](r.Context(), s.db, nil, "count readers", count, m.ID)
+	return writeEntity(w, struct {
+		message
+		counts
+	}{m, n}, m.tag(), err)
 }
 
 // errNotAddressed is the 404 for a message that is not for the caller, or does not exist.
-var errNotAddressed = &problem{status: http.StatusNotFound, code: "not_addressed",
-	detail: "No such message is addressed to you; GET /api/v1/inbox lists those that are."}
+var errNotAddressed = newProblem(http.StatusNotFound, "not_addressed",
+	"No such message is addressed to you; GET /api/v1/inbox lists those that are.")
 
-// markRead marks messages as read by the caller, with a row for each that is above the caller's
-// watermark. If one is not addressed to the caller, it marks none and returns errNotAddressed.
-func (s *server) markRead(r *http.Request, ids []int64) error {
+// readMessages answers POST …/{id}/read, which marks one message as read, and POST …/inbox/read,
+// which marks several. A message above the caller's watermark gets a row. If one is not for the
+// caller, it marks none.
+func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		WITH there AS (
 			SELECT m.id, ` + messageIsRead + ` AS read` + messageReader + `
@@ -348,220 +301,37 @@ func (s *server) markRead(r *http.Request, ids []int64) error {
 		)
 		SELECT count(*) = cardinality($2)
 		FROM there`
-	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	var all bool
-	if err := s.db.QueryRow(r.Context(), query, principalOf(r).User.ID, ids).Scan(&all); err != nil {
-		return fmt.Errorf("mark messages read: %w", err)
-	}
-	if !all {
-		return errNotAddressed
-	}
-	return nil
-}
-
-// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. up_to
-// is the newest message that the client has shown: later ones stay unread.
-func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
-		UpTo *int64 `json:"up_to"`
+		IDs []int64 `json:"ids"`
 	}
-	if r.ContentLength != 0 {
+	if r.PathValue("id") == "" {
 		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
-	}
-	return writeDone(w, markAllRead(r.Context(), s.db, principalOf(r).User.ID, in.UpTo))
-}
-
-// countUnread answers GET …/unread-count.
-func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
-	counts, err := countUnread(r.Context(), s.db, principalOf(r).User.ID)
-	if err != nil {
-		return err
-	}
-	return writeTagged(w, r, counts)
-}
-
-// messageAudience is SQL for role_ids from the names of roles in $4. Null is everybody.
-const messageAudience = `
-	CASE WHEN $4::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($4) ORDER BY id) END`
-
-// placeMessage returns when a message is published: at the wished time, but not before now, and
-// after every watermark, so that none covers it even if the clock was set back.
-func placeMessage(ctx context.Context, tx pgx.Tx, wish *time.Time) (at time.Time, err error) {
-	const query = `
-		SELECT greatest($1::timestamptz, clock_timestamp(), max(publish_at) + interval '1 microsecond')
-		FROM system_message_watermarks`
-	if err := tx.QueryRow(ctx, query, wish).Scan(&at); err != nil {
-		return at, fmt.Errorf("place message: %w", err)
-	}
-	return at, nil
-}
-
-// errExpiresEarly is the 422 for a message that would never be shown.
-var errExpiresEarly = invalid{{"expires_at", "out_of_range", "must be after publish_at"}}.err()
-
-// createMessage creates a message, with an audit row, and returns its id.
-func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageChange) (id int64, err error) {
-	const query = `
-		INSERT INTO system_messages (
-			title, body, severity, role_ids, include_new_users, publish_at, expires_at, author_id, author)
-		VALUES ($1, $2, coalesce($3, 'info'), ` + messageAudience + `, coalesce($5, false), $6, $7, $8, $9)
-		RETURNING id`
-	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
-	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := c.check(ctx, tx); err != nil {
-			return err
-		}
-		at, err := placeMessage(ctx, tx, c.publishAt)
+	} else {
+		id, err := pathID(r, "id")
 		if err != nil {
 			return err
 		}
-		if c.expiresAt != nil && !c.expiresAt.After(at) {
-			return errExpiresEarly
-		}
-		args := []any{c.Title, c.Body, c.Severity, c.Roles.value, c.IncludeNewUsers, at, c.expiresAt, by.id, by.name}
-		if err := tx.QueryRow(ctx, query, args...).Scan(&id); err != nil {
-			return fmt.Errorf("create message: %w", err)
-		}
-		return auditMessage(ctx, tx, by, "message.create", id, nil)
-	})
-	return id, err
-}
-
-// auditMessage adds the audit row of a change to a message. before is the old message, or nil.
-func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id int64, before any) error {
-	after, err := getMessage(ctx, tx, nil, id)
-	if err != nil {
-		return err
+		in.IDs = []int64{id}
 	}
-	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
+	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
+		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()
+	}
+	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
+	all, err := scalar[bool](r.Context(), s.db, "mark messages read", query, principalOf(r).User.ID, ids)
+	if err == nil && !all {
+		err = errNotAddressed
+	}
+	return writeDone(w, err)
 }
 
-// onMessage runs do on a message, or returns errNotFound. Its transaction holds lockMessages. match
-// are the lines of If-Match: if there are any, they must name the message's entity tag.
-func onMessage(ctx context.Context, db *pgxpool.Pool, id int64, match []string,
-	do func(tx pgx.Tx, before message) error) error {
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
-			return err
-		}
-		before, err := getMessage(ctx, tx, nil, id)
-		if err == nil {
-			err = checkMatch(match, before.tag())
-		}
-		if err != nil {
-			return err
-		}
-		return do(tx, before)
-	})
-}
-
-// updateMessage changes a message, with an audit row. A retracted message cannot be changed, and
-// publish_at of a published message cannot either. For match see onMessage.
-func updateMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, c messageChange, match []string) error {
-	const query = `
-		UPDATE system_messages
-		SET title = coalesce($2, title),
-			body = coalesce($3, body),
-			role_ids = CASE WHEN $9 THEN ` + messageAudience + ` ELSE role_ids END,
-			include_new_users = coalesce($5, include_new_users),
-			severity = coalesce($6, severity),
-			publish_at = $7,
-			expires_at = $8,
-			updated_at = now()
-		WHERE id = $1`
-	return onMessage(ctx, db, id, match, func(tx pgx.Tx, before message) error {
-		if err := c.check(ctx, tx); err != nil {
-			return err
-		}
-		publishAt, expiresAt := before.PublishAt, before.ExpiresAt
-		if c.ExpiresAt.set {
-			expiresAt = c.expiresAt
-		}
-		switch {
-		case before.State == "retracted":
-			return &problem{status: http.StatusConflict, code: "retracted", detail: "The message has been retracted."}
-		case c.PublishAt.set && before.State != "scheduled":
-			return &problem{status: http.StatusConflict, code: "already_published",
-				detail: "The message has been published; publish_at cannot be changed any more."}
-		case c.PublishAt.set:
-			var err error
-			if publishAt, err = placeMessage(ctx, tx, c.publishAt); err != nil {
-				return err
-			}
-		}
-		if expiresAt != nil && !expiresAt.After(publishAt) {
-			return errExpiresEarly
-		}
-		_, err := execute(ctx, tx, "change message", query, id, c.Title, c.Body, c.Roles.value, c.IncludeNewUsers,
-			c.Severity, publishAt, expiresAt, c.Roles.set)
-		if err != nil {
-			return err
-		}
-		return auditMessage(ctx, tx, by, "message.update", id, before)
-	})
-}
-
-// retractMessage retracts a message, with an audit row. It is idempotent. For match see onMessage.
-func retractMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
-	const query = `
-		UPDATE system_messages
-		SET retracted_at = now(), updated_at = now()
-		WHERE id = $1 AND retracted_at IS NULL`
-	return onMessage(ctx, db, id, match, func(tx pgx.Tx, before message) error {
-		n, err := execute(ctx, tx, "retract message", query, id)
-		if err != nil || n == 0 {
-			return err
-		}
-		return auditMessage(ctx, tx, by, "message.retract", id, before)
-	})
-}
-
-// deleteMessage deletes a message with its marks. The audit row keeps it. For match see onMessage.
-func deleteMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, match []string) error {
-	return onMessage(ctx, db, id, match, func(tx pgx.Tx, before message) error {
-		if _, err := execute(ctx, tx, "delete message", `DELETE FROM system_messages WHERE id = $1`, id); err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "message.delete", "message:"+strconv.FormatInt(id, 10), before, nil)
-	})
-}
-
-// getMessage returns a message as the user sees it, or errNotFound. A nil userID means no user.
-func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
-	const query = `
-		SELECT ` + messageColumns + messageReader + `
-		WHERE m.id = $2`
-	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
-}
-
-// listMessages returns up to limit messages after the keys in after, as a user sees them, the
-// newest first. A nil userID means no user.
-func listMessages(ctx context.Context, q querier, userID *string, f messageFilter,
-	after []string, limit int) ([]message, error) {
-	const query = `
-		SELECT ` + messageColumns + messageReader + `
-		WHERE (m.publish_at, m.id) < ($2::text::timestamptz, $3::text::bigint)
-			AND (NOT $4::boolean OR ` + messageAddressed + `)
-			AND (NOT $5::boolean OR NOT ` + messageIsRead + `)
-			AND ($6::text IS NULL OR strpos(lower(m.title), lower($6)) > 0 OR strpos(lower(m.body), lower($6)) > 0)
-			AND ($7::text IS NULL OR m.severity = $7)
-			AND ($8::text IS NULL OR ` + messageState + ` = $8)
-			AND ($9::timestamptz IS NULL OR m.publish_at >= $9)
-			AND ($10::timestamptz IS NULL OR m.publish_at < $10)
-		ORDER BY m.publish_at DESC, m.id DESC
-		LIMIT $11`
-	return collect[message](ctx, q, "list messages", query,
-		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
-}
-
-// markAllRead marks the user's messages as read, with upTo only those up to that message. It
-// returns errNotAddressed if that message was never addressed to the user. It raises the watermark
+// readAllMessages answers POST …/read-all, which marks all of the caller's messages as read. up_to
+// is the newest message that the client has shown: later ones stay unread. It raises the watermark
 // to the newest message that is more than a minute old, and deletes the marks below. It marks newer
 // messages one by one: the transaction of an earlier message may still be open, and a watermark
 // would cover that message unseen. The watermark never goes down.
-func markAllRead(ctx context.Context, q querier, userID string, upTo *int64) error {
+func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	const newest = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	const mark = `
 		WITH shown AS (
@@ -591,8 +361,17 @@ func markAllRead(ctx context.Context, q querier, userID string, upTo *int64) err
 		FROM shown
 		WHERE publish_at >= now() - interval '1 minute'
 		ON CONFLICT DO NOTHING`
-	if upTo != nil {
-		n, err := execute(ctx, q, "look for the newest message", newest, userID, upTo)
+	var in struct {
+		UpTo *int64 `json:"up_to"`
+	}
+	if r.ContentLength != 0 {
+		if err := decodeJSON(r, &in); err != nil {
+			return err
+		}
+	}
+	ctx, userID := r.Context(), principalOf(r).User.ID
+	if in.UpTo != nil {
+		n, err := execute(ctx, s.db, "look for the newest message", newest, userID, in.UpTo)
 		if err == nil && n == 0 {
 			err = errNotAddressed
 		}
@@ -600,8 +379,160 @@ func markAllRead(ctx context.Context, q querier, userID string, upTo *int64) err
 			return err
 		}
 	}
-	_, err := execute(ctx, q, "mark all messages read", mark, userID, upTo)
-	return err
+	_, err := execute(ctx, s.db, "mark all messages read", mark, userID, in.UpTo)
+	return writeDone(w, err)
+}
+
+// countUnread answers GET …/unread-count.
+func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
+	counts, err := countUnread(r.Context(), s.db, principalOf(r).User.ID)
+	if err != nil {
+		return err
+	}
+	return writeTagged(w, r, counts)
+}
+
+// createMessage creates a message, with an audit row, and returns its id.
+func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageChange) (id int64, err error) {
+	const query = `
+		INSERT INTO system_messages (title, body, severity, publish_at, author_id, author)
+		VALUES ('', '', 'info', 'infinity', $1, $2)
+		RETURNING id`
+	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
+	c.Roles.set, c.PublishAt.set, c.ExpiresAt.set = true, true, true    // null is the default
+	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
+		if id, err = scalar[int64](ctx, tx, "create message", query, by.id, by.name); err != nil {
+			return err
+		}
+		if _, err := c.apply(ctx, tx, message{ID: id, State: "scheduled"}); err != nil {
+			return err
+		}
+		return auditMessage(ctx, tx, by, "message.create", id, nil)
+	})
+	return id, err
+}
+
+// auditMessage adds the audit row of a change to a message. before is the old message, or nil.
+func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id int64, before any) error {
+	var after any // nil if the message was deleted
+	m, err := getMessage(ctx, tx, nil, id)
+	if err == nil {
+		after = m
+	} else if err != errNotFound {
+		return err
+	}
+	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
+}
+
+// changeMessage runs do on a message, or returns errNotFound. If do changes a row, it adds an audit
+// row. Its transaction holds lockMessages. match are the lines of If-Match: if there are any, they
+// must name the message's entity tag.
+func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, action string, id int64, match []string,
+	do func(ctx context.Context, tx pgx.Tx, before message) (changed int64, err error)) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
+			return err
+		}
+		before, err := getMessage(ctx, tx, nil, id)
+		if err == nil {
+			err = checkMatch(match, before.tag())
+		}
+		if err != nil {
+			return err
+		}
+		n, err := do(ctx, tx, before)
+		if err != nil || n == 0 {
+			return err
+		}
+		return auditMessage(ctx, tx, by, action, id, before)
+	})
+}
+
+// apply changes the message before, and returns that it changed one row. A retracted message cannot
+// be changed, and publish_at of a published message cannot either. A new publish_at is not before
+// now, and after every watermark: none covers the message even if the clock was set back.
+func (c messageChange) apply(ctx context.Context, tx pgx.Tx, before message) (int64, error) {
+	const query = `
+		UPDATE system_messages
+		SET title = coalesce($2, title),
+			body = coalesce($3, body),
+			severity = coalesce($4, severity),
+			role_ids = CASE
+				WHEN NOT $5 THEN role_ids
+				WHEN $6::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($6) ORDER BY id)
+				END, -- null: everybody
+			include_new_users = coalesce($7, include_new_users),
+			publish_at = CASE WHEN $8
+				THEN greatest($9::timestamptz, clock_timestamp(),
+					(SELECT max(publish_at) + interval '1 microsecond' FROM system_message_watermarks))
+				ELSE publish_at END,
+			expires_at = CASE WHEN $10 THEN $11 ELSE expires_at END,
+			updated_at = now()
+		WHERE id = $1
+		RETURNING coalesce(expires_at > publish_at, true)`
+	if err := c.check(ctx, tx); err != nil {
+		return 0, err
+	}
+	if before.State == "retracted" {
+		return 0, newProblem(http.StatusConflict, "retracted", "The message has been retracted.")
+	}
+	if c.PublishAt.set && before.State != "scheduled" {
+		return 0, newProblem(http.StatusConflict, "already_published",
+			"The message has been published; publish_at cannot be changed any more.")
+	}
+	isShown, err := scalar[bool](ctx, tx, "change message", query, before.ID, c.Title, c.Body, c.Severity, c.Roles.set,
+		c.Roles.value, c.IncludeNewUsers, c.PublishAt.set, c.publishAt, c.ExpiresAt.set, c.expiresAt)
+	if err != nil {
+		return 0, err
+	}
+	var v invalid
+	v.check(isShown, "expires_at", "out_of_range", "must be after publish_at")
+	return 1, v.err()
+}
+
+// removeMessage retracts a message or, permanently, deletes it with its marks. The audit row keeps
+// it. To retract it again changes nothing. For match see changeMessage.
+func removeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, permanently bool, match []string) error {
+	const retract = `
+		UPDATE system_messages
+		SET retracted_at = now(), updated_at = now()
+		WHERE id = $1 AND retracted_at IS NULL`
+	action, query := "message.retract", retract
+	if permanently {
+		action, query = "message.delete", `DELETE FROM system_messages WHERE id = $1`
+	}
+	remove := func(ctx context.Context, tx pgx.Tx, _ message) (int64, error) {
+		return execute(ctx, tx, "remove message", query, id)
+	}
+	return changeMessage(ctx, db, by, action, id, match, remove)
+}
+
+// getMessage returns a message as the user sees it, or errNotFound. A nil userID means no user.
+func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
+	const query = `
+		SELECT ` + messageColumns + messageReader + `
+		WHERE m.id = $2`
+	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
+}
+
+// listMessages returns up to limit messages after the keys in after, as a user sees them, the
+// newest first. A nil userID means no user.
+func listMessages(ctx context.Context, q querier, userID *string, f messageFilter,
+	after []string, limit int) ([]message, error) {
+	const query = `
+		SELECT ` + messageColumns + messageReader + `
+		WHERE (m.publish_at, m.id) < ($2::text::timestamptz, $3::text::bigint)
+			AND (NOT $4::boolean OR ` + messageAddressed + `)
+			AND (NOT $5::boolean OR NOT ` + messageIsRead + `)
+			AND ($6::text IS NULL OR strpos(lower(m.title), lower($6)) > 0 OR strpos(lower(m.body), lower($6)) > 0)
+			AND ($7::text IS NULL OR m.severity = $7)
+			AND ($8::text IS NULL OR ` + messageState + ` = $8)
+			AND ($9::timestamptz IS NULL OR m.publish_at >= $9)
+			AND ($10::timestamptz IS NULL OR m.publish_at < $10)
+		ORDER BY m.publish_at DESC, m.id DESC
+		LIMIT $11`
+	return collect[message](ctx, q, "list messages", query,
+		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
 }
 
 // unread has the numbers of unread messages of a user, in all and by severity.

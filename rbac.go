@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -39,11 +40,8 @@ const declaredPermissions = `ARRAY(SELECT name FROM declared_permissions ORDER B
 
 // knownPermissions returns the names of all permissions: the built-in and then the declared ones.
 func knownPermissions(ctx context.Context, q querier) ([]string, error) {
-	var declared []string
-	if err := q.QueryRow(ctx, `SELECT `+declaredPermissions).Scan(&declared); err != nil {
-		return nil, fmt.Errorf("list declared permissions: %w", err)
-	}
-	return append(builtInNames(), declared...), nil
+	declared, err := scalar[[]string](ctx, q, "list declared permissions", `SELECT `+declaredPermissions)
+	return append(builtInNames(), declared...), err
 }
 
 // The built-in roles.
@@ -52,8 +50,8 @@ const (
 	memberRole = "member" // given at registration
 )
 
-// effectivePermissions returns the permissions that these roles and grants give, the built-in ones
-// first. The role admin gives all. Else a grant counts only if it is built in or declared.
+// effectivePermissions returns the permissions that roles with these grants give, the built-in ones
+// first. The role admin gives all. A grant counts only if it is built in or declared.
 func effectivePermissions(declared, roles, grants []string) []string {
 	all := append(builtInNames(), declared...)
 	if slices.Contains(roles, adminRole) {
@@ -88,17 +86,14 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 }
 
 // administratorExists reports whether an active user holds the role admin and has a password.
-func administratorExists(ctx context.Context, q querier) (exists bool, err error) {
+func administratorExists(ctx context.Context, q querier) (bool, error) {
 	const query = `
 		SELECT EXISTS (
 			SELECT FROM user_roles ur JOIN users u ON u.id = ur.user_id
 			WHERE ur.role_id = 1 -- the role admin; a constant tells the planner that few users hold it
 				AND u.status = 'active' AND u.password_hash IS NOT NULL
 		)`
-	if err := q.QueryRow(ctx, query).Scan(&exists); err != nil {
-		return false, fmt.Errorf("look for an administrator: %w", err)
-	}
-	return exists, nil
+	return scalar[bool](ctx, q, "look for an administrator", query)
 }
 
 // administer runs do in a changeAccess transaction on behalf of the caller, who must hold the
@@ -109,19 +104,19 @@ func (s *server) administer(r *http.Request, permission string,
 	ctx, by := r.Context(), actorOf(r)
 	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		p, err := getPrincipal(ctx, tx, &s.users, callerOf(r).credential)
+		if err == nil && permission != "" && !p.holds(permission) {
+			err = p.lacks(permission)
+		}
 		if err != nil {
 			return err
-		}
-		if permission != "" && !p.holds(permission) {
-			return p.lacks(permission)
 		}
 		by.permissions = p.Permissions
 		return do(ctx, tx, by)
 	})
 }
 
-// covers is the subset rule: it returns nil if the actor holds all these permissions, else the 403.
-// It does not require inbox.read, which every user holds.
+// covers is the subset rule: it returns a 403 unless the actor holds all these permissions. Every
+// user holds inbox.read.
 func (a actor) covers(needed []string) error {
 	for _, permission := range needed {
 		if !a.mayAll && permission != inboxRead && !slices.Contains(a.permissions, permission) {
@@ -137,21 +132,21 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	const query = `
 		SELECT coalesce(array_agg(DISTINCT r.name), '{}') AS existing,
 			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants,
-			` + declaredPermissions + `
+			` + declaredPermissions + ` AS declared
 		FROM roles r
 		LEFT JOIN role_permissions rp ON rp.role_id = r.id
 		WHERE r.name = ANY ($1)`
 	hasNUL := func(name string) bool { return strings.ContainsRune(name, 0) } // PostgreSQL takes no NUL
-	var existing, grants, declared []string
-	err := q.QueryRow(ctx, query, slices.DeleteFunc(slices.Clone(names), hasNUL)).Scan(&existing, &grants, &declared)
+	valid := slices.DeleteFunc(slices.Clone(names), hasNUL)
+	found, err := collectOne[struct{ Existing, Grants, Declared []string }](ctx, q, nil, "get roles", query, valid)
 	if err != nil {
-		return nil, fmt.Errorf("get permissions of roles: %w", err)
+		return nil, err
 	}
 	var v invalid
 	for _, name := range names {
-		v.check(slices.Contains(existing, name), "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
+		v.check(slices.Contains(found.Existing, name), "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
 	}
-	return effectivePermissions(declared, existing, grants), v.err()
+	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
 }
 
 // endOldCredentials is called before a user or, if userID is nil, every holder of a role gets other
@@ -182,18 +177,16 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 				JOIN role_permissions rp ON rp.role_id = ur.role_id
 				WHERE ur.user_id = h.user_id
 			)`
-	var gainers []string
-	if err := tx.QueryRow(ctx, query, userID, roleID, given).Scan(&gainers); err != nil {
-		return fmt.Errorf("void password tokens: %w", err)
+	gainers, err := scalar[[]string](ctx, tx, "void password tokens", query, userID, roleID, given)
+	if err != nil {
+		return err
 	}
 	return endSessionsOf(ctx, tx, by, gainers, "")
 }
 
 // asSet returns the names sorted, each once. It is never nil.
 func asSet(names []string) []string {
-	set := append([]string{}, names...)
-	slices.Sort(set)
-	return slices.Compact(set)
+	return append([]string{}, slices.Compact(slices.Sorted(slices.Values(names)))...)
 }
 
 // permissionView is a permission as GET /api/v1/permissions shows it.
@@ -220,12 +213,10 @@ func builtInPermissions() []permissionView {
 	}
 }
 
-// maxDeclared is how many permissions may be declared. Each answer to a proxy about an
-// administrator lists them all.
+// maxDeclared is how many permissions may be declared: answers to a proxy may list them all.
 const maxDeclared = 100
 
-// permissionName matches the names that a declared permission may have. It does not limit their
-// length.
+// permissionName matches the names of declared permissions, of any length.
 var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
 
 // checkDeclaration returns a 422 if the name or the meaning of a declared permission is invalid.
@@ -318,12 +309,12 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 // from the roles and API tokens that hold it; without, such a permission is a 409.
 func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error {
 	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
-	force := optional(r.URL.Query(), "force")
-	if force != nil && !slices.Contains([]string{"", "true", "false"}, *force) {
+	force := *cmp.Or(optional(r.URL.Query(), "force"), new("false"))
+	if !slices.Contains([]string{"", "true", "false"}, force) {
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
 	}
 	return writeDone(w, s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		if (force == nil || *force == "false") && (len(p.Roles) > 0 || p.APITokens > 0) {
+		if force == "false" && (len(p.Roles) > 0 || p.APITokens > 0) {
 			return newProblem(http.StatusConflict, "permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
@@ -369,13 +360,13 @@ func (s *server) actOnPermission(r *http.Request,
 	}
 	return s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		p, err := collectOne[heldPermission](ctx, tx, errNotFound, "get permission", query, name)
+		if err == nil {
+			err = by.coversRoles(ctx, tx, p.Roles)
+		}
+		if err == nil && p.APITokens > 0 {
+			err = by.covers([]string{p.Name})
+		}
 		if err != nil {
-			return err
-		}
-		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
-			return err
-		}
-		if err := by.covers([]string{p.Name}); p.APITokens > 0 && err != nil {
 			return err
 		}
 		return do(ctx, tx, by, p)

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // role is a named set of permissions.
@@ -69,10 +68,9 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	var after role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := s.pathRole(r, tx)
-		if err != nil {
-			return err
+		if err == nil {
+			after, err = updateRole(ctx, tx, by, before, c)
 		}
-		after, err = updateRole(ctx, tx, by, before, c)
 		return err
 	})
 	return writeEntity(w, after, tagOf(after), err)
@@ -80,14 +78,13 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 
 // deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=NAME, the holders get that role.
 func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
-	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+	return writeDone(w, s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		old, err := s.pathRole(r, tx)
-		if err != nil {
-			return err
+		if err == nil {
+			err = deleteRole(ctx, tx, by, old, optional(r.URL.Query(), "reassign"))
 		}
-		return deleteRole(ctx, tx, by, old, optional(r.URL.Query(), "reassign"))
-	})
-	return writeDone(w, err)
+		return err
+	}))
 }
 
 // pathRole returns the role whose id is in the path, or errNotFound. For a change, If-Match, if
@@ -163,37 +160,22 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 }
 
 // errBuiltIn is the 409 of a change to a built-in role.
-var errBuiltIn = &problem{status: http.StatusConflict, code: "role_built_in",
-	detail: "The role admin cannot be removed or changed, except for requires_totp. " +
-		"The role member cannot be renamed or removed."}
+var errBuiltIn = newProblem(http.StatusConflict, "role_built_in", "The role admin cannot be removed or changed, "+
+	"except for requires_totp. The role member cannot be renamed or removed.")
 
 // createRole creates a role. The actor must hold its permissions. Requires lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
-	const query = `
-		WITH r AS (
-			INSERT INTO roles (name, description, requires_totp)
-			VALUES ($1, coalesce($2, ''), coalesce($3, false))
-			RETURNING id
-		), granted AS (
-			INSERT INTO role_permissions (role_id, permission) SELECT r.id, unnest($4::text[]) FROM r
-		)
-		SELECT id
-		FROM r`
 	if c.Name == nil {
 		c.Name = new("") // refused below: a role needs a name
 	}
-	if err := c.check(ctx, tx); err != nil {
+	if err := cmp.Or(c.check(ctx, tx), by.covers(c.Permissions)); err != nil {
 		return role{}, err
 	}
-	if err := by.covers(c.Permissions); err != nil {
-		return role{}, err
+	id, err := scalar[int64](ctx, tx, "create role", `INSERT INTO roles (name) VALUES ($1) RETURNING id`, c.Name)
+	if err != nil {
+		return role{}, takenError(err)
 	}
-	var id int64
-	granted := asSet(c.Permissions)
-	if err := tx.QueryRow(ctx, query, c.Name, c.Description, c.RequiresTOTP, granted).Scan(&id); err != nil {
-		return role{}, takenError("create role", err)
-	}
-	created, err := getRole(ctx, tx, id, "", errNotFound)
+	created, err := storeRole(ctx, tx, id, c)
 	if err != nil {
 		return role{}, err
 	}
@@ -203,6 +185,38 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 // updateRole changes a role. The actor must hold its old and its new permissions. To change
 // requires_totp, the actor must hold all permissions. Requires lockAccess.
 func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
+	if err := c.check(ctx, tx); err != nil {
+		return role{}, err
+	}
+	isRenamed := c.Name != nil && *c.Name != before.Name
+	if before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil) ||
+		before.Name == memberRole && isRenamed {
+		return role{}, errBuiltIn
+	}
+	granted, isLifted := c.Permissions, false
+	if granted == nil {
+		granted = before.Permissions
+	}
+	err := by.covers(slices.Concat(before.Permissions, granted))
+	if err == nil && c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
+		isLifted = before.RequiresTOTP
+		err = by.coversRoles(ctx, tx, []string{adminRole}) // it can take all from any holder
+	}
+	if err == nil && (isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted))) {
+		err = endOldCredentials(ctx, tx, by, nil, before.ID, granted)
+	}
+	if err != nil {
+		return role{}, err
+	}
+	after, err := storeRole(ctx, tx, before.ID, c)
+	if err != nil {
+		return role{}, err
+	}
+	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
+}
+
+// storeRole changes a role, unchecked and without an audit row, and returns it.
+func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, error) {
 	const query = `
 		WITH changed AS (
 			UPDATE roles
@@ -216,40 +230,11 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		INSERT INTO role_permissions (role_id, permission)
 		SELECT $1, unnest($4::text[])
 		ON CONFLICT DO NOTHING`
-	if err := c.check(ctx, tx); err != nil {
-		return role{}, err
-	}
-	isRenamed := c.Name != nil && *c.Name != before.Name
-	if before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil) ||
-		before.Name == memberRole && isRenamed {
-		return role{}, errBuiltIn
-	}
-	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can take all from any holder
-			return role{}, err
-		}
-	}
-	granted := c.Permissions
-	if granted == nil {
-		granted = before.Permissions
-	}
-	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
-		return role{}, err
-	}
-	isLifted := before.RequiresTOTP && c.RequiresTOTP != nil && !*c.RequiresTOTP
-	if isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted)) {
-		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
-			return role{}, err
-		}
-	}
-	if _, err := tx.Exec(ctx, query, before.ID, c.Name, c.Description, c.Permissions, c.RequiresTOTP); err != nil {
-		return role{}, takenError("change role", err)
-	}
-	after, err := getRole(ctx, tx, before.ID, "", errNotFound)
+	_, err := execute(ctx, tx, "change role", query, id, c.Name, c.Description, c.Permissions, c.RequiresTOTP)
 	if err != nil {
-		return role{}, err
+		return role{}, takenError(err)
 	}
-	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
+	return getRole(ctx, tx, id, "", errNotFound)
 }
 
 // deleteRole deletes a role. Its holders get the role that reassign names; without reassign, a role
@@ -257,11 +242,8 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 // role do not go to the other one. Requires lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const query = `
-		WITH dropped AS (
-			UPDATE system_messages SET role_ids = array_remove(role_ids, $1) WHERE $1 = ANY (role_ids)
-		)
-		DELETE FROM roles
-		WHERE id = $1`
+		WITH dropped AS (UPDATE system_messages SET role_ids = array_remove(role_ids, $1) WHERE $1 = ANY (role_ids))
+		DELETE FROM roles WHERE id = $1 AND NOT EXISTS (SELECT FROM user_roles WHERE role_id = $1)`
 	if old.Name == adminRole || old.Name == memberRole {
 		return errBuiltIn
 	}
@@ -279,11 +261,10 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 		return err
 	}
-	_, err := execute(ctx, tx, "delete role", query, old.ID)
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (e.Code == "23503" || e.Code == "23001") {
-		// foreign_key_violation; from PostgreSQL 18 on restrict_violation
-		return &problem{status: http.StatusConflict, code: "role_in_use",
-			detail: "Users hold this role. Name the role that they get instead with ?reassign=."}
+	n, err := execute(ctx, tx, "delete role", query, old.ID)
+	if err == nil && n == 0 {
+		err = newProblem(http.StatusConflict, "role_in_use",
+			"Users hold this role. Name the role that they get instead with ?reassign=.")
 	}
 	if err != nil {
 		return err
@@ -295,28 +276,22 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
 		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id)
-		INSERT INTO user_roles (user_id, role_id)
-		SELECT user_id, $2
-		FROM holders
-		ON CONFLICT DO NOTHING`
+		INSERT INTO user_roles (user_id, role_id) SELECT user_id, $2 FROM holders ON CONFLICT DO NOTHING`
 	next, err := roleNamed(ctx, tx, "reassign", name)
 	if err != nil {
 		return role{}, err
 	}
-	if next.ID == old.ID {
-		return role{}, invalid{{"reassign", "unknown", "must be another role"}}.err()
+	var v invalid
+	v.check(next.ID != old.ID, "reassign", "unknown", "must be another role")
+	err = cmp.Or(v.err(), by.covers(next.Permissions))
+	if err == nil && next.RequiresTOTP != old.RequiresTOTP {
+		err = by.coversRoles(ctx, tx, []string{adminRole}) // as in updateRole
 	}
-	if err := by.covers(next.Permissions); err != nil {
-		return role{}, err
+	if err == nil {
+		err = endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions)
 	}
-	if next.RequiresTOTP != old.RequiresTOTP {
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in updateRole
-			return role{}, err
-		}
+	if err == nil {
+		_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	}
-	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
-		return role{}, err
-	}
-	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	return next, err
 }

@@ -44,6 +44,7 @@ func TestBadRequests(t *testing.T) {
 		{"empty body", 400, "malformed_json", "POST", messages, ``, nil},
 		{"bytes that are not UTF-8", 400, "malformed_json", "POST", messages, "{\"title\":\"\xff\"}", nil},
 		{"half a surrogate pair", 400, "malformed_json", "POST", messages, `{"title":"\ud800","body":"b"}`, nil},
+		{"half a surrogate pair beside a replacement character", 400, "malformed_json", "POST", messages, `{"title":"\ud800","body":"\ufffd"}`, nil},
 		{"a body of many parts", 400, "malformed_json", "POST", register, `{"username":[` + strings.Repeat("0,", 500_000) + `0]}`, nil},
 		{"deep nesting", 400, "malformed_json", "POST", messages, strings.Repeat(`{"a":`, 1000), nil},
 		{"unknown field", 400, "unknown_field", "POST", messages, `{"title":"t","body":"b","colour":"red"}`, nil},
@@ -311,7 +312,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 					}
 				}
 			default:
-				if rt.who == holds(inboxRead) { // every user holds it
+				if rt.who == inboxRead { // every user holds it
 					check("without permission", m.each[""], 200, "")
 				} else {
 					check("without permission", m.each[""], 403, "permission_missing")
@@ -319,7 +320,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 				}
 				check("this permission alone", m.each[string(rt.who)], 200, "")
 				for permission, token := range m.tokens {
-					if rt.who == holds(permission) {
+					if rt.who == requirement(permission) {
 						check("API token for "+permission, token, 200, "")
 					} else {
 						check("API token for "+permission, token, 403, "token_scope")

@@ -3,8 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -57,7 +57,7 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	v.check(isOrder, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
 	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254,
 		"q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
-	checkStatus(&v, f.status)
+	v.oneOf("status", f.status, statusActive, statusDisabled, statusPending)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -65,12 +65,6 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 	return writeList(s, w, r, first, func(after []string, limit int) ([]user, error) {
 		return listUsers(r.Context(), s.db, f, after, limit)
 	}, func(u user) []string { return []string{order.key(u), u.ID} })
-}
-
-// checkStatus notes a status that is unknown. Nil is not checked.
-func checkStatus(v *invalid, status *string) {
-	v.check(status == nil || slices.Contains([]string{statusActive, statusDisabled, statusPending}, *status),
-		"status", "unknown", "must be active, disabled or pending")
 }
 
 // passwordToken lets a user set a password once. Only the response to its creation shows it.
@@ -88,7 +82,7 @@ func (t passwordToken) withLink(cfg config) passwordToken {
 	return t
 }
 
-// createUser answers POST /api/v1/users with a user who has no password, and the token to set one.
+// createUser answers POST /api/v1/users with a user without a password, and the token to set one.
 func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	in := struct {
 		Username    string   `json:"username"`
@@ -106,18 +100,18 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	n := newUser{in.Username, in.Email, in.DisplayName, statusActive, nil, in.Roles}
-	var created struct {
-		user
-		passwordToken
-	}
+	var u user
+	var token passwordToken
 	err := s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		if created.user, err = createUser(ctx, tx, by, n); err == nil {
-			created.passwordToken, err = createPasswordToken(ctx, tx, created.ID, firstPasswordTTL)
+		if u, err = createUser(ctx, tx, by, n); err == nil {
+			token, err = createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
 		}
-		created.passwordToken = created.withLink(s.cfg)
 		return err
 	})
-	return writeCreated(w, created, "/api/v1/users/"+created.ID, err)
+	return writeCreated(w, struct {
+		user
+		passwordToken
+	}{u, token.withLink(s.cfg)}, "/api/v1/users/"+u.ID, err)
 }
 
 // getUser answers GET /api/v1/users/{id}.
@@ -177,11 +171,10 @@ func (s *server) addUserRole(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"role", "malformed", usernameRule}}.err()
 	}
 	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		added, err := roleNamed(ctx, tx, "role", name)
-		if err != nil {
+		if _, err := roleNamed(ctx, tx, "role", name); err != nil {
 			return err
 		}
-		return replaceRoles(ctx, tx, by, target, append(slices.Clone(target.Roles), added.Name))
+		return replaceRoles(ctx, tx, by, target, append(slices.Clone(target.Roles), name))
 	})
 }
 
@@ -201,10 +194,9 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
 	do func(context.Context, pgx.Tx, actor, user) error) error {
 	var after user
 	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
-		if err := do(ctx, tx, by, target); err != nil {
-			return err
+		if err = do(ctx, tx, by, target); err == nil {
+			after, err = getUser(ctx, tx, target.ID)
 		}
-		after, err = getUser(ctx, tx, target.ID)
 		return err
 	})
 	return writeEntity(w, after, after.tag(), err)
@@ -229,8 +221,7 @@ func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) err
 }
 
 // ofUser returns a handler that calls write with the id of the user of the path.
-func (s *server) ofUser(write func(http.ResponseWriter, *http.Request, string) error) func(
-	http.ResponseWriter, *http.Request) error {
+func (s *server) ofUser(write func(http.ResponseWriter, *http.Request, string) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		u, err := s.pathUser(r)
 		if err != nil {
@@ -249,41 +240,36 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 	return getUser(r.Context(), s.db, id)
 }
 
-// endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
-func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	end := func(ctx context.Context, tx pgx.Tx, by actor, u user, only *string) (int64, error) {
-		if only == nil {
-			return 0, endAllSessions(ctx, tx, by, u)
-		}
-		return endSessionsByID(ctx, tx, by, "session.end", []string{*only}, u.ID)
+// endSessions ends the session of a user with that id, or all of them if id is nil. It returns how
+// many sessions it ended by their id. The target must be checked (see actOnUser).
+func endSessions(ctx context.Context, tx pgx.Tx, by actor, target user, id *string) (int64, error) {
+	if id == nil {
+		return 0, endAllSessions(ctx, tx, by, target)
 	}
-	return s.endOfUser(w, r, "session", end)
+	return endSessionsByID(ctx, tx, by, "session.end", []string{*id}, target.ID)
 }
 
-// endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
-func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.endOfUser(w, r, "token", deleteAPITokens)
-}
-
-// endOfUser runs end on the user of the path. If the path also has the named part, end gets the id
-// in it; if end does not find this id, the answer is errNotFound.
-func (s *server) endOfUser(w http.ResponseWriter, r *http.Request, part string,
-	end func(context.Context, pgx.Tx, actor, user, *string) (int64, error)) error {
-	var only *string
-	if r.PathValue(part) != "" {
-		id, err := pathUUID(r, part)
-		if err != nil {
+// endOfUser returns a handler that runs end on the user of the path. If the path also has the named
+// part, end gets the id in it. If end does not find this id, the answer is errNotFound.
+func (s *server) endOfUser(part string,
+	end func(context.Context, pgx.Tx, actor, user, *string) (int64, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		var only *string
+		if r.PathValue(part) != "" {
+			id, err := pathUUID(r, part)
+			if err != nil {
+				return err
+			}
+			only = &id
+		}
+		return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+			n, err := end(ctx, tx, by, target, only)
+			if err == nil && only != nil && n == 0 {
+				err = errNotFound
+			}
 			return err
-		}
-		only = &id
+		}))
 	}
-	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		n, err := end(ctx, tx, by, target, only)
-		if err == nil && only != nil && n == 0 {
-			err = errNotFound
-		}
-		return err
-	}))
 }
 
 // actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
@@ -296,13 +282,13 @@ func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, act
 	}
 	return s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := getUser(ctx, tx, id)
+		if err == nil {
+			err = by.coversRoles(ctx, tx, target.Roles) // also if the target is disabled
+		}
+		if err == nil {
+			err = checkMatch(r.Header["If-Match"], target.tag())
+		}
 		if err != nil {
-			return err
-		}
-		if err := by.coversRoles(ctx, tx, target.Roles); err != nil { // also if the target is disabled
-			return err
-		}
-		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
 			return err
 		}
 		return do(ctx, tx, by, target)
@@ -356,12 +342,11 @@ func userOrders() map[string]userOrder {
 	}
 }
 
-// listUsers returns up to limit users after the keys in after.
-//
-// The plain list by name has a constant limit, so that PostgreSQL keeps the plan of its prepared
-// statement. Other lists are planned for their values. A search first looks at the next 10,000
-// users in the order. If these do not fill the page, it finds all hits by the trigram index and
-// sorts them: the planner cannot know how the hits are spread over the order.
+// listUsers returns up to limit users after the keys in after. The plain list by name has a
+// constant limit, so that PostgreSQL keeps the plan of its prepared statement. Other lists are
+// planned for their values. A search first looks at the next 10,000 users in the order. If these do
+// not fill the page, it finds all hits by the trigram index and sorts them: the planner cannot know
+// how the hits are spread over the order.
 func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
 	const (
 		byName = `
@@ -438,20 +423,21 @@ func checkIdentity(v *invalid, username, email, displayName *string) {
 // usernameRule says which names of users and roles are valid.
 const usernameRule = "must be 2 to 63 letters, digits, dots, dashes or underscores, the first a letter or digit"
 
-// normalizeUsername returns the name in lower case, and whether it follows usernameRule. Names are
-// ASCII, so that no two look alike, and have no @, so that none is an e-mail address.
+// usernames matches the names that follow usernameRule. They are ASCII, so that no two look alike,
+// and have no @, so that none is an e-mail address.
+var usernames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,62}$`)
+
+// emails matches what has the shape of an e-mail address. Cairn sends no mail to it.
+var emails = regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`)
+
+// normalizeUsername returns the name in lower case, and whether it follows usernameRule.
 func normalizeUsername(name string) (string, bool) {
-	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-	ok := len(name) >= 2 && len(name) <= 63 && strings.Contains(letters, name[:1])
-	return strings.ToLower(name), ok && consistsOf(name, letters+"._-")
+	return strings.ToLower(name), usernames.MatchString(name)
 }
 
-// normalizeEmail returns the address in lower case, and whether it has the shape of an e-mail
-// address. Users sign in with it; Cairn sends no mail.
+// normalizeEmail returns the address in lower case, and whether it is valid.
 func normalizeEmail(address string) (string, bool) {
-	local, host, _ := strings.Cut(address, "@")
-	odd := strings.ContainsFunc(local+host, func(c rune) bool { return c <= ' ' || c > '~' || c == '@' })
-	return strings.ToLower(address), local != "" && host != "" && !odd && len(address) <= 254
+	return strings.ToLower(address), len(address) <= 254 && emails.MatchString(address)
 }
 
 // normalizeLogin returns a user name or e-mail address as it is stored, or "" if it is neither.
@@ -463,8 +449,8 @@ func normalizeLogin(login string) string {
 	return ""
 }
 
-// isLine reports whether text is one line of low to high code points, none of them unsafe (see
-// isUnsafe) or a noncharacter at the end of a plane.
+// isLine reports whether text is one line of low to high code points, all safe (see isUnsafe), and
+// none a noncharacter at the end of a plane.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
@@ -472,8 +458,7 @@ func isLine(text string, low, high int) bool {
 	})
 }
 
-// createUser creates a user. The actor must hold every permission of the roles. Requires
-// lockAccess.
+// createUser creates a user. The actor must hold the roles' permissions. Requires lockAccess.
 func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
 	if err := by.coversRoles(ctx, tx, n.roles); err != nil {
 		return user{}, err
@@ -488,10 +473,7 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 // coversRoles is the subset rule (covers) for these roles' permissions. An unknown role is a 422.
 func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
-	if err != nil {
-		return err
-	}
-	return a.covers(granted)
+	return cmp.Or(err, a.covers(granted))
 }
 
 // insertUser inserts a user and grants the roles, unchecked and without an audit row. A name or
@@ -505,28 +487,26 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 		), granted AS (
 			INSERT INTO user_roles (user_id, role_id) SELECT u.id, r.id FROM u JOIN roles r ON r.name = ANY ($6)
 		)
-		SELECT id::text
-		FROM u`
-	var id string
-	err := tx.QueryRow(ctx, query, n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles).Scan(&id)
+		SELECT id::text FROM u`
+	id, err := scalar[string](ctx, tx, "create user", query,
+		n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles)
 	if err != nil {
-		return user{}, takenError("create user", err)
+		return user{}, takenError(err)
 	}
 	return getUser(ctx, tx, id)
 }
 
-// takenError returns the 409 of a name or address that is taken, else err wrapped with doing.
-func takenError(doing string, err error) error {
+// takenError returns the 409 of a name or address that is taken, else err.
+func takenError(err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
-		return &problem{status: http.StatusConflict, code: "username_taken", detail: "A user has, or had, that name."}
+		return newProblem(http.StatusConflict, "username_taken", "A user has, or had, that name.")
 	case isUniqueViolation(err, "users_email_key"):
-		return &problem{status: http.StatusConflict, code: "email_taken",
-			detail: "Another user has that e-mail address."}
+		return newProblem(http.StatusConflict, "email_taken", "Another user has that e-mail address.")
 	case isUniqueViolation(err, "roles_name_key"):
-		return &problem{status: http.StatusConflict, code: "name_taken", detail: "Another role has that name."}
+		return newProblem(http.StatusConflict, "name_taken", "Another role has that name.")
 	}
-	return fmt.Errorf("%s: %w", doing, err)
+	return err
 }
 
 // userChange holds the new fields of a user. Nil is no change; an empty e-mail address removes it.
@@ -541,7 +521,7 @@ type userChange struct {
 func (c *userChange) check() error {
 	var v invalid
 	checkIdentity(&v, c.Username, c.Email, c.DisplayName)
-	checkStatus(&v, c.Status)
+	v.oneOf("status", c.Status, statusActive, statusDisabled, statusPending)
 	return v.err()
 }
 
@@ -561,17 +541,17 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	if c == (userChange{}) {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, query, target.ID, c.Username, c.Email, c.DisplayName, c.Status); err != nil {
-		return takenError("change user", err)
+	args := []any{target.ID, c.Username, c.Email, c.DisplayName, c.Status}
+	if _, err := execute(ctx, tx, "change user", query, args...); err != nil {
+		return takenError(err)
 	}
 	after, err := getUser(ctx, tx, target.ID)
-	if err != nil {
-		return err
-	}
-	if after.Status != statusActive && after.Status != target.Status {
-		err = revokeCredentials(ctx, tx, by, after)
-	} else if after.Status != target.Status {
+	switch {
+	case err != nil || after.Status == target.Status:
+	case after.Status == statusActive:
 		err = voidPasswordToken(ctx, tx, target.ID)
+	default:
+		err = revokeCredentials(ctx, tx, by, after)
 	}
 	if err != nil {
 		return err
@@ -586,14 +566,9 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 		WITH given AS (SELECT id FROM roles WHERE name = ANY ($2)),
 			taken AS (DELETE FROM user_roles WHERE user_id = $1 AND role_id NOT IN (SELECT id FROM given)),
 			touched AS (UPDATE users SET updated_at = now() WHERE id = $1)
-		INSERT INTO user_roles (user_id, role_id)
-		SELECT $1, id
-		FROM given
-		ON CONFLICT DO NOTHING`
+		INSERT INTO user_roles (user_id, role_id) SELECT $1, id FROM given ON CONFLICT DO NOTHING`
 	given, err := rolePermissions(ctx, tx, names)
-	if err == nil {
-		err = by.covers(given)
-	}
+	err = cmp.Or(err, by.covers(given))
 	names = asSet(names)
 	if err != nil || slices.Equal(names, target.Roles) {
 		return err
