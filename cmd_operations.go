@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/url"
 	"os/exec"
-	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -315,6 +314,3 @@ complete -o default -F _cairn cairn
 	_, err := fmt.Fprintf(o.stdout, script, table.String())
 	return err
 }
-
-// optionNames finds the options in the args of a command.
-var optionNames = regexp.MustCompile(`--[a-z-]+`)

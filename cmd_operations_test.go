@@ -98,6 +98,26 @@ func TestPackagedCommands(t *testing.T) {
 	}
 }
 
+// TestPackagedPrivateBackup: on a host with the package and a private PostgreSQL, root makes a backup, although root has
+// become the service's user.
+func TestPackagedPrivateBackup(t *testing.T) {
+	t.Parallel()
+	h := newPackagedHost(t)
+	if err := os.Remove(h.etc + "/database-url"); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Dir(h.etc) + "/state"
+	mustStartPrivatePostgres(t, state)
+	for _, args := range [][]string{{"migrate"}, {"backup", state + "/backup"}} {
+		if said, status := h.run(nil, args...); status != 0 {
+			t.Errorf("%v: %d %s", args, status, said)
+		}
+	}
+	if info, err := os.Stat(state + "/backup"); err != nil || info.Size() == 0 || info.Mode() != 0o600 || ownerOf(info) != h.owner {
+		t.Errorf("%v %v", info, err)
+	}
+}
+
 // TestMakeRun: if Cairn cannot start, "make run" fails with 1, and the message names the setting that helps.
 func TestMakeRun(t *testing.T) {
 	t.Parallel()

@@ -69,12 +69,12 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	login, password, isSecond := strings.TrimSpace(f.raw("username")), f.raw("password"), f["proof"] != nil
+	login, password, isSecond := strings.TrimSpace(f.Get("username")), f.Get("password"), f["proof"] != nil
 	var found credentials
 	var refused *problem
 	if isSecond {
 		password = ""
-		found, refused, err = s.checkCode(r, login, f.raw("proof"), f.raw("otp"))
+		found, refused, err = s.checkCode(r, login, f.Get("proof"), f.Get("otp"))
 	} else {
 		found, refused, err = s.checkCredentials(r, login, password, "")
 	}
@@ -83,11 +83,11 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case err == nil:
-		return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
+		return goTo(w, safeNext(f.Get("next"), s.cfg.baseURL))
 	case err == errOTPRequired && !isSecond:
 		s.rehash(r, found, password)
 		f["proof"] = []string{s.keys.Load().keys[0].passwordProof(found, s.now().Add(codeWait).Unix())}
-		return s.writePageFor(w, r, s.loginPage, func(p *page) { p.addForm(r, f) })
+		return s.show(s.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
 	case err == errSignInAgain:
 		delete(f, "proof")
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 		f.Error = p.Refusal.Fields[name]
 	}
 	if p.Action == action && p.Form[name] != nil && f.Type != "password" {
-		f.Value = p.Form.raw(name)
+		f.Value = p.Form.Get(name)
 	}
 	return f
 }
@@ -77,9 +78,9 @@ func (p *page) On(action, name, value string, is bool) bool {
 
 // addForm adds what was typed in a form. Forms for the same path are told apart by their field
 // "code". The path of a preview is that of its form.
-func (p *page) addForm(r *http.Request, f form) {
+func (p *page) addForm(r *http.Request, f url.Values) {
 	p.Action, p.Form = strings.TrimSuffix(r.URL.Path, "/preview"), f
-	if code := f.raw("code"); code != "" {
+	if code := f.Get("code"); code != "" {
 		p.Action += "#" + code
 	}
 }
