@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -92,6 +93,9 @@ func runProgram(cmd *exec.Cmd) error {
 	var messages bytes.Buffer
 	cmd.Stderr = &messages
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%w: apt-get install postgresql-client", err)
+	}
 	if _, failed := errors.AsType[*exec.ExitError](err); !failed {
 		return err // nil, or of its input
 	}
@@ -134,8 +138,12 @@ func restoreCommand(ctx context.Context, o operation) error {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	file.Close()
-	steps := parseMigrations(schemaSQL)
-	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
+	steps, stop := parseMigrations(schemaSQL), "stop it first, with Ctrl-C in its terminal"
+	if credentialFile(cfg.credentialsDir, "cairn.env") != "" {
+		stop = "stop it first: sudo systemctl stop cairn.socket cairn.service"
+	}
+	errRuns := fmt.Errorf("the service uses the database, or did so a moment ago; %s", stop)
+	err = withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string
 		if err := db.QueryRow(ctx, foreignTables, schemaSQL).Scan(&foreign); err != nil {
@@ -150,7 +158,7 @@ func restoreCommand(ctx context.Context, o operation) error {
 		if runs, err := anyInstanceLives(ctx, db); err != nil {
 			return err
 		} else if runs {
-			return errors.New("an instance serves this database, or did so a moment ago: stop it first")
+			return errRuns
 		}
 		before, err := listLiving(ctx, db)
 		if err != nil {
@@ -180,9 +188,12 @@ func restoreCommand(ctx context.Context, o operation) error {
 				fmt.Fprintf(o.stdout, "%s again: %s\n", l.What, l.Name)
 			}
 		}
-		what := map[string]string{"ended": ended}
-		return audit(ctx, db, operatorActor(), "database.restore", "", nil, what)
+		return audit(ctx, db, operatorActor(), "database.restore", "", nil, map[string]string{"ended": ended})
 	})
+	if errors.Is(err, syscall.EWOULDBLOCK) { // of lockStateDir
+		return errRuns
+	}
+	return err
 }
 
 // living is a user who is active, or an API token that is valid.

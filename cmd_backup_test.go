@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -99,6 +100,14 @@ func TestBackupFile(t *testing.T) {
 	}
 }
 
+// TestMissingProgram: where PostgreSQL's client programs are missing, the error says which package has them.
+func TestMissingProgram(t *testing.T) {
+	t.Parallel()
+	if err := runProgram(exec.Command("pg_dump_of_nothing")); err == nil || !strings.HasSuffix(err.Error(), ": apt-get install postgresql-client") {
+		t.Error(err)
+	}
+}
+
 // TestRestoreOverService: nothing is restored over a service that runs, or into a database that is not Cairn's.
 func TestRestoreOverService(t *testing.T) {
 	t.Parallel()
@@ -107,7 +116,7 @@ func TestRestoreOverService(t *testing.T) {
 	if _, err := cairn(other, "restore", x.file); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("over an instance that runs: %v", err)
 	}
-	if _, err := cairn(x.env, "restore", x.file); err == nil || !strings.Contains(err.Error(), "another cairn uses") {
+	if _, err := cairn(x.env, "restore", x.file); err == nil || !strings.HasSuffix(err.Error(), "; stop it first, with Ctrl-C in its terminal") {
 		t.Errorf("over the service of the state directory: %v", err)
 	}
 	foreign := append(other, "CAIRN_DATABASE_URL="+newDatabase(t))

@@ -37,7 +37,7 @@ func printExtents(ctx context.Context, o operation) error {
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d paths could not be read", failed, len(o.names))
+		return fmt.Errorf("%d of %s could not be read", failed, plural(int64(len(o.names)), "path"))
 	}
 	return nil
 }

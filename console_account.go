@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -43,6 +44,16 @@ func (a *apiReader) recognise() {
 	}
 }
 
+// recogniseLost is recognise for a request without a route, which has neither place nor time limit.
+func (s *server) recogniseLost(r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), quick.limit())
+	defer cancel()
+	if leave, err := s.networkPlaces.enter(ctx, callerOf(r).network()); err == nil {
+		defer leave()
+		(&apiReader{server: s, r: r.WithContext(ctx)}).recognise()
+	}
+}
+
 // addAnalyses adds the newest analysis to each dataset.
 func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 	for _, d := range datasets {
@@ -56,9 +67,16 @@ func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 	return states
 }
 
-// loginPage reads the page on which people sign in. Data is the page that follows.
+// loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
+// password, it tells the first administrator where the token is that sets one.
 func (s *server) loginPage(a *apiReader) *page {
-	return &page{Template: "login", Title: "Sign in", Data: safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL)}
+	const query = `SELECT NOT EXISTS (SELECT FROM users WHERE password_hash IS NOT NULL)`
+	var isNew bool
+	a.db.QueryRow(a.r.Context(), query).Scan(&isNew) // an error hides only that line
+	return &page{Template: "login", Title: "Sign in", Data: struct {
+		Next  string
+		IsNew bool
+	}{safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL), isNew}}
 }
 
 // signInForm answers POST /login, as the API's login does. If the user has a second factor, the
