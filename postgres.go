@@ -327,11 +327,11 @@ func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) 
 // none, the error is fs.ErrNotExist.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
-	info, err := os.Lstat(c.dataDir())
-	if errors.Is(err, fs.ErrNotExist) && os.Geteuid() == 0 {
-		c.folder = fallbackFolder(fallback, stateDir)
-		info, err = os.Lstat(c.dataDir())
+	former := fallbackFolder(fallback, stateDir)
+	if os.Geteuid() == 0 && !isThere(c.dataDir()) && isThere(former) {
+		c.folder = former
 	}
+	info, err := os.Lstat(c.dataDir())
 	if err != nil {
 		return cluster{}, fmt.Errorf("find data directory: %w", err)
 	}
