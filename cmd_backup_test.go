@@ -95,7 +95,7 @@ func TestBackupFile(t *testing.T) {
 			t.Errorf("to %s: %v", target, err)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Dir(x.file) + "/.backup*"); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Dir(x.file) + "/.*"); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
 }

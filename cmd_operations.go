@@ -77,8 +77,8 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
 	}
 	now := time.Now()
-	expires := now.Add(time.Duration(days) * 24 * time.Hour)
-	name, allowed := o.names[1], splitList(o.options.Get("permissions"))
+	t := apiToken{Name: o.names[1], Permissions: splitList(o.options.Get("permissions")),
+		ExpiresAt: now.Add(time.Duration(days) * 24 * time.Hour), Renewable: o.options.Has("renewable")}
 	known, err := knownPermissions(ctx, o.db)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.option("role", memberRole)}}
 	var v invalid
 	checkIdentity(&v, &n.username, nil, nil)
-	checkAPIToken(&v, known, name, allowed, now, expires)
+	checkAPIToken(&v, known, t.Name, t.Permissions, now, t.ExpiresAt)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -99,7 +99,6 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		t := apiToken{Name: name, Permissions: allowed, ExpiresAt: expires, Renewable: o.options.Has("renewable")}
 		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, t)
 		return err
 	})
