@@ -839,7 +839,7 @@ func TestAccountCommands(t *testing.T) {
 	bad("TITLE is missing", "message", "send", "--severity", "critical")
 	bad("there is no permission", "role", "edit", "keeper", "--permissions", "all")
 	good("role", "edit", "keeper", "--permissions", datasetManage)
-	bad("role_built_in", "role", "edit", "admin", "--permissions", "")
+	bad("The role admin cannot be removed or changed", "role", "edit", "admin", "--permissions", "")
 	if said := good("user", "set-roles", "ada", "keeper,member"); said != "ada\tactive\tkeeper,member\n" {
 		t.Error(said)
 	}
@@ -848,7 +848,7 @@ func TestAccountCommands(t *testing.T) {
 	waitFor(t, "the service to hear of it", func() bool {
 		return fmt.Sprint(ada.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"]) == "[dataset.read dataset.manage inbox.read]"
 	})
-	bad("role_in_use", "role", "delete", "keeper")
+	bad("Users hold this role.", "role", "delete", "keeper")
 	good("role", "delete", "keeper", "--reassign", "member")
 	good("user", "end-sessions", "ada")
 	waitFor(t, "the service to hear of it", func() bool { return ada.do("GET", "/api/v1/auth/me", nil).status == 401 })
@@ -858,9 +858,9 @@ func TestAccountCommands(t *testing.T) {
 	ts.client().refused(403, "account_disabled", "POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": "another password"})
 	good("user", "enable", "ada")
 	ts.client().login("ada", "another password")
-	bad("last_administrator", "user", "disable", "root")
-	bad("last_administrator", "user", "delete", "root")
-	bad("last_administrator", "user", "set-roles", "root", "member")
+	bad("This would leave no administrator", "user", "disable", "root")
+	bad("This would leave no administrator", "user", "delete", "root")
+	bad("This would leave no administrator", "user", "set-roles", "root", "member")
 	bad("there is no user", "user", "show", "nobody")
 	bad("cairn help", "user", "set-roles", "ada")
 	bad("cairn help", "audit", "verify", "--head", "")

@@ -296,7 +296,7 @@ func (o *outcome) judge(t task, before map[string]ElevationDatasetFileMeta) {
 	}
 	if n := len(o.vanished); n > 0 {
 		o.warnings = append(o.warnings, fmt.Sprintf("%s: this file was found, but was gone when it was to be read "+
-			"(%d files in all)", o.vanished[0], n))
+			"(%s in all)", o.vanished[0], plural(int64(n), "file")))
 	}
 }
 

@@ -267,8 +267,8 @@ func TestBBoxCommand(t *testing.T) {
 		{[]string{filepath.Join(dir, "sub")}, filepath.Join(dir, "sub") + "/other.tif"},
 		{[]string{"--root", dir, filepath.Join(dir, "sub")}, "sub/other.tif"},
 		{[]string{"--root", dir, filepath.Join(dir, "sub/other.tif")}, "sub/other.tif"},
-		{[]string{"--root", filepath.Join(dir, "sub"), filepath.Join(dir, "good.tif")}, "1 of 1 paths"},
-		{[]string{filepath.Join(dir, "missing.tif")}, "1 of 1 paths"},
+		{[]string{"--root", filepath.Join(dir, "sub"), filepath.Join(dir, "good.tif")}, "1 of 1 path could"},
+		{[]string{filepath.Join(dir, "missing.tif")}, "1 of 1 path could"},
 		{nil, "PATH... is missing"},
 	} {
 		out.Reset()

@@ -429,7 +429,7 @@ func TestUserCreateCommand(t *testing.T) {
 		args  []string
 		want  string
 	}{
-		"taken":          {testPassword, []string{"grace"}, "username_taken"},
+		"taken":          {testPassword, []string{"grace"}, "A user has, or had, that name."},
 		"unknown role":   {testPassword, []string{"hopper", "--role", "captain"}, "no role"},
 		"short password": {"short\n", []string{"hopper"}, "at least 8"},
 		"no password":    {"", []string{"hopper"}, "read password"},

@@ -33,7 +33,7 @@ func verifyAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 	if err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
-	return o.print(nil, nil, "the audit log is whole; head %s, %d rows wait for their seal", last, waiting)
+	return o.print(nil, nil, "the audit log is whole; head %s, rows that wait for their seal: %d", last, waiting)
 }
 
 // acceptAuditCommand is "cairn audit accept".
@@ -42,7 +42,7 @@ func acceptAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 	for _, finding := range findings {
 		fmt.Fprintln(o.stdout, "accepted:", finding)
 	}
-	return o.print(err, nil, "accepted %d breaks of the audit log", len(findings))
+	return o.print(err, nil, "accepted %s of the audit log", plural(int64(len(findings)), "break"))
 }
 
 // pruneAuditCommand is "cairn audit prune".
@@ -52,7 +52,7 @@ func pruneAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 		return fmt.Errorf("--before takes a date like 2026-01-31: %w", errUsage)
 	}
 	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
-	return o.print(err, nil, "removed %d rows from the audit log", removed)
+	return o.print(err, nil, "removed %s from the audit log", plural(removed, "row"))
 }
 
 // verifyAudit compares the audit log with its seals. The error names the first row that is missing,

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -70,8 +71,12 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 	for _, f := range c.Fallbacks { // a host appears twice if TLS is only preferred
 		hosts, ports = append(hosts, f.Host), append(ports, fmt.Sprint(f.Port))
 	}
-	own := fmt.Sprintf("/proc/%d/", os.Getpid()) // privateConfig names a descriptor of this process
-	host := strings.ReplaceAll(strings.Join(hosts, ","), "/proc/self/", own)
+	host := strings.Join(hosts, ",")
+	if strings.HasPrefix(host, "/proc/self/fd/") { // see privateConfig: the program gets the descriptor as its 3
+		if dir, err := os.Open(host); err == nil {
+			cmd.ExtraFiles, host = []*os.File{dir}, "/proc/self/fd/3"
+		}
+	}
 	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+strings.Join(ports, ","),
 		"PGTARGETSESSIONATTRS=read-write", "PGUSER="+c.User, "PGPASSWORD="+c.Password, "PGDATABASE="+c.Database)
 	for _, m := range connectionKeywords.FindAllStringSubmatch(cfg.databaseURL, -1) {
@@ -88,6 +93,9 @@ func runProgram(cmd *exec.Cmd) error {
 	var messages bytes.Buffer
 	cmd.Stderr = &messages
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%w: apt-get install postgresql-client", err)
+	}
 	if _, failed := errors.AsType[*exec.ExitError](err); !failed {
 		return err // nil, or of its input
 	}
@@ -98,31 +106,19 @@ func runProgram(cmd *exec.Cmd) error {
 }
 
 // backupCommand is "cairn backup FILE", which writes the database to one file in pg_dump's custom
-// format. The file appears whole or not at all.
+// format. An older backup of that name stays if this one fails.
 func backupCommand(ctx context.Context, o operation) error {
 	name := o.names[0]
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s exists and is not a regular file", name)
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".backup-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
 	dump := databaseProgram(ctx, o.cfg, o.db, "pg_dump",
 		"--format=custom", "--no-owner", "--no-privileges", "--no-comments")
-	dump.Stdout = f
-	if err := o.withProgress(func() string { return "backup" }, func() error { return runProgram(dump) }); err != nil {
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err // an older backup of that name stays
-	}
-	if err := errors.Join(os.Rename(f.Name(), name), syncDir(filepath.Dir(name))); err != nil {
-		return err
-	}
-	return o.print(nil, nil, "The database is in %s. The key file is not: keep a copy of %s in another place.",
+	err := replaceFile(name, func(f *os.File) error {
+		dump.Stdout = f
+		return o.withProgress(func() string { return "backup" }, func() error { return runProgram(dump) })
+	})
+	return o.print(err, nil, "The database is in %s. The key file is not: keep a copy of %s in another place.",
 		name, o.cfg.keysPath())
 }
 
@@ -142,8 +138,12 @@ func restoreCommand(ctx context.Context, o operation) error {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	file.Close()
-	steps := parseMigrations(schemaSQL)
-	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
+	steps, stop := parseMigrations(schemaSQL), "stop it first, with Ctrl-C in its terminal"
+	if credentialFile(cfg.credentialsDir, "cairn.env") != "" {
+		stop = "stop it first: sudo systemctl stop cairn.socket cairn.service"
+	}
+	errRuns := fmt.Errorf("the service uses the database, or did so a moment ago; %s", stop)
+	err = withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		db := d.pool
 		var foreign string
 		if err := db.QueryRow(ctx, foreignTables, schemaSQL).Scan(&foreign); err != nil {
@@ -158,7 +158,7 @@ func restoreCommand(ctx context.Context, o operation) error {
 		if runs, err := anyInstanceLives(ctx, db); err != nil {
 			return err
 		} else if runs {
-			return errors.New("an instance serves this database, or did so a moment ago: stop it first")
+			return errRuns
 		}
 		before, err := listLiving(ctx, db)
 		if err != nil {
@@ -188,9 +188,12 @@ func restoreCommand(ctx context.Context, o operation) error {
 				fmt.Fprintf(o.stdout, "%s again: %s\n", l.What, l.Name)
 			}
 		}
-		what := map[string]string{"ended": ended}
-		return audit(ctx, db, operatorActor(), "database.restore", "", nil, what)
+		return audit(ctx, db, operatorActor(), "database.restore", "", nil, map[string]string{"ended": ended})
 	})
+	if errors.Is(err, syscall.EWOULDBLOCK) { // of lockStateDir
+		return errRuns
+	}
+	return err
 }
 
 // living is a user who is active, or an API token that is valid.

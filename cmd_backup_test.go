@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -94,8 +95,16 @@ func TestBackupFile(t *testing.T) {
 			t.Errorf("to %s: %v", target, err)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Dir(x.file) + "/.backup*"); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Dir(x.file) + "/.*"); len(left) > 0 {
 		t.Errorf("%v is left", left)
+	}
+}
+
+// TestMissingProgram: where PostgreSQL's client programs are missing, the error says which package has them.
+func TestMissingProgram(t *testing.T) {
+	t.Parallel()
+	if err := runProgram(exec.Command("pg_dump_of_nothing")); err == nil || !strings.HasSuffix(err.Error(), ": apt-get install postgresql-client") {
+		t.Error(err)
 	}
 }
 
@@ -107,7 +116,7 @@ func TestRestoreOverService(t *testing.T) {
 	if _, err := cairn(other, "restore", x.file); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("over an instance that runs: %v", err)
 	}
-	if _, err := cairn(x.env, "restore", x.file); err == nil || !strings.Contains(err.Error(), "another cairn uses") {
+	if _, err := cairn(x.env, "restore", x.file); err == nil || !strings.HasSuffix(err.Error(), "; stop it first, with Ctrl-C in its terminal") {
 		t.Errorf("over the service of the state directory: %v", err)
 	}
 	foreign := append(other, "CAIRN_DATABASE_URL="+newDatabase(t))

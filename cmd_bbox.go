@@ -2,9 +2,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,7 +37,7 @@ func printExtents(ctx context.Context, o operation) error {
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d paths could not be read", failed, len(o.names))
+		return fmt.Errorf("%d of %s could not be read", failed, plural(int64(len(o.names)), "path"))
 	}
 	return nil
 }
@@ -48,24 +48,19 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
-	below, shown := ".", "" // the path below top, and the prefix of each printed path
-	switch {
+	shown := "" // the prefix of each printed path
+	switch dir, _ := filepath.Split(path); {
 	case top != "":
-		absTop, topErr := filepath.Abs(top)
-		absPath, pathErr := filepath.Abs(path)
-		if err := errors.Join(topErr, pathErr); err != nil {
-			return err
-		}
-		below, err = filepath.Rel(absTop, absPath)
-		if err != nil || !filepath.IsLocal(below) {
-			return fmt.Errorf("%s does not lie below %s", path, top)
-		}
 	case info.IsDir():
 		top, shown = path, encodeName(strings.TrimSuffix(path, "/"))+"/"
 	default:
-		top, below = filepath.Split(path)
-		shown = encodeName(top)
-		top = filepath.Join(top, ".")
+		top, shown = filepath.Join(dir, "."), encodeName(dir)
+	}
+	absTop, topErr := filepath.Abs(top)
+	absPath, pathErr := filepath.Abs(path)
+	below, err := filepath.Rel(absTop, absPath)
+	if cmp.Or(topErr, pathErr, err) != nil || !filepath.IsLocal(below) {
+		return fmt.Errorf("%s does not lie below %s", path, top)
 	}
 	root, err := os.OpenRoot(top)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ func (o operation) createDataset(ctx context.Context, name, path string) (d data
 	where, err := o.cfg.checkDataset(name, path, "")
 	if p, ok := errors.AsType[*problem](err); ok && p.fields[len(p.fields)-1].Code == "outside_root" {
 		setting := "CAIRN_DATASETS_DIR"
-		if file := filepath.Join(o.cfg.credentialsDir, "cairn.env"); o.cfg.credentialsDir != "" && isThere(file) {
+		if file := credentialFile(o.cfg.credentialsDir, "cairn.env"); file != "" {
 			setting += " in " + file
 		}
 		return d, fmt.Errorf("%s lies outside the dataset roots (%s): add its folder to %s, and restart the service",
@@ -156,11 +157,13 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 
 // describe returns the progress of an analysis as text.
 func (a *analysis) describe(name string) string {
-	line := fmt.Sprintf("analysis of %s is %s, %d", name, a.State, a.Done)
-	if a.Expected != nil {
-		line += fmt.Sprintf(" of %d", *a.Expected)
+	line := fmt.Sprintf("analysis of %s is %s, ", name, a.State)
+	if a.Expected == nil {
+		line += plural(a.Done, "file")
+	} else {
+		line += fmt.Sprintf("%d of %s", a.Done, plural(*a.Expected, "file"))
 	}
-	if line += " files"; a.SecondsLeft != nil {
+	if a.SecondsLeft != nil {
 		line += fmt.Sprintf(", about %v left", time.Duration(*a.SecondsLeft)*time.Second)
 	}
 	return line
@@ -185,4 +188,56 @@ func removeDatasetCommand(ctx context.Context, o operation) error {
 		return err
 	}
 	return o.print(deleteDataset(ctx, o.db, operatorActor(), d.ID), nil, "removed dataset %d, %s", d.ID, d.Name)
+}
+
+// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, and
+// another error if the dataset was never analysed or the last analysis failed.
+func reportCommand(ctx context.Context, o operation) error {
+	name := o.names[0]
+	d, err := o.getDataset(ctx, name)
+	if err != nil {
+		return err
+	}
+	report, err := inSnapshot(ctx, o.db, d.report)
+	if err != nil {
+		return err
+	}
+	report.print(o.stdout)
+	if report.AnalyzedAt == nil {
+		return fmt.Errorf("dataset %q was never analysed: cairn dataset analyze %[1]s", name)
+	}
+	if report.Failure != nil {
+		return fmt.Errorf("the last analysis of %q failed", name)
+	}
+	if len(report.Findings) > 0 {
+		return errFindings
+	}
+	return nil
+}
+
+// vrtCommand is "cairn vrt DATASET". The sources are absolute paths of this machine.
+func vrtCommand(ctx context.Context, o operation) error {
+	d, err := o.getDataset(ctx, o.names[0])
+	if err != nil {
+		return err
+	}
+	place, wrong := o.cfg.placeDataset(d.Path)
+	if wrong != nil {
+		return wrong.err()
+	}
+	g, err := findGrid(ctx, o.db, d.ID, optional(o.options, "crs"), optional(o.options, "resolution"))
+	if err != nil {
+		return err
+	}
+	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
+	out := bufio.NewWriter(o.stdout)
+	err = g.write(out, 0, func(f datasetFile) string {
+		raw, _ := decodePath(f.Path) // as the walk wrote it
+		return filepath.Join(place.root, place.below, raw)
+	}, func(emit func(datasetFile) error) error {
+		return readInBatches(f, func(after []string, limit int) ([]datasetFile, error) {
+			return findFiles(ctx, o.db, f, after, limit)
+		}, emit)
+	})
+	return errors.Join(err, out.Flush())
 }

@@ -27,24 +27,31 @@ func openKeyFile(cfg config) (*keyring, []string, error) {
 // isKey reports whether a line of the key file holds the key with this id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
-// replaceKeyFile replaces the lines of the key file atomically. It keeps owner, group and mode.
+// replaceKeyFile replaces the lines of the key file. It keeps owner, group and mode.
 func replaceKeyFile(path string, lines []string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
+	return replaceFile(path, func(f *os.File) error {
+		_, err := f.WriteString(strings.Join(lines, ""))
+		// The owner of the directory can put another file in the place of any name, and root runs
+		// this. So owner and mode are set on the open file.
+		owner := info.Sys().(*syscall.Stat_t)
+		return errors.Join(err, f.Chown(int(owner.Uid), int(owner.Gid)), f.Chmod(info.Mode().Perm()))
+	})
+}
+
+// replaceFile creates a file of mode 0600, or replaces the one at path. The file appears whole and
+// durable or, after an error, not at all.
+func replaceFile(path string, write func(*os.File) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	_, err = f.WriteString(strings.Join(lines, ""))
-	// The owner of the directory can put another file in the place of any name, and root runs this.
-	// So owner and mode are set on the open file.
-	owner := info.Sys().(*syscall.Stat_t)
-	err = errors.Join(err, f.Chown(int(owner.Uid), int(owner.Gid)), f.Chmod(info.Mode().Perm()), f.Sync())
-	if err != nil {
+	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return errors.Join(os.Rename(f.Name(), path), syncDir(filepath.Dir(path)))

@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/url"
 	"os/exec"
-	"regexp"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -78,8 +77,8 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
 	}
 	now := time.Now()
-	expires := now.Add(time.Duration(days) * 24 * time.Hour)
-	name, allowed := o.names[1], splitList(o.options.Get("permissions"))
+	t := apiToken{Name: o.names[1], Permissions: splitList(o.options.Get("permissions")),
+		ExpiresAt: now.Add(time.Duration(days) * 24 * time.Hour), Renewable: o.options.Has("renewable")}
 	known, err := knownPermissions(ctx, o.db)
 	if err != nil {
 		return err
@@ -87,7 +86,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.option("role", memberRole)}}
 	var v invalid
 	checkIdentity(&v, &n.username, nil, nil)
-	checkAPIToken(&v, known, name, allowed, now, expires)
+	checkAPIToken(&v, known, t.Name, t.Permissions, now, t.ExpiresAt)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -100,7 +99,6 @@ func createTokenCommand(ctx context.Context, o operation) error {
 		if err != nil {
 			return err
 		}
-		t := apiToken{Name: name, Permissions: allowed, ExpiresAt: expires, Renewable: o.options.Has("renewable")}
 		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, t)
 		return err
 	})
@@ -316,5 +314,33 @@ complete -o default -F _cairn cairn
 	return err
 }
 
-// optionNames finds the options in the args of a command.
-var optionNames = regexp.MustCompile(`--[a-z-]+`)
+// withProgress runs work. If that takes more than two seconds and standard error is a terminal, a
+// line on it shows the text of say and the time, until the work ends.
+func (o operation) withProgress(say func() string, work func() error) error {
+	if !isTerminal(o.stderr) {
+		return work()
+	}
+	return showProgress(o.stderr, time.Tick(time.Second), say, work)
+}
+
+// showProgress is withProgress for a terminal and a clock that ticks each second. say runs at the
+// same time as work.
+func showProgress(w io.Writer, ticks <-chan time.Time, say func() string, work func() error) error {
+	const clear = "\r\x1b[K" // ECMA-48: erase in line
+	done := make(chan error, 1)
+	go func() { done <- work() }()
+	for seconds := 1; ; seconds++ {
+		select {
+		case err := <-done:
+			if seconds > 2 {
+				io.WriteString(w, clear)
+			}
+			return err
+		case <-ticks:
+			if seconds > 1 {
+				io.WriteString(w, clear)
+				fmt.Fprintf(terminalWriter{w}, "%.70s: %v", say(), time.Duration(seconds)*time.Second)
+			}
+		}
+	}
+}

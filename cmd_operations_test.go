@@ -78,6 +78,9 @@ func TestPackagedCommands(t *testing.T) {
 	if said, status := h.run(nil, "user", "show", "nobody"); status != 1 || !strings.Contains(said, "there is no user") {
 		t.Errorf("user show: %d %s", status, said)
 	}
+	if said, status := h.run(nil, "restore", h.program); status != 1 || !strings.Contains(said, "; stop it first: sudo systemctl stop cairn.socket cairn.service") {
+		t.Errorf("restore: %d %s", status, said)
+	}
 	var nobody *syscall.Credential
 	if os.Geteuid() == 0 {
 		said, status := h.run(nil, "backup", "here")
@@ -95,6 +98,26 @@ func TestPackagedCommands(t *testing.T) {
 	}
 	if said, status := h.run(nobody, "version"); status != 0 {
 		t.Errorf("version as nobody: %d %s", status, said)
+	}
+}
+
+// TestPackagedPrivateBackup: on a host with the package and a private PostgreSQL, root makes a backup, although root has
+// become the service's user.
+func TestPackagedPrivateBackup(t *testing.T) {
+	t.Parallel()
+	h := newPackagedHost(t)
+	if err := os.Remove(h.etc + "/database-url"); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Dir(h.etc) + "/state"
+	mustStartPrivatePostgres(t, state)
+	for _, args := range [][]string{{"migrate"}, {"backup", state + "/backup"}} {
+		if said, status := h.run(nil, args...); status != 0 {
+			t.Errorf("%v: %d %s", args, status, said)
+		}
+	}
+	if info, err := os.Stat(state + "/backup"); err != nil || info.Size() == 0 || info.Mode() != 0o600 || ownerOf(info) != h.owner {
+		t.Errorf("%v %v", info, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,28 +186,26 @@ func suggest(misspelt string, words []string) (question string) {
 	return question
 }
 
+// optionNames finds the options in the args of a command, optionParts each with its value and
+// brackets.
+var (
+	optionNames = regexp.MustCompile(`--[a-z-]+`)
+	optionParts = regexp.MustCompile(`\[?--[a-z-]+( [^] ]+)?\]?`)
+)
+
 // parse reads the arguments of a command by its args. There, "NAME" is a name that has to be given,
-// "[NAME]" one that may be left out, and "NAME..." one or more. "--option VALUE" takes a value, and
-// "[--option]" none. Names and options may come in any order; after "--" there are only names.
+// "[NAME]" one that may be left out, and a lone "NAME..." one or more. "--option VALUE" takes a
+// value, and "[--option]" none. Names and options may come in any order; after "--" there are only
+// names.
 func (c command) parse(args []string) (names []string, options url.Values, err error) {
-	var known, needed []string
-	takesValue, most := map[string]bool{}, 0
-	for words := strings.Fields(c.args); len(words) > 0; words = words[1:] {
-		switch word := strings.Trim(words[0], "[]"); {
-		case strings.HasPrefix(word, "--"):
-			known = append(known, word)
-			if takesValue[word] = !strings.HasSuffix(words[0], "]"); takesValue[word] {
-				words = words[1:]
-			}
-		case strings.HasSuffix(word, "...") && !strings.HasSuffix(word, ",..."):
-			most = len(args)
-			fallthrough
-		default:
-			if most++; word == words[0] {
-				needed = append(needed, word)
-			}
-		}
+	known := optionNames.FindAllString(c.args, -1)
+	takesValue := func(option string) bool { return strings.Contains(c.args, option+" ") }
+	wanted := strings.Fields(optionParts.ReplaceAllString(c.args, ""))
+	most := len(wanted)
+	if most == 1 && strings.Contains(wanted[0], "...") {
+		most = len(args)
 	}
+	needed := slices.DeleteFunc(wanted, func(name string) bool { return strings.ContainsAny(name, "[]") })
 	wrong := func(format string, of ...any) ([]string, url.Values, error) {
 		return nil, nil, fmt.Errorf("%s: %s; %w %[1]s", c.name, fmt.Sprintf(format, of...), errUsage)
 	}
@@ -223,12 +222,12 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 			continue
 		case !slices.Contains(known, option):
 			return wrong("there is no option %s%s", option, suggest(option, known))
-		case takesValue[option] && !hasValue && len(args) == 1:
-			return wrong("%s needs a value", option)
-		case takesValue[option] && !hasValue:
-			value, args = args[1], args[1:]
-		case hasValue && !takesValue[option]:
+		case hasValue && !takesValue(option):
 			return wrong("%s takes no value", option)
+		case takesValue(option) && !hasValue && len(args) == 1:
+			return wrong("%s needs a value", option)
+		case takesValue(option) && !hasValue:
+			value, args = args[1], args[1:]
 		}
 		options.Set(option[2:], value)
 	}

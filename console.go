@@ -45,7 +45,7 @@ type page struct {
 	Query    url.Values      // of the request
 	Notice   string          // about what the reader has just done
 	Action   string          // the path of the form that was refused, or ""
-	Form     form            // what was typed in it
+	Form     url.Values      // what was typed in it
 	Refusal  *refusal
 	Next     string // the address of the next page of a list, or ""
 	Version  string
@@ -64,16 +64,12 @@ type loader func(a *apiReader) *page
 // parsePages parses the templates of the console.
 func parsePages() *template.Template {
 	functions := template.FuncMap{
-		"join": func(list []string) string { return strings.Join(list, ", ") },
-		"has":  func(list []string, text string) bool { return slices.Contains(list, text) },
-		"tag":  func(r role) string { return tagOf(r) },
-		"size": sizeText,
-		"metres": func(m *float64) string {
-			if m == nil {
-				return ""
-			}
-			return fmt.Sprintf("%.3g m", *m)
-		},
+		"join":   func(list []string) string { return strings.Join(list, ", ") },
+		"has":    slices.Contains[[]string],
+		"plural": plural,
+		"tag":    tagOf,
+		"size":   sizeText,
+		"metres": func(m float64) string { return fmt.Sprintf("%.3g m", m) },
 		"qr": func(text any) template.HTML { // safe: the SVG has none of the text itself
 			svg, _ := qrSVG(fmt.Sprint(text))
 			return template.HTML(svg)
@@ -92,7 +88,7 @@ func parsePages() *template.Template {
 
 // sizeText returns a number of bytes as people read it: "1.5 MB".
 func sizeText(n int64) string {
-	units, size := []string{"bytes", "kB", "MB", "GB", "TB", "PB", "EB"}, float64(n)
+	units, size := []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}, float64(n)
 	for ; size >= 1000; size /= 1000 {
 		units = units[1:]
 	}
@@ -110,21 +106,18 @@ func notices() map[string]string {
 	}
 }
 
-// show returns the handler of a page.
-func (s *server) show(read loader) handler {
+// show returns the handler of a page. It calls each of the changes on the page.
+func (s *server) show(read loader, changes ...func(*page)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		return s.writePageFor(w, r, read, func(*page) {})
+		p, err := s.readPageFor(r, read)
+		if err != nil {
+			return err
+		}
+		for _, change := range changes {
+			change(p)
+		}
+		return s.writePage(w, http.StatusOK, p)
 	}
-}
-
-// writePageFor answers with a page that change has changed.
-func (s *server) writePageFor(w http.ResponseWriter, r *http.Request, read loader, change func(*page)) error {
-	p, err := s.readPageFor(r, read)
-	if err != nil {
-		return err
-	}
-	change(p)
-	return s.writePage(w, http.StatusOK, p)
 }
 
 // readPageFor reads a page. It adds what every page shows about its reader.
@@ -186,6 +179,9 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 	if wrong.status == http.StatusUnauthorized && isRead(r) {
 		goTo(w, signInPath(r.URL.RequestURI()))
 		return
+	}
+	if wrong == errNoPath {
+		s.recogniseLost(r)
 	}
 	if p == nil {
 		p = &page{Template: "error", Title: http.StatusText(wrong.status)}
@@ -249,15 +245,9 @@ func goTo(w http.ResponseWriter, next string) error {
 	return nil
 }
 
-// form holds the fields of a form as they were typed.
-type form url.Values
-
-// raw returns a field as it was typed.
-func (f form) raw(name string) string { return url.Values(f).Get(name) }
-
 // readForm reads the request's form. Its field "tag", the entity tag of the object as the page has
 // shown it, becomes If-Match, so that nobody writes over somebody else's change.
-func readForm(r *http.Request) (form, error) {
+func readForm(r *http.Request) (url.Values, error) {
 	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if mediaType != "application/x-www-form-urlencoded" {
 		return nil, newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type", "The body must be a form.")
@@ -273,22 +263,22 @@ func readForm(r *http.Request) (form, error) {
 	if values.Has("tag") {
 		r.Header.Set("If-Match", values.Get("tag"))
 	}
-	return form(values), nil
+	return values, nil
 }
 
-// body returns the body for the API that a form stands for. fields names its fields and how each is
-// read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty, "name[]"
-// a list of ticked boxes, or null if one without a value is ticked, "name!" whether a box is
-// ticked, "name@" a time in UTC or null, "name#" a number. A field is left out if the form lacks
+// formBody returns the body for the API that a form stands for. fields names its fields and how
+// each is read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty,
+// "name[]" a list of ticked boxes, or null if one without a value is ticked, "name!" whether a box
+// is ticked, "name@" a time in UTC or null, "name#" a number. A field is left out if the form lacks
 // it, or if it equals the form's hidden field "former_name".
-func (f form) body(fields string) map[string]any {
+func formBody(f url.Values, fields string) map[string]any {
 	if fields == "" {
 		return nil
 	}
 	body := map[string]any{}
 	for spec := range strings.FieldsSeq(fields) {
 		name := strings.TrimRight(spec, "?*[]!@#")
-		kind, typed := spec[len(name):], strings.ReplaceAll(f.raw(name), "\r\n", "\n")
+		kind, typed := spec[len(name):], strings.ReplaceAll(f.Get(name), "\r\n", "\n")
 		switch former, has := f["former_"+name]; {
 		case kind == "[]" && slices.Contains(f[name], ""):
 			body[name] = nil
@@ -315,7 +305,7 @@ func (f form) body(fields string) map[string]any {
 }
 
 // refuse returns err. If err says what is wrong with a form, the error page is the form's own page.
-func (s *server) refuse(w http.ResponseWriter, r *http.Request, f form, formPage loader, err error) error {
+func (s *server) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
 	if !ok || wrong.status >= 500 || answer.page == nil {
@@ -341,7 +331,7 @@ func (s *server) act(route, fields string, formPage loader, next string) handler
 		if err != nil {
 			return err
 		}
-		written, err := s.callAPI(r, route, "", f.body(fields))
+		written, err := s.callAPI(r, route, "", formBody(f, fields))
 		if err != nil {
 			return s.refuse(w, r, f, formPage, err)
 		}
@@ -354,7 +344,7 @@ func (s *server) act(route, fields string, formPage loader, next string) handler
 		if token, ok := answer["password_token"].(string); ok {
 			answer["link"] = s.baseURL(r) + passwordPath(token)
 		}
-		return s.writePageFor(w, r, formPage, func(p *page) { p.Once = answer })
+		return s.show(formPage, func(p *page) { p.Once = answer })(w, r)
 	}
 }
 
@@ -370,15 +360,12 @@ func fillPath(r *http.Request, pattern string) string {
 
 // buffered keeps the answer of a handler in memory.
 type buffered struct {
+	bytes.Buffer
 	header http.Header
-	body   bytes.Buffer
 }
 
 // Header implements http.ResponseWriter.
 func (w *buffered) Header() http.Header { return w.header }
-
-// Write implements http.ResponseWriter.
-func (w *buffered) Write(b []byte) (int, error) { return w.body.Write(b) }
 
 // WriteHeader implements http.ResponseWriter. The status is not needed: handlers return errors.
 func (w *buffered) WriteHeader(int) {}
@@ -415,7 +402,7 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 	}
 	answer := &buffered{header: http.Header{}}
 	err := rt.handler(answer, inner)
-	return answer.body.Bytes(), err
+	return answer.Bytes(), err
 }
 
 // apiReader reads from the API what a page shows. After the first error it reads nothing more.
@@ -463,3 +450,85 @@ func getPage[T any](a *apiReader, path string) []T {
 	}
 	return list.Items
 }
+
+// field is an input of a form, as the template "field" writes it.
+type field struct {
+	ID, Name, Label, Type, Value, Error, Hint, Autocomplete string
+	Required                                                bool
+	Options                                                 []option
+}
+
+// option is a choice of a field.
+type option struct {
+	Value, Label string
+	On           bool
+}
+
+// Field returns the input of that name in a form; action is the path to which the form is sent.
+// After a refusal the input holds what was typed, else value. kind is an input's type, or one of
+// the names in the tables below. If it ends in "!", the input is required.
+func (p *page) Field(action, name, label, kind, value, hint string) field {
+	kind, required := strings.CutSuffix(kind, "!")
+	autocomplete := map[string]string{"username": "username", "email": "email", "password": "current-password",
+		"new-password": "new-password", "code": "one-time-code"}
+	types := map[string]string{"username": "text", "new-password": "password", "code": "text"}
+	f := field{ID: fieldID(action + "-" + name), Name: name, Label: label, Type: cmp.Or(types[kind], kind),
+		Value: value, Hint: hint, Required: required, Autocomplete: autocomplete[kind]}
+	if p.Refusal != nil && p.Action == action {
+		f.Error = p.Refusal.Fields[name]
+	}
+	if p.Action == action && p.Form[name] != nil && f.Type != "password" {
+		f.Value = p.Form.Get(name)
+	}
+	return f
+}
+
+// Choice returns a field with options, "value=label" or just "value", of which one is chosen.
+func (p *page) Choice(action, name, label, value string, options ...string) field {
+	f := p.Field(action, name, label, "select", value, "")
+	for _, text := range options {
+		value, label, found := strings.Cut(text, "=")
+		if !found {
+			label = value
+		}
+		f.Options = append(f.Options, option{value, label, value == f.Value})
+	}
+	return f
+}
+
+// Choices is Choice for a list of options. The first choice is none of them.
+func (p *page) Choices(action, name, label, value string, options []string) field {
+	return p.Choice(action, name, label, value, append([]string{"=any"}, options...)...)
+}
+
+// Boxes returns a field of boxes to tick: all names, of which those in on are ticked.
+func (p *page) Boxes(action, name, label string, all, on []string) field {
+	f := p.Field(action, name, label, "boxes", "", "")
+	for _, text := range all {
+		f.Options = append(f.Options, option{text, text, p.On(action, name, text, slices.Contains(on, text))})
+	}
+	return f
+}
+
+// On reports whether a box is ticked: as in the form that was sent to the action, if any, else is.
+func (p *page) On(action, name, value string, is bool) bool {
+	if p.Form != nil && p.Action == action {
+		return slices.Contains(p.Form[name], value)
+	}
+	return is
+}
+
+// addForm adds what was typed in a form. Forms for the same path are told apart by their field
+// "code". The path of a preview is that of its form.
+func (p *page) addForm(r *http.Request, f url.Values) {
+	p.Action, p.Form = strings.TrimSuffix(r.URL.Path, "/preview"), f
+	if code := f.Get("code"); code != "" {
+		p.Action += "#" + code
+	}
+}
+
+// notInID matches what fieldID replaces.
+var notInID = regexp.MustCompile(`[^A-Za-z0-9]+`)
+
+// fieldID returns the HTML id of an input.
+func fieldID(text string) string { return "f" + notInID.ReplaceAllString(text, "-") }

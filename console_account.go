@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -43,6 +44,16 @@ func (a *apiReader) recognise() {
 	}
 }
 
+// recogniseLost is recognise for a request without a route, which has neither place nor time limit.
+func (s *server) recogniseLost(r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), quick.limit())
+	defer cancel()
+	if leave, err := s.networkPlaces.enter(ctx, callerOf(r).network()); err == nil {
+		defer leave()
+		(&apiReader{server: s, r: r.WithContext(ctx)}).recognise()
+	}
+}
+
 // addAnalyses adds the newest analysis to each dataset.
 func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 	for _, d := range datasets {
@@ -56,9 +67,16 @@ func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 	return states
 }
 
-// loginPage reads the page on which people sign in. Data is the page that follows.
+// loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
+// password, it tells the first administrator where the token is that sets one.
 func (s *server) loginPage(a *apiReader) *page {
-	return &page{Template: "login", Title: "Sign in", Data: safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL)}
+	const query = `SELECT NOT EXISTS (SELECT FROM users WHERE password_hash IS NOT NULL)`
+	var isNew bool
+	a.db.QueryRow(a.r.Context(), query).Scan(&isNew) // an error hides only that line
+	return &page{Template: "login", Title: "Sign in", Data: struct {
+		Next  string
+		IsNew bool
+	}{safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL), isNew}}
 }
 
 // signInForm answers POST /login, as the API's login does. If the user has a second factor, the
@@ -69,12 +87,12 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	login, password, isSecond := strings.TrimSpace(f.raw("username")), f.raw("password"), f["proof"] != nil
+	login, password, isSecond := strings.TrimSpace(f.Get("username")), f.Get("password"), f["proof"] != nil
 	var found credentials
 	var refused *problem
 	if isSecond {
 		password = ""
-		found, refused, err = s.checkCode(r, login, f.raw("proof"), f.raw("otp"))
+		found, refused, err = s.checkCode(r, login, f.Get("proof"), f.Get("otp"))
 	} else {
 		found, refused, err = s.checkCredentials(r, login, password, "")
 	}
@@ -83,11 +101,11 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case err == nil:
-		return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
+		return goTo(w, safeNext(f.Get("next"), s.cfg.baseURL))
 	case err == errOTPRequired && !isSecond:
 		s.rehash(r, found, password)
 		f["proof"] = []string{s.keys.Load().keys[0].passwordProof(found, s.now().Add(codeWait).Unix())}
-		return s.writePageFor(w, r, s.loginPage, func(p *page) { p.addForm(r, f) })
+		return s.show(s.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
 	case err == errSignInAgain:
 		delete(f, "proof")
 	}

@@ -64,10 +64,10 @@ func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.writePageFor(w, r, s.messagePage, func(p *page) {
+	return s.show(s.messagePage, func(p *page) {
 		p.Data.(*messageData).Preview = &found
 		p.addForm(r, f)
-	})
+	})(w, r)
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.

@@ -9,9 +9,12 @@ import (
 	"strings"
 )
 
-// datasetsPage reads a page of the list of datasets.
+// datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
 func (s *server) datasetsPage(a *apiReader) *page {
-	return &page{Template: "datasets", Title: "Datasets", Data: a.addAnalyses(getPage[dataset](a, "/api/v1/datasets"))}
+	return &page{Template: "datasets", Title: "Datasets", Data: struct {
+		List  []datasetState
+		Roots string
+	}{a.addAnalyses(getPage[dataset](a, "/api/v1/datasets")), strings.Join(s.cfg.datasetRoots, " or ")}}
 }
 
 // datasetData is a dataset with what its page shows beside it.

@@ -4,6 +4,7 @@ import (
 	"encoding/base32"
 	"encoding/base64"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"html"
 	"html/template"
@@ -170,6 +171,57 @@ func (ts *testServer) browse(name string) *browser {
 	b := &browser{client: ts.client()}
 	b.goes("/", "/login", "username="+name+"&password="+testPassword)
 	return b
+}
+
+// TestFirstLogin: while nobody has a password, the login page says where the first administrator's token is.
+func TestFirstLogin(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	b := &browser{client: ts.client()}
+	b.shows(200, "GET", "/login", "", "<code>first-admin-token</code>", `<a href="/set-password">`)
+	ts.addUser("ada", datasetRead)
+	if page := b.shows(200, "GET", "/login", ""); strings.Contains(page, "first-admin-token") {
+		t.Error("the page tells of the token although somebody has a password")
+	}
+}
+
+// TestUnknownPath: the page about a path that does not exist knows its reader.
+func TestUnknownPath(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	if page := b.shows(404, "GET", "/nothing", "", `<a href="/account">ada</a>`, `<a href="/datasets">Datasets</a>`); strings.Contains(page, "Sign in") {
+		t.Error("the page asks a reader who is signed in to sign in")
+	}
+	stranger := &browser{client: ts.client(), cookie: b.cookie + "x"}
+	stranger.shows(404, "GET", "/nothing", "", `<a href="/login">Sign in</a>`)
+}
+
+// TestDatasetPageWords: those who may register a directory see below which roots. A number goes with its word, and a
+// broken file has one word on all pages.
+func TestDatasetPageWords(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	if err := errors.Join(os.Mkdir(ts.datasets+"/set", 0o755), os.WriteFile(ts.datasets+"/set/a.tif", []byte("II*\x00"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	root := ts.signIn("root", "all")
+	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
+	root.publish("A message")
+	b := ts.browse("root")
+	b.shows(200, "GET", "/datasets", "", "Below "+ts.datasets+".")
+	all := b.shows(200, "GET", "/datasets/1", "", " 1 file, 4 B", ">corrupt</span> 1<", ">Corrupt or unreadable</th>")
+	all += b.shows(200, "GET", "/datasets/1/analyses/1", "", "<dt>Corrupt or unreadable</dt><dd>1</dd>")
+	all += b.shows(200, "GET", "/datasets/1/report", "", "0 of 1 file placed; 1 corrupt", "files are corrupt: 1")
+	if strings.Contains(all, "amaged") || strings.Contains(all, "Failed") {
+		t.Error(all)
+	}
+	b.shows(200, "GET", "/messages/1", "", "One person sees it now, 0 have read it.")
+	ts.addUser("ada", datasetRead)
+	if page := ts.browse("ada").shows(200, "GET", "/datasets", ""); strings.Contains(page, ts.datasets) {
+		t.Error("somebody who may not register a directory sees the roots")
+	}
 }
 
 // TestBrowserSession: signing in on the page gives a cookie that opens pages and reads the API, but changes nothing
@@ -765,7 +817,7 @@ func TestRefusedLinks(t *testing.T) {
 	root := ts.signIn("root", "all")
 	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	ts.exec(`INSERT INTO analysis_changes VALUES (1, 'a', (SELECT array_agg('f' || lpad(n::text, 2, '0')) FROM generate_series(1, 60) n), '{}', '{}')`)
-	ts.exec(`INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by) SELECT 1, 'damaged', 'f' || n, 'x', 'root' FROM generate_series(1, 60) n`)
+	ts.exec(`INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by) SELECT 1, 'corrupt', 'f' || n, 'x', 'root' FROM generate_series(1, 60) n`)
 	ts.exec(`INSERT INTO roles (name) SELECT 'role' || n FROM generate_series(1, 60) n`)
 	for i := range 60 {
 		root.publish(fmt.Sprint("Message ", i))
@@ -800,7 +852,7 @@ func TestLongLists(t *testing.T) {
 		root.analyze(set, nil)
 	}
 	ts.exec(`INSERT INTO roles (name) SELECT 'role' || lpad(n::text, 4, '0') FROM generate_series(1, 600) n`)
-	ts.exec(`INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by) SELECT 1, 'damaged', 'f' || lpad(n::text, 4, '0'), 'x', 'root' FROM generate_series(1, 600) n`)
+	ts.exec(`INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by) SELECT 1, 'corrupt', 'f' || lpad(n::text, 4, '0'), 'x', 'root' FROM generate_series(1, 600) n`)
 	b := ts.browse("root")
 	next := regexp.MustCompile(`rel="next" href="([^"]*)"`)
 	for path, last := range map[string]string{"/roles": "role0600", "/datasets/1/report": "f0600"} {

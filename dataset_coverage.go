@@ -105,7 +105,7 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view
 		}
 	}
 	if len(counts) > 0 {
-		c.Summary = fmt.Sprintf("%d files (%s)", details.Files["total"], strings.Join(counts, ", "))
+		c.Summary = fmt.Sprintf("%s (%s)", plural(details.Files["total"], "file"), strings.Join(counts, ", "))
 	}
 	labels := [][2]string{
 		{"pixels under 0.7 m", "#440154"}, {"0.7 m to 1.5 m", "#443983"}, {"1.5 m to 7 m", "#31688e"},

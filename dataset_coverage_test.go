@@ -45,7 +45,7 @@ func TestCoverage(t *testing.T) {
 		shows []string
 	}{
 		{"empty", nil, []string{"no files"}},
-		{`</svg><script>alert(1)</script> & "quotes"`, utm(1), []string{"1 files (ok: 1)", "7 m to 15 m: 1"}},
+		{`</svg><script>alert(1)</script> & "quotes"`, utm(1), []string{"1 file (ok: 1)", "7 m to 15 m: 1"}},
 		{"noisy", noisy, []string{"30000 files", "70 m to 200 m: "}},
 		{"world", world, []string{"6000 files", "0°", "30°E", "60°W"}},
 		{"many", utm(1600), []string{"1600 files", "48°N"}},

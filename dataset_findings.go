@@ -21,7 +21,7 @@ const findingMissing = "missing"
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
 	return []findingKind{
-		{"damaged", "unread", "files are damaged"},
+		{fileStatusCorrupt, "unread", "files are corrupt"},
 		{"unreadable", "unread", "files that should be rasters cannot be read as such"},
 		{"no_extent", "unread", "files have no position, or an unknown CRS"},
 		{findingMissing, "", "tiles are missing inside the area that the others cover"},

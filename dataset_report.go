@@ -205,8 +205,9 @@ func (report folderReport) print(w io.Writer) {
 	}
 	for _, g := range report.Grids {
 		unit := unitOfCRS(g.CRS)
-		fmt.Fprintf(w, "grid: %d tiles of %s, %.7g%s by %.7g%s from %.8g%s, %.8g%s, pixels of %.4g%s by %.4g%s\n",
-			g.Tiles, cmp.Or(g.CRS, "no CRS"), g.East, unit, g.North, unit, g.X, unit, g.Y, unit, g.DX, unit, g.DY, unit)
+		fmt.Fprintf(w, "grid: %s of %s, %.7g%s by %.7g%s from %.8g%s, %.8g%s, pixels of %.4g%s by %.4g%s\n",
+			plural(g.Tiles, "tile"), cmp.Or(g.CRS, "no CRS"), g.East, unit, g.North, unit, g.X, unit, g.Y, unit,
+			g.DX, unit, g.DY, unit)
 	}
 	for _, a := range report.Accepted {
 		fmt.Fprintf(w, "accepted: %s (%d)\n", a.Code, a.Total)
@@ -278,7 +279,7 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 // summarize counts the files and writes the summary, which leaves out empty groups.
 func (report *folderReport) summarize(files map[string]int64) {
 	report.Files, report.Placed = files["total"], files[fileStatusOK]
-	report.Summary = fmt.Sprintf("%d of %d files placed", report.Placed, report.Files)
+	report.Summary = fmt.Sprintf("%d of %s placed", report.Placed, plural(report.Files, "file"))
 	totals := map[string]int64{} // by code, with those that were accepted
 	for _, f := range report.Findings {
 		totals[f.Code] += f.Total
@@ -286,13 +287,13 @@ func (report *folderReport) summarize(files map[string]int64) {
 	for _, a := range report.Accepted {
 		totals[a.Code] += a.Total
 	}
-	others := report.Files - report.Placed - totals["unreadable"] - totals["damaged"] - totals["no_extent"]
+	others := report.Files - report.Placed - totals["unreadable"] - totals[fileStatusCorrupt] - totals["no_extent"]
 	for _, part := range [...]struct {
 		n    int64
 		text string
 	}{
-		{totals["unreadable"], "unreadable"}, {totals["damaged"], "damaged"}, {totals["no_extent"], "without a place"},
-		{totals[findingMissing], "cells missing"}, {others, "other files"},
+		{totals["unreadable"], "unreadable"}, {totals[fileStatusCorrupt], "corrupt"},
+		{totals["no_extent"], "without a place"}, {totals[findingMissing], "cells missing"}, {others, "other files"},
 	} {
 		if part.n == 1 {
 			part.text = strings.NewReplacer("cells", "cell", "files", "file").Replace(part.text)

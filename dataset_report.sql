@@ -105,7 +105,7 @@ ORDER BY grid, row, min(c)
 -- query unread
 -- Files that cannot be read, unsupported ones with the extension of readable ones, and files without an extent.
 SELECT path, concat_ws('; ', coalesce(reason, status), nullif(array_to_string(warnings, '; '), '')) AS detail,
-  CASE WHEN status = 'corrupt' THEN 'damaged' WHEN status IN ('no_bbox', 'no_georef') THEN 'no_extent' ELSE 'unreadable' END AS code
+  CASE WHEN status = 'corrupt' THEN 'corrupt' WHEN status IN ('no_bbox', 'no_georef') THEN 'no_extent' ELSE 'unreadable' END AS code
 FROM elevation_dataset_file_meta
 WHERE dataset_id = @dataset AND status <> 'ok' AND (
   status IN ('corrupt', 'unreadable', 'no_bbox', 'no_georef')

@@ -174,7 +174,7 @@ func TestReport(t *testing.T) {
 		"crs":        name(505, 5205),
 		"nodata":     name(502, 5206),
 		"name":       "copy of a tile.tif, dtm_32_999_5204.tif",
-		"damaged":    name(506, 5206),
+		"corrupt":    name(506, 5206),
 		"unreadable": name(506, 5202),
 	} {
 		if got[code] != want {
@@ -192,7 +192,7 @@ func TestReport(t *testing.T) {
 	out = &lockedBuffer{}
 	if err := run(context.Background(), []string{"report", "all"}, ts.env, nil, out, out); !errors.Is(err, errFindings) ||
 		!strings.Contains(out.String(), "\nmissing: tiles are missing inside the area that the others cover (4)\n") ||
-		!strings.HasPrefix(out.String(), "53 of 56 files placed; 1 unreadable; 1 damaged; 4 cells missing; 1 other file\n") {
+		!strings.HasPrefix(out.String(), "53 of 56 files placed; 1 unreadable; 1 corrupt; 4 cells missing; 1 other file\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if err := run(context.Background(), []string{"report", "nothing"}, ts.env, nil, out, out); err == nil || errors.Is(err, errFindings) {
@@ -379,29 +379,29 @@ func TestAcceptedFindings(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	}
-	const sum = "18 of 20 files placed; 2 damaged; 2 cells missing"
+	const sum = "18 of 20 files placed; 2 corrupt; 2 cells missing"
 	report(3, sum, "2 findings: dataset tiles, 20 files, analysed ")
 	accept := func(body map[string]any) answer {
 		t.Helper()
 		return c.must(201, "POST", dataset+"/accepted-findings", body)
 	}
-	a := accept(map[string]any{"code": "damaged", "path": "old.tif", "note": "kept for the lawyers"})
+	a := accept(map[string]any{"code": "corrupt", "path": "old.tif", "note": "kept for the lawyers"})
 	if a.text("path") != "old.tif" || a.text("note") != "kept for the lawyers" || a.text("accepted_by") != "ada" {
 		t.Errorf("%s", a.body)
 	}
 	accept(map[string]any{"code": "missing", "path": "EPSG:32632 503000 5200000", "note": "a lake"})
-	if got := c.reported(dataset); len(got["damaged"]) != 1 || !strings.HasPrefix(got["damaged"][0], "odd.tif") ||
+	if got := c.reported(dataset); len(got["corrupt"]) != 1 || !strings.HasPrefix(got["corrupt"][0], "odd.tif") ||
 		fmt.Sprint(got["missing"]) != "[EPSG:32632 506000 5200000]" {
 		t.Errorf("%v", got)
 	}
-	if items := c.must(200, "GET", dataset+"/findings/damaged", nil).items(); len(items) != 1 || items[0]["path"] != "odd.tif" {
+	if items := c.must(200, "GET", dataset+"/findings/corrupt", nil).items(); len(items) != 1 || items[0]["path"] != "odd.tif" {
 		t.Errorf("%v", items)
 	}
-	c.refused(409, "already_accepted", "POST", dataset+"/accepted-findings", map[string]any{"code": "damaged", "path": "old.tif", "note": "again"})
-	accept(map[string]any{"code": "damaged", "path": "odd.tif", "note": "too"})
+	c.refused(409, "already_accepted", "POST", dataset+"/accepted-findings", map[string]any{"code": "corrupt", "path": "old.tif", "note": "again"})
+	accept(map[string]any{"code": "corrupt", "path": "odd.tif", "note": "too"})
 	last := accept(map[string]any{"code": "missing", "note": "all lakes"}).number("id")
 	report(0, sum, "no findings: dataset tiles, 20 files")
-	if a := c.must(200, "GET", dataset+"/report", nil); fmt.Sprint(a.json["accepted"]) != "[map[code:damaged total:2] map[code:missing total:2]]" {
+	if a := c.must(200, "GET", dataset+"/report", nil); fmt.Sprint(a.json["accepted"]) != "[map[code:corrupt total:2] map[code:missing total:2]]" {
 		t.Errorf("%s", a.body)
 	}
 	if items := c.must(200, "GET", dataset+"/accepted-findings", nil).items(); len(items) != 4 || items[3]["path"] != nil || items[3]["code"] != "missing" {
@@ -411,14 +411,14 @@ func TestAcceptedFindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.analyze(dataset, nil)
-	report(3, "18 of 21 files placed; 3 damaged; 2 cells missing", "1 finding:")
+	report(3, "18 of 21 files placed; 3 corrupt; 2 cells missing", "1 finding:")
 	c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	c.refused(404, "not_found", "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	if got := c.reported(dataset); fmt.Sprint(got["missing"]) != "[EPSG:32632 506000 5200000]" {
 		t.Errorf("%v", got)
 	}
-	for _, body := range []map[string]any{{"code": "damaged"}, {"code": "nothing", "note": "n"}, {"code": "damaged", "path": "none.tif", "note": "n"},
-		{"code": "damaged", "path": "", "note": "n"}} {
+	for _, body := range []map[string]any{{"code": "corrupt"}, {"code": "nothing", "note": "n"}, {"code": "corrupt", "path": "none.tif", "note": "n"},
+		{"code": "corrupt", "path": "", "note": "n"}} {
 		c.refused(422, "invalid", "POST", dataset+"/accepted-findings", body)
 	}
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE target = 'dataset:tiles' AND actor = 'ada'

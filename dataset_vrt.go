@@ -61,7 +61,7 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 	var list []string
 	var matching []vrtGrid
 	for _, g := range grids {
-		list = append(list, fmt.Sprintf("crs=%s resolution=%s (%d files)", g.CRS, g.resolution(), g.Files))
+		list = append(list, fmt.Sprintf("crs=%s resolution=%s (%s)", g.CRS, g.resolution(), plural(g.Files, "file")))
 		if (crs == nil || strings.EqualFold(*crs, g.CRS)) && (resolution == nil || *resolution == g.resolution()) {
 			matching = append(matching, g)
 		}

@@ -99,7 +99,7 @@ func TestVRT(t *testing.T) {
 	}
 	other := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("several", append(files, placedFile(t, "d.tif", 4326, 0.0004, 0, 7, 0, -0.0002, 46))))
 	a := c.refused(422, "invalid", "GET", other+"/mosaic.vrt", nil)
-	for _, part := range []string{"crs=EPSG:25832 resolution=10 (3 files)", "crs=EPSG:4326 resolution=0.0004,0.0002 (1 files)"} {
+	for _, part := range []string{"crs=EPSG:25832 resolution=10 (3 files)", "crs=EPSG:4326 resolution=0.0004,0.0002 (1 file)"} {
 		if !strings.Contains(a.text("detail"), part) {
 			t.Errorf("%s", a.body)
 		}

@@ -318,12 +318,12 @@ type problem struct {
 	err        error  // for the log only; may be nil
 }
 
-// Error returns the code with the cause or, without one, the detail.
+// Error returns the detail, which the commands print, with the cause.
 func (p *problem) Error() string {
 	if p.err != nil {
-		return p.code + ": " + p.err.Error()
+		return strings.TrimSuffix(p.detail, ".") + ": " + p.err.Error()
 	}
-	return p.code + ": " + p.detail
+	return p.detail
 }
 
 // Unwrap returns the cause.

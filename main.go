@@ -38,8 +38,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// errUsage is returned for a command line that the table of commands does not have. The exit status
-// is 2.
+// errUsage is in the error of a malformed command line. The exit status is 2.
 var errUsage = errors.New("see: cairn help")
 
 // main runs the program and is the only place that ends the process.
@@ -99,7 +98,7 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 	}
 	err = run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	if errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("%w: for root this command runs as user %s, who needs access", err, account.name)
+		return fmt.Errorf("%w: for root this command runs as user %s, who needs access", err, account.name)
 	}
 	return err
 }
@@ -155,8 +154,7 @@ func newLogger(cfg config, w io.Writer) *slog.Logger {
 // lineLevel finds the level in a line of the log, in both forms.
 var lineLevel = regexp.MustCompile(`^(?:\{"time":"[^"]*","level":"|time=\S+ level=)(DEBUG|INFO|WARN)`)
 
-// journalWriter writes each line with the priority of its level, as the journal reads it: see
-// sd-daemon(3).
+// journalWriter writes each line with the priority of its level: see sd-daemon(3).
 type journalWriter struct{ io.Writer }
 
 // Write implements io.Writer. Each write is one line. A line without a level is an error.
@@ -185,8 +183,7 @@ func newLogWriter(env []string, w io.Writer) io.Writer {
 	return w
 }
 
-// isTerminal reports whether the reader or writer is a terminal or another character device, but
-// /dev/null.
+// isTerminal reports whether the stream is a terminal, or a character device other than /dev/null.
 func isTerminal(stream any) bool {
 	if f, ok := stream.(*os.File); ok {
 		info, err := f.Stat()
@@ -484,8 +481,7 @@ func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(
 	return connect(ctx, cfg, do)
 }
 
-// connect runs do on the database that the settings name, or on the private one, which must be
-// running.
+// connect runs do on the database that the settings name, or on the private one if that runs.
 func connect(ctx context.Context, cfg config, do func(*database) error) error {
 	var poolConfig *pgxpool.Config
 	var err error

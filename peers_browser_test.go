@@ -268,7 +268,7 @@ func TestPeerBrowserTour(t *testing.T) {
 				c.movesMap(`new PointerEvent("pointerdown", at(0))`, `new PointerEvent("pointerup", at(90))`)
 			}
 			c.follow("Report")
-			c.click("//section[@aria-labelledby='f-damaged']//input[@value='broken.tif'] | //section[@aria-labelledby='f-unreadable']//input[@value='broken.tif']")
+			c.click("//section[@aria-labelledby='f-corrupt']//input[@value='broken.tif'] | //section[@aria-labelledby='f-unreadable']//input[@value='broken.tif']")
 			c.fill("note", "known")
 			c.press("Accept")
 			c.sees("Saved.")

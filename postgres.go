@@ -91,10 +91,9 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	stateDir = resolve(stateDir)
-	c, err := findCluster(stateDir, privateFallbackDir)
+	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		c, err = createCluster(ctx, stateDir)
+		c, err = createCluster(ctx, resolve(stateDir))
 	}
 	if err != nil {
 		lock.Close()
@@ -245,7 +244,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 	if err != nil {
 		return err
 	}
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	for ; ; pause(ctx, 20*time.Millisecond) {
 		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 		if err == nil {
 			p.log.Info("private PostgreSQL up", "directory", p.dataDir(), "os_user", p.account.name)
@@ -260,8 +259,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 			size, _ := serverLog.Seek(0, io.SeekEnd)
 			tail, _ := io.ReadAll(io.NewSectionReader(serverLog, max(0, size-800), 800))
 			return fmt.Errorf("the server of user %s ended early (%v): %s", p.account.name, p.exit, oneLine(tail))
-		case <-ctx.Done():
-		case <-time.After(wait):
+		default:
 		}
 	}
 }
@@ -329,11 +327,11 @@ func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) 
 // none, the error is fs.ErrNotExist.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
-	info, err := os.Lstat(c.dataDir())
-	if errors.Is(err, fs.ErrNotExist) && os.Geteuid() == 0 {
-		c.folder = fallbackFolder(fallback, stateDir)
-		info, err = os.Lstat(c.dataDir())
+	former := fallbackFolder(fallback, stateDir)
+	if os.Geteuid() == 0 && !isThere(c.dataDir()) && isThere(former) {
+		c.folder = former
 	}
+	info, err := os.Lstat(c.dataDir())
 	if err != nil {
 		return cluster{}, fmt.Errorf("find data directory: %w", err)
 	}
@@ -354,14 +352,15 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 // If that is root, it runs as the owner of the state directory or, if that is root too, as user
 // postgres.
 func createCluster(ctx context.Context, stateDir string) (cluster, error) {
+	programs, err := findServerPrograms("")
+	if err != nil {
+		return cluster{}, err
+	}
 	info, err := os.Stat(stateDir)
 	if err != nil {
 		return cluster{}, err
 	}
-	uid := uint32(os.Geteuid())
-	if uid == 0 {
-		uid = ownerOf(info)
-	}
+	uid := cmp.Or(uint32(os.Geteuid()), ownerOf(info))
 	account, err := accountOf(osuser.LookupId(fmt.Sprint(uid)))
 	if uid == 0 {
 		account, err = accountOf(osuser.Lookup("postgres"))
@@ -370,7 +369,7 @@ func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 		return cluster{}, fmt.Errorf("PostgreSQL does not run as root (apt-get install postgresql): %w", err)
 	}
 	c := cluster{stateDir, account}
-	if err = c.create(ctx); errors.Is(err, fs.ErrPermission) {
+	if err = c.create(ctx, programs); errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("user %s, as whom PostgreSQL runs, cannot use %s; set CAIRN_STATE_DIR to a directory that "+
 			"this user can reach, such as /var/lib/cairn: %w", account.name, stateDir, err)
 	}
@@ -379,12 +378,8 @@ func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 
 // create creates the data directory, with role and database. It renames the directory last, which
 // is thus complete or not there. The error is fs.ErrPermission if the server's OS user cannot reach
-// the folder.
-func (c cluster) create(ctx context.Context) error {
-	programs, err := findServerPrograms("")
-	if err != nil {
-		return err
-	}
+// the folder. programs is the folder of PostgreSQL's programs.
+func (c cluster) create(ctx context.Context, programs string) error {
 	folder, err := os.OpenRoot(c.folder)
 	if err != nil {
 		return err
@@ -476,11 +471,11 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 			}
 		}
 	}
-	switch {
-	case version != "":
+	if version != "" {
 		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): "+
 			"apt-get install postgresql-%[1]s", version, found)
-	case newest < 15:
+	}
+	if newest < 15 {
 		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): "+
 			"apt-get install postgresql", found)
 	}

@@ -183,7 +183,7 @@ func TestJobs(t *testing.T) {
 	output := c.run("bash", script, "change me please\n")
 	c.shows(output, `"kind":"token"`, " Maintenance on Sunday\n", "scheduled: Maintenance on Monday\n", "retracted: Maintenance on Monday\n",
 		"backup (dataset.read), last used never\n", "joan is disabled\n", "role.create role:surveyor added: dataset.read dataset.analyze", "admin user.roles user:joan added: surveyor removed: \n", "\nadmin \n", "added n46e007.tif\n",
-		"accepted: damaged broken.tif\n", "1 alps\n", `"name":"wiki.edit"`, `{"name":"editor","permissions":["wiki.edit"]}`, "204 admin\n")
+		"accepted: corrupt broken.tif\n", "1 alps\n", `"name":"wiki.edit"`, `{"name":"editor","permissions":["wiki.edit"]}`, "204 admin\n")
 	invitations, err := os.ReadFile(filepath.Join(c.dir, "invitations.csv"))
 	if n := strings.Count(string(invitations), `"cairn_pw_`); err != nil || n != 11 || !strings.Contains(string(invitations), `"joan","A user has, or had, that name."`) {
 		t.Errorf("%d invitations, %v:\n%s", n, err, invitations)
