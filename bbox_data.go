@@ -28,11 +28,9 @@ func (m *extent) setSamples(bands, bits, format float64) {
 		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
 		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
 	}
-	for i, size := range [...]float64{8, 16, 32, 64, 128} {
-		if bits >= 1 && bits <= size && format >= 1 && format <= sampleFormatComplexFloat {
-			m.SampleType = nonEmpty(names[int(format)][i])
-			return
-		}
+	i := slices.IndexFunc([]float64{8, 16, 32, 64, 128}, func(size float64) bool { return bits <= size })
+	if i >= 0 && bits >= 1 && format >= 1 && format <= sampleFormatComplexFloat {
+		m.SampleType = nonEmpty(names[int(format)][i])
 	}
 }
 
@@ -121,7 +119,7 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	first := min(t.blocks, maxTableChunk)
 	err := h.checkChunk(&t, 0, first)
 	for end := t.blocks; err == nil && end > first && len(h.buffer)+2*8*maxTableChunk <= maxHeaderBytes; {
-		from := max(first, end-min(end, maxTableChunk))
+		from := end - min(end-first, maxTableChunk)
 		err = h.checkChunk(&t, from, end)
 		end = from
 	}
@@ -136,8 +134,12 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 // checkChunk looks for a block from first up to end that ends farther behind than t.worst.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	used := len(h.values)
-	offsets, err := h.tableValues(t.offsets, first, end)
-	counts, err2 := h.tableValues(t.counts, first, end)
+	part := func(f tiffField) tiffField {
+		f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), min(end, f.count)-min(first, f.count)
+		return f
+	}
+	offsets, err := h.numbers(part(t.offsets))
+	counts, err2 := h.numbers(part(t.counts))
 	if err = cmp.Or(err, err2); err != nil {
 		return err
 	}
@@ -155,16 +157,6 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	}
 	h.values = h.values[:used]
 	return nil
-}
-
-// tableValues returns the values of a table from first up to end, or up to the table's end. The
-// table must lie in the file.
-func (h *headerReader) tableValues(f tiffField, first, end uint64) ([]float64, error) {
-	if end = min(end, f.count); first >= end {
-		return nil, nil
-	}
-	f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), end-first
-	return h.numbers(f)
 }
 
 // checkLength returns an error if samples of length bytes from start on end beyond the file's end.
@@ -205,11 +197,8 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	}
 	last = bytes.TrimRightFunc(last, func(r rune) bool { return r <= ' ' })
 	end, begin := bytes.IndexAny(first, "\r\n"), bytes.LastIndexAny(last, "\r\n")
-	if end < 0 || begin < 0 || countFields(first[:end]) != columns {
-		return nil
-	}
-	if have := countFields(last[begin:]); have < columns {
-		return missing(columns - have)
+	if end >= 0 && begin >= 0 && countFields(first[:end]) == columns && countFields(last[begin:]) < columns {
+		return missing(columns - countFields(last[begin:]))
 	}
 	return nil
 }
@@ -257,10 +246,9 @@ func (m *extent) withdrawPlace() {
 // and the order of the overviews, are not read.
 func (h *headerReader) isCloudOptimized(d tiffDirectory, side float64) bool {
 	const smallSide = 512
-	_, isTiled := d.field(tagTileWidth)
-	table, _ := d.field(tagTileOffsets)
-	offsets, err := h.numbers(table)
-	if !isTiled || err != nil || h.start >= firstReadBytes || side > smallSide && h.next == 0 {
+	offsets, _ := h.numbers(d.field(tagTileOffsets))
+	isTiled := d.field(tagTileWidth).count > 0 && len(offsets) > 0
+	if !isTiled || h.start >= firstReadBytes || side > smallSide && h.next == 0 {
 		return false
 	}
 	return !slices.ContainsFunc(offsets, func(offset float64) bool { // 0: a tile that was never written
