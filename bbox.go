@@ -293,8 +293,8 @@ func shiftHalfPixel(t [6]float64) [6]float64 {
 	return t
 }
 
-// place sets Transform, NativeBBox and Source, and the fields that follow from the CRS. An error
-// about the CRS has the status no_bbox.
+// place sets Transform, NativeBBox, Source and what follows from the CRS. An error about the CRS
+// has the status no_bbox.
 func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParameters) error {
 	width, height := float64(*m.Width), float64(*m.Height)
 	native := emptyRange()
@@ -442,11 +442,11 @@ type tiffField struct {
 	offset         uint64
 }
 
-// tiffDirectory holds the fields of the first image file directory that are read, each tag once.
+// tiffDirectory holds the fields of the first image file directory that are read. Of fields with
+// the same tag it holds the first, as libtiff does.
 type tiffDirectory []tiffField
 
-// field returns the field of a tag, without values (count 0) where it is absent. Of duplicates the
-// directory has the first, as in libtiff.
+// field returns the field of a tag; where it is absent, one without values.
 func (d tiffDirectory) field(tag uint16) tiffField {
 	for _, f := range d {
 		if f.tag == tag {

@@ -37,8 +37,8 @@ func (m *extent) setSamples(bands, bits, format float64) {
 // maxTableChunk is how many offsets or byte counts of a TIFF's blocks are read together.
 const maxTableChunk = laterReadBytes / 4
 
-// blockTable is where the samples of a TIFF's first image lie: TIFF 6.0, sections 3 and 15. A block
-// is a strip or a tile.
+// blockTable is where the blocks (strips or tiles) of a TIFF's first image lie: TIFF 6.0, sections
+// 3 and 15.
 type blockTable struct {
 	kind            string    // "strip" or "tile"
 	offsets, counts tiffField // counts.count is 0 if the file has no byte counts
@@ -51,8 +51,7 @@ type blockTable struct {
 	worstLength, worstEnd float64 // its bytes; before one is found 0 and the file's end
 }
 
-// readBlockTable returns the table of the blocks without its values. It has 0 blocks if the tags
-// do not say where they lie.
+// readBlockTable returns the table without its values, with 0 blocks if the tags do not give it.
 func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *extent) (t blockTable) {
 	const uncompressed, separatePlanes, photometricYCbCr = 1, 2, 6
 	width, height := float64(*m.Width), float64(*m.Height)
@@ -89,16 +88,15 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 	return t
 }
 
-// length returns how many bytes of a block a reader needs. As in libtiff, the byte count of an
-// uncompressed block matters only where it is 0: such a block was never written. A tile is always
-// whole; the last strip of a plane may be shorter.
+// length returns how many bytes of a block a reader needs. Like libtiff it takes a block with a
+// byte count of 0 as never written, and otherwise ignores the count of an uncompressed block.
 func (t *blockTable) length(block uint64, count float64) float64 {
 	switch {
 	case count == 0 || t.rowBytes == 0:
 		return count
 	case t.kind == "tile":
 		return t.rowBytes * t.rows
-	}
+	} // the last strip of a plane may be shorter
 	return t.rowBytes * min(t.rows, t.height-float64(block%t.perPlane)*t.rows)
 }
 
@@ -203,8 +201,7 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	return nil
 }
 
-// samplesStart returns the offset of the first sample of an ASCII grid: the first number that does
-// not follow a key of its header.
+// samplesStart returns the offset of an ASCII grid's first number that does not follow a key.
 func samplesStart(head []byte) uint64 {
 	at, value := 0, false // value: this field is the value of a key
 	for at < len(head) {
@@ -232,8 +229,7 @@ func countFields(b []byte) (n float64) {
 	return n
 }
 
-// withdrawPlace removes the box in degrees of a raster that is not ok, for example because its data
-// is cut off. Then no search by place finds it.
+// withdrawPlace removes the box in degrees of a raster that is not ok, so that no search finds it.
 func (m *extent) withdrawPlace() {
 	if m.Status != fileStatusOK {
 		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil
@@ -242,8 +238,7 @@ func (m *extent) withdrawPlace() {
 
 // isCloudOptimized reports whether a reader over HTTP needs little of a GeoTIFF before it reads
 // tiles (OGC 21-026, Cloud Optimized GeoTIFF): the first image is tiled, its directory and the next
-// lie before its data, and it has overviews if a side has more than 512 pixels. Later directories,
-// and the order of the overviews, are not read.
+// lie before its data, and it has overviews if a side has more than 512 pixels.
 func (h *headerReader) isCloudOptimized(d tiffDirectory, side float64) bool {
 	const smallSide = 512
 	offsets, _ := h.numbers(d.field(tagTileOffsets))

@@ -88,8 +88,7 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	return k, nil
 }
 
-// entry returns the entry of a key, zeros where it is absent. Of duplicates it takes the last, as
-// libgeotiff does.
+// entry returns the last entry of a key, as libgeotiff does; zeros where it is absent.
 func (k *geoKeys) entry(id int) [4]int {
 	for i := len(k.entries) - 4; i >= 0; i -= 4 {
 		if e := k.entries[i : i+4]; e[0] == float64(id) {
@@ -377,9 +376,9 @@ func userUnit(size float64) float64 {
 	return math.NaN()
 }
 
-// unitSize returns the size of a unit in degrees or metres, from its code and its size in GeoKeys.
-// It returns 0 where they are absent, and NaN where the unit is unknown. Packed degrees and minutes
-// (9110) are unknown, because no factor converts them.
+// unitSize returns the size of a unit in degrees or metres from its code and size in GeoKeys: 0
+// where they are absent, NaN for an unknown unit, as packed degrees (9110) are, which no factor
+// converts.
 func unitSize(code int, size float64) float64 {
 	switch code {
 	case 0:
