@@ -141,11 +141,10 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-timer.C:
-			now := progress.Load()
-			if now == seen {
+			before := seen
+			if seen = progress.Load(); seen == before {
 				err = errHangs
 			}
-			seen = now
 		}
 	}
 	a.hung.Add(1)

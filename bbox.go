@@ -357,8 +357,10 @@ func (h *headerReader) within(offset, length uint64) bool {
 	return offset <= h.size && length <= h.size-offset
 }
 
-// at returns length bytes at offset, from memory where possible. A range that lies beyond the
-// file's end or exceeds maxHeaderBytes is an *extentError; what names the range in it.
+// at returns length bytes at offset, from memory where possible. Otherwise it reads firstReadBytes
+// or laterReadBytes at least: bytes after the range, and before it where the file ends. A range
+// that lies beyond the file's end or exceeds maxHeaderBytes is an *extentError; what names the
+// range in it.
 func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	if !h.within(offset, length) {
 		return nil, corruptf("%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short",
@@ -369,12 +371,6 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 			return w.data[start : start+length : start+length], nil
 		}
 	}
-	return h.fetch(offset, length)
-}
-
-// fetch reads a range that lies in the file. It reads firstReadBytes or laterReadBytes at least:
-// bytes after the range, and before it where the file ends.
-func (h *headerReader) fetch(offset, length uint64) ([]byte, error) {
 	least := uint64(firstReadBytes)
 	if len(h.windows) > 0 {
 		least = laterReadBytes
