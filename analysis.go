@@ -141,8 +141,8 @@ func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
-// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it waits until the state changes, 30
-// seconds have passed, or the service stops.
+// getAnalysis answers GET …/analyses/{analysis}. With wait=30s it first waits up to 30 seconds
+// until the state changes or the service stops.
 func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	wait, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("wait"), "0s"))
 	if err != nil {
@@ -229,8 +229,7 @@ func (w *analysisWaits) wait(ctx context.Context, watched watch) {
 	}
 }
 
-// poll reads the state until it changes, a query fails, or maxWait has passed. Requests that still
-// wait start another poller then.
+// poll reads the state until it changes, a query fails, or maxWait has passed.
 func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
 	const query = `SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND state = $2)`
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
@@ -368,15 +367,13 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, 
 
 // closeAnalysis is endAnalysis for a transaction that has the lock of the analysis.
 func closeAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
-	const end = `
+	const query = `
+		WITH dropped AS (
+			DELETE FROM analysis_chunks WHERE analysis_id = $1
+		)
 		UPDATE analyses
 		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now()
 		WHERE id = $1 AND finished_at IS NULL AND ($5 IN ('', walker_token::text)
 			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $5))`
-	const drop = `DELETE FROM analysis_chunks WHERE analysis_id = $1`
-	if err := oneRow(ctx, tx, "end analysis", end, id, state, why.code, why.reason, token); err != nil {
-		return err
-	}
-	_, err := execute(ctx, tx, "drop chunks", drop, id)
-	return err
+	return oneRow(ctx, tx, "end analysis", query, id, state, why.code, why.reason, token)
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -15,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// readerVersion is stored with each row. A release whose reader may make another row of the same
-// file raises it, so that all files are read again.
+// readerVersion is stored with each row. Raise it when the same file may get another row: then all
+// files are read again.
 const readerVersion = 3
 
 // endOfPaths returns a text that sorts after every path. The last chunk ends there.
@@ -100,8 +102,7 @@ type outcome struct {
 	warnings                []string
 }
 
-// maxUnlisted is about how many rows without files a chunk may have. A chunk with more, because a
-// whole directory is gone, is cut.
+// maxUnlisted is about how many rows of files that the walk did not find a chunk may have uncut.
 const maxUnlisted = 5000
 
 // compareChunk compares the files of a chunk with the rows of its interval, and reports whether
@@ -184,8 +185,9 @@ func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) err
 		if !errors.Is(err, errHangs) || len(files) == 0 || !files[0].Listed || a.hung.Load() >= maxHung {
 			return err
 		}
-		m := files[0].unread(a.now(), fileStatusUnreadable, "reading it did not end within %v", a.patience)
-		files[0].row, files = &m, files[1:]
+		f := &files[0]
+		f.row = new(f.unread(a.now(), fileStatusUnreadable, "reading it did not end within %v", a.patience))
+		files = files[1:]
 	}
 	return nil
 }
@@ -201,9 +203,8 @@ func (f *chunkFile) read(fr *fileReader, t task) {
 			f.absent = absence{gone: true}
 		}
 	case t.Deaths >= maxDeaths:
-		m := f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is not "+
-			"read any more; mend or remove it", maxDeaths)
-		f.row = &m
+		f.row = new(f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is not "+
+			"read any more; mend or remove it", maxDeaths))
 	case fr.root != nil:
 		if m, found := fr.readEntry(f.entry); found {
 			m.withdrawPlace()
@@ -215,7 +216,7 @@ func (f *chunkFile) read(fr *fileReader, t task) {
 // cutChunk replaces a chunk by several. It cuts after every so many rows of its interval or, if
 // every is 0, after each file. Chunks for a second look keep from_path, the key of their changes.
 func cutChunk(ctx context.Context, db *pgxpool.Pool, t task, every int) error {
-	const cut = `
+	const query = `
 		WITH c AS (
 			DELETE FROM analysis_chunks
 			WHERE id = $1 AND token = $2
@@ -235,23 +236,20 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t task, every int) error {
 			SELECT *, lag(ends, 1, from_path) OVER parts AS begins, lag(last, 1, 0) OVER parts + 1 AS first
 			FROM cut
 			WINDOW parts AS (ORDER BY n)
+		), added AS (
+			INSERT INTO analysis_chunks (analysis_id, missed_by, missed_at, from_path, to_path,
+				paths, sizes, modified, changed, sidecars)
+			SELECT analysis_id, missed_by, missed_at, CASE WHEN missed_by = '{}' THEN begins ELSE from_path END, ends,
+				paths[first:last], sizes[first:last], modified[first:last], changed[first:last], sidecars[first:last]
+			FROM part
+			ORDER BY n
+			RETURNING analysis_id
 		)
-		INSERT INTO analysis_chunks (analysis_id, missed_by, missed_at, from_path, to_path,
-			paths, sizes, modified, changed, sidecars)
-		SELECT analysis_id, missed_by, missed_at, CASE WHEN missed_by = '{}' THEN begins ELSE from_path END, ends,
-			paths[first:last], sizes[first:last], modified[first:last], changed[first:last], sidecars[first:last]
-		FROM part
-		ORDER BY n`
-	const count = `UPDATE analyses SET chunks_left = chunks_left + $2 WHERE id = $1 AND finished_at IS NULL`
+		UPDATE analyses
+		SET chunks_left = chunks_left + (SELECT count(*) FROM added) - 1
+		WHERE id = (SELECT DISTINCT analysis_id FROM added) AND finished_at IS NULL`
 	return changeAnalysis(ctx, db, t.AnalysisID, func(tx pgx.Tx) error {
-		n, err := execute(ctx, tx, "cut chunk", cut, t.ID, t.Token, every, t.DatasetID, t.FromPath, t.ToPath)
-		if err == nil && n == 0 {
-			err = errNotOurs
-		}
-		if err != nil {
-			return err
-		}
-		return oneRow(ctx, tx, "count chunks", count, t.AnalysisID, n-1)
+		return oneRow(ctx, tx, "cut chunk", query, t.ID, t.Token, every, t.DatasetID, t.FromPath, t.ToPath)
 	})
 }
 
@@ -350,9 +348,8 @@ func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 }
 
 // takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
-// last look for them, it keeps the chunk with just these files; the size is null for a file that
-// the walk did not find. It returns by how much chunks_left falls: endReading counts the chunks for
-// a second look again.
+// last look, it keeps the chunk with just these, whose size is null if the walk did not find them.
+// It returns by how much chunks_left falls: endReading counts the chunks for a second look again.
 func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const keep = `
@@ -377,8 +374,8 @@ func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []st
 }
 
 // replaceRows deletes the rows of files that were read again and, after the last look, of files
-// that are gone. It returns these rows by path, and adds the new rows. A file that the walk found,
-// but that was gone when it was to be read, keeps its row until the next analysis.
+// that are gone. It returns these rows by path, and adds the new ones. A vanished file keeps its
+// row.
 func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []chunkFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
 	const remove = `
@@ -426,4 +423,91 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
 	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)
+}
+
+// absence is the outcome of looking for a known file that the walk did not find; zero if it is
+// there.
+type absence struct {
+	gone    bool   // no walk would find it
+	emptied string // the lowest existing directory above the file, if it is empty: "a/b"
+	unsure  bool   // an error prevented the look
+}
+
+// lookFor looks for a file. An empty directory may be the mount point of a share that is not
+// mounted now, so the files that it held are not known to be gone.
+func lookFor(root *os.Root, path string) absence {
+	raw, err := decodePath(path)
+	if err != nil {
+		return absence{unsure: true}
+	}
+	above := "."
+	for i := range len(raw) + 1 {
+		if i < len(raw) && raw[i] != '/' {
+			continue
+		}
+		info, err := root.Lstat(raw[:i])
+		switch {
+		case isMissing(err):
+			empty, err := isEmpty(root, above)
+			if empty {
+				return absence{emptied: encodeName(above)}
+			}
+			return absence{gone: err == nil, unsure: err != nil}
+		case err != nil:
+			return absence{unsure: true}
+		case info.IsDir() == (i == len(raw)):
+			return absence{gone: true} // a directory became a file or a symbolic link, or the file became a directory
+		}
+		above = raw[:i]
+	}
+	return absence{}
+}
+
+// isEmpty reports whether a directory is empty.
+func isEmpty(root *os.Root, name string) (bool, error) {
+	dir, err := root.Open(name + "/")
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	if _, err = dir.Readdirnames(1); err == io.EOF {
+		return true, nil
+	}
+	return false, err
+}
+
+// massRemoval is the number of rows that any analysis may remove. To remove more than these and
+// more than half of all rows, it needs force.
+const massRemoval = 100
+
+// endReading is called when only chunks for a second look are left. It releases these, and is
+// called again when they are stored; if there are none, it ends the analysis. So no row is removed
+// before it is known how many would be. If they are too many, it fails the analysis and returns
+// why.
+func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
+	const missing = `
+		SELECT a.missing,
+			(SELECT count(*) FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) - a.added AS known
+		FROM analyses a
+		WHERE a.id = $1 AND a.missing > $2 AND NOT a.force`
+	const release = `
+		WITH released AS (
+			UPDATE analysis_chunks SET missed_at = now() WHERE analysis_id = $1 RETURNING 1
+		)
+		UPDATE analyses
+		SET missing = 0, chunks_left = n, state = CASE WHEN n = 0 THEN 'succeeded' ELSE state END,
+			finished_at = CASE WHEN n = 0 THEN now() END
+		FROM (SELECT count(*) AS n FROM released) left_over
+		WHERE id = $1`
+	n, err := collectOne[struct{ Missing, Known int64 }](ctx, tx, nil, "count missing rows", missing, id, massRemoval)
+	if err != nil {
+		return nil, err
+	}
+	if 2*n.Missing > n.Known {
+		fail := &failure{failureMassRemoval, fmt.Sprintf("%d of %d known files were not found. "+
+			"No row was removed. If a share was not mounted, mount it; if the files are gone, "+
+			"analyse with force.", n.Missing, n.Known)}
+		return fail, closeAnalysis(ctx, tx, id, "", stateFailed, *fail)
+	}
+	return nil, oneRow(ctx, tx, "release chunks", release, id)
 }

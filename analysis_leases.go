@@ -32,9 +32,8 @@ const othersSee = `
 // the directory may do so only if no other is left. Then the analysis fails.
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
-// othersMayFind is SQL for whether a living instance other than $1 may find the files of chunk c,
-// which is for a second look: it has not looked yet. It has five minutes for that, because it takes
-// no work at all while its file system hangs.
+// othersMayFind is SQL for whether a living instance other than $1 has still to look for the files
+// of chunk c. It has five minutes, because it takes no work while its file system hangs.
 const othersMayFind = `
 	EXISTS (SELECT FROM instances i
 		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (c.missed_by)

@@ -38,14 +38,12 @@ type entry struct {
 	link     bool  // it is a symbolic link
 }
 
-// entryOf returns the entry of a file, without its path.
-func entryOf(stat *syscall.Stat_t) entry {
-	return entry{Size: stat.Size, Modified: unixNano(time.Unix(stat.Mtim.Unix())),
-		Changed: unixNano(time.Unix(stat.Ctim.Unix())), link: stat.Mode&syscall.S_IFMT == syscall.S_IFLNK}
+// entryOf returns the entry of a file, without its path. stat is a *syscall.Stat_t.
+func entryOf(stat any) entry {
+	s := stat.(*syscall.Stat_t)
+	return entry{Size: s.Size, Modified: unixNano(time.Unix(s.Mtim.Unix())),
+		Changed: unixNano(time.Unix(s.Ctim.Unix())), link: s.Mode&syscall.S_IFMT == syscall.S_IFLNK}
 }
-
-// entryOfInfo is entryOf for what package os returns.
-func entryOfInfo(info fs.FileInfo) entry { return entryOf(info.Sys().(*syscall.Stat_t)) } // always, on Linux
 
 // row returns the row of a file that has not been read. It has no status.
 func (e entry) row(now time.Time) ElevationDatasetFileMeta {
@@ -73,17 +71,17 @@ func encodeName(name string) string {
 	if utf8.ValidString(name) {
 		return name
 	}
-	var b strings.Builder
-	for len(name) > 0 {
+	var b []byte
+	for name != "" {
 		r, size := utf8.DecodeRuneInString(name)
 		if r == utf8.RuneError && size == 1 {
-			fmt.Fprintf(&b, `\x%02x`, name[0])
+			b = fmt.Appendf(b, `\x%02x`, name[0])
 		} else {
-			b.WriteString(name[:size])
+			b = append(b, name[:size]...)
 		}
 		name = name[size:]
 	}
-	return b.String()
+	return string(b)
 }
 
 // decodePath returns the path that encodeName wrote.
@@ -143,11 +141,9 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 		names = names[n:]
 		slices.SortFunc(found, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
 		// A directory sorts as "name/", so it may have to wait for names of the next batch.
-		for len(found) > 0 && ctx.Err() == nil && (len(names) == 0 || found[0].Path < names[0]) {
-			e := found[0]
-			found = found[1:]
-			e.Sidecars = beside.of(e.Path)
-			if err := w.visit(ctx, dir, prefix, e); err != nil {
+		for ; len(found) > 0 && ctx.Err() == nil && (len(names) == 0 || found[0].Path < names[0]); found = found[1:] {
+			found[0].Sidecars = beside.of(found[0].Path)
+			if err := w.visit(ctx, dir, prefix, found[0]); err != nil {
 				return err
 			}
 		}
@@ -204,10 +200,10 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err er
 // lookBatch is how many names of a directory are looked at together.
 const lookBatch = 256
 
-// look calls Lstat for each name, several at a time because a network file system is slow. It
-// leaves out names that are gone, and those that remain when ctx ends. The path of a subdirectory
-// ends in "/". A name whose Lstat fails counts as a subdirectory: visit then warns of it, and the
-// rows at and below it stay.
+// look calls Lstat for each name, several at a time because a network file system is slow, and
+// leaves out names that are gone. The path of a subdirectory ends in "/". A name whose Lstat fails
+// counts as one: visit then warns of it, and the rows at and below it stay. Its result is partial
+// if ctx ends.
 func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry {
 	const atOnce = 16
 	entries := make([]entry, len(names))
@@ -223,7 +219,7 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 				case err != nil || info.IsDir():
 					entries[i].Path = names[i] + "/"
 				default:
-					entries[i] = entryOfInfo(info)
+					entries[i] = entryOf(info.Sys())
 					entries[i].Path = names[i]
 				}
 			}
@@ -234,16 +230,14 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 }
 
 // neighbours tells by their names which sidecars and rasters of a directory belong together (see
-// rasterOfSidecar). A stem is a name without its extension, in lower case, since a file system may
-// ignore case.
+// rasterOfSidecar). A stem is a name without extension in lower case: file systems may ignore case.
 type neighbours struct {
 	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
 	rasters  map[string]int64 // by stem, of rasters with a sidecar: a checksum of their names
 }
 
-// findNeighbours finds the sidecars in a directory, and the rasters that they belong to. A sidecar
-// that is a symbolic link or was written just now may change and keep its size and time, so it gets
-// a random checksum.
+// findNeighbours finds the sidecars in a directory, and their rasters. A sidecar that is a symbolic
+// link or was written just now may change and keep its size and time: it gets a random checksum.
 func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []string) neighbours {
 	n := neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
 	var sidecars []string
@@ -309,9 +303,8 @@ func checksum(values ...any) int64 {
 // time. Some file systems count time in steps of two seconds.
 func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
 
-// fileReader reads the files of a dataset into rows. It keeps the directory of the last file open,
-// because opening a long path from the top for each file halves the speed. One goroutine may use it
-// at a time.
+// fileReader reads the files of a dataset into rows, one after the other. It keeps the directory of
+// the last file open, because opening a long path from the top for each file halves the speed.
 type fileReader struct {
 	root    *os.Root
 	dir     *os.File // the directory of the last file; nil at first, and after an error
@@ -347,13 +340,10 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	}
 	opened.Path = e.Path
 	if err != nil {
-		status := fileStatusUnreadable
-		_, isOther := errors.AsType[*notAFile](err)
-		if isOther {
-			status = fileStatusUnsupported
+		m = opened.unread(fr.now(), fileStatusUnreadable, "%s", reasonOf(err))
+		if _, m.unsettled = errors.AsType[*notAFile](err); m.unsettled {
+			m.Status = fileStatusUnsupported
 		}
-		m = opened.unread(fr.now(), status, "%s", reasonOf(err))
-		m.unsettled = isOther
 		return m, true
 	}
 	defer f.Close()
@@ -390,9 +380,8 @@ type notAFile struct{ reason string }
 
 func (e *notAFile) Error() string { return e.reason }
 
-// open opens a regular file for reading. It never opens a pipe. It follows symbolic links to files
-// within the dataset. The entry has the size and time of the opened file. With an error it has
-// those that are known.
+// open opens a regular file for reading, also through symbolic links within the dataset, but never
+// a pipe. The entry has the size and time of the opened file; with an error, those that are known.
 func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	raw, err := decodePath(e.Path)
 	if err != nil {
@@ -410,30 +399,29 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	return fr.openNamed(name, e.Size > 0)
 }
 
-// openNamed is open for a name in the directory of the last file. With hasSize the name is a
-// regular file or a link. Otherwise it may be a pipe, whose other end would notice the opening, so
-// its type is checked first.
+// openNamed is open for a name in the directory of the last file. Without hasSize it may be a pipe,
+// whose other end would notice the opening, so its type is checked first.
 func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, error) {
 	if hasSize {
 		if f, e, err := openRegular(fr.dir, name); err == nil {
 			return f, e, nil
 		}
 	}
-	info, err := fr.root.Lstat(fr.dirName + name)
+	path := fr.dirName + name
+	info, err := fr.root.Lstat(path)
 	if err != nil {
 		return nil, entry{}, err
 	}
-	e := entryOfInfo(info)
-	if info.Mode().IsRegular() {
+	e := entryOf(info.Sys())
+	switch info.Mode().Type() {
+	case 0:
 		f, opened, err := openRegular(fr.dir, name)
 		return f, cmp.Or(opened, e), err
-	}
-	if info.Mode().Type() != fs.ModeSymlink {
+	case fs.ModeSymlink: // it may lead to another directory of the dataset, so it is opened from the root
+	default:
 		return nil, e, notRegular(info.Mode())
 	}
-	// A link may lead to another directory of the dataset, so it is opened from the root.
-	name = fr.dirName + name
-	target, err := fr.root.Stat(name)
+	target, err := fr.root.Stat(path)
 	switch {
 	case isMissing(err):
 		return nil, e, errors.New("the symbolic link leads to nothing")
@@ -446,7 +434,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	case !target.Mode().IsRegular():
 		return nil, e, notRegular(target.Mode())
 	}
-	f, err := fr.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := fr.root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, e, err
 	}
@@ -457,7 +445,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 		f.Close()
 		return nil, e, err
 	}
-	return f, entryOfInfo(info), nil
+	return f, entryOf(info.Sys()), nil
 }
 
 // openFile is an open regular file.
@@ -492,15 +480,13 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 func (d descriptor) ReadAt(p []byte, offset int64) (n int, err error) {
 	for n < len(p) {
 		k, err := syscall.Pread(int(d), p[n:], offset+int64(n))
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return n, err
-		case k == 0:
-			return n, io.EOF
-		default:
-			n += k
+		if k == 0 && err == nil {
+			err = io.EOF
 		}
+		if err != nil && err != syscall.EINTR {
+			return n, err
+		}
+		n += max(k, 0)
 	}
 	return n, nil
 }

@@ -141,11 +141,10 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-timer.C:
-			now := progress.Load()
-			if now == seen {
+			before := seen
+			if seen = progress.Load(); seen == before {
 				err = errHangs
 			}
-			seen = now
 		}
 	}
 	a.hung.Add(1)
@@ -270,8 +269,8 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	switch {
 	case leave:
 		host, _ := os.Hostname() // "" if unknown
-		host = strings.ToValidUTF8(host, "?")
-		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s", host, fail.reason)
+		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
+			strings.ToValidUTF8(host, "?"), fail.reason)
 		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
 		_, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings)
 	case failed:

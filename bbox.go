@@ -102,9 +102,6 @@ func reasonOf(err error) string {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err
 	}
-	if err == io.EOF {
-		return "unexpected end"
-	}
 	return strings.ToValidUTF8(err.Error(), "?")
 }
 
@@ -200,11 +197,9 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 		m.warnf("its second image, such as an overview, lies at %d, beyond the file's end at %d: it may be cut short",
 			h.next, h.size)
 	}
-	if f, ok := d.field(tagGDALNoData); ok {
-		b, err := h.text(f)
-		m.Nodata = nonEmpty(cleanText(b, maxNodataText))
-		m.warnOnError(err)
-	}
+	nodata, err := h.text(d.field(tagGDALNoData))
+	m.warnOnError(err)
+	m.Nodata = nonEmpty(cleanText(nodata, maxNodataText))
 	err = h.placeGeoTIFF(d, m)
 	if wrong := h.checkBlocks(d, bands, bits, m); wrong != nil {
 		return wrong
@@ -257,17 +252,10 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 // 1.1, annex B.6: a pixel scale with a tie point, otherwise a matrix of 16 numbers. A pixel scale
 // without a tie point rules out the matrix. Where a pixel is a point, the tags place its centre.
 func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, source string, err error) {
-	var values [3][]float64
-	var counts [3]uint64
-	var broken error // of a tag that cannot be read; fatal only if the other tags give no extent
-	for i, tag := range [...]uint16{tagModelPixelScale, tagModelTiepoint, tagModelTransformation} {
-		if f, ok := d.field(tag); ok {
-			counts[i] = f.count
-			values[i], err = h.numbers(f)
-			broken = cmp.Or(broken, err)
-		}
-	}
-	scale, tie, matrix := values[0], values[1], values[2]
+	scale, err := h.numbers(d.field(tagModelPixelScale))
+	tie, err2 := h.numbers(d.field(tagModelTiepoint))
+	matrix, err3 := h.numbers(d.field(tagModelTransformation))
+	broken := cmp.Or(err, err2, err3) // fatal only if the other tags give no extent
 	scaled := len(scale) >= 2 && scale[0] != 0 && scale[1] != 0
 	switch {
 	case scaled && len(tie) >= 6:
@@ -277,16 +265,16 @@ func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, 
 		a, e := scale[0], -math.Abs(scale[1])
 		t = [6]float64{a, 0, tie[3] - tie[0]*a, 0, e, tie[4] - tie[1]*e}
 		source = "ModelPixelScale (33550) and ModelTiepoint (33922)"
-	case !scaled && len(matrix) == 16 && counts[2] == 16:
+	case !scaled && len(matrix) == 16 && d.field(tagModelTransformation).count == 16:
 		t = [6]float64{matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]}
 		source = "ModelTransformation (34264)"
 	case broken != nil: // no I/O error: readDirectory has read the values
 		return t, "", noGeoreff("its place cannot be read: %v", broken)
 	case scaled:
 		return t, "", noGeoreff("it has a pixel scale (tag 33550) but no tie point (tag 33922): its place is unknown")
-	case counts[1] >= 6:
+	case len(tie) >= 6:
 		return t, "", noGeoreff("it has %d ground control points (tag 33922) but no pixel scale: rectify it first, "+
-			"for example with gdalwarp", counts[1]/6)
+			"for example with gdalwarp", d.field(tagModelTiepoint).count/6)
 	default:
 		return t, "", noGeoreff("the TIFF has no georeferencing tags (33550 and 33922, or 34264), " +
 			"and no world file lies beside it")
@@ -305,8 +293,8 @@ func shiftHalfPixel(t [6]float64) [6]float64 {
 	return t
 }
 
-// place sets Transform, NativeBBox and Source, and the fields that follow from the CRS. An error
-// about the CRS has the status no_bbox.
+// place sets Transform, NativeBBox, Source and what follows from the CRS. An error about the CRS
+// has the status no_bbox.
 func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParameters) error {
 	width, height := float64(*m.Width), float64(*m.Height)
 	native := emptyRange()
@@ -369,8 +357,10 @@ func (h *headerReader) within(offset, length uint64) bool {
 	return offset <= h.size && length <= h.size-offset
 }
 
-// at returns length bytes at offset, from memory where possible. A range that lies beyond the
-// file's end or exceeds maxHeaderBytes is an *extentError; what names the range in it.
+// at returns length bytes at offset, from memory where possible. Otherwise it reads firstReadBytes
+// or laterReadBytes at least: bytes after the range, and before it where the file ends. A range
+// that lies beyond the file's end or exceeds maxHeaderBytes is an *extentError; what names the
+// range in it.
 func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	if !h.within(offset, length) {
 		return nil, corruptf("%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short",
@@ -381,12 +371,6 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 			return w.data[start : start+length : start+length], nil
 		}
 	}
-	return h.fetch(offset, length)
-}
-
-// fetch reads a range that lies in the file. It reads firstReadBytes or laterReadBytes at least:
-// bytes after the range, and before it where the file ends.
-func (h *headerReader) fetch(offset, length uint64) ([]byte, error) {
 	least := uint64(firstReadBytes)
 	if len(h.windows) > 0 {
 		least = laterReadBytes
@@ -454,17 +438,18 @@ type tiffField struct {
 	offset         uint64
 }
 
-// tiffDirectory holds the fields of the first image file directory that are read, each tag once.
+// tiffDirectory holds the fields of the first image file directory that are read. Of fields with
+// the same tag it holds the first, as libtiff does.
 type tiffDirectory []tiffField
 
-// field returns the field of a tag. Of duplicates the directory has the first, as in libtiff.
-func (d tiffDirectory) field(tag uint16) (tiffField, bool) {
+// field returns the field of a tag; where it is absent, one without values.
+func (d tiffDirectory) field(tag uint16) tiffField {
 	for _, f := range d {
 		if f.tag == tag {
-			return f, true
+			return f
 		}
 	}
-	return tiffField{}, false
+	return tiffField{}
 }
 
 // maxValues returns how many values of a tag are read at most, 0 for a tag that is not read.
@@ -491,15 +476,13 @@ func maxValues(tag uint16) uint64 {
 
 // fieldTypeSize returns the size of a value in bytes, 0 for an unknown field type.
 func fieldTypeSize(fieldType uint16) uint64 {
-	switch fieldType {
-	case typeByte, typeASCII, typeSByte, typeUndefined:
-		return 1
-	case typeShort, typeSShort:
-		return 2
-	case typeLong, typeSLong, typeFloat, typeIFD:
-		return 4
-	case typeRational, typeSRational, typeDouble, typeLong8, typeSLong8, typeIFD8:
-		return 8
+	sizes := [...]uint64{
+		typeByte: 1, typeASCII: 1, typeSByte: 1, typeUndefined: 1, typeShort: 2, typeSShort: 2,
+		typeLong: 4, typeSLong: 4, typeFloat: 4, typeIFD: 4,
+		typeRational: 8, typeSRational: 8, typeDouble: 8, typeLong8: 8, typeSLong8: 8, typeIFD8: 8,
+	}
+	if int(fieldType) < len(sizes) {
+		return sizes[fieldType]
 	}
 	return 0
 }
@@ -548,7 +531,7 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	for i := range entries {
 		e, valueAt := b[i*entrySize:][:entrySize], entrySize-offsetSize
 		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), h.unsigned(e[4:valueAt]), h.unsigned(e[valueAt:])}
-		if _, twice := directory.field(f.tag); twice || maxValues(f.tag) == 0 {
+		if directory.field(f.tag).tag != 0 || maxValues(f.tag) == 0 {
 			continue
 		}
 		if size := fieldTypeSize(f.fieldType); size > 0 && f.count <= offsetSize/size { // the values are in the entry
@@ -571,6 +554,8 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 func (h *headerReader) bytes(f tiffField) ([]byte, error) {
 	size := fieldTypeSize(f.fieldType)
 	switch {
+	case f.count == 0:
+		return nil, nil
 	case size == 0:
 		return nil, corruptf("TIFF tag %d has the unknown field type %d", f.tag, f.fieldType)
 	case f.count > h.size/size, !h.within(f.offset, f.count*size):
@@ -587,21 +572,16 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 		return nil, err
 	}
 	size, used := int(fieldTypeSize(f.fieldType)), len(h.values)
-	signed := func(b []byte) float64 { // in two's complement
-		unused := 64 - 8*len(b)
-		return float64(int64(h.unsigned(b)<<unused) >> unused)
-	}
-	for ; len(b) >= size; b = b[size:] {
+	for ; len(b) > 0; b = b[size:] {
 		var v float64
 		switch f.fieldType {
 		case typeByte, typeShort, typeLong, typeLong8:
 			v = float64(h.unsigned(b[:size]))
 		case typeSByte, typeSShort, typeSLong, typeSLong8:
-			v = signed(b[:size])
+			unused := 64 - 8*size
+			v = float64(int64(h.unsigned(b[:size])<<unused) >> unused) // in two's complement
 		case typeRational:
 			v = float64(h.unsigned(b[:4])) / float64(h.unsigned(b[4:8]))
-		case typeSRational:
-			v = signed(b[:4]) / signed(b[4:8])
 		case typeFloat:
 			v = float64(math.Float32frombits(h.order.Uint32(b)))
 		case typeDouble:
@@ -616,16 +596,12 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 
 // number returns the first value of a numeric tag, absent where the file does not have the tag.
 func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (float64, error) {
-	f, ok := d.field(tag)
-	if !ok {
-		return absent, nil
-	}
-	v, err := h.numbers(f)
-	if err != nil {
+	v, err := h.numbers(d.field(tag))
+	switch {
+	case err != nil:
 		return 0, err
-	}
-	if len(v) == 0 {
-		return 0, corruptf("TIFF tag %d has no value", tag)
+	case len(v) == 0:
+		return absent, nil
 	}
 	return v[0], nil
 }
@@ -639,7 +615,7 @@ func (h *headerReader) numberOr(absent float64, d tiffDirectory, tag uint16, m *
 
 // text returns a text field's characters, up to maxValues.
 func (h *headerReader) text(f tiffField) ([]byte, error) {
-	if fieldTypeSize(f.fieldType) != 1 {
+	if f.count > 0 && fieldTypeSize(f.fieldType) != 1 {
 		return nil, corruptf("TIFF tag %d has field type %d, which is not text", f.tag, f.fieldType)
 	}
 	return h.bytes(f)

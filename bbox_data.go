@@ -28,19 +28,17 @@ func (m *extent) setSamples(bands, bits, format float64) {
 		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
 		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
 	}
-	for i, size := range [...]float64{8, 16, 32, 64, 128} {
-		if bits >= 1 && bits <= size && format >= 1 && format <= sampleFormatComplexFloat {
-			m.SampleType = nonEmpty(names[int(format)][i])
-			return
-		}
+	i := slices.IndexFunc([]float64{8, 16, 32, 64, 128}, func(size float64) bool { return bits <= size })
+	if i >= 0 && bits >= 1 && format >= 1 && format <= sampleFormatComplexFloat {
+		m.SampleType = nonEmpty(names[int(format)][i])
 	}
 }
 
 // maxTableChunk is how many offsets or byte counts of a TIFF's blocks are read together.
 const maxTableChunk = laterReadBytes / 4
 
-// blockTable is where the samples of a TIFF's first image lie: TIFF 6.0, sections 3 and 15. A block
-// is a strip or a tile.
+// blockTable is where the blocks (strips or tiles) of a TIFF's first image lie: TIFF 6.0, sections
+// 3 and 15.
 type blockTable struct {
 	kind            string    // "strip" or "tile"
 	offsets, counts tiffField // counts.count is 0 if the file has no byte counts
@@ -53,8 +51,7 @@ type blockTable struct {
 	worstLength, worstEnd float64 // its bytes; before one is found 0 and the file's end
 }
 
-// readBlockTable returns the table of the blocks without its values. It has 0 blocks if the tags
-// do not say where they lie.
+// readBlockTable returns the table without its values, with 0 blocks if the tags do not give it.
 func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *extent) (t blockTable) {
 	const uncompressed, separatePlanes, photometricYCbCr = 1, 2, 6
 	width, height := float64(*m.Width), float64(*m.Height)
@@ -91,16 +88,15 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 	return t
 }
 
-// length returns how many bytes of a block a reader needs. As in libtiff, the byte count of an
-// uncompressed block matters only where it is 0: such a block was never written. A tile is always
-// whole; the last strip of a plane may be shorter.
+// length returns how many bytes of a block a reader needs. Like libtiff it takes a block with a
+// byte count of 0 as never written, and otherwise ignores the count of an uncompressed block.
 func (t *blockTable) length(block uint64, count float64) float64 {
 	switch {
 	case count == 0 || t.rowBytes == 0:
 		return count
 	case t.kind == "tile":
 		return t.rowBytes * t.rows
-	}
+	} // the last strip of a plane may be shorter
 	return t.rowBytes * min(t.rows, t.height-float64(block%t.perPlane)*t.rows)
 }
 
@@ -121,7 +117,7 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	first := min(t.blocks, maxTableChunk)
 	err := h.checkChunk(&t, 0, first)
 	for end := t.blocks; err == nil && end > first && len(h.buffer)+2*8*maxTableChunk <= maxHeaderBytes; {
-		from := max(first, end-min(end, maxTableChunk))
+		from := end - min(end-first, maxTableChunk)
 		err = h.checkChunk(&t, from, end)
 		end = from
 	}
@@ -136,8 +132,12 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 // checkChunk looks for a block from first up to end that ends farther behind than t.worst.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	used := len(h.values)
-	offsets, err := h.tableValues(t.offsets, first, end)
-	counts, err2 := h.tableValues(t.counts, first, end)
+	part := func(f tiffField) tiffField {
+		f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), min(end, f.count)-min(first, f.count)
+		return f
+	}
+	offsets, err := h.numbers(part(t.offsets))
+	counts, err2 := h.numbers(part(t.counts))
 	if err = cmp.Or(err, err2); err != nil {
 		return err
 	}
@@ -155,16 +155,6 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	}
 	h.values = h.values[:used]
 	return nil
-}
-
-// tableValues returns the values of a table from first up to end, or up to the table's end. The
-// table must lie in the file.
-func (h *headerReader) tableValues(f tiffField, first, end uint64) ([]float64, error) {
-	if end = min(end, f.count); first >= end {
-		return nil, nil
-	}
-	f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), end-first
-	return h.numbers(f)
 }
 
 // checkLength returns an error if samples of length bytes from start on end beyond the file's end.
@@ -205,17 +195,13 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	}
 	last = bytes.TrimRightFunc(last, func(r rune) bool { return r <= ' ' })
 	end, begin := bytes.IndexAny(first, "\r\n"), bytes.LastIndexAny(last, "\r\n")
-	if end < 0 || begin < 0 || countFields(first[:end]) != columns {
-		return nil
-	}
-	if have := countFields(last[begin:]); have < columns {
-		return missing(columns - have)
+	if end >= 0 && begin >= 0 && countFields(first[:end]) == columns && countFields(last[begin:]) < columns {
+		return missing(columns - countFields(last[begin:]))
 	}
 	return nil
 }
 
-// samplesStart returns the offset of the first sample of an ASCII grid: the first number that does
-// not follow a key of its header.
+// samplesStart returns the offset of an ASCII grid's first number that does not follow a key.
 func samplesStart(head []byte) uint64 {
 	at, value := 0, false // value: this field is the value of a key
 	for at < len(head) {
@@ -243,8 +229,7 @@ func countFields(b []byte) (n float64) {
 	return n
 }
 
-// withdrawPlace removes the box in degrees of a raster that is not ok, for example because its data
-// is cut off. Then no search by place finds it.
+// withdrawPlace removes the box in degrees of a raster that is not ok, so that no search finds it.
 func (m *extent) withdrawPlace() {
 	if m.Status != fileStatusOK {
 		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil
@@ -253,14 +238,12 @@ func (m *extent) withdrawPlace() {
 
 // isCloudOptimized reports whether a reader over HTTP needs little of a GeoTIFF before it reads
 // tiles (OGC 21-026, Cloud Optimized GeoTIFF): the first image is tiled, its directory and the next
-// lie before its data, and it has overviews if a side has more than 512 pixels. Later directories,
-// and the order of the overviews, are not read.
+// lie before its data, and it has overviews if a side has more than 512 pixels.
 func (h *headerReader) isCloudOptimized(d tiffDirectory, side float64) bool {
 	const smallSide = 512
-	_, isTiled := d.field(tagTileWidth)
-	table, _ := d.field(tagTileOffsets)
-	offsets, err := h.numbers(table)
-	if !isTiled || err != nil || h.start >= firstReadBytes || side > smallSide && h.next == 0 {
+	offsets, _ := h.numbers(d.field(tagTileOffsets))
+	isTiled := d.field(tagTileWidth).count > 0 && len(offsets) > 0
+	if !isTiled || h.start >= firstReadBytes || side > smallSide && h.next == 0 {
 		return false
 	}
 	return !slices.ContainsFunc(offsets, func(offset float64) bool { // 0: a tile that was never written

@@ -49,12 +49,9 @@ type geoKeys struct {
 // readGeoKeys reads the GeoKeys. If one points outside its tag, all are an error as in libgeotiff:
 // the tags may belong to different files.
 func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
-	directory, ok := d.field(tagGeoKeyDirectory)
-	if !ok {
-		return k, nil
-	}
+	directory, doubles, ascii := d.field(tagGeoKeyDirectory), d.field(tagGeoDoubleParams), d.field(tagGeoASCIIParams)
 	words, err := h.numbers(directory)
-	if err != nil {
+	if err != nil || len(words) == 0 {
 		return k, err
 	}
 	for _, w := range words {
@@ -66,15 +63,10 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	if len(words) < 4 || words[0] > 1 || words[3] > maxGeoKeys || 4+4*int(words[3]) > len(words) {
 		return k, corruptf("GeoKeyDirectory (tag 34735) of %d numbers has no valid header of version 1", len(words))
 	}
-	doubleField, ok := d.field(tagGeoDoubleParams)
-	if ok {
-		k.doubles, err = h.numbers(doubleField)
+	if k.doubles, err = h.numbers(doubles); err != nil {
+		return k, err
 	}
-	asciiField, ok := d.field(tagGeoASCIIParams)
-	if ok && err == nil {
-		k.ascii, err = h.text(asciiField)
-	}
-	if err != nil {
+	if k.ascii, err = h.text(ascii); err != nil {
 		return k, err
 	}
 	entries := words[4 : 4+4*int(words[3])]
@@ -84,9 +76,9 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 		case tagGeoKeyDirectory:
 			count = directory.count
 		case tagGeoDoubleParams:
-			count = doubleField.count
+			count = doubles.count
 		case tagGeoASCIIParams:
-			count = asciiField.count + 1 // some writers count a NUL that they did not write
+			count = ascii.count + 1 // some writers count a NUL that they did not write
 		}
 		if here := e[1] == 0 && e[2] == 1; !here && end > count {
 			return k, corruptf("GeoKey %v points outside the file's GeoKey tags", e[0])
@@ -96,8 +88,7 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	return k, nil
 }
 
-// entry returns the entry of a key, zeros where it is absent. Of duplicates it takes the last, as
-// libgeotiff does.
+// entry returns the last entry of a key, as libgeotiff does; zeros where it is absent.
 func (k *geoKeys) entry(id int) [4]int {
 	for i := len(k.entries) - 4; i >= 0; i -= 4 {
 		if e := k.entries[i : i+4]; e[0] == float64(id) {
@@ -385,9 +376,9 @@ func userUnit(size float64) float64 {
 	return math.NaN()
 }
 
-// unitSize returns the size of a unit in degrees or metres, from its code and its size in GeoKeys.
-// It returns 0 where they are absent, and NaN where the unit is unknown. Packed degrees and minutes
-// (9110) are unknown, because no factor converts them.
+// unitSize returns the size of a unit in degrees or metres from its code and size in GeoKeys: 0
+// where they are absent, NaN for an unknown unit, as packed degrees (9110) are, which no factor
+// converts.
 func unitSize(code int, size float64) float64 {
 	switch code {
 	case 0:

@@ -65,16 +65,13 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 		size = uint64(binary.LittleEndian.Uint32(b))
 	}
 	m.setHeights("hgt", "-32768")
-	var columns, rows float64
-	for _, shape := range [...][2]uint64{{1201, 1201}, {3601, 3601}, {1801, 3601}, {7201, 7201}} {
-		if size == shape[0]*shape[1]*2 {
-			columns, rows = float64(shape[0]), float64(shape[1])
-		}
-	}
-	if columns == 0 {
+	shapes := [][2]uint64{{1201, 1201}, {3601, 3601}, {1801, 3601}, {7201, 7201}}
+	i := slices.IndexFunc(shapes, func(shape [2]uint64) bool { return size == shape[0]*shape[1]*2 })
+	if i < 0 {
 		return true, corruptf("no HGT file has %d bytes: "+
 			"it holds 1201², 3601², 1801 × 3601 or 7201² samples of 2 bytes", size)
 	}
+	columns, rows := float64(shapes[i][0]), float64(shapes[i][1])
 	m.setSize(columns, rows)
 	lat, lon, ok := cellOfName(name)
 	if !ok {

@@ -142,7 +142,7 @@ func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
 	return p, nil
 }
 
-// auxiliary is what GDAL's .aux.xml beside a raster says of its place.
+// auxiliary is what GDAL's .aux.xml beside a raster says of its place; zero where there is none.
 type auxiliary struct {
 	name      string
 	transform []float64 // as in extent.Transform, nil where absent
@@ -150,7 +150,7 @@ type auxiliary struct {
 }
 
 // readAuxiliary reads the beginning of the .aux.xml beside the file, where GDAL writes SRS and
-// GeoTransform. It returns the zero value where there is no such file. Errors are I/O errors.
+// GeoTransform. Errors are I/O errors.
 func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	name := h.name + auxSuffix
 	content, found, err := h.beside(name, maxSidecarBytes)

@@ -37,8 +37,7 @@ const (
 // record is the fields of a line of the registry. It is nil where there is no such line.
 type record []string
 
-// registryRecords iterates over the records whose lines begin with prefix, in their order. Lines
-// are sorted, so it finds the first one by halving.
+// registryRecords iterates over the records whose lines begin with prefix, which are sorted.
 func registryRecords(prefix string) iter.Seq[record] {
 	return func(yield func(record) bool) {
 		from, to := 0, len(epsgCSV)
@@ -101,6 +100,12 @@ func (r record) code(i int) int {
 	return code
 }
 
+// key returns the EPSG code of the record itself, which follows the letter of its kind.
+func (r record) key() int {
+	code, _ := strconv.Atoi(r[0][1:])
+	return code
+}
+
 // numbers returns the numbers in a field.
 func (r record) numbers(i int) (numbers []float64) {
 	for field := range strings.FieldsSeq(r.text(i)) {
@@ -134,8 +139,8 @@ type crsDefinition struct {
 	axes          string  // "": as in the method's formulas; "sw", "nw": where x and y point to
 }
 
-// crsByCode returns the CRS of an EPSG code. An error says why its coordinates cannot be converted
-// to degrees.
+// crsByCode returns the CRS of an EPSG code, or says why its coordinates are not converted to
+// degrees.
 func crsByCode(code int) (c crsDefinition, err error) {
 	r := findRecord(recordCRS, code)
 	switch r.text(1) {
@@ -183,8 +188,7 @@ func crsByDefinition(text string) (c crsDefinition, err error) {
 	return c, c.setProjection()
 }
 
-// lastCRS caches the last results of crsByCode and codeOf, because most files of a folder have the
-// same CRS.
+// lastCRS caches the last results of crsByCode and codeOf: most files of a folder have one CRS.
 type lastCRS struct {
 	code   int
 	crs    crsDefinition
@@ -298,8 +302,7 @@ func geographicCRS(code int) crsParameters {
 	return crsParameters{present: true, kind: modelTypeGeographic, code: code, geographic: code}
 }
 
-// withoutCode returns the CRS that the datum and the parameters define. An error says what is
-// missing or not supported.
+// withoutCode returns the CRS that datum and parameters define, or says what is missing or unknown.
 func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	c.setDatum(p.datum)
 	if isGeographicCode(p.geographic) {
@@ -390,3 +393,72 @@ func (p *crsParameters) project(c *crsDefinition) error {
 
 // sameUnit reports whether two units differ by rounding at most. Both kinds of foot differ by more.
 func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
+
+// codeOf returns the EPSG code of a CRS that a file describes without one, 0 where the registry has
+// none with the same datum, projection, parameters and unit. Of several projected CRSs it returns
+// the one whose name ends most like the file's, and then the lowest. Of several geographic CRSs it
+// returns the one below projected CRSs: the others have three dimensions.
+func codeOf(c *crsDefinition, name string) (found int) {
+	meridian := findRecord(recordDatum, c.datum).number(2)
+	if c.toWGS84 != nil || len(c.assumed) > 0 || !(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
+		return 0
+	}
+	var projections, geographic []int
+	for r := range registryRecords(recordProjection) {
+		if r.code(1) == c.method && c.hasParameters(r.numbers(2)) {
+			projections = append(projections, r.key())
+		}
+	}
+	for r := range registryRecords(recordCRS) {
+		if r[1] == "G" && r.code(2) == c.datum && (c.method != 0 || sameUnit(r.number(3), c.unit)) {
+			geographic = append(geographic, r.key())
+		}
+	}
+	if c.method == 0 && len(geographic) == 1 {
+		return geographic[0]
+	}
+	likeness := -1
+	for r := range registryRecords(recordCRS) {
+		if r[1] != "P" || !slices.Contains(geographic, r.code(2)) {
+			continue
+		}
+		if c.method == 0 {
+			return r.code(2)
+		}
+		if slices.Contains(projections, r.code(3)) && sameUnit(r.number(4), c.unit) && r[5] == "" {
+			alike := commonSuffix(plainName(r.name()), plainName(name))
+			if alike > likeness || alike == likeness && r.key() < found {
+				found, likeness = r.key(), alike
+			}
+		}
+	}
+	return found
+}
+
+// Differences of parameters that rounding explains: about 5 cm on the ground.
+const maxAngleRounding, maxLengthRounding, maxScaleRounding = 5e-7, 2e-3, 5e-9 // degrees, metres, 1
+
+// hasParameters reports whether these are the parameters of the method, up to rounding.
+func (c *crsDefinition) hasParameters(values []float64) bool {
+	for i, parameter := range c.methodParameters() {
+		like, tolerance := parameter.code(1), maxAngleRounding
+		switch like {
+		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
+			tolerance = maxLengthRounding
+		case parameterScale, parameterEllipsoidScale:
+			tolerance = maxScaleRounding
+		}
+		if i >= len(values) || !(math.Abs(values[i]-c.parameters[like]) <= tolerance) {
+			return false
+		}
+	}
+	return true
+}
+
+// commonSuffix returns how many bytes at their end two texts have in common.
+func commonSuffix(a, b string) (n int) {
+	for n < min(len(a), len(b)) && a[len(a)-1-n] == b[len(b)-1-n] {
+		n++
+	}
+	return n
+}

@@ -343,9 +343,8 @@ func (p *projection) fullTurn() float64 {
 	return 0
 }
 
-// pixelSizeMetres returns the square root of a pixel's area on the ground. It measures between
-// geocentric places, because a degree of longitude has no length at a pole. The error is
-// errOutsideProjection.
+// pixelSizeMetres returns the square root of a pixel's area on the ground, or errOutsideProjection.
+// It measures between geocentric places, because a degree of longitude has no length at a pole.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
 	var at [3][3]float64
 	for i, place := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {

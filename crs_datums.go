@@ -34,9 +34,8 @@ func datumShifts(datum int) (shifts []datumShift) {
 }
 
 // shiftAt returns the most accurate shift to WGS 84 for a raster around lon, lat that reaches so
-// many degrees from there. Where no shift is made for lon, lat, it returns the one with the largest
-// area within 10 degrees of the raster, or one without values. Its accuracy is then one of the
-// constants for an unknown shift.
+// many degrees from there. If none is made for lon, lat, it returns the values of the one with the
+// largest area within 10 degrees of the raster, if any, with the accuracy of an unknown shift.
 func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	const near = 10 // degrees
 	unknown := datumShift{accuracyM: accuracyUnknown}

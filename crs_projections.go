@@ -128,9 +128,8 @@ const (
 var errOutsideProjection = errors.New("coordinates outside the projection's domain")
 
 // newProjection returns the projection of an EPSG method. By default the scale is 1, latitude of
-// origin and false coordinates are 0; other parameters must be given. An inverse flattening of 0
-// means a sphere. Coordinates are east, north; but west, south in method 9808, south, west in 9819,
-// and west, north in 9826.
+// origin and false coordinates are 0; other parameters must be given. Coordinates are east, north;
+// but west, south in method 9808, south, west in 9819, and west, north in 9826.
 func newProjection(method int, e ellipsoid, parameters projectionParameters) (projection, error) {
 	if e.inverseFlattening == 0 {
 		e.inverseFlattening = math.Inf(1)
@@ -460,8 +459,7 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 	return lam, math.Atan(p.geodeticTan(tan))
 }
 
-// onGlobe returns a longitude within ±π, or NaN. It tolerates a micrometre of excess at a distance
-// of lever metres from the axis.
+// onGlobe returns a longitude within ±π, or NaN. It tolerates an excess of 1 µm, lever metres away.
 func onGlobe(lam, lever float64) float64 {
 	over := math.Abs(lam) - math.Pi
 	if over*math.Abs(lever) > 1e-6 {
@@ -497,8 +495,7 @@ func (p *projection) authalicQ(sin float64) float64 {
 	return (1 - p.e2) * (sin/(1-p.e2*sin*sin) + math.Atanh(p.e*sin)/p.e)
 }
 
-// authalicSine inverts authalicQ / qPole by Newton's method as Snyder, equation 3-16, but for the
-// sine, because that converges fast near the pole too.
+// authalicSine inverts authalicQ / qPole by Newton's method: Snyder, equation 3-16, for the sine.
 func (p *projection) authalicSine(part float64) float64 {
 	sin := part
 	for range 8 {
@@ -646,8 +643,8 @@ func krugerSum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
 	return sin*cosh*r1 - cos*sinh*i1, sin*cosh*i1 + cos*sinh*r1
 }
 
-// forward converts radians from the central meridian and the tangent of the conformal latitude to
-// metres east and north, NaN beyond maxKrugerEta.
+// forward converts radians of longitude and the tangent of the conformal latitude to metres east
+// and north, NaN beyond maxKrugerEta.
 func (k *krugerSeries) forward(lam, tauC float64) (east, north float64) {
 	sin, cos := math.Sincos(lam)
 	xi, eta := math.Atan2(tauC, cos), math.Asinh(sin/math.Hypot(tauC, cos))
