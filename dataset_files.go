@@ -222,30 +222,23 @@ func (s *server) pathFile(r *http.Request) (file datasetFile, err error) {
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
-	f, err := readFileFilter(r.URL.Query())
+	_, f, err := s.pathFilter(r)
 	if err != nil {
 		return err
-	}
-	if r.PathValue("id") != "" {
-		d, err := s.pathDataset(r)
-		if err != nil {
-			return err
-		}
-		f.datasetID = &d.ID
 	}
 	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
 	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
 }
 
-// pathFilter returns the dataset of the path and the filter that the query gives for its files.
-func (s *server) pathFilter(r *http.Request) (dataset, fileFilter, error) {
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return d, fileFilter{}, err
+// pathFilter returns the filter that the query gives, for the files of the dataset in the path or,
+// without one, of all.
+func (s *server) pathFilter(r *http.Request) (d dataset, f fileFilter, err error) {
+	f, err = readFileFilter(r.URL.Query())
+	if err == nil && r.PathValue("id") != "" {
+		d, err = s.pathDataset(r)
+		f.datasetID = &d.ID
 	}
-	f, err := readFileFilter(r.URL.Query())
-	f.datasetID = &d.ID
 	return d, f, err
 }
 
@@ -391,9 +384,9 @@ func (f fileFilter) args(limit int64) []any {
 // whose box covers it.
 //
 // A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. To
-// look up a large box takes long, so the next files in order are tried before it. If there are many
-// hits, or no box, the files are scanned in order. The statements in order are planned for their
-// values, for which there may be an index.
+// look up a large box takes long, so if an index has the order, the next files are tried before it.
+// If there are many hits, or no box, the files are scanned in order. The statements in order are
+// planned for their values, for which there may be an index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		columns = `
@@ -428,7 +421,8 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	args := append(f.args(int64(limit)), after[0], after[1], after[2])
 	planned := append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 	const large = 400 // square degrees
-	if f.west != nil && (*f.east-*f.west)*(*f.north-*f.south) > large {
+	isIndexed := f.datasetID != nil || f.order() == sortPath
+	if f.west != nil && isIndexed && (*f.east-*f.west)*(*f.north-*f.south) > large {
 		files, err := collect[datasetFile](ctx, q, "try files", amongNext, planned...)
 		if err != nil || len(files) == limit {
 			return files, err

@@ -86,11 +86,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/datasets/"+strconv.FormatInt(d.ID, 10))
-	return writeJSON(w, http.StatusCreated, d)
+	return writeCreated(w, d, "/api/v1/datasets/"+strconv.FormatInt(d.ID, 10), err)
 }
 
 // checkDataset checks the fields of a new dataset, and that its directory can be listed. It returns

@@ -198,7 +198,7 @@ func (s *server) apiRoutes() []route {
 		{"GET", stacPath + "/collections/{id}/items", holds(datasetRead), s.searchItems, itemFilters(), slow},
 		{"GET", stacPath + "/collections/{id}/items/{file}", holds(datasetRead), s.getItem, nil, quick},
 		{"GET", searchPath, holds(datasetRead), s.searchItems, append(itemFilters(), "collections"), slow},
-		{"POST", searchPath, holds(datasetRead), s.postSearch, nil, slow},
+		{"POST", searchPath, holds(datasetRead), s.searchItems, nil, slow},
 	}
 }
 
