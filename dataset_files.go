@@ -456,6 +456,10 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		counting   = `SELECT count(*) FROM (` + matching + `) f`
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
+	ok := fileStatusOK
+	if f.west != nil && *f.east-*f.west == 360 && *f.north-*f.south == 180 && *cmp.Or(f.status, &ok) == ok {
+		f.west, f.status = nil, &ok // every file with a box meets the globe, and only those are ok
+	}
 	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
 	if f.isPoint {
