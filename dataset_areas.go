@@ -22,19 +22,17 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 		Type        string          `json:"type"`
 		Coordinates json.RawMessage `json:"coordinates"`
 	}
-	if json.Unmarshal([]byte(text), &g) != nil {
+	var point []float64
+	polygons := make([][][][]float64, 1)
+	err := json.Unmarshal([]byte(text), &g)
+	into := map[string]any{"Point": &point, "Polygon": &polygons[0], "MultiPolygon": &polygons}[g.Type]
+	if err != nil || into == nil || json.Unmarshal(g.Coordinates, into) != nil {
 		return "", "", nil, false
 	}
-	polygons := [][][][]float64{{{nil}}}
-	into, isPoint := any(&polygons), g.Type == "Point"
-	switch g.Type {
-	case "Point":
-		into = &polygons[0][0][0]
-	case "Polygon":
-		into = &polygons[0]
+	if g.Type == "Point" && len(point) >= 2 { // it may have a height
+		return "point", fmt.Sprintf("%v,%v", point[0], point[1]), nil, true
 	}
-	err := json.Unmarshal(g.Coordinates, into)
-	ok = err == nil && len(polygons) > 0 && (isPoint || g.Type == "Polygon" || g.Type == "MultiPolygon")
+	ok = len(polygons) > 0
 	corners := 0
 	box, turned := emptyRange(), emptyRange() // turned counts polygons that begin west of 0° a turn further east
 	for _, polygon := range polygons {
@@ -50,7 +48,7 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 			}
 			n := len(positions)
 			corners += n
-			ok = ok && (isPoint || n >= 4 && positions[0] == positions[n-1]) && !math.IsNaN(around.west+around.south)
+			ok = ok && n >= 4 && positions[0] == positions[n-1] && !math.IsNaN(around.west+around.south)
 			rings = append(rings, positions)
 		}
 		a = append(a, rings)
@@ -62,14 +60,10 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 			turned.add(corner)
 		}
 	}
-	ok = ok && corners <= maxCorners
-	if isPoint {
-		return "point", fmt.Sprintf("%v,%v", box.west, box.south), nil, ok
-	}
 	if box.west >= -180 && box.east <= 180 { // else the box is refused as it is
 		box.west, box.east = narrower(box.west, box.east, turned.west, turned.east)
 	}
-	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north), a, ok
+	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north), a, ok && corners <= maxCorners
 }
 
 // narrower returns the narrower of two ranges of longitudes around the same boxes, within ±180.

@@ -222,6 +222,32 @@ func TestHungFileCalls(t *testing.T) {
 	}
 }
 
+// TestHungRegistrations: while a dataset root does not answer, datasets can be registered in another.
+func TestHungRegistrations(t *testing.T) {
+	t.Parallel()
+	alive, dead := t.TempDir(), t.TempDir()
+	ts := startServer(t, func(s *server) { s.analyzer.patience = time.Second }, "CAIRN_DATASETS_DIR="+alive+":"+dead)
+	answers := make(chan bool)
+	var calls atomic.Int64
+	var all sync.WaitGroup
+	for range maxFileCalls {
+		all.Go(func() {
+			ts.askFileSystem(t.Context(), dead, func() error {
+				calls.Add(1)
+				<-answers
+				return nil
+			}, func() {})
+		})
+	}
+	waitFor(t, "calls to hang", func() bool { return calls.Load() == maxFileCalls })
+	c := ts.signIn("ada", datasetManage)
+	c.refused(503, "busy", "POST", "/api/v1/datasets", map[string]string{"name": "dead", "path": dead})
+	c.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "alive", "path": alive})
+	close(answers)
+	all.Wait()
+	c.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "dead", "path": dead})
+}
+
 // byteForByte sends a request line and headers byte for byte, and returns the status and the body of the answer.
 func (ts *testServer) byteForByte(c client, request string) (status int, body []byte) {
 	ts.t.Helper()

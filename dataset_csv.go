@@ -52,8 +52,9 @@ func csvRow(f datasetFile) (cells []string) {
 }
 
 // formulas matches where a formula may begin: at the beginning of a text, or of a part of it where
-// a spreadsheet divides a row by semicolons or lines.
-var formulas = regexp.MustCompile(`(^|[;\t\r\n])(\s*[=+@-])`)
+// a spreadsheet divides a row by semicolons or lines. Where Japanese is set, Excel takes full-width
+// characters for their narrow ones.
+var formulas = regexp.MustCompile(`(^|[;\t\r\n])([\s\p{Z}]*[=+@＝＋－＠-])`)
 
 // harmlessCell returns a text that a spreadsheet does not take for a formula: it puts an apostrophe
 // before what begins like a formula, unless the text is a number.

@@ -220,30 +220,23 @@ func (s *server) pathFile(r *http.Request) (file datasetFile, err error) {
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
 func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
-	f, err := readFileFilter(r.URL.Query())
+	_, f, err := s.pathFilter(r)
 	if err != nil {
 		return err
-	}
-	if r.PathValue("id") != "" {
-		d, err := s.pathDataset(r)
-		if err != nil {
-			return err
-		}
-		f.datasetID = &d.ID
 	}
 	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), s.db, f, after, limit)
 	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
 }
 
-// pathFilter returns the dataset of the path and the filter that the query gives for its files.
-func (s *server) pathFilter(r *http.Request) (dataset, fileFilter, error) {
-	d, err := s.pathDataset(r)
-	if err != nil {
-		return d, fileFilter{}, err
+// pathFilter returns the filter that the query gives, for the files of the dataset in the path or,
+// without one, of all.
+func (s *server) pathFilter(r *http.Request) (d dataset, f fileFilter, err error) {
+	f, err = readFileFilter(r.URL.Query())
+	if err == nil && r.PathValue("id") != "" {
+		d, err = s.pathDataset(r)
+		f.datasetID = &d.ID
 	}
-	f, err := readFileFilter(r.URL.Query())
-	f.datasetID = &d.ID
 	return d, f, err
 }
 
@@ -287,7 +280,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			return found[:min(limit, len(found))], err
 		}
 		after = f.key(candidates[len(candidates)-1])
-		batch = min(2*batch, maxHits)
+		batch = min(2*batch, 4000) // fewer than the files that listFiles tries in order
 	}
 }
 
@@ -388,9 +381,10 @@ func (f fileFilter) args(limit int64) []any {
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
 //
-// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. If
-// there are many hits, or no box, the files are scanned in order. That statement is planned for its
-// values, for which there may be an index.
+// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. To
+// look up a large box takes long, so if an index has the order, the next files are tried before it.
+// If there are many hits, or no box, the files are scanned in order. The statements in order are
+// planned for their values, for which there may be an index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		columns = `
@@ -407,19 +401,31 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT $10`
-		inOrder = columns + `, 0 AS hits
+		next = `
 		FROM elevation_dataset_file_meta f
-		WHERE ($1::bigint IS NULL OR f.dataset_id = $1)` + fileMatches + `
-			AND ($14::box[] IS NULL OR` + fileMeetsBox + `)
-			AND CASE
+		WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND CASE
 				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($20, $21)
 				WHEN $1 IS NULL THEN ` + isAfter + `
 				ELSE (` + fileRank + `, f.path) > ($19, $21)
-			END
+			END`
+		ordered = `
 		ORDER BY ` + fileRank + `, f.dataset_id, f.path
-		LIMIT $10`
+		LIMIT`
+		matching = `
+			($14::box[] IS NULL OR` + fileMeetsBox + `)` + fileMatches + ordered + ` $10`
+		amongNext = columns + `, 0 AS hits FROM (SELECT *` + next + ordered + ` 5000) f WHERE` + matching
+		inOrder   = columns + `, 0 AS hits` + next + ` AND` + matching
 	)
 	args := append(f.args(int64(limit)), after[0], after[1], after[2])
+	planned := append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+	const large = 400 // square degrees
+	isIndexed := f.datasetID != nil || f.order() == sortPath
+	if f.west != nil && isIndexed && (*f.east-*f.west)*(*f.north-*f.south) > large {
+		files, err := collect[datasetFile](ctx, q, "try files", amongNext, planned...)
+		if err != nil || len(files) == limit {
+			return files, err
+		}
+	}
 	if f.west != nil {
 		most := int64(maxHits + 1)
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
@@ -430,8 +436,7 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			return files, err
 		}
 	}
-	args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
-	return collect[datasetFile](ctx, q, "list files", inOrder, args...)
+	return collect[datasetFile](ctx, q, "list files", inOrder, planned...)
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
@@ -449,6 +454,10 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		counting   = `SELECT count(*) FROM (` + matching + `) f`
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
+	ok := fileStatusOK
+	if f.west != nil && *f.east-*f.west == 360 && *f.north-*f.south == 180 && *cmp.Or(f.status, &ok) == ok {
+		f.west, f.status = nil, &ok // every file with a box meets the globe, and only those are ok
+	}
 	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
 	if f.isPoint {

@@ -516,7 +516,9 @@ func TestLargeTotal(t *testing.T) {
 			t.Errorf("%s: %s", query, a.body)
 		}
 	}
-	if a := c.must(200, "GET", path+"&status=ok", nil); a.number("total") != 0 || a.json["total_is_estimate"] != false {
-		t.Errorf("%s", a.body)
+	for _, query := range []string{"&status=ok", "&bbox=-180,-90,180,90", "&bbox=-180,-90,180,90&status=sidecar"} {
+		if a := c.must(200, "GET", path+query, nil); a.number("total") != 0 || a.json["total_is_estimate"] != false {
+			t.Errorf("%s: %s", query, a.body)
+		}
 	}
 }

@@ -145,10 +145,7 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 		}
 		return nil, accepted, err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, accepted)
+	return writeCreated(w, accepted, "", err)
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then

@@ -19,21 +19,6 @@ import (
 // multiPolygon is the coordinates of polygons of one ring each (RFC 7946, section 3.1.7).
 type multiPolygon [][1][]position
 
-// feature is a GeoJSON feature (RFC 7946, section 3.2). Without a geometry it is unlocated.
-type feature struct {
-	Type       string    `json:"type"`
-	ID         int64     `json:"id,omitempty"`
-	BBox       []float64 `json:"bbox,omitempty"`
-	Geometry   *geometry `json:"geometry"`
-	Properties any       `json:"properties"`
-}
-
-// geometry is the geometry of a feature, here always a MultiPolygon.
-type geometry struct {
-	Type        string       `json:"type"`
-	Coordinates multiPolygon `json:"coordinates"`
-}
-
 // fileProperties are the properties of a file's feature: its row, flat. The last four fields hide
 // the lists of the row: the warnings become one text, and the others are left out.
 type fileProperties struct {
@@ -56,7 +41,7 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 	if !slices.Contains([]string{"", "0", "1"}, all) {
 		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
 	}
-	return writeFeatures(w, r, d.Name, func(emit func(feature) error) error {
+	return writeFeatures(w, r, d.Name, func(emit func(object) error) error {
 		return s.eachFile(r, f, func(file datasetFile) error {
 			if file.BBox == nil && all != "1" {
 				return nil
@@ -104,12 +89,12 @@ func readInBatches(f fileFilter, find func(after []string, limit int) ([]dataset
 
 // writeFeatures answers with a FeatureCollection of the features that read emits.
 func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
-	read func(emit func(feature) error) error) error {
+	read func(emit func(object) error) error) error {
 	return writeStream(w, r, typeGeoJSON, func(out io.Writer) error {
 		title, _ := json.Marshal(name) // a text: there is no error
 		fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
 		separator := ""
-		err := read(func(f feature) error {
+		err := read(func(f object) error {
 			encoded, err := encodeJSON(f)
 			if err != nil {
 				return err
@@ -161,11 +146,18 @@ func acceptsGzip(accepted string) bool {
 	return false
 }
 
-// featureOf returns the feature of a file, without geometry if the file has no outline in degrees.
-func featureOf(m ElevationDatasetFileMeta, properties any) feature {
-	f := feature{Type: "Feature", ID: m.ID, BBox: m.BBox, Properties: properties}
+// featureOf returns the GeoJSON feature of a file (RFC 7946, section 3.2), without geometry if the
+// file has no outline in degrees.
+func featureOf(m ElevationDatasetFileMeta, properties any) object {
+	f := object{"type": "Feature", "geometry": nil, "properties": properties}
+	if m.ID != 0 {
+		f["id"] = m.ID
+	}
+	if m.BBox != nil {
+		f["bbox"] = m.BBox
+	}
 	if parts := footprint(m); len(parts) > 0 {
-		f.Geometry = &geometry{"MultiPolygon", parts}
+		f["geometry"] = object{"type": "MultiPolygon", "coordinates": parts}
 	}
 	return f
 }

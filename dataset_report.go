@@ -157,7 +157,7 @@ func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeFeatures(w, r, d.Name, func(emit func(feature) error) error {
+	return writeFeatures(w, r, d.Name, func(emit func(object) error) error {
 		for _, g := range grids {
 			for tile := range g.missing() {
 				if m := tile.file(); m.BBox != nil { // else its CRS cannot be converted to degrees
@@ -280,6 +280,9 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 func (report *folderReport) summarize(files map[string]int64) {
 	report.Files, report.Placed = files["total"], files[fileStatusOK]
 	report.Summary = fmt.Sprintf("%d of %s placed", report.Placed, plural(report.Files, "file"))
+	if report.Files == 0 {
+		report.Summary = "no files in the directory"
+	}
 	totals := map[string]int64{} // by code, with those that were accepted
 	for _, f := range report.Findings {
 		totals[f.Code] += f.Total

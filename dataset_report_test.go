@@ -441,4 +441,13 @@ func TestNeverAnalysed(t *testing.T) {
 	if a := c.must(200, "GET", dataset+"/report", nil); a.text("summary") != "never analysed" || a.json["analyzed_at"] != nil {
 		t.Errorf("%s", a.body)
 	}
+	if err := os.Mkdir(filepath.Join(ts.datasets, "empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c = ts.signIn("bob", datasetRead, datasetManage, datasetAnalyze)
+	empty := c.addDataset("empty")
+	c.analyze(empty, nil)
+	if a := c.must(200, "GET", empty+"/report", nil); a.text("summary") != "no files in the directory" {
+		t.Errorf("%s", a.body)
+	}
 }

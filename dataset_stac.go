@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"math"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -46,8 +46,7 @@ func stacConformance() []string {
 
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
 func (s *server) getSTAC(w http.ResponseWriter, r *http.Request) error {
-	const query = `SELECT ` + datasetColumns + ` FROM datasets ORDER BY name`
-	datasets, err := collect[dataset](r.Context(), s.db, "list datasets", query)
+	datasets, err := listDatasets(r.Context(), s.db, "", nil, math.MaxInt32)
 	if err != nil {
 		return err
 	}
@@ -150,8 +149,7 @@ func listCollections(ctx context.Context, q querier, id *int64) ([]stacCollectio
 	return collect[stacCollection](ctx, q, "list collections", query, pgx.QueryExecModeCacheDescribe, id)
 }
 
-// object returns the collection as STAC and OGC API Features have it. Without files its box is the
-// globe.
+// object returns the collection in JSON. Without files its box is the globe.
 func (c stacCollection) object(root string) object {
 	summaries := object{} // without empty lists, which STAC forbids
 	if len(c.Codes) > 0 {
@@ -183,13 +181,4 @@ func (c stacCollection) object(root string) object {
 		"links": []object{stacLink("self", url, typeJSON), stacLink("root", root, typeJSON),
 			stacLink("parent", root, typeJSON), stacLink("items", url+"/items", typeGeoJSON)},
 	}
-}
-
-// epsgCode returns the number of a CRS such as EPSG:4326, or nil.
-func epsgCode(crs *string) *int {
-	if crs == nil {
-		return nil
-	}
-	code, _ := strconv.Atoi(strings.TrimPrefix(*crs, "EPSG:")) // a row has no other text
-	return &code
 }

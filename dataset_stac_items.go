@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -25,9 +26,12 @@ func itemOf(f datasetFile, base string) object {
 	root, id := base+stacPath, strconv.FormatInt(f.ID, 10)
 	collection := collectionURL(root, f.DatasetID)
 	properties := object{
-		"title": f.Path, "datetime": f.ModifiedAt, "format": f.Format, "proj:code": f.CRS, "proj:epsg": epsgCode(f.CRS),
+		"title": f.Path, "datetime": f.ModifiedAt, "format": f.Format, "proj:code": f.CRS, "proj:epsg": nil,
 		"sample_type": f.SampleType, "nodata": f.Nodata, "vertical_crs": f.VerticalCRS,
 		"warnings": strings.Join(f.Warnings, "; "),
+	}
+	if f.CRS != nil {
+		properties["proj:epsg"] = json.Number(strings.TrimPrefix(*f.CRS, "EPSG:")) // a row has no other text
 	}
 	if f.ResolutionM != nil {
 		properties["gsd"] = f.ResolutionM
@@ -46,7 +50,7 @@ func itemOf(f datasetFile, base string) object {
 			"title": f.Path, "roles": []string{"data"}, "file:size": f.SizeBytes}},
 	}
 	if parts := footprint(f.ElevationDatasetFileMeta); len(parts) > 0 { // without a geometry there is no box
-		item["geometry"], item["bbox"] = geometry{"MultiPolygon", parts}, f.BBox
+		item["geometry"], item["bbox"] = object{"type": "MultiPolygon", "coordinates": parts}, f.BBox
 	}
 	return item
 }
@@ -72,22 +76,19 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 	return writeBytes(w, http.StatusOK, typeGeoJSON, body)
 }
 
-// searchItems answers GET /api/v1/stac/search, and GET …/collections/{id}/items for one dataset.
-func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
-	return s.writeItems(w, r, r.URL.Query(), nil)
-}
-
-// postSearch answers POST /api/v1/stac/search. The fields of the body are the query parameters of
-// GET, but lists are arrays, and the geometry is an object.
-func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
-	body := object{}
-	if err := decodeJSON(r, &body); err != nil {
-		return err
+// readSearch returns the parameters of a search. The fields of the JSON body of a POST are the
+// parameters of GET, but lists are arrays, and the geometry is an object. body is nil for a GET.
+func readSearch(r *http.Request) (query url.Values, body object, err error) {
+	if isRead(r) {
+		return r.URL.Query(), nil, nil
 	}
-	query := url.Values{}
+	query, body = url.Values{}, object{}
+	if err := decodeJSON(r, &body); err != nil {
+		return nil, nil, err
+	}
 	for name, value := range body {
 		if !slices.Contains(strings.Fields(itemFilters+" collections"), name) {
-			return malformed("unknown_field", "There is no field %.64q.", name)
+			return nil, nil, malformed("unknown_field", "There is no field %.64q.", name)
 		}
 		encoded, _ := json.Marshal(value) // it was JSON: there is no error
 		text, isText := value.(string)
@@ -97,13 +98,13 @@ func (s *server) postSearch(w http.ResponseWriter, r *http.Request) error {
 			text = string(encoded)
 		}
 		if strings.ContainsRune(text, 0) {
-			return malformed("malformed_json", "The field %.64q is not text.", name)
+			return nil, nil, malformed("malformed_json", "The field %.64q is not text.", name)
 		}
 		if value != nil && string(encoded) != "[]" { // an empty list is none
 			query.Set(name, text)
 		}
 	}
-	return s.writeItems(w, r, query, body)
+	return query, body, nil
 }
 
 // The usual and the largest number of items on a page. dataset_stac_api.json states both.
@@ -112,9 +113,13 @@ const (
 	maxItems     = 1000
 )
 
-// writeItems answers with a page of items, of the dataset in the path or, without one, of all. body
-// is the JSON of a POST, and nil for a GET.
-func (s *server) writeItems(w http.ResponseWriter, r *http.Request, query url.Values, body object) error {
+// searchItems answers GET and POST /api/v1/stac/search, and GET …/collections/{id}/items for one
+// dataset, with a page of items.
+func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
+	query, body, err := readSearch(r)
+	if err != nil {
+		return err
+	}
 	f, err := readItemFilter(query)
 	if p, ok := errors.AsType[*problem](err); ok { // OGC API Features, section 7.5.1: always 400
 		p.status = http.StatusBadRequest
@@ -235,25 +240,21 @@ func idList(query url.Values, name string) (ids []int64) {
 // readInterval reads a time or an interval in the form of RFC 3339 (OGC API Features, section
 // 7.15.4), in nanoseconds since 1970. An end that is open, "" or "..", is nil.
 func readInterval(text string) (since, until *int64, err error) {
-	wrong := malformed("wrong_type", "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
 	first, last, isInterval := strings.Cut(text, "/")
 	if !isInterval {
 		last = first
 	}
-	read := func(end string) (*int64, error) {
+	var ends [2]*int64
+	for i, end := range [...]string{first, last} {
 		if isInterval && (end == "" || end == "..") {
-			return nil, nil
+			continue
 		}
-		at, err := time.Parse(time.RFC3339, strings.ToUpper(end))
-		return new(unixNano(at)), err
+		at, wrong := time.Parse(time.RFC3339, strings.ToUpper(end))
+		ends[i], err = new(unixNano(at)), cmp.Or(err, wrong)
 	}
-	since, errSince := read(first)
-	until, errUntil := read(last)
-	if errors.Join(errSince, errUntil) != nil {
-		return nil, nil, wrong
+	since, until = ends[0], ends[1]
+	if err != nil || since == nil && until == nil || since != nil && until != nil && *since > *until {
+		err = malformed("wrong_type", "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
 	}
-	if since == nil && until == nil || since != nil && until != nil && *since > *until {
-		return nil, nil, wrong
-	}
-	return since, until, nil
+	return since, until, err
 }

@@ -249,6 +249,7 @@ func TestHarmlessCells(t *testing.T) {
 	for text, want := range map[string]string{
 		"a.tif": "a.tif", "-1.5": "-1.5", "1e+5": "1e+5", "=1+1": "'=1+1", "-a": "'-a", "@a": "'@a", "\ta": "'\ta",
 		"x;=cmd()": "x;'=cmd()", "x\n +1": "x\n' +1", "a=b": "a=b",
+		"＝1+1": "'＝1+1", "＋a": "'＋a", "－a": "'－a", "＠a": "'＠a", "x;\u3000＝1": "x;'\u3000＝1", "\u00a0=1": "'\u00a0=1", "a＝b": "a＝b",
 	} {
 		if got := harmlessCell(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)

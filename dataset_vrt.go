@@ -118,10 +118,7 @@ func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) str
 	fmt.Fprintf(out, "  <GeoTransform>%s, %s, 0, %s, 0, %s</GeoTransform>\n",
 		vrtNumber(g.West), vrtNumber(g.A), vrtNumber(g.Top), vrtNumber(g.E))
 	nodata := func(text *string) (string, bool) {
-		if text == nil {
-			return "", false
-		}
-		v, err := strconv.ParseFloat(*text, 64)
+		v, err := strconv.ParseFloat(*cmp.Or(text, new("")), 64)
 		return vrtNumber(v), err == nil
 	}
 	for band := range g.Bands {

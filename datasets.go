@@ -60,7 +60,8 @@ func listDatasets(ctx context.Context, q querier, after string, name *string, li
 }
 
 // createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. A
-// file system that does not answer in time counts as a missing directory.
+// file system that does not answer in time counts as a missing directory. Until then, only requests
+// for the same root wait for it.
 func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        string `json:"name"`
@@ -72,9 +73,9 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
 	defer cancel()
-	var dir place
-	err := s.askFileSystem(ctx, "", func() (err error) {
-		dir, err = s.cfg.checkDataset(in.Name, in.Path, in.Description)
+	dir, _ := s.cfg.placeDataset(in.Path) // checkDataset says what is wrong with the path
+	err := s.askFileSystem(ctx, dir.root, func() error {
+		_, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
 		return err
 	}, func() {})
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
@@ -85,11 +86,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/api/v1/datasets/"+strconv.FormatInt(d.ID, 10))
-	return writeJSON(w, http.StatusCreated, d)
+	return writeCreated(w, d, "/api/v1/datasets/"+strconv.FormatInt(d.ID, 10), err)
 }
 
 // checkDataset checks the fields of a new dataset, and that its directory can be listed. It returns

@@ -146,6 +146,13 @@ func TestPeerVRT(t *testing.T) {
 	if got, want := pixel(t, token, web, 503015, 5298985), pixel(t, "", theirs, 503015, 5298985); got != want || want == "" {
 		t.Errorf("over HTTP %q, want %q", got, want)
 	}
+	if pictures := os.Getenv("CAIRN_TEST_PICTURES"); pictures != "" {
+		colours := filepath.Join(dir, "..", "colours.txt")
+		if err := os.WriteFile(colours, []byte("100 26 90 60\n400 82 140 80\n700 170 190 110\n1000 215 200 130\n1300 180 140 90\n1500 150 110 80\n1700 245 245 245\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		peer(t, token, "gdaldem", "color-relief", "-of", "PNG", "-nearest_color_entry", web, colours, filepath.Join(pictures, "gdal.png"))
+	}
 	const open = `
 import sys, time
 from osgeo import gdal
@@ -213,7 +220,22 @@ func TestPeerRecipes(t *testing.T) {
 	if err := os.WriteFile(script, []byte(strings.ReplaceAll(withToken("python"), "http://127.0.0.1:8080", c.url)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.shows(c.run("sh", "/usr/bin/python3 "+script, ""), "n46e007.tif [7", c.url+"/api/v1/datasets/1/data/n46e007.tif\n")
+	found := c.run("sh", "/usr/bin/python3 "+script, "")
+	c.shows(found, "n46e007.tif [7", c.url+"/api/v1/datasets/1/data/n46e007.tif\n")
+	if pictures := os.Getenv("CAIRN_TEST_PICTURES"); pictures != "" { // needs python3-matplotlib
+		python(t, `
+import re, sys
+import matplotlib; matplotlib.use("Agg")
+from matplotlib import pyplot
+figure, axes = pyplot.subplots(figsize=(6.4, 3.6), dpi=100)
+for i, (title, box) in enumerate(re.findall(r"(\S+) \[(.*?)\]", sys.argv[2])):
+    west, south, east, north = map(float, box.split(","))
+    axes.fill([west, east, east, west], [south, south, north, north], f"C{i}", alpha=0.3, edgecolor=f"C{i}")
+    axes.text((west + east) / 2, (south + north) / 2, title, ha="center", va="bottom" if i % 2 else "top", color=f"C{i}", fontsize=9)
+axes.plot([7, 8, 8, 7, 7], [46, 46, 47, 47, 46], "k--", label="the search")
+axes.set_xlabel("longitude"); axes.set_ylabel("latitude"); axes.set_aspect(1.45); axes.legend(loc="upper right")
+figure.savefig(sys.argv[1], bbox_inches="tight")`, filepath.Join(pictures, "python.png"), string(found))
+	}
 }
 
 // TestPeerOWSLib has OWSLib walk the tree as OGC API Features.

@@ -191,7 +191,7 @@ func (s *server) apiRoutes() []route {
 		{"GET", stacPath + "/collections/{id}/items", datasetRead, s.searchItems, itemFilters, slow},
 		{"GET", stacPath + "/collections/{id}/items/{file}", datasetRead, s.getItem, "", quick},
 		{"GET", searchPath, datasetRead, s.searchItems, itemFilters + " collections", slow},
-		{"POST", searchPath, datasetRead, s.postSearch, "", slow},
+		{"POST", searchPath, datasetRead, s.searchItems, "", slow},
 	}
 }
 
