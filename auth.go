@@ -45,7 +45,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 	var hash string
-	err = s.hashCounted(ctx, counted, func() (forgiven bool, err error) {
+	err = s.hashCounted(ctx, counted, func() (isSuccess bool, err error) {
 		hash = s.hasher.newHash(in.Password)
 		return false, nil
 	})
@@ -79,54 +79,51 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	found, refused, err := s.checkCredentials(r, in.Username, in.Password, in.OTP)
-	if err != nil {
-		return err
-	}
-	return s.finishLogin(w, r, found, in.Password, refused)
+	found, err := s.checkCredentials(r, in.Username, in.Password, nil, in.OTP)
+	return s.finishLogin(w, r, found, in.Password, err)
 }
 
-// finishLogin opens a session for the user whose credentials were checked, unless the login was
-// refused. It audits a refusal, and returns it. password is empty if it was checked before, on a
-// page.
+// finishLogin opens a session for the user whose credentials were checked, unless err refuses the
+// login. It audits a refusal, and returns it. password is empty if an earlier step checked it.
 func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found credentials, password string,
-	refused *problem) error {
-	if refused == nil && found.Status == statusActive {
-		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
-		if err == nil {
-			s.rehash(r, found, password)
-			if callerOf(r).inBrowser {
-				return s.writeSessionCookie(w, r, u, sess)
-			}
-			return s.writeTokens(w, u, sess)
+	err error) error {
+	var sess session
+	var u user
+	switch {
+	case err != nil:
+	case found.Status == statusPending:
+		err = newProblem(http.StatusForbidden, "account_pending", "The account waits for an administrator's approval.")
+	case found.Status != statusActive:
+		err = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
+	default:
+		sess, u, err = createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
+		if err == errToken { // the password was right, but the account was changed while we hashed
+			err = errWrongCredentials
 		}
-		if !errors.Is(err, errToken) {
-			return err
+	}
+	if err == nil {
+		s.rehash(r, found, password)
+		if callerOf(r).inBrowser {
+			return s.writeSessionCookie(w, r, u, sess)
 		}
-		refused = errWrongCredentials // the password was right, but the account was changed while we hashed
+		return s.writeTokens(w, u, sess)
+	}
+	refused, isProblem := errors.AsType[*problem](err)
+	if !isProblem || refused.status != http.StatusUnauthorized && refused.status != http.StatusForbidden {
+		return err // a fault or a wait, and no refusal
 	}
 	target := ""
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
-	switch {
-	case refused == errOTPRequired: // no failure, so it may repeat without end: no row for each
+	if err == errOTPRequired { // no failure, so it may repeat without end: no row for each
 		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
-		return refused
-	case refused != nil:
-	case found.Status == statusPending:
-		refused = newProblem(http.StatusForbidden, "account_pending",
-			"The account waits for an administrator's approval.")
-	default:
-		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
+		return err
 	}
 	ctx, cancel := lastMoment(r.Context()) // the audit log must have every failed guess
 	defer cancel()
 	code := map[string]string{"code": refused.code}
-	if err := audit(ctx, s.db, actorOf(r), "session.login_refused", target, nil, code); err != nil {
-		return err
-	}
-	return refused
+	return cmp.Or(audit(ctx, s.db, actorOf(r), "session.login_refused", target, nil, code), err)
 }
 
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
@@ -222,14 +219,9 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 			ids = append(ids, claims.SessionID)
 		}
 	}
-	if len(ids) > 0 { // a logout of nothing does not need the database
-		err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-			_, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.logout", ids, "")
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	const named = `s.id = ANY ($7::uuid[])`
+	if _, err := endSessions(r.Context(), s.db, actorOf(r), "session.logout", named, ids); err != nil {
+		return err
 	}
 	http.SetCookie(w, s.cookie("", -1))
 	return writeDone(w, nil)
@@ -282,9 +274,6 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		}
 		// The answer reveals whether an address is taken, so it is throttled as a registration is.
 		counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
-		if err := counted.check(r.Context(), s.db); err != nil {
-			return err
-		}
 		if err := counted.count(r.Context(), s.db); err != nil {
 			return err
 		}

@@ -158,20 +158,8 @@ func (s *server) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
 // that token.
 func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	var only *string
-	if r.PathValue("id") != "" {
-		id, err := pathUUID(r, "id")
-		if err != nil {
-			return err
-		}
-		only = &id
-	}
-	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		n, err := deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
-		if err == nil && only != nil && n == 0 {
-			err = errNotFound
-		}
-		return err
+	return writeDone(w, endNamed(r, "id", func(id *string) (int64, error) {
+		return deleteAPITokens(r.Context(), s.db, actorOf(r), principalOf(r).User, id)
 	}))
 }
 
@@ -236,7 +224,7 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 
 // deleteAPITokens deletes the owner's API token with that id, or all of them if id is nil. It
 // returns how many it deleted.
-func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) (int64, error) {
+func deleteAPITokens(ctx context.Context, q querier, by actor, owner user, id *string) (int64, error) {
 	const query = `
 		WITH ended AS (
 			DELETE FROM api_tokens
@@ -246,7 +234,7 @@ func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *s
 		SELECT $1, $2, $3, $4, $5, 'token.end', $6, to_jsonb(ended), NULL
 		FROM ended
 		ORDER BY name`
-	return execute(ctx, tx, "end API tokens", query,
+	return execute(ctx, q, "end API tokens", query,
 		by.id, by.name, by.credential, by.address, by.requestID, "user:"+owner.Username, owner.ID, id)
 }
 

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // A browser's session ends after browserIdle without use. At the latest it ends browserMax or
@@ -111,10 +109,8 @@ func (s *server) endBrowserSession(r *http.Request) error {
 	if err != nil { // nothing to end
 		return nil
 	}
-	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		_, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.logout", []string{c.SessionID}, "")
-		return err
-	})
+	_, err = endSessions(r.Context(), s.db, actorOf(r), "session.logout", `s.id = $7`, c.SessionID)
+	return err
 }
 
 // noteSessionUse stores that a browser uses its session now, at most once in five minutes, and

@@ -69,22 +69,18 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	login, password, isSecond := strings.TrimSpace(f.raw("username")), f.raw("password"), f["proof"] != nil
-	var found credentials
-	var refused *problem
-	if isSecond {
-		password = ""
-		found, refused, err = s.checkCode(r, login, f.raw("proof"), f.raw("otp"))
-	} else {
-		found, refused, err = s.checkCredentials(r, login, password, "")
+	password, proof := f.raw("password"), optional(f, "proof")
+	if proof != nil {
+		password = "" // this step does not check one
 	}
-	if err == nil {
-		err = s.finishLogin(w, r, found, password, refused)
+	found, err := s.checkCredentials(r, strings.TrimSpace(f.raw("username")), password, proof, f.raw("otp"))
+	if err != errSignInAgain {
+		err = s.finishLogin(w, r, found, password, err)
 	}
 	switch {
 	case err == nil:
 		return goTo(w, safeNext(f.raw("next"), s.cfg.baseURL))
-	case err == errOTPRequired && !isSecond:
+	case err == errOTPRequired && proof == nil:
 		s.rehash(r, found, password)
 		f["proof"] = []string{s.keys.Load().keys[0].passwordProof(found, s.now().Add(codeWait).Unix())}
 		return s.writePageFor(w, r, s.loginPage, func(p *page) { p.addForm(r, f) })

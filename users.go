@@ -251,38 +251,20 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
 func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	end := func(ctx context.Context, tx pgx.Tx, by actor, u user, only *string) (int64, error) {
-		if only == nil {
-			return 0, endAllSessions(ctx, tx, by, u)
-		}
-		return endSessionsByID(ctx, tx, by, "session.end", []string{*only}, u.ID)
-	}
-	return s.endOfUser(w, r, "session", end)
+	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		return endNamed(r, "session", func(id *string) (int64, error) {
+			if id == nil {
+				return 0, endAllSessions(ctx, tx, by, target)
+			}
+			return endSession(ctx, tx, by, *id, target.ID)
+		})
+	}))
 }
 
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
 func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
-	return s.endOfUser(w, r, "token", deleteAPITokens)
-}
-
-// endOfUser runs end on the user of the path. If the path also has the named part, end gets the id
-// in it; if end does not find this id, the answer is errNotFound.
-func (s *server) endOfUser(w http.ResponseWriter, r *http.Request, part string,
-	end func(context.Context, pgx.Tx, actor, user, *string) (int64, error)) error {
-	var only *string
-	if r.PathValue(part) != "" {
-		id, err := pathUUID(r, part)
-		if err != nil {
-			return err
-		}
-		only = &id
-	}
 	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		n, err := end(ctx, tx, by, target, only)
-		if err == nil && only != nil && n == 0 {
-			err = errNotFound
-		}
-		return err
+		return endNamed(r, "token", func(id *string) (int64, error) { return deleteAPITokens(ctx, tx, by, target, id) })
 	}))
 }
 
