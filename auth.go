@@ -147,7 +147,7 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	keys := s.keys.Load()
 	token := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
-	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge))
+	s.setCookie(w, refreshToken, keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge)
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
@@ -156,12 +156,28 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	}{token, "Bearer", expires.Unix() - now.Unix(), u})
 }
 
-// cookie returns the refresh cookie. The prefix __Host- makes browsers insist on Secure, Path=/ and
-// no Domain (RFC 6265bis, section 4.1.3.2), so that no other host of the domain can set one. maxAge
-// is in seconds; a negative one clears the cookie.
-func (s *server) cookie(value string, maxAge int) *http.Cookie {
-	return &http.Cookie{
-		Name:     s.cookieName(),
+// The kinds of cookies: that of the refresh token, and that of a browser's session.
+const (
+	refreshToken  = "refresh"
+	sessionCookie = "session"
+)
+
+// cookieName returns the only name under which a cookie of that kind is written and read. The
+// prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC 6265bis, section
+// 4.1.3.2), so that no other host of the domain can set one.
+func (s *server) cookieName(kind string) string {
+	if s.cfg.cookieInsecure {
+		return "cairn_" + kind
+	}
+	return "__Host-cairn_" + kind
+}
+
+// setCookie sets a cookie of that kind. maxAge is in seconds; a negative one clears the cookie. A
+// session cookie is SameSite=Lax: the browser sends it when a person follows a link from another
+// site, but not with a form of another site.
+func (s *server) setCookie(w http.ResponseWriter, kind, value string, maxAge int) {
+	cookie := &http.Cookie{
+		Name:     s.cookieName(kind),
 		Value:    value,
 		Path:     "/",
 		MaxAge:   maxAge,
@@ -169,20 +185,16 @@ func (s *server) cookie(value string, maxAge int) *http.Cookie {
 		HttpOnly: true,
 		SameSite: http.SameSiteStrictMode,
 	}
-}
-
-// cookieName returns the only name under which a refresh cookie is written and read.
-func (s *server) cookieName() string {
-	if s.cfg.cookieInsecure {
-		return "cairn_refresh"
+	if kind == sessionCookie {
+		cookie.SameSite = http.SameSiteLaxMode
 	}
-	return "__Host-cairn_refresh"
+	http.SetCookie(w, cookie)
 }
 
 // refresh answers POST /api/v1/auth/refresh: it exchanges the cookie's token for the next one (see
 // rotateSession).
 func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
-	cookie, err := r.Cookie(s.cookieName())
+	cookie, err := r.Cookie(s.cookieName(refreshToken))
 	if err != nil {
 		return newProblem(http.StatusUnauthorized, "refresh_token_missing", "There is no refresh cookie. Sign in.")
 	}
@@ -196,10 +208,10 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return s.writeTokens(w, found.user, sess.session)
+		return s.writeTokens(w, found.User, sess.session)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
-		http.SetCookie(w, s.cookie("", -1)) // the session has ended
+		s.setCookie(w, refreshToken, "", -1) // the session has ended
 	}
 	return err
 }
@@ -209,7 +221,7 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 // session with a refresh, too.
 func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 	ids := []string{}
-	for _, cookie := range r.CookiesNamed(s.cookieName()) {
+	for _, cookie := range r.CookiesNamed(s.cookieName(refreshToken)) {
 		if id, _, err := s.keys.Load().verifyRefresh(cookie.Value); err == nil {
 			ids = append(ids, uuidText(id))
 		}
@@ -223,7 +235,7 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 	if _, err := endSessions(r.Context(), s.db, actorOf(r), "session.logout", named, ids); err != nil {
 		return err
 	}
-	http.SetCookie(w, s.cookie("", -1))
+	s.setCookie(w, refreshToken, "", -1)
 	return writeDone(w, nil)
 }
 

@@ -178,13 +178,11 @@ type rotatedSession struct {
 // the session, which is audited, and the error is a problem 401.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
 	cfg config) (sess rotatedSession, err error) {
-	const live = `
+	const live = ` users u, access_version a
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
-			AND (SELECT u.status FROM users u WHERE u.id = s.user_id) = 'active'`
+			AND u.id = s.user_id AND u.status = 'active'`
 	const columns = ` AS graced, s.id AS session_id, s.generation,
-			least(s.idle_expires_at, s.expires_at) AS session_expires_at, s.user_id::text,
-			(SELECT u.version FROM users u WHERE u.id = s.user_id) AS user_version,
-			(SELECT version FROM access_version) AS access_version`
+			least(s.idle_expires_at, s.expires_at) AS session_expires_at, s.user_id::text, ` + versionColumns
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
@@ -193,14 +191,15 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 				ELSE s.generation - 1 END,
 			burst_began_at = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_began_at
 				ELSE s.rotated_at END,
-			idle_expires_at = least(now() + $4::interval, s.expires_at)` + live + `
+			idle_expires_at = least(now() + $4::interval, s.expires_at)
+		FROM` + live + `
 			AND s.generation = $2
 		RETURNING false` + columns
 	const look = `
 		SELECT
 			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
 				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now())` + columns + `
-		FROM sessions s` + live
+		FROM sessions s,` + live
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "rotate session", rotate,
 		id, generation, cfg.refreshGrace, cfg.refreshTTL)
 	if err != errSessionEnded {

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,9 +121,8 @@ func (k key) passwordProof(found credentials, expires int64) string {
 func (ring *keyring) verifyProof(proof string, found credentials, now time.Time) bool {
 	end, _, _ := strings.Cut(proof, ".")
 	expires, err := strconv.ParseInt(end, 10, 64)
-	return err == nil && now.Unix() < expires && slices.ContainsFunc(ring.keys, func(k key) bool {
-		return hmac.Equal([]byte(proof), []byte(k.passwordProof(found, expires)))
-	})
+	return err == nil && now.Unix() < expires &&
+		ring.made(proof, func(k key) string { return k.passwordProof(found, expires) })
 }
 
 // checkSecondFactor checks the code of an attempt whose password is right. A refusal is

@@ -95,7 +95,7 @@ func (s *server) signOutForm(w http.ResponseWriter, r *http.Request) error {
 	if err := s.endBrowserSession(r); err != nil {
 		return err
 	}
-	s.setSessionCookie(w, "", -1)
+	s.setCookie(w, sessionCookie, "", -1)
 	return goTo(w, "/login?done=out")
 }
 
