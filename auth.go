@@ -97,9 +97,6 @@ func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found crede
 		err = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	default:
 		sess, u, err = createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
-		if err == errToken { // the password was right, but the account was changed while we hashed
-			err = errWrongCredentials
-		}
 	}
 	if err == nil {
 		s.rehash(r, found, password)
@@ -301,10 +298,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, after)
+	return writeEntity(w, after, "", err)
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.

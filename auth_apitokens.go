@@ -59,13 +59,12 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	now := s.now()
 	known, err := knownPermissions(r.Context(), s.db)
 	if err != nil {
 		return err
 	}
 	var v invalid
-	expires := now.Add(defaultTokenTTL)
+	now, expires := s.now(), s.now().Add(defaultTokenTTL)
 	if at := v.time("expires_at", in.ExpiresAt); at != nil {
 		expires = *at
 	}
@@ -125,17 +124,7 @@ func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, by, "token.renew", "user:"+p.User.Username, nil, renewed)
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, createdToken{renewed, secret})
-}
-
-// ownedToken is an API token with its owner.
-type ownedToken struct {
-	apiToken
-	UserID   string `json:"user_id"`
-	Username string `json:"username"`
+	return writeEntity(w, createdToken{renewed, secret}, "", err)
 }
 
 // listAllTokens answers GET /api/v1/tokens with the unexpired API tokens of all users, in the order
@@ -149,6 +138,11 @@ func (s *server) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 			LIMIT $3) t
 		JOIN users u ON u.id = t.user_id::uuid
 		ORDER BY t.expires_at, t.id::uuid`
+	type ownedToken struct {
+		apiToken
+		UserID   string `json:"user_id"`
+		Username string `json:"username"`
+	}
 	first := []string{"-infinity", uuidText([16]byte{})}
 	return writeList(s, w, r, first, func(after []string, limit int) ([]ownedToken, error) {
 		return collect[ownedToken](r.Context(), s.db, "list all API tokens", query, after[0], after[1], limit)
@@ -197,10 +191,9 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
-	granted := slices.Compact(slices.Sorted(slices.Values(n.Permissions)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
-		owner.ID, n.Name, hash, granted, n.ExpiresAt, n.Renewable)
+		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt, n.Renewable)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}

@@ -65,19 +65,17 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
 }
 
-// endOtherSessions answers DELETE /api/v1/auth/sessions: it ends the caller's sessions except the
-// current one.
-func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		p := principalOf(r)
-		return endSessionsOf(r.Context(), tx, actorOf(r), []string{p.User.ID}, p.CredentialID)
-	}))
-}
-
-// endOwnSession answers DELETE /api/v1/auth/sessions/{id}.
-func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, endNamed(r, "id", func(id *string) (int64, error) {
-		return endSession(r.Context(), s.db, actorOf(r), *id, principalOf(r).User.ID)
+// endOwnSessions answers DELETE /api/v1/auth/sessions, which ends the caller's sessions except the
+// current one, and DELETE /api/v1/auth/sessions/{id}.
+func (s *server) endOwnSessions(w http.ResponseWriter, r *http.Request) error {
+	ctx, by, p := r.Context(), actorOf(r), principalOf(r)
+	return writeDone(w, inTransaction(ctx, s.db, func(tx pgx.Tx) error {
+		return endNamed(r, "id", func(id *string) (int64, error) {
+			if id == nil {
+				return 0, endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+			}
+			return endSession(ctx, tx, by, *id, p.User.ID)
+		})
 	}))
 }
 
@@ -105,8 +103,8 @@ const maxSessions = 100
 
 // createSession opens a session for a user whose credentials were checked, and returns the user as
 // of now. The user's oldest sessions beyond maxSessions end. If the status is not active, or
-// credential_version has risen since the check, the error is errToken. The update locks the user's
-// row: a change that is committed later sees this session and ends it.
+// credential_version has risen since the check, the error is errWrongCredentials. The update locks
+// the user's row: a change that is committed later sees this session and ends it.
 func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
 	cfg config) (sess session, u user, err error) {
 	const query = `
@@ -130,7 +128,7 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 				LIMIT 1000
 			)`
 	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
-		sess, err = collectOne[session](ctx, tx, errToken, "create session", query,
+		sess, err = collectOne[session](ctx, tx, errWrongCredentials, "create session", query,
 			found.ID, found.CredentialVersion, device, by.address, cfg.refreshTTL, cfg.sessionMax)
 		if err != nil {
 			return err
@@ -236,8 +234,8 @@ func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, e
 }
 
 // endSession ends a session of that user, and returns how many it ended: 1 or 0.
-func endSession(ctx context.Context, q querier, by actor, id, userID string) (int64, error) {
-	return endSessions(ctx, q, by, "session.end", `s.id = $7 AND s.user_id = $8`, id, userID)
+func endSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (int64, error) {
+	return endSessions(ctx, tx, by, "session.end", `s.id = $7 AND s.user_id = $8`, id, userID)
 }
 
 // endSessions ends the sessions s that have not ended and fulfil a condition, and returns how many.

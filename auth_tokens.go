@@ -189,12 +189,11 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 // database, which ends sessions, may be ahead.
 const maxClockSkew = 60
 
-// refreshVersion is the first byte of a refresh token.
-const refreshVersion = 1
-
-// refreshTokenSize is the length of version, session id, generation and MAC, in bytes. It is a
-// multiple of three, so that each token has exactly one form in base64url.
-const refreshTokenSize = 1 + 16 + 8 + sha256.Size
+// The first byte of a refresh token, and the length of version, session id, generation and MAC.
+const (
+	refreshVersion   = 1
+	refreshTokenSize = 1 + 16 + 8 + sha256.Size
+)
 
 // signRefresh returns the refresh token of one generation of a session. The same input gives the
 // same token, so that a lost answer can be given again.

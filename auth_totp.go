@@ -45,19 +45,19 @@ func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (b
 		UPDATE totp_secrets
 		SET last_step = $3, kid = $4, secret = $5
 		WHERE user_id = $1 AND secret = $2 AND last_step < $3`
-	found, err := collect[struct {
+	found, err := collectOne[struct {
 		KID    string
 		Secret []byte
-	}](ctx, q, "get TOTP secret", get, userID)
-	if err != nil || len(found) == 0 {
+	}](ctx, q, nil, "get TOTP secret", get, userID)
+	if err != nil || found.KID == "" {
 		return false, err
 	}
-	ring, sealed := s.keys.Load(), found[0].Secret
-	k, isKnown := ring.find(found[0].KID)
+	ring, sealed := s.keys.Load(), found.Secret
+	k, isKnown := ring.find(found.KID)
 	if !isKnown {
 		return false, &problem{status: http.StatusServiceUnavailable, code: "totp_unavailable", retryAfter: time.Minute,
 			detail: "Codes cannot be checked now. Use a recovery code, or tell the operator.",
-			err:    errors.New("the key file has no key " + found[0].KID)}
+			err:    errors.New("the key file has no key " + found.KID)}
 	}
 	secret, err := k.totp.Open(nil, nil, sealed, []byte(userID))
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (b
 		k = ring.keys[0]
 		sealed = k.totp.Seal(nil, nil, secret, []byte(userID))
 	}
-	n, err := execute(ctx, q, "use TOTP code", use, userID, found[0].Secret, step, k.id, sealed)
+	n, err := execute(ctx, q, "use TOTP code", use, userID, found.Secret, step, k.id, sealed)
 	return n == 1, err
 }
 
@@ -249,10 +249,7 @@ func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 			s.log.Warn("attempt not taken back", "id", callerOf(r).requestID, "error", failed)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, map[string][]string{"recovery_codes": recovery})
+	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
 
 // deleteTOTP answers DELETE /api/v1/auth/totp: it removes the caller's second factor, if password
