@@ -69,11 +69,11 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	password, proof := f.raw("password"), optional(f, "proof")
-	if proof != nil {
-		password = "" // this step does not check one
+	password, otp, proof := f.raw("password"), "", optional(f, "proof")
+	if proof != nil { // the second step checks no password, the first no code
+		password, otp = "", f.raw("otp")
 	}
-	found, err := s.checkCredentials(r, strings.TrimSpace(f.raw("username")), password, proof, f.raw("otp"))
+	found, err := s.checkCredentials(r, strings.TrimSpace(f.raw("username")), password, proof, otp)
 	if err != errSignInAgain {
 		err = s.finishLogin(w, r, found, password, err)
 	}
