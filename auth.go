@@ -45,7 +45,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 	var hash string
-	err = s.hashCounted(ctx, counted, func() (forgiven bool, err error) {
+	err = s.hashCounted(ctx, counted, func() (isSuccess bool, err error) {
 		hash = s.hasher.newHash(in.Password)
 		return false, nil
 	})
@@ -79,54 +79,48 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	found, refused, err := s.checkCredentials(r, in.Username, in.Password, in.OTP)
-	if err != nil {
-		return err
-	}
-	return s.finishLogin(w, r, found, in.Password, refused)
+	found, err := s.checkCredentials(r, in.Username, in.Password, nil, in.OTP)
+	return s.finishLogin(w, r, found, in.Password, err)
 }
 
-// finishLogin opens a session for the user whose credentials were checked, unless the login was
-// refused. It audits a refusal, and returns it. password is empty if it was checked before, on a
-// page.
+// finishLogin opens a session for the user whose credentials were checked, unless err refuses the
+// login. It audits a refusal, and returns it. password is empty if an earlier step checked it.
 func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found credentials, password string,
-	refused *problem) error {
-	if refused == nil && found.Status == statusActive {
-		sess, u, err := createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
-		if err == nil {
-			s.rehash(r, found, password)
-			if callerOf(r).inBrowser {
-				return s.writeSessionCookie(w, r, u, sess)
-			}
-			return s.writeTokens(w, u, sess)
+	err error) error {
+	var sess session
+	var u user
+	switch {
+	case err != nil:
+	case found.Status == statusPending:
+		err = newProblem(http.StatusForbidden, "account_pending", "The account waits for an administrator's approval.")
+	case found.Status != statusActive:
+		err = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
+	default:
+		sess, u, err = createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
+	}
+	if err == nil {
+		s.rehash(r, found, password)
+		if callerOf(r).inBrowser {
+			return s.writeSessionCookie(w, r, u, sess)
 		}
-		if !errors.Is(err, errToken) {
-			return err
-		}
-		refused = errWrongCredentials // the password was right, but the account was changed while we hashed
+		return s.writeTokens(w, u, sess)
+	}
+	refused, isProblem := errors.AsType[*problem](err)
+	if !isProblem || refused.status != http.StatusUnauthorized && refused.status != http.StatusForbidden {
+		return err // a fault or a wait, and no refusal
 	}
 	target := ""
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
-	switch {
-	case refused == errOTPRequired: // no failure, so it may repeat without end: no row for each
+	if err == errOTPRequired { // no failure, so it may repeat without end: no row for each
 		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
-		return refused
-	case refused != nil:
-	case found.Status == statusPending:
-		refused = newProblem(http.StatusForbidden, "account_pending",
-			"The account waits for an administrator's approval.")
-	default:
-		refused = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
+		return err
 	}
 	ctx, cancel := lastMoment(r.Context()) // the audit log must have every failed guess
 	defer cancel()
 	code := map[string]string{"code": refused.code}
-	if err := audit(ctx, s.db, actorOf(r), "session.login_refused", target, nil, code); err != nil {
-		return err
-	}
-	return refused
+	return cmp.Or(audit(ctx, s.db, actorOf(r), "session.login_refused", target, nil, code), err)
 }
 
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
@@ -150,7 +144,7 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	keys := s.keys.Load()
 	token := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
-	http.SetCookie(w, s.cookie(keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge))
+	s.setCookie(w, refreshToken, keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge)
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
@@ -159,12 +153,28 @@ func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error 
 	}{token, "Bearer", expires.Unix() - now.Unix(), u})
 }
 
-// cookie returns the refresh cookie. The prefix __Host- makes browsers insist on Secure, Path=/ and
-// no Domain (RFC 6265bis, section 4.1.3.2), so that no other host of the domain can set one. maxAge
-// is in seconds; a negative one clears the cookie.
-func (s *server) cookie(value string, maxAge int) *http.Cookie {
-	return &http.Cookie{
-		Name:     s.cookieName(),
+// The kinds of cookies: that of the refresh token, and that of a browser's session.
+const (
+	refreshToken  = "refresh"
+	sessionCookie = "session"
+)
+
+// cookieName returns the only name under which a cookie of that kind is written and read. The
+// prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC 6265bis, section
+// 4.1.3.2), so that no other host of the domain can set one.
+func (s *server) cookieName(kind string) string {
+	if s.cfg.cookieInsecure {
+		return "cairn_" + kind
+	}
+	return "__Host-cairn_" + kind
+}
+
+// setCookie sets a cookie of that kind. maxAge is in seconds; a negative one clears the cookie. A
+// session cookie is SameSite=Lax: the browser sends it when a person follows a link from another
+// site, but not with a form of another site.
+func (s *server) setCookie(w http.ResponseWriter, kind, value string, maxAge int) {
+	cookie := &http.Cookie{
+		Name:     s.cookieName(kind),
 		Value:    value,
 		Path:     "/",
 		MaxAge:   maxAge,
@@ -172,20 +182,16 @@ func (s *server) cookie(value string, maxAge int) *http.Cookie {
 		HttpOnly: true,
 		SameSite: http.SameSiteStrictMode,
 	}
-}
-
-// cookieName returns the only name under which a refresh cookie is written and read.
-func (s *server) cookieName() string {
-	if s.cfg.cookieInsecure {
-		return "cairn_refresh"
+	if kind == sessionCookie {
+		cookie.SameSite = http.SameSiteLaxMode
 	}
-	return "__Host-cairn_refresh"
+	http.SetCookie(w, cookie)
 }
 
 // refresh answers POST /api/v1/auth/refresh: it exchanges the cookie's token for the next one (see
 // rotateSession).
 func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
-	cookie, err := r.Cookie(s.cookieName())
+	cookie, err := r.Cookie(s.cookieName(refreshToken))
 	if err != nil {
 		return newProblem(http.StatusUnauthorized, "refresh_token_missing", "There is no refresh cookie. Sign in.")
 	}
@@ -199,10 +205,10 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return s.writeTokens(w, found.user, sess.session)
+		return s.writeTokens(w, found.User, sess.session)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
-		http.SetCookie(w, s.cookie("", -1)) // the session has ended
+		s.setCookie(w, refreshToken, "", -1) // the session has ended
 	}
 	return err
 }
@@ -212,7 +218,7 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 // session with a refresh, too.
 func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 	ids := []string{}
-	for _, cookie := range r.CookiesNamed(s.cookieName()) {
+	for _, cookie := range r.CookiesNamed(s.cookieName(refreshToken)) {
 		if id, _, err := s.keys.Load().verifyRefresh(cookie.Value); err == nil {
 			ids = append(ids, uuidText(id))
 		}
@@ -222,16 +228,11 @@ func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
 			ids = append(ids, claims.SessionID)
 		}
 	}
-	if len(ids) > 0 { // a logout of nothing does not need the database
-		err := inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-			_, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.logout", ids, "")
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	const named = `s.id = ANY ($7::uuid[])`
+	if _, err := endSessions(r.Context(), s.db, actorOf(r), "session.logout", named, ids); err != nil {
+		return err
 	}
-	http.SetCookie(w, s.cookie("", -1))
+	s.setCookie(w, refreshToken, "", -1)
 	return writeDone(w, nil)
 }
 
@@ -282,9 +283,6 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		}
 		// The answer reveals whether an address is taken, so it is throttled as a registration is.
 		counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
-		if err := counted.check(r.Context(), s.db); err != nil {
-			return err
-		}
 		if err := counted.count(r.Context(), s.db); err != nil {
 			return err
 		}
@@ -300,10 +298,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, after)
+	return writeEntity(w, after, "", err)
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.

@@ -59,13 +59,12 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	now := s.now()
 	known, err := knownPermissions(r.Context(), s.db)
 	if err != nil {
 		return err
 	}
 	var v invalid
-	expires := now.Add(defaultTokenTTL)
+	now, expires := s.now(), s.now().Add(defaultTokenTTL)
 	if at := v.time("expires_at", in.ExpiresAt); at != nil {
 		expires = *at
 	}
@@ -125,17 +124,7 @@ func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, by, "token.renew", "user:"+p.User.Username, nil, renewed)
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, createdToken{renewed, secret})
-}
-
-// ownedToken is an API token with its owner.
-type ownedToken struct {
-	apiToken
-	UserID   string `json:"user_id"`
-	Username string `json:"username"`
+	return writeEntity(w, createdToken{renewed, secret}, "", err)
 }
 
 // listAllTokens answers GET /api/v1/tokens with the unexpired API tokens of all users, in the order
@@ -149,6 +138,11 @@ func (s *server) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 			LIMIT $3) t
 		JOIN users u ON u.id = t.user_id::uuid
 		ORDER BY t.expires_at, t.id::uuid`
+	type ownedToken struct {
+		apiToken
+		UserID   string `json:"user_id"`
+		Username string `json:"username"`
+	}
 	first := []string{"-infinity", uuidText([16]byte{})}
 	return writeList(s, w, r, first, func(after []string, limit int) ([]ownedToken, error) {
 		return collect[ownedToken](r.Context(), s.db, "list all API tokens", query, after[0], after[1], limit)
@@ -158,20 +152,8 @@ func (s *server) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
 // that token.
 func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	var only *string
-	if r.PathValue("id") != "" {
-		id, err := pathUUID(r, "id")
-		if err != nil {
-			return err
-		}
-		only = &id
-	}
-	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		n, err := deleteAPITokens(r.Context(), tx, actorOf(r), principalOf(r).User, only)
-		if err == nil && only != nil && n == 0 {
-			err = errNotFound
-		}
-		return err
+	return writeDone(w, endNamed(r, "id", func(id *string) (int64, error) {
+		return deleteAPITokens(r.Context(), s.db, actorOf(r), principalOf(r).User, id)
 	}))
 }
 
@@ -209,10 +191,9 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
-	granted := slices.Compact(slices.Sorted(slices.Values(n.Permissions)))
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
-		owner.ID, n.Name, hash, granted, n.ExpiresAt, n.Renewable)
+		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt, n.Renewable)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}
@@ -236,7 +217,7 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 
 // deleteAPITokens deletes the owner's API token with that id, or all of them if id is nil. It
 // returns how many it deleted.
-func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *string) (int64, error) {
+func deleteAPITokens(ctx context.Context, q querier, by actor, owner user, id *string) (int64, error) {
 	const query = `
 		WITH ended AS (
 			DELETE FROM api_tokens
@@ -246,7 +227,7 @@ func deleteAPITokens(ctx context.Context, tx pgx.Tx, by actor, owner user, id *s
 		SELECT $1, $2, $3, $4, $5, 'token.end', $6, to_jsonb(ended), NULL
 		FROM ended
 		ORDER BY name`
-	return execute(ctx, tx, "end API tokens", query,
+	return execute(ctx, q, "end API tokens", query,
 		by.id, by.name, by.credential, by.address, by.requestID, "user:"+owner.Username, owner.ID, id)
 }
 

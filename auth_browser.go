@@ -3,17 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // A browser's session ends after browserIdle without use. At the latest it ends browserMax or
@@ -32,46 +28,25 @@ func (k key) signSessionCookie(sessionID, userID string, expires time.Time) stri
 }
 
 // verifySessionCookie returns the credential in a session cookie that one of the keys has signed
-// and that is valid at the time now, else errToken. It compares the MAC before it decodes anything.
+// and that is valid at the time now, else errToken.
 func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credential, error) {
-	end := strings.LastIndexByte(cookie, '.')
-	if end < 0 || len(cookie) > maxTokenLength {
+	parts := strings.SplitN(cookie, ".", 4)
+	if len(parts) != 4 || len(cookie) > maxTokenLength {
 		return credential{}, errToken
 	}
-	signed, mac := cookie[:end], cookie[end+1:]
-	isSigner := func(k key) bool { return hmac.Equal([]byte(mac), []byte(encodedMAC(k.browser, signed))) }
-	if !slices.ContainsFunc(ring.keys, isSigner) {
-		return credential{}, errToken
-	}
-	parts := strings.Split(signed, ".") // three, since signSessionCookie has joined them
 	expires, err := strconv.ParseInt(parts[2], 10, 64)
-	if err != nil || now.Unix() >= expires {
+	isMade := ring.made(cookie, func(k key) string {
+		return k.signSessionCookie(parts[0], parts[1], time.Unix(expires, 0))
+	})
+	if err != nil || !isMade || now.Unix() >= expires {
 		return credential{}, errToken
 	}
 	return credential{accessClaims: accessClaims{SessionID: parts[0], Subject: parts[1], ExpiresAt: expires}}, nil
 }
 
-// sessionCookieName returns the only name under which a browser's session cookie is written and
-// read.
-func (s *server) sessionCookieName() string {
-	if s.cfg.cookieInsecure {
-		return "cairn_session"
-	}
-	return "__Host-cairn_session"
-}
-
-// setSessionCookie sets the browser's session cookie. It is SameSite=Lax: the browser sends it when
-// a person follows a link from another site, but not with a form of another site. maxAge is in
-// seconds; a negative one clears the cookie.
-func (s *server) setSessionCookie(w http.ResponseWriter, value string, maxAge int) {
-	cookie := s.cookie(value, maxAge)
-	cookie.Name, cookie.SameSite = s.sessionCookieName(), http.SameSiteLaxMode
-	http.SetCookie(w, cookie)
-}
-
 // readSessionCookie returns the credential in the request's session cookie, or the 401.
 func (s *server) readSessionCookie(r *http.Request) (credential, error) {
-	cookie, err := r.Cookie(s.sessionCookieName())
+	cookie, err := r.Cookie(s.cookieName(sessionCookie))
 	if err != nil {
 		return credential{}, errNotSignedIn
 	}
@@ -101,7 +76,7 @@ func (s *server) writeSessionCookie(w http.ResponseWriter, r *http.Request, u us
 	}
 	lasts := s.lifetimes(r).sessionMax
 	cookie := s.keys.Load().keys[0].signSessionCookie(uuidText(sess.SessionID), u.ID, s.now().Add(lasts))
-	s.setSessionCookie(w, cookie, int(lasts/time.Second))
+	s.setCookie(w, sessionCookie, cookie, int(lasts/time.Second))
 	return nil
 }
 
@@ -111,10 +86,8 @@ func (s *server) endBrowserSession(r *http.Request) error {
 	if err != nil { // nothing to end
 		return nil
 	}
-	return inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		_, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.logout", []string{c.SessionID}, "")
-		return err
-	})
+	_, err = endSessions(r.Context(), s.db, actorOf(r), "session.logout", `s.id = $7`, c.SessionID)
+	return err
 }
 
 // noteSessionUse stores that a browser uses its session now, at most once in five minutes, and

@@ -51,24 +51,30 @@ func (s *server) rehash(r *http.Request, found credentials, password string) {
 }
 
 // checkCredentials looks the user up, counts the attempt and checks the password and the second
-// factor. refused is nil, errWrongCredentials, errOTPRequired or errOTPInvalid. An unknown user and
-// a wrong password take the same steps.
-func (s *server) checkCredentials(r *http.Request, login, password, otp string) (found credentials,
-	refused *problem, err error) {
-	ctx := r.Context()
+// factor. A refusal is errWrongCredentials, errOTPRequired or errOTPInvalid. An unknown user and a
+// wrong password take the same steps. In the second step on pages, a passwordProof takes the place
+// of the password; if it is not valid, the error is errSignInAgain, and nothing is counted.
+func (s *server) checkCredentials(r *http.Request, login, password string, proof *string,
+	otp string) (found credentials, err error) {
+	ctx, ring := r.Context(), s.keys.Load()
 	if found, err = findCredentials(ctx, s.db, login); err != nil {
-		return found, nil, err
+		return found, err
 	}
-	guess := s.keys.Load().keys[0].newGuess(found, login, callerOf(r).address)
-	err = s.hashCounted(ctx, guess, func() (forgiven bool, err error) {
-		refused = errWrongCredentials
-		right, err := s.hasher.verify(found.PasswordHash, password)
-		if right {
-			refused, err = s.checkSecondFactor(r, found.user, otp, guess)
+	if proof != nil && !ring.verifyProof(*proof, found, s.now()) {
+		return found, errSignInAgain
+	}
+	guess := ring.keys[0].newGuess(found, login, callerOf(r).address)
+	err = s.hashCounted(ctx, guess, func() (isSuccess bool, err error) {
+		if proof == nil {
+			isRight, err := s.hasher.verify(found.PasswordHash, password)
+			if err != nil || !isRight {
+				return false, cmp.Or(err, error(errWrongCredentials))
+			}
 		}
-		return refused == nil && found.Status == statusActive, err
+		err = s.checkSecondFactor(r, found.user, otp)
+		return err == nil && found.Status == statusActive, err
 	})
-	return found, refused, err
+	return found, err
 }
 
 // confirmPassword checks the caller's own password, where a stolen session alone must not suffice.
@@ -78,12 +84,13 @@ func (s *server) confirmPassword(r *http.Request, password, otp string) (credent
 	if password == "" {
 		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
 	}
-	found, refused, err := s.checkCredentials(r, principalOf(r).User.Username, password, otp)
+	found, err := s.checkCredentials(r, principalOf(r).User.Username, password, nil, otp)
 	switch {
-	case err != nil:
-	case refused == errWrongCredentials:
+	case err == errWrongCredentials:
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
-	case refused != nil && otp != "":
+	case err == errOTPRequired && otp == "":
+		err = nil
+	case err == errOTPRequired, err == errOTPInvalid:
 		err = errOTPWrong
 	}
 	return found, err
@@ -173,12 +180,10 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	waiting, err := s.firstAdminToken()
-	if err == nil && waiting == in.Token {
-		err = removeIfThere(s.cfg.firstAdminFile())
-	}
-	if err != nil {
-		s.log.Warn("used token file not removed", "error", err)
+	if u.Username == "admin" {
+		if err := removeIfThere(s.cfg.firstAdminFile()); err != nil { // the token in it is void
+			s.log.Warn("used token file not removed", "error", err)
+		}
 	}
 	return writeDone(w, nil)
 }

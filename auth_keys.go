@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -49,20 +48,20 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 		return nil, fmt.Errorf("open key file: %w", err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("key file: %w", err)
-	}
 	const maxSize = 64 << 10
-	if err := checkSecretFile(path, info, credentialsDir); err != nil {
-		return nil, fmt.Errorf("key file %w", err)
+	var content []byte
+	info, err := f.Stat()
+	if err == nil {
+		err = checkSecretFile(path, info, credentialsDir)
 	}
-	if info.Size() > maxSize {
-		return nil, fmt.Errorf("key file %s has %d bytes: at most %d are read", path, info.Size(), maxSize)
+	if err == nil && info.Size() > maxSize {
+		err = fmt.Errorf("%s has %d bytes: at most %d are read", path, info.Size(), maxSize)
 	}
-	content, err := io.ReadAll(io.LimitReader(f, maxSize))
+	if err == nil {
+		content, err = io.ReadAll(f)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read key file: %w", err)
+		return nil, fmt.Errorf("key file %w", err)
 	}
 	ring, err := parseKeys(content)
 	if err != nil {
@@ -72,9 +71,11 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 }
 
 // find returns the key with that id, and whether there is one.
-func (ring *keyring) find(id string) (k key, found bool) {
-	if at := slices.IndexFunc(ring.keys, func(k key) bool { return k.id == id }); at >= 0 {
-		return ring.keys[at], true
+func (ring *keyring) find(id string) (key, bool) {
+	for _, k := range ring.keys {
+		if k.id == id {
+			return k, true
+		}
 	}
 	return key{}, false
 }

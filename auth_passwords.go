@@ -17,7 +17,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -55,59 +54,52 @@ const (
 // maxPassword is the length of the longest password, in code points.
 const maxPassword = 256
 
-// maxHashes times the number of cores is how many requests may have a turn or wait for one. A hash
+// maxHashes times the number of cores is how many requests may have a place or wait for one. A hash
 // takes about 20 ms, so the last request waits little more than a second.
 const maxHashes = 64
 
 // passwordHasher makes and compares password hashes. It runs at most one on each core at a time:
-// more would lose throughput and need 19 MiB each. A request needs a turn before it hashes. There
-// are two more turns than cores: while some requests ask the database, others use the cores.
+// more would lose throughput and need 19 MiB each.
 type passwordHasher struct {
-	argon  argonParameters
-	turns  chan struct{} // holds an element for each request that has a turn
-	cores  chan struct{} // holds an element for each hash that runs
-	inside atomic.Int64  // requests that have a turn or wait for one
+	argon argonParameters
+	line  *callerLimit  // all requests that hash or are about to, as one caller
+	cores chan struct{} // holds an element for each hash that runs
 }
 
-// newPasswordHasher returns a hasher for all cores.
+// newPasswordHasher returns a hasher for all cores. It has two places more than cores: while some
+// requests ask the database, others use the cores.
 func newPasswordHasher(argon argonParameters) *passwordHasher {
 	cores := runtime.GOMAXPROCS(0)
-	return &passwordHasher{argon: argon, turns: make(chan struct{}, cores+2), cores: make(chan struct{}, cores)}
+	line := newCallerLimit(cores + 2)
+	line.maxInLine = maxHashes * cores
+	return &passwordHasher{argon, line, make(chan struct{}, cores)}
 }
 
-// withTurn waits for a turn and runs work, which may hash one password. If too many requests have a
-// turn or wait for one, or the time limit of ctx ends before work begins, it returns errBusy.
-func (h *passwordHasher) withTurn(ctx context.Context, work func() error) error {
-	inside := h.inside.Add(1)
-	defer h.inside.Add(-1)
-	if inside > int64(maxHashes*cap(h.cores)) {
-		return errBusy
-	}
-	if err := enterSlot(ctx, h.turns); err != nil {
-		return err
-	}
-	defer func() { <-h.turns }()
-	return work()
+// enter waits for a place, in which one password may be hashed. leave gives it back. If too many
+// requests have a place or wait for one, or the time limit of ctx ends first, the error is errBusy.
+func (h *passwordHasher) enter(ctx context.Context) (leave func(), err error) {
+	return h.line.enter(ctx, "")
 }
 
-// key waits for a core and returns the argon2id hash of a password. It must run within withTurn, so
-// that at most two requests wait for a core.
+// key waits for a core and returns the argon2id hash of a password. It needs a place (see enter),
+// so that at most two requests wait for a core.
 func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()
 	return argon2.IDKey([]byte(password), salt, a.passes, a.memory, a.lanes, argonKeyLen)
 }
 
-// hash waits for a turn and returns the stored form of a password.
-func (h *passwordHasher) hash(ctx context.Context, password string) (hash string, err error) {
-	err = h.withTurn(ctx, func() error {
-		hash = h.newHash(password)
-		return nil
-	})
-	return hash, err
+// hash waits for a place and returns the stored form of a password.
+func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
+	leave, err := h.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	return h.newHash(password), nil
 }
 
-// newHash returns the stored form of a password, a PHC string. It must run within withTurn.
+// newHash returns the stored form of a password, a PHC string. It needs a place.
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
@@ -143,7 +135,7 @@ func (h *passwordHasher) isWeak(stored string) bool {
 
 // verify reports whether the stored hash was made from the password. If stored is nil, because the
 // user is unknown or has no password, it hashes all the same: the time must not reveal that. It
-// must run within withTurn.
+// needs a place.
 func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	argon, salt, want := h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen)
 	if stored != nil {

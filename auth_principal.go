@@ -59,14 +59,11 @@ type credential struct {
 
 // principal is a signed-in caller: the user, the credential, and what this credential may do now.
 type principal struct {
-	User         user
+	*cachedUser
 	Kind         string // "session" or "token"
 	CredentialID string // the id of the session or of the API token
-	TOTPRequired bool   // one of the user's roles requires a second factor
 	ExpiresAt    time.Time
-	Permissions  []string // what the credential may do
-	owned        []string // what the user may do; an API token may do less
-	me           []byte   // of encodeMe, for a session
+	Permissions  []string // what the credential may do; an API token may do less than its owner
 	noteUse      bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
@@ -102,7 +99,7 @@ var (
 func (s *server) readCredential(r *http.Request) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
-	if !isBearer && len(r.CookiesNamed(s.sessionCookieName())) == 0 && !(route{path: r.URL.Path}).isPage() {
+	if !isBearer && len(r.CookiesNamed(s.cookieName(sessionCookie))) == 0 && !(route{path: r.URL.Path}).isPage() {
 		token, shown = basicToken(r)
 	}
 	switch {
@@ -165,17 +162,16 @@ func basicToken(r *http.Request) (token string, shown bool) {
 // and access_version with any role, its permissions or holders, and any declared permission.
 type accessVersions struct{ UserVersion, AccessVersion [16]byte }
 
-// versionColumns is SQL for the accessVersions of a user u.
-const versionColumns = `u.version AS user_version, (SELECT version FROM access_version) AS access_version`
+// versionColumns is SQL for the accessVersions of a user u, with a for the table access_version.
+const versionColumns = `u.version AS user_version, a.version AS access_version`
 
-// cachedUser is a user with the user's permissions, and the versions under which both were read.
+// cachedUser is a user with what the user may do, and the versions under which both were read.
 type cachedUser struct {
-	user
 	accessVersions
-	Grants, Declared []string // the permissions of the user's roles; all declared permissions
-	TOTPRequired     bool
-	permissions      []string // what the user may do
-	me               []byte   // of encodeMe
+	User         user
+	TOTPRequired bool     // one of the user's roles requires a second factor
+	owned        []string // what the user may do
+	me           []byte   // of encodeMe
 }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
@@ -203,7 +199,7 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
 				WHERE ur.user_id = u.id AND r.requires_totp) AS totp_required,
 			` + versionColumns + `
-		FROM users u
+		FROM users u, access_version a
 		WHERE u.id = $1`
 	c.mu.RLock()
 	cached := c.users[id]
@@ -211,22 +207,28 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 	if cached != nil && cached.accessVersions == versions {
 		return cached, nil
 	}
-	found, err := collectOne[cachedUser](ctx, q, errInvalidToken, "get user and permissions", query, id)
+	found, err := collectOne[struct {
+		user
+		accessVersions
+		Grants, Declared []string // the permissions of the user's roles; all declared permissions
+		TOTPRequired     bool
+	}](ctx, q, errInvalidToken, "get user and permissions", query, id)
 	if err != nil {
 		return nil, err
 	}
-	found.permissions = effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
+	owned := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
 	if found.TOTPRequired && !found.TOTP {
-		found.permissions = []string{inboxRead} // all else comes from roles
+		owned = []string{inboxRead} // all else comes from roles
 	}
-	found.me = encodeMe(found.user, found.TOTPRequired, found.permissions)
+	me := encodeMe(found.user, found.TOTPRequired, owned)
+	cached = &cachedUser{found.accessVersions, found.user, found.TOTPRequired, owned, me}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {
 		clear(c.users)
 	}
-	c.users[id] = &found
-	return &found, nil
+	c.users[id] = cached
+	return cached, nil
 }
 
 // getPrincipal returns the principal of a credential. If the session or API token has ended or
@@ -237,17 +239,15 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	const bySession = `
 		SELECT ` + versionColumns + `,
 			s.rotated_at < now() - interval '5 minutes'
-		FROM sessions s
-		JOIN users u ON u.id = s.user_id
-		WHERE s.id = $1 AND s.user_id = $2 AND u.status = 'active'
+		FROM sessions s, users u, access_version a
+		WHERE s.id = $1 AND s.user_id = $2 AND u.id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
 		SELECT ` + versionColumns + `,
 			u.id::text, t.id::text, t.permissions, t.expires_at,
 			t.token_hash = $1 AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
-		FROM api_tokens t
-		JOIN users u ON u.id = t.user_id
-		WHERE (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
+		FROM api_tokens t, users u, access_version a
+		WHERE u.id = t.user_id AND (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
 			AND t.expires_at > now() AND u.status = 'active'`
 	var tokenPermissions []string
 	var versions accessVersions
@@ -269,12 +269,10 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	if err != nil {
 		return nil, fmt.Errorf("get principal: %w", err)
 	}
-	owner, err := cache.get(ctx, q, userID, versions)
-	if err != nil {
+	if p.cachedUser, err = cache.get(ctx, q, userID, versions); err != nil {
 		return nil, err
 	}
-	p.User, p.TOTPRequired = owner.user, owner.TOTPRequired
-	p.owned, p.Permissions, p.me = owner.permissions, owner.permissions, owner.me
+	p.Permissions = p.owned
 	if p.Kind == "token" {
 		isUnnamed := func(permission string) bool { return !slices.Contains(tokenPermissions, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isUnnamed)

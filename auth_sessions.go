@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -67,28 +65,36 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
 }
 
-// endOtherSessions answers DELETE /api/v1/auth/sessions: it ends the caller's sessions except the
-// current one.
-func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		p := principalOf(r)
-		return endSessionsOf(r.Context(), tx, actorOf(r), []string{p.User.ID}, p.CredentialID)
+// endOwnSessions answers DELETE /api/v1/auth/sessions, which ends the caller's sessions except the
+// current one, and DELETE /api/v1/auth/sessions/{id}.
+func (s *server) endOwnSessions(w http.ResponseWriter, r *http.Request) error {
+	ctx, by, p := r.Context(), actorOf(r), principalOf(r)
+	return writeDone(w, inTransaction(ctx, s.db, func(tx pgx.Tx) error {
+		return endNamed(r, "id", func(id *string) (int64, error) {
+			if id == nil {
+				return 0, endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+			}
+			return endSession(ctx, tx, by, *id, p.User.ID)
+		})
 	}))
 }
 
-// endOwnSession answers DELETE /api/v1/auth/sessions/{id}.
-func (s *server) endOwnSession(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathUUID(r, "id")
+// endNamed calls end with the id in the named part of the path, or with nil if the path has no such
+// part. If end finds nothing of that id, the error is errNotFound.
+func endNamed(r *http.Request, part string, end func(id *string) (int64, error)) error {
+	if r.PathValue(part) == "" {
+		_, err := end(nil)
+		return err
+	}
+	id, err := pathUUID(r, part)
 	if err != nil {
 		return err
 	}
-	return writeDone(w, inTransaction(r.Context(), s.db, func(tx pgx.Tx) error {
-		n, err := endSessionsByID(r.Context(), tx, actorOf(r), "session.end", []string{id}, principalOf(r).User.ID)
-		if err == nil && n == 0 {
-			err = errNotFound
-		}
-		return err
-	}))
+	n, err := end(&id)
+	if err == nil && n == 0 {
+		err = errNotFound
+	}
+	return err
 }
 
 // maxSessions is how many live sessions a user may have, so that all of them can be ended within
@@ -97,36 +103,33 @@ const maxSessions = 100
 
 // createSession opens a session for a user whose credentials were checked, and returns the user as
 // of now. The user's oldest sessions beyond maxSessions end. If the status is not active, or
-// credential_version has risen since the check, the error is errToken. The update locks the user's
-// row: a change that is committed later sees this session and ends it.
+// credential_version has risen since the check, the error is errWrongCredentials. The update locks
+// the user's row: a change that is committed later sees this session and ends it.
 func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
 	cfg config) (sess session, u user, err error) {
 	const query = `
 		WITH u AS (
 			UPDATE users
 			SET last_login_at = now()
-			WHERE id = $2 AND status = 'active' AND credential_version = $3
+			WHERE id = $1 AND status = 'active' AND credential_version = $2
 			RETURNING id
 		)
 		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
-		SELECT $1, u.id, $4, $5, now() + least($6::interval, $7::interval), now() + $7::interval
+		SELECT gen_random_uuid(), u.id, $3, $4, now() + least($5::interval, $6::interval), now() + $6::interval
 		FROM u
 		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS session_expires_at`
 	const oldest = `
-		SELECT coalesce(array_agg(id::text), '{}')
-		FROM (
-			SELECT id
-			FROM sessions
-			WHERE user_id = $1 AND ended_at IS NULL
-			ORDER BY least(idle_expires_at, expires_at) > now() DESC, created_at DESC, id DESC -- the expired last
-			OFFSET $2
-			LIMIT 1000
-		) s`
-	var id [16]byte
-	rand.Read(id[:]) // never fails (crypto/rand)
+			s.id IN (
+				SELECT id
+				FROM sessions
+				WHERE user_id = $7 AND ended_at IS NULL
+				ORDER BY least(idle_expires_at, expires_at) > now() DESC, created_at DESC, id DESC -- the expired last
+				OFFSET $8
+				LIMIT 1000
+			)`
 	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
-		sess, err = collectOne[session](ctx, tx, errToken, "create session", query,
-			id, found.ID, found.CredentialVersion, device, by.address, cfg.refreshTTL, cfg.sessionMax)
+		sess, err = collectOne[session](ctx, tx, errWrongCredentials, "create session", query,
+			found.ID, found.CredentialVersion, device, by.address, cfg.refreshTTL, cfg.sessionMax)
 		if err != nil {
 			return err
 		}
@@ -134,15 +137,11 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 		if u, err = getUser(ctx, tx, found.ID); err != nil {
 			return err
 		}
-		by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(id)
+		by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(sess.SessionID)
 		if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
 			return err
 		}
-		var beyond []string
-		if err := tx.QueryRow(ctx, oldest, u.ID, maxSessions).Scan(&beyond); err != nil {
-			return fmt.Errorf("list the oldest sessions: %w", err)
-		}
-		_, err = endSessionsByID(ctx, tx, by, "session.end", beyond, "")
+		_, err = endSessions(ctx, tx, by, "session.end", oldest, u.ID, maxSessions)
 		return err
 	})
 	return sess, u, err
@@ -174,16 +173,14 @@ type rotatedSession struct {
 //
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
 // section 4.14.2). A generation that is too high is shown after the database was restored. Both end
-// the session. The end is committed and audited before the error, a problem 401, is returned.
+// the session, which is audited, and the error is a problem 401.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
 	cfg config) (sess rotatedSession, err error) {
-	const live = `
+	const live = ` users u, access_version a
 		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
-			AND (SELECT u.status FROM users u WHERE u.id = s.user_id) = 'active'`
+			AND u.id = s.user_id AND u.status = 'active'`
 	const columns = ` AS graced, s.id AS session_id, s.generation,
-			least(s.idle_expires_at, s.expires_at) AS session_expires_at, s.user_id::text,
-			(SELECT u.version FROM users u WHERE u.id = s.user_id) AS user_version,
-			(SELECT version FROM access_version) AS access_version`
+			least(s.idle_expires_at, s.expires_at) AS session_expires_at, s.user_id::text, ` + versionColumns
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
@@ -192,36 +189,31 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 				ELSE s.generation - 1 END,
 			burst_began_at = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_began_at
 				ELSE s.rotated_at END,
-			idle_expires_at = least(now() + $4::interval, s.expires_at)` + live + `
+			idle_expires_at = least(now() + $4::interval, s.expires_at)
+		FROM` + live + `
 			AND s.generation = $2
 		RETURNING false` + columns
 	const look = `
 		SELECT
 			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
 				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now())` + columns + `
-		FROM sessions s` + live + `
-		FOR UPDATE`
+		FROM sessions s,` + live
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "rotate session", rotate,
 		id, generation, cfg.refreshGrace, cfg.refreshTTL)
 	if err != errSessionEnded {
 		return sess, err
 	}
-	var ended error // the reason for which the session was ended
-	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
-		sess, err = collectOne[rotatedSession](ctx, tx, errSessionEnded, "look at session", look,
-			id, generation, cfg.refreshGrace)
-		if err != nil || sess.Graced {
-			return err
-		}
-		action := "session.refresh_token_reused"
-		ended = errTokenReused
-		if generation > sess.Generation {
-			action, ended = "session.lost", errSessionLost
-		}
-		_, err = endSessionsByID(ctx, tx, by, action, []string{uuidText(id)}, "")
-		return err
-	})
-	return sess, cmp.Or(err, ended)
+	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "look at session", look,
+		id, generation, cfg.refreshGrace)
+	if err != nil || sess.Graced {
+		return sess, err
+	}
+	action, ended := "session.refresh_token_reused", errTokenReused
+	if generation > sess.Generation {
+		action, ended = "session.lost", errSessionLost
+	}
+	_, err = endSessions(ctx, db, by, action, `s.id = $7`, id)
+	return sess, cmp.Or(err, error(ended))
 }
 
 // endSessionsOf ends the live sessions of these users, except one; "" excepts none. It locks the
@@ -233,41 +225,34 @@ func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, e
 		UPDATE users
 		SET credential_version = credential_version + ($2 = '')::int
 		WHERE id = ANY ($1::uuid[])`
-	const query = `
-		SELECT coalesce(array_agg(id::text ORDER BY id), '{}')
-		FROM sessions
-		WHERE user_id = ANY ($1::uuid[]) AND ended_at IS NULL
-			AND id IS DISTINCT FROM nullif($2, '')::uuid`
 	if _, err := execute(ctx, tx, "stop logins", lock, userIDs, except); err != nil {
 		return err
 	}
-	var ids []string
-	if err := tx.QueryRow(ctx, query, userIDs, except).Scan(&ids); err != nil {
-		return fmt.Errorf("list live sessions: %w", err)
-	}
-	_, err := endSessionsByID(ctx, tx, by, "session.end", ids, "")
+	const others = `s.user_id = ANY ($7::uuid[]) AND s.id IS DISTINCT FROM nullif($8, '')::uuid`
+	_, err := endSessions(ctx, tx, by, "session.end", others, userIDs, except)
 	return err
 }
 
-// endSessionsByID ends the sessions with these ids, unless they have ended before, and returns how
-// many it ended. Each gets an audit row with this action. If userID is not "", only sessions of
-// that user are ended.
-func endSessionsByID(ctx context.Context, tx pgx.Tx, by actor, action string, ids []string,
-	userID string) (int64, error) {
-	const end = `
+// endSession ends a session of that user, and returns how many it ended: 1 or 0.
+func endSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (int64, error) {
+	return endSessions(ctx, tx, by, "session.end", `s.id = $7 AND s.user_id = $8`, id, userID)
+}
+
+// endSessions ends the sessions s that have not ended and fulfil a condition, and returns how many.
+// Each gets an audit row with this action. The condition is SQL, whose parameters begin at $7.
+func endSessions(ctx context.Context, q querier, by actor, action, condition string, args ...any) (int64, error) {
+	const begin = `
 		WITH ended AS (
 			UPDATE sessions s
 			SET ended_at = now(), end_reason = $6
 			FROM users u
-			WHERE s.id = ANY ($7::uuid[]) AND u.id = s.user_id AND ($8 = '' OR u.id::text = $8) AND s.ended_at IS NULL
+			WHERE u.id = s.user_id AND s.ended_at IS NULL AND `
+	const end = `
 			RETURNING s.id, u.username
 		)` + insertAudit + `
 		SELECT $1, $2, $3, $4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
 		FROM ended
 		ORDER BY id`
-	if len(ids) == 0 { // as at nearly every login
-		return 0, nil
-	}
-	return execute(ctx, tx, "end sessions", end,
-		by.id, by.name, by.credential, by.address, by.requestID, action, ids, userID)
+	args = append([]any{by.id, by.name, by.credential, by.address, by.requestID, action}, args...)
+	return execute(ctx, q, "end sessions", begin+condition+end, args...)
 }

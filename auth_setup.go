@@ -81,27 +81,22 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 	return err
 }
 
-// firstAdminToken returns the token in the first administrator's file, or "" if there is no such
-// file.
-func (s *server) firstAdminToken() (string, error) {
-	content, err := os.ReadFile(s.cfg.firstAdminFile())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("read the first administrator's token: %w", err)
-	}
-	return strings.TrimSpace(string(content)), nil
-}
-
-// withdrawFirstAdminToken voids the token in the first administrator's file and removes the file.
+// withdrawFirstAdminToken voids the token in the first administrator's file, if there is one, and
+// removes the file.
 func (s *server) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	const void = `DELETE FROM password_tokens WHERE token_hash = $1`
-	token, err := s.firstAdminToken()
-	if err == nil {
-		_, err = execute(ctx, tx, "void the first administrator's token", void, hashToken(token))
+	token, err := os.ReadFile(s.cfg.firstAdminFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	if err == nil {
-		err = removeIfThere(s.cfg.firstAdminFile())
+	if err != nil {
+		return fmt.Errorf("read the first administrator's token: %w", err)
 	}
-	return err
+	hash := hashToken(strings.TrimSpace(string(token)))
+	if _, err := execute(ctx, tx, "void the first administrator's token", void, hash); err != nil {
+		return err
+	}
+	return removeIfThere(s.cfg.firstAdminFile())
 }
 
 // removeIfThere removes a file, which may be gone already.

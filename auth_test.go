@@ -208,7 +208,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg); !errors.Is(err, errToken) {
+	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg); !errors.Is(err, errWrongCredentials) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
@@ -236,7 +236,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-outcome; !errors.Is(err, errToken) {
+	if err := <-outcome; !errors.Is(err, errWrongCredentials) {
 		t.Errorf("a session from credentials that were changing: %v", err)
 	}
 

@@ -69,15 +69,15 @@ const ofAttempt = `(account, network) IN (('', $2), ($1, ''), ($1, $2))`
 const isKnownNetwork = `
 	EXISTS (SELECT FROM throttles WHERE account = $1 AND network = $2 AND known AND expires_at > now())`
 
-// check returns a problem 429 if a rule makes the attempt wait. It writes nothing.
-func (a attempt) check(ctx context.Context, q querier) error {
+// throttled returns a problem 429 if a rule makes the attempt wait. It writes nothing.
+func (a attempt) throttled(ctx context.Context, q querier) error {
 	const query = `
 		SELECT next_at - now() AS wait
 		FROM throttles
 		WHERE ` + ofAttempt + ` AND next_at > now() AND NOT (network = '' AND ` + isKnownNetwork + `)
 		ORDER BY next_at DESC
 		LIMIT 1`
-	found, err := collectOne[struct{ Wait time.Duration }](ctx, q, nil, "check attempt", query, a.account, a.network)
+	found, err := collectOne[struct{ Wait time.Duration }](ctx, q, nil, "get wait", query, a.account, a.network)
 	if err != nil || found.Wait == 0 {
 		return err
 	}
@@ -105,19 +105,24 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 			last_at = now(),
 			expires_at = greatest(t.expires_at, excluded.expires_at)
 		WHERE (t.next_at > now()) IS NOT TRUE OR (t.network = '' AND ` + isKnownNetwork + `)`
+	errMustWait := errThrottled(time.Second)
 	batch := &pgx.Batch{}
 	batch.Queue(`SET LOCAL synchronous_commit = off`)
 	for _, r := range a.rules {
 		queued := batch.Queue(query,
 			a.account, a.network, r.account, r.network, r.free, r.first, r.longest, r.forgotten)
 		queued.Exec(func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() == 0 { // simultaneous attempts were counted since check
-				return errThrottled(time.Second)
+			if tag.RowsAffected() == 0 {
+				return errMustWait
 			}
 			return nil
 		})
 	}
-	return inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	err := inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	if err == errMustWait {
+		err = cmp.Or(a.throttled(ctx, db), err) // with the whole wait
+	}
+	return err
 }
 
 // forgive takes back an attempt that was no failure: the count of the network falls by one, and its
@@ -159,28 +164,32 @@ func (k key) resetThrottles(ctx context.Context, q querier, userID string) error
 	return err
 }
 
-// hashCounted waits for a turn to hash, counts the attempt and runs work. work hashes a password
-// and reports whether the attempt is to be forgiven. Attempts at one account from one network are
-// decided one after the other, so that many right passwords at once do not count as many guesses.
-// An attempt that is throttled does not wait. One that gets no turn (503) is not counted.
-func (s *server) hashCounted(ctx context.Context, a attempt, work func() (forgiven bool, err error)) error {
-	if err := a.check(ctx, s.db); err != nil {
+// hashCounted waits for a place to hash, counts the attempt and runs work, which may hash one
+// password. The attempt is forgiven if it is a success, or if work fails for another reason than a
+// wrong password or code. Attempts at one account from one network are decided one after the other,
+// so that many right passwords at once do not count as many guesses. An attempt that is throttled
+// does not wait. One that gets no place (503) is not counted.
+func (s *server) hashCounted(ctx context.Context, a attempt, work func() (isSuccess bool, err error)) error {
+	if err := a.throttled(ctx, s.db); err != nil {
 		return err
 	}
-	leave, err := s.guesses.enter(ctx, string(a.account)+string(a.network))
+	leaveAccount, err := s.guesses.enter(ctx, string(a.account)+string(a.network))
 	if err != nil {
 		return err
 	}
-	defer leave()
-	forgiven := false
-	err = s.hasher.withTurn(ctx, func() (err error) {
-		if err = a.count(ctx, s.db); err == nil {
-			forgiven, err = work()
-		}
+	defer leaveAccount()
+	leaveHasher, err := s.hasher.enter(ctx)
+	if err != nil {
 		return err
-	})
-	if err == nil && forgiven {
-		err = a.forgive(ctx, s.db, true)
+	}
+	defer leaveHasher()
+	if err := a.count(ctx, s.db); err != nil {
+		return err
+	}
+	isSuccess, err := work()
+	isFailure := err == errWrongCredentials || err == errOTPInvalid
+	if isSuccess || err != nil && !isFailure {
+		err = cmp.Or(a.forgive(ctx, s.db, isSuccess), err)
 	}
 	return err
 }

@@ -393,13 +393,13 @@ func TestFaultIsNoFailure(t *testing.T) {
 	if _, err := ts.hasher.hash(ctx, testPassword); err != errBusy {
 		t.Errorf("the time runs out: %v", err)
 	}
-	ts.hasher.inside.Add(int64(maxHashes * cap(ts.hasher.cores)))
+	ts.lengthenLine(maxHashes * cap(ts.hasher.cores))
 	for range 20 {
 		for path, body := range map[string]any{loginPath: login, "/api/v1/auth/register": register} {
 			ts.client().refused(503, "busy", "POST", path, body, "X-Forwarded-For: 198.51.100.1")
 		}
 	}
-	ts.hasher.inside.Add(-int64(maxHashes * cap(ts.hasher.cores)))
+	ts.lengthenLine(-maxHashes * cap(ts.hasher.cores))
 	leave()
 	if n := ts.queryInt(all); n != 1 {
 		t.Errorf("%d attempts are counted after the queue was full", n)
@@ -471,17 +471,29 @@ func TestSpellingsOfUnknownNames(t *testing.T) {
 	}
 }
 
-// takeCores takes all turns to hash until leave is called.
+// takeCores takes all places to hash until leave is called.
 func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
-	for range cap(ts.hasher.turns) {
-		ts.hasher.turns <- struct{}{}
+	var leaves []func()
+	for range ts.hasher.line.size {
+		leave, err := ts.hasher.enter(ts.t.Context())
+		if err != nil {
+			ts.t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
 	}
 	return func() {
-		for range cap(ts.hasher.turns) {
-			<-ts.hasher.turns
+		for _, leave := range leaves {
+			leave()
 		}
 	}
+}
+
+// lengthenLine adds to the requests that wait for a place to hash. Some must be in line already.
+func (ts *testServer) lengthenLine(more int) {
+	ts.hasher.line.mu.Lock()
+	defer ts.hasher.line.mu.Unlock()
+	ts.hasher.line.callers[""].inLine += more
 }
 
 // TestHashQueue: few requests of one network wait for a core at a time, so that others need not wait for all of them.
@@ -501,7 +513,7 @@ func TestHashQueue(t *testing.T) {
 		}
 		go func() { answers <- ts.client().guess(fmt.Sprint("user", i), testPassword, address) }()
 	}
-	waitFor(t, "the logins to wait for a core", func() bool { return ts.hasher.inside.Load() == int64(ts.networkPlaces.size+1) })
+	waitFor(t, "the logins to wait for a core", func() bool { return ts.hasher.line.requests("") == ts.hasher.line.size+ts.networkPlaces.size+1 })
 	ts.client().must(200, "GET", "/health", nil)
 	leave()
 	for range logins {

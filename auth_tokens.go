@@ -137,9 +137,20 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 		ExpiresAt: expires.Unix(),
 		ID:        rand.Text(),
 	})
-	k := ring.keys[0]
-	signed := k.header + "." + base64.RawURLEncoding.EncodeToString(payload)
+	return ring.keys[0].signJWT(base64.RawURLEncoding.EncodeToString(payload))
+}
+
+// signJWT returns the access token with an encoded payload.
+func (k key) signJWT(payload string) string {
+	signed := k.header + "." + payload
 	return signed + "." + encodedMAC(k.access, signed)
+}
+
+// made reports whether one of the keys made a token: sign returns the only token that a key makes
+// for the same content. Tokens are compared as text, never decoded. So of several forms that decode
+// to the same bytes, only one is accepted.
+func (ring *keyring) made(token string, sign func(k key) string) bool {
+	return slices.ContainsFunc(ring.keys, func(k key) bool { return hmac.Equal([]byte(token), []byte(sign(k))) })
 }
 
 // canonicalUUID matches the text form that uuidText returns.
@@ -147,20 +158,13 @@ var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 
 // verifyAccess returns the claims of an access token that one of the keys has signed and that is
 // valid at the time now, else errToken. longest is how long a session may last. Nothing is decoded
-// before the MAC has been compared. The MAC is compared in base64url: of several forms that decode
-// to it, only one is accepted. The header is not interpreted: it must be, byte for byte, the one
-// that the key signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The payload,
-// too, must be what signAccess writes for these claims, so that no claim passes unread.
+// before the MAC has been compared. The header is not interpreted: it must be, byte for byte, the
+// one that the key signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The
+// payload, too, must be what signAccess writes for these claims, so that no claim passes unread.
 func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
-	end := strings.LastIndexByte(token, '.')
-	if end < 0 || len(token) > maxTokenLength {
-		return accessClaims{}, errToken
-	}
-	signed, mac := token[:end], token[end+1:]
-	header, payload, _ := strings.Cut(signed, ".")
-	if !slices.ContainsFunc(ring.keys, func(k key) bool {
-		return header == k.header && hmac.Equal([]byte(mac), []byte(encodedMAC(k.access, signed)))
-	}) {
+	_, rest, _ := strings.Cut(token, ".")
+	payload, _, _ := strings.Cut(rest, ".")
+	if len(token) > maxTokenLength || !ring.made(token, func(k key) string { return k.signJWT(payload) }) {
 		return accessClaims{}, errToken
 	}
 	var claims accessClaims
@@ -185,12 +189,11 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 // database, which ends sessions, may be ahead.
 const maxClockSkew = 60
 
-// refreshVersion is the first byte of a refresh token.
-const refreshVersion = 1
-
-// refreshTokenSize is the length of version, session id, generation and MAC, in bytes. It is a
-// multiple of three, so that each token has exactly one form in base64url.
-const refreshTokenSize = 1 + 16 + 8 + sha256.Size
+// The first byte of a refresh token, and the length of version, session id, generation and MAC.
+const (
+	refreshVersion   = 1
+	refreshTokenSize = 1 + 16 + 8 + sha256.Size
+)
 
 // signRefresh returns the refresh token of one generation of a session. The same input gives the
 // same token, so that a lost answer can be given again.
@@ -209,13 +212,10 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 	}
 	copy(session[:], b[1:17])
 	generation = int64(binary.BigEndian.Uint64(b[17:25]))
-	// Compared encoded, as access tokens are: Go's decoder skips newlines.
-	for _, k := range ring.keys {
-		if hmac.Equal([]byte(token), []byte(k.signRefresh(session, generation))) {
-			return session, generation, nil
-		}
+	if !ring.made(token, func(k key) string { return k.signRefresh(session, generation) }) {
+		return [16]byte{}, 0, errToken
 	}
-	return [16]byte{}, 0, errToken
+	return session, generation, nil
 }
 
 // signCursor returns a cursor that holds the sort keys of a page's last item. It is valid for this
@@ -229,16 +229,14 @@ func (ring *keyring) signCursor(scope string, keys []string) string {
 // verifyCursor returns the sort keys in a cursor that signCursor made for this scope, or errToken.
 func (ring *keyring) verifyCursor(scope, cursor string) (keys []string, err error) {
 	encoded, mac, _ := strings.Cut(cursor, ".")
-	for _, k := range ring.keys {
-		if hmac.Equal([]byte(mac), []byte(encodedMAC(k.cursor, encoded+"."+scope))) {
-			payload, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
-			if err != nil || json.Unmarshal(payload, &keys) != nil {
-				return nil, errToken // unreachable: Cairn signed it
-			}
-			return keys, nil
-		}
+	if !ring.made(mac, func(k key) string { return encodedMAC(k.cursor, encoded+"."+scope) }) {
+		return nil, errToken
 	}
-	return nil, errToken
+	payload, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
+	if err != nil || json.Unmarshal(payload, &keys) != nil {
+		return nil, errToken // unreachable: Cairn signed it
+	}
+	return keys, nil
 }
 
 // encodedMAC returns the HMAC-SHA-256 of the text in base64url.

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,19 +45,19 @@ func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (b
 		UPDATE totp_secrets
 		SET last_step = $3, kid = $4, secret = $5
 		WHERE user_id = $1 AND secret = $2 AND last_step < $3`
-	found, err := collect[struct {
+	found, err := collectOne[struct {
 		KID    string
 		Secret []byte
-	}](ctx, q, "get TOTP secret", get, userID)
-	if err != nil || len(found) == 0 {
+	}](ctx, q, nil, "get TOTP secret", get, userID)
+	if err != nil || found.KID == "" {
 		return false, err
 	}
-	ring, sealed := s.keys.Load(), found[0].Secret
-	k, isKnown := ring.find(found[0].KID)
+	ring, sealed := s.keys.Load(), found.Secret
+	k, isKnown := ring.find(found.KID)
 	if !isKnown {
 		return false, &problem{status: http.StatusServiceUnavailable, code: "totp_unavailable", retryAfter: time.Minute,
 			detail: "Codes cannot be checked now. Use a recovery code, or tell the operator.",
-			err:    errors.New("the key file has no key " + found[0].KID)}
+			err:    errors.New("the key file has no key " + found.KID)}
 	}
 	secret, err := k.totp.Open(nil, nil, sealed, []byte(userID))
 	if err != nil {
@@ -72,7 +71,7 @@ func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (b
 		k = ring.keys[0]
 		sealed = k.totp.Seal(nil, nil, secret, []byte(userID))
 	}
-	n, err := execute(ctx, q, "use TOTP code", use, userID, found[0].Secret, step, k.id, sealed)
+	n, err := execute(ctx, q, "use TOTP code", use, userID, found.Secret, step, k.id, sealed)
 	return n == 1, err
 }
 
@@ -117,94 +116,83 @@ func (k key) passwordProof(found credentials, expires int64) string {
 	return fmt.Sprintf("%d.%s", expires, encodedMAC(k.login, signed))
 }
 
-// checkCode is checkCredentials for the second step on pages: it checks the code, and a
-// passwordProof in place of the password. If the proof is not valid, the error is errSignInAgain,
-// and nothing is counted.
-func (s *server) checkCode(r *http.Request, login, proof, otp string) (found credentials,
-	refused *problem, err error) {
-	ctx, ring := r.Context(), s.keys.Load()
+// verifyProof reports whether one of the keys made this passwordProof of the credentials, and it is
+// valid at the time now.
+func (ring *keyring) verifyProof(proof string, found credentials, now time.Time) bool {
 	end, _, _ := strings.Cut(proof, ".")
 	expires, err := strconv.ParseInt(end, 10, 64)
-	if err != nil || s.now().Unix() >= expires {
-		return found, nil, errSignInAgain
-	}
-	if found, err = findCredentials(ctx, s.db, login); err != nil {
-		return found, nil, err
-	}
-	isSigner := func(k key) bool { return hmac.Equal([]byte(proof), []byte(k.passwordProof(found, expires))) }
-	if !slices.ContainsFunc(ring.keys, isSigner) {
-		return found, nil, errSignInAgain
-	}
-	guess := ring.keys[0].newGuess(found, login, callerOf(r).address)
-	err = s.hashCounted(ctx, guess, func() (forgiven bool, err error) {
-		refused, err = s.checkSecondFactor(r, found.user, otp, guess)
-		return refused == nil && found.Status == statusActive, err
-	})
-	return found, refused, err
+	return err == nil && now.Unix() < expires &&
+		ring.made(proof, func(k key) string { return k.passwordProof(found, expires) })
 }
 
-// checkSecondFactor checks the code of an attempt whose password is right. refused is nil,
+// checkSecondFactor checks the code of an attempt whose password is right. A refusal is
 // errOTPRequired or errOTPInvalid. An attempt without a code is neither a failure nor a success: if
 // it restarted the counts, somebody who knows the password could guess codes without end. A user
 // who is not active cannot sign in, and needs no code to learn that.
-func (s *server) checkSecondFactor(r *http.Request, u user, otp string, guess attempt) (refused *problem, err error) {
-	ctx, passed := r.Context(), false
+func (s *server) checkSecondFactor(r *http.Request, u user, otp string) error {
+	var isRight bool
+	var err error
 	code := strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp)) // codes are shown in groups
 	switch {
 	case !u.TOTP || u.Status != statusActive:
-		return nil, nil
+		return nil
 	case code == "":
-		return errOTPRequired, guess.forgive(ctx, s.db, false)
+		return errOTPRequired
 	case len(code) == 6:
-		passed, err = s.useTOTP(ctx, s.db, u.ID, code)
+		isRight, err = s.useTOTP(r.Context(), s.db, u.ID, code)
 	default:
-		passed, err = useRecoveryCode(ctx, s.db, actorOf(r), u, code)
+		isRight, err = useRecoveryCode(r.Context(), s.db, actorOf(r), u, code)
 	}
-	switch {
-	case err != nil:
-		return nil, errors.Join(err, guess.forgive(ctx, s.db, false))
-	case !passed:
-		return errOTPInvalid, nil
+	if err == nil && !isRight {
+		err = errOTPInvalid
 	}
-	return nil, nil
+	return err
 }
 
-// beginTOTP checks the caller's password and stores a new secret, in place of one that was not
-// confirmed. It returns the secret in base32 and its otpauth URI for qrSVG. confirmTOTP accepts the
-// secret within 15 minutes. If the caller has a second factor already, the error is a problem 409.
-// The URI names the host if the QR code has room: apps replace an account of the same name.
-func (s *server) beginTOTP(r *http.Request, password string) (secret, uri string, err error) {
+// createTOTP answers POST /api/v1/auth/totp: it checks the caller's password and stores a new
+// secret, in place of one that was not confirmed. The answer has the secret in base32 and its
+// otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes. The URI names the host if
+// the QR code has room: apps replace an account of the same name.
+func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
 		VALUES ($1, $2, $3, now() + interval '15 minutes')
 		ON CONFLICT (user_id) DO UPDATE
 		SET kid = $2, secret = $3, last_step = 0, expires_at = excluded.expires_at
 		WHERE t.expires_at IS NOT NULL`
-	if _, err := s.confirmPassword(r, password, ""); err != nil {
-		return "", "", err
+	var in struct {
+		CurrentPassword string `json:"current_password"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
+		return err
 	}
 	u, k, random := principalOf(r).User, s.keys.Load().keys[0], make([]byte, 20)
 	rand.Read(random) // never fails (crypto/rand)
-	secret = base32.StdEncoding.EncodeToString(random)
+	secret := base32.StdEncoding.EncodeToString(random)
 	account := u.Username + "@" + url.QueryEscape(r.Host)
 	if len(account) > 66 {
 		account = u.Username
 	}
-	uri = "otpauth://totp/" + account + "?secret=" + secret + "&issuer=Cairn"
+	uri := "otpauth://totp/" + account + "?secret=" + secret + "&issuer=Cairn"
 	sealed := k.totp.Seal(nil, nil, random, []byte(u.ID))
-	return secret, uri, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
-		n, err := execute(ctx, tx, "begin TOTP", query, u.ID, k.id, sealed)
-		if err == nil && n == 0 {
-			err = newProblem(http.StatusConflict, "totp_enabled", "Remove your second factor first.")
-		}
-		return err
-	})
+	return writeCreated(w, map[string]string{"secret": secret, "uri": uri}, "",
+		s.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
+			n, err := execute(ctx, tx, "begin TOTP", query, u.ID, k.id, sealed)
+			if err == nil && n == 0 {
+				err = newProblem(http.StatusConflict, "totp_enabled", "Remove your second factor first.")
+			}
+			return err
+		}))
 }
 
-// confirmTOTP makes the secret of beginTOTP the caller's second factor, if the code is right, and
-// returns ten recovery codes. Only their hashes are stored. It ends the caller's other sessions and
-// makes a login under way fail, because these have not used the second factor.
-func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, err error) {
+// enableTOTP answers POST /api/v1/auth/totp/confirm: it makes the secret of createTOTP the caller's
+// second factor, if the code is right. The answer has ten recovery codes, of which only the hashes
+// are stored. It ends the caller's other sessions and makes a login under way fail, because these
+// have not used the second factor.
+func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 	const enable = `
 		WITH enabled AS (
 			UPDATE totp_secrets
@@ -217,65 +205,76 @@ func (s *server) confirmTOTP(r *http.Request, code string) (recovery []string, e
 			credential_version = credential_version + 1,
 			updated_at = now()
 		WHERE id = (SELECT user_id FROM enabled)`
+	var in struct {
+		OTP string `json:"otp"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
+	var recovery []string
 	var hashes [][]byte
 	for range 10 {
 		text := rand.Text()[:24] // 120 random bits: too many to guess from the hash
 		recovery = append(recovery, strings.Join([]string{text[:6], text[6:12], text[12:18], text[18:]}, "-"))
 		hashes = append(hashes, hashToken(text))
 	}
-	u := principalOf(r).User
-	guess := s.keys.Load().keys[0].newGuess(credentials{user: u}, "", callerOf(r).address)
-	if err = guess.check(r.Context(), s.db); err != nil {
-		return nil, err
+	p := principalOf(r)
+	guess := s.keys.Load().keys[0].newGuess(credentials{user: p.User}, "", callerOf(r).address)
+	if err := guess.count(r.Context(), s.db); err != nil {
+		return err
 	}
-	if err = guess.count(r.Context(), s.db); err != nil {
-		return nil, err
-	}
-	err = s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		n, err := execute(ctx, tx, "enable TOTP", enable, u.ID, hashes)
+	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+		n, err := execute(ctx, tx, "enable TOTP", enable, p.User.ID, hashes)
 		if err == nil && n == 0 {
 			err = newProblem(http.StatusConflict, "totp_not_begun", "Ask for a secret first.")
 		}
 		if err != nil {
 			return err
 		}
-		isRight, err := s.useTOTP(ctx, tx, u.ID, strings.ReplaceAll(code, " ", ""))
+		isRight, err := s.useTOTP(ctx, tx, p.User.ID, strings.ReplaceAll(in.OTP, " ", ""))
 		if err == nil && !isRight {
 			err = errOTPWrong
 		}
 		if err == nil {
-			err = endSessionsOf(ctx, tx, by, []string{u.ID}, principalOf(r).CredentialID)
+			err = endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 		}
 		if err != nil {
 			return err
 		}
-		return audit(ctx, tx, by, "totp.enable", "user:"+u.Username, nil, nil)
+		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)
 	})
-	if err == errOTPWrong { // it stays counted, as a wrong password does
-		return nil, err
+	if err != errOTPWrong { // that one stays counted, as a wrong password does
+		failed := guess.forgive(r.Context(), s.db, false)
+		if failed != nil { // it must not hide the recovery codes, which are shown only once
+			s.log.Warn("attempt not taken back", "id", callerOf(r).requestID, "error", failed)
+		}
 	}
-	if failed := guess.forgive(r.Context(), s.db, false); failed != nil { // the recovery codes are shown only once
-		s.log.Warn("attempt not taken back", "id", callerOf(r).requestID, "error", failed)
-	}
-	return recovery, err
+	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
 
-// removeTOTP removes the caller's second factor, if password and code are right. If there is none,
-// the error is errNotFound.
-func (s *server) removeTOTP(r *http.Request, password, code string) error {
+// deleteTOTP answers DELETE /api/v1/auth/totp: it removes the caller's second factor, if password
+// and code are right.
+func (s *server) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
+	var in struct {
+		CurrentPassword string `json:"current_password"`
+		OTP             string `json:"otp"`
+	}
+	if err := decodeJSON(r, &in); err != nil {
+		return err
+	}
 	u := principalOf(r).User
 	if !u.TOTP {
 		return errNotFound
 	}
-	if code == "" {
+	if in.OTP == "" {
 		return invalid{{"otp", "missing", "is required"}}.err()
 	}
-	if _, err := s.confirmPassword(r, password, code); err != nil {
+	if _, err := s.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
 		return err
 	}
-	return s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		return resetTOTP(ctx, tx, by, u)
-	})
+	}))
 }
 
 // resetTOTP removes a user's second factor, if there is one. Requires lockAccess and a checked
@@ -293,48 +292,6 @@ func resetTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return err
 	}
 	return audit(ctx, tx, by, "totp.disable", "user:"+target.Username, nil, nil)
-}
-
-// createTOTP answers POST /api/v1/auth/totp.
-func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		CurrentPassword string `json:"current_password"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
-	secret, uri, err := s.beginTOTP(r, in.CurrentPassword)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusCreated, map[string]string{"secret": secret, "uri": uri})
-}
-
-// enableTOTP answers POST /api/v1/auth/totp/confirm.
-func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		OTP string `json:"otp"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
-	recovery, err := s.confirmTOTP(r, in.OTP)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, map[string][]string{"recovery_codes": recovery})
-}
-
-// deleteTOTP answers DELETE /api/v1/auth/totp.
-func (s *server) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		CurrentPassword string `json:"current_password"`
-		OTP             string `json:"otp"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
-	return writeDone(w, s.removeTOTP(r, in.CurrentPassword, in.OTP))
 }
 
 // deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.

@@ -331,10 +331,11 @@ func (b accountsBench) login(t *testing.T) {
 		err := json.NewDecoder(r.Body).Decode(&in)
 		found, e := findCredentials(r.Context(), ts.db, in.Username)
 		if err = errors.Join(err, e); err == nil {
-			err = ts.hasher.withTurn(r.Context(), func() error {
-				_, err := ts.hasher.verify(found.PasswordHash, in.Password)
-				return err
-			})
+			var leave func()
+			if leave, err = ts.hasher.enter(r.Context()); err == nil {
+				_, err = ts.hasher.verify(found.PasswordHash, in.Password)
+				leave()
+			}
 		}
 		sess := session{Generation: 1, SessionExpiresAt: time.Now().Add(cfg.refreshTTL)}
 		cryptorand.Read(sess.SessionID[:])

@@ -87,22 +87,18 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	login, password, isSecond := strings.TrimSpace(f.Get("username")), f.Get("password"), f["proof"] != nil
-	var found credentials
-	var refused *problem
-	if isSecond {
-		password = ""
-		found, refused, err = s.checkCode(r, login, f.Get("proof"), f.Get("otp"))
-	} else {
-		found, refused, err = s.checkCredentials(r, login, password, "")
+	password, otp, proof := f.Get("password"), "", optional(f, "proof")
+	if proof != nil { // the second step checks no password, the first no code
+		password, otp = "", f.Get("otp")
 	}
-	if err == nil {
-		err = s.finishLogin(w, r, found, password, refused)
+	found, err := s.checkCredentials(r, strings.TrimSpace(f.Get("username")), password, proof, otp)
+	if err != errSignInAgain {
+		err = s.finishLogin(w, r, found, password, err)
 	}
 	switch {
 	case err == nil:
 		return goTo(w, safeNext(f.Get("next"), s.cfg.baseURL))
-	case err == errOTPRequired && !isSecond:
+	case err == errOTPRequired && proof == nil:
 		s.rehash(r, found, password)
 		f["proof"] = []string{s.keys.Load().keys[0].passwordProof(found, s.now().Add(codeWait).Unix())}
 		return s.show(s.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
@@ -117,7 +113,7 @@ func (s *server) signOutForm(w http.ResponseWriter, r *http.Request) error {
 	if err := s.endBrowserSession(r); err != nil {
 		return err
 	}
-	s.setSessionCookie(w, "", -1)
+	s.setCookie(w, sessionCookie, "", -1)
 	return goTo(w, "/login?done=out")
 }
 

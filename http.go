@@ -203,12 +203,15 @@ func checkMatch(lines []string, tag string) error {
 	return newProblem(http.StatusPreconditionFailed, "stale", detail)
 }
 
-// writeEntity answers with an object and its entity tag. If err is set, it only returns err.
+// writeEntity answers with an object and its entity tag, if it has one. If err is set, it only
+// returns err.
 func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("ETag", tag)
+	if tag != "" {
+		w.Header().Set("ETag", tag)
+	}
 	return writeJSON(w, http.StatusOK, v)
 }
 

@@ -56,9 +56,10 @@ const (
 // callerLimit gives each caller a number of places. A request that finds them taken waits in line.
 // The caller is an account, a network, or both together: the limit's field in server says which.
 type callerLimit struct {
-	size    int // for each caller
-	mu      sync.Mutex
-	callers map[string]*callerLine
+	size      int // for each caller
+	maxInLine int // requests of one caller that have a place or wait for one
+	mu        sync.Mutex
+	callers   map[string]*callerLine
 }
 
 // callerLine is the line of one caller. It exists while a request is in it.
@@ -69,7 +70,7 @@ type callerLine struct {
 
 // newCallerLimit returns a limit of size at a time for each caller.
 func newCallerLimit(size int) *callerLimit {
-	return &callerLimit{size: size, callers: map[string]*callerLine{}}
+	return &callerLimit{size: size, maxInLine: maxInLine, callers: map[string]*callerLine{}}
 }
 
 // enter waits for one of the caller's places. leave gives it back; it may be called more than once.
@@ -93,7 +94,7 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 		}
 	}
 	err = errBusy
-	if inLine <= maxInLine {
+	if inLine <= l.maxInLine {
 		err = enterSlot(ctx, line.places)
 	}
 	if err != nil {
@@ -104,6 +105,16 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 		<-line.places
 		exit()
 	}), nil
+}
+
+// requests returns how many requests of a caller have a place or wait for one.
+func (l *callerLimit) requests(caller string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if line := l.callers[caller]; line != nil {
+		return line.inLine
+	}
+	return 0
 }
 
 // errBusy is the 503 for a request that found the line full, or waited in it to its time limit.

@@ -81,7 +81,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		"", s.database.outages.Load())
 	e.add("cairn_password_hashes_running", "gauge", "Password hashes being computed.", "", len(hasher.cores))
 	e.add("cairn_password_hashes_queued", "gauge", "Requests that hash a password or wait for a turn.",
-		"", hasher.inside.Load())
+		"", hasher.line.requests(""))
 	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.", states...)
 	e.add("cairn_audit_broken", "gauge", "1 if the audit log has a break that is not accepted.", "", broken)
 	e.add("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.",

@@ -189,7 +189,7 @@ func TestLoginInFlightEnds(t *testing.T) {
 	ctx, id := context.Background(), ts.addUser("ada", datasetRead)
 	found := must(findCredentials(ctx, ts.db, "ada"))
 	root.must(204, "DELETE", "/api/v1/users/"+id+"/sessions", nil)
-	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", ts.cfg); err != errToken {
+	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", ts.cfg); err != errWrongCredentials {
 		t.Errorf("the login opened a session: %v", err)
 	}
 	// A login whose transaction is open is waited for, and its session ends too.

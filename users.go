@@ -240,36 +240,23 @@ func (s *server) pathUser(r *http.Request) (user, error) {
 	return getUser(r.Context(), s.db, id)
 }
 
-// endSessions ends the session of a user with that id, or all of them if id is nil. It returns how
-// many sessions it ended by their id. The target must be checked (see actOnUser).
-func endSessions(ctx context.Context, tx pgx.Tx, by actor, target user, id *string) (int64, error) {
-	if id == nil {
-		return 0, endAllSessions(ctx, tx, by, target)
-	}
-	return endSessionsByID(ctx, tx, by, "session.end", []string{*id}, target.ID)
+// endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
+func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		return endNamed(r, "session", func(id *string) (int64, error) {
+			if id == nil {
+				return 0, endAllSessions(ctx, tx, by, target)
+			}
+			return endSession(ctx, tx, by, *id, target.ID)
+		})
+	}))
 }
 
-// endOfUser returns a handler that runs end on the user of the path. If the path also has the named
-// part, end gets the id in it. If end does not find this id, the answer is errNotFound.
-func (s *server) endOfUser(part string,
-	end func(context.Context, pgx.Tx, actor, user, *string) (int64, error)) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		var only *string
-		if r.PathValue(part) != "" {
-			id, err := pathUUID(r, part)
-			if err != nil {
-				return err
-			}
-			only = &id
-		}
-		return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-			n, err := end(ctx, tx, by, target, only)
-			if err == nil && only != nil && n == 0 {
-				err = errNotFound
-			}
-			return err
-		}))
-	}
+// endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
+func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		return endNamed(r, "token", func(id *string) (int64, error) { return deleteAPITokens(ctx, tx, by, target, id) })
+	}))
 }
 
 // actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
