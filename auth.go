@@ -290,12 +290,13 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	var after user
 	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := getUser(ctx, tx, *by.id)
-		if err == nil {
-			err = updateUser(ctx, tx, by, before, c)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			after, err = getUser(ctx, tx, *by.id)
+		if err := updateUser(ctx, tx, by, before, c); err != nil {
+			return err
 		}
+		after, err = getUser(ctx, tx, *by.id)
 		return err
 	})
 	return writeEntity(w, after, "", err)

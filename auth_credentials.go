@@ -128,14 +128,15 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash)
-		if err == nil && in.EndTokens {
-			_, err = deleteAPITokens(ctx, tx, by, p.User, nil)
+		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
+			return err
 		}
-		if err == nil {
-			err = endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+		if in.EndTokens {
+			if _, err := deleteAPITokens(ctx, tx, by, p.User, nil); err != nil {
+				return err
+			}
 		}
-		return err
+		return endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 	}))
 }
 

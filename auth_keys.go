@@ -48,20 +48,20 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 		return nil, fmt.Errorf("open key file: %w", err)
 	}
 	defer f.Close()
-	const maxSize = 64 << 10
-	var content []byte
 	info, err := f.Stat()
-	if err == nil {
-		err = checkSecretFile(path, info, credentialsDir)
-	}
-	if err == nil && info.Size() > maxSize {
-		err = fmt.Errorf("%s has %d bytes: at most %d are read", path, info.Size(), maxSize)
-	}
-	if err == nil {
-		content, err = io.ReadAll(f)
-	}
 	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	if err := checkSecretFile(path, info, credentialsDir); err != nil {
 		return nil, fmt.Errorf("key file %w", err)
+	}
+	const maxSize = 64 << 10
+	content, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("key file: %w", err)
+	}
+	if len(content) > maxSize {
+		return nil, fmt.Errorf("key file %s is too long: at most %d bytes are read", path, maxSize)
 	}
 	ring, err := parseKeys(content)
 	if err != nil {

@@ -235,10 +235,10 @@ func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		if err == nil && !isRight {
 			err = errOTPWrong
 		}
-		if err == nil {
-			err = endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
-		}
 		if err != nil {
+			return err
+		}
+		if err := endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)

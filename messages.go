@@ -167,9 +167,10 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id, err := pathID(r, "id")
-	if err == nil {
-		err = changeMessage(r.Context(), s.db, actorOf(r), "message.update", id, r.Header["If-Match"], c.apply)
+	if err != nil {
+		return err
 	}
+	err = changeMessage(r.Context(), s.db, actorOf(r), "message.update", id, r.Header["If-Match"], c.apply)
 	if err != nil {
 		return err
 	}

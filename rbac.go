@@ -360,14 +360,16 @@ func (s *server) actOnPermission(r *http.Request,
 	}
 	return s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		p, err := collectOne[heldPermission](ctx, tx, errNotFound, "get permission", query, name)
-		if err == nil {
-			err = by.coversRoles(ctx, tx, p.Roles)
-		}
-		if err == nil && p.APITokens > 0 {
-			err = by.covers([]string{p.Name})
-		}
 		if err != nil {
 			return err
+		}
+		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
+			return err
+		}
+		if p.APITokens > 0 {
+			if err := by.covers([]string{p.Name}); err != nil {
+				return err
+			}
 		}
 		return do(ctx, tx, by, p)
 	})

@@ -68,9 +68,10 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 	var after role
 	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := s.pathRole(r, tx)
-		if err == nil {
-			after, err = updateRole(ctx, tx, by, before, c)
+		if err != nil {
+			return err
 		}
+		after, err = updateRole(ctx, tx, by, before, c)
 		return err
 	})
 	return writeEntity(w, after, tagOf(after), err)
@@ -80,10 +81,10 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		old, err := s.pathRole(r, tx)
-		if err == nil {
-			err = deleteRole(ctx, tx, by, old, optional(r.URL.Query(), "reassign"))
+		if err != nil {
+			return err
 		}
-		return err
+		return deleteRole(ctx, tx, by, old, optional(r.URL.Query(), "reassign"))
 	}))
 }
 
@@ -197,16 +198,19 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if granted == nil {
 		granted = before.Permissions
 	}
-	err := by.covers(slices.Concat(before.Permissions, granted))
-	if err == nil && c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
-		isLifted = before.RequiresTOTP
-		err = by.coversRoles(ctx, tx, []string{adminRole}) // it can take all from any holder
-	}
-	if err == nil && (isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted))) {
-		err = endOldCredentials(ctx, tx, by, nil, before.ID, granted)
-	}
-	if err != nil {
+	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
 		return role{}, err
+	}
+	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
+		isLifted = before.RequiresTOTP
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can take all from any holder
+			return role{}, err
+		}
+	}
+	if isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted)) {
+		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
+			return role{}, err
+		}
 	}
 	after, err := storeRole(ctx, tx, before.ID, c)
 	if err != nil {
@@ -283,15 +287,17 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	}
 	var v invalid
 	v.check(next.ID != old.ID, "reassign", "unknown", "must be another role")
-	err = cmp.Or(v.err(), by.covers(next.Permissions))
-	if err == nil && next.RequiresTOTP != old.RequiresTOTP {
-		err = by.coversRoles(ctx, tx, []string{adminRole}) // as in updateRole
+	if err := cmp.Or(v.err(), by.covers(next.Permissions)); err != nil {
+		return role{}, err
 	}
-	if err == nil {
-		err = endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions)
+	if next.RequiresTOTP != old.RequiresTOTP {
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in updateRole
+			return role{}, err
+		}
 	}
-	if err == nil {
-		_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
+	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
+		return role{}, err
 	}
+	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	return next, err
 }
