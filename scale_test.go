@@ -469,22 +469,27 @@ func (s *scaleSetup) elected(ctx context.Context, old string) (name string) {
 	return name
 }
 
-// firstWrite sends writes, ten in a second, until one is acknowledged, and returns when that was.
+// firstWrite sends writes, ten in a second, until one is acknowledged, and returns when that was. It counts only writes
+// after one was refused: for some milliseconds the sessions of a killed server still serve.
 func (s *scaleSetup) firstWrite(load *mixedLoad) (at time.Time) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	var sent sync.WaitGroup
+	var refused time.Time // when the first was
 	for ctx.Err() == nil {
+		began := time.Now()
 		sent.Go(func() {
 			title := fmt.Sprintf("probe %x", rand.Uint64())
 			a, err := s.send("POST", "/api/v1/system-messages", strings.NewReader(`{"title": "`+title+`", "body": "b"}`))
-			if err == nil && a.status == 201 {
-				load.mu.Lock()
-				defer load.mu.Unlock()
-				load.acked = append(load.acked, title)
-				if at.IsZero() {
-					at = time.Now()
-				}
+			load.mu.Lock()
+			defer load.mu.Unlock()
+			if err != nil || a.status != 201 {
+				refused = cmp.Or(refused, time.Now())
+				return
+			}
+			load.acked = append(load.acked, title)
+			if at.IsZero() && !refused.IsZero() && began.After(refused) {
+				at = time.Now()
 				cancel()
 			}
 		})
