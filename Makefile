@@ -45,7 +45,7 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 	@command -v systemd-analyze >/dev/null || tools/install systemd
 	$(GO) test $(RACE) -tags peers,$(TAGS) -run '^TestPeer' -count 1 -timeout 25m .
 
-test-scale: build postgres curl ## kill the primary of a Patroni cluster five times under load, as root: see docs/scale.md; it installs nginx, PgBouncer, HAProxy, etcd and Patroni
+test-scale: build postgres curl ## kill the primary of a Patroni cluster five times under load, as root: see docs/scale.md (DIRECT=1 leaves PgBouncer out); it installs nginx, PgBouncer, HAProxy, etcd and Patroni
 	@PATH=$$PATH:/usr/sbin; for program in nginx:nginx-light pgbouncer:pgbouncer haproxy:haproxy etcd:etcd-server patroni:patroni openssl:openssl; do \
 		command -v $${program%:*} >/dev/null || tools/install $${program#*:} || exit 1; done
 	deploy/test-scale $(PROGRAM) $(GO) $(TAGS)
