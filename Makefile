@@ -45,6 +45,11 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 	@command -v systemd-analyze >/dev/null || tools/install systemd
 	$(GO) test $(RACE) -tags peers,$(TAGS) -run '^TestPeer' -count 1 -timeout 25m .
 
+test-scale: build postgres curl ## kill the primary of a Patroni cluster five times under load, as root: see docs/scale.md (DIRECT=1 leaves PgBouncer out); it installs nginx, PgBouncer, HAProxy, etcd and Patroni
+	@PATH=$$PATH:/usr/sbin; for program in nginx:nginx-light pgbouncer:pgbouncer haproxy:haproxy etcd:etcd-server patroni:patroni openssl:openssl; do \
+		command -v $${program%:*} >/dev/null || tools/install $${program#*:} || exit 1; done
+	deploy/test-scale $(PROGRAM) $(GO) $(TAGS)
+
 test-corpus: postgres ## compare the elevation files in CAIRN_CORPUS/files with what GDAL says about them in CAIRN_CORPUS/oracle.jsonl
 	$(GO) test -v -tags peers,$(TAGS) -run '^TestCorpus$$' -count 1 .
 
@@ -55,8 +60,8 @@ test-stac-schemas: postgres ## check the STAC tree with stac-node-validator, aga
 
 lint: ## gofmt, go vet, staticcheck, shellcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'not gofmt-ed'; exit 1; }
-	$(GO) vet -tags peers,bench .
-	$(GO) run $(STATICCHECK) -tags peers,bench .
+	$(GO) vet -tags peers,bench,scale .
+	$(GO) run $(STATICCHECK) -tags peers,bench,scale .
 	@command -v shellcheck >/dev/null || tools/install shellcheck
 	shellcheck --external-sources $$(grep -slE '^#!/(bin/|usr/bin/env )(ba)?sh' .ci/* tools/* deploy/* deploy/debian/*)
 
@@ -116,4 +121,4 @@ jq: # jq, for the same
 compiler: # a C compiler for the race detector, where it is missing (Debian)
 	@command -v gcc >/dev/null || tools/install gcc libc6-dev
 
-.PHONY: help build run test test-peers test-corpus test-stac-schemas lint bench bench-analysis soak deb release image test-package test-fresh fuzz go postgres bare-debian curl jq compiler
+.PHONY: help build run test test-peers test-scale test-corpus test-stac-schemas lint bench bench-analysis soak deb release image test-package test-fresh fuzz go postgres bare-debian curl jq compiler

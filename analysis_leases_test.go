@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -507,5 +509,60 @@ func TestRowsOfThirdView(t *testing.T) {
 	gone(three)
 	if a := c.analyze(dataset, nil); counts(a)[0] != 150 || counts(a)[4] != 50 {
 		t.Errorf("gone for all: %s", a.body)
+	}
+}
+
+// TestLateClaim: a claim may be committed long after the instance gave up on it, because a commit waits for a synchronous
+// standby and nobody sees the row until then. It does not hold up the analysis.
+func TestLateClaim(t *testing.T) {
+	t.Parallel()
+	direct := newDatabase(t)
+	network := newLossyNetwork(t, filepath.Join(suite.dir, "data/.s.PGSQL.5432"))
+	_, port, _ := net.SplitHostPort(network.listener.Addr().String())
+	_, database, _ := strings.Cut(direct, "dbname=")
+	ts := startServer(t, func(s *server) { s.analyzer.workers = 2 }, // one of them claims chunks
+		"CAIRN_DATABASE_URL=host=127.0.0.1 port="+port+" user=cairn dbname="+database+" sslmode=disable")
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "d"), 1, 3)
+	dataset := c.addDataset("d")
+	ts.exec(`CREATE SEQUENCE claims`)
+	ts.exec(`
+		CREATE FUNCTION count_claims() RETURNS trigger LANGUAGE plpgsql
+		AS $$ BEGIN PERFORM nextval('claims'); RETURN NULL; END $$`)
+	ts.exec(`CREATE TRIGGER claims BEFORE UPDATE OF deaths ON analysis_chunks EXECUTE FUNCTION count_claims()`)
+	ts.exec(`
+		CREATE FUNCTION wait_for_standby() RETURNS trigger LANGUAGE plpgsql
+		AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`)
+	ts.exec(`
+		CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON analysis_chunks
+		DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_for_standby()`)
+	standby, err := pgx.Connect(t.Context(), direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer standby.Close(context.Background())
+	if _, err := standby.Exec(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	analysis := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	waitFor(t, "the claim to wait", func() bool {
+		return ts.queryInt(`
+			SELECT count(*)
+			FROM pg_locks
+			WHERE locktype = 'advisory' AND NOT granted AND objid = 1
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
+	})
+	claims := func() int { return ts.queryInt(`SELECT last_value FROM claims`) }
+	before := claims()
+	network.cut() // so that no request to cancel the claim arrives
+	waitFor(t, "the outage to be noticed", ts.database.down.Load)
+	network.mend()
+	waitFor(t, "the database to be reachable", func() bool { return !ts.database.down.Load() })
+	waitFor(t, "the claim to be given up", func() bool { return claims() > before })
+	if _, err := standby.Exec(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.finished(analysis); a.text("state") != stateSucceeded || counts(a) != [6]int{3, 3, 0, 0, 0, 0} {
+		t.Errorf("%s", a.body)
 	}
 }

@@ -41,6 +41,7 @@ type analyzer struct {
 	chunks  chan struct{} // has an element for each reader that should
 	solo    sync.RWMutex  // held for writing while a suspect is read, else for reading; see readStep
 	waits   *analysisWaits
+	held    sync.Map     // the fencing tokens of tasks that are claimed or worked on
 	outage  atomic.Bool  // the log has said that the database is unavailable
 	hung    atomic.Int64 // abandoned goroutines that have not returned
 	stored  atomic.Int64 // chunks stored by this instance
@@ -80,6 +81,11 @@ func wake(idle chan struct{}) {
 // run works until ctx ends. It returns when all claimed work is stored or given back.
 func (a *analyzer) run(ctx context.Context) {
 	var all sync.WaitGroup
+	all.Go(func() {
+		for ; ctx.Err() == nil; pause(ctx, idlePoll) {
+			a.releaseStray(ctx)
+		}
+	})
 	for i := range a.workers {
 		step, woken := a.readStep, a.chunks
 		if i == 0 {
@@ -228,9 +234,10 @@ func (a *analyzer) work(ctx context.Context, doing, claim string, args []any,
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
 	token := uuidText(id)
+	a.held.Store(token, true)
+	defer a.held.Delete(token)
 	tasks, err := collect[task](ctx, a.db, doing, claim, append([]any{a.instance, token}, args...)...)
-	if err != nil { // the claim may have been committed, and would last while this instance lives
-		pause(ctx, idlePoll/2)
+	if err != nil { // the claim may have been committed
 		a.giveBack(ctx, token, false)
 	}
 	if len(tasks) == 0 {
@@ -312,6 +319,22 @@ func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 			return
 		}
 		pause(ctx, idlePoll)
+	}
+}
+
+// releaseStray gives back the tasks that this instance holds and does not work on. The database may
+// commit a claim long after the connection was lost: a commit waits for a synchronous standby.
+// run calls it once a second, so an error does no harm.
+func (a *analyzer) releaseStray(ctx context.Context) {
+	const query = `
+		SELECT walker_token::text AS token FROM analyses WHERE walker = $1 AND state = 'walking'
+		UNION ALL
+		SELECT token::text FROM analysis_chunks WHERE reader = $1`
+	tasks, _ := collect[struct{ Token string }](ctx, a.db, "list tasks", query, a.instance)
+	for _, t := range tasks {
+		if _, held := a.held.Load(t.Token); !held { // a token is held before it is in the database
+			a.giveBack(ctx, t.Token, false)
+		}
 	}
 }
 

@@ -86,3 +86,16 @@ func TestNamedDocuments(t *testing.T) {
 		}
 	}
 }
+
+// TestScaleExamples: the examples of docs/scale.md are parts of the files that deploy/test-scale runs.
+func TestScaleExamples(t *testing.T) {
+	t.Parallel()
+	files := readAll(t, "deploy/scale/*")
+	for _, language := range []string{"nginx", "ini", "haproxy", "yaml", "text"} {
+		for _, block := range examples(t, "docs/scale.md", language) {
+			if !strings.Contains(files, block) {
+				t.Errorf("no file in deploy/scale has this:\n%s", block)
+			}
+		}
+	}
+}

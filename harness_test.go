@@ -32,6 +32,9 @@ import (
 // sickDirEnv names the mount point to a process that serves a faulty file system: see peers_faults_test.go.
 const sickDirEnv = "CAIRN_TEST_SICK_DIR"
 
+// scaleEnv names the folder of deploy/test-scale to a process that runs a test of scale_test.go.
+const scaleEnv = "CAIRN_TEST_SCALE"
+
 // packageEnv names the folder of a package's settings to a process that is the program itself.
 const packageEnv = "TEST_CAIRN_PACKAGE"
 
@@ -43,7 +46,7 @@ var suite struct {
 }
 
 // TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails, because a pass must mean that
-// everything ran. With one of four variables set, a test has started this process for another purpose.
+// everything ran. With one of these variables set, a test has started this process for another purpose.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv("CAIRN_TEST_COMMAND") != "":
@@ -56,8 +59,8 @@ func TestMain(m *testing.M) {
 		err := runPackaged(context.Background(), os.Getenv(packageEnv), os.Args[1:], os.Environ())
 		fmt.Fprintln(os.Stderr, err, "as", os.Geteuid())
 		os.Exit(exitStatus(err))
-	case os.Getenv(sickDirEnv) != "":
-		os.Exit(m.Run()) // just TestServeSick
+	case os.Getenv(sickDirEnv) != "", os.Getenv(scaleEnv) != "":
+		os.Exit(m.Run()) // just TestServeSick, or a test of scale_test.go
 	}
 	code, err := runSuite(m)
 	if err != nil {
