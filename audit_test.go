@@ -23,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 21_220
-	maxAuditLines = 7_000
+	maxGoLines    = 20_800
+	maxAuditLines = 6_810
 )
 
 // sources parses the program's own Go files.
@@ -300,6 +300,7 @@ func TestReleasedMigrations(t *testing.T) {
 	t.Parallel()
 	released := []string{ // SHA-256, in hex, of migration 1, 2, … without comments and blank lines
 		"24d20e415c5b0a5e7f91d22c60e3656e80b014b9451e797ec26ba140bd851cc6", // 0.2.0
+		"f63b99a3012b6217b6a8168f4540f4720d18c32433447d17679e3526b4ba56ac", // 1.0.0
 	}
 	steps := parseMigrations(schemaSQL)
 	for i, step := range steps {

@@ -402,10 +402,13 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
 	c.Roles.set, c.PublishAt.set, c.ExpiresAt.set = true, true, true    // null is the default
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
+		if err := c.check(ctx, tx); err != nil {
+			return err
+		}
 		if id, err = scalar[int64](ctx, tx, "create message", query, by.id, by.name); err != nil {
 			return err
 		}
-		if _, err := c.apply(ctx, tx, message{ID: id, State: "scheduled"}); err != nil {
+		if err := c.store(ctx, tx, id); err != nil {
 			return err
 		}
 		return auditMessage(ctx, tx, by, "message.create", id, nil)
@@ -450,9 +453,24 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, action strin
 }
 
 // apply changes the message before, and returns that it changed one row. A retracted message cannot
-// be changed, and publish_at of a published message cannot either. A new publish_at is not before
-// now, and after every watermark: none covers the message even if the clock was set back.
+// be changed, and publish_at of a published message cannot either.
 func (c messageChange) apply(ctx context.Context, tx pgx.Tx, before message) (int64, error) {
+	if err := c.check(ctx, tx); err != nil {
+		return 0, err
+	}
+	if before.State == "retracted" {
+		return 0, newProblem(http.StatusConflict, "retracted", "The message has been retracted.")
+	}
+	if c.PublishAt.set && before.State != "scheduled" {
+		return 0, newProblem(http.StatusConflict, "already_published",
+			"The message has been published; publish_at cannot be changed any more.")
+	}
+	return 1, c.store(ctx, tx, before.ID)
+}
+
+// store writes the checked fields into a message. A new publish_at is not before now, and after
+// every watermark: none covers the message even if the clock was set back.
+func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) error {
 	const query = `
 		UPDATE system_messages
 		SET title = coalesce($2, title),
@@ -471,24 +489,14 @@ func (c messageChange) apply(ctx context.Context, tx pgx.Tx, before message) (in
 			updated_at = now()
 		WHERE id = $1
 		RETURNING coalesce(expires_at > publish_at, true)`
-	if err := c.check(ctx, tx); err != nil {
-		return 0, err
-	}
-	if before.State == "retracted" {
-		return 0, newProblem(http.StatusConflict, "retracted", "The message has been retracted.")
-	}
-	if c.PublishAt.set && before.State != "scheduled" {
-		return 0, newProblem(http.StatusConflict, "already_published",
-			"The message has been published; publish_at cannot be changed any more.")
-	}
-	isShown, err := scalar[bool](ctx, tx, "change message", query, before.ID, c.Title, c.Body, c.Severity, c.Roles.set,
+	isShown, err := scalar[bool](ctx, tx, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set,
 		c.Roles.value, c.IncludeNewUsers, c.PublishAt.set, c.publishAt, c.ExpiresAt.set, c.expiresAt)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var v invalid
 	v.check(isShown, "expires_at", "out_of_range", "must be after publish_at")
-	return 1, v.err()
+	return v.err()
 }
 
 // removeMessage retracts a message or, permanently, deletes it with its marks. The audit row keeps
