@@ -23,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 20_800
-	maxAuditLines = 6_810
+	maxGoLines    = 20_850
+	maxAuditLines = 6_830
 )
 
 // sources parses the program's own Go files.

@@ -45,8 +45,10 @@ func (a *apiReader) recognise() {
 }
 
 // recogniseLost is recognise for a request without a route, which has neither place nor time limit.
+// As in call, the client cannot cancel the statement, which would close the connection to the
+// database.
 func (s *server) recogniseLost(r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), quick.limit())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit())
 	defer cancel()
 	if leave, err := s.networkPlaces.enter(ctx, callerOf(r).network()); err == nil {
 		defer leave()

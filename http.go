@@ -14,11 +14,11 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -65,12 +65,6 @@ func decodeJSON(r *http.Request, v any) error {
 	return nil
 }
 
-// Escapes in JSON (RFC 8259, section 7): of a backslash or a whole surrogate pair; of half a pair.
-var (
-	wholeEscapes = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
-	halfEscapes  = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
-)
-
 // checkJSON checks that a text is one JSON object with nothing after it, that it has no key twice
 // and no half of a surrogate pair, that keys are lower case, as all of Cairn's are, and that its
 // lists are short. It does not check the keys of inner objects: only a search has one, a GeoJSON
@@ -92,7 +86,7 @@ func checkJSON(body []byte) error {
 	if _, err := dec.Token(); err != io.EOF {
 		return malformed("trailing_data", "The body must end after the JSON object.")
 	}
-	if halfEscapes.Match(wholeEscapes.ReplaceAll(object, nil)) {
+	if hasHalfPair(object) {
 		return malformed("malformed_json", "The body has half of a surrogate pair.")
 	}
 	dec = json.NewDecoder(bytes.NewReader(object)) // from here on there is no error
@@ -114,6 +108,33 @@ func checkJSON(body []byte) error {
 		}
 	}
 	return nil
+}
+
+// hasHalfPair reports whether an escape in the text, which is valid JSON, is half of a surrogate
+// pair (RFC 8259, section 7).
+func hasHalfPair(text []byte) bool {
+	unit := func(at int) rune { // the UTF-16 code unit of the escape there, 0 if it is another one
+		if len(text) < at+6 || string(text[at:at+2]) != `\u` {
+			return 0
+		}
+		n, _ := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
+		return rune(n)
+	}
+	for {
+		start := bytes.IndexByte(text, '\\')
+		if start < 0 {
+			return false
+		}
+		text = text[start:]
+		size := 2
+		if first := unit(0); utf16.IsSurrogate(first) {
+			if utf16.DecodeRune(first, unit(6)) == utf8.RuneError {
+				return true
+			}
+			size = 12
+		}
+		text = text[size:]
+	}
 }
 
 // consistsOf reports whether text is not empty and has only characters of the set.

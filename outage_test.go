@@ -362,6 +362,7 @@ func TestDemotedPrimary(t *testing.T) {
 	waitFor(t, "a write to be refused", func() bool {
 		return c.do("POST", "/api/v1/system-messages", message).status == 503
 	})
+	ts.client().must(204, "POST", "/api/v1/auth/logout", nil) // of nothing: there is nothing to write
 	before := ts.db.Stat().NewConnsCount()
 	c.must(200, "GET", mePath, nil)
 	if ts.db.Stat().NewConnsCount() == before {

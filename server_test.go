@@ -45,6 +45,8 @@ func TestBadRequests(t *testing.T) {
 		{"bytes that are not UTF-8", 400, "malformed_json", "POST", messages, "{\"title\":\"\xff\"}", nil},
 		{"half a surrogate pair", 400, "malformed_json", "POST", messages, `{"title":"\ud800","body":"b"}`, nil},
 		{"half a surrogate pair beside a replacement character", 400, "malformed_json", "POST", messages, `{"title":"\ud800","body":"\ufffd"}`, nil},
+		{"second half of a surrogate pair", 400, "malformed_json", "POST", messages, `{"title":"\uD83D\uDE00\uDE00","body":"b"}`, nil},
+		{"surrogate pair in the wrong order", 400, "malformed_json", "POST", messages, `{"title":"\\\uDE00\uD83D","body":"b"}`, nil},
 		{"a body of many parts", 400, "malformed_json", "POST", register, `{"username":[` + strings.Repeat("0,", 500_000) + `0]}`, nil},
 		{"deep nesting", 400, "malformed_json", "POST", messages, strings.Repeat(`{"a":`, 1000), nil},
 		{"unknown field", 400, "unknown_field", "POST", messages, `{"title":"t","body":"b","colour":"red"}`, nil},
@@ -562,5 +564,54 @@ func TestNotFoundNamesIt(t *testing.T) {
 	page := c.do("GET", "/datasets/99", nil, "Accept: text/html")
 	if page.status != http.StatusNotFound || !strings.Contains(string(page.body), "No dataset 99.") {
 		t.Errorf("%d %s", page.status, page.body)
+	}
+}
+
+// TestHalfPairs: half of a surrogate pair is found among other escapes, in any case of letters.
+func TestHalfPairs(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		`{}`: false, `{"a":"\\ud800"}`: false, `"\\\\udc00"`: false, `"\ud83d\ude00\uD83D\uDE00"`: false, `"\u00e9\uFFFD\n"`: false, `"\u005cud800"`: false,
+		`"\ud800"`: true, `"\uDFFF"`: true, `"\\\ud800"`: true, `"\ud83dx\ude00"`: true, `"\ud83d\ude00\ude00"`: true, `"\ude00\ud83d"`: true, `"\ud83d\ud83d\ude00"`: true,
+	} {
+		if got := hasHalfPair([]byte(text)); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
+// TestClientLeaves: a client that leaves does not cancel the statement that says who it is, on an unknown path neither.
+// To cancel it would close a connection to the database.
+func TestClientLeaves(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	for _, path := range []string{"/account", "/nothing"} {
+		tx, err := ts.db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `LOCK TABLE sessions`); err != nil {
+			t.Fatal(err)
+		}
+		waiting := func() int {
+			return ts.queryInt(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'sessions'::regclass`)
+		}
+		conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\nCookie: %s\r\n\r\n", path, b.cookie)
+		waitFor(t, "the statement to wait", func() bool { return waiting() == 1 })
+		conn.Close()
+		for range 20 { // time for the server to see it
+			ts.client().must(200, "GET", "/health", nil)
+		}
+		if n := ts.db.Stat().AcquiredConns(); n < 2 { // the transaction and the statement
+			t.Errorf("%s: %d connections are in use after the client has left", path, n)
+		}
+		tx.Rollback(t.Context())
+		waitFor(t, "the statement to end", func() bool { return waiting() == 0 })
 	}
 }
