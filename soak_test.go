@@ -119,7 +119,7 @@ func (u *mixedUser) step(ctx context.Context, dataset string) {
 	case 5:
 		if a, ok := u.ask("GET", "/api/v1/users?q="+u.name, nil); ok {
 			items := a.items()
-			u.expect(a.status == 200 && len(items) == 1 && (u.display == "" || items[0]["display_name"] == u.display), "find himself", a)
+			u.expect(a.status == 200 && len(items) == 1 && (u.display == "" || items[0]["display_name"] == u.display), "find oneself", a)
 		}
 	case 6:
 		if a, ok := u.ask("POST", dataset+"/analyses", map[string]bool{"force": true}); ok {
