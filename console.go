@@ -101,7 +101,7 @@ func notices() map[string]string {
 		"saved": "Saved.", "ended": "Ended.", "deleted": "Deleted.", "read": "Marked as read.",
 		"password": "Your password has been changed. Your other sessions have ended.",
 		"reset":    "The password is set. Sign in with it.",
-		"out":      "You have signed out.", "started": "The analysis has been queued.", "canceled": "Canceled.",
+		"out":      "You have signed out.", "canceled": "Canceled.",
 		"registered": "The account exists. If you cannot sign in yet, an administrator has to approve it first.",
 	}
 }

@@ -224,6 +224,32 @@ func TestDatasetPageWords(t *testing.T) {
 	}
 }
 
+// TestAnalysisPage: an analysis is said to be queued only until it has finished, in the part of the page that the script
+// replaces. One without changes says so.
+func TestAnalysisPage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	if err := errors.Join(os.Mkdir(ts.datasets+"/set", 0o755), os.WriteFile(ts.datasets+"/set/a.tif", geographicTIFF(7, 46), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	root := ts.signIn("root", "all")
+	dataset := root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location")
+	root.analyze(dataset, nil)
+	root.analyze(dataset, nil)
+	b := ts.browse("root")
+	first := b.shows(200, "GET", "/datasets/1/analyses/1?done=started", "", "succeeded", `<span class="tag">added</span> a.tif`)
+	second := b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "succeeded", "No files changed.")
+	if strings.Contains(first+second, "has been queued") {
+		t.Error("an analysis that has finished is said to be queued")
+	}
+	b.shows(200, "GET", "/datasets/1/analyses/1?change=removed", "", "No such change is kept.")
+	ts.exec(`UPDATE analyses SET state = 'reading', chunks_left = 1, finished_at = NULL WHERE id = 2`)
+	_, live, _ := strings.Cut(b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "No change yet."), `<div id="live"`)
+	if live, _, _ = strings.Cut(live, "</div>"); !strings.Contains(live, "The analysis has been queued.") {
+		t.Error("the notice is not in the part that is replaced")
+	}
+}
+
 // TestBrowserSession: signing in on the page gives a cookie that opens pages and reads the API, but changes nothing
 // there. It ends by signing out, by idleness and in the end.
 func TestBrowserSession(t *testing.T) {
