@@ -61,15 +61,18 @@ type refusal struct {
 // loader reads what a page shows from the API. It stores an error in a.err.
 type loader func(a *apiReader) *page
 
-// parsePages parses the templates of the console.
-func parsePages() *template.Template {
+// parsePages parses the templates of the console, which name the least length of a password.
+func parsePages(passwordMin int) *template.Template {
 	functions := template.FuncMap{
 		"join":   func(list []string) string { return strings.Join(list, ", ") },
 		"has":    slices.Contains[[]string],
 		"plural": plural,
 		"tag":    tagOf,
 		"size":   sizeText,
-		"metres": func(m float64) string { return fmt.Sprintf("%.3g m", m) },
+		"passwordHint": func() string {
+			return fmt.Sprintf("At least %d characters. Any characters will do.", passwordMin)
+		},
+		"metres": func(m float64) string { return threeDigits(m) + " m" },
 		"qr": func(text any) template.HTML { // safe: the SVG has none of the text itself
 			svg, _ := qrSVG(fmt.Sprint(text))
 			return template.HTML(svg)
@@ -92,16 +95,25 @@ func sizeText(n int64) string {
 	for ; size >= 1000; size /= 1000 {
 		units = units[1:]
 	}
-	return fmt.Sprintf("%.3g %s", size, units[0])
+	return threeDigits(size) + " " + units[0]
+}
+
+// threeDigits returns a positive number with three digits, or whole where it has more.
+func threeDigits(n float64) string {
+	if n >= 100 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.3g", n)
 }
 
 // notices returns what a page says after a form was accepted, by the query parameter done.
 func notices() map[string]string {
 	return map[string]string{
+		"added": "Registered. Start its analysis.",
 		"saved": "Saved.", "ended": "Ended.", "deleted": "Deleted.", "read": "Marked as read.",
 		"password": "Your password has been changed. Your other sessions have ended.",
 		"reset":    "The password is set. Sign in with it.",
-		"out":      "You have signed out.", "started": "The analysis has been queued.", "canceled": "Canceled.",
+		"out":      "You have signed out.", "canceled": "Canceled.",
 		"registered": "The account exists. If you cannot sign in yet, an administrator has to approve it first.",
 	}
 }
@@ -189,6 +201,9 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 	}
 	wait := wrong.retryAfter.Truncate(time.Second)
 	detail := cmp.Or(refusalTexts()[wrong.code], wrong.detail)
+	if wrong == errNoPath {
+		detail = "There is no such page."
+	}
 	p.Refusal = &refusal{detail, wrong.code, w.requestID, map[string]string{}, wait}
 	for _, f := range slices.Backward(wrong.fields) { // the first is named at the top of the page
 		p.Refusal.Detail = strings.ReplaceAll(f.Field, "_", " ") + ": " + f.Detail

@@ -76,9 +76,9 @@ func (s *server) loginPage(a *apiReader) *page {
 	var isNew bool
 	a.db.QueryRow(a.r.Context(), query).Scan(&isNew) // an error hides only that line
 	return &page{Template: "login", Title: "Sign in", Data: struct {
-		Next  string
-		IsNew bool
-	}{safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL), isNew}}
+		Next                string
+		IsNew, Registration bool
+	}{safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL), isNew, s.cfg.registration != registrationClosed}}
 }
 
 // signInForm answers POST /login, as the API's login does. If the user has a second factor, the

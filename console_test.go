@@ -176,9 +176,11 @@ func (ts *testServer) browse(name string) *browser {
 // TestFirstLogin: while nobody has a password, the login page says where the first administrator's token is.
 func TestFirstLogin(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, nil)
+	ts := startServer(t, nil, "CAIRN_PASSWORD_MIN=9")
 	b := &browser{client: ts.client()}
-	b.shows(200, "GET", "/login", "", "<code>first-admin-token</code>", `<a href="/set-password">`)
+	b.shows(200, "GET", "/login", "", "<code>first-admin-token</code>", `<a href="/set-password">`, `<a href="/register">Create an account</a>`)
+	b.shows(200, "GET", "/register", "", "At least 9 characters.")
+	b.shows(200, "GET", "/set-password", "", "At least 9 characters.")
 	ts.addUser("ada", datasetRead)
 	if page := b.shows(200, "GET", "/login", ""); strings.Contains(page, "first-admin-token") {
 		t.Error("the page tells of the token although somebody has a password")
@@ -191,7 +193,7 @@ func TestUnknownPath(t *testing.T) {
 	ts := startServer(t, nil)
 	ts.addUser("ada", datasetRead)
 	b := ts.browse("ada")
-	if page := b.shows(404, "GET", "/nothing", "", `<a href="/account">ada</a>`, `<a href="/datasets">Datasets</a>`); strings.Contains(page, "Sign in") {
+	if page := b.shows(404, "GET", "/nothing", "", `<a href="/account">ada</a>`, `<a href="/datasets">Datasets</a>`, "<p>There is no such page.</p>"); strings.Contains(page, "Sign in") {
 		t.Error("the page asks a reader who is signed in to sign in")
 	}
 	stranger := &browser{client: ts.client(), cookie: b.cookie + "x"}
@@ -221,6 +223,49 @@ func TestDatasetPageWords(t *testing.T) {
 	ts.addUser("ada", datasetRead)
 	if page := ts.browse("ada").shows(200, "GET", "/datasets", ""); strings.Contains(page, ts.datasets) {
 		t.Error("somebody who may not register a directory sees the roots")
+	}
+}
+
+// TestThreeDigits: sizes of pixels and files have no exponents.
+func TestThreeDigits(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 kB", 99_960: "100 kB", 999_600: "1000 kB", 123_456_789: "123 MB"} {
+		if got := sizeText(n); got != want {
+			t.Errorf("%d bytes: %s, want %s", n, got, want)
+		}
+	}
+	for metres, want := range map[float64]string{0.5: "0.5 m", 30.87: "30.9 m", 99.96: "100 m", 999.7: "1000 m", 3850.4: "3850 m", 111_319.5: "111320 m"} {
+		var b strings.Builder
+		page := template.Must(template.Must(parsePages(8).Clone()).New("pixel").Parse("{{metres .}}"))
+		if err := page.Execute(&b, metres); err != nil || b.String() != want {
+			t.Errorf("%v m: %s, want %s %v", metres, b.String(), want, err)
+		}
+	}
+}
+
+// TestAnalysisPage: the form for a new dataset leads to its page, which starts an analysis. An analysis is said to be queued
+// only until it has finished, in the part of the page that the script replaces. One without changes says so.
+func TestAnalysisPage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	if err := errors.Join(os.Mkdir(ts.datasets+"/set", 0o755), os.WriteFile(ts.datasets+"/set/a.tif", geographicTIFF(7, 46), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	root, b := ts.signIn("root", "all"), ts.browse("root")
+	b.goes("/datasets/1?done=added", "/datasets", "name=set&path=set")
+	b.shows(200, "GET", "/datasets/1?done=added", "", "Registered. Start its analysis.")
+	root.analyze("/api/v1/datasets/1", nil)
+	root.analyze("/api/v1/datasets/1", nil)
+	first := b.shows(200, "GET", "/datasets/1/analyses/1?done=started", "", "succeeded", `<span class="tag">added</span> a.tif`)
+	second := b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "succeeded", "No files changed.")
+	if strings.Contains(first+second, "has been queued") {
+		t.Error("an analysis that has finished is said to be queued")
+	}
+	b.shows(200, "GET", "/datasets/1/analyses/1?change=removed", "", "No such change is kept.")
+	ts.exec(`UPDATE analyses SET state = 'reading', chunks_left = 1, finished_at = NULL WHERE id = 2`)
+	_, live, _ := strings.Cut(b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "No change yet."), `<div id="live"`)
+	if live, _, _ = strings.Cut(live, "</div>"); !strings.Contains(live, "The analysis has been queued.") {
+		t.Error("the notice is not in the part that is replaced")
 	}
 }
 

@@ -25,6 +25,7 @@ var coverageTemplate string
 type coverage struct {
 	Name, Summary, Extent, Scale, Note string
 	Height                             int
+	PixelsY                            int // of the line above the layers by pixel size; 0: there are none
 	Lines                              []mapLine
 	Layers                             []coverageLayer // missing cells, then files as layerLimits has them
 	Coast, ScaleBar, World, Here       string          // SVG paths
@@ -108,9 +109,9 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view
 		c.Summary = fmt.Sprintf("%s (%s)", plural(details.Files["total"], "file"), strings.Join(counts, ", "))
 	}
 	labels := [][2]string{
-		{"pixels under 0.7 m", "#440154"}, {"0.7 m to 1.5 m", "#443983"}, {"1.5 m to 7 m", "#31688e"},
+		{"under 0.7 m", "#440154"}, {"0.7 m to 1.5 m", "#443983"}, {"1.5 m to 7 m", "#31688e"},
 		{"7 m to 15 m", "#21918c"}, {"15 m to 70 m", "#35b779"}, {"70 m to 200 m", "#90d743"},
-		{"200 m and more", "#e5c800"}, {"of unknown size", "#999999"},
+		{"200 m and more", "#e5c800"}, {"unknown", "#999999"},
 	}
 	if byStatus {
 		labels = [][2]string{{"ok, with warnings", "#d95f02"}, {"ok", "#2a788e"}}
@@ -126,6 +127,10 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view
 	}
 	for i := range c.Layers {
 		if layer := &c.Layers[i]; layer.Count > 0 {
+			if i != layerMissing && !byStatus && c.PixelsY == 0 {
+				c.PixelsY = c.Height - 22
+				c.Height += 20
+			}
 			layer.Y = c.Height - 34 // Height has room for the first of them
 			c.Height += 20
 		}

@@ -78,6 +78,10 @@ func TestCoverage(t *testing.T) {
 					t.Errorf("%s: does not show %q", test.name, want)
 				}
 			}
+			// Sizes of pixels are not taken for heights, and a picture by status has none.
+			if got, want := strings.Contains(text, ">size of a pixel:<"), len(test.files) > 0 && query != "?color=status"; got != want {
+				t.Errorf("%s%s: says what the sizes are: %v, want %v", test.name, query, got, want)
+			}
 			if len(a.body) > 1_000_000 || a.header.Get("Content-Type") != "image/svg+xml" ||
 				a.header.Get("Content-Security-Policy") != "default-src 'none'; style-src 'unsafe-inline'; sandbox" {
 				t.Errorf("%s: %d bytes, %v", test.name, len(a.body), a.header)

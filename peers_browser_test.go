@@ -248,15 +248,19 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.sees("there is no such directory")
 			c.fill("path", "alps")
 			c.press("Register")
-			c.follow("alps")
+			c.sees("Registered. Start its analysis.")
 			c.press("Start an analysis")
-			c.sees("The analysis has been queued")
+			c.find("//h1[.='Analysis of alps']")
 			run := root.must(200, "GET", "/api/v1/datasets/1/analyses", nil).items()[0]
 			root.finished(fmt.Sprintf("/api/v1/datasets/1/analyses/%.0f", run["id"]))
 			if !withScript {
 				c.call("POST", "/refresh", nil)
 			}
 			c.find("//span[@class='tag succeeded']") // with JavaScript the page finds out by itself
+			c.find("//h2[.='Changes']/..//li[starts-with(., 'added')]")
+			if strings.Contains(c.call("GET", "/source", nil).(string), "has been queued") {
+				t.Error("an analysis that has finished is said to be queued")
+			}
 			c.follow("alps")
 			before := c.call("GET", c.find("//input[@type='image']")+"/attribute/src", nil)
 			c.follow("zoom in")

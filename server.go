@@ -267,7 +267,8 @@ func (s *server) pageRoutes(form func(path, to, fields string, formPage loader, 
 		{"GET", "/audit", auditRead, s.show(s.auditPage), "actor action target request_id since until cursor", slow},
 
 		{"GET", "/datasets", datasetRead, s.show(s.datasetsPage), "cursor done", quick},
-		form("/datasets", "POST /datasets", "name path description", s.datasetsPage, "/datasets?done=saved", slow),
+		form("/datasets", "POST /datasets", "name path description", s.datasetsPage,
+			"/datasets/{new}?done=added", slow),
 		{"GET", "/datasets/{id}", datasetRead, s.show(s.datasetPage), "bbox move at.x at.y point done", slow},
 		form("/datasets/{id}", "PATCH /datasets/{id}", "name description", s.datasetPage,
 			"/datasets/{id}?done=saved", bulk),
@@ -290,7 +291,7 @@ func (s *server) pageRoutes(form func(path, to, fields string, formPage loader, 
 
 // buildMux builds the mux from the route table.
 func (s *server) buildMux() {
-	s.mux, s.table, s.pages = http.NewServeMux(), map[string]route{}, parsePages()
+	s.mux, s.table, s.pages = http.NewServeMux(), map[string]route{}, parsePages(s.cfg.passwordMin)
 	s.origins = http.NewCrossOriginProtection()
 	s.counts = []*routeCounts{{}} // for requests that match no route
 	for i, rt := range s.routes() {

@@ -24,10 +24,13 @@ async function replace(id, url) {
   return part;
 }
 
+// Keeps the progress up to date. In the end it loads the whole page, which lists the changes.
 function follow() {
   const page = document.querySelector("#live")?.dataset.live;
   if (page) {
-    setTimeout(() => replace("live", page).then(follow, follow), 1500);
+    setTimeout(() => replace("live", page).then(() => {
+      document.querySelector("#live[data-live]") ? follow() : location.replace(page);
+    }, follow), 1500);
   }
 }
 
