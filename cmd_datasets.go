@@ -40,16 +40,25 @@ func createDatasetCommand(ctx context.Context, o operation) error {
 	return err
 }
 
+// outsideRoots returns the error for a path that is below no dataset root. It says how to add it.
+func (o operation) outsideRoots(path string) error {
+	where := "for the service and in this terminal"
+	if file := credentialFile(o.cfg.credentialsDir, "cairn.env"); file != "" {
+		where = "in " + file
+	}
+	added := path
+	if !filepath.IsAbs(path) {
+		added = "/your/folder"
+	}
+	return fmt.Errorf("%s lies outside the dataset roots: set CAIRN_DATASETS_DIR=%s:%s %s, and restart the service",
+		path, strings.Join(o.cfg.datasetRoots, ":"), added, where)
+}
+
 // createDataset registers a directory with the checks of the API, and prints the dataset.
 func (o operation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
 	where, err := o.cfg.checkDataset(name, path, "")
 	if p, ok := errors.AsType[*problem](err); ok && p.fields[len(p.fields)-1].Code == "outside_root" {
-		setting := "CAIRN_DATASETS_DIR"
-		if file := credentialFile(o.cfg.credentialsDir, "cairn.env"); file != "" {
-			setting += " in " + file
-		}
-		return d, fmt.Errorf("%s lies outside the dataset roots (%s): add its folder to %s, and restart the service",
-			path, strings.Join(o.cfg.datasetRoots, ", "), setting)
+		return d, o.outsideRoots(path)
 	}
 	if err != nil {
 		return d, err
@@ -223,7 +232,7 @@ func vrtCommand(ctx context.Context, o operation) error {
 	}
 	place, wrong := o.cfg.placeDataset(d.Path)
 	if wrong != nil {
-		return wrong.err()
+		return o.outsideRoots(d.Path)
 	}
 	g, err := findGrid(ctx, o.db, d.ID, optional(o.options, "crs"), optional(o.options, "resolution"))
 	if err != nil {

@@ -26,8 +26,10 @@ func TestDatasetCommands(t *testing.T) {
 		}
 	}
 	outside := t.TempDir() + "/2"
-	says(1, outside+" lies outside the dataset roots ("+ts.datasets+"): add its folder to CAIRN_DATASETS_DIR, and restart", "dataset", "add", outside)
-	if said, _ := status(append(ts.env, "CREDENTIALS_DIRECTORY="+settings), "", "dataset", "add", outside); !strings.Contains(said, "CAIRN_DATASETS_DIR in "+settings+"/cairn.env") {
+	mend := outside + " lies outside the dataset roots: set CAIRN_DATASETS_DIR=" + ts.datasets + ":" + outside
+	says(1, mend+" for the service and in this terminal, and restart", "dataset", "add", outside)
+	says(1, ":/your/folder for the service", "dataset", "create", "above", "../2")
+	if said, _ := status(append(ts.env, "CREDENTIALS_DIRECTORY="+settings), "", "dataset", "add", outside); !strings.Contains(said, mend+" in "+settings+"/cairn.env") {
 		t.Error(said)
 	}
 	says(1, "there is no such directory", "dataset", "add", ts.datasets+"/3")
@@ -39,6 +41,9 @@ func TestDatasetCommands(t *testing.T) {
 		t.Errorf("the root itself: %s", a.body)
 	}
 	says(0, "1\t2\t2\tsucceeded\n4\tall\t"+ts.datasets+"\tsucceeded\n", "dataset", "list")
+	if said, code := status(append(ts.env, "CAIRN_DATASETS_DIR="+t.TempDir()), "", "vrt", "4"); code != 1 || !strings.Contains(said, ts.datasets+" lies outside the dataset roots: set") {
+		t.Errorf("a dataset of another root: %d %s", code, said)
+	}
 	says(0, "no findings: dataset 2", "report", "1") // its id
 	says(0, "no findings: dataset 2", "report", "2") // its name
 	says(1, `there is no dataset "3": see cairn dataset list`, "report", "3")
@@ -81,9 +86,13 @@ func TestDatasetRootChanges(t *testing.T) {
 		}
 	}
 	ts.signIn("ada", "all").addDataset("tiles")
+	unset := append(moved, "CAIRN_DATASETS_DIR=") // as in a second terminal
+	if said, code := status(unset, "", "dataset", "create", "more", other); code != 0 || !strings.Contains(said, ", more, of "+other+"\n") {
+		t.Errorf("another root than the service's: %d %s", code, said)
+	}
 	ts.stop()
 	said, code := status(append(moved, "CAIRN_DATASETS_DIR="+lookup(ts.env[:3], "CAIRN_DATASETS_DIR")), "", "serve")
-	if code != 1 || !strings.Contains(said, "the paths of 1 datasets are relative to "+other+", the first of CAIRN_DATASETS_DIR at the last start: set it to "+other+":") {
+	if code != 1 || !strings.Contains(said, "the paths of 1 dataset are relative to "+other+", the first of CAIRN_DATASETS_DIR at the last start: set it to "+other+":") {
 		t.Errorf("%d %s", code, said)
 	}
 	startServer(t, nil, append(moved, "CAIRN_DATASETS_DIR="+other+":"+t.TempDir())...).stop()

@@ -123,6 +123,9 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if o.cfg, err = loadConfig(env); err != nil && c.need > needNothing {
 		return err
 	}
+	if c.name != "serve" && lookup(env, "CAIRN_DATASETS_DIR") == "" {
+		o.cfg.adoptRoot()
+	}
 	o.log = newLogger(o.cfg, newLogWriter(env, stderr))
 	if c.need < needDatabase {
 		return c.do(ctx, o)
