@@ -116,16 +116,34 @@ func analyzeCommand(ctx context.Context, o operation) error {
 	if o.options.Has("wait") {
 		return o.analyze(ctx, d, o.options.Has("force"))
 	}
-	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, o.options.Has("force"))
+	a, isRunning, err := o.createAnalysis(ctx, d, o.options.Has("force"))
+	if isRunning {
+		return fmt.Errorf("analysis %d of %s is running already", a.ID, d.Name)
+	}
 	return o.print(err, nil, "analysis %d of %s queued", a.ID, d.Name)
 }
 
-// analyze has the running instances analyse a dataset. It waits for the end, and prints the counts
-// and the sum of the report.
-func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
+// createAnalysis starts an analysis. If one runs already, it returns that one, and true.
+func (o operation) createAnalysis(ctx context.Context, d dataset, force bool) (analysis, bool, error) {
 	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, force)
+	if p, ok := errors.AsType[*problem](err); ok && p.code == "analysis_running" {
+		newest, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
+		if listErr == nil && len(newest) > 0 {
+			return newest[0], true, nil
+		}
+	}
+	return a, false, err
+}
+
+// analyze has the running instances analyse a dataset, or joins the analysis that runs. It waits
+// for the end, and prints the counts and the sum of the report.
+func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
+	a, isRunning, err := o.createAnalysis(ctx, d, force)
 	if err != nil {
 		return err
+	}
+	if isRunning && force && !a.Force {
+		return fmt.Errorf("analysis %d of %s is running already, without --force", a.ID, d.Name)
 	}
 	if runs, err := anyInstanceLives(ctx, o.db); err != nil {
 		return err
@@ -154,7 +172,7 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 	if a = *now.Load(); a.State != stateSucceeded {
 		reason := "it was canceled"
 		if a.Failure != nil {
-			reason = *a.Failure
+			reason = strings.ReplaceAll(*a.Failure, "with force", "with --force")
 		}
 		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, reason)
 	}

@@ -49,20 +49,26 @@ func TestDatasetCommands(t *testing.T) {
 	says(1, `there is no dataset "3": see cairn dataset list`, "report", "3")
 	says(0, "analysis 3 of all queued", "dataset", "analyze", "4")
 	c.finished("/api/v1/datasets/4/analyses/3")
+	if err := os.Remove(ts.datasets + "/2/a.tif"); err != nil {
+		t.Fatal(err)
+	}
+	says(1, "If that is right, analyse it with --force.", "dataset", "analyze", "2", "--wait")
 	if err := os.RemoveAll(ts.datasets + "/2"); err != nil {
 		t.Fatal(err)
 	}
-	says(1, "analysis 4 of 2 failed: The dataset's directory cannot be read", "dataset", "analyze", "2", "--wait")
+	says(1, "analysis 5 of 2 failed: The dataset's directory cannot be read", "dataset", "analyze", "2", "--wait")
 	says(1, "the last analysis failed: The dataset's directory cannot be read: no such file or directory. Before it: 1 of 1 file placed\n", "report", "2")
 	says(0, "removed dataset 1, 2", "dataset", "remove", "2")
 	c.refused(404, "not_found", "GET", "/api/v1/datasets/1", nil)
-	if n := len(c.must(200, "GET", "/api/v1/audit?actor=operator", nil).items()); n != 7 {
-		t.Errorf("%d audit rows", n) // three datasets made and removed, four analyses
+	if n := len(c.must(200, "GET", "/api/v1/audit?actor=operator", nil).items()); n != 8 {
+		t.Errorf("%d audit rows", n) // three datasets made and removed, five analyses
 	}
 
 	ts.stop()
-	says(1, "analysis 5 of all is queued, but no instance of the service runs: start it", "dataset", "analyze", "all", "--wait")
-	says(1, "cairn: An analysis of this dataset is running.", "dataset", "analyze", "all")
+	says(1, "analysis 6 of all is queued, but no instance of the service runs: start it", "dataset", "analyze", "all", "--wait")
+	says(1, "cairn: analysis 6 of all is running already\n", "dataset", "analyze", "all")
+	says(1, "analysis 6 of all is queued, but no instance", "dataset", "analyze", "all", "--wait") // it joins
+	says(1, "cairn: analysis 6 of all is running already, without --force\n", "dataset", "analyze", "all", "--wait", "--force")
 	if err := os.Mkdir(ts.datasets+"/other", 0o755); err != nil {
 		t.Fatal(err)
 	}

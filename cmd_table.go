@@ -99,7 +99,8 @@ func commands() []command {
 		{"dataset list", "[--json]", needDatabase, listDatasetsCommand,
 			"list the datasets: id, name, directory, state of the last analysis"},
 		{"dataset analyze", "DATASET [--wait] [--force]", needDatabase, analyzeCommand,
-			"start an analysis; --wait waits for its end, --force accepts that most files are gone"},
+			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
+				"--force accepts that most files are gone"},
 		{"dataset remove", "DATASET", needDatabase, removeDatasetCommand,
 			"forget a dataset, after a question on a terminal; its files stay"},
 		{"report", "DATASET", needDatabase, reportCommand, "print the problems of a dataset's files"},
