@@ -258,6 +258,14 @@ func TestSealOfUnknownKey(t *testing.T) {
 	})
 	ts.auditRows(1)
 	ts.sees("the key file has no key " + id)
+	beat := func() (unix int) {
+		return ts.queryInt(`SELECT extract(epoch FROM max(live_until))::int FROM instances`)
+	}
+	before := beat()
+	waitFor(t, "a heartbeat, which is rarer than an attempt to seal", func() bool { return beat() != before })
+	if n := strings.Count(ts.log.String(), "audit log not sealed"); n != 1 {
+		t.Errorf("%d warnings of one state", n)
+	}
 	if n := ts.queryInt(`SELECT count(*) FROM audit_breaks`); n != 0 || strings.Contains(ts.log.String(), "audit log broken") {
 		t.Errorf("%d breaks: %s", n, ts.log.String())
 	}

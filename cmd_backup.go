@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -188,10 +190,31 @@ func restoreCommand(ctx context.Context, o operation) error {
 				fmt.Fprintf(o.stdout, "%s again: %s\n", l.What, l.Name)
 			}
 		}
-		return audit(ctx, db, operatorActor(), "database.restore", "", nil, map[string]string{"ended": ended})
+		err = audit(ctx, db, operatorActor(), "database.restore", "", nil, map[string]string{"ended": ended})
+		return cmp.Or(err, o.warnOfMissingKey(ctx, db))
 	})
 	if errors.Is(err, syscall.EWOULDBLOCK) { // of lockStateDir
 		return errRuns
+	}
+	return err
+}
+
+// warnOfMissingKey prints a line if the key file lacks the key of the newest seal of the audit log.
+func (o operation) warnOfMissingKey(ctx context.Context, db *pgxpool.Pool) error {
+	const query = `SELECT coalesce((SELECT kid FROM audit_seals ORDER BY seq DESC LIMIT 1), '')`
+	id, err := scalar[string](ctx, db, "find the key of the newest seal", query)
+	if err != nil || id == "" {
+		return err
+	}
+	path, found := o.cfg.keysPath(), false
+	ring, err := loadKeys(path, o.cfg.credentialsDir, false)
+	if err == nil {
+		_, found = ring.find(id)
+	}
+	if !found && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		fmt.Fprintf(terminalWriter{o.stderr}, "cairn: %s has no key %s, which sealed the audit log: "+
+			"put the copy of the key file there before the start\n", path, id)
+		return nil
 	}
 	return err
 }

@@ -40,16 +40,25 @@ func createDatasetCommand(ctx context.Context, o operation) error {
 	return err
 }
 
+// outsideRoots returns the error for a path that is below no dataset root. It says how to add it.
+func (o operation) outsideRoots(path string) error {
+	where := "for the service and in this terminal"
+	if file := credentialFile(o.cfg.credentialsDir, "cairn.env"); file != "" {
+		where = "in " + file
+	}
+	added := path
+	if !filepath.IsAbs(path) {
+		added = "/your/folder"
+	}
+	return fmt.Errorf("%s lies outside the dataset roots: set CAIRN_DATASETS_DIR=%s:%s %s, and restart the service",
+		path, strings.Join(o.cfg.datasetRoots, ":"), added, where)
+}
+
 // createDataset registers a directory with the checks of the API, and prints the dataset.
 func (o operation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
 	where, err := o.cfg.checkDataset(name, path, "")
 	if p, ok := errors.AsType[*problem](err); ok && p.fields[len(p.fields)-1].Code == "outside_root" {
-		setting := "CAIRN_DATASETS_DIR"
-		if file := credentialFile(o.cfg.credentialsDir, "cairn.env"); file != "" {
-			setting += " in " + file
-		}
-		return d, fmt.Errorf("%s lies outside the dataset roots (%s): add its folder to %s, and restart the service",
-			path, strings.Join(o.cfg.datasetRoots, ", "), setting)
+		return d, o.outsideRoots(path)
 	}
 	if err != nil {
 		return d, err
@@ -107,16 +116,34 @@ func analyzeCommand(ctx context.Context, o operation) error {
 	if o.options.Has("wait") {
 		return o.analyze(ctx, d, o.options.Has("force"))
 	}
-	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, o.options.Has("force"))
+	a, isRunning, err := o.createAnalysis(ctx, d, o.options.Has("force"))
+	if isRunning {
+		return fmt.Errorf("analysis %d of %s is running already", a.ID, d.Name)
+	}
 	return o.print(err, nil, "analysis %d of %s queued", a.ID, d.Name)
 }
 
-// analyze has the running instances analyse a dataset. It waits for the end, and prints the counts
-// and the sum of the report.
-func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
+// createAnalysis starts an analysis. If one runs already, it returns that one, and true.
+func (o operation) createAnalysis(ctx context.Context, d dataset, force bool) (analysis, bool, error) {
 	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, force)
+	if p, ok := errors.AsType[*problem](err); ok && p.code == "analysis_running" {
+		newest, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
+		if listErr == nil && len(newest) > 0 {
+			return newest[0], true, nil
+		}
+	}
+	return a, false, err
+}
+
+// analyze has the running instances analyse a dataset, or joins the analysis that runs. It waits
+// for the end, and prints the counts and the sum of the report.
+func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
+	a, isRunning, err := o.createAnalysis(ctx, d, force)
 	if err != nil {
 		return err
+	}
+	if isRunning && force && !a.Force {
+		return fmt.Errorf("analysis %d of %s is running already, without --force", a.ID, d.Name)
 	}
 	if runs, err := anyInstanceLives(ctx, o.db); err != nil {
 		return err
@@ -145,7 +172,7 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 	if a = *now.Load(); a.State != stateSucceeded {
 		reason := "it was canceled"
 		if a.Failure != nil {
-			reason = *a.Failure
+			reason = strings.ReplaceAll(*a.Failure, "with force", "with --force")
 		}
 		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, reason)
 	}
@@ -223,7 +250,7 @@ func vrtCommand(ctx context.Context, o operation) error {
 	}
 	place, wrong := o.cfg.placeDataset(d.Path)
 	if wrong != nil {
-		return wrong.err()
+		return o.outsideRoots(d.Path)
 	}
 	g, err := findGrid(ctx, o.db, d.ID, optional(o.options, "crs"), optional(o.options, "resolution"))
 	if err != nil {

@@ -26,8 +26,10 @@ func TestDatasetCommands(t *testing.T) {
 		}
 	}
 	outside := t.TempDir() + "/2"
-	says(1, outside+" lies outside the dataset roots ("+ts.datasets+"): add its folder to CAIRN_DATASETS_DIR, and restart", "dataset", "add", outside)
-	if said, _ := status(append(ts.env, "CREDENTIALS_DIRECTORY="+settings), "", "dataset", "add", outside); !strings.Contains(said, "CAIRN_DATASETS_DIR in "+settings+"/cairn.env") {
+	mend := outside + " lies outside the dataset roots: set CAIRN_DATASETS_DIR=" + ts.datasets + ":" + outside
+	says(1, mend+" for the service and in this terminal, and restart", "dataset", "add", outside)
+	says(1, ":/your/folder for the service", "dataset", "create", "above", "../2")
+	if said, _ := status(append(ts.env, "CREDENTIALS_DIRECTORY="+settings), "", "dataset", "add", outside); !strings.Contains(said, mend+" in "+settings+"/cairn.env") {
 		t.Error(said)
 	}
 	says(1, "there is no such directory", "dataset", "add", ts.datasets+"/3")
@@ -39,25 +41,34 @@ func TestDatasetCommands(t *testing.T) {
 		t.Errorf("the root itself: %s", a.body)
 	}
 	says(0, "1\t2\t2\tsucceeded\n4\tall\t"+ts.datasets+"\tsucceeded\n", "dataset", "list")
+	if said, code := status(append(ts.env, "CAIRN_DATASETS_DIR="+t.TempDir()), "", "vrt", "4"); code != 1 || !strings.Contains(said, ts.datasets+" lies outside the dataset roots: set") {
+		t.Errorf("a dataset of another root: %d %s", code, said)
+	}
 	says(0, "no findings: dataset 2", "report", "1") // its id
 	says(0, "no findings: dataset 2", "report", "2") // its name
 	says(1, `there is no dataset "3": see cairn dataset list`, "report", "3")
 	says(0, "analysis 3 of all queued", "dataset", "analyze", "4")
 	c.finished("/api/v1/datasets/4/analyses/3")
+	if err := os.Remove(ts.datasets + "/2/a.tif"); err != nil {
+		t.Fatal(err)
+	}
+	says(1, "If that is right, analyse it with --force.", "dataset", "analyze", "2", "--wait")
 	if err := os.RemoveAll(ts.datasets + "/2"); err != nil {
 		t.Fatal(err)
 	}
-	says(1, "analysis 4 of 2 failed: The dataset's directory cannot be read", "dataset", "analyze", "2", "--wait")
+	says(1, "analysis 5 of 2 failed: The dataset's directory cannot be read", "dataset", "analyze", "2", "--wait")
 	says(1, "the last analysis failed: The dataset's directory cannot be read: no such file or directory. Before it: 1 of 1 file placed\n", "report", "2")
 	says(0, "removed dataset 1, 2", "dataset", "remove", "2")
 	c.refused(404, "not_found", "GET", "/api/v1/datasets/1", nil)
-	if n := len(c.must(200, "GET", "/api/v1/audit?actor=operator", nil).items()); n != 7 {
-		t.Errorf("%d audit rows", n) // three datasets made and removed, four analyses
+	if n := len(c.must(200, "GET", "/api/v1/audit?actor=operator", nil).items()); n != 8 {
+		t.Errorf("%d audit rows", n) // three datasets made and removed, five analyses
 	}
 
 	ts.stop()
-	says(1, "analysis 5 of all is queued, but no instance of the service runs: start it", "dataset", "analyze", "all", "--wait")
-	says(1, "cairn: An analysis of this dataset is running.", "dataset", "analyze", "all")
+	says(1, "analysis 6 of all is queued, but no instance of the service runs: start it", "dataset", "analyze", "all", "--wait")
+	says(1, "cairn: analysis 6 of all is running already\n", "dataset", "analyze", "all")
+	says(1, "analysis 6 of all is queued, but no instance", "dataset", "analyze", "all", "--wait") // it joins
+	says(1, "cairn: analysis 6 of all is running already, without --force\n", "dataset", "analyze", "all", "--wait", "--force")
 	if err := os.Mkdir(ts.datasets+"/other", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -81,9 +92,13 @@ func TestDatasetRootChanges(t *testing.T) {
 		}
 	}
 	ts.signIn("ada", "all").addDataset("tiles")
+	unset := append(moved, "CAIRN_DATASETS_DIR=") // as in a second terminal
+	if said, code := status(unset, "", "dataset", "create", "more", other); code != 0 || !strings.Contains(said, ", more, of "+other+"\n") {
+		t.Errorf("another root than the service's: %d %s", code, said)
+	}
 	ts.stop()
 	said, code := status(append(moved, "CAIRN_DATASETS_DIR="+lookup(ts.env[:3], "CAIRN_DATASETS_DIR")), "", "serve")
-	if code != 1 || !strings.Contains(said, "the paths of 1 datasets are relative to "+other+", the first of CAIRN_DATASETS_DIR at the last start: set it to "+other+":") {
+	if code != 1 || !strings.Contains(said, "the paths of 1 dataset are relative to "+other+", the first of CAIRN_DATASETS_DIR at the last start: set it to "+other+":") {
 		t.Errorf("%d %s", code, said)
 	}
 	startServer(t, nil, append(moved, "CAIRN_DATASETS_DIR="+other+":"+t.TempDir())...).stop()

@@ -99,7 +99,8 @@ func commands() []command {
 		{"dataset list", "[--json]", needDatabase, listDatasetsCommand,
 			"list the datasets: id, name, directory, state of the last analysis"},
 		{"dataset analyze", "DATASET [--wait] [--force]", needDatabase, analyzeCommand,
-			"start an analysis; --wait waits for its end, --force accepts that most files are gone"},
+			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
+				"--force accepts that most files are gone"},
 		{"dataset remove", "DATASET", needDatabase, removeDatasetCommand,
 			"forget a dataset, after a question on a terminal; its files stay"},
 		{"report", "DATASET", needDatabase, reportCommand, "print the problems of a dataset's files"},
@@ -152,6 +153,10 @@ func findCommand(args []string) (c command, rest []string, err error) {
 		return c, nil, fmt.Errorf("%s needs a subcommand: %s; %w %[1]s",
 			args[0], strings.Join(subcommands, ", "), errUsage)
 	}
+	if slices.Contains([]string{"start", "stop", "restart", "status"}, args[0]) {
+		return c, nil, fmt.Errorf("%q is not a command: systemd does that: systemctl %[1]s cairn; %w",
+			args[0], errUsage)
+	}
 	name, both := args[0], strings.Join(args[:min(2, len(args))], " ")
 	if subcommands != nil {
 		name = both
@@ -179,7 +184,11 @@ func suggest(misspelt string, words []string) (question string) {
 				diagonal, row[j+1] = row[j+1], diagonal
 			}
 		}
-		if edits := row[len(word)]; edits < least {
+		edits := row[len(word)]
+		if word == "restore" && edits > 1 { // it replaces the database: no wild guess leads there
+			continue
+		}
+		if edits < least {
 			question, least = fmt.Sprintf(" (did you mean %q?)", word), edits
 		}
 	}

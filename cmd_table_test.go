@@ -225,6 +225,9 @@ func TestWrongUsage(t *testing.T) {
 		"raport tiles":          `did you mean "report"?`,
 		"dataset":               "dataset needs a subcommand: add, create, list, analyze, remove",
 		"user create a --emial": `did you mean "--email"?`,
+		"restart":               `"restart" is not a command: systemd does that: systemctl restart cairn; see`,
+		"restoer now":           `"restoer" is not a command; see`, // no guess leads to a restore
+		"restor":                `did you mean "restore"?`,
 		"frobnicate":            `"frobnicate" is not a command;`,
 		"help frobnicate":       `"frobnicate" is not a command;`,
 		"completion fish":       "bash or zsh",

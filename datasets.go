@@ -256,16 +256,26 @@ func (c config) placeDataset(path string) (place, invalid) {
 	return place{}, outside
 }
 
+// rootFile returns the path of the file with the first dataset root of the last start.
+func (c config) rootFile() string { return filepath.Join(c.stateDir, "dataset-root") }
+
+// adoptRoot makes the service's first dataset root the only one, if keepRoot has stored one.
+func (c *config) adoptRoot() {
+	if root, err := os.ReadFile(c.rootFile()); err == nil && len(root) > 0 {
+		c.datasetRoots = []string{string(root)}
+	}
+}
+
 // keepRoot stores the first dataset root in the state directory. If another one is stored there,
 // and datasets have relative paths, it returns an error: these would then name other folders. It
 // returns none if the former root is gone, because its files may have moved.
 func (c config) keepRoot(ctx context.Context, q querier) error {
 	const query = `SELECT count(*) FROM datasets WHERE path NOT LIKE '/%'`
-	var relative int
+	var relative int64
 	if err := q.QueryRow(ctx, query).Scan(&relative); err != nil {
 		return fmt.Errorf("look for relative paths: %w", err)
 	}
-	name, root := filepath.Join(c.stateDir, "dataset-root"), c.datasetRoots[0]
+	name, root := c.rootFile(), c.datasetRoots[0]
 	content, err := os.ReadFile(name)
 	before := string(content)
 	switch {
@@ -274,8 +284,8 @@ func (c config) keepRoot(ctx context.Context, q querier) error {
 	case before == root:
 		return nil
 	case relative > 0 && isThere(before):
-		return fmt.Errorf("the paths of %d datasets are relative to %s, the first of CAIRN_DATASETS_DIR at the last "+
-			"start: set it to %[2]s:%s, or remove %s if the files have moved", relative, before, root, name)
+		return fmt.Errorf("the paths of %s are relative to %s, the first of CAIRN_DATASETS_DIR at the last start: "+
+			"set it to %[2]s:%s, or remove %s if the files have moved", plural(relative, "dataset"), before, root, name)
 	}
 	return cmp.Or(removeIfThere(name), writeNewFile(name, []byte(root)))
 }

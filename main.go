@@ -123,6 +123,9 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if o.cfg, err = loadConfig(env); err != nil && c.need > needNothing {
 		return err
 	}
+	if c.name != "serve" && lookup(env, "CAIRN_DATASETS_DIR") == "" {
+		o.cfg.adoptRoot()
+	}
 	o.log = newLogger(o.cfg, newLogWriter(env, stderr))
 	if c.need < needDatabase {
 		return c.do(ctx, o)
@@ -394,12 +397,13 @@ func (s *server) sendHeartbeats(ctx context.Context) {
 // runMaintenance seals the audit log each second and sweeps each minute, until ctx ends.
 func (s *server) runMaintenance(ctx context.Context) {
 	sealTick, sweepTick := time.Tick(time.Second), time.Tick(time.Minute)
+	seal := unlessRepeated(s.sealAudit)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-sealTick:
-			s.runBounded(ctx, "audit log not sealed", time.Minute, s.sealAudit)
+			s.runBounded(ctx, "audit log not sealed", time.Minute, seal)
 		case <-sweepTick:
 			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
 				return errors.Join(sweep(ctx, s.db), s.refused.flush(ctx, s.db), s.tallied.flush(ctx, s.db))
@@ -416,6 +420,19 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	defer cancel()
 	if err := work(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) && !s.database.down.Load() {
 		s.log.Warn(failure, "error", err)
+	}
+}
+
+// unlessRepeated returns work, but without an error that the run before had as well: a state that
+// lasts is logged once.
+func unlessRepeated(work func(context.Context) error) func(context.Context) error {
+	last := ""
+	return func(ctx context.Context) error {
+		err, before := work(ctx), last
+		if last = fmt.Sprint(err); last == before {
+			return nil
+		}
+		return err
 	}
 }
 
