@@ -22,9 +22,9 @@ func (o operation) printUser(err error, u user) error {
 	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// onUser returns a command that runs do on the named user and then prints the user. If do deleted
-// the user, it prints the user as before.
-func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
+// onUser returns a command that runs do on the named user. It then prints done, with the name, or
+// without done the user. With --json it always prints the user, as before if do deleted the user.
+func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		var u user
 		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
@@ -39,7 +39,10 @@ func onUser(do func(context.Context, pgx.Tx, actor, user) error) func(context.Co
 			}
 			return nil
 		})
-		return o.printUser(err, u)
+		if done == "" {
+			return o.printUser(err, u)
+		}
+		return o.print(err, u, done, u.Username)
 	}
 }
 
@@ -99,7 +102,7 @@ func deleteUserCommand(ctx context.Context, o operation) error {
 	if err := o.confirm("Delete the user %s? The name is never used again.", o.names[0]); err != nil {
 		return err
 	}
-	return onUser(deleteUser)(ctx, o)
+	return onUser("deleted user %s", deleteUser)(ctx, o)
 }
 
 // revokeUser ends all sessions, API tokens and the password token of a user.
@@ -112,7 +115,7 @@ func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 
 // setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list removes all roles.
 func setRolesCommand(ctx context.Context, o operation) error {
-	return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	return onUser("", func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		return replaceRoles(ctx, tx, by, u, splitList(o.names[1]))
 	})(ctx, o)
 }
@@ -139,7 +142,7 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 // unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and their
 // waits. It does so under every key of the key file: the service may still use an older one.
 func unlockUserCommand(ctx context.Context, o operation, ring *keyring) error {
-	return onUser(func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	return onUser("cleared the failed logins to %s", func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		for _, k := range ring.keys {
 			if err := k.resetThrottles(ctx, tx, u.ID); err != nil {
 				return err
