@@ -330,3 +330,13 @@ func TestCompletion(t *testing.T) {
 		t.Error(script)
 	}
 }
+
+// TestNoDatabase: a command in another folder than the service's says so, with the folder that it looked in.
+func TestNoDatabase(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	said, code := status([]string{"CAIRN_STATE_DIR=" + dir}, "", "user", "list")
+	if code != 1 || !strings.Contains(said, dir+" has no database, which `cairn serve` creates: type this in the folder of the service") {
+		t.Errorf("%d %s", code, said)
+	}
+}

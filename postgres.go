@@ -295,8 +295,12 @@ func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 // and a function to call after the last connection. It starts no server.
 func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("%s has no database, which `cairn serve` creates: type this in the folder of the "+
+			"service, or set CAIRN_STATE_DIR or CAIRN_DATABASE_URL as for the service", resolve(stateDir))
+	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("find the private PostgreSQL, which `cairn serve` creates in %s: %w", stateDir, err)
+		return nil, nil, fmt.Errorf("find the private PostgreSQL: %w", err)
 	}
 	dir, err := os.Open(c.dataDir())
 	if err != nil {
