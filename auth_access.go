@@ -27,7 +27,7 @@ type route struct {
 	path    string
 	who     requirement
 	handler handler
-	query   string // the query parameters that it takes; any other is refused
+	query   string // the names of its query parameters, with blanks between; any other is refused
 	pace    pace   // how long it may take
 }
 

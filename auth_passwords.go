@@ -75,8 +75,8 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon, line, make(chan struct{}, cores)}
 }
 
-// enter waits for a place, in which one password may be hashed. leave gives it back. If too many
-// requests have a place or wait for one, or the time limit of ctx ends first, the error is errBusy.
+// enter waits for a place to hash one password. leave gives it back. If too many requests have a
+// place or wait for one, or the time limit of ctx ends first, the error is errBusy.
 func (h *passwordHasher) enter(ctx context.Context) (leave func(), err error) {
 	return h.line.enter(ctx, "")
 }

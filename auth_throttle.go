@@ -187,6 +187,7 @@ func (s *server) hashCounted(ctx context.Context, a attempt, work func() (isSucc
 		return err
 	}
 	isSuccess, err := work()
+	leaveHasher() // another request can hash while this attempt is forgiven
 	isFailure := err == errWrongCredentials || err == errOTPInvalid
 	if isSuccess || err != nil && !isFailure {
 		err = cmp.Or(a.forgive(ctx, s.db, isSuccess), err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,7 +190,10 @@ func restoreCommand(ctx context.Context, o operation) error {
 			}
 		}
 		err = audit(ctx, db, operatorActor(), "database.restore", "", nil, map[string]string{"ended": ended})
-		return cmp.Or(err, o.warnOfMissingKey(ctx, db))
+		if err != nil {
+			return err
+		}
+		return o.warnOfMissingKey(ctx, db)
 	})
 	if errors.Is(err, syscall.EWOULDBLOCK) { // of lockStateDir
 		return errRuns

@@ -172,7 +172,7 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 	if a = *now.Load(); a.State != stateSucceeded {
 		reason := "it was canceled"
 		if a.Failure != nil {
-			reason = strings.ReplaceAll(*a.Failure, "with force", "with --force")
+			reason = strings.ReplaceAll(*a.Failure, "with force", "with --force") // the command's option
 		}
 		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, reason)
 	}

@@ -280,7 +280,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			return found[:min(limit, len(found))], err
 		}
 		after = f.key(candidates[len(candidates)-1])
-		batch = min(2*batch, 4000) // fewer than the files that listFiles tries in order
+		batch = min(2*batch, 4000) // fewer than the 5,000 that listFiles tries first
 	}
 }
 
@@ -381,8 +381,8 @@ func (f fileFilter) args(limit int64) []any {
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
 //
-// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. To
-// look up a large box takes long, so if an index has the order, the next files are tried before it.
+// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. The
+// lookup of a large box is slow, so if an index has the order, the next 5,000 files come first.
 // If there are many hits, or no box, the files are scanned in order. The statements in order are
 // planned for their values, for which there may be an index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {

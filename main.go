@@ -423,8 +423,8 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// unlessRepeated returns work, but without an error that the run before had as well: a state that
-// lasts is logged once.
+// unlessRepeated returns work without repeated errors: if a run fails as the run before did, the
+// error is nil. So a state that lasts is logged once.
 func unlessRepeated(work func(context.Context) error) func(context.Context) error {
 	last := ""
 	return func(ctx context.Context) error {

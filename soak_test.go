@@ -92,18 +92,7 @@ func (u *mixedUser) step(ctx context.Context, dataset string) {
 		u.expect(a.status == 200, "refresh", a)
 		u.token, u.cookie = a.text("access_token"), refreshCookieOf(a)
 	case 2, 3:
-		title := fmt.Sprintf("%s %x", u.name, u.random.Uint64())
-		a, ok := u.ask("POST", "/api/v1/system-messages", map[string]string{"title": title, "body": "b"})
-		if !ok {
-			return
-		}
-		u.expect(a.status == 201, "create message", a)
-		u.mu.Lock()
-		u.acked = append(u.acked, title)
-		u.mu.Unlock()
-		path := a.header.Get("Location")
-		if a, ok := u.ask("POST", path+"/read", map[string]any{}); ok {
-			u.expect(a.status == 204, "mark "+path, a)
+		if title, path := u.readOwnMessage(); path != "" {
 			if a, ok := u.ask("GET", path, nil); ok {
 				u.expect(a.status == 200 && a.text("title") == title && a.json["read"] == true, "get "+path, a)
 			}
@@ -134,6 +123,25 @@ func (u *mixedUser) step(ctx context.Context, dataset string) {
 			u.expect(a.status == 200 && a.text("username") == u.name, "who am I", a)
 		}
 	}
+}
+
+// readOwnMessage creates a message and marks it as read. If both were acknowledged, it returns title and path.
+func (u *mixedUser) readOwnMessage() (title, path string) {
+	title = fmt.Sprintf("%s %x", u.name, u.random.Uint64())
+	a, ok := u.ask("POST", "/api/v1/system-messages", map[string]string{"title": title, "body": "b"})
+	if !ok {
+		return "", ""
+	}
+	u.expect(a.status == 201, "create message", a)
+	u.mu.Lock()
+	u.acked = append(u.acked, title)
+	u.mu.Unlock()
+	path = a.header.Get("Location")
+	if a, ok = u.ask("POST", path+"/read", map[string]any{}); !ok {
+		return "", ""
+	}
+	u.expect(a.status == 204, "mark "+path, a)
+	return title, path
 }
 
 // TestMixedLoad: users do all kinds of things on two instances, of which one, or PostgreSQL, is killed and started again
