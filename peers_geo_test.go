@@ -164,7 +164,8 @@ func TestPeerSVG(t *testing.T) {
 				}
 			}
 		}
-		if dark < 100 || !coloured(picture, 66, 656+7) { // the missing tile is the first line of the legend
+		// Above the files' square in the legend are the missing tile's and the line about pixels.
+		if dark < 100 || !coloured(picture, 66, 676+7) {
 			t.Errorf("%d tiles: the name (%d dark pixels) or the legend is missing", len(files), dark)
 		}
 	}
