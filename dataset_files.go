@@ -353,6 +353,9 @@ const (
 			AND ($16::bigint[] IS NULL OR f.dataset_id = ANY ($16))
 			AND ($17::bigint IS NULL OR f.modified_ns >= $17)
 			AND ($18::bigint IS NULL OR f.modified_ns <= $18)`
+	fileIsAny = `
+			AND $12::boolean IS NOT TRUE AND num_nonnulls($2::text, $3::text, $4::text, $5::text, $11::text,
+				$15::bigint[], $16::bigint[], $17::bigint, $18::bigint) = 0` // fileMatches, where nothing is asked for
 	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileTurn     = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrower
 	fileMeetsBox = `
@@ -361,8 +364,9 @@ const (
 				OR f.bbox[1] <= $8 - 360::float8
 				OR ` + fileEast + ` >= $6 + 360::float8
 			)`
-	fileNearBox = `f.bbox IS NOT NULL AND degrees_box(f.bbox) && ANY ($14::box[]) AND` + fileMeetsBox
-	fileRank    = `
+	fileNearBox = `f.bbox IS NOT NULL AND` + fileMeetsBox + `
+			AND degrees_box(f.bbox) && ANY (ARRAY[($14::box[])[1], ($14::box[])[2], ($14::box[])[3]])`
+	fileRank = `
 		CASE $13::text
 			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
 			WHEN '-resolution' THEN -coalesce(f.resolution_m, 0)
@@ -378,6 +382,12 @@ func (f fileFilter) args(limit int64) []any {
 		f.prefix, f.warned, f.order(), f.boxes(), f.ids, f.datasets, f.since, f.until}
 }
 
+// isAny reports whether the filter takes files of any kind: it asks for a place at most.
+func (f fileFilter) isAny() bool {
+	return f.status == nil && f.format == nil && f.crs == nil && f.part == nil && f.prefix == nil && !f.warned &&
+		f.ids == nil && f.datasets == nil && f.since == nil && f.until == nil
+}
+
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
 //
@@ -390,18 +400,21 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		columns = `
 		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
 		isAfter = `(` + fileRank + `, f.dataset_id, f.path) > ($19::float8, $20::bigint, $21::text)`
-		near    = `
+		hits    = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
 			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE $1::bigint IS NULL OR id = $1))
-				AND ` + fileNearBox + fileMatches + ` AND ` + isAfter + `
+				AND ` + fileNearBox
+		sorted = ` AND ` + isAfter + `
 			LIMIT $22
 		)` + columns + `, (SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT $10`
-		next = `
+		near    = hits + fileMatches + sorted
+		nearAny = hits + fileIsAny + sorted
+		next    = `
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND CASE
 				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($20, $21)
@@ -431,7 +444,11 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
 		}
-		files, err := collect[datasetFile](ctx, q, "find files", near, append(args, most)...)
+		query := near
+		if f.isAny() { // PostgreSQL can keep one plan for it: planning takes twice as long as the lookup
+			query = nearAny
+		}
+		files, err := collect[datasetFile](ctx, q, "find files", query, append(args, most)...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
 			return files, err
 		}
