@@ -208,7 +208,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg); !errors.Is(err, errWrongCredentials) {
+	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg.refreshTTL, ts.cfg.sessionMax); !errors.Is(err, errWrongCredentials) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
@@ -229,7 +229,7 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 	outcome := make(chan error)
 	go func() {
-		_, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg)
+		_, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg.refreshTTL, ts.cfg.sessionMax)
 		outcome <- err
 	}()
 	waitFor(t, "the login to wait for the row's lock", waits)

@@ -77,16 +77,17 @@ func commands() []command {
 		{"audit accept", "", needDatabase, withKeys(acceptAuditCommand),
 			"record a known break of the log, such as a restore or a failover that lost rows, so that sealing goes on"},
 		{"audit prune", "--before DATE", needDatabase, withKeys(pruneAuditCommand),
-			"delete the audit log's rows from before a day"},
+			"delete the audit log's rows from before a day, such as 2026-01-31"},
 
 		{"message send", "TITLE [--severity S] [--roles R,...] [--publish-at TIME] [--expires-at TIME] " +
-			"[--include-new-users]", needDatabase, sendMessageCommand, "publish a message; standard input is its text"},
+			"[--include-new-users]", needDatabase, sendMessageCommand,
+			"publish a message; standard input is its text; S is info, warning or critical, TIME 2026-01-31T12:00:00Z"},
 		{"message list", "[--json]", needDatabase, listMessagesCommand, "list the newest messages"},
 		{"message retract", "ID", needDatabase, retractMessageCommand, "retract a message"},
 
 		{"token create", "USER NAME --permissions P,... [--days N] [--role ROLE] [--renewable]", needDatabase,
-			createTokenCommand, "create an API token for 90 days and print its secret; an unknown user becomes a " +
-				"service account, which has no password"},
+			createTokenCommand, "create an API token for 90 days, or N, and print its secret; an unknown user is " +
+				"created as a service account, without a password, with the role member or ROLE"},
 		{"token list", "USER [--json]", needDatabase, listTokensCommand, "list a user's API tokens"},
 		{"token revoke", "USER NAME", needDatabase, revokeTokenCommand, "end an API token"},
 
@@ -103,12 +104,12 @@ func commands() []command {
 			"list the datasets: id, name, directory, state of the last analysis"},
 		{"dataset analyze", "DATASET [--wait] [--force]", needDatabase, analyzeCommand,
 			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
-				"--force accepts that most files are gone"},
+				"--force removes the rows of files that are gone, even if most are"},
 		{"dataset remove", "DATASET", needDatabase, removeDatasetCommand,
 			"forget a dataset, after a question on a terminal; its files stay"},
 		{"report", "DATASET", needDatabase, reportCommand, "print the problems of a dataset's files"},
 		{"vrt", "DATASET [--crs CRS] [--resolution SIZE]", needDatabase, vrtCommand,
-			"print a GDAL VRT of a dataset's rasters; of several grids, one has to be named"},
+			"print a GDAL VRT of a dataset's rasters; if they have several CRSs or pixel sizes, name one"},
 
 		{"backup", "FILE", needDatabase, backupCommand, "write the database to a file; the key file is not included"},
 		{"restore", "FILE [--keep-tokens]", needOwner, restoreCommand, "replace the database's content with a backup " +

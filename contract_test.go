@@ -29,6 +29,14 @@ var document = sync.OnceValue(func() map[string]node {
 	return y.block(0).(map[string]node)
 })
 
+// TestVersion: the program, its contract and the description for OGC clients have the same version.
+func TestVersion(t *testing.T) {
+	inContract := document()["info"].(map[string]node)["version"]
+	if inContract != version || !bytes.Contains(stacAPI, []byte(`"version": "`+version+`"`)) {
+		t.Errorf("openapi.yaml has version %v; dataset_stac_api.json or it differs from %s", inContract, version)
+	}
+}
+
 // yamlReader reads the part of YAML that openapi.yaml is written in: nested blocks of "key: value" and "- value",
 // and maps, lists, quoted and plain text on a line.
 type yamlReader struct {

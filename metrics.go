@@ -46,9 +46,11 @@ func (e *exposition) add(name, kind, help string, samples ...any) {
 // getMetrics answers GET /metrics, for Prometheus. Metrics that begin with go_ are named as in
 // Prometheus's Go client.
 func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
+	// States without an analysis are there with 0: an alert on an increase misses a new series.
 	const analyses = `
-		SELECT state, count(*)
-		FROM analyses
+		SELECT state, count(a.id)
+		FROM unnest('{queued,walking,reading,succeeded,failed,canceled}'::text[]) state
+		LEFT JOIN analyses a USING (state)
 		GROUP BY state
 		ORDER BY state`
 	byState, err := collect[struct {
