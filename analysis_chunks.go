@@ -270,7 +270,7 @@ func (o *outcome) judge(t task, before map[string]ElevationDatasetFileMeta) {
 		switch {
 		case f.absent.emptied != "":
 			warning := f.absent.emptied + ": this directory is empty now, so the rows of its files stay; " +
-				"if the files are gone, analyse with force"
+				"if the files are gone, analyse with the option force"
 			if !slices.Contains(o.warnings, warning) {
 				o.warnings = append(o.warnings, warning)
 			}
@@ -506,7 +506,7 @@ func endReading(ctx context.Context, tx pgx.Tx, id int64) (*failure, error) {
 	if 2*n.Missing > n.Known {
 		fail := &failure{failureMassRemoval, fmt.Sprintf("%d of %d known files were not found. "+
 			"No row was removed. If a share was not mounted, mount it; if the files are gone, "+
-			"analyse with force.", n.Missing, n.Known)}
+			"analyse with the option force.", n.Missing, n.Known)}
 		return fail, closeAnalysis(ctx, tx, id, "", stateFailed, *fail)
 	}
 	return nil, oneRow(ctx, tx, "release chunks", release, id)

@@ -406,7 +406,7 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 			}
 		}
 		if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
-			return unavailable("No file is in the dataset's directory. If that is right, analyse it with force.")
+			return unavailable("No file is in the dataset's directory. If that is right, analyse it with the option force.")
 		}
 		return send(func() error { return a.appendChunk(ctx, t, next) })
 	})
@@ -432,7 +432,7 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
 	case empty && filesExpected && !t.emptyIsIntended():
 		root.Close()
-		return nil, unavailable("The dataset's directory is empty. If that is right, analyse it with force.")
+		return nil, unavailable("The dataset's directory is empty. If that is right, analyse it with the option force.")
 	}
 	return root, nil
 }

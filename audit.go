@@ -123,7 +123,8 @@ const maxTallies = 100
 // maxRefusals is how many refusals of one credential get a row of their own in a minute.
 const maxRefusals = 20
 
-// add counts n failures of a kind and returns how many of it there were in this minute.
+// add counts n failures of a kind and returns the count of the kind or, beyond maxTallies kinds, of
+// its action. It includes what flush could not store.
 func (c *tallies) add(t tally, n int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +136,7 @@ func (c *tallies) add(t tally, n int64) int64 {
 }
 
 // flush adds a row to the audit log for each kind, and restarts the counts. It is called once a
-// minute. A count that it could not store stays for the next minute.
+// minute, and when the service stops. A count that it could not store stays for the next minute.
 func (c *tallies) flush(ctx context.Context, q querier) (err error) {
 	c.mu.Lock()
 	counts := c.counts
@@ -190,8 +191,8 @@ const insertAudit = `
 		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)`
 
 // audit adds a row to the audit log, in the transaction of the change that it records. A refusal
-// has no change and needs no transaction. target names the changed object, as in "user:NAME", or
-// the refused route. before and after are values for JSON, or nil. None of them may hold a secret,
+// has no change and needs no transaction. target names the object, as in "user:NAME", or the
+// refused route. before and after are values for JSON, or nil. None of them may hold a secret,
 // or a login name that no account has: it may be a password typed into the wrong field.
 func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
 	const query = insertAudit + `
@@ -426,8 +427,8 @@ func (z *sealer) findBreak(ctx context.Context, tx pgx.Tx, ring *keyring) (newes
 	return newest, finding, err
 }
 
-// acceptAuditBreaks accepts all open breaks, and a newest seal by a key that is gone, so that the
-// instances continue to seal. It returns the findings.
+// acceptAuditBreaks accepts all open breaks. It also accepts the newest seal if the key file lacks
+// its key. Then the instances seal again. It returns the findings.
 func acceptAuditBreaks(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (findings []string, err error) {
 	const accept = `
 		INSERT INTO audit_breaks (id, finding, seq, mac, kid, accepted)

@@ -5,8 +5,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -96,7 +96,8 @@ func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found crede
 	case found.Status != statusActive:
 		err = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	default:
-		sess, u, err = createSession(r.Context(), s.db, actorOf(r), found, device(r), s.lifetimes(r))
+		idle, longest := s.lifetimes(r)
+		sess, u, err = createSession(r.Context(), s.db, actorOf(r), found, device(r), idle, longest)
 	}
 	if err == nil {
 		s.rehash(r, found, password)
@@ -107,13 +108,13 @@ func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found crede
 	}
 	refused, isProblem := errors.AsType[*problem](err)
 	if !isProblem || refused.status != http.StatusUnauthorized && refused.status != http.StatusForbidden {
-		return err // a fault or a wait, and no refusal
+		return err // 429 or 503: no refusal, and not audited here
 	}
 	target := ""
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
-	if err == errOTPRequired { // no failure, so it may repeat without end: no row for each
+	if err == errOTPRequired { // no failure, so it is never throttled: counted, without a row for each
 		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
 		return err
 	}
@@ -245,16 +246,13 @@ func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	if p.Kind == "token" { // it may do less than its owner
 		me = encodeMe(p.User, p.TOTPRequired, p.Permissions)
 	}
-	credential, _ := encodeJSON(struct { // never fails for text and times
-		Kind      string    `json:"kind"`
-		ID        string    `json:"id"`
-		ExpiresAt time.Time `json:"expires_at"`
-	}{p.Kind, p.CredentialID, p.ExpiresAt})
-	body := slices.Concat(me, []byte(`,"credential":`), credential, []byte("}\n"))
+	body := fmt.Appendf(nil, `%s,"credential":{"kind":%q,"id":%q,"expires_at":%q}}`+"\n",
+		me, p.Kind, p.CredentialID, p.ExpiresAt.Format(time.RFC3339Nano))
 	return writeBytes(w, http.StatusOK, "application/json", body)
 }
 
-// encodeMe returns the answer of GET /auth/me up to the credential.
+// encodeMe returns the answer of GET /auth/me up to the credential. It is remembered (userCache),
+// because this route is asked most often.
 func encodeMe(u user, totpRequired bool, permissions []string) []byte {
 	body, _ := encodeJSON(struct { // never fails for text, numbers, times and lists
 		user

@@ -14,7 +14,7 @@ import (
 type apiToken struct {
 	ID          string     `json:"id"`
 	Name        string     `json:"name"`
-	Permissions []string   `json:"permissions"` // at most what the owner holds at the time of use
+	Permissions []string   `json:"permissions"` // of these, a use may do what the owner holds then
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   time.Time  `json:"expires_at"`
 	LastUsedAt  *time.Time `json:"last_used_at"` // the true one may be a minute later
@@ -98,8 +98,8 @@ type createdToken struct {
 const renewalGrace = 10 * time.Minute
 
 // renewOwnToken answers POST /api/v1/auth/tokens/self/renew: the API token in use gets a new
-// secret, and lasts from now as long as it was created for. If the answer was lost, the former
-// secret gets another one within renewalGrace, as long as nobody has used the new one.
+// secret, and its lifetime begins anew. If the answer was lost, the former secret can renew again
+// within renewalGrace, unless the new one was used.
 func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		UPDATE api_tokens
@@ -222,7 +222,7 @@ func deleteAPITokens(ctx context.Context, q querier, by actor, owner user, id *s
 		WITH ended AS (
 			DELETE FROM api_tokens
 			WHERE user_id = $7 AND ($8::uuid IS NULL OR id = $8)
-			RETURNING id, name, permissions, created_at, expires_at, last_used_at, renewable
+			RETURNING ` + apiTokenColumns + `
 		)` + insertAudit + `
 		SELECT $1, $2, $3, $4, $5, 'token.end', $6, to_jsonb(ended), NULL
 		FROM ended

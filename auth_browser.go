@@ -35,10 +35,10 @@ func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credenti
 		return credential{}, errToken
 	}
 	expires, err := strconv.ParseInt(parts[2], 10, 64)
-	isMade := ring.made(cookie, func(k key) string {
+	isSigned := ring.isSigned(cookie, func(k key) string {
 		return k.signSessionCookie(parts[0], parts[1], time.Unix(expires, 0))
 	})
-	if err != nil || !isMade || now.Unix() >= expires {
+	if err != nil || !isSigned || now.Unix() >= expires {
 		return credential{}, errToken
 	}
 	return credential{accessClaims: accessClaims{SessionID: parts[0], Subject: parts[1], ExpiresAt: expires}}, nil
@@ -57,15 +57,13 @@ func (s *server) readSessionCookie(r *http.Request) (credential, error) {
 	return c, nil
 }
 
-// lifetimes returns the settings for the session that this request opens. For a login on a page,
-// sessionMax and refreshTTL are those of a browser.
-func (s *server) lifetimes(r *http.Request) config {
-	cfg := s.cfg
+// lifetimes returns how long the session that this request opens may be idle, and last in all.
+func (s *server) lifetimes(r *http.Request) (idle, longest time.Duration) {
 	if callerOf(r).inBrowser {
-		cfg.sessionMax = min(cfg.sessionMax, browserMax)
-		cfg.refreshTTL = min(cfg.sessionMax, browserIdle)
+		longest = min(s.cfg.sessionMax, browserMax)
+		return min(longest, browserIdle), longest
 	}
-	return cfg
+	return s.cfg.refreshTTL, s.cfg.sessionMax
 }
 
 // writeSessionCookie sets the session cookie after a login on a page. It ends the session of the
@@ -74,7 +72,7 @@ func (s *server) writeSessionCookie(w http.ResponseWriter, r *http.Request, u us
 	if err := s.endBrowserSession(r); err != nil {
 		return err
 	}
-	lasts := s.lifetimes(r).sessionMax
+	_, lasts := s.lifetimes(r)
 	cookie := s.keys.Load().keys[0].signSessionCookie(uuidText(sess.SessionID), u.ID, s.now().Add(lasts))
 	s.setCookie(w, sessionCookie, cookie, int(lasts/time.Second))
 	return nil

@@ -41,9 +41,11 @@ func (s *server) rehash(r *http.Request, found credentials, password string) {
 	if password == "" || !s.hasher.isWeak(*found.PasswordHash) {
 		return
 	}
-	hash, err := s.hasher.hash(r.Context(), password)
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second) // of the time limit that the login has
+	defer cancel()
+	hash, err := s.hasher.hash(ctx, password)
 	if err == nil {
-		_, err = s.db.Exec(r.Context(), query, found.ID, *found.PasswordHash, hash)
+		_, err = s.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
 	}
 	if err != nil {
 		s.log.Warn("password not rehashed", "id", callerOf(r).requestID, "error", err)

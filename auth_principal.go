@@ -94,12 +94,12 @@ var (
 
 // readCredential returns the credential in the request, or the 401. It checks signature and expiry
 // of an access token and the checksum of an API token. It does not ask the database. Browsers send
-// a stored Basic by themselves, and another site's page can make them store one. So Basic does not
-// count on pages, nor beside a session cookie.
-func (s *server) readCredential(r *http.Request) (c credential, err error) {
+// stored Basic credentials by themselves, and a page of another site can make them store some. So
+// Basic is ignored on pages and beside a session cookie.
+func (s *server) readCredential(r *http.Request, onPage bool) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
-	if !isBearer && len(r.CookiesNamed(s.cookieName(sessionCookie))) == 0 && !(route{path: r.URL.Path}).isPage() {
+	if !isBearer && len(r.CookiesNamed(s.cookieName(sessionCookie))) == 0 && !onPage {
 		token, shown = basicToken(r)
 	}
 	switch {
@@ -140,9 +140,9 @@ func offersBasic(r *http.Request) bool {
 
 // basicToken returns the password of HTTP Basic (RFC 7617). It accepts Basic only for reading:
 // browsers send it by themselves, also from other sites' pages. A proxy asks verifyPath with GET,
-// whatever the method of the request that it asks about. There, headers must name that method, and
-// all of them GET or HEAD: a client may add one. readCredential refuses a password that is not an
-// API token.
+// whatever the method of the request that it asks about. There the method is the one in
+// X-Original-Method and X-Forwarded-Method: one must be there, and all must be GET or HEAD, because
+// a client may have added one. readCredential refuses a password that is not an API token.
 func basicToken(r *http.Request) (token string, shown bool) {
 	methods := []string{r.Method}
 	if r.URL.Path == verifyPath {

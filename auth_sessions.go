@@ -36,7 +36,7 @@ type sessionView struct {
 	Device     string    `json:"device"` // the client's User-Agent
 	Address    string    `json:"address"`
 	CreatedAt  time.Time `json:"created_at"`
-	LastUsedAt time.Time `json:"last_used_at"` // the last refresh or, to five minutes, use by a browser
+	LastUsedAt time.Time `json:"last_used_at"` // the last refresh or, within five minutes, use by a browser
 	ExpiresAt  time.Time `json:"expires_at"`
 	Current    bool      `json:"current"`
 }
@@ -106,7 +106,7 @@ const maxSessions = 100
 // credential_version has risen since the check, the error is errWrongCredentials. The update locks
 // the user's row: a change that is committed later sees this session and ends it.
 func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
-	cfg config) (sess session, u user, err error) {
+	idle, longest time.Duration) (sess session, u user, err error) {
 	const query = `
 		WITH u AS (
 			UPDATE users
@@ -129,7 +129,7 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found creden
 			)`
 	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
 		sess, err = collectOne[session](ctx, tx, errWrongCredentials, "create session", query,
-			found.ID, found.CredentialVersion, device, by.address, cfg.refreshTTL, cfg.sessionMax)
+			found.ID, found.CredentialVersion, device, by.address, idle, longest)
 		if err != nil {
 			return err
 		}
@@ -219,7 +219,8 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 // endSessionsOf ends the live sessions of these users, except one; "" excepts none. It locks the
 // users' rows first, so that it waits for a login whose new session is not committed yet. If it
 // excepts none, it raises credential_version: a login that is under way finds that its credentials
-// are old. With an exception it does not: a stolen session must not keep its owner from signing in.
+// are old. With an exception it does not: with a stolen session, a thief could otherwise make every
+// login of the owner fail.
 func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, except string) error {
 	const lock = `
 		UPDATE users

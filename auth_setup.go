@@ -24,7 +24,7 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 			EXISTS (SELECT FROM password_tokens t WHERE t.user_id = u.id AND t.expires_at > now()) AS token_waits
 		FROM users u
 		WHERE u.username = 'admin'`
-	file := s.cfg.firstAdminFile()
+	file, isWritten := s.cfg.firstAdminFile(), false
 	err := changeAccess(ctx, s.db, func(tx pgx.Tx) error {
 		exists, err := administratorExists(ctx, tx)
 		if err != nil {
@@ -70,10 +70,13 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		if err := writeNewFile(file, []byte(token.PasswordToken+"\n")); err != nil {
 			return fmt.Errorf("write the first administrator's token: %w", err)
 		}
-		s.log.Info("first administrator created: set a password with the token in the file",
-			"user", "admin", "file", file, "page", s.cfg.baseURL+"/set-password")
+		isWritten = true
 		return nil
 	})
+	if err == nil && isWritten {
+		s.log.Info("the user admin has no password yet: set one with the token in the file",
+			"file", file, "page", s.cfg.baseURL+"/set-password")
+	}
 	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed
 		s.log.Warn(nobodyCanSignIn, "error", p.code)
 		return nil

@@ -20,7 +20,8 @@ type throttleRule struct {
 	forgotten        time.Duration // the count restarts after this long without an attempt
 }
 
-// attempt is a guess at a password or a registration. Its keys are HMACs: the table throttles holds
+// attempt is a guess at a password or code, a registration, or a change of one's own address, which
+// is counted like a registration. Its keys are HMACs: the table throttles holds
 // no address and no login name.
 type attempt struct {
 	account, network []byte         // account is empty for a registration
@@ -28,9 +29,9 @@ type attempt struct {
 }
 
 // newGuess returns a guess at a password. found is the user with this login name, or nobody. A user
-// is counted by id, so that the user name and the e-mail address are one account. After 100
-// failures (the second rule) the account is locked out for a day: only attempts from networks that
-// it has signed in from are accepted.
+// is counted by id, so that the user name and the e-mail address are one account. After
+// lockoutFailures the account is locked out for a day: only attempts from networks that it has
+// signed in from are accepted.
 func (k key) newGuess(found credentials, login string, address netip.Addr) attempt {
 	const day = 24 * time.Hour
 	account := k.throttleKey("account", found.ID)
@@ -40,10 +41,13 @@ func (k key) newGuess(found credentials, login string, address netip.Addr) attem
 	network, none := k.throttleKey("network", clientNetwork(address).String()), []byte{}
 	return attempt{account, network, []throttleRule{
 		{none, network, 100, time.Second, time.Minute, time.Hour},
-		{account, none, 100, day, day, day},
+		{account, none, lockoutFailures, day, day, day},
 		{account, network, 5, time.Second, 5 * time.Minute, day},
 	}}
 }
+
+// lockoutFailures is how many failures lock an account out.
+const lockoutFailures = 100
 
 // newRegistration returns an attempt to register from the address.
 func (k key) newRegistration(address netip.Addr) attempt {
@@ -133,7 +137,7 @@ func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 	const query = `
 		UPDATE throttles t
 		SET attempts = CASE WHEN $3 AND t.account <> '' THEN 0 ELSE greatest(attempts - 1, 0) END,
-			next_at = CASE WHEN NOT $3 AND t.network = '' AND attempts > 100 THEN next_at END,
+			next_at = CASE WHEN NOT $3 AND t.network = '' AND attempts > $4 THEN next_at END,
 			known = known OR $3 AND t.account <> '' AND t.network <> '',
 			expires_at = CASE
 				WHEN $3 AND t.account <> '' AND t.network <> '' THEN date_bin('1 hour', now() + '90 days', 'epoch')
@@ -149,7 +153,7 @@ func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 		WHERE t.account = l.account AND t.network = l.network`
 	ctx, cancel := lastMoment(ctx)
 	defer cancel()
-	_, err := execute(ctx, q, "forgive attempt", query, a.account, a.network, isSuccess)
+	_, err := execute(ctx, q, "forgive attempt", query, a.account, a.network, isSuccess, lockoutFailures)
 	return err
 }
 
@@ -168,7 +172,7 @@ func (k key) resetThrottles(ctx context.Context, q querier, userID string) error
 // password. The attempt is forgiven if it is a success, or if work fails for another reason than a
 // wrong password or code. Attempts at one account from one network are decided one after the other,
 // so that many right passwords at once do not count as many guesses. An attempt that is throttled
-// does not wait. One that gets no place (503) is not counted.
+// already does not wait. One that gets no place (503) is not counted.
 func (s *server) hashCounted(ctx context.Context, a attempt, work func() (isSuccess bool, err error)) error {
 	if err := a.throttled(ctx, s.db); err != nil {
 		return err

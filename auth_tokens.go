@@ -140,16 +140,15 @@ func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.
 	return ring.keys[0].signJWT(base64.RawURLEncoding.EncodeToString(payload))
 }
 
-// signJWT returns the access token with an encoded payload.
+// signJWT returns the access token for a payload, which is in base64url already.
 func (k key) signJWT(payload string) string {
 	signed := k.header + "." + payload
 	return signed + "." + encodedMAC(k.access, signed)
 }
 
-// made reports whether one of the keys made a token: sign returns the only token that a key makes
-// for the same content. Tokens are compared as text, never decoded. So of several forms that decode
-// to the same bytes, only one is accepted.
-func (ring *keyring) made(token string, sign func(k key) string) bool {
+// isSigned reports whether a token is what sign returns for one of the keys. It compares text: of
+// several forms that decode to the same bytes, only one is accepted.
+func (ring *keyring) isSigned(token string, sign func(k key) string) bool {
 	return slices.ContainsFunc(ring.keys, func(k key) bool { return hmac.Equal([]byte(token), []byte(sign(k))) })
 }
 
@@ -164,7 +163,7 @@ var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
 	_, rest, _ := strings.Cut(token, ".")
 	payload, _, _ := strings.Cut(rest, ".")
-	if len(token) > maxTokenLength || !ring.made(token, func(k key) string { return k.signJWT(payload) }) {
+	if len(token) > maxTokenLength || !ring.isSigned(token, func(k key) string { return k.signJWT(payload) }) {
 		return accessClaims{}, errToken
 	}
 	var claims accessClaims
@@ -185,8 +184,8 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 	return claims, nil
 }
 
-// maxClockSkew is how many seconds the clock of another instance, which issued a token, or of the
-// database, which ends sessions, may be ahead.
+// maxClockSkew is how far, in seconds, the clock of another instance or of the database may be ahead
+// of this one.
 const maxClockSkew = 60
 
 // The first byte of a refresh token, and the length of version, session id, generation and MAC.
@@ -212,7 +211,7 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 	}
 	copy(session[:], b[1:17])
 	generation = int64(binary.BigEndian.Uint64(b[17:25]))
-	if !ring.made(token, func(k key) string { return k.signRefresh(session, generation) }) {
+	if !ring.isSigned(token, func(k key) string { return k.signRefresh(session, generation) }) {
 		return [16]byte{}, 0, errToken
 	}
 	return session, generation, nil
@@ -229,7 +228,7 @@ func (ring *keyring) signCursor(scope string, keys []string) string {
 // verifyCursor returns the sort keys in a cursor that signCursor made for this scope, or errToken.
 func (ring *keyring) verifyCursor(scope, cursor string) (keys []string, err error) {
 	encoded, mac, _ := strings.Cut(cursor, ".")
-	if !ring.made(mac, func(k key) string { return encodedMAC(k.cursor, encoded+"."+scope) }) {
+	if !ring.isSigned(mac, func(k key) string { return encodedMAC(k.cursor, encoded+"."+scope) }) {
 		return nil, errToken
 	}
 	payload, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
@@ -251,7 +250,7 @@ func hmacSHA256(secret, message []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// apiTokenPrefix begins every API token, so that scanners for leaked secrets recognise one.
+// apiTokenPrefix begins every API token, so that scanners for leaked secrets recognize one.
 const apiTokenPrefix = "cairn_pat_"
 
 // newAPIToken returns an API token and its stored hash. The token is the prefix, 256 random bits

@@ -35,10 +35,10 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 	return step, found
 }
 
-// useTOTP reports whether the code is right for the user's secret, and uses it up: of two instances
-// only one accepts a code, and none accepts an earlier one later. The user's id is additional
-// authenticated data, so that a secret cannot be decrypted in another user's row. A secret under a
-// former key is encrypted anew. If its key is not in the key file, the error is a problem 503.
+// useTOTP reports whether the code is right for the user's secret, and stores its time step: no
+// instance accepts this code or an older one again. The user's id is additional authenticated data,
+// so that a secret cannot be decrypted in another user's row. A secret that is encrypted under a
+// former key is encrypted anew. If the key file lacks its key, the error is a problem 503.
 func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
 	const use = `
@@ -91,8 +91,8 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 	return n == 1, err
 }
 
-// The refusals of an attempt to sign in. The second and the third reveal that the password is
-// right. errOTPWrong is the 403 for a wrong code of somebody who is signed in.
+// The refusals of an attempt to sign in. errOTPRequired and errOTPInvalid reveal that the password
+// is right. errOTPWrong is the 403 for a wrong code of somebody who is signed in.
 var (
 	errWrongCredentials = newProblem(http.StatusUnauthorized, "invalid_credentials",
 		"The user name or the password is wrong.")
@@ -122,7 +122,12 @@ func (ring *keyring) verifyProof(proof string, found credentials, now time.Time)
 	end, _, _ := strings.Cut(proof, ".")
 	expires, err := strconv.ParseInt(end, 10, 64)
 	return err == nil && now.Unix() < expires &&
-		ring.made(proof, func(k key) string { return k.passwordProof(found, expires) })
+		ring.isSigned(proof, func(k key) string { return k.passwordProof(found, expires) })
+}
+
+// normalizeCode returns a code without the blanks and dashes between its groups.
+func normalizeCode(otp string) string {
+	return strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp))
 }
 
 // checkSecondFactor checks the code of an attempt whose password is right. A refusal is
@@ -132,7 +137,7 @@ func (ring *keyring) verifyProof(proof string, found credentials, now time.Time)
 func (s *server) checkSecondFactor(r *http.Request, u user, otp string) error {
 	var isRight bool
 	var err error
-	code := strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp)) // codes are shown in groups
+	code := normalizeCode(otp)
 	switch {
 	case !u.TOTP || u.Status != statusActive:
 		return nil
@@ -151,8 +156,8 @@ func (s *server) checkSecondFactor(r *http.Request, u user, otp string) error {
 
 // createTOTP answers POST /api/v1/auth/totp: it checks the caller's password and stores a new
 // secret, in place of one that was not confirmed. The answer has the secret in base32 and its
-// otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes. The URI names the host if
-// the QR code has room: apps replace an account of the same name.
+// otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes. The URI's account name
+// has the host, where it fits: an app replaces an account of the same name.
 func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
@@ -172,8 +177,9 @@ func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
 	u, k, random := principalOf(r).User, s.keys.Load().keys[0], make([]byte, 20)
 	rand.Read(random) // never fails (crypto/rand)
 	secret := base32.StdEncoding.EncodeToString(random)
+	const room = 66 // bytes: qrSVG takes 134, and the rest of the URI has 68
 	account := u.Username + "@" + url.QueryEscape(r.Host)
-	if len(account) > 66 {
+	if len(account) > room {
 		account = u.Username
 	}
 	uri := "otpauth://totp/" + account + "?secret=" + secret + "&issuer=Cairn"
@@ -231,7 +237,7 @@ func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		isRight, err := s.useTOTP(ctx, tx, p.User.ID, strings.ReplaceAll(in.OTP, " ", ""))
+		isRight, err := s.useTOTP(ctx, tx, p.User.ID, normalizeCode(in.OTP))
 		if err == nil && !isRight {
 			err = errOTPWrong
 		}

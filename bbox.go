@@ -138,7 +138,7 @@ func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside
 	return m
 }
 
-// readFormat recognises the format of the file and reads it.
+// readFormat recognizes the format of the file and reads it.
 func (h *headerReader) readFormat(m *extent) error {
 	extension := strings.ToLower(path.Ext(h.name))
 	raster, err := h.rasterOfSidecar(extension)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,11 +171,7 @@ func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
 		return err
 	}
 	if a = *now.Load(); a.State != stateSucceeded {
-		reason := "it was canceled"
-		if a.Failure != nil {
-			reason = strings.ReplaceAll(*a.Failure, "with force", "with --force") // the command's option
-		}
-		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, reason)
+		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, *cmp.Or(a.Failure, new("it was canceled")))
 	}
 	fmt.Fprintf(o.stdout, "analysis %d of %s: %s, %d added, %d changed, %d removed\n", a.ID, d.Name,
 		plural(a.Total, "file"), a.Added, a.Changed, a.Removed)

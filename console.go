@@ -135,7 +135,7 @@ func (s *server) show(read loader, changes ...func(*page)) handler {
 // readPageFor reads a page. It adds what every page shows about its reader.
 func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 	a := &apiReader{server: s, r: r}
-	a.recognise()
+	a.recognize()
 	p := read(a)
 	if a.err != nil {
 		return nil, a.err
@@ -193,7 +193,7 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 		return
 	}
 	if wrong == errNoPath {
-		s.recogniseLost(r)
+		s.recognizeLost(r)
 	}
 	if p == nil {
 		p = &page{Template: "error", Title: http.StatusText(wrong.status)}

@@ -28,9 +28,9 @@ func (s *server) homePage(a *apiReader) *page {
 	return &page{Template: "home", Title: "Cairn", Data: data}
 }
 
-// recognise sets the principal of a request for a page that is open to all, if its session cookie
+// recognize sets the principal of a request for a page that is open to all, if its session cookie
 // is valid.
-func (a *apiReader) recognise() {
+func (a *apiReader) recognize() {
 	c := callerOf(a.r)
 	credential, err := a.readSessionCookie(a.r)
 	if c.principal != nil || err != nil {
@@ -44,15 +44,15 @@ func (a *apiReader) recognise() {
 	}
 }
 
-// recogniseLost is recognise for a request without a route, which has neither place nor time limit.
+// recognizeLost is recognize for a request without a route, which has neither place nor time limit.
 // As in call, the client cannot cancel the statement, which would close the connection to the
 // database.
-func (s *server) recogniseLost(r *http.Request) {
+func (s *server) recognizeLost(r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit())
 	defer cancel()
 	if leave, err := s.networkPlaces.enter(ctx, callerOf(r).network()); err == nil {
 		defer leave()
-		(&apiReader{server: s, r: r.WithContext(ctx)}).recognise()
+		(&apiReader{server: s, r: r.WithContext(ctx)}).recognize()
 	}
 }
 

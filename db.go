@@ -205,8 +205,8 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
-		// An SQL error proves that the server answers, unless it says that the server is shutting
-		// down.
+		// Unless it says that the server is shutting down, an SQL error proves that the server
+		// answers: the connections stay.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
 			for conn, made := range d.made.Range { // a request that waits for an answer gets an error at once

@@ -66,9 +66,9 @@ func decodeJSON(r *http.Request, v any) error {
 }
 
 // checkJSON checks that a text is one JSON object with nothing after it, that it has no key twice
-// and no half of a surrogate pair, that keys are lower case, as all of Cairn's are, and that its
-// lists are short. It does not check the keys of inner objects: only a search has one, a GeoJSON
-// geometry.
+// and no half of a surrogate pair, that keys are lower case, as all of Cairn's are, and that lists
+// among its values are short. It checks neither keys nor lists of inner objects: only a search has
+// one, a GeoJSON geometry.
 func checkJSON(body []byte) error {
 	const longestList = 20_000 // items; more than any request needs
 	var object json.RawMessage
@@ -360,22 +360,25 @@ type fieldError struct {
 	Detail string `json:"detail"`
 }
 
-// errNotFound is the 404 for an object that does not exist. The caller of the handler names it.
+// errNotFound is the 404 for an object that does not exist. buildMux replaces it with notFound.
 var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
 
 // errNoPath is the 404 for a path without a route.
 var errNoPath = newProblem(http.StatusNotFound, "not_found", "No such path; see /api/v1/openapi.yaml.")
 
-// notFound returns errNotFound with the values in the path of a request, of a route with the path
-// pattern: "No file 3 of dataset 99."
+// notFound returns the 404 that names the object of a request's path, as in "No file 3 of dataset
+// 99." pattern is the path of the route.
 func notFound(pattern string, r *http.Request) error {
 	var named []string
 	parts := strings.Split(pattern, "/")
 	for i, part := range parts {
 		if value, isValue := strings.CutPrefix(part, "{"); isValue {
-			kind := strings.TrimSuffix(strings.NewReplacer("analyses", "analysis ", "-", " ").Replace(parts[i-1]), "s")
+			kind := strings.TrimSuffix(strings.ReplaceAll(parts[i-1], "-", " "), "s")
+			if kind == "analyse" {
+				kind = "analysis"
+			}
 			value = cleanText([]byte(r.PathValue(strings.TrimRight(value, ".}"))), maxNameText)
-			named = append(named, strings.TrimSpace(kind)+" "+value)
+			named = append(named, kind+" "+value)
 		}
 	}
 	if named == nil {

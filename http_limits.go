@@ -42,7 +42,7 @@ func (p pace) limit() time.Duration {
 // maxWait is the longest time that a client may ask to wait for a change.
 const maxWait = time.Minute
 
-// Limits beside the places in the pool.
+// Limits other than the places in the pool.
 const (
 	maxInLine      = 4000 // requests of one caller that have a place or wait for one
 	maxBodies      = 64   // bodies of one network in memory at a time, of up to 1 MiB each
@@ -54,7 +54,8 @@ const (
 )
 
 // callerLimit gives each caller a number of places. A request that finds them taken waits in line.
-// The caller is an account, a network, or both together: the limit's field in server says which.
+// The limit's field in server says who counts as one caller: an account, a network, both together,
+// or all who read the same dataset.
 type callerLimit struct {
 	size      int // for each caller
 	maxInLine int // requests of one caller that have a place or wait for one
@@ -136,7 +137,7 @@ func enterSlot(ctx context.Context, slots chan struct{}) error {
 }
 
 // lastMoment returns a context for what a request must still store after its time limit, or after
-// its client has left. It ends 0.4 s after the limit of ctx.
+// its client has left. It ends 0.4 s after the limit of ctx: each request is answered within 0.5 s.
 func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline()
 	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))

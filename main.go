@@ -371,7 +371,9 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	stop()
 	stopWork()
 	background.Wait()
-	s.runBounded(context.WithoutCancel(ctx), "lease not ended", 2*time.Second, func(ctx context.Context) error {
+	ending := context.WithoutCancel(ctx)
+	s.runBounded(ending, "counted failures not stored", 2*time.Second, s.flushTallies)
+	s.runBounded(ending, "lease not ended", 2*time.Second, func(ctx context.Context) error {
 		return instanceStopped(ctx, s.database.own, s.instance)
 	})
 	return err
@@ -406,10 +408,15 @@ func (s *server) runMaintenance(ctx context.Context) {
 			s.runBounded(ctx, "audit log not sealed", time.Minute, seal)
 		case <-sweepTick:
 			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, s.db), s.refused.flush(ctx, s.db), s.tallied.flush(ctx, s.db))
+				return errors.Join(sweep(ctx, s.db), s.flushTallies(ctx))
 			})
 		}
 	}
+}
+
+// flushTallies stores the failures that were counted since the last time.
+func (s *server) flushTallies(ctx context.Context) error {
+	return errors.Join(s.refused.flush(ctx, s.db), s.tallied.flush(ctx, s.db))
 }
 
 // runBounded runs work with a time limit. It logs an error under the message failure, unless the

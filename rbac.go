@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -149,10 +148,11 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
 }
 
-// endOldCredentials is called before a user or, if userID is nil, every holder of a role gets other
-// permissions, or is no longer required to have a second factor. It voids their password tokens,
-// which were created for the old permissions. It ends all sessions of users who gain a permission:
-// somebody else who reset the password before may still have one. Requires lockAccess.
+// endOldCredentials voids the password tokens of a user or, if userID is nil, of every holder of the
+// role roleID: they were created for the old permissions. It ends all sessions of those who gain a
+// permission: somebody else who reset the password before may still have one. It is called before a
+// change of permissions, to those in given, or before a second factor stops being required. Requires
+// lockAccess.
 func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
 		WITH holders AS (
@@ -309,12 +309,13 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 // from the roles and API tokens that hold it; without, such a permission is a 409.
 func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error {
 	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
-	force := *cmp.Or(optional(r.URL.Query(), "force"), new("false"))
+	query := r.URL.Query()
+	force := query.Get("force")
 	if !slices.Contains([]string{"", "true", "false"}, force) {
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
 	}
 	return writeDone(w, s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		if force == "false" && (len(p.Roles) > 0 || p.APITokens > 0) {
+		if (!query.Has("force") || force == "false") && (len(p.Roles) > 0 || p.APITokens > 0) {
 			return newProblem(http.StatusConflict, "permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}

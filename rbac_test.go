@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const permissionsPath = "/api/v1/permissions"
@@ -189,7 +190,7 @@ func TestLoginInFlightEnds(t *testing.T) {
 	ctx, id := context.Background(), ts.addUser("ada", datasetRead)
 	found := must(findCredentials(ctx, ts.db, "ada"))
 	root.must(204, "DELETE", "/api/v1/users/"+id+"/sessions", nil)
-	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", ts.cfg); err != errWrongCredentials {
+	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", time.Hour, time.Hour); err != errWrongCredentials {
 		t.Errorf("the login opened a session: %v", err)
 	}
 	// A login whose transaction is open is waited for, and its session ends too.

@@ -203,7 +203,7 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	}
 	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
 		isLifted = before.RequiresTOTP
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can take all from any holder
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can suspend every permission of a holder
 			return role{}, err
 		}
 	}
@@ -268,7 +268,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	n, err := execute(ctx, tx, "delete role", query, old.ID)
 	if err == nil && n == 0 {
 		err = newProblem(http.StatusConflict, "role_in_use",
-			"Users hold this role. Name the role that they get instead with ?reassign=.")
+			"Users hold this role. Name the role that they get instead: reassign.")
 	}
 	if err != nil {
 		return err

@@ -7,8 +7,8 @@ CREATE EXTENSION IF NOT EXISTS pg_trgm;    -- for parts of names
 CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
--- credential_version rises when the password or the status changes, when a second factor is enabled,
--- and when all sessions of the user are ended. A login that began before cannot open a session after.
+-- credential_version rises when the password or the status changes, when a second factor is enabled
+-- or removed, and when all sessions of the user are ended. A login that began before cannot open a session after.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -38,7 +38,7 @@ BEGIN
 END $$;
 CREATE TRIGGER users_version BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION renew_user_version();
 
--- Names of users who were deleted or renamed. No other user can get one.
+-- Names of users who were deleted or renamed. Nobody can get one again.
 CREATE TABLE retired_usernames (
   username text COLLATE "C" PRIMARY KEY
 );
@@ -103,7 +103,7 @@ INSERT INTO role_permissions (role_id, permission)
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
 -- with a MAC over both. rotated_at is when the generation was last raised; for a browser's session,
--- when it was last used, to five minutes. A burst is a series of refreshes within one grace period.
+-- when it was last used, within five minutes. A burst is a series of refreshes within one grace period.
 -- burst_generation is the first generation that it replaced, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
@@ -146,10 +146,11 @@ CREATE TABLE api_tokens (
   CONSTRAINT api_tokens_name_key UNIQUE (user_id, name)
 );
 
--- Guesses at a password and registrations, counted for an account, a network or both, by the rules in
--- auth_throttle.go. account and network are HMACs; one is empty if the row does not count by it. Until
--- next_at all attempts are refused. A row for an account alone makes one exception: networks that are
--- known, because the account has signed in from them. expires_at is rounded, to save index updates.
+-- Guesses at a password or code, registrations and changes of one's own address, counted for an
+-- account, a network or both, by the rules in auth_throttle.go. account and network are HMACs; one is
+-- empty if the row does not count by it. Until next_at all attempts are refused. A row for an account
+-- alone makes one exception: networks that are known, because the account has signed in from them.
+-- expires_at is rounded, to save index updates.
 CREATE TABLE throttles (
   account    bytea       NOT NULL,
   network    bytea       NOT NULL,
@@ -314,7 +315,7 @@ $$;
 CREATE INDEX elevation_dataset_file_meta_box_idx ON elevation_dataset_file_meta
   USING gist (dataset_id, degrees_box(bbox)) WHERE bbox IS NOT NULL;
 CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_meta (dataset_id, status, path)
-  WHERE status <> 'ok'; -- few are not
+  WHERE status <> 'ok'; -- few files are not ok
 
 -- The instances that use this database: a row for each instance and each key that it has signed with.
 -- An instance holds its lease until live_until and has renewed it without a gap since alive_since.

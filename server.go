@@ -27,7 +27,7 @@ import (
 )
 
 // server holds everything that a handler needs. The fields above the blank line are set before the
-// service starts to serve; after that, only what they point to changes.
+// service starts to serve. After that they are not assigned. What changes in them has its own locks.
 type server struct {
 	cfg           config
 	log           *slog.Logger
@@ -74,11 +74,7 @@ const paged = "limit cursor"
 // serves requests, is printed by "cairn routes", and drives the authorization tests.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
-	return append(api, s.pageRoutes(func(path, to, fields string, formPage loader, next string, p pace) route {
-		to = strings.Replace(to, " ", " /api/v1", 1)
-		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
-		return route{"POST", path, api[at].who, s.act(to, fields, formPage, next), "", p}
-	})...)
+	return append(api, s.pageRoutes(api)...)
 }
 
 // apiRoutes returns the rows of the API.
@@ -198,10 +194,16 @@ func (s *server) apiRoutes() []route {
 // messageFields are those of the form of an announcement.
 const messageFields = "title body* severity roles[] include_new_users! publish_at@ expires_at@"
 
-// pageRoutes returns the rows of pages and their forms. show reads a page. form returns the row of
-// a form at path, for what act needs: to names the route of the API, below /api/v1, to which the
-// form is sent. Everybody who may call that route may send the form.
-func (s *server) pageRoutes(form func(path, to, fields string, formPage loader, next string, p pace) route) []route {
+// pageRoutes returns the rows of pages and their forms. show reads a page. A form at path is sent to
+// a route of the API (to, below /api/v1), and whoever may call that route may send the form. The
+// suffix of a field says how it is read (formBody): * as typed, ? null if empty, [] a list, ! a box,
+// @ a time, # a number. next is the page after it.
+func (s *server) pageRoutes(api []route) []route {
+	form := func(path, to, fields string, formPage loader, next string, p pace) route {
+		to = strings.Replace(to, " ", " /api/v1", 1)
+		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
+		return route{"POST", path, api[at].who, s.act(to, fields, formPage, next), "", p}
+	}
 	return []route{
 		{"GET", "/{$}", public, s.show(s.homePage), "", quick},
 		{"GET", "/console/{file}", public, s.getConsoleFile, "", light},
@@ -351,7 +353,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/": // the mux would redirect
 		s.writeProblem(answer, errNoPath)
 	default:
-		if r.URL.Path == stacPath+"/" { // clients of STAC write both
+		if r.URL.Path == stacPath+"/" { // some clients of STAC end its root with a slash
 			r.URL.Path = stacPath
 		}
 		s.mux.ServeHTTP(answer, r)
@@ -417,7 +419,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	c, ctx := callerOf(r), r.Context()
 	isPublic := rt.who == public || rt.who == refreshCookie
 	if !isPublic {
-		c.credential, err = s.readCredential(r)
+		c.credential, err = s.readCredential(r, rt.isPage())
 		if err == errNotSignedIn && (isRead(r) || rt.isPage()) { // never on an unsafe route of the API
 			c.credential, err = s.readSessionCookie(r)
 			c.inBrowser = err == nil
@@ -520,8 +522,7 @@ func (s *server) checkProxiedOrigin(r *http.Request) error {
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	switch {
-	case rt.pace == light:
-		c.leave()
+	case rt.pace == light: // it needs no place
 	case c.principal == nil:
 		c.leave, err = s.networkPlaces.enter(ctx, c.network())
 	case rt.pace == expensive:
@@ -562,14 +563,14 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	case !ok:
 		return err
 	case p.status == http.StatusTooManyRequests:
-		s.tallied.add(tally{action: "login.throttled"}, 1)
+		s.tallied.add(tally{action: "login.throttled", address: c.network()}, 1)
 		return err
 	case c.principal == nil || rt.who == public || p.status != http.StatusForbidden && p.code != "last_administrator":
 		return err
 	case rt.path == verifyPath: // a proxy asks for each request, so these are only counted
 		s.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
 		return err
-	case s.refused.add(tally{action: "request.refused", target: c.principal.CredentialID}, 1) > maxRefusals:
+	case s.refused.add(tally{"request.refused", "user:" + by.name, by.credential, ""}, 1) > maxRefusals:
 		return err
 	}
 	ctx, cancel := lastMoment(r.Context()) // also if the client left
