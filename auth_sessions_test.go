@@ -152,7 +152,7 @@ func TestTabsWakeUp(t *testing.T) {
 	const browsers, atOnce, tabs = 200, 25, 6
 	way := func() { pause(t.Context(), rand.N(100*time.Millisecond)) } // the network, which is slow
 	browser := func(owner credentials) {
-		sess, _, err := createSession(context.Background(), ts.db, actor{}, owner, "", ts.cfg)
+		sess, _, err := createSession(context.Background(), ts.db, actor{}, owner, "", ts.cfg.refreshTTL, ts.cfg.sessionMax)
 		if err != nil {
 			t.Error(err)
 			return
