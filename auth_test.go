@@ -208,7 +208,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg); !errors.Is(err, errWrongCredentials) {
+	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg.refreshTTL, ts.cfg.sessionMax); !errors.Is(err, errWrongCredentials) {
 		t.Errorf("a session from old credentials: %v", err)
 	}
 
