@@ -229,7 +229,7 @@ func TestLoginRacesChange(t *testing.T) {
 	}
 	outcome := make(chan error)
 	go func() {
-		_, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg)
+		_, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg.refreshTTL, ts.cfg.sessionMax)
 		outcome <- err
 	}()
 	waitFor(t, "the login to wait for the row's lock", waits)

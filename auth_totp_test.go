@@ -478,7 +478,7 @@ func TestEnrolmentRaces(t *testing.T) {
 	c = ts.signInCheaply("bob")
 	found := must(findCredentials(t.Context(), ts.db, "bob"))
 	c.enrol(clock)
-	if _, _, err := createSession(t.Context(), ts.db, serviceActor(), found, "", ts.cfg); err != errWrongCredentials {
+	if _, _, err := createSession(t.Context(), ts.db, serviceActor(), found, "", ts.cfg.refreshTTL, ts.cfg.sessionMax); err != errWrongCredentials {
 		t.Errorf("the login opened a session: %v", err)
 	}
 	// A secret that is not confirmed within 15 minutes.
