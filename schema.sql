@@ -318,7 +318,8 @@ CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_me
   WHERE status <> 'ok'; -- few files are not ok
 
 -- The instances that use this database: a row for each instance and each key that it has signed with.
--- An instance holds its lease until live_until and has renewed it without a gap since alive_since.
+-- The newest live_until of an instance's rows is the end of its lease. A row has been renewed
+-- without a gap since alive_since.
 -- signer is the fingerprint of the signing key, fingerprints are those of all its keys. Rows outlive
 -- instances: seen_at is when the key was last in use.
 CREATE TABLE instances (
