@@ -154,15 +154,18 @@ func compareChunk(ctx context.Context, q querier, t task) (o outcome, tooMany bo
 }
 
 // readFiles reads the files that the walk found, and looks for the others. A file whose reading
-// hangs becomes unreadable, and another goroutine continues after it.
+// hangs becomes unreadable, and another goroutine continues after it. If the dataset's directory
+// hangs when it is opened, no file is at fault, and readFiles returns errHangs.
 func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) error {
 	for len(files) > 0 {
 		todo := slices.Clone(files) // an abandoned goroutine keeps its own
-		err := a.runDetached(ctx, new(atomic.Int64), func(_ context.Context, send func(func() error) error) error {
+		var opened atomic.Int64     // 1 once the dataset's directory is open
+		err := a.runDetached(ctx, &opened, func(_ context.Context, send func(func() error) error) error {
 			root, err := a.openDataset(t, true)
 			if err != nil {
 				return err
 			}
+			opened.Store(1)
 			fr := &fileReader{root: root, now: a.now, before: a.beforeRead, listed: true}
 			if root != nil { // else the directory is missing, which is intended
 				defer fr.close()
@@ -182,7 +185,8 @@ func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) err
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, errHangs) || len(files) == 0 || !files[0].Listed || a.hung.Load() >= maxHung {
+		if !errors.Is(err, errHangs) || opened.Load() == 0 || len(files) == 0 || !files[0].Listed ||
+			a.hung.Load() >= maxHung {
 			return err
 		}
 		f := &files[0]
