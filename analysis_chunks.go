@@ -206,10 +206,13 @@ func (f *chunkFile) read(fr *fileReader, t task) {
 		if t.Force && f.absent.emptied != "" {
 			f.absent = absence{gone: true}
 		}
+	case fr.root == nil: // the file is gone too
 	case t.Deaths >= maxDeaths:
-		f.row = new(f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is not "+
-			"read any more; mend or remove it", maxDeaths))
-	case fr.root != nil:
+		if absent := lookFor(fr.root, f.Path); !absent.gone && absent.emptied == "" {
+			f.row = new(f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is "+
+				"not read any more; mend or remove it", maxDeaths))
+		}
+	default:
 		if m, found := fr.readEntry(f.entry); found {
 			m.withdrawPlace()
 			f.row = &m
@@ -359,7 +362,7 @@ func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []st
 	const keep = `
 		UPDATE analysis_chunks
 		SET missed_by = array_append(missed_by, $3), missed_at = CASE WHEN missed_by <> '{}' THEN now() END,
-			reader = NULL, token = NULL,
+			reader = NULL, token = NULL, deaths = 0,
 			(paths, sizes, modified, changed, sidecars) = (
 				SELECT array_agg(m.path ORDER BY n), array_agg(size ORDER BY n), array_agg(mtime ORDER BY n),
 					array_agg(ctime ORDER BY n), array_agg(sidecar ORDER BY n)
