@@ -165,8 +165,8 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	callerOf(r).leave()
 	for before := a.State; err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil; {
 		s.analyzer.waits.wait(ctx, watch{a.ID, a.State})
-		err = s.inPlace(r, quick, func(context.Context) (err error) {
-			a, err = s.pathAnalysis(r)
+		err = s.inPlace(r, quick, func(ctx context.Context) (err error) {
+			a, err = s.pathAnalysis(r.WithContext(ctx))
 			return err
 		})
 	}
