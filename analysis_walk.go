@@ -338,6 +338,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if isMissing(err) {
 		return m, false
 	}
+	opened = cmp.Or(opened, e) // with an error, it may be empty
 	opened.Path = e.Path
 	if err != nil {
 		m = opened.unread(fr.now(), fileStatusUnreadable, "%s", reasonOf(err))

@@ -396,3 +396,14 @@ func TestSidecarChecksum(t *testing.T) {
 		before = now
 	}
 }
+
+// TestUnreadableEntry: the row of a file that cannot be looked at has the size and time that the walk found.
+func TestUnreadableEntry(t *testing.T) {
+	t.Parallel()
+	fr := fileReader{root: mustOpenRoot(t, t.TempDir()), now: time.Now}
+	e := entry{Path: strings.Repeat("x", 300) + ".tif", Size: 7, Modified: 8e9, Changed: 9e9}
+	m, found := fr.readEntry(e)
+	if !found || m.Status != fileStatusUnreadable || m.SizeBytes != 7 || !m.ModifiedAt.Equal(time.Unix(8, 0)) || m.changed != 9e9 {
+		t.Errorf("%v %+v", found, m)
+	}
+}
