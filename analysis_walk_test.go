@@ -306,7 +306,7 @@ func rowsByPath(t *testing.T, lines []byte) map[string]ElevationDatasetFileMeta 
 func TestNeighboursInAnyCase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"dem.hdr", "dem.bil", "DEM.BIL", "other.bil", "DEM.TIF.aux.xml", "lone.tfw", "text.txt"} {
+	for _, name := range []string{"dem.hdr", "dem.bil", "DEM.BIL", "other.bil", "DEM.TIF.aux.xml", "lone.tfw", "text.txt", "other."} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -320,7 +320,7 @@ func TestNeighboursInAnyCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{"dem.hdr": true, "dem.bil": true, "DEM.BIL": true, "other.bil": false, "DEM.TIF.aux.xml": true,
-		"lone.tfw": true, "text.txt": false}
+		"lone.tfw": true, "text.txt": false, "other.": false}
 	if !maps.Equal(belongs, want) {
 		t.Errorf("%v", belongs)
 	}
