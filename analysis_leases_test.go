@@ -627,3 +627,23 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 		t.Errorf("%d key changes in the audit log", n)
 	}
 }
+
+// TestForceBesideOthers: where force does not empty a dataset because another instance runs, the failure says so.
+func TestForceBesideOthers(t *testing.T) {
+	t.Parallel()
+	one, _ := startTwoServers(t)
+	c := one.signIn("root", "all")
+	dir := filepath.Join(one.datasets, "tiles")
+	makeTiles(t, dir, 1, 3)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	for _, below := range []string{"", "sub"} {
+		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, below), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		a := c.analyze(dataset, map[string]bool{"force": true})
+		if a.text("failure_code") != failureUnavailable || !strings.Contains(a.text("failure"), "Stop all other instances") || len(c.files(dataset)) != 3 {
+			t.Errorf("%q: %s", below, a.body)
+		}
+	}
+}

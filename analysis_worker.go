@@ -202,11 +202,12 @@ type task struct {
 	Path       string // of the dataset
 	Force      bool
 	Token      string // the fencing token: the claim is void once the row has another
-	Alone      bool   // no other living instance may see the directory
-	Only       bool   // no other instance has lived since the analysis was queued
 	Known      bool   // the dataset has rows
 	Failures   int    // attempts that the database refused
 	FromPath   string // the last path that was walked, or the path after which the chunk begins
+
+	OthersMaySee    bool // another living instance may see the directory
+	OthersHaveLived bool // another instance has lived since the analysis was queued
 
 	// Of a chunk alone:
 	ID         int64
@@ -219,8 +220,9 @@ type task struct {
 
 // taskColumns is SQL for the columns of a task of instance $1, from analyses a and datasets d.
 const taskColumns = `
-	a.id AS analysis_id, a.dataset_id, d.path, a.force, NOT ` + othersSee + ` AS alone,
-	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,
+	a.id AS analysis_id, a.dataset_id, d.path, a.force, ` + othersSee + ` AS others_may_see,
+	EXISTS (SELECT FROM instances i
+		WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS others_have_lived,
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
 // work claims a task with a query for instance $1 and the fencing token $2, does it and settles it.
@@ -272,7 +274,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		SET blind = array_append(blind, $2), warnings = (array_append(warnings, $3))[1:$4]
 		WHERE id = $1 AND finished_at IS NULL AND $2 <> ALL (blind)`
 	fail, failed := errors.AsType[*failure](err)
-	leave := failed && fail.code == failureUnavailable && !t.Alone
+	leave := failed && fail.code == failureUnavailable && t.OthersMaySee
 	switch {
 	case leave:
 		host, _ := os.Hostname() // "" if unknown
@@ -394,7 +396,7 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 			}
 			return nil
 		}
-		expected := t.Known || !t.Alone // files; another instance may see some
+		expected := t.Known || t.OthersMaySee // files; another instance may see some
 		root, err := a.openDataset(t, expected)
 		if err != nil {
 			return err
@@ -406,7 +408,7 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 			}
 		}
 		if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
-			return unavailable("No file is in the dataset's directory. If that is right, analyse it with the option force.")
+			return t.unexpectedlyEmpty("No file is in the dataset's directory.")
 		}
 		return send(func() error { return a.appendChunk(ctx, t, next) })
 	})
@@ -414,7 +416,17 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 
 // emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go:
 // with force, if no other instance may have seen files there.
-func (t task) emptyIsIntended() bool { return t.Force && t.Only }
+func (t task) emptyIsIntended() bool { return t.Force && !t.OthersHaveLived }
+
+// unexpectedlyEmpty returns the failure of a directory for which emptyIsIntended is false.
+func (t task) unexpectedlyEmpty(what string) error {
+	advice := "If that is right, analyse it with the option force."
+	if t.Force {
+		advice = "The option force does not apply, because another instance has run since the analysis was queued. " +
+			"Stop all other instances, and analyse again."
+	}
+	return unavailable("%s %s", what, advice)
+}
 
 // openDataset opens a dataset's directory. A directory that is missing, or empty although files are
 // expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
@@ -432,7 +444,7 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
 	case empty && filesExpected && !t.emptyIsIntended():
 		root.Close()
-		return nil, unavailable("The dataset's directory is empty. If that is right, analyse it with the option force.")
+		return nil, t.unexpectedlyEmpty("The dataset's directory is empty.")
 	}
 	return root, nil
 }
