@@ -96,8 +96,8 @@ type chunkFile struct {
 type outcome struct {
 	files                   []chunkFile // new or changed, or no longer found by the walk
 	added, changed, removed []string
-	vanished                []string // found by the walk, and by nobody when they were to be read
-	missing                 int      // rows whose files the walk did not find, and that no empty directory keeps
+	vanished                []string // listed by the walk, and missing at the last look
+	missing                 int      // rows that this look adds to the column missing
 	unchanged, failed       int
 	warnings                []string
 }
@@ -260,7 +260,8 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t task, every int) error {
 	})
 }
 
-// missed returns the files that were not found now: files that the walk found, and files of rows.
+// missed returns the paths that this look did not find: listed files, and known files that the walk
+// did not list.
 func (o *outcome) missed() (paths []string) {
 	for _, f := range o.files {
 		if f.Listed && f.row == nil || f.absent.gone {
@@ -270,8 +271,9 @@ func (o *outcome) missed() (paths []string) {
 	return paths
 }
 
-// judge completes the outcome. before holds the rows that were replaced or removed.
-func (o *outcome) judge(t task, before map[string]ElevationDatasetFileMeta) {
+// classify sorts the files into added, changed, unchanged, removed and vanished, and collects
+// warnings. before holds the rows that were replaced or removed.
+func (o *outcome) classify(t task, before map[string]ElevationDatasetFileMeta) {
 	for _, f := range o.files {
 		old, known := before[f.Path]
 		switch {
@@ -335,7 +337,7 @@ func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 		if err != nil {
 			return err
 		}
-		o.judge(t, before)
+		o.classify(t, before)
 		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count,
 			t.AnalysisID, t.FromPath, o.added, o.changed, o.removed, done, len(o.vanished), o.unchanged, o.failed,
 			o.missing, o.warnings, maxWarnings)
@@ -356,7 +358,8 @@ func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 
 // takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
 // last look, it keeps the chunk with just these, whose size is null if the walk did not find them.
-// It returns by how much chunks_left falls: endReading counts the chunks for a second look again.
+// done is 1 if the chunk no longer counts in chunks_left, else 0. endReading sets chunks_left to
+// the number of kept chunks.
 func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const keep = `

@@ -33,7 +33,7 @@ const othersSee = `
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
 // othersMayFind is SQL for whether a living instance other than $1 has still to look for the files
-// of chunk c. It has five minutes, because it takes no work while its file system hangs.
+// of chunk c. That instance has five minutes. Its file system may hang, and then it takes no work.
 const othersMayFind = `
 	EXISTS (SELECT FROM instances i
 		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (c.missed_by)

@@ -115,11 +115,11 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work in a goroutine of its own. It runs the functions that work sends in the
-// caller's goroutine, in order. Work calls the file system, and a call of a dead network file
-// system may never return. So the goroutine is abandoned when ctx ends, when a function that it
-// sent fails, or, with errHangs, after a.patience without such a function or a change of progress.
-// After that send fails, and work must not touch anything that it shares with the caller.
+// runDetached runs work in its own goroutine, because a call of a dead network file system may
+// never return. Functions that work passes to send run in the caller's goroutine, in order. The
+// goroutine is abandoned if ctx ends, if such a function fails, or (errHangs) if neither a function
+// nor progress comes within a.patience. Abandoned work must not touch the caller's data; its send
+// fails.
 func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 	work func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -170,7 +170,7 @@ func (e *failure) Error() string { return e.reason }
 const (
 	failureUnavailable = "dataset_unavailable" // the directory is missing, empty, or does not answer
 	failureMassRemoval = "mass_removal"        // most files are not found
-	failureInternal    = "internal"            // a bug; the log has the error
+	failureInternal    = "internal"            // rows could not be stored maxFailures times; the log has the errors
 )
 
 // unavailable returns a failure with failureUnavailable.
@@ -340,7 +340,8 @@ func (a *analyzer) releaseStray(ctx context.Context) {
 	}
 }
 
-// walkStep claims the oldest walk without a living holder and does it. It reports if there was one.
+// walkStep claims a walk without a living holder, the oldest of those with the fewest failures, and
+// does it. It reports whether there was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
 		UPDATE analyses a
