@@ -23,7 +23,7 @@ type analysis struct {
 	Force          bool   `json:"force"`
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
-	Warnings       []string   `json:"warnings"`     // of directories and files that were not seen
+	Warnings       []string   `json:"warnings"`     // what the analysis could not see, and instances that left its work
 	FailureCode    *string    `json:"failure_code"` // with state failed
 	Failure        *string    `json:"failure"`
 	RequestedBy    string     `json:"requested_by"`
@@ -100,8 +100,8 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusAccepted, a)
 }
 
-// createAnalysis queues an analysis, which the instances find when they poll, and deletes the
-// changes of older ones. If one is running, the error is a 409.
+// createAnalysis queues an analysis, and keeps the changes of only the last changesKept analyses.
+// If one is running, the error is a 409.
 func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64, force bool) (
 	a analysis, err error) {
 	const query = `
@@ -165,8 +165,8 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	callerOf(r).leave()
 	for before := a.State; err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil; {
 		s.analyzer.waits.wait(ctx, watch{a.ID, a.State})
-		err = s.inPlace(r, quick, func(context.Context) (err error) {
-			a, err = s.pathAnalysis(r)
+		err = s.inPlace(r, quick, func(ctx context.Context) (err error) {
+			a, err = s.pathAnalysis(r.WithContext(ctx))
 			return err
 		})
 	}
@@ -201,7 +201,8 @@ func (w *analysisWaits) enter(user string) (leave func(), err error) {
 	defer w.mu.Unlock()
 	if w.waiting[user] >= maxWaiting {
 		return nil, &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
-			detail: fmt.Sprintf("%d of your requests wait for analyses already. Wait for one of them.", maxWaiting)}
+			detail: fmt.Sprintf("You have %d requests waiting for analyses. "+
+				"Wait until one of them is answered.", maxWaiting)}
 	}
 	w.waiting[user]++
 	return func() {
@@ -254,8 +255,9 @@ type fileChange struct {
 // changesKept is the number of analyses of a dataset whose changes are kept.
 const changesKept = 10
 
-// listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. The
-// intervals of the rows do not overlap: a page begins in the last that begins before its path.
+// listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. Each
+// row covers an interval of paths, and the intervals do not overlap. So a page starts in the last
+// interval with from_path < after.
 func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT e.path, e.change
@@ -345,7 +347,8 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 
 // changeAnalysis runs do in a transaction with the advisory lock of an analysis. Transactions that
 // store work share the lock, endAnalysis takes it exclusively. All take it before any row of the
-// analysis or its chunks, so that they cannot deadlock.
+// analysis or its chunks, so that they cannot deadlock. Claims and giveBack change tasks without
+// the lock, in single statements.
 func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		const lock = `SELECT pg_advisory_xact_lock_shared($1)`

@@ -96,8 +96,8 @@ type chunkFile struct {
 type outcome struct {
 	files                   []chunkFile // new or changed, or no longer found by the walk
 	added, changed, removed []string
-	vanished                []string // found by the walk, and by nobody when they were to be read
-	missing                 int      // rows whose files the walk did not find, and that no empty directory keeps
+	vanished                []string // listed by the walk, and missing at the last look
+	missing                 int      // rows that this look adds to the column missing
 	unchanged, failed       int
 	warnings                []string
 }
@@ -154,15 +154,18 @@ func compareChunk(ctx context.Context, q querier, t task) (o outcome, tooMany bo
 }
 
 // readFiles reads the files that the walk found, and looks for the others. A file whose reading
-// hangs becomes unreadable, and another goroutine continues after it.
+// hangs becomes unreadable, and another goroutine continues after it. If the dataset's directory
+// hangs when it is opened, no file is at fault, and readFiles returns errHangs.
 func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) error {
 	for len(files) > 0 {
 		todo := slices.Clone(files) // an abandoned goroutine keeps its own
-		err := a.runDetached(ctx, new(atomic.Int64), func(_ context.Context, send func(func() error) error) error {
+		var opened atomic.Int64     // 1 once the dataset's directory is open
+		err := a.runDetached(ctx, &opened, func(_ context.Context, send func(func() error) error) error {
 			root, err := a.openDataset(t, true)
 			if err != nil {
 				return err
 			}
+			opened.Store(1)
 			fr := &fileReader{root: root, now: a.now, before: a.beforeRead, listed: true}
 			if root != nil { // else the directory is missing, which is intended
 				defer fr.close()
@@ -182,7 +185,8 @@ func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) err
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, errHangs) || len(files) == 0 || !files[0].Listed || a.hung.Load() >= maxHung {
+		if !errors.Is(err, errHangs) || opened.Load() == 0 || len(files) == 0 || !files[0].Listed ||
+			a.hung.Load() >= maxHung {
 			return err
 		}
 		f := &files[0]
@@ -202,10 +206,13 @@ func (f *chunkFile) read(fr *fileReader, t task) {
 		if t.Force && f.absent.emptied != "" {
 			f.absent = absence{gone: true}
 		}
+	case fr.root == nil: // the file is gone too
 	case t.Deaths >= maxDeaths:
-		f.row = new(f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is not "+
-			"read any more; mend or remove it", maxDeaths))
-	case fr.root != nil:
+		if absent := lookFor(fr.root, f.Path); !absent.gone && absent.emptied == "" {
+			f.row = new(f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is "+
+				"not read any more; mend or remove it", maxDeaths))
+		}
+	default:
 		if m, found := fr.readEntry(f.entry); found {
 			m.withdrawPlace()
 			f.row = &m
@@ -253,7 +260,8 @@ func cutChunk(ctx context.Context, db *pgxpool.Pool, t task, every int) error {
 	})
 }
 
-// missed returns the files that were not found now: files that the walk found, and files of rows.
+// missed returns the paths that this look did not find: listed files, and known files that the walk
+// did not list.
 func (o *outcome) missed() (paths []string) {
 	for _, f := range o.files {
 		if f.Listed && f.row == nil || f.absent.gone {
@@ -263,8 +271,9 @@ func (o *outcome) missed() (paths []string) {
 	return paths
 }
 
-// judge completes the outcome. before holds the rows that were replaced or removed.
-func (o *outcome) judge(t task, before map[string]ElevationDatasetFileMeta) {
+// classify sorts the files into added, changed, unchanged, removed and vanished, and collects
+// warnings. before holds the rows that were replaced or removed.
+func (o *outcome) classify(t task, before map[string]ElevationDatasetFileMeta) {
 	for _, f := range o.files {
 		old, known := before[f.Path]
 		switch {
@@ -328,7 +337,7 @@ func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 		if err != nil {
 			return err
 		}
-		o.judge(t, before)
+		o.classify(t, before)
 		analysis, err := collectOne[struct{ Ended bool }](ctx, tx, errNotOurs, "count files", count,
 			t.AnalysisID, t.FromPath, o.added, o.changed, o.removed, done, len(o.vanished), o.unchanged, o.failed,
 			o.missing, o.warnings, maxWarnings)
@@ -349,13 +358,14 @@ func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 
 // takeChunk deletes a chunk that this instance holds. If files were missed, and this was not the
 // last look, it keeps the chunk with just these, whose size is null if the walk did not find them.
-// It returns by how much chunks_left falls: endReading counts the chunks for a second look again.
+// done is 1 if the chunk no longer counts in chunks_left, else 0. endReading sets chunks_left to
+// the number of kept chunks.
 func (a *analyzer) takeChunk(ctx context.Context, tx pgx.Tx, t task, missed []string) (done int, err error) {
 	const take = `DELETE FROM analysis_chunks WHERE id = $1 AND token = $2`
 	const keep = `
 		UPDATE analysis_chunks
 		SET missed_by = array_append(missed_by, $3), missed_at = CASE WHEN missed_by <> '{}' THEN now() END,
-			reader = NULL, token = NULL,
+			reader = NULL, token = NULL, deaths = 0,
 			(paths, sizes, modified, changed, sidecars) = (
 				SELECT array_agg(m.path ORDER BY n), array_agg(size ORDER BY n), array_agg(mtime ORDER BY n),
 					array_agg(ctime ORDER BY n), array_agg(sidecar ORDER BY n)

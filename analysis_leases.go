@@ -16,11 +16,11 @@ import (
 )
 
 // deadInstances is SQL for the ids of the instances whose tasks instance $1 may take over, because
-// their lease has expired. After an outage of the database all leases have expired. So an instance
-// whose own lease had a gap first waits for one lease, in which the living renew theirs.
+// all their rows have expired. After an outage of the database those of all instances have. So an
+// instance whose own lease had a gap first waits for one lease, in which the living renew theirs.
 const deadInstances = `
 	SELECT dead.id
-	FROM instances dead, instances own
+	FROM instances own, (SELECT id, max(live_until) AS live_until FROM instances GROUP BY id) dead
 	WHERE own.id = $1 AND own.live_until >= now() AND dead.live_until < now()
 		AND (dead.live_until > own.alive_since OR now() - own.alive_since > own.live_until - own.seen_at)`
 
@@ -33,7 +33,7 @@ const othersSee = `
 const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
 
 // othersMayFind is SQL for whether a living instance other than $1 has still to look for the files
-// of chunk c. It has five minutes, because it takes no work while its file system hangs.
+// of chunk c. That instance has five minutes. Its file system may hang, and then it takes no work.
 const othersMayFind = `
 	EXISTS (SELECT FROM instances i
 		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (c.missed_by)
@@ -115,9 +115,13 @@ func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string)
 	return nil
 }
 
-// instanceStopped ends the lease of this instance.
+// instanceStopped ends the lease of this instance. The key of its newest row was in use until now.
 func instanceStopped(ctx context.Context, db *pgxpool.Pool, id string) error {
-	const query = `UPDATE instances SET live_until = now() - interval '1 second', seen_at = now() WHERE id = $1`
+	const query = `
+		UPDATE instances
+		SET live_until = now() - interval '1 second',
+			seen_at = CASE WHEN seen_at = (SELECT max(seen_at) FROM instances WHERE id = $1) THEN now() ELSE seen_at END
+		WHERE id = $1`
 	_, err := execute(ctx, db, "note stop", query, id)
 	return err
 }

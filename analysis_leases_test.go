@@ -566,3 +566,84 @@ func TestLateClaim(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 }
+
+// TestLeaseAfterKeyChange: an instance that signs with another key keeps its lease and its work. When it stops, it has
+// used only that key just now.
+func TestLeaseAfterKeyChange(t *testing.T) {
+	t.Parallel()
+	var reads atomic.Int64
+	proceed := make(chan bool)
+	ts := startServer(t, func(s *server) {
+		s.life = time.Second
+		s.analyzer.beforeRead = func(string) { reads.Add(1); <-proceed }
+	})
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
+	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
+	waitFor(t, "the read", func() bool { return reads.Load() == 1 })
+	promote := func() (former, signer string) {
+		t.Helper()
+		former = ts.keys.Load().keys[0].fingerprint
+		added := must(ts.command("keys", "add"))
+		must(ts.command("keys", "promote", strings.TrimSuffix(strings.Fields(added)[2], ":")))
+		if err := ts.reloadKeys(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return former, ts.keys.Load().keys[0].fingerprint
+	}
+	first, _ := promote()
+	waitFor(t, "the first key's lease to end", func() bool {
+		return ts.queryInt(`SELECT count(*) FROM instances WHERE signer = $1 AND live_until < now()`, first) == 1
+	})
+	if n := ts.queryInt(`SELECT count(*) FROM (`+deadInstances+`) dead`, ts.instance); n != 0 {
+		t.Error("the instance counts as dead")
+	}
+	for range 4 * readers { // each makes a reader look for work
+		ts.analyzer.chunks <- struct{}{}
+	}
+	if n := ts.queryInt(`SELECT sum(deaths) FROM analysis_chunks`); n != 0 || reads.Load() != 1 {
+		t.Errorf("%d deaths, %d reads", n, reads.Load())
+	}
+	close(proceed)
+	if a := c.finished(location); counts(a) != [6]int{1, 1, 0, 0, 0, 0} {
+		t.Errorf("%s", a.body)
+	}
+
+	second, third := promote()
+	id := ts.instance
+	ts.stop() // before the lease of the second key has ended
+	ts = startServer(t, nil, ts.env...)
+	if n := ts.queryInt(`
+		SELECT count(*)
+		FROM instances a
+		JOIN instances b ON b.id = a.id AND b.seen_at > a.seen_at
+		WHERE a.id = $1 AND a.signer = $2 AND b.signer = $3`, id, second, third); n != 1 {
+		t.Error("the stop counts as a use of the former key")
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM instances WHERE live_until > now() AND id = $1`, id); n != 0 {
+		t.Errorf("%d leases of the stopped instance", n)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 2 {
+		t.Errorf("%d key changes in the audit log", n)
+	}
+}
+
+// TestForceBesideOthers: where force does not empty a dataset because another instance runs, the failure says so.
+func TestForceBesideOthers(t *testing.T) {
+	t.Parallel()
+	one, _ := startTwoServers(t)
+	c := one.signIn("root", "all")
+	dir := filepath.Join(one.datasets, "tiles")
+	makeTiles(t, dir, 1, 3)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	for _, below := range []string{"", "sub"} {
+		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, below), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		a := c.analyze(dataset, map[string]bool{"force": true})
+		if a.text("failure_code") != failureUnavailable || !strings.Contains(a.text("failure"), "Stop all other instances") || len(c.files(dataset)) != 3 {
+			t.Errorf("%q: %s", below, a.body)
+		}
+	}
+}

@@ -179,3 +179,50 @@ func TestCutSecondLook(t *testing.T) {
 	}
 	sameRows(t, c.files(dataset), dir)
 }
+
+// TestDeathsOfSecondLook: the deaths of a chunk's holders do not count against the files that are kept for a second look.
+func TestDeathsOfSecondLook(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 1, 3)
+	dataset := c.addDataset("tiles")
+	ts.exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := 2; RETURN NEW; END'`)
+	ts.exec(`CREATE TRIGGER die BEFORE INSERT ON analysis_chunks FOR EACH ROW EXECUTE FUNCTION die()`)
+	ts.exec(`ALTER TABLE analysis_chunks ADD CONSTRAINT none CHECK (missed_by = '{}' OR deaths = 0)`)
+	c.analyze(dataset, nil)
+	if err := os.Remove(filepath.Join(dir, "d0/t1.tif")); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded || counts(a) != [6]int{2, 0, 0, 2, 1, 0} {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// TestDeadlyFileGone: a file that ended the program three times and is gone then gets no row.
+func TestDeadlyFileGone(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 1, 1)
+	if err := os.WriteFile(filepath.Join(dir, "stays.txt"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	dataset := c.addDataset("tiles")
+	ts.exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := 3; RETURN NEW; END'`)
+	ts.exec(`CREATE TRIGGER die BEFORE INSERT ON analysis_chunks FOR EACH ROW EXECUTE FUNCTION die()`)
+	ts.analyzer.solo.Lock() // no reader begins
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	waitFor(t, "the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })
+	err := os.RemoveAll(filepath.Join(dir, "d0"))
+	ts.analyzer.solo.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, rows := c.finished(location), c.files(dataset)
+	if counts(a) != [6]int{1, 1, 0, 0, 0, 1} || rows["stays.txt"].Status != fileStatusCorrupt {
+		t.Errorf("%+v, %s", rows, a.body)
+	}
+}

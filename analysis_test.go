@@ -507,6 +507,30 @@ func TestWaitingIsCapped(t *testing.T) {
 	}
 }
 
+// TestWaitEndsInOutage: after a wait, a request reads the analysis within the short time limit of most routes.
+func TestWaitEndsInOutage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
+	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
+	answered := make(chan int, 1)
+	go func() {
+		a, _ := c.send("GET", location+"?wait=1s", nil)
+		answered <- a.status
+	}()
+	waitFor(t, "the request to wait", func() bool { waiters, pollers := ts.waitersOf(); return waiters+pollers == 2 })
+	tx := must(ts.db.Begin(t.Context()))
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE analyses`); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "an answer", func() bool { return len(answered) == 1 }) // before the time limit of the route
+	if status := <-answered; status != 503 {
+		t.Errorf("%d", status)
+	}
+}
+
 // TestHungRead: a read that does not return is abandoned, and the other files are read.
 func TestHungRead(t *testing.T) {
 	t.Parallel()

@@ -201,9 +201,9 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err er
 const lookBatch = 256
 
 // look calls Lstat for each name, several at a time because a network file system is slow, and
-// leaves out names that are gone. The path of a subdirectory ends in "/". A name whose Lstat fails
-// counts as one: visit then warns of it, and the rows at and below it stay. Its result is partial
-// if ctx ends.
+// leaves out names that are gone. The path of a subdirectory ends in "/". If Lstat fails, the name
+// is treated as a subdirectory: visit then warns of it, and rows at and below it stay. The result
+// is partial if ctx ends.
 func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry {
 	const atOnce = 16
 	entries := make([]entry, len(names))
@@ -282,7 +282,7 @@ func rasterStems(name string) (stems []string) {
 	return stems
 }
 
-// of returns a checksum of the files that the reader of this file looks at beside it, or 0.
+// of returns a checksum of the file's neighbours that its row depends on, or 0 if it has none.
 func (n neighbours) of(name string) int64 {
 	name = strings.ToLower(name)
 	sum := n.sidecars[stemOf(name)]
@@ -338,6 +338,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if isMissing(err) {
 		return m, false
 	}
+	opened = cmp.Or(opened, e) // with an error, it may be empty
 	opened.Path = e.Path
 	if err != nil {
 		m = opened.unread(fr.now(), fileStatusUnreadable, "%s", reasonOf(err))

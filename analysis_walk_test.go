@@ -306,7 +306,7 @@ func rowsByPath(t *testing.T, lines []byte) map[string]ElevationDatasetFileMeta 
 func TestNeighboursInAnyCase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"dem.hdr", "dem.bil", "DEM.BIL", "other.bil", "DEM.TIF.aux.xml", "lone.tfw", "text.txt"} {
+	for _, name := range []string{"dem.hdr", "dem.bil", "DEM.BIL", "other.bil", "DEM.TIF.aux.xml", "lone.tfw", "text.txt", "other."} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -320,7 +320,7 @@ func TestNeighboursInAnyCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{"dem.hdr": true, "dem.bil": true, "DEM.BIL": true, "other.bil": false, "DEM.TIF.aux.xml": true,
-		"lone.tfw": true, "text.txt": false}
+		"lone.tfw": true, "text.txt": false, "other.": false}
 	if !maps.Equal(belongs, want) {
 		t.Errorf("%v", belongs)
 	}
@@ -394,5 +394,16 @@ func TestSidecarChecksum(t *testing.T) {
 			t.Errorf("%s: %q, want %q", test.name, changed, test.changed)
 		}
 		before = now
+	}
+}
+
+// TestUnreadableEntry: the row of a file that cannot be looked at has the size and time that the walk found.
+func TestUnreadableEntry(t *testing.T) {
+	t.Parallel()
+	fr := fileReader{root: mustOpenRoot(t, t.TempDir()), now: time.Now}
+	e := entry{Path: strings.Repeat("x", 300) + ".tif", Size: 7, Modified: 8e9, Changed: 9e9}
+	m, found := fr.readEntry(e)
+	if !found || m.Status != fileStatusUnreadable || m.SizeBytes != 7 || !m.ModifiedAt.Equal(time.Unix(8, 0)) || m.changed != 9e9 {
+		t.Errorf("%v %+v", found, m)
 	}
 }

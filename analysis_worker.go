@@ -115,11 +115,11 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Wait()
 }
 
-// runDetached runs work in a goroutine of its own. It runs the functions that work sends in the
-// caller's goroutine, in order. Work calls the file system, and a call of a dead network file
-// system may never return. So the goroutine is abandoned when ctx ends, when a function that it
-// sent fails, or, with errHangs, after a.patience without such a function or a change of progress.
-// After that send fails, and work must not touch anything that it shares with the caller.
+// runDetached runs work in its own goroutine, because a call of a dead network file system may
+// never return. Functions that work passes to send run in the caller's goroutine, in order. The
+// goroutine is abandoned if ctx ends, if such a function fails, or (errHangs) if neither a function
+// nor progress comes within a.patience. Abandoned work must not touch the caller's data; its send
+// fails.
 func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 	work func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -170,7 +170,7 @@ func (e *failure) Error() string { return e.reason }
 const (
 	failureUnavailable = "dataset_unavailable" // the directory is missing, empty, or does not answer
 	failureMassRemoval = "mass_removal"        // most files are not found
-	failureInternal    = "internal"            // a bug; the log has the error
+	failureInternal    = "internal"            // rows could not be stored maxFailures times; the log has the errors
 )
 
 // unavailable returns a failure with failureUnavailable.
@@ -202,11 +202,12 @@ type task struct {
 	Path       string // of the dataset
 	Force      bool
 	Token      string // the fencing token: the claim is void once the row has another
-	Alone      bool   // no other living instance may see the directory
-	Only       bool   // no other instance has lived since the analysis was queued
 	Known      bool   // the dataset has rows
 	Failures   int    // attempts that the database refused
 	FromPath   string // the last path that was walked, or the path after which the chunk begins
+
+	OthersMaySee    bool // another living instance may see the directory
+	OthersHaveLived bool // another instance has lived since the analysis was queued
 
 	// Of a chunk alone:
 	ID         int64
@@ -219,8 +220,9 @@ type task struct {
 
 // taskColumns is SQL for the columns of a task of instance $1, from analyses a and datasets d.
 const taskColumns = `
-	a.id AS analysis_id, a.dataset_id, d.path, a.force, NOT ` + othersSee + ` AS alone,
-	NOT EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS only,
+	a.id AS analysis_id, a.dataset_id, d.path, a.force, ` + othersSee + ` AS others_may_see,
+	EXISTS (SELECT FROM instances i
+		WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS others_have_lived,
 	EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
 
 // work claims a task with a query for instance $1 and the fencing token $2, does it and settles it.
@@ -272,7 +274,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		SET blind = array_append(blind, $2), warnings = (array_append(warnings, $3))[1:$4]
 		WHERE id = $1 AND finished_at IS NULL AND $2 <> ALL (blind)`
 	fail, failed := errors.AsType[*failure](err)
-	leave := failed && fail.code == failureUnavailable && !t.Alone
+	leave := failed && fail.code == failureUnavailable && t.OthersMaySee
 	switch {
 	case leave:
 		host, _ := os.Hostname() // "" if unknown
@@ -338,7 +340,8 @@ func (a *analyzer) releaseStray(ctx context.Context) {
 	}
 }
 
-// walkStep claims the oldest walk without a living holder and does it. It reports if there was one.
+// walkStep claims a walk without a living holder, the oldest of those with the fewest failures, and
+// does it. It reports whether there was one.
 func (a *analyzer) walkStep(ctx context.Context) (worked bool, err error) {
 	const query = `
 		UPDATE analyses a
@@ -394,7 +397,7 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 			}
 			return nil
 		}
-		expected := t.Known || !t.Alone // files; another instance may see some
+		expected := t.Known || t.OthersMaySee // files; another instance may see some
 		root, err := a.openDataset(t, expected)
 		if err != nil {
 			return err
@@ -406,7 +409,7 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 			}
 		}
 		if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
-			return unavailable("No file is in the dataset's directory. If that is right, use the option force.")
+			return t.unexpectedlyEmpty("No file is in the dataset's directory.")
 		}
 		return send(func() error { return a.appendChunk(ctx, t, next) })
 	})
@@ -414,7 +417,17 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 
 // emptyIsIntended reports whether a missing or empty directory is accepted, so that its rows go:
 // with force, if no other instance may have seen files there.
-func (t task) emptyIsIntended() bool { return t.Force && t.Only }
+func (t task) emptyIsIntended() bool { return t.Force && !t.OthersHaveLived }
+
+// unexpectedlyEmpty returns the failure of a directory for which emptyIsIntended is false.
+func (t task) unexpectedlyEmpty(what string) error {
+	advice := "If that is right, analyse it with the option force."
+	if t.Force {
+		advice = "The option force does not apply, because another instance has run since the analysis was queued. " +
+			"Stop all other instances, and analyse again."
+	}
+	return unavailable("%s %s", what, advice)
+}
 
 // openDataset opens a dataset's directory. A directory that is missing, or empty although files are
 // expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
@@ -432,7 +445,7 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 		return nil, unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
 	case empty && filesExpected && !t.emptyIsIntended():
 		root.Close()
-		return nil, unavailable("The dataset's directory is empty. If that is right, use the option force.")
+		return nil, t.unexpectedlyEmpty("The dataset's directory is empty.")
 	}
 	return root, nil
 }

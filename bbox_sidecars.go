@@ -23,7 +23,7 @@ const auxSuffix = ".aux.xml"
 
 // hasExtension reports whether list holds an extension, which begins with a dot, in any case.
 func hasExtension(extension, list string) bool {
-	return extension != "" && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
+	return len(extension) > 1 && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
 }
 
 // rasterOfSidecar returns the name of the raster whose sidecar this file is, "" where it is none.

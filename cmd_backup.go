@@ -40,7 +40,8 @@ WHERE pronamespace = current_schema()::regnamespace AND proowner = current_user:
 
 // afterRestore is a psql script that commits, unless the backup's schema is newer than the
 // program's. It ends all sessions, password tokens and, without keep_tokens, API tokens, because
-// they may have been ended after the backup was made.
+// they may have been ended after the backup was made. It ends the leases of instances, and releases
+// their work, so that analyses continue.
 const afterRestore = `
 RESET search_path;
 SET LOCAL cairn.newest = :newest; -- psql replaces no variable inside quotes
@@ -56,7 +57,9 @@ END $$;
 UPDATE sessions SET ended_at = now(), end_reason = 'restored' WHERE ended_at IS NULL;
 DELETE FROM password_tokens;
 DELETE FROM api_tokens WHERE NOT :keep_tokens;
-DELETE FROM instances;
+UPDATE instances SET live_until = now() - interval '1 second' WHERE live_until > now();
+UPDATE analyses SET walker = NULL, walker_token = NULL WHERE finished_at IS NULL;
+UPDATE analysis_chunks SET reader = NULL, token = NULL;
 COMMIT;
 `
 

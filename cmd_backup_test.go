@@ -11,7 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -328,5 +330,59 @@ func TestRestoreSaysWhatLives(t *testing.T) {
 	said, err = cairn(x.env, "restore", "--keep-tokens", x.file)
 	if err != nil || !strings.Contains(said, "API token valid again: root script\n") || strings.Contains(said, "again: root\n") {
 		t.Errorf("%v %s", err, said)
+	}
+}
+
+// TestRestoreRunningAnalyses: analyses that ran while the backup was made end after it is restored, and a former signing
+// key can be pruned.
+func TestRestoreRunningAnalyses(t *testing.T) {
+	t.Parallel()
+	var reads atomic.Int64
+	ts := startServer(t, func(s *server) {
+		s.analyzer.beforeRead = func(string) { reads.Add(1); <-t.Context().Done() }
+	})
+	c := ts.signIn("root", "all")
+	var analyses []string
+	begin := func(name string) {
+		t.Helper()
+		makeTiles(t, filepath.Join(ts.datasets, name), 1, 3)
+		analyses = append(analyses, c.must(202, "POST", c.addDataset(name)+"/analyses", nil).header.Get("Location"))
+	}
+	begin("reading")
+	waitFor(t, "the read", func() bool { return reads.Load() == 1 })
+	tx := must(ts.db.Begin(t.Context())) // holds the walk back
+	defer tx.Rollback(context.Background())
+	if err := advisoryLock(t.Context(), tx, lockAnalyses+2); err != nil {
+		t.Fatal(err)
+	}
+	begin("walking")
+	waitFor(t, "the walk", func() bool { return ts.queryInt(`SELECT count(*) FROM analyses WHERE state = 'walking'`) == 1 })
+	former := ts.keys.Load().keys[0]
+	added := must(ts.command("keys", "add"))
+	must(ts.command("keys", "promote", strings.TrimSuffix(strings.Fields(added)[2], ":")))
+	file := filepath.Join(t.TempDir(), "backup")
+	if err := ts.reloadKeys(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must(cairn(ts.env, "backup", file))
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ts.stop()
+	must(cairn(ts.env, "restore", file))
+
+	// No lease ends, so nothing is taken over. The state directory is new, so nothing is continued.
+	ts = startServer(t, func(s *server) { s.life = time.Hour }, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	c, _ = ts.client().login("root", testPassword)
+	for _, location := range analyses {
+		if a := c.finished(location); counts(a) != [6]int{3, 3, 0, 0, 0, 0} {
+			t.Errorf("%s", a.body)
+		}
+	}
+	ts.exec(`UPDATE instances SET seen_at = now() - interval '31 days' WHERE signer = $1`, former.fingerprint)
+	ts.exec(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
+	ts.exec(`DELETE FROM audit_seals WHERE kid = $1`, former.id)
+	if said := must(ts.command("keys", "prune")); !strings.Contains(said, "removed key "+former.id) {
+		t.Error(said)
 	}
 }

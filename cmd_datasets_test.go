@@ -52,7 +52,7 @@ func TestDatasetCommands(t *testing.T) {
 	if err := os.Remove(ts.datasets + "/2/a.tif"); err != nil {
 		t.Fatal(err)
 	}
-	says(1, "If that is right, use the option force.", "dataset", "analyze", "2", "--wait")
+	says(1, "If that is right, analyse it with the option force.", "dataset", "analyze", "2", "--wait")
 	if err := os.RemoveAll(ts.datasets + "/2"); err != nil {
 		t.Fatal(err)
 	}

@@ -246,9 +246,9 @@ func TestStaleWalker(t *testing.T) {
 	makeTiles(t, dir, 1, 3)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
 	ts.exec(`UPDATE analyses SET state = 'walking', walker = 'another', walker_token = gen_random_uuid()`)
-	lost := task{AnalysisID: int64(c.must(200, "GET", location, nil).number("id")), Token: "00000000-0000-0000-0000-000000000000", Alone: true}
-	for _, alone := range []bool{true, false} {
-		lost.Alone = alone
+	lost := task{AnalysisID: int64(c.must(200, "GET", location, nil).number("id")), Token: "00000000-0000-0000-0000-000000000000"}
+	for _, others := range []bool{false, true} {
+		lost.OthersMaySee = others
 		if err := ts.analyzer.settle(t.Context(), lost, unavailable("gone")); err != nil {
 			t.Error(err)
 		}

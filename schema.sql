@@ -318,9 +318,9 @@ CREATE INDEX elevation_dataset_file_meta_status_idx ON elevation_dataset_file_me
   WHERE status <> 'ok'; -- few files are not ok
 
 -- The instances that use this database: a row for each instance and each key that it has signed with.
--- An instance holds its lease until live_until and has renewed it without a gap since alive_since.
--- signer is the fingerprint of the signing key, fingerprints are those of all its keys. Rows outlive
--- instances: seen_at is when the key was last in use.
+-- The newest live_until of an instance's rows is the end of its lease. A row has been renewed without
+-- a gap since alive_since. signer is the fingerprint of the signing key, fingerprints are those of all
+-- its keys. Rows outlive instances: seen_at is when the key was last in use.
 CREATE TABLE instances (
   id           text        NOT NULL,
   signer       text        NOT NULL,
@@ -416,7 +416,8 @@ ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
 -- found, and files that only have a row (their size is null). missed_by lists the instances that did
 -- not find them. The second look begins when no other chunk is left; the last instance that may look
 -- removes the rows. missed_at is when an instance missed the files or, at first, when the second look
--- began. missing counts the rows whose files the walk did not find.
+-- began. missing counts the rows whose files the walk did not find, without those that an empty
+-- directory or a failed look keeps. It is 0 after the second looks have begun.
 ALTER TABLE analyses ADD COLUMN missing bigint NOT NULL DEFAULT 0;
 ALTER TABLE analysis_chunks
   ADD COLUMN missed_by text[] NOT NULL DEFAULT '{}',
