@@ -406,7 +406,8 @@ func (a *analyzer) walk(ctx context.Context, t task) error {
 			}
 		}
 		if next.from == "" && len(next.paths) == 0 && expected && !t.emptyIsIntended() {
-			return unavailable("No file is in the dataset's directory. If that is right, analyse it with the option force.")
+			return unavailable("No file is in the dataset's directory. " +
+				"If that is right, analyse it with the option force.")
 		}
 		return send(func() error { return a.appendChunk(ctx, t, next) })
 	})

@@ -184,8 +184,8 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 	return claims, nil
 }
 
-// maxClockSkew is how far, in seconds, the clock of another instance or of the database may be ahead
-// of this one.
+// maxClockSkew is how far, in seconds, the clock of another instance or of the database may be
+// ahead of this one.
 const maxClockSkew = 60
 
 // The first byte of a refresh token, and the length of version, session id, generation and MAC.

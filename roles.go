@@ -203,7 +203,7 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	}
 	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
 		isLifted = before.RequiresTOTP
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can suspend every permission of a holder
+		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // it can suspend the holders
 			return role{}, err
 		}
 	}

@@ -27,7 +27,7 @@ import (
 )
 
 // server holds everything that a handler needs. The fields above the blank line are set before the
-// service starts to serve. After that they are not assigned. What changes in them has its own locks.
+// service starts to serve. After that they are not assigned. Changes in them have their own locks.
 type server struct {
 	cfg           config
 	log           *slog.Logger
@@ -74,7 +74,11 @@ const paged = "limit cursor"
 // serves requests, is printed by "cairn routes", and drives the authorization tests.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
-	return append(api, s.pageRoutes(api)...)
+	return append(api, s.pageRoutes(func(path, to, fields string, formPage loader, next string, p pace) route {
+		to = strings.Replace(to, " ", " /api/v1", 1)
+		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
+		return route{"POST", path, api[at].who, s.act(to, fields, formPage, next), "", p}
+	})...)
 }
 
 // apiRoutes returns the rows of the API.
@@ -194,16 +198,11 @@ func (s *server) apiRoutes() []route {
 // messageFields are those of the form of an announcement.
 const messageFields = "title body* severity roles[] include_new_users! publish_at@ expires_at@"
 
-// pageRoutes returns the rows of pages and their forms. show reads a page. A form at path is sent to
-// a route of the API (to, below /api/v1), and whoever may call that route may send the form. The
-// suffix of a field says how it is read (formBody): * as typed, ? null if empty, [] a list, ! a box,
-// @ a time, # a number. next is the page after it.
-func (s *server) pageRoutes(api []route) []route {
-	form := func(path, to, fields string, formPage loader, next string, p pace) route {
-		to = strings.Replace(to, " ", " /api/v1", 1)
-		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
-		return route{"POST", path, api[at].who, s.act(to, fields, formPage, next), "", p}
-	}
+// pageRoutes returns the rows of pages and their forms. show reads a page. A form at path is sent
+// to a route of the API (to, below /api/v1), and whoever may call that route may send the form. The
+// suffix of a field says how it is read (formBody): * as typed, ? null if empty, [] a list, ! a
+// box, @ a time, # a number. next is the page after it.
+func (s *server) pageRoutes(form func(path, to, fields string, formPage loader, next string, p pace) route) []route {
 	return []route{
 		{"GET", "/{$}", public, s.show(s.homePage), "", quick},
 		{"GET", "/console/{file}", public, s.getConsoleFile, "", light},
