@@ -75,12 +75,14 @@ func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
 	files []findingFile, err error) {
 	query := findingKinds()[kindOf(code)].query
-	args := pgx.NamedArgs{"dataset": d.ID, "code": code, "after": after, "limit": limit}
+	var grids []tileGrid
 	if query == "overlaps" || query == "seams" {
-		if args["grids"], err = d.grids(ctx, q); err != nil {
+		if grids, err = d.grids(ctx, q); err != nil {
 			return nil, err
 		}
 	}
+	args := d.gridArgs(grids)
+	args["code"], args["after"], args["limit"] = code, after, limit
 	return collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
 }
 

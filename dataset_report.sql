@@ -32,7 +32,8 @@ LIMIT @limit
 -- with are left out.
 SELECT *
 FROM (
-  SELECT path, modified_ns, coalesce(crs, crs_name, '') AS crs, to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
+  SELECT path, modified_ns, coalesce(crs, crs_name, '') AS crs, coalesce(crs_definition, '') AS definition,
+    to_char(abs(transform[5]), '9.99999EEEE') AS pixel,
     abs(transform[1]) AS dx, abs(transform[5]) AS dy,
     CASE WHEN abs(native_bbox[1]) < 1e-12 THEN 0 ELSE native_bbox[1] END AS x,
     CASE WHEN abs(native_bbox[2]) < 1e-12 THEN 0 ELSE native_bbox[2] END AS y,
@@ -54,8 +55,10 @@ FROM (
   SELECT t.*, grid, east, north, (x - x0) / east AS u, (y - y0) / north AS v, w / east AS uw, h / north AS vh
   FROM (:tiles) t
   JOIN ROWS FROM (jsonb_to_recordset(@grids::jsonb)
-    AS (crs text, pixel_height float8, origin_x float8, origin_y float8, step_x float8, step_y float8)
-  ) WITH ORDINALITY AS g (crs, height, x0, y0, east, north, grid) ON g.crs = t.crs AND to_char(g.height, '9.99999EEEE') = pixel
+    AS (crs text, pixel_height float8, origin_x float8, origin_y float8, step_x float8, step_y float8),
+    unnest(@definitions::text[])
+  ) WITH ORDINALITY AS g (crs, height, x0, y0, east, north, definition, grid)
+    ON g.crs = t.crs AND g.definition = t.definition AND to_char(g.height, '9.99999EEEE') = pixel
   OFFSET 0 -- else the cells of a tile may be counted in grids that are not its own
 ) t
 WHERE w < 64 * east AND h < 64 * north
@@ -65,15 +68,15 @@ WHERE w < 64 * east AND h < 64 * north
 -- from a tile to the next one in its row and in its column, and of the offsets of tiles from the grid with these steps.
 WITH tiles AS MATERIALIZED (:tiles),
 groups AS (
-  SELECT crs, pixel, count(*) AS tiles, min(dx) AS dx, min(dy) AS dy, min(x) AS x, min(y) AS y,
+  SELECT crs, definition, pixel, count(*) AS tiles, min(dx) AS dx, min(dy) AS dy, min(x) AS x, min(y) AS y,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY w) AS w, percentile_disc(0.5) WITHIN GROUP (ORDER BY h) AS h
   FROM tiles
-  GROUP BY crs, pixel
+  GROUP BY crs, definition, pixel
   HAVING count(*) >= 3
-  ORDER BY tiles DESC, crs, pixel
+  ORDER BY tiles DESC, crs, definition, pixel
   LIMIT 20
 )
-SELECT g.crs, tiles, dx, dy, origin.x, origin.y, east, north
+SELECT g.crs, g.definition, tiles, dx, dy, origin.x, origin.y, east, north
 FROM groups g, LATERAL (
   SELECT
     coalesce(percentile_disc(0.5) WITHIN GROUP (ORDER BY east) FILTER (WHERE east BETWEEN g.w / 2 AND g.w * 1.001), g.w) AS east,
@@ -82,15 +85,15 @@ FROM groups g, LATERAL (
     SELECT lead(x) OVER (PARTITION BY round((y - g.y) / g.h) ORDER BY x) - x AS east,
       lead(y) OVER (PARTITION BY round((x - g.x) / g.w) ORDER BY y) - y AS north
     FROM tiles t
-    WHERE t.crs = g.crs AND t.pixel = g.pixel
+    WHERE (t.crs, t.definition, t.pixel) = (g.crs, g.definition, g.pixel)
   ) t
 ) step, LATERAL (
   SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY t.x - east * round((t.x - g.x) / east)) AS x,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY t.y - north * round((t.y - g.y) / north)) AS y
   FROM tiles t
-  WHERE t.crs = g.crs AND t.pixel = g.pixel
+  WHERE (t.crs, t.definition, t.pixel) = (g.crs, g.definition, g.pixel)
 ) origin
-ORDER BY tiles DESC, g.crs, pixel
+ORDER BY tiles DESC, g.crs, g.definition, pixel
 
 -- query cells
 -- The runs of cells with a tile. In a run, column minus rank is constant. Tiles of one cell have the same rank.
@@ -132,7 +135,7 @@ WHERE others <> '{}'
 SELECT 'duplicate' AS code, path, 'same extent and size in pixels as ' || first AS detail
 FROM (
   SELECT path, first_value(path) OVER (
-    PARTITION BY crs, pixel, round(x / dx * 10), round(y / dy * 10), round(w / dx), round(h / dy)
+    PARTITION BY crs, definition, pixel, round(x / dx * 10), round(y / dy * 10), round(w / dx), round(h / dy)
     ORDER BY modified_ns, length(path), path
   ) AS first
   FROM (:tiles) t
