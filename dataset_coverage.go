@@ -187,27 +187,34 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 }
 
 // filesCells counts the files in the cells of a grid over a box, which has as many columns as rows.
-// Each layer has cells of its own. Files outside the box are in cells outside the grid.
+// Each layer has cells of its own. The box is around all files, or the view: then only files that
+// meet it count. A file is in the cell of its middle, or in the cell of the box nearest to that.
 func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box filesCell, grid int64) (
 	[]filesCell, error) {
 	const query = `
-		SELECT layer, floor((west + span / 2 - $2) * $6 / $4)::bigint AS col,
-			floor(((south + north) / 2 - $3) * $6 / $5)::bigint AS row,
+		SELECT layer, floor(least(greatest((west + span / 2 - $2) / $4, 0), 1) * $6)::bigint AS col,
+			floor(least(greatest(((south + north) / 2 - $3) / $5, 0), 1) * $6)::bigint AS row,
 			count(*) AS n, min(west) AS west, min(south) AS south, max(west + span) AS east, max(north) AS north
 		FROM (
 			SELECT bbox[2] AS south, bbox[4] AS north,
-				bbox[1] + CASE WHEN bbox[1] < $2::float8 - 1e-6 THEN 360 ELSE 0 END AS west,
-				bbox[3] - bbox[1] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS span,
+				bbox[1] + CASE
+					WHEN CASE WHEN $9 THEN ` + fileEast + ` ELSE bbox[1] END < $2::float8 - 1e-6 THEN 360
+					WHEN $9 AND bbox[1] > $2 + $4::float8 THEN -360
+					ELSE 0
+				END AS west,
+				` + fileEast + ` - bbox[1] AS span,
 				width_bucket(
 					CASE WHEN $7 THEN (warnings = '{}')::int ELSE coalesce(resolution_m, 'infinity') END, $8::float8[]
 				) AS layer
-			FROM elevation_dataset_file_meta
+			FROM elevation_dataset_file_meta f
 			WHERE dataset_id = $1 AND bbox IS NOT NULL
 		) f
+		WHERE NOT $9 OR west <= $2 + $4 AND west + span >= $2 AND south <= $3 + $5 AND north >= $3
 		GROUP BY 1, 2, 3
 		ORDER BY 1, 2, 3`
 	return collect[filesCell](ctx, q, "look where the files are", query, datasetID, box.West, box.South,
-		max(box.East-box.West, 1e-9), max(box.North-box.South, 1e-9), float64(grid), c.byStatus, c.layerLimits())
+		max(box.East-box.West, 1e-9), max(box.North-box.South, 1e-9), float64(grid), c.byStatus, c.layerLimits(),
+		c.view != nil)
 }
 
 // drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
@@ -241,13 +248,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 			return err
 		}
 		for _, cell := range cells {
-			path := ""
-			if cell.Col >= 0 && cell.Col <= grid && cell.Row >= 0 && cell.Row <= grid {
-				path = c.frame.mark(cell.file())
-			} else if c.view != nil {
-				continue
-			}
-			c.draw(cell.Layer, cell.N, path, "")
+			c.draw(cell.Layer, cell.N, c.frame.mark(cell.file()), "")
 		}
 	}
 	return nil
@@ -301,14 +302,34 @@ func (c *coverage) drawMissing(ctx context.Context, q querier, d datasetDetails)
 	most := c.bytes + maxMissingBytes
 	for _, g := range grids {
 		for _, gap := range g.gaps {
-			path := ""
-			if c.bytes < most {
+			n, path := c.cellsInView(g, gap), ""
+			if n > 0 && c.bytes < most {
 				path = c.frame.mark(g.tile(gap).file())
 			}
-			c.draw(layerMissing, gap.To-gap.From+1, path, "")
+			c.draw(layerMissing, n, path, "")
 		}
 	}
 	return err
+}
+
+// cellsInView returns how many cells of a run meet the view. It halves a run that lies partly
+// outside.
+func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
+	n := run.To - run.From + 1
+	if c.view == nil {
+		return n
+	}
+	bbox := g.tile(run).file().BBox
+	if bbox == nil || !c.view.meets(boxCell(bbox)) {
+		return 0
+	}
+	if box := boxCell(bbox); n == 1 || c.view.eastward(box.West)+box.East-box.West <= c.view.East-c.view.West {
+		return n
+	}
+	first, second := run, run
+	first.To = run.From + (n-1)/2
+	second.From = first.To + 1
+	return c.cellsInView(g, first) + c.cellsInView(g, second)
 }
 
 // listOutliers lists the first outliers, and marks them on the map of the world.

@@ -61,6 +61,15 @@ func boxCell(bbox []float64) filesCell {
 	return cell
 }
 
+// eastward returns by how many degrees a longitude lies east of the box's western edge.
+func (a filesCell) eastward(lon float64) float64 { return math.Mod(lon-a.West+720, 360) }
+
+// meets reports whether the boxes of two cells have a place in common.
+func (a filesCell) meets(b filesCell) bool {
+	return a.South <= b.North && b.South <= a.North &&
+		(a.eastward(b.West) <= a.East-a.West || b.eastward(a.West) <= b.East-b.West)
+}
+
 // String returns the corners of the cell's box.
 func (a filesCell) String() string {
 	box := a.file().BBox
