@@ -221,6 +221,8 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 func refusalTexts() map[string]string {
 	return map[string]string{
 		"already_published": "The announcement has been published. Its time cannot be changed any more.",
+		"body_too_large":    "The form is too large.",
+		"body_unreadable":   "The form did not arrive whole. Send it again.",
 		"invalid_cursor":    "This part of the list is not there any more. Open the list again.",
 		"not_addressed":     "There is no such announcement for you.",
 		"otp_required":      "Type the code that your app shows, or a recovery code.",
@@ -269,7 +271,7 @@ func readForm(r *http.Request) (url.Values, error) {
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return nil, newProblem(http.StatusRequestEntityTooLarge, "body_too_large", "The form is too large.")
+		return nil, bodyError(err)
 	}
 	values, err := url.ParseQuery(string(body))
 	if decoded, _ := url.QueryUnescape(string(body)); err != nil || !utf8.ValidString(decoded) {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -138,4 +140,25 @@ func TestMapPage(t *testing.T) {
 		t.Errorf("%s", picture.body)
 	}
 	root.refused(422, "invalid", "GET", "/api/v1/datasets/1/coverage.svg?bbox=1,2,3,400", nil)
+}
+
+// TestUnreadableForms: a form that is too large and one that does not arrive whole are told apart, as bodies of the API are.
+func TestUnreadableForms(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	for body, want := range map[string][2]string{
+		"Content-Length: 2000000\r\n\r\nusername=" + strings.Repeat("x", 1_999_991): {"413", "The form is too large."},
+		"Transfer-Encoding: chunked\r\n\r\nzz\r\n":                                  {"400", "The form did not arrive whole."},
+	} {
+		conn := ts.raw()
+		go io.WriteString(conn, "POST /login HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n"+formHeader+"\r\n"+body) // Cairn need not read it all
+		a, err := http.ReadResponse(conn.in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, _ := io.ReadAll(a.Body)
+		if got := fmt.Sprint(a.StatusCode); got != want[0] || !strings.Contains(string(shown), want[1]) {
+			t.Errorf("%.30q: %s, want %q\n%s", body, got, want, shown)
+		}
+	}
 }
