@@ -948,6 +948,30 @@ func TestRefusalTexts(t *testing.T) {
 	}
 }
 
+// TestPreview: the preview of an announcement counts those who will see it. A published one is not for later users, unless
+// it says so.
+func TestPreview(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	b := ts.browse("root")
+	root.publish("Hello")
+	b.goes("/messages?done=saved", "/messages", "title=Later&body=b&severity=info&roles=&publish_at=2999-01-02T03:04")
+	ts.addUser("ada", datasetRead)
+	for _, test := range []struct{ path, form, want string }{
+		{"/messages/1", "", "One person would get it now: root."},
+		{"/messages/1", "&include_new_users=true", "2 people would get it now: ada, root."},
+		{"/messages/2", "&publish_at=2999-01-02T03:04", "2 people would get it now: ada, root."},
+		{"/messages", "", "2 people would get it now: ada, root."},
+	} {
+		b.shows(200, "POST", test.path+"/preview", "title=t&body=b&severity=info&roles="+test.form, test.want)
+	}
+	if b.goes("/messages?done=saved", "/messages/1", "title=t&body=b&severity=info&roles="); root.must(200, "GET", "/api/v1/system-messages/1", nil).number("recipients") != 1 {
+		t.Error("the announcement has other recipients than its preview")
+	}
+	b.shows(404, "POST", "/messages/99/preview", "title=t&body=b&severity=info&roles=")
+}
+
 // TestStaleForm: a form that was refused because somebody else has changed the object can be sent again as it is shown.
 // One that was refused for another reason cannot write over a change that its reader has not seen.
 func TestStaleForm(t *testing.T) {
