@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 )
@@ -72,11 +71,12 @@ func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.
-func (a *apiReader) roleNames() []string {
-	const query = `SELECT array_agg(name ORDER BY name) AS names FROM roles`
-	found, err := collectOne[struct{ Names []string }](a.r.Context(), a.db, nil, "list role names", query)
-	a.err = cmp.Or(a.err, err)
-	return found.Names
+func (a *apiReader) roleNames() (names []string) {
+	const query = `SELECT array_agg(name ORDER BY name) FROM roles`
+	if a.err == nil {
+		names, a.err = scalar[[]string](a.r.Context(), a.db, "list role names", query)
+	}
+	return names
 }
 
 // usersPage reads a page of the list of users.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -970,6 +971,34 @@ func TestPreview(t *testing.T) {
 		t.Error("the announcement has other recipients than its preview")
 	}
 	b.shows(404, "POST", "/messages/99/preview", "title=t&body=b&severity=info&roles=")
+}
+
+// TestNewestAnalyses: the list of datasets has the newest analysis of each.
+func TestNewestAnalyses(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	for i, name := range []string{"a", "b", "c"} {
+		if err := os.Mkdir(filepath.Join(ts.datasets, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for dataset := root.addDataset(name); i > 0; i-- {
+			root.analyze(dataset, nil)
+		}
+	}
+	shown := ts.browse("root").shows(200, "GET", "/datasets", "", `"/datasets/2/analyses/1"`, `"/datasets/3/analyses/3"`, "never analysed")
+	if n := strings.Count(shown, "/analyses/"); n != 2 {
+		t.Errorf("%d analyses", n)
+	}
+}
+
+// TestPageStopsReading: after an error a page asks the database for nothing more.
+func TestPageStopsReading(t *testing.T) {
+	t.Parallel()
+	a := &apiReader{server: &server{}, r: httptest.NewRequest("GET", "/", nil), err: errNotFound} // without a database
+	if states, names := a.addAnalyses([]dataset{{ID: 1}}), a.roleNames(); len(states)+len(names) > 0 || a.err != errNotFound {
+		t.Errorf("%v, %v, %v", states, names, a.err)
+	}
 }
 
 // TestStaleForm: a form that was refused because somebody else has changed the object can be sent again as it is shown.
