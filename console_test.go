@@ -213,7 +213,7 @@ func TestDatasetPageWords(t *testing.T) {
 	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	root.publish("A message")
 	b := ts.browse("root")
-	b.shows(200, "GET", "/datasets", "", "Below "+ts.datasets+".")
+	b.shows(200, "GET", "/datasets", "", "A folder below "+ts.datasets+". A relative path starts at "+ts.datasets+".")
 	all := b.shows(200, "GET", "/datasets/1", "", " 1 file, 4 B", ">corrupt</span> 1<", ">Corrupt or unreadable</th>")
 	all += b.shows(200, "GET", "/datasets/1/analyses/1", "", "<dt>Corrupt or unreadable</dt><dd>1</dd>")
 	all += b.shows(200, "GET", "/datasets/1/report", "", "0 of 1 file placed; 1 corrupt", "files are corrupt: 1")
@@ -254,7 +254,7 @@ func TestAnalysisPage(t *testing.T) {
 	}
 	root, b := ts.signIn("root", "all"), ts.browse("root")
 	b.goes("/datasets/1?done=added", "/datasets", "name=set&path=set")
-	b.shows(200, "GET", "/datasets/1?done=added", "", "Registered. Start its analysis.")
+	b.shows(200, "GET", "/datasets/1?done=added", "", "The dataset is registered. Start an analysis to read its files.")
 	root.analyze("/api/v1/datasets/1", nil)
 	root.analyze("/api/v1/datasets/1", nil)
 	first := b.shows(200, "GET", "/datasets/1/analyses/1?done=started", "", "succeeded", `<span class="tag">added</span> a.tif`)
@@ -262,7 +262,11 @@ func TestAnalysisPage(t *testing.T) {
 	if strings.Contains(first+second, "has been queued") {
 		t.Error("an analysis that has finished is said to be queued")
 	}
-	b.shows(200, "GET", "/datasets/1/analyses/1?change=removed", "", "No such change is kept.")
+	b.shows(200, "GET", "/datasets/1/analyses/1?change=removed", "", "No file was removed.")
+	ts.exec(`DELETE FROM analysis_changes`)
+	for _, query := range []string{"", "?change=added"} {
+		b.shows(200, "GET", "/datasets/1/analyses/1"+query, "", "The list of changes is no longer kept.")
+	}
 	ts.exec(`UPDATE analyses SET state = 'reading', chunks_left = 1, finished_at = NULL WHERE id = 2`)
 	_, live, _ := strings.Cut(b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "No change yet."), `<div id="live"`)
 	if live, _, _ = strings.Cut(live, "</div>"); !strings.Contains(live, "The analysis has been queued.") {
