@@ -31,12 +31,12 @@ type coverage struct {
 	Coast, ScaleBar, World, Here       string          // SVG paths
 	Apart, Unlisted                    int64           // outliers, and those that are not listed
 	Outliers                           []coverageMark
-	Labels                             []mapLine // names of files
+	Labels                             []mapLine // names of files, without a path
 	byStatus                           bool
-	view                               *filesCell // the part to show; nil: all
+	view                               *mapBox // the part to show; nil: all
 	frame                              mapFrame
-	all                                filesCell // around the files that are no outliers
-	bytes                              int       // of the marks, about
+	all                                mapBox // around the files that are no outliers
+	bytes                              int    // of the marks, about
 }
 
 // coverageLayer shows the files of one colour, or the missing cells.
@@ -70,13 +70,13 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if by != "" && by != "resolution" && by != "status" {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
-	var view *filesCell
+	var view *mapBox
 	if box := optional(r.URL.Query(), "bbox"); box != nil {
 		f, err := readFileFilter(url.Values{"bbox": {*box}})
 		if err != nil {
 			return err
 		}
-		view = &filesCell{West: *f.west, South: *f.south, East: *f.east, North: *f.north}
+		view = &mapBox{*f.west, *f.south, *f.east, *f.north}
 	}
 	_, c, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
 		return drawCoverage(ctx, q, d, by == "status", view)
@@ -93,7 +93,7 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // drawCoverage returns the picture of a dataset.
-func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view *filesCell) (*coverage, error) {
+func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view *mapBox) (*coverage, error) {
 	details, err := summarizeDataset(ctx, q, d)
 	if err != nil {
 		return nil, err
@@ -156,15 +156,15 @@ func (c *coverage) Drawn() []coverageLayer {
 
 // drawMap draws the files that are no outliers, and all that helps to find them on the globe.
 func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) error {
-	cells, err := c.filesCells(ctx, q, d.ID, boxCell(d.BBox), 256)
+	cells, err := c.filesCells(ctx, q, d.ID, boxOf(d.BBox), 256)
 	if err != nil {
 		return err
 	}
 	cells, outliers := splitOutliers(cells)
 	if c.view != nil {
-		cells, outliers = []filesCell{*c.view}, nil
+		cells, outliers = []filesCell{{mapBox: *c.view}}, nil
 	}
-	c.all = joinCells(cells...)
+	c.all = joinCells(cells...).mapBox
 	c.Extent = "extent: " + c.all.String()
 	if len(outliers) > 0 {
 		c.Extent = "without outliers, " + c.Extent
@@ -189,7 +189,7 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 // filesCells counts the files in the cells of a grid over a box, which has as many columns as rows.
 // Each layer has cells of its own. The box is around all files, or the view: then only files that
 // meet it count. A file is in the cell of its middle, or in the cell of the box nearest to that.
-func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box filesCell, grid int64) (
+func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box mapBox, grid int64) (
 	[]filesCell, error) {
 	const query = `
 		SELECT layer, floor(least(greatest((west + span / 2 - $2) / $4, 0), 1) * $6)::bigint AS col,
@@ -256,7 +256,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 
 // label writes the name of a file into its box where there is room for it.
 func (c *coverage) label(file datasetFile) {
-	box := boxCell(file.BBox)
+	box := boxOf(file.BBox)
 	turn, lat := 360*math.Round((c.frame.lon-(box.West+box.East)/2)/360), (box.South+box.North)/2
 	left, _ := c.frame.at(box.West+turn, lat)
 	right, _ := c.frame.at(box.East+turn, lat)
@@ -320,10 +320,10 @@ func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 		return n
 	}
 	bbox := g.tile(run).file().BBox
-	if bbox == nil || !c.view.meets(boxCell(bbox)) {
+	if bbox == nil || !c.view.meets(boxOf(bbox)) {
 		return 0
 	}
-	if box := boxCell(bbox); n == 1 || c.view.eastward(box.West)+box.East-box.West <= c.view.East-c.view.West {
+	if box := boxOf(bbox); n == 1 || c.view.eastward(box.West)+box.East-box.West <= c.view.East-c.view.West {
 		return n
 	}
 	first, second := run, run

@@ -136,7 +136,7 @@ func TestCoastline(t *testing.T) {
 func TestOutliers(t *testing.T) {
 	t.Parallel()
 	cell := func(n int64, west, south float64) filesCell {
-		return filesCell{N: n, West: west, South: south, East: west + 1, North: south + 1}
+		return filesCell{N: n, mapBox: mapBox{west, south, west + 1, south + 1}}
 	}
 	for _, test := range []struct {
 		name  string
