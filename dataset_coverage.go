@@ -53,15 +53,13 @@ const layerMissing = 0
 // coverageMark is an SVG path and its tooltip. Short and Place are the text of an outlier.
 type coverageMark struct{ Path, Title, Short, Place string }
 
-// Bounds of the picture: the most files that are drawn one by one, the bytes of the marks of all
-// files and of the missing cells, the most files of a dataset whose grids are looked for, and the
-// most outliers listed.
+// Bounds of the picture.
 const (
-	maxOutlined     = 2000
-	maxFileBytes    = 700_000
-	maxMissingBytes = 150_000
-	maxGridded      = 100_000
-	maxOutliers     = 10
+	maxOutlined     = 2000    // files that are drawn one by one; more are drawn by cells of a grid
+	maxFileBytes    = 700_000 // of the marks of all files, about
+	maxMissingBytes = 150_000 // of the marks of missing cells, about; the others are only counted
+	maxGridded      = 100_000 // files of a dataset whose missing cells are looked for
+	maxOutliers     = 10      // listed beside the map
 )
 
 // getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.

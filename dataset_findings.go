@@ -21,9 +21,9 @@ const findingMissing = "missing"
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
 	return []findingKind{
-		{fileStatusCorrupt, "unread", "files are corrupt"},
-		{"unreadable", "unread", "files that should be rasters cannot be read as such"},
-		{"no_extent", "unread", "files have no position, or an unknown CRS"},
+		{fileStatusCorrupt, "unusable", "files are corrupt"},
+		{"unreadable", "unusable", "files that should be rasters cannot be read as such"},
+		{"no_extent", "unusable", "files have no position, or an unknown CRS"},
 		{findingMissing, "", "tiles are missing inside the area that the others cover"},
 		{"name", "names", "file names contradict what is in the files"},
 		{"crs", "odd", "files have another CRS than most"},

@@ -58,7 +58,7 @@ type finding struct {
 	Code   string        `json:"code"`
 	Detail string        `json:"detail"`
 	Total  int64         `json:"total"`
-	All    string        `json:"all"` // where all of them are listed
+	All    string        `json:"all"` // where they are listed; for missing tiles, with the accepted ones
 	Files  []findingFile `json:"files"`
 	Tiles  []missingTile `json:"tiles,omitempty"`
 }
@@ -269,7 +269,7 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	}
 	args := d.gridArgs(report.Grids)
 	args["limit"] = maxFindingFiles
-	for _, query := range [...]string{"unread", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
+	for _, query := range [...]string{"unusable", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
 		if err := report.find(ctx, q, query, args); err != nil {
 			return report, err
 		}
@@ -469,8 +469,8 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 		}
 		if around > 0 && at == west {
 			join(0, here)
-		} else if around > 0 && gaps[here].To >= west && at <= east { // they meet behind the last column
-			join(here, len(gaps)-1)
+		} else if around > 0 && gaps[here].To >= west && at <= east {
+			join(here, len(gaps)-1) // the first and the last gap of the row touch around the globe
 		}
 		above = here
 		if at == west-border && len(runs) > 0 && !full { // every row up to the next tile is outside
