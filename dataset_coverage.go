@@ -154,13 +154,13 @@ func (c *coverage) Drawn() []coverageLayer {
 
 // drawMap draws the files that are no outliers, and all that helps to find them on the globe.
 func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) error {
-	cells, err := c.filesCells(ctx, q, d.ID, boxOf(d.BBox), 256)
-	if err != nil {
-		return err
-	}
-	cells, outliers := splitOutliers(cells)
+	var cells, outliers []filesCell
 	if c.view != nil {
-		cells, outliers = []filesCell{{mapBox: *c.view}}, nil
+		cells = []filesCell{{mapBox: *c.view}}
+	} else if found, err := c.filesCells(ctx, q, d.ID, boxOf(d.BBox), 256); err != nil {
+		return err
+	} else {
+		cells, outliers = splitOutliers(found)
 	}
 	c.all = joinCells(cells...).mapBox
 	c.Extent = "extent: " + c.all.String()
