@@ -61,7 +61,7 @@ type refusal struct {
 // loader reads what a page shows from the API. It stores an error in a.err.
 type loader func(a *apiReader) *page
 
-// parsePages parses the templates of the console, which name the least length of a password.
+// parsePages parses the templates. passwordMin appears in the hint at new passwords.
 func parsePages(passwordMin int) *template.Template {
 	functions := template.FuncMap{
 		"join":   func(list []string) string { return strings.Join(list, ", ") },
@@ -109,7 +109,7 @@ func threeDigits(n float64) string {
 // notices returns what a page says after a form was accepted, by the query parameter done.
 func notices() map[string]string {
 	return map[string]string{
-		"added": "Registered. Start its analysis.",
+		"added": "The dataset is registered. Start an analysis to read its files.",
 		"saved": "Saved.", "ended": "Ended.", "deleted": "Deleted.", "read": "Marked as read.",
 		"password": "Your password has been changed. Your other sessions have ended.",
 		"reset":    "The password is set. Sign in with it.",
@@ -185,8 +185,8 @@ func wantsPage(r *http.Request) bool {
 	return route{path: r.URL.Path}.isPage() && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// writeErrorPage answers with a problem on page p or, if p is nil, on a page of its own. A reader
-// who is not signed in and asks for a page gets the login page instead, which goes on to that page.
+// writeErrorPage answers with a problem on page p or, if p is nil, on a page of its own. Without a
+// session, a page redirects to the login page, which returns to it afterwards.
 func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
 	if wrong.status == http.StatusUnauthorized && isRead(r) {
 		goTo(w, signInPath(r.URL.RequestURI()))
@@ -221,12 +221,15 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 func refusalTexts() map[string]string {
 	return map[string]string{
 		"already_published": "The announcement has been published. Its time cannot be changed any more.",
+		"body_too_large":    "The form is too large.",
+		"body_unreadable":   "The form did not arrive whole. Send it again.",
 		"invalid_cursor":    "This part of the list is not there any more. Open the list again.",
 		"not_addressed":     "There is no such announcement for you.",
 		"otp_required":      "Type the code that your app shows, or a recovery code.",
 		"permission_in_use": "Roles or API tokens hold this permission. Take it from the roles, and end the tokens.",
-		"role_built_in":     "The roles admin and member stay. Of admin, only the need of a second factor can change.",
-		"role_in_use":       "Users hold this role. Take it from them first, on the page of each.",
+		"role_built_in": "The roles admin and member cannot be deleted. For admin you can only set whether its " +
+			"holders need a second factor.",
+		"role_in_use": "Users hold this role. Take it from them first, on the page of each.",
 		"stale": "Somebody has changed this since you opened the page. What you have typed is kept: send it again " +
 			"to replace their change, or open the page again to see it.",
 		"totp_not_begun":    "The secret has expired. Set the second factor up again.",
@@ -269,7 +272,7 @@ func readForm(r *http.Request) (url.Values, error) {
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return nil, newProblem(http.StatusRequestEntityTooLarge, "body_too_large", "The form is too large.")
+		return nil, bodyError(err)
 	}
 	values, err := url.ParseQuery(string(body))
 	if decoded, _ := url.QueryUnescape(string(body)); err != nil || !utf8.ValidString(decoded) {
@@ -281,11 +284,19 @@ func readForm(r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
-// formBody returns the body for the API that a form stands for. fields names its fields and how
-// each is read: "name" is text, "name*" as it was typed, "name?" the same or null if it is empty,
-// "name[]" a list of ticked boxes, or null if one without a value is ticked, "name!" whether a box
-// is ticked, "name@" a time in UTC or null, "name#" a number. A field is left out if the form lacks
-// it, or if it equals the form's hidden field "former_name".
+// formBody returns the body for the API that a form stands for. fields names its fields, each with
+// a suffix:
+//
+//	name    trimmed text
+//	name*   text as typed
+//	name?   text as typed, null if empty
+//	name@   time in UTC, null if empty
+//	name#   integer
+//	name!   whether the box is ticked
+//	name[]  ticked values, null if the empty one is ticked
+//
+// A field without ! or [] is left out if the form lacks it, or if it equals the form's hidden field
+// "former_name".
 func formBody(f url.Values, fields string) map[string]any {
 	if fields == "" {
 		return nil

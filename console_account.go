@@ -1,9 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -44,9 +44,9 @@ func (a *apiReader) recognize() {
 	}
 }
 
-// recognizeLost is recognize for a request without a route, which has neither place nor time limit.
-// As in call, the client cannot cancel the statement, which would close the connection to the
-// database.
+// recognizeLost is recognize for a request without a route. Such a request has no place and no time
+// limit yet, so it gets both here. Its context ignores the client: a canceled statement would close
+// its database connection.
 func (s *server) recognizeLost(r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit())
 	defer cancel()
@@ -58,13 +58,21 @@ func (s *server) recognizeLost(r *http.Request) {
 
 // addAnalyses adds the newest analysis to each dataset.
 func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
+	const query = `
+		SELECT ` + analysisColumns + `
+		FROM unnest($1::bigint[]) dataset
+		JOIN analyses a ON a.id = (SELECT max(id) FROM analyses WHERE dataset_id = dataset)`
+	if a.err != nil {
+		return nil
+	}
+	var ids []int64
 	for _, d := range datasets {
-		state := datasetState{dataset: d}
-		newest, err := listAnalyses(a.r.Context(), a.db, d.ID, newestAnalysis, 1)
-		if a.err = cmp.Or(a.err, err); len(newest) > 0 {
-			state.Analysis = &newest[0]
-		}
-		states = append(states, state)
+		ids, states = append(ids, d.ID), append(states, datasetState{dataset: d})
+	}
+	newest, err := collect[analysis](a.r.Context(), a.db, "list newest analyses", query, ids)
+	a.err = err
+	for i := range newest {
+		states[slices.Index(ids, newest[i].DatasetID)].Analysis = &newest[i]
 	}
 	return states
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 )
@@ -37,19 +36,18 @@ func (s *server) messagePage(a *apiReader) *page {
 	return &page{Template: "message", Title: title, Data: &data}
 }
 
-// previewMessage answers the form of an announcement with its page, and with who would get it now:
-// everybody, or who holds one of the roles.
+// previewMessage answers the form of an announcement with its page, and with the users who would
+// get it. A new announcement has no time yet: every user was there before it.
 func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT count(*) AS total, coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
-		FROM users u
-		WHERE u.status = 'active' AND u.password_hash IS NOT NULL
-			AND ($1 OR EXISTS (
-				SELECT
-				FROM user_roles ur
-				JOIN roles r ON r.id = ur.role_id
-				WHERE ur.user_id = u.id AND r.name = ANY ($2)
-			))`
+		FROM (
+			SELECT coalesce((SELECT publish_at FROM system_messages WHERE id = $1), 'infinity') AS publish_at,
+				CASE WHEN NOT $2 THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($3)) END AS role_ids,
+				$4::boolean AS include_new_users
+		) m
+		CROSS JOIN` + messageUsers + `
+		WHERE u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageIsFor
 	f, err := readForm(r)
 	if err != nil {
 		return err
@@ -60,7 +58,9 @@ func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 		return s.refuse(w, r, f, s.messagePage, err)
 	}
 	hasAll := slices.ContainsFunc(f["roles"], isAll)
-	found, err := collectOne[audience](ctx, s.db, nil, "preview audience", query, hasAll, roles)
+	id, _ := pathID(r, "id") // 0: a new announcement
+	found, err := collectOne[audience](ctx, s.db, nil, "preview audience", query,
+		id, hasAll, roles, f.Has("include_new_users"))
 	if err != nil {
 		return err
 	}
@@ -71,11 +71,12 @@ func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.
-func (a *apiReader) roleNames() []string {
-	const query = `SELECT array_agg(name ORDER BY name) AS names FROM roles`
-	found, err := collectOne[struct{ Names []string }](a.r.Context(), a.db, nil, "list role names", query)
-	a.err = cmp.Or(a.err, err)
-	return found.Names
+func (a *apiReader) roleNames() (names []string) {
+	const query = `SELECT array_agg(name ORDER BY name) FROM roles`
+	if a.err == nil {
+		names, a.err = scalar[[]string](a.r.Context(), a.db, "list role names", query)
+	}
+	return names
 }
 
 // usersPage reads a page of the list of users.

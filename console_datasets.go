@@ -12,9 +12,10 @@ import (
 // datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
 func (s *server) datasetsPage(a *apiReader) *page {
 	return &page{Template: "datasets", Title: "Datasets", Data: struct {
-		List  []datasetState
-		Roots string
-	}{a.addAnalyses(getPage[dataset](a, "/api/v1/datasets")), strings.Join(s.cfg.datasetRoots, " or ")}}
+		List         []datasetState
+		Roots, First string
+	}{a.addAnalyses(getPage[dataset](a, "/api/v1/datasets")), strings.Join(s.cfg.datasetRoots, " or "),
+		s.cfg.datasetRoots[0]}}
 }
 
 // datasetData is a dataset with what its page shows beside it.
@@ -53,24 +54,24 @@ type mapView struct {
 // the page shows the files at the place of the pixel, or at the place in point.
 func (d *datasetData) addMap(a *apiReader) {
 	query := a.r.URL.Query()
-	box := boxCell(d.BBox)
+	box := boxOf(d.BBox)
 	if text := query.Get("bbox"); text != "" {
 		f, err := readFileFilter(url.Values{"bbox": {text}})
 		if a.err = err; err != nil {
 			return
 		}
-		box = filesCell{West: *f.west, South: *f.south, East: *f.east, North: *f.north}
+		box = mapBox{*f.west, *f.south, *f.east, *f.north}
 	} else if cells, err := new(coverage).filesCells(a.r.Context(), a.db, d.ID, box, 256); err != nil {
 		a.err = err
 	} else if cells, _ = splitOutliers(cells); len(cells) > 0 {
-		box = joinCells(cells...)
+		box = joinCells(cells...).mapBox
 	}
 	lon, lat := (box.West+box.East)/2, (box.South+box.North)/2
 	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)
 	y, errY := strconv.ParseFloat(query.Get("at.y"), 64)
 	isClicked := cmp.Or(errX, errY) == nil && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
 	if isClicked {
-		lon, lat = frameFor([]filesCell{box}).place(x, y)
+		lon, lat = frameFor([]filesCell{{mapBox: box}}).place(x, y)
 	}
 	switch d.Place = query.Get("point"); {
 	case query.Get("move") != "":
@@ -88,7 +89,7 @@ func (d *datasetData) addMap(a *apiReader) {
 
 // moved returns the box after a move. For in and out, the given place stays where it is in the box.
 // For another move, the new middle is the place or, for west and the like, half a box beside it.
-func (a filesCell) moved(move string, lon, lat float64) filesCell {
+func (a mapBox) moved(move string, lon, lat float64) mapBox {
 	width, height := a.East-a.West, a.North-a.South
 	if scale := map[string]float64{"in": 0.5, "out": 2}[move]; scale > 0 {
 		a.West, a.East = lon-(lon-a.West)*scale, lon+(a.East-lon)*scale
@@ -105,13 +106,9 @@ func (a filesCell) moved(move string, lon, lat float64) filesCell {
 }
 
 // query returns the box as the query parameter bbox takes it.
-func (a filesCell) query() string {
+func (a mapBox) query() string {
 	west, east := normaliseLongitudes(a.West, a.East)
-	var parts []string
-	for _, angle := range [...]float64{west, a.South, east, a.North} {
-		parts = append(parts, strconv.FormatFloat(angle, 'f', 7, 64))
-	}
-	return strings.Join(parts, ",")
+	return fmt.Sprintf("%.7f,%.7f,%.7f,%.7f", west, a.South, east, a.North)
 }
 
 // filesPage reads a page of the list of a dataset's files.

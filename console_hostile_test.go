@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -88,9 +90,9 @@ func TestHostileForms(t *testing.T) {
 // TestMapPlaces: a pixel of the picture is the place that was drawn there, and a move keeps it where it should be.
 func TestMapPlaces(t *testing.T) {
 	t.Parallel()
-	for _, box := range []filesCell{{West: 7, South: 46, East: 15, North: 51}, {West: 170, South: -20, East: 190, North: 10}, {West: -180, South: -90, East: 180, North: 90},
+	for _, box := range []mapBox{{West: 7, South: 46, East: 15, North: 51}, {West: 170, South: -20, East: 190, North: 10}, {West: -180, South: -90, East: 180, North: 90},
 		{West: 10, South: 70, East: 40, North: 85}, {West: -60, South: -88, East: 90, North: -65}, {West: 0, South: 88, East: 360, North: 90}} {
-		frame := frameFor([]filesCell{box})
+		frame := frameFor([]filesCell{{mapBox: box}})
 		for _, part := range []float64{0.1, 0.5, 0.8} {
 			lon, lat := box.West+part*(box.East-box.West), box.South+part*(box.North-box.South)
 			gotLon, gotLat := frame.place(frame.at(lon, lat))
@@ -99,8 +101,8 @@ func TestMapPlaces(t *testing.T) {
 			}
 		}
 	}
-	box := filesCell{West: 7, South: 46, East: 15, North: 50}
-	for move, want := range map[string]filesCell{"in": {West: 8, South: 46.5, East: 12, North: 48.5}, "out": {West: 5, South: 45, East: 21, North: 53},
+	box := mapBox{West: 7, South: 46, East: 15, North: 50}
+	for move, want := range map[string]mapBox{"in": {West: 8, South: 46.5, East: 12, North: 48.5}, "out": {West: 5, South: 45, East: 21, North: 53},
 		"west": {West: 1, South: 45, East: 9, North: 49}, "north": {West: 5, South: 47, East: 13, North: 51}, "pan": {West: 5, South: 45, East: 13, North: 49}} {
 		if got := box.moved(move, 9, 47); got != want {
 			t.Errorf("%s: %v, want %v", move, got, want)
@@ -124,7 +126,7 @@ func TestMapPage(t *testing.T) {
 	if strings.Contains(whole, "t1.tif") {
 		t.Error("files are listed without a click")
 	}
-	x, y := frameFor([]filesCell{{West: 7, South: 46, East: 10, North: 46.75}}).at(8.5, 46.4)
+	x, y := frameFor([]filesCell{{mapBox: mapBox{7, 46, 10, 46.75}}}).at(8.5, 46.4)
 	clicked := fmt.Sprintf("/datasets/1?bbox=7,46,10,46.75&at.x=%.0f&at.y=%.0f", x, y)
 	shown := b.shows(200, "GET", clicked, "", "t1.tif", "Files at 8.5")
 	if strings.Contains(shown, "t0.tif") || strings.Contains(shown, "t2.tif") {
@@ -138,4 +140,25 @@ func TestMapPage(t *testing.T) {
 		t.Errorf("%s", picture.body)
 	}
 	root.refused(422, "invalid", "GET", "/api/v1/datasets/1/coverage.svg?bbox=1,2,3,400", nil)
+}
+
+// TestUnreadableForms: a form that is too large and one that does not arrive whole are told apart, as bodies of the API are.
+func TestUnreadableForms(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	for body, want := range map[string][2]string{
+		"Content-Length: 2000000\r\n\r\nusername=" + strings.Repeat("x", 1_999_991): {"413", "The form is too large."},
+		"Transfer-Encoding: chunked\r\n\r\nzz\r\n":                                  {"400", "The form did not arrive whole."},
+	} {
+		conn := ts.raw()
+		go io.WriteString(conn, "POST /login HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n"+formHeader+"\r\n"+body) // Cairn need not read it all
+		a, err := http.ReadResponse(conn.in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, _ := io.ReadAll(a.Body)
+		if got := fmt.Sprint(a.StatusCode); got != want[0] || !strings.Contains(string(shown), want[1]) {
+			t.Errorf("%.30q: %s, want %q\n%s", body, got, want, shown)
+		}
+	}
 }

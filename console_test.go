@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -212,7 +213,7 @@ func TestDatasetPageWords(t *testing.T) {
 	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	root.publish("A message")
 	b := ts.browse("root")
-	b.shows(200, "GET", "/datasets", "", "Below "+ts.datasets+".")
+	b.shows(200, "GET", "/datasets", "", "A folder below "+ts.datasets+". A relative path starts at "+ts.datasets+".")
 	all := b.shows(200, "GET", "/datasets/1", "", " 1 file, 4 B", ">corrupt</span> 1<", ">Corrupt or unreadable</th>")
 	all += b.shows(200, "GET", "/datasets/1/analyses/1", "", "<dt>Corrupt or unreadable</dt><dd>1</dd>")
 	all += b.shows(200, "GET", "/datasets/1/report", "", "0 of 1 file placed; 1 corrupt", "files are corrupt: 1")
@@ -253,7 +254,7 @@ func TestAnalysisPage(t *testing.T) {
 	}
 	root, b := ts.signIn("root", "all"), ts.browse("root")
 	b.goes("/datasets/1?done=added", "/datasets", "name=set&path=set")
-	b.shows(200, "GET", "/datasets/1?done=added", "", "Registered. Start its analysis.")
+	b.shows(200, "GET", "/datasets/1?done=added", "", "The dataset is registered. Start an analysis to read its files.")
 	root.analyze("/api/v1/datasets/1", nil)
 	root.analyze("/api/v1/datasets/1", nil)
 	first := b.shows(200, "GET", "/datasets/1/analyses/1?done=started", "", "succeeded", `<span class="tag">added</span> a.tif`)
@@ -261,7 +262,11 @@ func TestAnalysisPage(t *testing.T) {
 	if strings.Contains(first+second, "has been queued") {
 		t.Error("an analysis that has finished is said to be queued")
 	}
-	b.shows(200, "GET", "/datasets/1/analyses/1?change=removed", "", "No such change is kept.")
+	b.shows(200, "GET", "/datasets/1/analyses/1?change=removed", "", "No file was removed.")
+	ts.exec(`DELETE FROM analysis_changes`)
+	for _, query := range []string{"", "?change=added"} {
+		b.shows(200, "GET", "/datasets/1/analyses/1"+query, "", "The list of changes is no longer kept.")
+	}
 	ts.exec(`UPDATE analyses SET state = 'reading', chunks_left = 1, finished_at = NULL WHERE id = 2`)
 	_, live, _ := strings.Cut(b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "No change yet."), `<div id="live"`)
 	if live, _, _ = strings.Cut(live, "</div>"); !strings.Contains(live, "The analysis has been queued.") {
@@ -945,6 +950,58 @@ func TestRefusalTexts(t *testing.T) {
 		if a.status < 400 || !strings.Contains(alert, test[2]) || regexp.MustCompile(`/api/|PATCH|DELETE|PUT |GET |\?\w|_`).MatchString(alert) {
 			t.Errorf("POST %s: %d %s", test[0], a.status, alert)
 		}
+	}
+}
+
+// TestPreview: the preview of an announcement counts those who will see it. A published one is not for later users, unless
+// it says so.
+func TestPreview(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	b := ts.browse("root")
+	root.publish("Hello")
+	b.goes("/messages?done=saved", "/messages", "title=Later&body=b&severity=info&roles=&publish_at=2999-01-02T03:04")
+	ts.addUser("ada", datasetRead)
+	for _, test := range []struct{ path, form, want string }{
+		{"/messages/1", "", "One person would get it now: root."},
+		{"/messages/1", "&include_new_users=true", "2 people would get it now: ada, root."},
+		{"/messages/2", "&publish_at=2999-01-02T03:04", "2 people would get it now: ada, root."},
+		{"/messages", "", "2 people would get it now: ada, root."},
+	} {
+		b.shows(200, "POST", test.path+"/preview", "title=t&body=b&severity=info&roles="+test.form, test.want)
+	}
+	if b.goes("/messages?done=saved", "/messages/1", "title=t&body=b&severity=info&roles="); root.must(200, "GET", "/api/v1/system-messages/1", nil).number("recipients") != 1 {
+		t.Error("the announcement has other recipients than its preview")
+	}
+	b.shows(404, "POST", "/messages/99/preview", "title=t&body=b&severity=info&roles=")
+}
+
+// TestNewestAnalyses: the list of datasets has the newest analysis of each.
+func TestNewestAnalyses(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	for i, name := range []string{"a", "b", "c"} {
+		if err := os.Mkdir(filepath.Join(ts.datasets, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for dataset := root.addDataset(name); i > 0; i-- {
+			root.analyze(dataset, nil)
+		}
+	}
+	shown := ts.browse("root").shows(200, "GET", "/datasets", "", `"/datasets/2/analyses/1"`, `"/datasets/3/analyses/3"`, "never analysed")
+	if n := strings.Count(shown, "/analyses/"); n != 2 {
+		t.Errorf("%d analyses", n)
+	}
+}
+
+// TestPageStopsReading: after an error a page asks the database for nothing more.
+func TestPageStopsReading(t *testing.T) {
+	t.Parallel()
+	a := &apiReader{server: &server{}, r: httptest.NewRequest("GET", "/", nil), err: errNotFound} // without a database
+	if states, names := a.addAnalyses([]dataset{{ID: 1}}), a.roleNames(); len(states)+len(names) > 0 || a.err != errNotFound {
+		t.Errorf("%v, %v, %v", states, names, a.err)
 	}
 }
 

@@ -34,7 +34,8 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 	}
 	ok = len(polygons) > 0
 	corners := 0
-	box, turned := emptyRange(), emptyRange() // turned counts polygons that begin west of 0° a turn further east
+	// turned: the same box, with polygons that begin west of 0° moved 360° east
+	box, turned := emptyRange(), emptyRange()
 	for _, polygon := range polygons {
 		ok = ok && len(polygon) > 0
 		var rings [][]position

@@ -59,8 +59,8 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer func() {
-		go func() { // Close may hang too, so it takes a place like any other call, however long that takes
-			leave, _ := s.fileCalls.enter(context.WithoutCancel(f.ctx), m.Directory)
+		go func() { // Close may hang too, so it waits for places like any other call, without a time limit
+			leave, _ := s.enterFileCalls(context.WithoutCancel(f.ctx), m.Directory)
 			defer leave()
 			f.Close()
 		}()
@@ -137,27 +137,35 @@ func fileUnavailable(err error) *problem {
 		detail: "The file cannot be read now. Try again later. The log has the reason under the request id.", err: err}
 }
 
-// askFileSystem returns the error of ask, which calls the file system. A call of a dead network
-// file system may never return, so ask has a goroutine of its own. It is abandoned after the
-// patience of analyses, or when ctx ends; if it succeeds later, drop is called. Until ask returns,
-// it holds one of the places of its directory, and one of all: so a dead file system takes few
-// threads, and holds up no other dataset.
+// enterFileCalls waits for a place of a directory and for a place of the whole instance. leave
+// gives both back. With an error, leave does nothing.
+func (s *server) enterFileCalls(ctx context.Context, directory string) (leave func(), err error) {
+	leaveOne, err := s.fileCalls.enter(ctx, directory)
+	if err != nil {
+		return leaveOne, err
+	}
+	leaveAll, err := s.allFileCalls.enter(ctx, "")
+	if err != nil {
+		leaveOne()
+	}
+	return func() { leaveAll(); leaveOne() }, err
+}
+
+// askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
+// network file system may never return, so ask runs in its own goroutine. askFileSystem abandons
+// the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
+// releases what it opened. Until ask returns, it holds a place of its directory and a place of the
+// whole instance, which bounds the blocked threads.
 func (s *server) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
 	limited, cancel := context.WithTimeout(ctx, s.analyzer.patience)
 	defer cancel()
-	leave, err := s.fileCalls.enter(limited, directory)
+	leave, err := s.enterFileCalls(limited, directory)
 	if err != nil {
-		return err
-	}
-	leaveAll, err := s.allFileCalls.enter(limited, "")
-	if err != nil {
-		leave()
 		return err
 	}
 	answers := make(chan error)
 	go func() {
 		defer leave()
-		defer leaveAll()
 		err := ask()
 		select {
 		case answers <- err:

@@ -31,12 +31,12 @@ type coverage struct {
 	Coast, ScaleBar, World, Here       string          // SVG paths
 	Apart, Unlisted                    int64           // outliers, and those that are not listed
 	Outliers                           []coverageMark
-	Labels                             []mapLine // names of files
+	Labels                             []mapLine // names of files, without a path
 	byStatus                           bool
-	view                               *filesCell // the part to show; nil: all
+	view                               *mapBox // the part to show; nil: all
 	frame                              mapFrame
-	all                                filesCell // around the files that are no outliers
-	bytes                              int       // of the marks, about
+	all                                mapBox // around the files that are no outliers
+	bytes                              int    // of the marks, about
 }
 
 // coverageLayer shows the files of one colour, or the missing cells.
@@ -53,15 +53,13 @@ const layerMissing = 0
 // coverageMark is an SVG path and its tooltip. Short and Place are the text of an outlier.
 type coverageMark struct{ Path, Title, Short, Place string }
 
-// Bounds of the picture: the most files that are drawn one by one, the bytes of the marks of all
-// files and of the missing cells, the most files of a dataset whose grids are looked for, and the
-// most outliers listed.
+// Bounds of the picture.
 const (
-	maxOutlined     = 2000
-	maxFileBytes    = 700_000
-	maxMissingBytes = 150_000
-	maxGridded      = 100_000
-	maxOutliers     = 10
+	maxOutlined     = 2000    // files that are drawn one by one; more are drawn by cells of a grid
+	maxFileBytes    = 700_000 // of the marks of all files, about
+	maxMissingBytes = 150_000 // of the marks of missing cells, about; the others are only counted
+	maxGridded      = 100_000 // files of a dataset whose missing cells are looked for
+	maxOutliers     = 10      // listed beside the map
 )
 
 // getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.
@@ -70,13 +68,13 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if by != "" && by != "resolution" && by != "status" {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
-	var view *filesCell
+	var view *mapBox
 	if box := optional(r.URL.Query(), "bbox"); box != nil {
 		f, err := readFileFilter(url.Values{"bbox": {*box}})
 		if err != nil {
 			return err
 		}
-		view = &filesCell{West: *f.west, South: *f.south, East: *f.east, North: *f.north}
+		view = &mapBox{*f.west, *f.south, *f.east, *f.north}
 	}
 	_, c, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
 		return drawCoverage(ctx, q, d, by == "status", view)
@@ -93,7 +91,7 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // drawCoverage returns the picture of a dataset.
-func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view *filesCell) (*coverage, error) {
+func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view *mapBox) (*coverage, error) {
 	details, err := summarizeDataset(ctx, q, d)
 	if err != nil {
 		return nil, err
@@ -156,15 +154,15 @@ func (c *coverage) Drawn() []coverageLayer {
 
 // drawMap draws the files that are no outliers, and all that helps to find them on the globe.
 func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) error {
-	cells, err := c.filesCells(ctx, q, d.ID, boxCell(d.BBox), 256)
-	if err != nil {
-		return err
-	}
-	cells, outliers := splitOutliers(cells)
+	var cells, outliers []filesCell
 	if c.view != nil {
-		cells, outliers = []filesCell{*c.view}, nil
+		cells = []filesCell{{mapBox: *c.view}}
+	} else if found, err := c.filesCells(ctx, q, d.ID, boxOf(d.BBox), 256); err != nil {
+		return err
+	} else {
+		cells, outliers = splitOutliers(found)
 	}
-	c.all = joinCells(cells...)
+	c.all = joinCells(cells...).mapBox
 	c.Extent = "extent: " + c.all.String()
 	if len(outliers) > 0 {
 		c.Extent = "without outliers, " + c.Extent
@@ -187,27 +185,34 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 }
 
 // filesCells counts the files in the cells of a grid over a box, which has as many columns as rows.
-// Each layer has cells of its own. Files outside the box are in cells outside the grid.
-func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box filesCell, grid int64) (
+// Each layer has cells of its own. The box is around all files, or the view: then only files that
+// meet it count. A file is in the cell of its middle, or in the cell of the box nearest to that.
+func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box mapBox, grid int64) (
 	[]filesCell, error) {
 	const query = `
-		SELECT layer, floor((west + span / 2 - $2) * $6 / $4)::bigint AS col,
-			floor(((south + north) / 2 - $3) * $6 / $5)::bigint AS row,
+		SELECT layer, floor(least(greatest((west + span / 2 - $2) / $4, 0), 1) * $6)::bigint AS col,
+			floor(least(greatest(((south + north) / 2 - $3) / $5, 0), 1) * $6)::bigint AS row,
 			count(*) AS n, min(west) AS west, min(south) AS south, max(west + span) AS east, max(north) AS north
 		FROM (
 			SELECT bbox[2] AS south, bbox[4] AS north,
-				bbox[1] + CASE WHEN bbox[1] < $2::float8 - 1e-6 THEN 360 ELSE 0 END AS west,
-				bbox[3] - bbox[1] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END AS span,
+				bbox[1] + CASE
+					WHEN CASE WHEN $9 THEN ` + fileEast + ` ELSE bbox[1] END < $2::float8 - 1e-6 THEN 360
+					WHEN $9 AND bbox[1] > $2 + $4::float8 THEN -360
+					ELSE 0
+				END AS west,
+				` + fileEast + ` - bbox[1] AS span,
 				width_bucket(
 					CASE WHEN $7 THEN (warnings = '{}')::int ELSE coalesce(resolution_m, 'infinity') END, $8::float8[]
 				) AS layer
-			FROM elevation_dataset_file_meta
+			FROM elevation_dataset_file_meta f
 			WHERE dataset_id = $1 AND bbox IS NOT NULL
 		) f
+		WHERE NOT $9 OR west <= $2 + $4 AND west + span >= $2 AND south <= $3 + $5 AND north >= $3
 		GROUP BY 1, 2, 3
 		ORDER BY 1, 2, 3`
 	return collect[filesCell](ctx, q, "look where the files are", query, datasetID, box.West, box.South,
-		max(box.East-box.West, 1e-9), max(box.North-box.South, 1e-9), float64(grid), c.byStatus, c.layerLimits())
+		max(box.East-box.West, 1e-9), max(box.North-box.South, 1e-9), float64(grid), c.byStatus, c.layerLimits(),
+		c.view != nil)
 }
 
 // drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
@@ -241,13 +246,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 			return err
 		}
 		for _, cell := range cells {
-			path := ""
-			if cell.Col >= 0 && cell.Col <= grid && cell.Row >= 0 && cell.Row <= grid {
-				path = c.frame.mark(cell.file())
-			} else if c.view != nil {
-				continue
-			}
-			c.draw(cell.Layer, cell.N, path, "")
+			c.draw(cell.Layer, cell.N, c.frame.mark(cell.file()), "")
 		}
 	}
 	return nil
@@ -255,7 +254,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 
 // label writes the name of a file into its box where there is room for it.
 func (c *coverage) label(file datasetFile) {
-	box := boxCell(file.BBox)
+	box := boxOf(file.BBox)
 	turn, lat := 360*math.Round((c.frame.lon-(box.West+box.East)/2)/360), (box.South+box.North)/2
 	left, _ := c.frame.at(box.West+turn, lat)
 	right, _ := c.frame.at(box.East+turn, lat)
@@ -301,14 +300,34 @@ func (c *coverage) drawMissing(ctx context.Context, q querier, d datasetDetails)
 	most := c.bytes + maxMissingBytes
 	for _, g := range grids {
 		for _, gap := range g.gaps {
-			path := ""
-			if c.bytes < most {
+			n, path := c.cellsInView(g, gap), ""
+			if n > 0 && c.bytes < most {
 				path = c.frame.mark(g.tile(gap).file())
 			}
-			c.draw(layerMissing, gap.To-gap.From+1, path, "")
+			c.draw(layerMissing, n, path, "")
 		}
 	}
 	return err
+}
+
+// cellsInView returns how many cells of a run meet the view. It halves a run that lies partly
+// outside.
+func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
+	n := run.To - run.From + 1
+	if c.view == nil {
+		return n
+	}
+	bbox := g.tile(run).file().BBox
+	if bbox == nil || !c.view.meets(boxOf(bbox)) {
+		return 0
+	}
+	if box := boxOf(bbox); n == 1 || c.view.eastward(box.West)+box.East-box.West <= c.view.East-c.view.West {
+		return n
+	}
+	first, second := run, run
+	first.To = run.From + (n-1)/2
+	second.From = first.To + 1
+	return c.cellsInView(g, first) + c.cellsInView(g, second)
 }
 
 // listOutliers lists the first outliers, and marks them on the map of the world.

@@ -136,7 +136,7 @@ func TestCoastline(t *testing.T) {
 func TestOutliers(t *testing.T) {
 	t.Parallel()
 	cell := func(n int64, west, south float64) filesCell {
-		return filesCell{N: n, West: west, South: south, East: west + 1, North: south + 1}
+		return filesCell{N: n, mapBox: mapBox{west, south, west + 1, south + 1}}
 	}
 	for _, test := range []struct {
 		name  string
@@ -236,6 +236,63 @@ func TestPictures(t *testing.T) {
 			if !strings.Contains(picture, want) {
 				t.Errorf("%s: does not show %q", name, want)
 			}
+		}
+	}
+}
+
+// marksOf returns the number in the legend of a layer, "" without one, and how many marks of its colour a picture has.
+func marksOf(picture, label, color string) (count string, marks int) {
+	if _, after, found := strings.Cut(picture, ">"+label+": "); found {
+		count, _, _ = strings.Cut(after, "<")
+	}
+	_, layer, _ := strings.Cut(picture, ` fill="`+color+`" stroke="`+color+`">`)
+	layer, _, _ = strings.Cut(layer, "</g>")
+	return count, strings.Count(layer, "<path ")
+}
+
+// TestMissingInView: a zoomed map draws and counts the missing cells in its part, however many lie elsewhere.
+func TestMissingInView(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	var files []ElevationDatasetFileMeta
+	for column := range 120 {
+		for row := range 120 { // a chessboard, and one row with a long gap
+			if (column+row)%2 == 0 && (row != 110 || column < 40 || column > 80) {
+				files = append(files, placedFile(t, fmt.Sprint(column, " ", row), 4326, 0.001, 0, float64(column)/10, 0, -0.002, 40.1+float64(row)/10))
+			}
+		}
+	}
+	picture := fmt.Sprintf("/api/v1/datasets/%d/coverage.svg", ts.addFiles("chess", files))
+	for box, want := range map[string][2]string{"5.05,51.05,5.25,51.25": {"6", "4"}, "5.05,30,5.25,31": {"", "0"}, "-5,51.05,5.25,51.08": {"33", "20"}} {
+		count, marks := marksOf(string(c.must(200, "GET", picture+"?bbox="+box, nil).body), "missing cells", "#d7191c")
+		if got := [2]string{count, fmt.Sprint(marks)}; got != want {
+			t.Errorf("%s: %q cells in the legend, %q marks, want %q", box, got[0], got[1], want)
+		}
+	}
+}
+
+// TestMosaicsInView: a zoomed map with many files shows a mosaic that covers part of it, wherever the mosaic's middle lies.
+func TestMosaicsInView(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	for i, test := range []struct{ view, mosaic, width float64 }{
+		{7, 0, 7.5}, {7, 7.5, 80}, {7, -50, 100}, {179.5, 100, 79.9}, {179.5, -179.9, 80}, {179.5, 179.9, 80}, {-180, 170, 10.4}, {-180, -179.5, 40},
+	} {
+		var files []ElevationDatasetFileMeta
+		for j := range 2100 {
+			lon := math.Remainder(test.view+float64(j%50)*0.02, 360)
+			files = append(files, placedFile(t, fmt.Sprint(j), 4326, 0.0002, 0, lon, 0, -0.0004, 46.02+float64(j/50)*0.02))
+		}
+		files = append(files, placedFile(t, "mosaic", 4326, test.width/100, 0, test.mosaic, 0, -0.4, 60))
+		picture := fmt.Sprintf("/api/v1/datasets/%d/coverage.svg?bbox=%v,46,%v,47", ts.addFiles(fmt.Sprint(i), files), test.view, math.Remainder(test.view+1, 360))
+		body := string(c.must(200, "GET", picture, nil).body)
+		if count, marks := marksOf(body, "200 m and more", "#e5c800"); count != "1" || marks != 1 {
+			t.Errorf("%v: %q mosaics in the legend, %d marks", test, count, marks)
+		}
+		if count, _ := marksOf(body, "15 m to 70 m", "#35b779"); count != "2100" {
+			t.Errorf("%v: %q tiles", test, count)
 		}
 	}
 }

@@ -29,7 +29,7 @@ type ElevationDatasetFileMeta struct {
 	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
 
 	changed   int64 // the file's st_ctime, in nanoseconds since 1970
-	unsettled bool  // the file can change without a change of its own size and time: a link to a directory
+	unsettled bool  // not a regular file: what it is or leads to can change while its own size and time stay
 }
 
 // fileTime is a time that the database holds in nanoseconds since 1970. Its own times have only
@@ -391,10 +391,11 @@ func (f fileFilter) isAny() bool {
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
 //
-// A box is looked up in its index, which is off by up to 1e-6 degrees, so the hits are checked. The
-// lookup of a large box is slow, so if an index has the order, the next 5,000 files come first.
-// If there are many hits, or no box, the files are scanned in order. The statements in order are
-// planned for their values, for which there may be an index.
+// It tries up to three statements. For a large box in an indexed order it first checks the next
+// 5,000 files, which often fill the page. Otherwise it looks the box up in the GiST index and
+// checks each hit exactly, because the index rounds by up to 1e-6 degrees. Without a box, or with
+// more than maxHits hits, it scans the files in order. The scans are planned for their actual
+// parameters (CacheDescribe), so that PostgreSQL can use a partial index.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		columns = `

@@ -21,9 +21,9 @@ const findingMissing = "missing"
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
 	return []findingKind{
-		{fileStatusCorrupt, "unread", "files are corrupt"},
-		{"unreadable", "unread", "files that should be rasters cannot be read as such"},
-		{"no_extent", "unread", "files have no position, or an unknown CRS"},
+		{fileStatusCorrupt, "unusable", "files are corrupt"},
+		{"unreadable", "unusable", "files that should be rasters cannot be read as such"},
+		{"no_extent", "unusable", "files have no position, or an unknown CRS"},
 		{findingMissing, "", "tiles are missing inside the area that the others cover"},
 		{"name", "names", "file names contradict what is in the files"},
 		{"crs", "odd", "files have another CRS than most"},
@@ -75,12 +75,14 @@ func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
 func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
 	files []findingFile, err error) {
 	query := findingKinds()[kindOf(code)].query
-	args := pgx.NamedArgs{"dataset": d.ID, "code": code, "after": after, "limit": limit}
+	var grids []tileGrid
 	if query == "overlaps" || query == "seams" {
-		if args["grids"], err = d.grids(ctx, q); err != nil {
+		if grids, err = d.grids(ctx, q); err != nil {
 			return nil, err
 		}
 	}
+	args := d.gridArgs(grids)
+	args["code"], args["after"], args["limit"] = code, after, limit
 	return collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
 }
 

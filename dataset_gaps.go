@@ -20,8 +20,8 @@ func (g tileGrid) columnsAround() int64 {
 }
 
 // findGaps returns the cells that tiles enclose, also across 180°, by row and column. runs are the
-// runs of cells with a tile, in the same order. Beyond 180°, columns count on as far as the tiles
-// reach; all other gaps lie within ±180°.
+// runs of cells with a tile, in the same order. If tiles continue past 180°, gaps between them keep
+// the continued column numbers. All other gaps have columns within ±180°.
 func (g tileGrid) findGaps(runs []cellRun) (gaps []cellRun) {
 	turn := g.columnsAround()
 	if turn == 0 || len(runs) == 0 {

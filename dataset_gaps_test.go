@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -142,5 +143,44 @@ func TestGapsAcross180(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(got, of.want) {
 			t.Errorf("%s: got %q, want %q", name, got, of.want)
 		}
+	}
+}
+
+// TestGapsWithoutCode has tiles in two CRSs that have one name and no code. Each CRS has its own grid, whose gap is listed in
+// degrees and drawn, and tiles of one are no faults of the other.
+func TestGapsWithoutCode(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	var files []ElevationDatasetFileMeta
+	for _, code := range []int{32632, 32633} {
+		for i := range 9 {
+			if i != 4 {
+				m := placedFile(t, fmt.Sprint(code, " ", i), code, 10, 0, 500_000+float64(i%3)*1000, 0, -20, 5_300_000+float64(i/3)*1000)
+				crs := crsOf(t, code)
+				m.CRS, m.CRSName, m.CRSDefinition = nil, new("ours"), new(crs.text())
+				files = append(files, m)
+			}
+		}
+	}
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("ours", files))
+	var got []string
+	for _, item := range c.must(200, "GET", dataset+"/gaps.geojson", nil).json["features"].([]any) {
+		f := item.(map[string]any)
+		got = append(got, fmt.Sprintf("%.1f %v", f["bbox"].([]any)[0], f["properties"].(map[string]any)["name"]))
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"15.0 ours 501000 5300000", "9.0 ours 501000 5300000"}) {
+		t.Errorf("gaps: %q", got)
+	}
+	for _, code := range []string{"duplicate", "overlap", "seam"} {
+		if items := c.must(200, "GET", dataset+"/findings/"+code, nil).items(); len(items) > 0 {
+			t.Errorf("%s: %v", code, items)
+		}
+	}
+	picture := string(c.must(200, "GET", dataset+"/coverage.svg", nil).body)
+	_, missing, _ := strings.Cut(picture, `<g class="missing"`)
+	missing, _, _ = strings.Cut(missing, "</g>")
+	if n := strings.Count(missing, "<path "); n != 2 || !strings.Contains(picture, "missing cells: 2<") {
+		t.Errorf("%d missing cells are drawn", n)
 	}
 }

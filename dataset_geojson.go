@@ -14,6 +14,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // multiPolygon is the coordinates of polygons of one ring each (RFC 7946, section 3.1.7).
@@ -46,8 +47,12 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 			if file.BBox == nil && all != "1" {
 				return nil
 			}
-			location, warnings := path.Join(d.Path, file.Path), strings.Join(file.Warnings, "; ")
-			properties := fileProperties{Location: location, datasetFile: file, Warnings: warnings}
+			raw, _ := decodePath(file.Path) // as the walk wrote it
+			if !utf8.ValidString(raw) {     // JSON cannot hold it
+				raw = file.Path
+			}
+			properties := fileProperties{Location: path.Join(d.Path, raw), datasetFile: file,
+				Warnings: strings.Join(file.Warnings, "; ")}
 			return emit(featureOf(file.ElevationDatasetFileMeta, properties))
 		})
 	})
@@ -127,12 +132,14 @@ func writeStream(w http.ResponseWriter, r *http.Request, contentType string, wri
 		w.WriteHeader(http.StatusOK)
 		return nil
 	}
-	if err := write(out); err != nil {
-		h.Del("Content-Encoding") // if nothing has been sent yet, the answer is a problem
-		return err
+	err := write(out)
+	if err == nil {
+		err = finish()
 	}
-	finish() // an error means that the client left
-	return nil
+	if err != nil {
+		h.Del("Content-Encoding") // if nothing has been sent yet, the answer is a problem
+	}
+	return err
 }
 
 // acceptsGzip reports whether Accept-Encoding (RFC 9110, section 12.5.3) allows gzip.

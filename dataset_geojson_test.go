@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -214,6 +217,7 @@ func TestFootprints(t *testing.T) {
 	c := ts.signIn("ada", datasetRead)
 	files := worldFiles(t, rand.New(rand.NewPCG(3, 4)), 2500)
 	files[7].Status, files[7].BBox, files[7].Reason = fileStatusNoBBox, nil, new("no <CRS>")
+	files[8].Path, files[9].Path = encodeName(`d1\f.tif`), encodeName("d1/\xff.tif")
 	path := fmt.Sprintf("/api/v1/datasets/%d/footprints.geojson", ts.addFiles(`tiles "A" & <B>`, files))
 	get := func(query string, headers ...string) (all collection) {
 		t.Helper()
@@ -247,7 +251,11 @@ func TestFootprints(t *testing.T) {
 		if f.Type != "Feature" || f.ID == 0 || (f.Geometry == nil) != (f.Properties["status"] == "no_bbox") || f.Geometry != nil && f.Geometry.Type != "MultiPolygon" {
 			t.Fatalf("feature %d: %+v", i, f)
 		}
-		if f.Properties["location"] != `tiles "A" & <B>/`+f.Properties["path"].(string) {
+		want := f.Properties["path"].(string)
+		if want == `d1\\f.tif` {
+			want = `d1\f.tif` // the name of the file; JSON cannot hold the other's
+		}
+		if f.Properties["location"] != `tiles "A" & <B>/`+want {
 			t.Errorf("location %v", f.Properties["location"])
 		}
 		for name, value := range f.Properties {
@@ -260,4 +268,22 @@ func TestFootprints(t *testing.T) {
 	c.refused(422, "invalid", "GET", path+"?all=2", nil)
 	c.refused(422, "invalid", "GET", path+"?point=0,91", nil, "Accept-Encoding: gzip")
 	c.refused(404, "not_found", "GET", "/api/v1/datasets/99/footprints.geojson", nil)
+}
+
+// TestStreamIsCut: an answer whose time limit ends before its last bytes are sent is an error, so that the connection is cut.
+func TestStreamIsCut(t *testing.T) {
+	t.Parallel()
+	for _, accepted := range []string{"identity", "gzip"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+		r.Header.Set("Accept-Encoding", accepted)
+		err := writeStream(httptest.NewRecorder(), r, "text/plain", func(out io.Writer) error {
+			_, err := io.WriteString(out, "all that there is")
+			cancel()
+			return err
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", accepted, err)
+		}
+	}
 }

@@ -28,41 +28,53 @@ type mapFrame struct {
 	x, y                     float64 // the pixel of lon, lat; around a pole, that of the pole
 }
 
-// filesCell holds the files of a layer that have their middle in one cell of a grid, and the box
-// around them. Longitudes count on, so that east is at least west.
+// mapBox is a box in degrees. Longitudes count on, so that east is at least west.
+type mapBox struct{ West, South, East, North float64 }
+
+// filesCell counts the files of a layer in one cell of a grid, and has the box around them.
 type filesCell struct {
-	Layer                    int
-	Col, Row, N              int64
-	West, South, East, North float64
+	Layer       int
+	Col, Row, N int64
+	mapBox
 }
 
 // joinCells returns a cell that holds all; there is at least one.
 func joinCells(cells ...filesCell) filesCell {
 	all := cells[0]
 	for _, a := range cells[1:] {
-		all = filesCell{N: all.N + a.N, West: min(all.West, a.West), South: min(all.South, a.South),
-			East: max(all.East, a.East), North: max(all.North, a.North)}
+		all.N += a.N
+		all.West, all.South = min(all.West, a.West), min(all.South, a.South)
+		all.East, all.North = max(all.East, a.East), max(all.North, a.North)
 	}
 	return all
 }
 
-// file returns the cell's box as that of a file.
-func (a filesCell) file() ElevationDatasetFileMeta {
+// file returns the box as that of a file.
+func (a mapBox) file() ElevationDatasetFileMeta {
 	west, east := normaliseLongitudes(a.West, a.East)
 	return ElevationDatasetFileMeta{extent: extent{BBox: []float64{west, a.South, east, a.North}}}
 }
 
-// boxCell returns a cell with a box in degrees.
-func boxCell(bbox []float64) filesCell {
-	cell := filesCell{West: bbox[0], South: bbox[1], East: bbox[2], North: bbox[3]}
-	if cell.East <= cell.West {
-		cell.East += 360
+// boxOf returns the box of a file.
+func boxOf(bbox []float64) mapBox {
+	box := mapBox{bbox[0], bbox[1], bbox[2], bbox[3]}
+	if box.East <= box.West {
+		box.East += 360
 	}
-	return cell
+	return box
 }
 
-// String returns the corners of the cell's box.
-func (a filesCell) String() string {
+// eastward returns by how many degrees a longitude lies east of the box's western edge.
+func (a mapBox) eastward(lon float64) float64 { return math.Mod(lon-a.West+720, 360) }
+
+// meets reports whether two boxes have a place in common.
+func (a mapBox) meets(b mapBox) bool {
+	return a.South <= b.North && b.South <= a.North &&
+		(a.eastward(b.West) <= a.East-a.West || b.eastward(a.West) <= b.East-b.West)
+}
+
+// String returns the corners of the box.
+func (a mapBox) String() string {
 	box := a.file().BBox
 	return fmt.Sprintf("%s %s to %s %s", degrees(box[0], "E", "W"), degrees(box[1], "N", "S"),
 		degrees(box[2], "E", "W"), degrees(box[3], "N", "S"))
@@ -240,7 +252,7 @@ func (m mapFrame) coastline() string {
 	return b.String()
 }
 
-// mapLine is a line of the graticule. Its label lies at X, Y.
+// mapLine is a line of the graticule, or only a label. The label lies at X, Y.
 type mapLine struct {
 	Path, Label string
 	X, Y        float64
@@ -269,7 +281,7 @@ func steps(span, from, to float64) (at []float64) {
 
 // graticule returns some six meridians and six parallels, those that the map shows. Around a pole,
 // they are those of the files.
-func (m mapFrame) graticule(all filesCell) (lines []mapLine) {
+func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 	west, east := m.lon-m.width/2/m.perLon, m.lon+m.width/2/m.perLon
 	south, north := max(-90, m.lat-m.height/2/m.perLat), min(90, m.lat+m.height/2/m.perLat)
 	if m.pole != 0 {
@@ -308,7 +320,7 @@ func (m mapFrame) graticule(all filesCell) (lines []mapLine) {
 
 // scaleBar returns the SVG path of a bar of a round length, and its label. The length holds in the
 // middle of the map, or along meridians of a polar one.
-func (m mapFrame) scaleBar(all filesCell) (path, label string) {
+func (m mapFrame) scaleBar(all mapBox) (path, label string) {
 	metre := m.perLat / metresPerDegree
 	length := math.Pow(10, math.Floor(math.Log10(160/metre)))
 	for _, factor := range [...]float64{5, 2} {

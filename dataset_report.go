@@ -45,7 +45,9 @@ type tileGrid struct {
 	East    float64 `json:"step_x"`
 	North   float64 `json:"step_y"`
 	Missing int64   `json:"missing" db:"-"`
-	gaps    []cellRun
+
+	Definition string `json:"-"` // of a CRS without a code, as a row has it; empty: unknown
+	gaps       []cellRun
 }
 
 // cellRun is a run of cells in one row of a grid, from one column to another, both included.
@@ -56,7 +58,7 @@ type finding struct {
 	Code   string        `json:"code"`
 	Detail string        `json:"detail"`
 	Total  int64         `json:"total"`
-	All    string        `json:"all"` // where all of them are listed
+	All    string        `json:"all"` // where they are listed; for missing tiles, with the accepted ones
 	Files  []findingFile `json:"files"`
 	Tiles  []missingTile `json:"tiles,omitempty"`
 }
@@ -83,6 +85,8 @@ type missingTile struct {
 	MinY   float64 `json:"min_y"`
 	MaxX   float64 `json:"max_x"`
 	MaxY   float64 `json:"max_y"`
+
+	definition string // as in tileGrid
 }
 
 // reportSQL holds the queries of the report.
@@ -263,8 +267,9 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	if err := report.findMissing(ctx, q); err != nil {
 		return report, err
 	}
-	args := pgx.NamedArgs{"dataset": d.ID, "grids": report.Grids, "limit": maxFindingFiles}
-	for _, query := range [...]string{"unread", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
+	args := d.gridArgs(report.Grids)
+	args["limit"] = maxFindingFiles
+	for _, query := range [...]string{"unusable", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
 		if err := report.find(ctx, q, query, args); err != nil {
 			return report, err
 		}
@@ -379,16 +384,14 @@ func (report *folderReport) find(ctx context.Context, q querier, name string, ar
 
 // grids returns the grids with the most tiles, and their gaps.
 func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
-	args := pgx.NamedArgs{"dataset": d.ID}
-	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("grids", ""), args)
+	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("grids", ""), d.gridArgs(nil))
 	if err != nil {
 		return nil, err
 	}
-	args["grids"] = grids
 	cells, err := collect[struct {
 		Grid int64 // from 1
 		cellRun
-	}](ctx, q, "read the cells of grids", reportQuery("cells", ""), args)
+	}](ctx, q, "read the cells of grids", reportQuery("cells", ""), d.gridArgs(grids))
 	for i := range grids {
 		var runs []cellRun
 		for ; len(cells) > 0 && cells[0].Grid == int64(i+1); cells = cells[1:] {
@@ -400,6 +403,15 @@ func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
 		}
 	}
 	return grids, err
+}
+
+// gridArgs returns the parameters of the queries for the tiles of grids.
+func (d dataset) gridArgs(grids []tileGrid) pgx.NamedArgs {
+	definitions := make([]string, len(grids)) // which a grid in JSON lacks
+	for i, g := range grids {
+		definitions[i] = g.Definition
+	}
+	return pgx.NamedArgs{"dataset": d.ID, "grids": grids, "definitions": definitions}
 }
 
 // gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
@@ -457,8 +469,8 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 		}
 		if around > 0 && at == west {
 			join(0, here)
-		} else if around > 0 && gaps[here].To >= west && at <= east { // they meet behind the last column
-			join(here, len(gaps)-1)
+		} else if around > 0 && gaps[here].To >= west && at <= east {
+			join(here, len(gaps)-1) // the first and the last gap of the row touch around the globe
 		}
 		above = here
 		if at == west-border && len(runs) > 0 && !full { // every row up to the next tile is outside
@@ -492,13 +504,16 @@ func (g tileGrid) tile(run cellRun) missingTile {
 	x, y := g.X+float64(run.From)*g.East, g.Y+float64(run.Row)*g.North
 	name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
 	width := float64(run.To-run.From+1) * g.East
-	return missingTile{name, g.CRS, run.From, run.Row, x, y, x + width, y + g.North}
+	return missingTile{name, g.CRS, run.From, run.Row, x, y, x + width, y + g.North, g.Definition}
 }
 
 // file returns the missing tile as a file of one pixel. It has no BBox if its CRS is unknown.
 func (tile missingTile) file() ElevationDatasetFileMeta {
 	m := ElevationDatasetFileMeta{extent: extent{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
 		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}}
+	if tile.definition != "" {
+		m.CRS, m.CRSDefinition = nil, &tile.definition
+	}
 	if crs, _, ok := m.knownCRS(); ok {
 		if box, err := boxInDegrees(&crs, [6]float64(m.Transform), 1, 1); err == nil {
 			m.BBox = box.bounds[:]

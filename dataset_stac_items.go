@@ -121,9 +121,11 @@ func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	f, err := readItemFilter(query)
-	if p, ok := errors.AsType[*problem](err); ok { // OGC API Features, section 7.5.1: always 400
-		p.status = http.StatusBadRequest
-		return p
+	if err != nil {
+		if p, ok := errors.AsType[*problem](err); ok { // OGC API Features, section 7.5.1: always 400
+			p.status = http.StatusBadRequest
+		}
+		return err
 	}
 	if r.PathValue("id") != "" {
 		d, err := s.pathDataset(r)

@@ -87,7 +87,8 @@ func (g vrtGrid) holds(m ElevationDatasetFileMeta) bool {
 		b[0] >= g.West && b[1] >= g.South && b[2] <= g.East && b[3] <= g.Top
 }
 
-// vrtType returns GDAL's name of a type that holds all samples of these types.
+// vrtType returns GDAL's name of a type, or Float64 for several types. Float64 drops imaginary
+// parts and rounds 64-bit integers.
 func vrtType(types ...string) string {
 	if len(types) > 1 {
 		return "Float64"

@@ -59,9 +59,9 @@ func listDatasets(ctx context.Context, q querier, after string, name *string, li
 	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
-// createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. A
-// file system that does not answer in time counts as a missing directory. Until then, only requests
-// for the same root wait for it.
+// createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. If
+// the file system does not answer within 5 s, the error is not_a_directory. The abandoned call
+// keeps one of its root's 64 places until it returns.
 func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        string `json:"name"`
@@ -267,8 +267,8 @@ func (c *config) adoptRoot() {
 }
 
 // keepRoot stores the first dataset root in the state directory. If another one is stored there,
-// and datasets have relative paths, it returns an error: these would then name other folders. It
-// returns none if the former root is gone, because its files may have moved.
+// and datasets have relative paths, it returns an error: these would then name other folders. If
+// the former root no longer exists, it accepts the new one: the files may have moved.
 func (c config) keepRoot(ctx context.Context, q querier) error {
 	const query = `SELECT count(*) FROM datasets WHERE path NOT LIKE '/%'`
 	var relative int64
@@ -346,8 +346,8 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 	return d, err
 }
 
-// overallBox is the box around files, with its longitudes as narrower takes them. Without files it
-// has nil pointers.
+// overallBox has two ranges of longitudes around all files: as they are, and with files that begin
+// west of 0° moved 360° east. narrower picks one. All fields are nil without files.
 type overallBox struct{ West, East, TurnedWest, TurnedEast, South, North *float64 }
 
 // overallColumns is SQL for the columns of an overallBox, of files f.

@@ -39,11 +39,7 @@ func decodeJSON(r *http.Request, v any) error {
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			detail := fmt.Sprintf("The body has more than %d bytes.", maxBody)
-			return newProblem(http.StatusRequestEntityTooLarge, "body_too_large", detail)
-		}
-		return malformed("body_unreadable", "The body could not be read to its end.")
+		return bodyError(err)
 	}
 	if !utf8.Valid(body) {
 		return malformed("malformed_json", "The body is not UTF-8.")
@@ -63,6 +59,15 @@ func decodeJSON(r *http.Request, v any) error {
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
 	return nil
+}
+
+// bodyError returns the problem with a body whose reading ended with err.
+func bodyError(err error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		detail := fmt.Sprintf("The body has more than %d bytes.", maxBody)
+		return newProblem(http.StatusRequestEntityTooLarge, "body_too_large", detail)
+	}
+	return malformed("body_unreadable", "The body could not be read to its end.")
 }
 
 // checkJSON checks that a text is one JSON object with nothing after it, that it has no key twice

@@ -63,8 +63,8 @@ const messageState = `
 		ELSE 'published'
 	END`
 
-// messageUsers is SQL for the users u, with the ids of their roles. To read these for each message
-// takes ten times as long.
+// messageUsers is SQL for the users u with the ids of their roles. A subquery for each message
+// would take ten times as long.
 const messageUsers = `
 	(SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids FROM users u) u`
 
@@ -74,11 +74,12 @@ const messageReader = `
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
 
+// messageIsFor is SQL for: once the message m is published, u is one of its users.
+const messageIsFor = `
+	((m.include_new_users OR m.publish_at > u.created_at) AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
+
 // messageWasAddressed is SQL for: the message m has been published, and u is one of its users.
-const messageWasAddressed = `
-	(m.publish_at <= now()
-		AND (m.include_new_users OR m.publish_at > u.created_at)
-		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
+const messageWasAddressed = `(m.publish_at <= now() AND ` + messageIsFor + `)`
 
 // messageAddressed is SQL for: the user u sees the message m now.
 const messageAddressed = `

@@ -248,7 +248,7 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.sees("there is no such directory")
 			c.fill("path", "alps")
 			c.press("Register")
-			c.sees("Registered. Start its analysis.")
+			c.sees("The dataset is registered. Start an analysis to read its files.")
 			c.press("Start an analysis")
 			c.find("//h1[.='Analysis of alps']")
 			run := root.must(200, "GET", "/api/v1/datasets/1/analyses", nil).items()[0]

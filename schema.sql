@@ -272,7 +272,7 @@ CREATE TABLE datasets (
 -- One file of a dataset. The arrays are transform [a b c d e f], native_bbox [minx miny maxx maxy],
 -- bbox [west south east north]. A file is not read again while size, time, sidecars (a checksum of
 -- the files that belong to it) and reader_version are the same. reader_version is 0 if the file had
--- just been written: it is read again next time.
+-- just been written, or is not a regular file: it is read again next time.
 CREATE TABLE elevation_dataset_file_meta (
   id              bigint           GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   dataset_id      bigint           NOT NULL REFERENCES datasets ON DELETE CASCADE,
