@@ -1,13 +1,13 @@
-# What each target does is said beside it; make alone lists them.
+# make lists the targets, with the text beside each.
 
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# pgx then leaves out the PostgreSQL types of Go values in statements that are not described first, such as
+# With this tag, pgx leaves out the PostgreSQL types of Go values in statements that are not described first, such as
 # QueryExecModeExec, which Cairn does not use: 1.4 MB. Without the tag the program works the same.
 TAGS = nopgxregisterdefaulttypes
 
-# The race detector links with a C compiler, and go/types asks one about package net. Without one the tests do without.
+# The race detector links with a C compiler, and go/types asks one about package net. Without one, the tests run without both.
 RACE = $(shell command -v gcc >/dev/null && echo -race)
 CGO = $(shell command -v gcc >/dev/null || echo CGO_ENABLED=0)
 
@@ -66,7 +66,8 @@ lint: ## gofmt, go vet, staticcheck, shellcheck
 	shellcheck --external-sources $$(grep -slE '^#!/(bin/|usr/bin/env )(ba)?sh' .ci/* tools/* deploy/* deploy/debian/*)
 
 bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000) files; needs 10 GB and 1.1 million inodes in TMPDIR
-	@$(GO) test -v -tags bench,$(TAGS) -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . | grep -v -e '^=== ' -e '--- PASS' -e '^PASS' -e '^ok' | tee testdata/bench-analysis.txt
+	@$(GO) test -v -tags bench,$(TAGS) -run '^TestBenchAnalysis$$' -count 1 -timeout 60m . >testdata/bench-analysis.new || { cat testdata/bench-analysis.new; exit 1; }
+	@grep -v -e '^=== ' -e '--- PASS' -e '^PASS' -e '^ok' testdata/bench-analysis.new | tee testdata/bench-analysis.txt; rm testdata/bench-analysis.new
 
 soak: postgres ## run for long what the test suite runs for seconds
 	CAIRN_SOAK=1 $(GO) test -tags $(TAGS) -v -run '^Test(NobodyGains|MessageModel|KilledInstances|FolderModel|Database|Failover|Restart|ManyLogins|SlowClients|IdleClients|HugeRequests|MixedLoad)' -count 1 -timeout 90m .
@@ -100,7 +101,7 @@ fuzz: ## fuzz each parser for FUZZTIME (5m)
 	@for target in $$($(GO) test -list '^Fuzz' . | grep ^Fuzz); do \
 		echo "$$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-5m} . || exit 1; done
 
-go: # Go in the version of go.mod, or a word about it
+go: # fails with a hint if Go is missing or too old
 	@command -v $(GO) >/dev/null || { echo 'Cairn needs Go 1.26 or later, and there is no $(GO): see https://go.dev/dl/' >&2; exit 1; }
 	@minor=$$($(GO) version | sed -n 's/.*go1\.\([0-9]*\).*/\1/p'); [ "$${minor:-0}" -ge 26 ] || \
 		{ echo "Cairn needs Go 1.26 or later, and this is $$($(GO) version): see https://go.dev/dl/" >&2; exit 1; }

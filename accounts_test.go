@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -559,5 +560,59 @@ func TestNoSecrets(t *testing.T) {
 	}
 	if _, err := ts.db.Exec(context.Background(), `DELETE FROM audit_log`); err == nil {
 		t.Error("audit rows can be deleted")
+	}
+}
+
+// TestKeyFileRefused: a malformed key file is not loaded. A new secret under an old id is a change
+// of keys. A key file behind a link stays behind it.
+func TestKeyFileRefused(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	path := ts.cfg.keysPath()
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload := func(content string) error {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return ts.reloadKeys(t.Context())
+	}
+	if err := reload("k1 nonsense\n"); err == nil {
+		t.Error("a malformed key file was loaded")
+	}
+	id, _, _ := strings.Cut(string(before), " ")
+	_, secret, _ := strings.Cut(newKeyLine(), " ")
+	if err := reload(id + " " + secret); err != nil {
+		t.Error(err)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 1 {
+		t.Errorf("%d changes of keys in the audit log", n)
+	}
+
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := cairn(append(ts.env, "CAIRN_KEYS_FILE="+link), "keys", "add"); err != nil {
+		t.Fatal(said, err)
+	}
+	after, _ := os.ReadFile(path)
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 || strings.Count(string(after), "\n") != 2 {
+		t.Errorf("%v, %v: %s", info.Mode(), err, after)
+	}
+}
+
+// TestReadInput: who is asked for something can leave with Ctrl-C.
+func TestReadInput(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	typed := make(chan string)
+	defer close(typed)
+	interrupt()
+	if text, err := readInput(ctx, func() (string, error) { return <-typed, nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("%q, %v", text, err)
 	}
 }

@@ -87,24 +87,27 @@ func newKeyLine() string {
 	return fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
 }
 
-// writeNewFile creates a file of mode 0600. Its content is on disk before the file gets its name:
-// after a crash it is whole or not there. If the name is taken, the error is os.ErrExist.
+// writeNewFile creates a file of mode 0600. If the name is taken, the error is os.ErrExist.
 func writeNewFile(path string, content []byte) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*") // mode 0600
+	return placeFile(path, os.Link, func(f *os.File) error {
+		_, err := f.Write(content)
+		return err
+	})
+}
+
+// placeFile writes a file and then gives it its name by os.Link or os.Rename. Its content is on
+// disk before: after a crash it is whole or not there, and a file that was there stays until then.
+func placeFile(path string, name func(old, new string) error, write func(*os.File) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	_, err = f.Write(content)
-	if err := cmp.Or(err, f.Sync()); err != nil {
+	if err := cmp.Or(write(f), f.Sync()); err != nil {
 		return err
 	}
-	if err := os.Link(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
+	return cmp.Or(name(f.Name(), path), syncDir(filepath.Dir(path)))
 }
 
 // syncDir makes the names in a directory durable.

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// setStatus returns what sets the status of a user, for onUser.
+// setStatus returns a function for onUser that sets the status of a user.
 func setStatus(status string) func(context.Context, pgx.Tx, actor, user) error {
 	return func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		return updateUser(ctx, tx, by, u, userChange{Status: &status})
@@ -22,8 +22,8 @@ func (o operation) printUser(err error, u user) error {
 	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// onUser returns a command that runs do on the named user. It then prints done, with the name, or
-// without done the user. With --json it always prints the user, as before if do deleted the user.
+// onUser returns a command that runs do on the named user. It then prints the text done with the
+// user's name or, without done or with --json, the user. A deleted user is printed as before.
 func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		var u user
@@ -58,7 +58,7 @@ func createUserCommand(ctx context.Context, o operation) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	password, err := readPassword(o.stdin, o.stderr)
+	password, err := readPassword(ctx, o.stdin, o.stderr)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func listUsersCommand(ctx context.Context, o operation) error {
 
 // deleteUserCommand is "cairn user delete".
 func deleteUserCommand(ctx context.Context, o operation) error {
-	if err := o.confirm("Delete the user %s? The name is never used again.", o.names[0]); err != nil {
+	if err := o.confirm(ctx, "Delete the user %s? The name is never used again.", o.names[0]); err != nil {
 		return err
 	}
 	return onUser("deleted user %s", deleteUser)(ctx, o)

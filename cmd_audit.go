@@ -39,10 +39,13 @@ func verifyAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 // acceptAuditCommand is "cairn audit accept".
 func acceptAuditCommand(ctx context.Context, o operation, ring *keyring) error {
 	findings, err := acceptAuditBreaks(ctx, o.db, ring)
+	if err != nil {
+		return err
+	}
 	for _, finding := range findings {
 		fmt.Fprintln(o.stdout, "accepted:", finding)
 	}
-	return o.print(err, nil, "accepted %s of the audit log", plural(int64(len(findings)), "break"))
+	return o.print(nil, nil, "accepted %s of the audit log", plural(int64(len(findings)), "break"))
 }
 
 // pruneAuditCommand is "cairn audit prune".
@@ -94,7 +97,8 @@ func verifyAudit(ctx context.Context, db *pgxpool.Pool, ring *keyring, head stri
 		case lost != nil:
 			err = fmt.Errorf("row %d, which waited for its seal, is missing", *lost)
 		case !found:
-			err = fmt.Errorf("the log does not hold the seal %s: it was truncated or rewritten", head)
+			err = fmt.Errorf("the log does not hold the seal %s: "+
+				"it was truncated or rewritten, or the seal is older than the last prune", head)
 		}
 		return last, err
 	})

@@ -81,7 +81,12 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 			cmd.ExtraFiles, host = []*os.File{dir}, "/proc/self/fd/3"
 		}
 	}
-	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+strings.Join(ports, ","),
+	// libpq would prefer these to PGHOST, and reach another server than the pool's.
+	env := slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains([]string{"PGSERVICE", "PGSERVICEFILE", "PGHOSTADDR"}, name)
+	})
+	cmd.Env = append(env, "PGHOST="+host, "PGPORT="+strings.Join(ports, ","),
 		"PGTARGETSESSIONATTRS=read-write", "PGUSER="+c.User, "PGPASSWORD="+c.Password, "PGDATABASE="+c.Database)
 	for _, m := range connectionKeywords.FindAllStringSubmatch(cfg.databaseURL, -1) {
 		if value, err := url.PathUnescape(m[2]); err == nil {

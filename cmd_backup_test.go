@@ -103,6 +103,15 @@ func TestBackupFile(t *testing.T) {
 	}
 }
 
+// TestBackupOfOtherHost: a variable that libpq prefers does not lead a backup to another server.
+func TestBackupOfOtherHost(t *testing.T) {
+	t.Setenv("PGHOSTADDR", "127.0.0.9")
+	x := startBackedUp(t)
+	if said, err := cairn(x.env, "backup", x.file); err != nil {
+		t.Errorf("%v %s", err, said)
+	}
+}
+
 // TestMissingProgram: where PostgreSQL's client programs are missing, the error says which package has them.
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()

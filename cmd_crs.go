@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -27,8 +26,8 @@ func printCRS(_ context.Context, o operation) error {
 	}
 	x, errX := strconv.ParseFloat(args[1], 64)
 	y, errY := strconv.ParseFloat(args[2], 64)
-	if err = errors.Join(errX, errY); err != nil {
-		return err
+	if errX != nil || errY != nil {
+		return fmt.Errorf("%q and %q must be numbers; %w crs", args[1], args[2], errUsage)
 	}
 	decimals := 9
 	if inverse {

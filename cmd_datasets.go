@@ -208,7 +208,7 @@ func removeDatasetCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	if err := o.confirm("Forget the dataset %s with its accepted findings? Its files stay.", d.Name); err != nil {
+	if err := o.confirm(ctx, "Forget the dataset %s with its accepted findings? Its files stay.", d.Name); err != nil {
 		return err
 	}
 	return o.print(deleteDataset(ctx, o.db, operatorActor(), d.ID), nil, "removed dataset %d, %s", d.ID, d.Name)
@@ -226,7 +226,11 @@ func reportCommand(ctx context.Context, o operation) error {
 	if err != nil {
 		return err
 	}
-	report.print(o.stdout)
+	out := bufio.NewWriter(o.stdout)
+	report.print(out)
+	if err := out.Flush(); err != nil {
+		return err
+	}
 	if report.AnalyzedAt == nil {
 		return fmt.Errorf("dataset %q was never analysed: cairn dataset analyze %[1]s", name)
 	}

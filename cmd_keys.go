@@ -27,8 +27,13 @@ func openKeyFile(cfg config) (*keyring, []string, error) {
 // isKey reports whether a line of the key file holds the key with this id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
-// replaceKeyFile replaces the lines of the key file. It keeps owner, group and mode.
+// replaceKeyFile replaces the lines of the key file, which path may link to. It keeps owner, group
+// and mode.
 func replaceKeyFile(path string, lines []string) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -42,19 +47,9 @@ func replaceKeyFile(path string, lines []string) error {
 	})
 }
 
-// replaceFile creates a file of mode 0600, or replaces the one at path. The file appears whole and
-// durable or, after an error, not at all.
+// replaceFile creates a file of mode 0600, or replaces the one at path.
 func replaceFile(path string, write func(*os.File) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return errors.Join(os.Rename(f.Name(), path), syncDir(filepath.Dir(path)))
+	return placeFile(path, os.Rename, write)
 }
 
 // listKeysCommand is "cairn keys list".
@@ -98,13 +93,13 @@ func addKeyCommand(_ context.Context, o operation) error {
 
 // promoteKeyCommand is "cairn keys promote". It makes a key the signer.
 func promoteKeyCommand(_ context.Context, o operation) error {
-	_, lines, err := openKeyFile(o.cfg)
+	ring, lines, err := openKeyFile(o.cfg)
 	if err != nil {
 		return err
 	}
 	id := o.names[0]
 	at := slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) })
-	if at < 0 {
+	if _, isKnown := ring.find(id); !isKnown {
 		return fmt.Errorf("there is no key %s: see cairn keys list", id)
 	}
 	err = replaceKeyFile(o.cfg.keysPath(), slices.Concat(lines[at:at+1], lines[:at], lines[at+1:]))

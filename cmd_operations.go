@@ -39,14 +39,34 @@ func (o operation) option(name, value string) string {
 	return value
 }
 
+// readInput runs read, which may wait for somebody to type. It returns early if ctx ends, as after
+// Ctrl-C.
+func readInput(ctx context.Context, read func() (string, error)) (string, error) {
+	type input struct {
+		text string
+		err  error
+	}
+	done := make(chan input, 1)
+	go func() {
+		text, err := read()
+		done <- input{text, err}
+	}()
+	select {
+	case in := <-done:
+		return in.text, in.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
 // confirm asks a question on a terminal. It returns an error if the answer is not yes. Without a
 // terminal, as in a script, it does not ask.
-func (o operation) confirm(question string, of ...any) error {
+func (o operation) confirm(ctx context.Context, question string, of ...any) error {
 	if !isTerminal(o.stdin) {
 		return nil
 	}
 	fmt.Fprintf(terminalWriter{o.stderr}, question+" (yes or no) ", of...)
-	answer, _ := bufio.NewReader(o.stdin).ReadString('\n')
+	answer, _ := readInput(ctx, func() (string, error) { return bufio.NewReader(o.stdin).ReadString('\n') })
 	if answer = strings.TrimSpace(answer); answer != "yes" {
 		return fmt.Errorf("the answer was %q, not yes: nothing was changed", answer)
 	}
@@ -140,11 +160,13 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 
 // sendMessageCommand is "cairn message send". It reads the body from standard input.
 func sendMessageCommand(ctx context.Context, o operation) error {
-	text, err := io.ReadAll(io.LimitReader(o.stdin, maxBody))
+	body, err := readInput(ctx, func() (string, error) {
+		text, err := io.ReadAll(io.LimitReader(o.stdin, maxBody))
+		return strings.TrimSpace(string(text)), err
+	})
 	if err != nil {
 		return fmt.Errorf("read the message: %w", err)
 	}
-	body := strings.TrimSpace(string(text))
 	c := messageChange{Title: &o.names[0], Body: &body, IncludeNewUsers: new(o.options.Has("include-new-users"))}
 	c.Severity = optional(o.options, "severity")
 	c.PublishAt.value, c.ExpiresAt.value = optional(o.options, "publish-at"), optional(o.options, "expires-at")
@@ -187,14 +209,17 @@ func userNamed(ctx context.Context, q querier, name string) (user, error) {
 
 // readPassword reads a password: from a terminal twice and without echo, else from one line of
 // stdin.
-func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
+func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (string, error) {
 	stty := func(setting string) error {
 		c := exec.Command("stty", setting)
 		c.Stdin = stdin
 		return c.Run()
 	}
 	prompts, newline := []string{""}, ""
-	if isTerminal(stdin) && stty("-echo") == nil {
+	if isTerminal(stdin) {
+		if err := stty("-echo"); err != nil {
+			return "", fmt.Errorf("turn off the echo of the terminal: %w; pipe the password in instead", err)
+		}
 		defer stty("echo")
 		prompts, newline = []string{"Password: ", "Again: "}, "\n" // the typed one is not echoed
 	}
@@ -202,7 +227,7 @@ func readPassword(stdin io.Reader, stderr io.Writer) (string, error) {
 	var typed []string
 	for _, prompt := range prompts {
 		fmt.Fprint(stderr, prompt)
-		line, err := lines.ReadString('\n')
+		line, err := readInput(ctx, func() (string, error) { return lines.ReadString('\n') })
 		fmt.Fprint(stderr, newline)
 		if err != nil && (err != io.EOF || line == "") {
 			return "", fmt.Errorf("read password: %w", err)

@@ -24,7 +24,7 @@ type command struct {
 	help string
 }
 
-// need is what a command has to have before it runs. Each includes those before it.
+// need is a precondition of a command. Each includes those before it.
 type need int
 
 // The needs.
@@ -36,7 +36,7 @@ const (
 )
 
 // commands is the table of commands. They act as the operator, who holds every permission. All but
-// restore may run while the service runs.
+// serve and restore may run while the service runs.
 func commands() []command {
 	return []command{
 		{"serve", "", needSettings, serveCommand, "run the service"},
@@ -134,7 +134,11 @@ func showUser(context.Context, pgx.Tx, actor, user) error { return nil }
 // findCommand returns the command that args begin with, and the arguments that follow. Help and
 // version may be asked for by options.
 func findCommand(args []string) (c command, rest []string, err error) {
-	if at := slices.IndexFunc(args, func(a string) bool { return a == "--help" || a == "-h" }); at >= 0 {
+	options := args
+	if at := slices.Index(args, "--"); at >= 0 { // after it there are only names
+		options = args[:at]
+	}
+	if at := slices.IndexFunc(options, func(a string) bool { return a == "--help" || a == "-h" }); at >= 0 {
 		args = append([]string{"help"}, args[:min(at, 2)]...)
 	}
 	switch {
@@ -169,8 +173,8 @@ func findCommand(args []string) (c command, rest []string, err error) {
 	return c, nil, fmt.Errorf("%q is not a command%s; %w", name, meant, errUsage)
 }
 
-// suggest asks whether the word was meant that is the fewest edits away from a misspelt one, if two
-// are enough. An edit adds, removes or replaces a byte (Levenshtein).
+// suggest returns a question that names the word most like a misspelt one, or "" if none is within
+// two edits. An edit adds, removes or replaces a byte (Levenshtein).
 func suggest(misspelt string, words []string) (question string) {
 	least := min(3, len(misspelt))
 	for _, word := range words {
@@ -248,7 +252,12 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 		return wrong("%s is missing", needed[len(names)])
 	}
 	if len(names) > most {
-		return wrong("%q is too much", names[most])
+		return wrong("unexpected argument %q", names[most])
+	}
+	for _, option := range known {
+		if !strings.Contains(c.args, "["+option) && !options.Has(option[2:]) {
+			return wrong("%s is missing", option)
+		}
 	}
 	return names, options, nil
 }

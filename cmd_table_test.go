@@ -102,6 +102,7 @@ func usageSteps() []struct {
 			"--include-new-users", "the text", 0, `^(?P<message>\d+)\n$`},
 		{"message list --json", "", 0, `"severity":"warning"`},
 		{"message retract $message", "", 0, `^$`},
+		{"message send -- -h", "the text", 0, `^\d+\n$`},
 		{"token create robot night --permissions dataset.read --days=5 --role member --renewable", "", 0, `^cairn_pat_`},
 		{"token list robot --json", "", 0, `"renewable":true`},
 		{"token revoke robot night", "", 0, `ended API token night`},
@@ -125,6 +126,7 @@ func usageSteps() []struct {
 		{"keys list --json", "", 0, `"does":"signs"`},
 		{"keys add", "", 0, `added key (?P<kid>\S+):`},
 		{"keys promote $kid", "", 0, `promoted key`},
+		{"keys promote nobody", "", 1, `there is no key nobody`},
 		{"keys prune", "", 0, `every key is needed`},
 	}
 }
@@ -214,7 +216,7 @@ func TestWrongUsage(t *testing.T) {
 			refused(strings.TrimSpace(name)+" is missing", words...)
 		}
 		if !strings.Contains(arguments, "...]") && !strings.Contains(arguments, "H...") {
-			refused(`"too" is too much`, append(words, strings.Fields("a b c too many")[max(0, 3-len(regexp.MustCompile(` \[?[A-Z]`).FindAllString(
+			refused(`unexpected argument "too"`, append(words, strings.Fields("a b c too many")[max(0, 3-len(regexp.MustCompile(` \[?[A-Z]`).FindAllString(
 				regexp.MustCompile(`--\S+ [^\]]\S+`).ReplaceAllString(arguments, ""), -1))):]...)...)
 		}
 		for _, option := range c.options {
@@ -237,6 +239,8 @@ func TestWrongUsage(t *testing.T) {
 		"frobnicate":            `"frobnicate" is not a command;`,
 		"help frobnicate":       `"frobnicate" is not a command;`,
 		"completion fish":       "bash or zsh",
+		"token create bob ci":   "token create: --permissions is missing",
+		"crs 25832 a b":         `"a" and "b" must be numbers`,
 	} {
 		refused(want, strings.Fields(line)...)
 	}

@@ -101,14 +101,21 @@ func settings(c *config, env []string) []setting {
 		{"CAIRN_REGISTRATION", registrationOpen,
 			text(&c.registration, registrationOpen, registrationApproval, registrationClosed)},
 		{"CAIRN_COOKIE_INSECURE", "0", func(v string) (err error) {
-			c.cookieInsecure, err = strconv.ParseBool(v)
-			return err
+			if c.cookieInsecure, err = strconv.ParseBool(v); err != nil {
+				return errors.New("must be 0 or 1")
+			}
+			return nil
 		}},
 		{"CAIRN_TRUSTED_PROXIES", "", c.parseProxies},
 		{"CAIRN_TLS_CERT", "", absolute(&c.tlsCert)},
 		{"CAIRN_TLS_KEY", "", absolute(&c.tlsKey)},
 		{"CAIRN_LOG_FORMAT", "", text(&c.logFormat, "", "text", "json")},
-		{"CAIRN_LOG_LEVEL", "info", func(v string) error { return c.logLevel.UnmarshalText([]byte(v)) }},
+		{"CAIRN_LOG_LEVEL", "info", func(v string) error {
+			if c.logLevel.UnmarshalText([]byte(v)) != nil {
+				return errors.New("must be debug, info, warn or error")
+			}
+			return nil
+		}},
 	}
 	for i := range all {
 		all[i].value = cmp.Or(lookup(env, all[i].name), all[i].value)
@@ -258,8 +265,9 @@ func packagedEnvironment(dir string) (env []string) {
 		return nil
 	}
 	for line := range strings.Lines(string(content)) {
-		name, value, isSetting := strings.Cut(strings.TrimSpace(line), "=")
-		if !isSetting || strings.HasPrefix(name, "#") {
+		name, value, isSetting := strings.Cut(line, "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !isSetting || strings.HasPrefix(name, "#") || strings.HasPrefix(name, ";") {
 			continue
 		}
 		if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {

@@ -39,6 +39,9 @@ func TestConfigCheck(t *testing.T) {
 		{"CAIRN_PASSWORD_MIN=7", "", "CAIRN_PASSWORD_MIN: must be a number from 8 to 64"},
 		{"CAIRN_REGISTRATION=yes", "", "CAIRN_REGISTRATION: must be one of open approval closed"},
 		{"CAIRN_TRUSTED_PROXIES=10.0.0.1", "", "CAIRN_TRUSTED_PROXIES: must be networks"},
+		{"CAIRN_COOKIE_INSECURE=secret", "", "CAIRN_COOKIE_INSECURE: must be 0 or 1"},
+		{"CAIRN_LOG_LEVEL=secret", "", "CAIRN_LOG_LEVEL: must be debug, info, warn or error"},
+		{"CAIRN_DATABASE_URL=postgres://u:secret@h/d?search_path=app", "", "must not set search_path"},
 		{"CAIRN_TLS_CERT=a", "", "must be set together"},
 		{"CAIRN_DATASETS_DIR=a::b", "", "CAIRN_DATASETS_DIR: must be directories"},
 	} {
@@ -58,7 +61,7 @@ func TestPackagedEnvironment(t *testing.T) {
 		t.Errorf("without a package: %v", env)
 	}
 	for name, content := range map[string]string{
-		"cairn.env": "# a comment\n\nCAIRN_REGISTRATION=approval\nCAIRN_PASSWORD_MIN='12'\nCAIRN_DATASETS_DIR=\"/srv/my elevation\"\n", "database-url": "host=h dbname=d\n", "keys": newKeyLine(),
+		"cairn.env": "# a comment\n; CAIRN_LISTEN=no\n\n CAIRN_REGISTRATION = approval \nCAIRN_PASSWORD_MIN='12'\nCAIRN_DATASETS_DIR=\"/srv/my elevation\"\n", "database-url": "host=h dbname=d\n", "keys": newKeyLine(),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640); err != nil {
 			t.Fatal(err)

@@ -89,6 +89,12 @@ func databaseConfig(url string) (*pgxpool.Config, error) {
 		// pgx keeps the password out of its message, but not always the rest of a malformed URL.
 		return nil, errors.New("CAIRN_DATABASE_URL is not a PostgreSQL connection string")
 	}
+	for _, name := range []string{"search_path", "options"} { // backup and restore could not follow
+		if config.ConnConfig.RuntimeParams[name] != "" {
+			return nil, fmt.Errorf("CAIRN_DATABASE_URL (or PGOPTIONS) must not set %s: "+
+				"Cairn uses the default schema of its role", name)
+		}
+	}
 	if len(config.ConnConfig.Fallbacks) > 0 && config.ConnConfig.ValidateConnect == nil {
 		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}

@@ -103,8 +103,8 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 	return err
 }
 
-// limitMemory sets the size of memory above which the garbage collector works harder, because each
-// password hash leaves 19 MiB or more of garbage. The limit leaves room for one hash per core and
+// limitMemory sets Go's soft limit of memory, because each password hash leaves 19 MiB or more of
+// garbage. The limit leaves room for one hash per core and
 // some thousand idle connections.
 func limitMemory(cfg config) {
 	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
@@ -382,17 +382,20 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 // sendHeartbeats renews this instance's lease until ctx ends. On SIGHUP it reloads the key file.
 func (s *server) sendHeartbeats(ctx context.Context) {
 	for tick := time.Tick(s.life / 3); ; {
-		work := func(ctx context.Context) error {
-			return noteInstance(ctx, s.database.own, s.instance, s.keys.Load(), s.life)
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.hangups:
-			work = s.reloadKeys
+			reload, cancel := context.WithTimeout(ctx, 2*time.Second)
+			if err := s.reloadKeys(reload); err != nil {
+				s.log.Error("key file not reloaded", "error", err)
+			}
+			cancel()
 		case <-tick:
+			s.runBounded(ctx, "heartbeat failed", 2*time.Second, func(ctx context.Context) error {
+				return noteInstance(ctx, s.database.own, s.instance, s.keys.Load(), s.life)
+			})
 		}
-		s.runBounded(ctx, "heartbeat failed", 2*time.Second, work)
 	}
 }
 
@@ -430,8 +433,8 @@ func (s *server) runBounded(ctx context.Context, failure string, limit time.Dura
 	}
 }
 
-// unlessRepeated returns work without repeated errors: if a run fails as the run before did, the
-// error is nil. So a state that lasts is logged once.
+// unlessRepeated wraps work. If it fails with the same text twice in a row, the second error is
+// nil: a state that lasts is logged once.
 func unlessRepeated(work func(context.Context) error) func(context.Context) error {
 	last := ""
 	return func(ctx context.Context) error {
@@ -474,17 +477,21 @@ func (s *server) reloadKeys(ctx context.Context) error {
 		err = noteInstance(ctx, s.database.own, s.instance, keys, s.life)
 	}
 	if err != nil {
-		return fmt.Errorf("reload key file: %w", err)
+		return err
 	}
-	if before := s.keys.Swap(keys).ids(); !slices.Equal(before, keys.ids()) {
-		err = audit(ctx, s.db, serviceActor(), "keys.change", "", before, keys.ids())
+	before := s.keys.Swap(keys)
+	isSame := func(a, b key) bool { return a.id == b.id && a.fingerprint == b.fingerprint }
+	if !slices.EqualFunc(before.keys, keys.keys, isSame) {
+		if err := audit(ctx, s.db, serviceActor(), "keys.change", "", before.ids(), keys.ids()); err != nil {
+			s.log.Error("change of keys not audited", "error", err)
+		}
 	}
 	s.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
 	if s.cfg.keysAreCredential() {
 		s.log.Warn("key file is a copy that systemd made when the service started: " +
 			"restart the service to load a later change")
 	}
-	return err
+	return nil
 }
 
 // withOwnDatabase runs do on the database that the settings name, or on the private one, which it

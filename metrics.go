@@ -82,7 +82,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	e.add("cairn_database_outages_total", "counter", "How often the database became unreachable.",
 		"", s.database.outages.Load())
 	e.add("cairn_password_hashes_running", "gauge", "Password hashes being computed.", "", len(hasher.cores))
-	e.add("cairn_password_hashes_queued", "gauge", "Requests that hash a password or wait for a turn.",
+	e.add("cairn_password_hashes_queued", "gauge", "Requests that hash a password or wait to do so.",
 		"", hasher.line.requests(""))
 	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.", states...)
 	e.add("cairn_audit_broken", "gauge", "1 if the audit log has a break that is not accepted.", "", broken)
