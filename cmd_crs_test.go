@@ -37,7 +37,7 @@ func TestPrintCRS(t *testing.T) {
 		"4326 361 0", "4326 -181 0", "4326 7 91", "4326 7 NaN", "4326 --inverse 7 -90.1", "32633 --inverse 1e9 1e9"} {
 		if err := run(t.Context(), strings.Fields("crs "+args), nil, nil, &out, &out); err == nil {
 			t.Errorf("%q is no error", args)
-		} else if (args == "" || args == "x" || args == "27700 1") != errors.Is(err, errUsage) {
+		} else if (args == "" || args == "x" || strings.HasPrefix(args, "27700 1")) != errors.Is(err, errUsage) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
