@@ -265,6 +265,9 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	}
 	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
 	p.values[parameterSkewAngle] = 90 // GDAL's default
+	if k.code(keyProjMethod) == 5 {   // the Swiss projection: no key gives its azimuth, 90° by definition
+		p.values[parameterAzimuth] = 90
+	}
 	set(parameterLatitudeOfOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
 	set(parameterLongitudeOfOrigin, degrees,
 		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)

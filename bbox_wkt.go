@@ -194,6 +194,9 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	usual := p.method == methodTransverseMercatorSouth || p.method == methodLambertConicWest ||
 		len(axes) > 1 && axes[0] == axes[1]
 	p.reversed = !usual && (slices.Contains(axes, "WEST") || slices.Contains(axes, "SOUTH"))
+	if plainName(method.text(0)) == "swissobliquecylindrical" {
+		p.values[parameterAzimuth] = 90 // by definition
+	}
 	for _, c := range conversion.nodes {
 		code := codeOfName(indexOfParameters, c.text(0))
 		if c.keyword != "PARAMETER" || code == 0 {
