@@ -388,7 +388,31 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		}
 		c.parameters[like] = v
 	}
+	if code := p.unusedParameter(c); code != 0 {
+		return fmt.Errorf("its CRS has no EPSG code, and %q has no parameter %q, which the file gives as %v",
+			findRecord(recordMethod, c.method).name(), findRecord(recordParameter, code).name(), p.values[code])
+	}
 	return c.setProjection()
+}
+
+// unusedParameter returns a parameter that the file gives, that c's method lacks, and that is not
+// neutral; 0 where there is none. Some programs write all parameters, those without meaning as 0.
+func (p *crsParameters) unusedParameter(c *crsDefinition) int {
+	for _, code := range [...]int{
+		parameterLatitudeOfOrigin, parameterScale, parameterStandardParallel1, parameterStandardParallel2,
+	} {
+		neutral := []float64{0}
+		switch code {
+		case parameterScale:
+			neutral = append(neutral, 1)
+		case parameterStandardParallel1, parameterStandardParallel2:
+			neutral = append(neutral, c.parameters[parameterLatitudeOfOrigin], c.parameters[parameterStandardParallel1])
+		}
+		if _, used := c.parameters[code]; !used && !slices.Contains(neutral, p.values[code]) {
+			return code
+		}
+	}
+	return 0
 }
 
 // sameUnit reports whether two units differ by rounding at most. Both kinds of foot differ by more.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"strings"
 	"testing"
 )
 
@@ -57,5 +58,37 @@ func TestSwissProjection(t *testing.T) {
 	turned, _, err := userDefinedCRS([]float64{3089, latitude, 3088, longitude, 3094, 60, 3096, 60}, 3075, 5)
 	if err != nil || turned.parameters[parameterAzimuth] != 60 {
 		t.Errorf("an azimuth that the file gives: %v, %v", turned.parameters, err)
+	}
+}
+
+// TestUnusedParameters: a parameter that the method lacks is refused unless it is neutral.
+func TestUnusedParameters(t *testing.T) {
+	const wgs84 = "6378137.0,298.257223563"
+	for _, c := range []struct {
+		name, method string
+		parameters   []any
+		says         string // of the error; "" for none
+	}{
+		{"origin of a cylinder", "Equirectangular", []any{"latitude_of_origin", 40, "central_meridian", 0, "standard_parallel_1", 0}, "Latitude of natural origin"},
+		{"origin of a cylinder at its parallel", "Equirectangular", []any{"latitude_of_origin", 40, "central_meridian", 0, "standard_parallel_1", 40}, "Latitude of natural origin"},
+		{"neutral origin", "Equirectangular", []any{"latitude_of_origin", 0, "central_meridian", 0, "standard_parallel_1", 30}, ""},
+		{"scale of two parallels", "Lambert_Conformal_Conic", []any{"Central_Meridian", 9, "Standard_Parallel_1", 45, "Standard_Parallel_2", 50, "Scale_Factor", 0.9996, "Latitude_Of_Origin", 47}, "Scale factor"},
+		{"neutral scale", "Lambert_Conformal_Conic", []any{"Central_Meridian", 9, "Standard_Parallel_1", 45, "Standard_Parallel_2", 50, "Scale_Factor", 1.0, "Latitude_Of_Origin", 47}, ""},
+		{"one parallel away from the origin", "Lambert_Conformal_Conic", []any{"Central_Meridian", 9, "Standard_Parallel_1", 45, "Scale_Factor", 0.9996, "Latitude_Of_Origin", 47}, "1st standard parallel"},
+		{"one parallel at the origin", "Lambert_Conformal_Conic", []any{"Central_Meridian", 9, "Standard_Parallel_1", 45, "Scale_Factor", 0.9996, "Latitude_Of_Origin", 45}, ""},
+		{"one parallel alone", "Lambert_Conformal_Conic", []any{"Central_Meridian", 9, "Standard_Parallel_1", 45}, ""},
+		{"scale of a parallel at the pole", "Stereographic_North_Pole", []any{"Central_Meridian", 0, "Standard_Parallel_1", 70, "Scale_Factor", 0.99}, "Scale factor"},
+		{"origin and parallel at the pole", "Polar_Stereographic", []any{"central_meridian", 0, "latitude_of_origin", 90, "standard_parallel_1", 70}, "1st standard parallel"},
+		{"scale of Mercator's parallel", "Mercator", []any{"Central_Meridian", 0, "Standard_Parallel_1", 42, "Scale_Factor", 0.99}, "Scale factor"},
+		{"parallels of 0", "Transverse_Mercator", []any{"central_meridian", 9, "latitude_of_origin", 40, "standard_parallel_1", 0, "standard_parallel_2", 0}, ""},
+		{"no number", "Sinusoidal", []any{"central_meridian", 9, "latitude_of_origin", `"x"`}, "Latitude of natural origin"},
+	} {
+		p, err := crsFromWKT(esriWKT("p", "D_WGS_1984", wgs84, c.method, "1", c.parameters...))
+		if err == nil {
+			_, err = p.definition(new(extent), new(lastCRS))
+		}
+		if (err == nil) != (c.says == "") || err != nil && (statusOf(err) != fileStatusNoBBox || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.says)
+		}
 	}
 }
