@@ -74,7 +74,7 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 	columns, rows := float64(shapes[i][0]), float64(shapes[i][1])
 	m.setSize(columns, rows)
 	lat, lon, ok := cellOfName(name)
-	if !ok {
+	if !ok || lat == 90 { // its tile would lie beyond the pole
 		return true, noGeoreff("only the name of an HGT file gives its place, such as N45E007.hgt")
 	}
 	upper := strings.ToUpper(name)

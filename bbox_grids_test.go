@@ -162,6 +162,7 @@ func TestHGT(t *testing.T) {
 		{"N45E007.SRTMGL3.hgt", "", small, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"N45E007.hgt", "", small - 2, "corrupt", nil, 0, "no HGT file has"},
 		{"alps.hgt", "", small, "no_georef", nil, 1201, "only the name"},
+		{"N90E000.hgt", "", small, "no_georef", nil, 1201, "only the name"},
 		{"N91E007.hgt", "", small, "no_georef", nil, 1201, "only the name"},
 		{"N+5E007.hgt", "", small, "no_georef", nil, 1201, "only the name"},
 		{"N45E007.hgt.zip", zipOf(t, map[string]int{"N45E007.hgt": small}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},

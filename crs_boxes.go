@@ -83,7 +83,9 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
 		box.accuracyM = max(raster.shift.accuracyM, cell*p.unit)
 	}
-	if !(r.south < 90 && r.north > -90 && r.west >= -540 && r.east <= 540) {
+	const farthestDegrees = 540 // longitudes may count from elsewhere, and a latitude within is cut off as in PROJ
+	if !(r.south < 90 && r.north > -90 && min(r.west, r.south) >= -farthestDegrees &&
+		max(r.east, r.north) <= farthestDegrees) {
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
 			r.west, r.east, r.south, r.north)
 	}
