@@ -157,7 +157,7 @@ func (p *crsParameters) setDatum(n *wktNode) {
 	p.ellipsoid = ellipsoid{spheroid.number(1, math.NaN()) * spheroid.unit(1), spheroid.number(2, math.NaN())}
 	if shift := datum.child("TOWGS84"); shift != nil && (len(shift.values) == 3 || len(shift.values) == 7) {
 		for i := range shift.values {
-			p.toWGS84 = append(p.toWGS84, shift.number(i, 0))
+			p.toWGS84 = append(p.toWGS84, shift.number(i, math.NaN()))
 		}
 	}
 	radians := n.unit(math.Pi / 180)

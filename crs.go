@@ -320,6 +320,12 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	if p.toWGS84 != nil && (c.datum == 0 || slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0) {
 		c.toWGS84 = p.toWGS84
 	}
+	for i, v := range p.toWGS84 {
+		const farthest, largest = 10_000, 1_000 // metres; arc-seconds or parts per million: above EPSG's 2624 and 268
+		if !(math.Abs(v) < [...]float64{farthest, largest}[min(i/3, 1)]) {
+			return c, fmt.Errorf("its shift to WGS 84, TOWGS84[%s], is not one of the Earth", writeNumbers(p.toWGS84))
+		}
+	}
 	c.unit = cmp.Or(p.linearUnit, 1)
 	if p.kind == modelTypeGeographic {
 		c.unit = cmp.Or(p.angularUnit, 1)

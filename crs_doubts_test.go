@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -90,5 +91,29 @@ func TestUnusedParameters(t *testing.T) {
 		if (err == nil) != (c.says == "") || err != nil && (statusOf(err) != fileStatusNoBBox || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.says)
 		}
+	}
+}
+
+// TestShiftOfTheEarth: a shift to WGS 84 of 10 km or more, or without numbers, is refused.
+func TestShiftOfTheEarth(t *testing.T) {
+	for shift, ok := range map[string]bool{
+		"674.374,15.056,405.346": true, "9999,0,0": true, "598.1,73.7,418.2,0.202,0.045,-2.455,6.7": true,
+		"10000000,0,0": false, "0,-10000,0": false, "0,0,x": false, "0,0,0,0,0,1000,0": false, "0,0,0,0,0,0,-1000": false,
+	} {
+		p, err := crsFromWKT(fmt.Sprintf(`GEOGCS["c",DATUM["of its own",SPHEROID["x",6377397.155,299.1528128],TOWGS84[%s]],PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]`, shift))
+		if err == nil {
+			_, err = p.definition(new(extent), new(lastCRS))
+		}
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "its shift to WGS 84") {
+			t.Errorf("%s: %v", shift, err)
+		}
+	}
+	if _, _, err := userDefinedCRS([]float64{3080, 9}, 3075, 1); err != nil {
+		t.Error(err)
+	}
+	p := geographicCRS(0)
+	p.geographic, p.toWGS84 = 4326, []float64{math.NaN(), 0, 0}
+	if _, err := p.withoutCode(); err == nil {
+		t.Error("a shift that is not a number is accepted")
 	}
 }
