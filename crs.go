@@ -365,8 +365,9 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	switch {
 	case c.method == 0:
 		return errors.New("its CRS has no EPSG code, and its projection is not supported")
-	case c.method == methodPolarStereographicB && sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
-		c.method = methodPolarStereographicA
+	case (c.method == methodPolarStereographicA || c.method == methodPolarStereographicB) &&
+		sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
+		c.method, p.values[parameterLatitudeOfOrigin] = methodPolarStereographicA, math.Copysign(90, latitude)
 	case c.method == methodPolarStereographicB && latitude == 0 && p.values[parameterStandardParallel1] == 0:
 		return errors.New("its polar stereographic projection gives neither a latitude nor a pole")
 	case c.method == methodLambertConic2SP && !second:

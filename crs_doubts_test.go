@@ -117,3 +117,21 @@ func TestShiftOfTheEarth(t *testing.T) {
 		t.Error("a shift that is not a number is accepted")
 	}
 }
+
+// TestNearPole: a polar projection whose latitude is 90° up to rounding has its scale at the pole.
+func TestNearPole(t *testing.T) {
+	want := placeOf(t, crsOf(t, 5041), 1e6, 3e6)
+	for _, method := range []string{"Polar_Stereographic", "Polar Stereographic (variant A)"} {
+		p, err := crsFromWKT(esriWKT("p", "D_WGS_1984", "6378137.0,298.257223563", method, "1",
+			"latitude_of_origin", 89.9999999, "central_meridian", 0, "scale_factor", 0.994, "false_easting", 2e6, "false_northing", 2e6))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := p.definition(new(extent), new(lastCRS))
+		if err != nil {
+			t.Errorf("%s: %v", method, err)
+		} else if got := placeOf(t, &c, 1e6, 3e6); math.Hypot(got[0]-want[0], got[1]-want[1]) > 1e-9 {
+			t.Errorf("%s: %v, want %v", method, got, want)
+		}
+	}
+}
