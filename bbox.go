@@ -305,7 +305,7 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 		}
 		native.add(position{x, y})
 	}
-	if !(native.east > native.west && native.north > native.south) {
+	if t[0]*t[4] == t[1]*t[3] || !(native.east > native.west && native.north > native.south) {
 		return corruptf("%s gives the raster no area", source)
 	}
 	m.Transform, m.Source = t[:], &source

@@ -72,6 +72,7 @@ func TestWorldFile(t *testing.T) {
 		{"rotated", "a.tif", "a.tfw", "10\n2\n2\n-10\n5\n295", "no_bbox", []float64{-1, 269, 45, 307}, "a.tfw", ""},
 		{"five numbers", "a.tif", "a.tfw", "0.5\n0\n0\n-0.25\n10.25\n", "no_georef", nil, "", "six numbers"},
 		{"words", "a.tif", "a.tfw", "0.5\n0\n0\n-0.25\nInf\n0x1p4\n", "no_georef", nil, "", "six numbers"},
+		{"a line without area", "a.tif", "a.tfw", "1\n1\n1\n1\n500000\n5000000\n", "no_georef", nil, "", "six numbers"},
 		{"no scale", "a.tif", "a.tfw", "0\n0\n0\n0\n10\n50\n", "no_georef", nil, "", "six numbers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -93,7 +93,7 @@ func parseWorldFile(content []byte) ([6]float64, error) {
 			v = append(v, n)
 		}
 	}
-	if len(v) < 6 || (v[0] == 0 && v[2] == 0) || (v[1] == 0 && v[3] == 0) {
+	if len(v) < 6 || v[0]*v[3] == v[1]*v[2] {
 		return [6]float64{}, noGeoreff("its world file does not hold six numbers that place a raster")
 	}
 	return shiftHalfPixel([6]float64{v[0], v[2], v[4], v[1], v[3], v[5]}), nil
