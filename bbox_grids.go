@@ -228,7 +228,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if err := m.setSize(g.number("ncols"), g.number("nrows")); err != nil {
 		return err
 	}
-	m.Nodata = nonEmpty(cleanText([]byte(g["nodata_value"]+g["nodata"]), maxNodataText))
+	m.Nodata = nonEmpty(cleanText([]byte(cmp.Or(g["nodata_value"], g["nodata"])), maxNodataText))
 	dx, dy := g.number("cellsize", "dx", "xdim"), g.number("cellsize", "dy", "ydim")
 	x, y := g.number("xllcorner"), g.number("yllcorner")
 	m.PixelIs = new("area")

@@ -248,6 +248,7 @@ func TestASCIIGrid(t *testing.T) {
 		{"centre", "ncols 4\nnrows 3\nxllcenter 10.5\nyllcenter 20.5\ncellsize 1\n", "no_bbox", good, "point", "", ""},
 		{"corner in x, centre in y", "ncols 4\nnrows 3\nxllcorner 10\nyllcenter 20.5\ncellsize 1\n", "no_bbox", good, "area", "", ""},
 		{"any order, any case, CRLF", "CELLSIZE 1\r\nYLLCORNER 20\r\nNRows 3\r\nNCOLS 4\r\nXllCorner 10\r\n", "", nil, "", "", ""},
+		{"two keys of nodata", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\nNODATA -1\nNODATA_value -9999\n", "no_bbox", good, "area", "-9999", ""},
 		{"lines end with CR", "ncols 4\rnrows 3\rxllcorner 10\ryllcorner 20\rcellsize 1\r", "no_bbox", good, "area", "", ""},
 		{"dx and dy", "ncols 8\nnrows 1\nxllcorner 10\nyllcorner 20\ndx 0.5\ndy 3\n", "no_bbox", good, "area", "", ""},
 		{"comma decimals", "ncols 4\nnrows 3\nxllcorner 0,10E+02\nyllcorner 0,20E+02\ncellsize ,1E+01\n", "no_bbox", good, "area", "", ""},
