@@ -105,7 +105,10 @@ func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
 	}
 	le := binary.LittleEndian
 	length, offset := uint64(le.Uint32(b[i+12:])), uint64(le.Uint32(b[i+16:]))
-	b, err = h.at(offset, min(length, maxDirectory), "the directory of the ZIP archive")
+	if length > maxDirectory { // a second tile might lie in the part that is not read
+		return "", 0, nil
+	}
+	b, err = h.at(offset, length, "the directory of the ZIP archive")
 	if err != nil && statusOf(err) != fileStatusUnreadable {
 		return "", 0, nil // another kind of archive, such as ZIP64
 	}

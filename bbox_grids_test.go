@@ -143,6 +143,10 @@ func TestHGT(t *testing.T) {
 	w := gzip.NewWriter(&compressed)
 	w.Write(make([]byte, small))
 	w.Close()
+	many := map[string]int{"n45e007.hgt": small, "z.hgt": small} // z.hgt is listed behind 32 KiB
+	for i := range 500 {
+		many[fmt.Sprintf("n45e007/%050d.txt", i)] = 1
+	}
 	for _, c := range []struct {
 		name    string
 		content string
@@ -169,6 +173,7 @@ func TestHGT(t *testing.T) {
 		{"N45E007.hgt.zip", zipOf(t, map[string]int{"N45E007.hgt": small}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"x.zip", zipOf(t, map[string]int{"a/n45e007.HGT": small, "a/n45e007.num": 9}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"two.zip", zipOf(t, map[string]int{"n45e007.hgt": small, "n45e008.hgt": small}), 0, "unsupported", nil, 0, "ZIP"},
+		{"long.zip", zipOf(t, many), 0, "unsupported", nil, 0, "ZIP"},
 		{"none.zip", zipOf(t, map[string]int{"readme.txt": 5}), 0, "unsupported", nil, 0, "ZIP"},
 		{"N45E007.hgt.gz", compressed.String(), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"N45E007.tar.gz", compressed.String(), 0, "unsupported", nil, 0, "gzip"},
