@@ -257,6 +257,7 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	}
 	if p.method < len(methods) {
 		p.method = methods[p.method]
+		p.anyFigure = p.method == methodEquidistantCylindrical
 	}
 	set := func(parameter int, unit float64, ids ...int) {
 		if slices.ContainsFunc(ids, func(id int) bool { return k.entry(id)[0] != 0 }) {

@@ -136,6 +136,7 @@ type crsDefinition struct {
 	ellipsoid     ellipsoid
 	primeMeridian float64 // degrees east of Greenwich
 	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
+	accuracyM     float64 // largest error in metres because the file leaves open which formulas it means; mostly 0
 	axes          string  // "": as in the method's formulas; "sw", "nw": where x and y point to
 }
 
@@ -288,6 +289,7 @@ type crsParameters struct {
 	reversed       bool      // an axis points west or south
 	toWGS84        []float64 // as in datumShift; nil where absent
 	values         projectionParameters
+	anyFigure      bool   // the method's name stands for formulas of the ellipsoid and for those of a sphere
 	wkt            string // the well-known text that describes the CRS; "" for GeoKeys
 }
 
@@ -399,7 +401,12 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		return fmt.Errorf("its CRS has no EPSG code, and %q has no parameter %q, which the file gives as %v",
 			findRecord(recordMethod, c.method).name(), findRecord(recordParameter, code).name(), p.values[code])
 	}
-	return c.setProjection()
+	err := c.setProjection()
+	if p.anyFigure && c.projection.e2 > 0 { // latitudes differ by up to 25.4 km, longitudes as the parallel's radius
+		parallel := c.projection.axes[0] / math.Cos(c.parameters[parameterStandardParallel1]*radian)
+		c.accuracyM = 25_400 + math.Pi*c.ellipsoid.a*(parallel-1)
+	}
+	return err
 }
 
 // unusedParameter returns a parameter that the file gives, that c's method lacks, and that is not
@@ -431,7 +438,8 @@ func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
 // returns the one below projected CRSs: the others have three dimensions.
 func codeOf(c *crsDefinition, name string) (found int) {
 	meridian := findRecord(recordDatum, c.datum).number(2)
-	if c.toWGS84 != nil || len(c.assumed) > 0 || !(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
+	if c.toWGS84 != nil || len(c.assumed) > 0 || c.accuracyM > 0 ||
+		!(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
 		return 0
 	}
 	var projections, geographic []int

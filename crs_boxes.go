@@ -89,6 +89,11 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
 			r.west, r.east, r.south, r.north)
 	}
+	if c.accuracyM > 0 {
+		box.accuracyM = max(box.accuracyM, c.accuracyM)
+		box.warnings = append(box.warnings, "its projection is read by the formulas of the ellipsoid, "+
+			"but some programs mean those of a sphere by its name; an EPSG code tells which")
+	}
 	if !isFinite(box.accuracyM) {
 		return box, errOutsideProjection
 	}

@@ -135,3 +135,37 @@ func TestNearPole(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownFigure: the name of an equidistant cylinder does not tell whether its formulas are
+// those of the ellipsoid. Its box is that of the ellipsoid, with a warning and the difference.
+func TestUnknownFigure(t *testing.T) {
+	const wgs84, sphere, grid = "6378137.0,298.257223563", "6371000.0,0.0", "ncols 1\nnrows 1\nxllcorner 1000000\nyllcorner 6000000\ncellsize 1\n1\n"
+	esri := func(ellipsoid, method string, parallel float64) string {
+		return esriWKT("p", "D_WGS_1984", ellipsoid, method, "1", "False_Easting", 0, "False_Northing", 0, "Central_Meridian", 0, "Standard_Parallel_1", parallel)
+	}
+	byCode := strings.Replace(esri(wgs84, "Equidistant Cylindrical", 0), `["Equidistant Cylindrical"]`, `["Equidistant Cylindrical",AUTHORITY["EPSG","1028"]]`, 1)
+	for _, c := range []struct {
+		name, wkt string
+		least     float64 // accuracy
+		warned    bool
+	}{
+		{"Esri's plate carrée", esri(wgs84, "Plate_Carree", 0), 25_400, true},
+		{"Esri's cylinder", esri(wgs84, "Equidistant_Cylindrical", 0), 25_400, true},
+		{"at a parallel", esri(wgs84, "Equidistant_Cylindrical", 60), 75_000, true},
+		{"GDAL's", esri(wgs84, "Equirectangular", 0), 25_400, true},
+		{"on a sphere", esri(sphere, "Plate_Carree", 0), 0.1, false},
+		{"with the method's code", byCode, 0.1, false},
+	} {
+		m := files{"x.asc": grid, "x.prj": c.wkt}.read("x.asc", 0)
+		said := strings.Join(m.Warnings, "; ")
+		if m.Status != fileStatusOK || value(m.BBoxAccuracyM) < c.least || c.warned == (value(m.BBoxAccuracyM) < 20_000) || strings.Contains(said, "sphere") != c.warned || c.warned && m.CRS != nil {
+			t.Errorf("%s: %s %q, accuracy %v, %q", c.name, m.Status, value(m.CRS), value(m.BBoxAccuracyM), said)
+		}
+	}
+	for method, want := range map[float64]bool{17: true, 1028: false} {
+		c, _, err := userDefinedCRS([]float64{3080, 9, 3078, 0}, 3075, method)
+		if box, err2 := boxInDegrees(&c, northUp(1e6, 6e6, 1), 1, 1); err != nil || err2 != nil || box.accuracyM > 20_000 != want {
+			t.Errorf("GeoTIFF's method %v: accuracy %v, %v, %v", method, box.accuracyM, err, err2)
+		}
+	}
+}
