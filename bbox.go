@@ -61,7 +61,7 @@ const (
 	firstReadBytes   = 4 << 10   // the first read; mostly the only one
 	laterReadBytes   = 16 << 10  // each later read at least, because tag values mostly lie close together
 	maxHeaderBytes   = 256 << 10 // all reads of one file together
-	maxSidecarBytes  = 16 << 10  // of a world file, .hdr or .prj
+	maxSidecarBytes  = 16 << 10  // of a world file, .hdr, .prj or .aux.xml
 	maxIFDEntries    = 4096      // far above real directories; 80 KiB in BigTIFF
 	maxTIFFDimension = 1<<31 - 1 // GDAL's limit of width and height
 	maxGeoKeys       = 1024

@@ -336,7 +336,9 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 			}
 			if l.codeOf != 0 {
 				m.CRS = epsg(l.codeOf)
-				c, err = l.byCode(l.codeOf)
+				if c, err = l.byCode(l.codeOf); err != nil {
+					err = noBBoxf("%v", err)
+				}
 			}
 		}
 		return c, err

@@ -138,7 +138,9 @@ func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
 		return crsParameters{}, err
 	}
 	p, err := crsFromWKT(string(content))
-	m.warnOnError(err)
+	if err != nil {
+		m.warnf("the CRS in %s cannot be used: %v", cleanText([]byte(name), maxNameText), err)
+	}
 	return p, nil
 }
 
@@ -189,7 +191,7 @@ func (a *auxiliary) crs(m *extent, source *string) (p crsParameters) {
 	}
 	p, err := crsFromWKT(a.wkt)
 	if err != nil {
-		m.warnf("the CRS in %s cannot be used: it is not valid well-known text", a.name)
+		m.warnf("the CRS in %s cannot be used: %v", a.name, err)
 		return p
 	}
 	*source += "; CRS from " + a.name

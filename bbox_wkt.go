@@ -105,7 +105,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	p.wkt = s
 	n := parseWKT(s)
 	if n == nil {
-		return p, noBBoxf("the .prj beside it is not valid well-known text")
+		return p, noBBoxf("it is not valid well-known text")
 	}
 	if source := n.child("SOURCECRS"); source != nil && len(source.nodes) > 0 { // of a BOUNDCRS
 		n = source.nodes[0]
@@ -117,7 +117,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 			"GEODCRS", "GEODETICCRS")
 	}
 	if n == nil {
-		return p, noBBoxf("the .prj beside it has no horizontal CRS")
+		return p, noBBoxf("it has no horizontal part")
 	}
 	if i := strings.Index(s, ",VERTCS["); i >= 0 { // Esri writes it after the horizontal CRS
 		p.setVerticalNode(parseWKT(s[i+1:]))

@@ -172,8 +172,8 @@ func crsByCode(code int) (c crsDefinition, err error) {
 // the datum, method, parameters, ellipsoid, prime meridian, unit, axes and the file's own shift.
 func (c *crsDefinition) text() string {
 	var parameters []float64
-	for _, like := range c.methodParameters() {
-		parameters = append(parameters, c.parameters[like.code(1)])
+	for _, r := range c.methodParameters() {
+		parameters = append(parameters, c.parameters[r.code(1)])
 	}
 	return fmt.Sprintf("%d;%d;%s;%v %v;%v;%v;%s;%s", c.datum, c.method, writeNumbers(parameters), c.ellipsoid.a,
 		c.ellipsoid.inverseFlattening, c.primeMeridian, c.unit, c.axes, writeNumbers(c.toWGS84))
@@ -355,7 +355,8 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	return c, p.project(&c)
 }
 
-// project sets the projection of c. As in GDAL, a missing parameter is 0, and a missing scale 1.
+// project sets the projection of c. A missing scale is 1, a missing skew angle the azimuth, a
+// missing latitude of origin the only standard parallel, and any other parameter 0.
 func (p *crsParameters) project(c *crsDefinition) error {
 	if c.setParameters(findRecord(recordProjection, p.projectionCode)); c.method != 0 {
 		return c.setProjection()
@@ -379,23 +380,23 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	}
 	c.parameters = projectionParameters{}
 	for _, r := range c.methodParameters() {
-		like := r.code(1)
-		v, given := p.values[like]
+		canonical := r.code(1)
+		v, given := p.values[canonical]
 		switch {
 		case given:
-		case like == parameterLatitudeOfOrigin: // the only standard parallel
+		case canonical == parameterLatitudeOfOrigin: // the only standard parallel
 			v = p.values[parameterStandardParallel1]
-		case like == parameterSkewAngle: // by default the grid is turned to north
+		case canonical == parameterSkewAngle: // by default the grid is turned to north
 			v = p.values[parameterAzimuth]
-		case like == parameterScale, like == parameterEllipsoidScale:
+		case canonical == parameterScale, canonical == parameterEllipsoidScale:
 			v = 1
-		case like != parameterFalseEasting && like != parameterFalseNorthing:
+		case canonical != parameterFalseEasting && canonical != parameterFalseNorthing:
 			c.assumed = append(c.assumed, r.name())
 		}
 		if !isFinite(v) {
 			return fmt.Errorf("its CRS has no EPSG code, and its projection parameter %q is not a number", r.name())
 		}
-		c.parameters[like] = v
+		c.parameters[canonical] = v
 	}
 	if code := p.unusedParameter(c); code != 0 {
 		return fmt.Errorf("its CRS has no EPSG code, and %q has no parameter %q, which the file gives as %v",
@@ -480,14 +481,14 @@ const maxAngleRounding, maxLengthRounding, maxScaleRounding = 5e-7, 2e-3, 5e-9 /
 // hasParameters reports whether these are the parameters of the method, up to rounding.
 func (c *crsDefinition) hasParameters(values []float64) bool {
 	for i, parameter := range c.methodParameters() {
-		like, tolerance := parameter.code(1), maxAngleRounding
-		switch like {
+		canonical, tolerance := parameter.code(1), maxAngleRounding
+		switch canonical {
 		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
 			tolerance = maxLengthRounding
 		case parameterScale, parameterEllipsoidScale:
 			tolerance = maxScaleRounding
 		}
-		if i >= len(values) || !(math.Abs(values[i]-c.parameters[like]) <= tolerance) {
+		if i >= len(values) || !(math.Abs(values[i]-c.parameters[canonical]) <= tolerance) {
 			return false
 		}
 	}

@@ -76,8 +76,8 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		return degreesBox{}, err
 	}
 	p := &c.projection
-	r, beyond, whole := raster.rangeOfEdges()
-	box := degreesBox{accuracyM: max(raster.shift.accuracyM, beyond)}
+	r, overshoot, whole := raster.rangeOfEdges()
+	box := degreesBox{accuracyM: max(raster.shift.accuracyM, overshoot)}
 	if !whole { // for example a map of the world
 		r = raster.rangeOfGrid()
 		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
@@ -254,7 +254,7 @@ func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint
 
 // rangeOfEdges returns the range of points on the edges, and by how many metres the edges leave it
 // between the points. whole is false if a part of them lies outside the projection's domain.
-func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole bool) {
+func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, whole bool) {
 	segments := edgeSegments
 	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
 		segments = 1
@@ -273,10 +273,10 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole
 			return
 		}
 		degree := math.Pi / 180 * r.projection.ellipsoid.a // in metres
-		beyond = max(beyond, degree*(bounds.south-at[1]), degree*(at[1]-bounds.north))
+		overshoot = max(overshoot, degree*(bounds.south-at[1]), degree*(at[1]-bounds.north))
 		if half := (bounds.east - bounds.west) / 2; half < 180 {
 			east := math.Abs(math.Remainder(at[0]-bounds.west-half, 360)) - half
-			beyond = max(beyond, degree*math.Cos(at[1]*math.Pi/180)*east)
+			overshoot = max(overshoot, degree*math.Cos(at[1]*math.Pi/180)*east)
 		}
 	}
 	for edge := range 4 {
@@ -291,7 +291,7 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole
 			}
 		}
 	}
-	return bounds, beyond, whole
+	return bounds, overshoot, whole
 }
 
 // turningPoint returns the place on an edge where the parabola through three points has its
