@@ -61,7 +61,7 @@ const (
 	firstReadBytes   = 4 << 10   // the first read; mostly the only one
 	laterReadBytes   = 16 << 10  // each later read at least, because tag values mostly lie close together
 	maxHeaderBytes   = 256 << 10 // all reads of one file together
-	maxSidecarBytes  = 16 << 10  // of a world file, .hdr or .prj
+	maxSidecarBytes  = 16 << 10  // of a world file, .hdr, .prj or .aux.xml
 	maxIFDEntries    = 4096      // far above real directories; 80 KiB in BigTIFF
 	maxTIFFDimension = 1<<31 - 1 // GDAL's limit of width and height
 	maxGeoKeys       = 1024
@@ -305,7 +305,7 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 		}
 		native.add(position{x, y})
 	}
-	if !(native.east > native.west && native.north > native.south) {
+	if t[0]*t[4] == t[1]*t[3] || !(native.east > native.west && native.north > native.south) {
 		return corruptf("%s gives the raster no area", source)
 	}
 	m.Transform, m.Source = t[:], &source

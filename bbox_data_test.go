@@ -263,6 +263,10 @@ func TestAuxiliary(t *testing.T) {
 		}
 		checkRow(t, m)
 	}
+	vertical := files{"x.tif": placed, "x.tif.aux.xml": "<PAMDataset><SRS>COMPD_CS[&quot;a&quot;,VERT_CS[&quot;b&quot;]]</SRS></PAMDataset>"}
+	if m := vertical.read("x.tif", 0); fmt.Sprint(m.Warnings) != "[the CRS in x.tif.aux.xml cannot be used: it has no horizontal part]" {
+		t.Errorf("a vertical CRS: %q", m.Warnings)
+	}
 	other := files{"x.tif": bare, "x.tif.aux.xml": "<VRTDataset>" + transform + "</VRTDataset>"}
 	if m := other.read("x.tif", 0); m.Status != fileStatusNoGeoref {
 		t.Errorf("of another root element: %s", m.Status)

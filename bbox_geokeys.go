@@ -257,6 +257,7 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	}
 	if p.method < len(methods) {
 		p.method = methods[p.method]
+		p.anyFigure = p.method == methodEquidistantCylindrical
 	}
 	set := func(parameter int, unit float64, ids ...int) {
 		if slices.ContainsFunc(ids, func(id int) bool { return k.entry(id)[0] != 0 }) {
@@ -265,6 +266,9 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	}
 	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
 	p.values[parameterSkewAngle] = 90 // GDAL's default
+	if k.code(keyProjMethod) == 5 {   // the Swiss projection: no key gives its azimuth, 90° by definition
+		p.values[parameterAzimuth] = 90
+	}
 	set(parameterLatitudeOfOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
 	set(parameterLongitudeOfOrigin, degrees,
 		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)
@@ -332,7 +336,9 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 			}
 			if l.codeOf != 0 {
 				m.CRS = epsg(l.codeOf)
-				c, err = l.byCode(l.codeOf)
+				if c, err = l.byCode(l.codeOf); err != nil {
+					err = noBBoxf("%v", err)
+				}
 			}
 		}
 		return c, err

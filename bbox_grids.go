@@ -74,7 +74,7 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 	columns, rows := float64(shapes[i][0]), float64(shapes[i][1])
 	m.setSize(columns, rows)
 	lat, lon, ok := cellOfName(name)
-	if !ok {
+	if !ok || lat == 90 { // its tile would lie beyond the pole
 		return true, noGeoreff("only the name of an HGT file gives its place, such as N45E007.hgt")
 	}
 	upper := strings.ToUpper(name)
@@ -105,7 +105,10 @@ func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
 	}
 	le := binary.LittleEndian
 	length, offset := uint64(le.Uint32(b[i+12:])), uint64(le.Uint32(b[i+16:]))
-	b, err = h.at(offset, min(length, maxDirectory), "the directory of the ZIP archive")
+	if length > maxDirectory { // a second tile might lie in the part that is not read
+		return "", 0, nil
+	}
+	b, err = h.at(offset, length, "the directory of the ZIP archive")
 	if err != nil && statusOf(err) != fileStatusUnreadable {
 		return "", 0, nil // another kind of archive, such as ZIP64
 	}
@@ -228,7 +231,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if err := m.setSize(g.number("ncols"), g.number("nrows")); err != nil {
 		return err
 	}
-	m.Nodata = nonEmpty(cleanText([]byte(g["nodata_value"]+g["nodata"]), maxNodataText))
+	m.Nodata = nonEmpty(cleanText([]byte(cmp.Or(g["nodata_value"], g["nodata"])), maxNodataText))
 	dx, dy := g.number("cellsize", "dx", "xdim"), g.number("cellsize", "dy", "ydim")
 	x, y := g.number("xllcorner"), g.number("yllcorner")
 	m.PixelIs = new("area")

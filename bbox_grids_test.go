@@ -72,6 +72,7 @@ func TestWorldFile(t *testing.T) {
 		{"rotated", "a.tif", "a.tfw", "10\n2\n2\n-10\n5\n295", "no_bbox", []float64{-1, 269, 45, 307}, "a.tfw", ""},
 		{"five numbers", "a.tif", "a.tfw", "0.5\n0\n0\n-0.25\n10.25\n", "no_georef", nil, "", "six numbers"},
 		{"words", "a.tif", "a.tfw", "0.5\n0\n0\n-0.25\nInf\n0x1p4\n", "no_georef", nil, "", "six numbers"},
+		{"a line without area", "a.tif", "a.tfw", "1\n1\n1\n1\n500000\n5000000\n", "no_georef", nil, "", "six numbers"},
 		{"no scale", "a.tif", "a.tfw", "0\n0\n0\n0\n10\n50\n", "no_georef", nil, "", "six numbers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -142,6 +143,10 @@ func TestHGT(t *testing.T) {
 	w := gzip.NewWriter(&compressed)
 	w.Write(make([]byte, small))
 	w.Close()
+	many := map[string]int{"n45e007.hgt": small, "z.hgt": small} // z.hgt is listed behind 32 KiB
+	for i := range 500 {
+		many[fmt.Sprintf("n45e007/%050d.txt", i)] = 1
+	}
 	for _, c := range []struct {
 		name    string
 		content string
@@ -162,11 +167,13 @@ func TestHGT(t *testing.T) {
 		{"N45E007.SRTMGL3.hgt", "", small, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"N45E007.hgt", "", small - 2, "corrupt", nil, 0, "no HGT file has"},
 		{"alps.hgt", "", small, "no_georef", nil, 1201, "only the name"},
+		{"N90E000.hgt", "", small, "no_georef", nil, 1201, "only the name"},
 		{"N91E007.hgt", "", small, "no_georef", nil, 1201, "only the name"},
 		{"N+5E007.hgt", "", small, "no_georef", nil, 1201, "only the name"},
 		{"N45E007.hgt.zip", zipOf(t, map[string]int{"N45E007.hgt": small}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"x.zip", zipOf(t, map[string]int{"a/n45e007.HGT": small, "a/n45e007.num": 9}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"two.zip", zipOf(t, map[string]int{"n45e007.hgt": small, "n45e008.hgt": small}), 0, "unsupported", nil, 0, "ZIP"},
+		{"long.zip", zipOf(t, many), 0, "unsupported", nil, 0, "ZIP"},
 		{"none.zip", zipOf(t, map[string]int{"readme.txt": 5}), 0, "unsupported", nil, 0, "ZIP"},
 		{"N45E007.hgt.gz", compressed.String(), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"N45E007.tar.gz", compressed.String(), 0, "unsupported", nil, 0, "gzip"},
@@ -246,6 +253,7 @@ func TestASCIIGrid(t *testing.T) {
 		{"centre", "ncols 4\nnrows 3\nxllcenter 10.5\nyllcenter 20.5\ncellsize 1\n", "no_bbox", good, "point", "", ""},
 		{"corner in x, centre in y", "ncols 4\nnrows 3\nxllcorner 10\nyllcenter 20.5\ncellsize 1\n", "no_bbox", good, "area", "", ""},
 		{"any order, any case, CRLF", "CELLSIZE 1\r\nYLLCORNER 20\r\nNRows 3\r\nNCOLS 4\r\nXllCorner 10\r\n", "", nil, "", "", ""},
+		{"two keys of nodata", "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 20\ncellsize 1\nNODATA -1\nNODATA_value -9999\n", "no_bbox", good, "area", "-9999", ""},
 		{"lines end with CR", "ncols 4\rnrows 3\rxllcorner 10\ryllcorner 20\rcellsize 1\r", "no_bbox", good, "area", "", ""},
 		{"dx and dy", "ncols 8\nnrows 1\nxllcorner 10\nyllcorner 20\ndx 0.5\ndy 3\n", "no_bbox", good, "area", "", ""},
 		{"comma decimals", "ncols 4\nnrows 3\nxllcorner 0,10E+02\nyllcorner 0,20E+02\ncellsize ,1E+01\n", "no_bbox", good, "area", "", ""},

@@ -93,7 +93,7 @@ func parseWorldFile(content []byte) ([6]float64, error) {
 			v = append(v, n)
 		}
 	}
-	if len(v) < 6 || (v[0] == 0 && v[2] == 0) || (v[1] == 0 && v[3] == 0) {
+	if len(v) < 6 || v[0]*v[3] == v[1]*v[2] {
 		return [6]float64{}, noGeoreff("its world file does not hold six numbers that place a raster")
 	}
 	return shiftHalfPixel([6]float64{v[0], v[2], v[4], v[1], v[3], v[5]}), nil
@@ -138,7 +138,9 @@ func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
 		return crsParameters{}, err
 	}
 	p, err := crsFromWKT(string(content))
-	m.warnOnError(err)
+	if err != nil {
+		m.warnf("the CRS in %s cannot be used: %v", cleanText([]byte(name), maxNameText), err)
+	}
 	return p, nil
 }
 
@@ -189,7 +191,7 @@ func (a *auxiliary) crs(m *extent, source *string) (p crsParameters) {
 	}
 	p, err := crsFromWKT(a.wkt)
 	if err != nil {
-		m.warnf("the CRS in %s cannot be used: it is not valid well-known text", a.name)
+		m.warnf("the CRS in %s cannot be used: %v", a.name, err)
 		return p
 	}
 	*source += "; CRS from " + a.name

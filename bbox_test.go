@@ -72,6 +72,7 @@ func TestTagRules(t *testing.T) {
 		{"a matrix of 12 numbers", with(testSize(), doubles(34264, 0.5, 0, 0, 10, 0, -0.25, 0, 50, 0, 0, 0, 0), testKeys()), "no_georef", nil, "no georeferencing tags"},
 		{"a matrix of 17 numbers", with(testSize(), doubles(34264, 0.5, 0, 0, 10, 0, -0.25, 0, 50, 0, 0, 0, 0, 0, 0, 0, 1, 0), testKeys()), "no_georef", nil, "no georeferencing tags"},
 		{"a matrix of nothing", with(testSize(), matrixTag(0, 0, 0, 0, 0, 0), testKeys()), "corrupt", nil, "no area"},
+		{"a matrix of a line", with(testSize(), matrixTag(1, 1, 500000, 1, 1, 5000000), testKeys()), "corrupt", nil, "no area"},
 		{"nothing", testSize(), "no_georef", nil, "no world file"},
 		{"no CRS", with(testSize(), testPlace()), "no_bbox", good, "gdal_edit"},
 		{"scale is NaN", with(testSize(), doubles(33550, nan, 1, 0), testPlace()[1], testKeys()), "corrupt", nil, "not finite"},

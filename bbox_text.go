@@ -14,7 +14,7 @@ import (
 func cleanText(b []byte, limit int) string {
 	b, _, _ = bytes.Cut(b, []byte{0})
 	s := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r

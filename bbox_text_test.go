@@ -6,6 +6,13 @@ import (
 	"testing"
 )
 
+// TestCleanText: no control character, of C0 or C1, remains in a text.
+func TestCleanText(t *testing.T) {
+	if got := cleanText([]byte("\ta\u009b2J\x7f\u0085é\x00b"), 100); got != "a 2J  é" {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestTerminalText: nothing that a terminal acts on, or that hides other text, reaches it from a file name.
 func TestTerminalText(t *testing.T) {
 	t.Parallel()

@@ -105,7 +105,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	p.wkt = s
 	n := parseWKT(s)
 	if n == nil {
-		return p, noBBoxf("the .prj beside it is not valid well-known text")
+		return p, noBBoxf("it is not valid well-known text")
 	}
 	if source := n.child("SOURCECRS"); source != nil && len(source.nodes) > 0 { // of a BOUNDCRS
 		n = source.nodes[0]
@@ -117,7 +117,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 			"GEODCRS", "GEODETICCRS")
 	}
 	if n == nil {
-		return p, noBBoxf("the .prj beside it has no horizontal CRS")
+		return p, noBBoxf("it has no horizontal part")
 	}
 	if i := strings.Index(s, ",VERTCS["); i >= 0 { // Esri writes it after the horizontal CRS
 		p.setVerticalNode(parseWKT(s[i+1:]))
@@ -157,7 +157,7 @@ func (p *crsParameters) setDatum(n *wktNode) {
 	p.ellipsoid = ellipsoid{spheroid.number(1, math.NaN()) * spheroid.unit(1), spheroid.number(2, math.NaN())}
 	if shift := datum.child("TOWGS84"); shift != nil && (len(shift.values) == 3 || len(shift.values) == 7) {
 		for i := range shift.values {
-			p.toWGS84 = append(p.toWGS84, shift.number(i, 0))
+			p.toWGS84 = append(p.toWGS84, shift.number(i, math.NaN()))
 		}
 	}
 	radians := n.unit(math.Pi / 180)
@@ -187,6 +187,7 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	}
 	method := conversion.child("PROJECTION", "METHOD")
 	p.method = cmp.Or(method.epsg(), codeOfName(indexOfMethods, method.text(0)))
+	p.anyFigure = p.method == methodEquidistantCylindrical && method.epsg() == 0
 	if s := n.child("EXTENSION").text(1); strings.Contains(s, "+proj=merc") && strings.Contains(s, "@null") {
 		p.method = methodPseudoMercator // as GDAL writes it in WKT 1
 	}
@@ -194,6 +195,9 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	usual := p.method == methodTransverseMercatorSouth || p.method == methodLambertConicWest ||
 		len(axes) > 1 && axes[0] == axes[1]
 	p.reversed = !usual && (slices.Contains(axes, "WEST") || slices.Contains(axes, "SOUTH"))
+	if plainName(method.text(0)) == "swissobliquecylindrical" {
+		p.values[parameterAzimuth] = 90 // by definition
+	}
 	for _, c := range conversion.nodes {
 		code := codeOfName(indexOfParameters, c.text(0))
 		if c.keyword != "PARAMETER" || code == 0 {

@@ -136,6 +136,7 @@ type crsDefinition struct {
 	ellipsoid     ellipsoid
 	primeMeridian float64 // degrees east of Greenwich
 	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
+	accuracyM     float64 // largest error in metres because the file leaves open which formulas it means; mostly 0
 	axes          string  // "": as in the method's formulas; "sw", "nw": where x and y point to
 }
 
@@ -171,8 +172,8 @@ func crsByCode(code int) (c crsDefinition, err error) {
 // the datum, method, parameters, ellipsoid, prime meridian, unit, axes and the file's own shift.
 func (c *crsDefinition) text() string {
 	var parameters []float64
-	for _, like := range c.methodParameters() {
-		parameters = append(parameters, c.parameters[like.code(1)])
+	for _, r := range c.methodParameters() {
+		parameters = append(parameters, c.parameters[r.code(1)])
 	}
 	return fmt.Sprintf("%d;%d;%s;%v %v;%v;%v;%s;%s", c.datum, c.method, writeNumbers(parameters), c.ellipsoid.a,
 		c.ellipsoid.inverseFlattening, c.primeMeridian, c.unit, c.axes, writeNumbers(c.toWGS84))
@@ -288,6 +289,7 @@ type crsParameters struct {
 	reversed       bool      // an axis points west or south
 	toWGS84        []float64 // as in datumShift; nil where absent
 	values         projectionParameters
+	anyFigure      bool   // the method's name stands for formulas of the ellipsoid and for those of a sphere
 	wkt            string // the well-known text that describes the CRS; "" for GeoKeys
 }
 
@@ -320,6 +322,12 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	if p.toWGS84 != nil && (c.datum == 0 || slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0) {
 		c.toWGS84 = p.toWGS84
 	}
+	for i, v := range p.toWGS84 {
+		const farthest, largest = 10_000, 1_000 // metres; arc-seconds or parts per million: above EPSG's 2624 and 268
+		if !(math.Abs(v) < [...]float64{farthest, largest}[min(i/3, 1)]) {
+			return c, fmt.Errorf("its shift to WGS 84, TOWGS84[%s], is not one of the Earth", writeNumbers(p.toWGS84))
+		}
+	}
 	c.unit = cmp.Or(p.linearUnit, 1)
 	if p.kind == modelTypeGeographic {
 		c.unit = cmp.Or(p.angularUnit, 1)
@@ -347,7 +355,8 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	return c, p.project(&c)
 }
 
-// project sets the projection of c. As in GDAL, a missing parameter is 0, and a missing scale 1.
+// project sets the projection of c. A missing scale is 1, a missing skew angle the azimuth, a
+// missing latitude of origin the only standard parallel, and any other parameter 0.
 func (p *crsParameters) project(c *crsDefinition) error {
 	if c.setParameters(findRecord(recordProjection, p.projectionCode)); c.method != 0 {
 		return c.setProjection()
@@ -359,8 +368,9 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	switch {
 	case c.method == 0:
 		return errors.New("its CRS has no EPSG code, and its projection is not supported")
-	case c.method == methodPolarStereographicB && sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
-		c.method = methodPolarStereographicA
+	case (c.method == methodPolarStereographicA || c.method == methodPolarStereographicB) &&
+		sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
+		c.method, p.values[parameterLatitudeOfOrigin] = methodPolarStereographicA, math.Copysign(90, latitude)
 	case c.method == methodPolarStereographicB && latitude == 0 && p.values[parameterStandardParallel1] == 0:
 		return errors.New("its polar stereographic projection gives neither a latitude nor a pole")
 	case c.method == methodLambertConic2SP && !second:
@@ -370,25 +380,54 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	}
 	c.parameters = projectionParameters{}
 	for _, r := range c.methodParameters() {
-		like := r.code(1)
-		v, given := p.values[like]
+		canonical := r.code(1)
+		v, given := p.values[canonical]
 		switch {
 		case given:
-		case like == parameterLatitudeOfOrigin: // the only standard parallel
+		case canonical == parameterLatitudeOfOrigin: // the only standard parallel
 			v = p.values[parameterStandardParallel1]
-		case like == parameterSkewAngle: // by default the grid is turned to north
+		case canonical == parameterSkewAngle: // by default the grid is turned to north
 			v = p.values[parameterAzimuth]
-		case like == parameterScale, like == parameterEllipsoidScale:
+		case canonical == parameterScale, canonical == parameterEllipsoidScale:
 			v = 1
-		case like != parameterFalseEasting && like != parameterFalseNorthing:
+		case canonical != parameterFalseEasting && canonical != parameterFalseNorthing:
 			c.assumed = append(c.assumed, r.name())
 		}
 		if !isFinite(v) {
 			return fmt.Errorf("its CRS has no EPSG code, and its projection parameter %q is not a number", r.name())
 		}
-		c.parameters[like] = v
+		c.parameters[canonical] = v
 	}
-	return c.setProjection()
+	if code := p.unusedParameter(c); code != 0 {
+		return fmt.Errorf("its CRS has no EPSG code, and %q has no parameter %q, which the file gives as %v",
+			findRecord(recordMethod, c.method).name(), findRecord(recordParameter, code).name(), p.values[code])
+	}
+	err := c.setProjection()
+	if p.anyFigure && c.projection.e2 > 0 { // latitudes differ by up to 25.4 km, longitudes as the parallel's radius
+		parallel := c.projection.axes[0] / math.Cos(c.parameters[parameterStandardParallel1]*radian)
+		c.accuracyM = 25_400 + math.Pi*c.ellipsoid.a*(parallel-1)
+	}
+	return err
+}
+
+// unusedParameter returns a parameter that the file gives, that c's method lacks, and that is not
+// neutral; 0 where there is none. Some programs write all parameters, those without meaning as 0.
+func (p *crsParameters) unusedParameter(c *crsDefinition) int {
+	for _, code := range [...]int{
+		parameterLatitudeOfOrigin, parameterScale, parameterStandardParallel1, parameterStandardParallel2,
+	} {
+		neutral := []float64{0}
+		switch code {
+		case parameterScale:
+			neutral = append(neutral, 1)
+		case parameterStandardParallel1, parameterStandardParallel2:
+			neutral = append(neutral, c.parameters[parameterLatitudeOfOrigin], c.parameters[parameterStandardParallel1])
+		}
+		if _, used := c.parameters[code]; !used && !slices.Contains(neutral, p.values[code]) {
+			return code
+		}
+	}
+	return 0
 }
 
 // sameUnit reports whether two units differ by rounding at most. Both kinds of foot differ by more.
@@ -400,7 +439,8 @@ func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
 // returns the one below projected CRSs: the others have three dimensions.
 func codeOf(c *crsDefinition, name string) (found int) {
 	meridian := findRecord(recordDatum, c.datum).number(2)
-	if c.toWGS84 != nil || len(c.assumed) > 0 || !(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
+	if c.toWGS84 != nil || len(c.assumed) > 0 || c.accuracyM > 0 ||
+		!(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
 		return 0
 	}
 	var projections, geographic []int
@@ -441,14 +481,14 @@ const maxAngleRounding, maxLengthRounding, maxScaleRounding = 5e-7, 2e-3, 5e-9 /
 // hasParameters reports whether these are the parameters of the method, up to rounding.
 func (c *crsDefinition) hasParameters(values []float64) bool {
 	for i, parameter := range c.methodParameters() {
-		like, tolerance := parameter.code(1), maxAngleRounding
-		switch like {
+		canonical, tolerance := parameter.code(1), maxAngleRounding
+		switch canonical {
 		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
 			tolerance = maxLengthRounding
 		case parameterScale, parameterEllipsoidScale:
 			tolerance = maxScaleRounding
 		}
-		if i >= len(values) || !(math.Abs(values[i]-c.parameters[like]) <= tolerance) {
+		if i >= len(values) || !(math.Abs(values[i]-c.parameters[canonical]) <= tolerance) {
 			return false
 		}
 	}

@@ -76,16 +76,23 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		return degreesBox{}, err
 	}
 	p := &c.projection
-	r, beyond, whole := raster.rangeOfEdges()
-	box := degreesBox{accuracyM: max(raster.shift.accuracyM, beyond)}
+	r, overshoot, whole := raster.rangeOfEdges()
+	box := degreesBox{accuracyM: max(raster.shift.accuracyM, overshoot)}
 	if !whole { // for example a map of the world
 		r = raster.rangeOfGrid()
 		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
 		box.accuracyM = max(raster.shift.accuracyM, cell*p.unit)
 	}
-	if !(r.south < 90 && r.north > -90 && r.west >= -540 && r.east <= 540) {
+	const farthestDegrees = 540 // longitudes may count from elsewhere, and a latitude within is cut off as in PROJ
+	if !(r.south < 90 && r.north > -90 && min(r.west, r.south) >= -farthestDegrees &&
+		max(r.east, r.north) <= farthestDegrees) {
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
 			r.west, r.east, r.south, r.north)
+	}
+	if c.accuracyM > 0 {
+		box.accuracyM = max(box.accuracyM, c.accuracyM)
+		box.warnings = append(box.warnings, "its projection is read by the formulas of the ellipsoid, "+
+			"but some programs mean those of a sphere by its name; an EPSG code tells which")
 	}
 	if !isFinite(box.accuracyM) {
 		return box, errOutsideProjection
@@ -247,7 +254,7 @@ func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint
 
 // rangeOfEdges returns the range of points on the edges, and by how many metres the edges leave it
 // between the points. whole is false if a part of them lies outside the projection's domain.
-func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole bool) {
+func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, whole bool) {
 	segments := edgeSegments
 	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
 		segments = 1
@@ -266,10 +273,10 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole
 			return
 		}
 		degree := math.Pi / 180 * r.projection.ellipsoid.a // in metres
-		beyond = max(beyond, degree*(bounds.south-at[1]), degree*(at[1]-bounds.north))
+		overshoot = max(overshoot, degree*(bounds.south-at[1]), degree*(at[1]-bounds.north))
 		if half := (bounds.east - bounds.west) / 2; half < 180 {
 			east := math.Abs(math.Remainder(at[0]-bounds.west-half, 360)) - half
-			beyond = max(beyond, degree*math.Cos(at[1]*math.Pi/180)*east)
+			overshoot = max(overshoot, degree*math.Cos(at[1]*math.Pi/180)*east)
 		}
 	}
 	for edge := range 4 {
@@ -284,7 +291,7 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, beyond float64, whole
 			}
 		}
 	}
-	return bounds, beyond, whole
+	return bounds, overshoot, whole
 }
 
 // turningPoint returns the place on an edge where the parabola through three points has its

@@ -44,6 +44,11 @@ func TestBoxInDegrees(t *testing.T) {
 		{"from 180", geographic, northUp(180, 10, 1), 10, 10, [4]float64{-180, 0, -170, 10}, 0, false},
 		{"from -180", geographic, northUp(-180, 10, 1), 10, 10, [4]float64{-180, 0, -170, 10}, 0, false},
 		{"metres in a CRS of degrees", geographic, northUp(500000, 5000000, 30), 10, 10, [4]float64{}, 0, true},
+		{"5000 degrees to the north", geographic, [6]float64{1, 0, 0, 0, 1, 0}, 100, 5000, [4]float64{}, 0, true},
+		{"5000 degrees to the south", geographic, northUp(0, 0, 1), 100, 5000, [4]float64{}, 0, true},
+		{"ten degrees beyond the pole, as in PROJ", geographic, northUp(0, 100, 1), 20, 20, [4]float64{0, 80, 20, 90}, 1e-12, false},
+		{"a pixel of 9 degrees beyond the pole", geographic, northUp(0, 94.5, 9), 4, 3, [4]float64{0, 67.5, 36, 90}, 0, false},
+		{"metres far beyond the pole", crsOf(t, 4087), [6]float64{1000, 0, 0, 0, 1000, 0}, 100, 50_000, [4]float64{}, 0, true},
 		{"a longitude of 1000", geographic, northUp(1000, 10, 1), 10, 10, [4]float64{}, 0, true},
 		{"grads from Paris", crsOf(t, 4902), northUp(0, 50, 1), 10, 10, [4]float64{2.33722917, 36, 11.33722917, 45}, 1e-9, false}, // no shift is known
 		// The next two are PROJ 9.1's: cs2cs.

@@ -13,8 +13,10 @@ const (
 	accuracyUnknown = 2210
 	// The same on the ellipsoid of WGS 84 or GRS 1980: 325 m, of GGRS87 in Greece.
 	accuracyGeocentric = 330
-	// For TOWGS84 in a file, without accuracy: that of the least accurate shift in EPSG.
+	// For TOWGS84 in a file, without accuracy. In EPSG a stated accuracy is up to 50 m, once 800 m.
 	accuracyTOWGS84 = 50
+	// In EPSG an accuracy of 999 m means that it is not known.
+	accuracyNotStated = 999
 )
 
 // datumShift is a transformation to WGS 84: EPSG methods 9603 and 9606 (position vector).
@@ -28,7 +30,11 @@ type datumShift struct {
 // datumShifts returns a datum's shifts to WGS 84, the most accurate first.
 func datumShifts(datum int) (shifts []datumShift) {
 	for r := range registryRecords(recordShift + strconv.Itoa(datum) + ".") {
-		shifts = append(shifts, datumShift{r.text(1), r.number(2), r.numbers(3), r.numbers(4)})
+		s := datumShift{r.text(1), r.number(2), r.numbers(3), r.numbers(4)}
+		if s.accuracyM == accuracyNotStated {
+			s.accuracyM = accuracyUnknown
+		}
+		shifts = append(shifts, s)
 	}
 	return shifts
 }

@@ -112,6 +112,7 @@ func TestDatumShift(t *testing.T) {
 		{"far outside of where the shift holds", 27700, 100, 0, accuracyUnknown, "", 0},
 		{"near", 27700, 3, 52, accuracyUnknown, "", 7},
 		{"no shift is known, on the ellipsoid of GRS 1980", 4490, 110, 30, accuracyGeocentric, "", 0},
+		{"of an accuracy that EPSG does not state", 4255, 65, 35, accuracyUnknown, "", 3},
 		{"no shift is known", 4610, 110, 30, accuracyUnknown, "", 0},
 	} {
 		s := crsOf(t, c.code).shiftAt(c.lon, c.lat, 0)
