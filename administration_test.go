@@ -912,6 +912,9 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if n := ts.queryInt(`SELECT (after ->> 'more')::int FROM audit_log WHERE action = 'request.refused' AND actor = 'cairn'`); n != 23 {
 		t.Errorf("%d more", n)
 	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused' AND credential = $1`, "session:"+reader.credentialID()); n != 21 {
+		t.Errorf("%d rows name the credential", n)
+	}
 }
 
 // TestTokenRacesDisable: a request for an API token fails if its owner is disabled meanwhile. A request to change

@@ -37,6 +37,18 @@ func TestTalliedFailures(t *testing.T) {
 	}
 }
 
+// TestTalliesAtTheEnd: a service that stops stores what it has counted.
+func TestTalliesAtTheEnd(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.tallied.add(tally{action: "verify.refused", target: "user:ada"}, 7)
+	ts.stop()
+	two := startServer(t, nil, ts.env...)
+	if n := two.queryInt(`SELECT (after ->> 'attempts')::int FROM audit_log WHERE action = 'verify.refused'`); n != 7 {
+		t.Errorf("%d are stored", n)
+	}
+}
+
 // TestKeyChangeIsAudited: an instance that starts or reloads with other keys leaves a row.
 func TestKeyChangeIsAudited(t *testing.T) {
 	t.Parallel()

@@ -153,7 +153,7 @@ func TestTOTP(t *testing.T) {
 		t.Errorf("before the confirmation: %s", login.body)
 	}
 	code := phone.code(0)
-	confirmed := c.must(200, "POST", confirm, map[string]string{"otp": code[:3] + " " + code[3:]})
+	confirmed := c.must(200, "POST", confirm, map[string]string{"otp": code[:2] + " " + code[2:4] + "-" + code[4:]})
 	var recovery []string
 	for _, text := range confirmed.json["recovery_codes"].([]any) {
 		recovery = append(recovery, text.(string))
