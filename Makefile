@@ -7,7 +7,8 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # QueryExecModeExec, which Cairn does not use: 1.4 MB. Without the tag the program works the same.
 TAGS = nopgxregisterdefaulttypes
 
-# The race detector links with a C compiler, and go/types asks one about package net. Without one, the tests run without both.
+# The race detector needs a C compiler, and so does cgo, through which go/types reads package net. Without a compiler the tests
+# run without both.
 RACE = $(shell command -v gcc >/dev/null && echo -race)
 CGO = $(shell command -v gcc >/dev/null || echo CGO_ENABLED=0)
 

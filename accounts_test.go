@@ -563,9 +563,9 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-// TestKeyFileRefused: a malformed key file is not loaded. A new secret under an old id is a change
+// TestKeyFileChanges: a malformed key file is not loaded. A new secret under an old id is a change
 // of keys. A key file behind a link stays behind it.
-func TestKeyFileRefused(t *testing.T) {
+func TestKeyFileChanges(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	path := ts.cfg.keysPath()
@@ -605,7 +605,7 @@ func TestKeyFileRefused(t *testing.T) {
 	}
 }
 
-// TestReadInput: who is asked for something can leave with Ctrl-C.
+// TestReadInput: Ctrl-C ends a program that waits for input.
 func TestReadInput(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())

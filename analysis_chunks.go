@@ -206,7 +206,7 @@ func (f *chunkFile) read(fr *fileReader, t task) {
 		if t.Force && f.absent.emptied != "" {
 			f.absent = absence{gone: true}
 		}
-	case fr.root == nil: // the file is gone too
+	case fr.root == nil: // the directory is missing, so the file is too
 	case t.Deaths >= maxDeaths:
 		if absent := lookFor(fr.root, f.Path); !absent.gone && absent.emptied == "" {
 			f.row = new(f.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is "+

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// deadInstances is SQL for the ids of the instances whose tasks instance $1 may take over, because
-// all their rows have expired. After an outage of the database those of all instances have. So an
-// instance whose own lease had a gap first waits for one lease, in which the living renew theirs.
+// deadInstances is SQL for the ids of the instances whose leases have expired, so that instance $1
+// may take over their tasks. An outage of the database ends all leases. So an instance whose own
+// lease had a gap first waits for one lease, in which the living renew theirs.
 const deadInstances = `
 	SELECT dead.id
 	FROM instances own, (SELECT id, max(live_until) AS live_until FROM instances GROUP BY id) dead

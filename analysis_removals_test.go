@@ -134,6 +134,13 @@ func TestEmptiedDirectory(t *testing.T) {
 	sameRows(t, c.files(dataset), dir)
 }
 
+// setDeaths sets the deaths of chunks as they are stored. when says at which events: the middle of a CREATE TRIGGER.
+func (ts *testServer) setDeaths(deaths int, when string) {
+	ts.t.Helper()
+	ts.exec(fmt.Sprintf(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := %d; RETURN NEW; END'`, deaths))
+	ts.exec(`CREATE TRIGGER die BEFORE ` + when + ` EXECUTE FUNCTION die()`)
+}
+
 // TestCutSecondLook: a chunk for a second look that is cut into its files, because its holders died, removes the same rows
 // and lists the same changes, in order.
 func TestCutSecondLook(t *testing.T) {
@@ -155,9 +162,7 @@ func TestCutSecondLook(t *testing.T) {
 	in := func(name string) string { return filepath.Join(dir, "d0", name) }
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
-	ts.exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := 3; RETURN NEW; END'`)
-	ts.exec(`CREATE TRIGGER die BEFORE UPDATE ON analysis_chunks FOR EACH ROW
-		WHEN (OLD.missed_by = '{}' AND NEW.missed_by <> '{}') EXECUTE FUNCTION die()`)
+	ts.setDeaths(3, `UPDATE ON analysis_chunks FOR EACH ROW WHEN (OLD.missed_by = '{}' AND NEW.missed_by <> '{}')`)
 	for _, name := range []string{"new1.tif", "t2a.tif", "t9.tif"} {
 		if err := os.WriteFile(in(name), sampleTIFF(), 0o644); err != nil {
 			t.Fatal(err)
@@ -188,8 +193,7 @@ func TestDeathsOfSecondLook(t *testing.T) {
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 1, 3)
 	dataset := c.addDataset("tiles")
-	ts.exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := 2; RETURN NEW; END'`)
-	ts.exec(`CREATE TRIGGER die BEFORE INSERT ON analysis_chunks FOR EACH ROW EXECUTE FUNCTION die()`)
+	ts.setDeaths(2, `INSERT ON analysis_chunks FOR EACH ROW`)
 	ts.exec(`ALTER TABLE analysis_chunks ADD CONSTRAINT none CHECK (missed_by = '{}' OR deaths = 0)`)
 	c.analyze(dataset, nil)
 	if err := os.Remove(filepath.Join(dir, "d0/t1.tif")); err != nil {
@@ -211,8 +215,7 @@ func TestDeadlyFileGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	dataset := c.addDataset("tiles")
-	ts.exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := 3; RETURN NEW; END'`)
-	ts.exec(`CREATE TRIGGER die BEFORE INSERT ON analysis_chunks FOR EACH ROW EXECUTE FUNCTION die()`)
+	ts.setDeaths(3, `INSERT ON analysis_chunks FOR EACH ROW`)
 	ts.analyzer.solo.Lock() // no reader begins
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	waitFor(t, "the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })

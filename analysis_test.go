@@ -436,14 +436,20 @@ func (ts *testServer) waitersOf() (waiters, pollers int) {
 	return waiters, len(w.changed)
 }
 
+// startQueued starts a server that reads no files, and queues an analysis there. It returns a client
+// with all permissions and the analysis.
+func startQueued(t *testing.T) (ts *testServer, c client, location string) {
+	ts = startServer(t, func(s *server) { s.analyzer.workers = 0 })
+	c = ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
+	return ts, c, c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
+}
+
 // TestManyWaiters: all requests that wait for one analysis share a poller. All are answered when the analysis ends, and
 // then none is counted as waiting.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
-	c := ts.signIn("root", "all")
-	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
-	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
+	ts, c, location := startQueued(t)
 	if a := c.must(200, "GET", location+"?wait=1ms", nil); a.text("state") != stateQueued {
 		t.Errorf("%s", a.body)
 	}
@@ -510,10 +516,7 @@ func TestWaitingIsCapped(t *testing.T) {
 // TestWaitEndsInOutage: after a wait, a request reads the analysis within the short time limit of most routes.
 func TestWaitEndsInOutage(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
-	c := ts.signIn("root", "all")
-	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
-	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
+	ts, c, location := startQueued(t)
 	answered := make(chan int, 1)
 	go func() {
 		a, _ := c.send("GET", location+"?wait=1s", nil)

@@ -114,7 +114,7 @@ func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found crede
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
-	if err == errOTPRequired { // no failure, so it is never throttled: counted, without a row for each
+	if err == errOTPRequired { // no failure and never throttled, so many of them share an audit row
 		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
 		return err
 	}
@@ -251,8 +251,8 @@ func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	return writeBytes(w, http.StatusOK, "application/json", body)
 }
 
-// encodeMe returns the answer of GET /auth/me up to the credential. It is remembered (userCache),
-// because this route is asked most often.
+// encodeMe returns the answer of GET /auth/me up to the credential. userCache keeps it: this route
+// is asked most often.
 func encodeMe(u user, totpRequired bool, permissions []string) []byte {
 	body, _ := encodeJSON(struct { // never fails for text, numbers, times and lists
 		user

@@ -57,7 +57,7 @@ func (s *server) readSessionCookie(r *http.Request) (credential, error) {
 	return c, nil
 }
 
-// lifetimes returns how long the session that this request opens may be idle, and last in all.
+// lifetimes returns how long the session of this login may be idle, and how long it lasts in all.
 func (s *server) lifetimes(r *http.Request) (idle, longest time.Duration) {
 	if callerOf(r).inBrowser {
 		longest = min(s.cfg.sessionMax, browserMax)

@@ -21,8 +21,8 @@ type throttleRule struct {
 }
 
 // attempt is a guess at a password or code, a registration, or a change of one's own address, which
-// is counted like a registration. Its keys are HMACs: the table throttles holds
-// no address and no login name.
+// is counted like a registration. Its keys are HMACs: the table throttles holds no address and no
+// login name.
 type attempt struct {
 	account, network []byte         // account is empty for a registration
 	rules            []throttleRule // in the order of their keys, in which rows are locked

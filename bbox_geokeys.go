@@ -257,7 +257,7 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	}
 	if p.method < len(methods) {
 		p.method = methods[p.method]
-		p.anyFigure = p.method == methodEquidistantCylindrical
+		p.sphereOrEllipsoid = p.method == methodEquidistantCylindrical
 	}
 	set := func(parameter int, unit float64, ids ...int) {
 		if slices.ContainsFunc(ids, func(id int) bool { return k.entry(id)[0] != 0 }) {
@@ -336,9 +336,7 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 			}
 			if l.codeOf != 0 {
 				m.CRS = epsg(l.codeOf)
-				if c, err = l.byCode(l.codeOf); err != nil {
-					err = noBBoxf("%v", err)
-				}
+				c, err = l.byCode(l.codeOf) // never fails: it has the method and parameters of c
 			}
 		}
 		return c, err

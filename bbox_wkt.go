@@ -187,7 +187,7 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	}
 	method := conversion.child("PROJECTION", "METHOD")
 	p.method = cmp.Or(method.epsg(), codeOfName(indexOfMethods, method.text(0)))
-	p.anyFigure = p.method == methodEquidistantCylindrical && method.epsg() == 0
+	p.sphereOrEllipsoid = p.method == methodEquidistantCylindrical && method.epsg() == 0
 	if s := n.child("EXTENSION").text(1); strings.Contains(s, "+proj=merc") && strings.Contains(s, "@null") {
 		p.method = methodPseudoMercator // as GDAL writes it in WKT 1
 	}

@@ -23,7 +23,7 @@ func (o operation) printUser(err error, u user) error {
 }
 
 // onUser returns a command that runs do on the named user. It then prints the text done with the
-// user's name or, without done or with --json, the user. A deleted user is printed as before.
+// user's name or, without done or with --json, the user. A deleted one is printed as it was before.
 func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
 	return func(ctx context.Context, o operation) error {
 		var u user

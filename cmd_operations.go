@@ -218,7 +218,8 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 	prompts, newline := []string{""}, ""
 	if isTerminal(stdin) {
 		if err := stty("-echo"); err != nil {
-			return "", fmt.Errorf("turn off the echo of the terminal: %w; pipe the password in instead", err)
+			return "", fmt.Errorf("cannot turn off the echo of the terminal (%w): pipe the password "+
+				"to standard input", err)
 		}
 		defer stty("echo")
 		prompts, newline = []string{"Password: ", "Again: "}, "\n" // the typed one is not echoed

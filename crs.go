@@ -136,7 +136,7 @@ type crsDefinition struct {
 	ellipsoid     ellipsoid
 	primeMeridian float64 // degrees east of Greenwich
 	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
-	accuracyM     float64 // largest error in metres because the file leaves open which formulas it means; mostly 0
+	accuracyM     float64 // of a projection with sphereOrEllipsoid: the largest error, in metres; else 0
 	axes          string  // "": as in the method's formulas; "sw", "nw": where x and y point to
 }
 
@@ -271,26 +271,26 @@ const modelTypeProjected, modelTypeGeographic, modelTypeGeocentric = 1, 2, 3
 
 // crsParameters is a CRS as a file describes it, in GeoKeys or in WKT. A code of 0 is absent.
 type crsParameters struct {
-	present        bool // the file describes its CRS
-	kind           int  // modelTypeProjected, modelTypeGeographic or modelTypeGeocentric; 0 where the file does not say
-	name           string
-	code           int // EPSG code of the CRS
-	geographic     int // EPSG code of the geographic CRS, or of the one below a projected CRS
-	datum          int // EPSG code
-	ellipsoid      ellipsoid
-	primeMeridian  float64 // degrees east of Greenwich; NaN: absent, infinite: unknown
-	angularUnit    float64 // degrees; 0: absent, NaN: unknown
-	linearUnit     float64 // metres; 0: absent, NaN: unknown
-	citedUnit      float64 // metres, as a citation says; 0: absent
-	projectionCode int     // EPSG code of a projection with its parameters
-	method         int     // EPSG code of a projection's method
-	vertical       int     // EPSG code of the vertical CRS
-	verticalName   string
-	reversed       bool      // an axis points west or south
-	toWGS84        []float64 // as in datumShift; nil where absent
-	values         projectionParameters
-	anyFigure      bool   // the method's name stands for formulas of the ellipsoid and for those of a sphere
-	wkt            string // the well-known text that describes the CRS; "" for GeoKeys
+	present           bool // the file describes its CRS
+	kind              int  // modelTypeProjected, modelTypeGeographic or modelTypeGeocentric; 0: absent
+	name              string
+	code              int // EPSG code of the CRS
+	geographic        int // EPSG code of the geographic CRS, or of the one below a projected CRS
+	datum             int // EPSG code
+	ellipsoid         ellipsoid
+	primeMeridian     float64 // degrees east of Greenwich; NaN: absent, infinite: unknown
+	angularUnit       float64 // degrees; 0: absent, NaN: unknown
+	linearUnit        float64 // metres; 0: absent, NaN: unknown
+	citedUnit         float64 // metres, as a citation says; 0: absent
+	projectionCode    int     // EPSG code of a projection with its parameters
+	method            int     // EPSG code of a projection's method
+	vertical          int     // EPSG code of the vertical CRS
+	verticalName      string
+	reversed          bool      // an axis points west or south
+	toWGS84           []float64 // as in datumShift; nil where absent
+	values            projectionParameters
+	sphereOrEllipsoid bool   // programs disagree which of the two the method's name means
+	wkt               string // the well-known text that describes the CRS; "" for GeoKeys
 }
 
 // newCRSParameters returns a CRS of which nothing is known.
@@ -323,9 +323,12 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		c.toWGS84 = p.toWGS84
 	}
 	for i, v := range p.toWGS84 {
-		const farthest, largest = 10_000, 1_000 // metres; arc-seconds or parts per million: above EPSG's 2624 and 268
-		if !(math.Abs(v) < [...]float64{farthest, largest}[min(i/3, 1)]) {
-			return c, fmt.Errorf("its shift to WGS 84, TOWGS84[%s], is not one of the Earth", writeNumbers(p.toWGS84))
+		limit := 10_000.0 // metres; EPSG has up to 2624
+		if i >= 3 {
+			limit = 1_000 // arc-seconds and parts per million; EPSG has up to 268
+		}
+		if !(math.Abs(v) < limit) {
+			return c, fmt.Errorf("its shift to WGS 84, TOWGS84[%s], is too large", writeNumbers(p.toWGS84))
 		}
 	}
 	c.unit = cmp.Or(p.linearUnit, 1)
@@ -403,15 +406,15 @@ func (p *crsParameters) project(c *crsDefinition) error {
 			findRecord(recordMethod, c.method).name(), findRecord(recordParameter, code).name(), p.values[code])
 	}
 	err := c.setProjection()
-	if p.anyFigure && c.projection.e2 > 0 { // latitudes differ by up to 25.4 km, longitudes as the parallel's radius
+	if p.sphereOrEllipsoid && c.projection.e2 > 0 { // latitudes differ by up to 25.4 km, longitudes by the radius
 		parallel := c.projection.axes[0] / math.Cos(c.parameters[parameterStandardParallel1]*radian)
 		c.accuracyM = 25_400 + math.Pi*c.ellipsoid.a*(parallel-1)
 	}
 	return err
 }
 
-// unusedParameter returns a parameter that the file gives, that c's method lacks, and that is not
-// neutral; 0 where there is none. Some programs write all parameters, those without meaning as 0.
+// unusedParameter returns a parameter that the file gives and the method of c lacks, 0 where there
+// is none. It ignores neutral values: some programs write parameters without a meaning as 0.
 func (p *crsParameters) unusedParameter(c *crsDefinition) int {
 	for _, code := range [...]int{
 		parameterLatitudeOfOrigin, parameterScale, parameterStandardParallel1, parameterStandardParallel2,

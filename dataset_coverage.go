@@ -157,9 +157,11 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 	var cells, outliers []filesCell
 	if c.view != nil {
 		cells = []filesCell{{mapBox: *c.view}}
-	} else if found, err := c.filesCells(ctx, q, d.ID, boxOf(d.BBox), 256); err != nil {
-		return err
 	} else {
+		found, err := c.filesCells(ctx, q, d.ID, boxOf(d.BBox), 256)
+		if err != nil {
+			return err
+		}
 		cells, outliers = splitOutliers(found)
 	}
 	c.all = joinCells(cells...).mapBox
@@ -184,9 +186,10 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 	return c.listOutliers(ctx, q, d.ID, outliers)
 }
 
-// filesCells counts the files in the cells of a grid over a box, which has as many columns as rows.
-// Each layer has cells of its own. The box is around all files, or the view: then only files that
-// meet it count. A file is in the cell of its middle, or in the cell of the box nearest to that.
+// filesCells counts the files in the cells of a grid over a box. grid is the number of columns and
+// of rows. Each layer has cells of its own. The box is around all files. On a zoomed map it is the
+// view, and files outside do not count. A file counts in the cell that has its middle, or in the
+// nearest cell if the middle is outside the box.
 func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box mapBox, grid int64) (
 	[]filesCell, error) {
 	const query = `
@@ -310,8 +313,8 @@ func (c *coverage) drawMissing(ctx context.Context, q querier, d datasetDetails)
 	return err
 }
 
-// cellsInView returns how many cells of a run meet the view. It halves a run that lies partly
-// outside.
+// cellsInView returns how many cells of a run meet the view. All do if the run is no wider than the
+// view. A wider run is halved.
 func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 	n := run.To - run.From + 1
 	if c.view == nil {

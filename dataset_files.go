@@ -353,9 +353,10 @@ const (
 			AND ($16::bigint[] IS NULL OR f.dataset_id = ANY ($16))
 			AND ($17::bigint IS NULL OR f.modified_ns >= $17)
 			AND ($18::bigint IS NULL OR f.modified_ns <= $18)`
-	fileIsAny = `
+	// fileUnfiltered is fileMatches for a filter that isUnfiltered.
+	fileUnfiltered = `
 			AND $12::boolean IS NOT TRUE AND num_nonnulls($2::text, $3::text, $4::text, $5::text, $11::text,
-				$15::bigint[], $16::bigint[], $17::bigint, $18::bigint) = 0` // fileMatches, where nothing is asked for
+				$15::bigint[], $16::bigint[], $17::bigint, $18::bigint) = 0`
 	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileTurn     = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrower
 	fileMeetsBox = `
@@ -364,6 +365,7 @@ const (
 				OR f.bbox[1] <= $8 - 360::float8
 				OR ` + fileEast + ` >= $6 + 360::float8
 			)`
+	// The elements are named one by one for the planner: of a whole array it expects ten.
 	fileNearBox = `f.bbox IS NOT NULL AND` + fileMeetsBox + `
 			AND degrees_box(f.bbox) && ANY (ARRAY[($14::box[])[1], ($14::box[])[2], ($14::box[])[3]])`
 	fileRank = `
@@ -382,8 +384,8 @@ func (f fileFilter) args(limit int64) []any {
 		f.prefix, f.warned, f.order(), f.boxes(), f.ids, f.datasets, f.since, f.until}
 }
 
-// isAny reports whether the filter takes files of any kind: it asks for a place at most.
-func (f fileFilter) isAny() bool {
+// isUnfiltered reports whether the filter selects by dataset and box alone.
+func (f fileFilter) isUnfiltered() bool {
 	return f.status == nil && f.format == nil && f.crs == nil && f.part == nil && f.prefix == nil && !f.warned &&
 		f.ids == nil && f.datasets == nil && f.since == nil && f.until == nil
 }
@@ -413,9 +415,9 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT $10`
-		near    = hits + fileMatches + sorted
-		nearAny = hits + fileIsAny + sorted
-		next    = `
+		near           = hits + fileMatches + sorted
+		nearUnfiltered = hits + fileUnfiltered + sorted
+		next           = `
 		FROM elevation_dataset_file_meta f
 		WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND CASE
 				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($20, $21)
@@ -446,8 +448,8 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			most = math.MaxInt64
 		}
 		query := near
-		if f.isAny() { // PostgreSQL can keep one plan for it: planning takes twice as long as the lookup
-			query = nearAny
+		if f.isUnfiltered() { // PostgreSQL keeps its plan: planning takes twice as long as the lookup
+			query = nearUnfiltered
 		}
 		files, err := collect[datasetFile](ctx, q, "find files", query, append(args, most)...)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {

@@ -137,7 +137,7 @@ func enterSlot(ctx context.Context, slots chan struct{}) error {
 }
 
 // lastMoment returns a context for what a request must still store after its time limit, or after
-// its client has left. It ends 0.4 s after the limit of ctx: each request is answered within 0.5 s.
+// its client has left. It ends 0.4 s after the limit of ctx, so that no answer is over 0.5 s late.
 func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline()
 	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))

@@ -104,8 +104,7 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 }
 
 // limitMemory sets Go's soft limit of memory, because each password hash leaves 19 MiB or more of
-// garbage. The limit leaves room for one hash per core and
-// some thousand idle connections.
+// garbage. The limit leaves room for one hash per core and some thousand idle connections.
 func limitMemory(cfg config) {
 	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
 }

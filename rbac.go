@@ -314,8 +314,9 @@ func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error 
 	if !slices.Contains([]string{"", "true", "false"}, force) {
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
 	}
+	isForced := query.Has("force") && force != "false"
 	return writeDone(w, s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		if (!query.Has("force") || force == "false") && (len(p.Roles) > 0 || p.APITokens > 0) {
+		if !isForced && (len(p.Roles) > 0 || p.APITokens > 0) {
 			return newProblem(http.StatusConflict, "permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}

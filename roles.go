@@ -269,7 +269,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	n, err := execute(ctx, tx, "delete role", query, old.ID)
 	if err == nil && n == 0 {
 		err = newProblem(http.StatusConflict, "role_in_use",
-			"Users hold this role. Name the role that they get instead: reassign.")
+			"Users hold this role. The parameter reassign names the role that they get instead.")
 	}
 	if err != nil {
 		return err

@@ -8,7 +8,8 @@ CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
 -- credential_version rises when the password or the status changes, when a second factor is enabled
--- or removed, and when all sessions of the user are ended. A login that began before cannot open a session after.
+-- or removed, and when all sessions of the user are ended. A login that began before cannot open a
+-- session after.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -103,8 +104,8 @@ INSERT INTO role_permissions (role_id, permission)
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
 -- with a MAC over both. rotated_at is when the generation was last raised; for a browser's session,
--- when it was last used, within five minutes. A burst is a series of refreshes within one grace period.
--- burst_generation is the first generation that it replaced, at burst_began_at.
+-- when it was last used, within five minutes. A burst is a series of refreshes within one grace
+-- period. burst_generation is the first generation that it replaced, at burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,

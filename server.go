@@ -200,8 +200,7 @@ const messageFields = "title body* severity roles[] include_new_users! publish_a
 
 // pageRoutes returns the rows of pages and their forms. show reads a page. form returns the row of
 // a form at path: it is sent to a route of the API (to, below /api/v1), and whoever may call that
-// may send the form. The suffix of a field says how it is read (formBody): * as typed, ? null if
-// empty, [] a list, ! a box, @ a time, # a number. next is the page after it.
+// may send the form. formBody explains the suffixes of the fields. next is the page after it.
 func (s *server) pageRoutes(form func(path, to, fields string, formPage loader, next string, p pace) route) []route {
 	return []route{
 		{"GET", "/{$}", public, s.show(s.homePage), "", quick},
