@@ -107,7 +107,7 @@ func (a mapBox) moved(move string, lon, lat float64) mapBox {
 
 // query returns the box as the query parameter bbox takes it.
 func (a mapBox) query() string {
-	west, east := normaliseLongitudes(a.West, a.East)
+	west, east := normalizeLongitudes(a.West, a.East)
 	return fmt.Sprintf("%.7f,%.7f,%.7f,%.7f", west, a.South, east, a.North)
 }
 

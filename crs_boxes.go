@@ -104,7 +104,7 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	if max(r.east, -r.west) > 360+pixelX {
 		box.warnings = append(box.warnings, "its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
-	west, east := normaliseLongitudes(r.west, r.east)
+	west, east := normalizeLongitudes(r.west, r.east)
 	box.bounds = [4]float64{west, max(r.south, -90), east, min(r.north, 90)}
 	for i, v := range box.bounds {
 		if math.Abs(v) < 1e-12 { // the database's index fails on numbers that close to 0
@@ -325,8 +325,8 @@ func (r *rasterPlace) rangeOfGrid() degreesRange {
 	return bounds
 }
 
-// normaliseLongitudes brings a range into ±180: west > east across 180°; -180, 180 for a full turn.
-func normaliseLongitudes(west, east float64) (float64, float64) {
+// normalizeLongitudes brings a range into ±180: west > east across 180°; -180, 180 for a full turn.
+func normalizeLongitudes(west, east float64) (float64, float64) {
 	const rounding = 1e-9 // degrees, from adding up 360 pixels
 	if east-west >= 360-rounding {
 		return -180, 180

@@ -74,7 +74,7 @@ func narrower(west, east, turnedWest, turnedEast float64) (float64, float64) {
 	if turnedEast-turnedWest < east-west {
 		west, east = turnedWest, turnedEast
 	}
-	return normaliseLongitudes(west, east)
+	return normalizeLongitudes(west, east)
 }
 
 // meets reports whether the area and a footprint have a point in common: an edge of one meets an

@@ -51,7 +51,7 @@ func joinCells(cells ...filesCell) filesCell {
 
 // file returns the box as that of a file.
 func (a mapBox) file() ElevationDatasetFileMeta {
-	west, east := normaliseLongitudes(a.West, a.East)
+	west, east := normalizeLongitudes(a.West, a.East)
 	return ElevationDatasetFileMeta{extent: extent{BBox: []float64{west, a.South, east, a.North}}}
 }
 

@@ -297,7 +297,7 @@ func sameDegrees(a, b []float64, tolerance float64) bool {
 	if len(a) != 4 || len(b) != 4 {
 		return false
 	}
-	w, e := normaliseLongitudes(b[0], b[2]+360*math.Round(max(0, b[0]-b[2])/360))
+	w, e := normalizeLongitudes(b[0], b[2]+360*math.Round(max(0, b[0]-b[2])/360))
 	off := 0.0
 	for i, v := range []float64{w, max(b[1], -90), e, min(b[3], 90)} {
 		off = max(off, math.Abs(math.Remainder(a[i]-v, 360)))
