@@ -34,6 +34,9 @@ func printCRS(_ context.Context, o operation) error {
 		if x, y, err = c.projection.inverse(x, y); err == nil {
 			s := c.shiftAt(x, y, 0)
 			x, y = s.toWGS84(c.ellipsoid, x, y)
+			if c.method != 0 { // longitudes of a projection count from its central meridian
+				x = math.Remainder(x, 360)
+			}
 			err = checkPlace(x, y)
 		}
 	} else if err = checkPlace(x, y); err == nil {

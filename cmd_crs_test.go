@@ -18,6 +18,7 @@ func TestPrintCRS(t *testing.T) {
 		{"4326 190 -90", "190.000000000 -90.000000000\n"},
 		{"2065 14.4 50.1", "1041424.2581 744125.9098\n"},
 		{"8044 14 48", "4266.4649 10257.9315\n"},
+		{"32601 --inverse 300000 7400000", "178.474172652 66.653397862\n"},
 	} {
 		var out bytes.Buffer
 		if err := run(t.Context(), strings.Fields("crs "+c.args), nil, nil, &out, &out); err != nil || out.String() != c.want {

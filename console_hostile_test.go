@@ -140,6 +140,8 @@ func TestMapPage(t *testing.T) {
 		t.Errorf("%s", picture.body)
 	}
 	root.refused(422, "invalid", "GET", "/api/v1/datasets/1/coverage.svg?bbox=1,2,3,400", nil)
+	// The view is so narrow that two neighbouring numbers are further apart than the steps between its meridians.
+	root.must(200, "GET", "/api/v1/datasets/1/coverage.svg?bbox=150,80,150.00000000000003,81", nil)
 }
 
 // TestUnreadableForms: a form that is too large and one that does not arrive whole are told apart, as bodies of the API are.

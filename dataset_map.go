@@ -285,7 +285,7 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 	west, east := m.lon-m.width/2/m.perLon, m.lon+m.width/2/m.perLon
 	south, north := max(-90, m.lat-m.height/2/m.perLat), min(90, m.lat+m.height/2/m.perLat)
 	if m.pole != 0 {
-		turn, high := all.East-all.West, max(all.North-all.South, 1e-6)
+		turn, high := max(all.East-all.West, 1e-6), max(all.North-all.South, 1e-6)
 		west, east = max(all.West-turn/2, m.lon-179), min(all.East+turn/2, m.lon+180)
 		south, north = max(-90, all.South-high/2), min(90, all.North+high/2)
 	}
