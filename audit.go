@@ -70,8 +70,9 @@ type auditRow struct {
 func auditActions() []string {
 	return strings.Fields(`
 		session.login session.login_refused session.otp_required session.logout session.end session.lost
-		session.refresh_token_reused login.throttled request.refused verify.refused token.refused password_token.refused
-		password.change password.reset token.create token.renew token.end totp.enable totp.disable totp.recovery_code
+		session.refresh_token_reused attempt.throttled request.refused verify.refused token.refused
+		password_token.refused password.change password.reset token.create token.renew token.end
+		totp.enable totp.disable totp.recovery_code
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
 		role.create role.update role.delete permission.create permission.update permission.delete
 		message.create message.update message.retract message.delete
@@ -408,18 +409,20 @@ func (z *sealer) findBreak(ctx context.Context, tx pgx.Tx, ring *keyring) (newes
 	rows, err := collect[sealRow](ctx, tx, "read the last seal", query, z.last.seq)
 	isThere := z.last.seq == 0
 	newest.mac = []byte{}
-	for i, row := range rows {
+	for _, row := range rows {
 		newest = seal{row.Seq, row.MAC}
 		isThere = isThere || newest.equal(z.last)
-		// Retention has deleted z.last if the oldest seal is a later one and a valid checkpoint.
-		isLater := !isThere && i == 0 && row.Seq > z.last.seq && row.Checkpoint != nil
-		if isLater || i == len(rows)-1 && !newest.equal(z.accepted) {
-			finding = row.verify(ring)
-			isThere = isThere || isLater && finding == nil
-		}
-		if errors.Is(finding, errNoKey) {
-			return newest, nil, finding
-		}
+	}
+	// Retention has deleted z.last if the oldest seal is a later one and a valid checkpoint.
+	if !isThere && len(rows) > 0 && rows[0].Seq > z.last.seq && rows[0].Checkpoint != nil {
+		finding = rows[0].verify(ring)
+		isThere = finding == nil
+	}
+	if len(rows) > 0 && !newest.equal(z.accepted) && !errors.Is(finding, errNoKey) {
+		finding = rows[len(rows)-1].verify(ring)
+	}
+	if errors.Is(finding, errNoKey) {
+		return newest, nil, finding
 	}
 	if !isThere {
 		finding = fmt.Errorf("the seal %s is gone", auditHead(z.last.seq, z.last.mac))

@@ -60,10 +60,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // our fault: it must not count
-		err = errors.Join(err, counted.forgive(ctx, s.db, false))
-	}
-	return writeCreated(w, created, "", err)
+	return writeCreated(w, created, "", s.forgiveFault(ctx, counted, err))
 }
 
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
@@ -277,12 +274,13 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	counted := attempt{} // without a new address
 	if c.Email != nil {
 		if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 			return err
 		}
+		counted = s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 		// The answer reveals whether an address is taken, so it is throttled as a registration is.
-		counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
 		if err := counted.count(r.Context(), s.db); err != nil {
 			return err
 		}
@@ -299,7 +297,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		after, err = getUser(ctx, tx, *by.id)
 		return err
 	})
-	return writeEntity(w, after, "", err)
+	return writeEntity(w, after, "", s.forgiveFault(r.Context(), counted, err))
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.

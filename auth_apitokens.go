@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -161,10 +159,7 @@ func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 func checkAPIToken(v *invalid, known []string, name string, granted []string, now, expires time.Time) {
 	v.check(isLine(name, 1, 100), "name", "malformed", "must be one line of 1 to 100 characters")
 	v.check(len(granted) > 0, "permissions", "missing", "must name what the token may do")
-	for _, permission := range granted {
-		v.check(slices.Contains(known, permission),
-			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
-	}
+	v.permissions(known, granted)
 	inRange := expires.After(now) && !expires.After(now.Add(maxTokenTTL))
 	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
 }
@@ -183,9 +178,9 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 		SELECT count(*)
 		FROM api_tokens
 		WHERE user_id = $1 AND expires_at > now()`
-	var has int
-	if err := tx.QueryRow(ctx, count, owner.ID).Scan(&has); err != nil {
-		return t, "", fmt.Errorf("count API tokens: %w", err)
+	has, err := scalar[int](ctx, tx, "count API tokens", count, owner.ID)
+	if err != nil {
+		return t, "", err
 	}
 	if has >= maxTokens {
 		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
@@ -231,13 +226,13 @@ func deleteAPITokens(ctx context.Context, q querier, by actor, owner user, id *s
 		by.id, by.name, by.credential, by.address, by.requestID, "user:"+owner.Username, owner.ID, id)
 }
 
-// noteTokenUse stores that an API token was used now, at most once a minute.
-func noteTokenUse(ctx context.Context, q querier, id string) error {
+// noteTokenUse stores that the API token with this hash was used now, at most once a minute.
+func noteTokenUse(ctx context.Context, q querier, hash []byte) error {
 	const query = `
 		UPDATE api_tokens
 		SET last_used_at = now()
-		WHERE id = $1
+		WHERE token_hash = $1
 			AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')`
-	_, err := execute(ctx, q, "note token use", query, id)
+	_, err := execute(ctx, q, "note token use", query, hash)
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -214,11 +213,9 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 			created_at = now(),
 			expires_at = excluded.expires_at
 		RETURNING expires_at`
-	t := passwordToken{PasswordToken: "cairn_pw_" + rand.Text()} // 130 random bits
-	if err := tx.QueryRow(ctx, query, userID, hashToken(t.PasswordToken), ttl).Scan(&t.ExpiresAt); err != nil {
-		return t, fmt.Errorf("create password token: %w", err)
-	}
-	return t, nil
+	secret := "cairn_pw_" + rand.Text() // 130 random bits
+	expires, err := scalar[time.Time](ctx, tx, "create password token", query, userID, hashToken(secret), ttl)
+	return passwordToken{PasswordToken: secret, ExpiresAt: expires}, err
 }
 
 // setPassword stores a new password hash, audits it as action and voids the user's password token.
@@ -253,7 +250,7 @@ func voidPasswordToken(ctx context.Context, tx pgx.Tx, userID string) error {
 
 // revokeCredentials ends a user's sessions, deletes the API tokens and voids the password token.
 func revokeCredentials(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	if err := endAllSessions(ctx, tx, by, u); err != nil {
+	if err := endSessionsOf(ctx, tx, by, []string{u.ID}, ""); err != nil {
 		return err
 	}
 	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {

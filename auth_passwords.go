@@ -75,13 +75,7 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon, line, make(chan struct{}, cores)}
 }
 
-// enter waits for a place to hash one password. leave gives it back. If too many requests have a
-// place or wait for one, or the time limit of ctx ends first, the error is errBusy.
-func (h *passwordHasher) enter(ctx context.Context) (leave func(), err error) {
-	return h.line.enter(ctx, "")
-}
-
-// key waits for a core and returns the argon2id hash of a password. It needs a place (see enter),
+// key waits for a core and returns the argon2id hash of a password. It needs a place in line,
 // so that at most two requests wait for a core.
 func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
@@ -91,7 +85,7 @@ func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []
 
 // hash waits for a place and returns the stored form of a password.
 func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
-	leave, err := h.enter(ctx)
+	leave, err := h.line.enter(ctx, "")
 	if err != nil {
 		return "", err
 	}

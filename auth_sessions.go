@@ -21,13 +21,12 @@ type session struct {
 // uuidText returns the text form of a UUID (RFC 9562, section 4).
 func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }
 
-// pathUUID returns the path value if it is a canonical UUID, else errNotFound.
-func pathUUID(r *http.Request, name string) (string, error) {
-	id := r.PathValue(name)
-	if !canonicalUUID.MatchString(id) {
-		return "", errNotFound
+// pathUUID returns the path value if it is a canonical UUID, else the nil UUID, which nothing has.
+func pathUUID(r *http.Request, name string) string {
+	if id := r.PathValue(name); canonicalUUID.MatchString(id) {
+		return id
 	}
-	return id, nil
+	return uuidText([16]byte{})
 }
 
 // sessionView is a session as lists show it.
@@ -86,11 +85,7 @@ func endNamed(r *http.Request, part string, end func(id *string) (int64, error))
 		_, err := end(nil)
 		return err
 	}
-	id, err := pathUUID(r, part)
-	if err != nil {
-		return err
-	}
-	n, err := end(&id)
+	n, err := end(new(pathUUID(r, part)))
 	if err == nil && n == 0 {
 		err = errNotFound
 	}

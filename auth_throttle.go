@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"time"
@@ -31,7 +32,7 @@ type attempt struct {
 // newGuess returns a guess at a password. found is the user with this login name, or nobody. A user
 // is counted by id, so that the user name and the e-mail address are one account. After
 // lockoutFailures the account is locked out for a day: only attempts from networks that it has
-// signed in from are accepted.
+// signed in from are accepted. A new signing key restarts all counts.
 func (k key) newGuess(found credentials, login string, address netip.Addr) attempt {
 	const day = 24 * time.Hour
 	account := k.throttleKey("account", found.ID)
@@ -40,9 +41,9 @@ func (k key) newGuess(found credentials, login string, address netip.Addr) attem
 	}
 	network, none := k.throttleKey("network", clientNetwork(address).String()), []byte{}
 	return attempt{account, network, []throttleRule{
-		{none, network, 100, time.Second, time.Minute, time.Hour},
-		{account, none, lockoutFailures, day, day, day},
-		{account, network, 5, time.Second, 5 * time.Minute, day},
+		{account: none, network: network, free: 100, first: time.Second, longest: time.Minute, forgotten: time.Hour},
+		{account: account, network: none, free: lockoutFailures, first: day, longest: day, forgotten: day},
+		{account: account, network: network, free: 5, first: time.Second, longest: 5 * time.Minute, forgotten: day},
 	}}
 }
 
@@ -52,7 +53,9 @@ const lockoutFailures = 100
 // newRegistration returns an attempt to register from the address.
 func (k key) newRegistration(address netip.Addr) attempt {
 	network, none := k.throttleKey("registrations", clientNetwork(address).String()), []byte{}
-	return attempt{none, network, []throttleRule{{none, network, 10, time.Minute, time.Hour, 24 * time.Hour}}}
+	return attempt{none, network, []throttleRule{
+		{account: none, network: network, free: 10, first: time.Minute, longest: time.Hour, forgotten: 24 * time.Hour},
+	}}
 }
 
 // throttleKey returns the HMAC of a name of that kind.
@@ -96,6 +99,7 @@ func errThrottled(wait time.Duration) error {
 
 // count counts the attempt under all its rules. If a rule makes it wait, it counts nothing and
 // returns a problem 429. Row locks put simultaneous attempts in line, on any number of instances.
+// It does not prolong how long a network is known.
 // The counts need not outlive a crash of the database, so the commit does not wait for the disk.
 func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	const query = `
@@ -107,7 +111,8 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 				FROM (SELECT CASE WHEN t.last_at > now() - $8::interval THEN t.attempts ELSE 0 END + 1) AS counted (n)
 			),
 			last_at = now(),
-			expires_at = greatest(t.expires_at, excluded.expires_at)
+			known = t.known AND t.expires_at > now(),
+			expires_at = CASE WHEN t.known AND t.expires_at > now() THEN t.expires_at ELSE excluded.expires_at END
 		WHERE (t.next_at > now()) IS NOT TRUE OR (t.network = '' AND ` + isKnownNetwork + `)`
 	errMustWait := errThrottled(time.Second)
 	batch := &pgx.Batch{}
@@ -157,6 +162,21 @@ func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 	return err
 }
 
+// forgive is attempt.forgive. If that fails, the attempt stays counted, which is logged.
+func (s *server) forgive(ctx context.Context, a attempt, isSuccess bool) {
+	if err := a.forgive(ctx, s.db, isSuccess); err != nil {
+		s.log.Warn("attempt stays counted", "error", err)
+	}
+}
+
+// forgiveFault returns err. It forgives the attempt if err is the server's fault and no problem.
+func (s *server) forgiveFault(ctx context.Context, a attempt, err error) error {
+	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem {
+		s.forgive(ctx, a, false)
+	}
+	return err
+}
+
 // resetThrottles restarts all counts of an account, and ends their waits.
 func (k key) resetThrottles(ctx context.Context, q querier, userID string) error {
 	const query = `
@@ -169,10 +189,11 @@ func (k key) resetThrottles(ctx context.Context, q querier, userID string) error
 }
 
 // hashCounted waits for a place to hash, counts the attempt and runs work, which may hash one
-// password. The attempt is forgiven if it is a success, or if work fails for another reason than a
-// wrong password or code. Attempts at one account from one network are decided one after the other,
-// so that many right passwords at once do not count as many guesses. An attempt that is throttled
-// already does not wait. One that gets no place (503) is not counted.
+// password. A wrong password or code stays counted, as does the right password of a user who is not
+// active. A success restarts the counts, and any other end takes the attempt back. Attempts at one
+// account from one network are decided one after the other, so that many right passwords at once do
+// not count as many guesses. An attempt that is throttled already does not wait. One that gets no
+// place (503) is not counted.
 func (s *server) hashCounted(ctx context.Context, a attempt, work func() (isSuccess bool, err error)) error {
 	if err := a.throttled(ctx, s.db); err != nil {
 		return err
@@ -182,7 +203,7 @@ func (s *server) hashCounted(ctx context.Context, a attempt, work func() (isSucc
 		return err
 	}
 	defer leaveAccount()
-	leaveHasher, err := s.hasher.enter(ctx)
+	leaveHasher, err := s.hasher.line.enter(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -194,7 +215,7 @@ func (s *server) hashCounted(ctx context.Context, a attempt, work func() (isSucc
 	leaveHasher() // another request can hash while this attempt is forgiven
 	isFailure := err == errWrongCredentials || err == errOTPInvalid
 	if isSuccess || err != nil && !isFailure {
-		err = cmp.Or(a.forgive(ctx, s.db, isSuccess), err)
+		s.forgive(ctx, a, isSuccess)
 	}
 	return err
 }

@@ -293,10 +293,23 @@ func TestSiege(t *testing.T) {
 	c.must(200, "PATCH", mePath, map[string]string{"email": "a@example.org", "current_password": password}, "X-Forwarded-For: "+home)
 	signedIn("ada", "203.0.113.20")
 
-	// A wrong password from a known network is one more failure.
+	// A wrong password from a known network is one more failure. It does not prolong how long the network is known.
 	failures(100)
+	known := func() int { return ts.queryInt(`SELECT count(*) FROM throttles WHERE known AND expires_at < now() + interval '3 hours'`) }
+	ts.exec(`UPDATE throttles SET expires_at = now() + interval '1 hour' WHERE known`)
+	before := known()
 	ts.client().guess("ada", "wrong password", home)
+	if after := known(); after != before || before == 0 {
+		t.Errorf("%d networks are known for an hour, then %d", before, after)
+	}
 	refused("ada", "203.0.113.21")
+	ts.exec(`UPDATE throttles SET attempts = 0, next_at = NULL, expires_at = CASE WHEN known THEN now() - interval '1 hour' ELSE expires_at END`)
+	ts.client().guess("ada", "wrong password", home)
+	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE known AND expires_at > now()`); n != 0 {
+		t.Errorf("%d networks are known after that has ended", n)
+	}
+	signedIn("ada", home)
+	failures(100)
 
 	// By a password reset.
 	token := root.must(201, "POST", "/api/v1/users/"+id+"/password-reset", nil).text("password_token")
@@ -476,7 +489,7 @@ func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
 	var leaves []func()
 	for range ts.hasher.line.size {
-		leave, err := ts.hasher.enter(ts.t.Context())
+		leave, err := ts.hasher.line.enter(ts.t.Context(), "")
 		if err != nil {
 			ts.t.Fatal(err)
 		}
@@ -536,6 +549,13 @@ func TestAddressChangesAreLimited(t *testing.T) {
 	ts.exec(`UPDATE users SET email = 'bob@example.org' WHERE username = 'bob'`)
 	c := ts.signIn("ada")
 	change := map[string]string{"email": "bob@example.org", "current_password": testPassword}
+	ts.exec(`
+		CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$;
+		CREATE TRIGGER fail BEFORE UPDATE OF email ON users EXECUTE FUNCTION fail()`)
+	for range 11 { // a fault of the server does not count
+		c.refused(503, "database_unavailable", "PATCH", mePath, change)
+	}
+	ts.exec(`DROP FUNCTION fail CASCADE`)
 	for range 10 {
 		c.refused(409, "email_taken", "PATCH", mePath, change)
 	}

@@ -250,10 +250,7 @@ func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)
 	})
 	if err != errOTPWrong { // that one stays counted, as a wrong password does
-		failed := guess.forgive(r.Context(), s.db, false)
-		if failed != nil { // it must not hide the recovery codes, which are shown only once
-			s.log.Warn("attempt not taken back", "id", callerOf(r).requestID, "error", failed)
-		}
+		s.forgive(r.Context(), guess, false)
 	}
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }

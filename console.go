@@ -270,10 +270,7 @@ func readForm(r *http.Request) (url.Values, error) {
 	if mediaType != "application/x-www-form-urlencoded" {
 		return nil, newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type", "The body must be a form.")
 	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, bodyError(err)
-	}
+	body, _ := io.ReadAll(r.Body) // never fails: receiveBody has read it
 	values, err := url.ParseQuery(string(body))
 	if decoded, _ := url.QueryUnescape(string(body)); err != nil || !utf8.ValidString(decoded) {
 		return nil, malformed("malformed_form", "The form is malformed.")

@@ -299,6 +299,8 @@ func TestBrowserSession(t *testing.T) {
 	// A proxy asks about a form of a page on a sibling host, with which a browser sends the cookie.
 	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-origin")
 	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-site")
+	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "Sec-Fetch-Site: same-site") // of any method
+	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: GET", "Sec-Fetch-Site: same-site")
 	me := b.must(200, "GET", mePath, nil, "Cookie: "+b.cookie)
 	if until := me.json["credential"].(map[string]any)["expires_at"]; until == "" || me.text("username") != "ada" {
 		t.Errorf("%s", me.body)

@@ -60,7 +60,7 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer func() {
 		go func() { // Close may hang too, so it waits for places like any other call, without a time limit
-			leave, _ := s.enterFileCalls(context.WithoutCancel(f.ctx), m.Directory)
+			leave, _ := s.fileCalls.enter(context.WithoutCancel(f.ctx), m.Directory)
 			defer leave()
 			f.Close()
 		}()
@@ -137,20 +137,6 @@ func fileUnavailable(err error) *problem {
 		detail: "The file cannot be read now. Try again later. The log has the reason under the request id.", err: err}
 }
 
-// enterFileCalls waits for a place of a directory and for a place of the whole instance. leave
-// gives both back. With an error, leave does nothing.
-func (s *server) enterFileCalls(ctx context.Context, directory string) (leave func(), err error) {
-	leaveOne, err := s.fileCalls.enter(ctx, directory)
-	if err != nil {
-		return leaveOne, err
-	}
-	leaveAll, err := s.allFileCalls.enter(ctx, "")
-	if err != nil {
-		leaveOne()
-	}
-	return func() { leaveAll(); leaveOne() }, err
-}
-
 // askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
 // network file system may never return, so ask runs in its own goroutine. askFileSystem abandons
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
@@ -159,7 +145,7 @@ func (s *server) enterFileCalls(ctx context.Context, directory string) (leave fu
 func (s *server) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
 	limited, cancel := context.WithTimeout(ctx, s.analyzer.patience)
 	defer cancel()
-	leave, err := s.enterFileCalls(limited, directory)
+	leave, err := s.fileCalls.enter(limited, directory)
 	if err != nil {
 		return err
 	}

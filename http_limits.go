@@ -50,15 +50,16 @@ const (
 	maxFiles       = 256  // files sent to one account at a time; each holds an open file and a buffer
 	maxFileCalls   = 64   // calls of the file system for contents of one dataset at a time; each has a thread
 	maxAllCalls    = 1024 // the same, of all datasets
-	expensiveSlots = 2    // expensive requests that run at a time
+	maxExpensive   = 2    // expensive requests that run at a time
 )
 
-// callerLimit gives each caller a number of places. A request that finds them taken waits in line.
-// The limit's field in server says who counts as one caller: an account, a network, both together,
-// or all who read the same dataset.
+// callerLimit gives each caller a number of places, and may bound the places of all callers
+// together. A request that finds them taken waits in line. The limit's field in server says who
+// counts as one caller: an account, a network, both together, or all who read the same dataset.
 type callerLimit struct {
-	size      int // for each caller
-	maxInLine int // requests of one caller that have a place or wait for one
+	size      int          // for each caller
+	maxInLine int          // requests of one caller that have a place or wait for one
+	all       *callerLimit // of all callers together, as one caller; nil: no limit
 	mu        sync.Mutex
 	callers   map[string]*callerLine
 }
@@ -96,16 +97,31 @@ func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), e
 	}
 	err = errBusy
 	if inLine <= l.maxInLine {
-		err = enterSlot(ctx, line.places)
+		select {
+		case line.places <- struct{}{}:
+			err = nil
+		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				err = ctx.Err()
+			}
+		}
 	}
 	if err != nil {
 		exit()
 		return func() {}, err
 	}
-	return sync.OnceFunc(func() {
+	leaveAll := func() {}
+	leave = sync.OnceFunc(func() {
+		leaveAll()
 		<-line.places
 		exit()
-	}), nil
+	})
+	if l.all != nil {
+		if leaveAll, err = l.all.enter(ctx, ""); err != nil {
+			leave()
+		}
+	}
+	return leave, err
 }
 
 // requests returns how many requests of a caller have a place or wait for one.
@@ -121,20 +137,6 @@ func (l *callerLimit) requests(caller string) int {
 // errBusy is the 503 for a request that found the line full, or waited in it to its time limit.
 var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
 	detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
-
-// enterSlot waits for a slot: it puts an element into the channel, whose capacity is the number of
-// slots. If the time limit of ctx ends first, it returns errBusy.
-func enterSlot(ctx context.Context, slots chan struct{}) error {
-	select {
-	case slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-	}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return errBusy
-	}
-	return ctx.Err()
-}
 
 // lastMoment returns a context for what a request must still store after its time limit, or after
 // its client has left. It ends 0.4 s after the limit of ctx, so that no answer is over 0.5 s late.

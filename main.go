@@ -211,18 +211,17 @@ func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server
 		streams:       newCallerLimit(maxStreams),
 		files:         newCallerLimit(maxFiles),
 		fileCalls:     newCallerLimit(maxFileCalls),
-		allFileCalls:  newCallerLimit(maxAllCalls),
 		guesses:       newCallerLimit(1),
 		networkPlaces: newCallerLimit(max(1, connections/4)),
 		expensive:     newCallerLimit(1),
-		slots:         make(chan struct{}, expensiveSlots),
-		healthSlot:    make(chan struct{}, 1),
+		health:        &healthCheck{limit: newCallerLimit(1)},
 		sealer:        sealer{open: map[string]string{}},
 		tallied:       tallies{counts: map[tally]int64{}},
 		refused:       tallies{counts: map[tally]int64{}},
 		now:           time.Now,
 		life:          10 * time.Second,
 	}
+	s.expensive.all, s.fileCalls.all = newCallerLimit(maxExpensive), newCallerLimit(maxAllCalls)
 	s.keys.Store(keys)
 	s.analyzer = newAnalyzer(d.work, cfg, log, s.instance, func() time.Time { return s.now() })
 	s.buildMux()

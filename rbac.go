@@ -59,6 +59,14 @@ func effectivePermissions(declared, roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
+// permissions notes those permissions that are not known.
+func (v *invalid) permissions(known, named []string) {
+	for _, permission := range named {
+		v.check(slices.Contains(known, permission),
+			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+	}
+}
+
 // changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
 // grant or a password token goes through it, except logins, rehashing, sweeping, and ending one's
 // own sessions and API tokens. If the change would leave no administrator although there was one
@@ -299,10 +307,7 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 		}
 		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, after)
+	return writeEntity(w, after, "", err)
 }
 
 // removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission

@@ -153,10 +153,7 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 	}
 	v.check(c.Description == nil || isLine(*c.Description, 0, 200),
 		"description", "malformed", "must be at most 200 characters without control characters")
-	for _, permission := range c.Permissions {
-		v.check(slices.Contains(known, permission),
-			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
-	}
+	v.permissions(known, c.Permissions)
 	return v.err()
 }
 

@@ -19,7 +19,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +26,8 @@ import (
 )
 
 // server holds everything that a handler needs. The fields above the blank line are set before the
-// service starts to serve. After that they are not assigned; what changes in them has its own lock.
+// service starts to serve, and not assigned after that. The fields below it change while it serves;
+// each has its own lock or is atomic.
 type server struct {
 	cfg           config
 	log           *slog.Logger
@@ -43,13 +43,11 @@ type server struct {
 	bodies        *callerLimit     // bodies in memory for one network
 	streams       *callerLimit     // streamed answers for one account
 	files         *callerLimit     // files sent to one account
-	fileCalls     *callerLimit     // calls of the file system for the contents of one dataset
-	allFileCalls  *callerLimit     // the same, of all datasets
+	fileCalls     *callerLimit     // calls of the file system for the contents of one dataset, and of all
 	guesses       *callerLimit     // one undecided attempt at an account from a network
-	expensive     *callerLimit     // one expensive request for each caller
+	expensive     *callerLimit     // one expensive request for each caller, and a few in all
 	networkPlaces *callerLimit     // at most a quarter of the pool for one network, while no account is known
-	slots         chan struct{}    // holds an element for each expensive request that runs
-	healthSlot    chan struct{}    // holds an element while GET /health asks the database
+	health        *healthCheck
 	life          time.Duration    // how long the instance's lease lasts after a heartbeat
 	now           func() time.Time // the clock; a test sets its own
 	stopping      context.Context  // ends when the service is told to stop
@@ -443,7 +441,7 @@ func (s *server) authorize(rt route, w http.ResponseWriter, r *http.Request) (er
 	return s.identify(rt, r)
 }
 
-// identify finds the caller's principal, or returns an error if it may not call the route.
+// identify finds the caller's principal and checks that it may call the route.
 func (s *server) identify(rt route, r *http.Request) error {
 	c, ctx := callerOf(r), r.Context()
 	p, err := getPrincipal(ctx, s.db, &s.users, c.credential)
@@ -454,14 +452,15 @@ func (s *server) identify(rt route, r *http.Request) error {
 		return err
 	}
 	c.principal = p
-	note := noteTokenUse
-	if c.inBrowser {
-		note = noteSessionUse
+	switch {
+	case !p.noteUse:
+	case c.inBrowser:
+		err = noteSessionUse(ctx, s.db, p.CredentialID)
+	case p.Kind == "token":
+		err = noteTokenUse(ctx, s.db, c.credential.tokenHash)
 	}
-	if p.noteUse && (c.inBrowser || p.Kind == "token") {
-		if err := note(ctx, s.db, p.CredentialID); err != nil {
-			s.log.Warn(p.Kind+" use not noted", "id", c.requestID, "error", err)
-		}
+	if err != nil {
+		s.log.Warn("last use not stored", "id", c.requestID, "credential", p.Kind, "error", err)
 	}
 	return rt.permit(p)
 }
@@ -470,11 +469,11 @@ func (s *server) identify(rt route, r *http.Request) error {
 const bodyTimeout = 10 * time.Second
 
 // receiveBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and
-// the route's time limit. If that fails, the handler gets the error when it reads r.Body. Until the
-// request ends, the body keeps a place among those of its network. A body of GET or HEAD has no
-// meaning (RFC 9110, section 9.3.1) and is dropped.
+// the route's time limit. Until the request ends, the body keeps a place among those of its
+// network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is dropped.
 func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error) {
-	if r.Body == http.NoBody {
+	if r.ContentLength == 0 { // with HTTP/2, r.Body is not http.NoBody then
+		r.Body = http.NoBody
 		return nil
 	}
 	c, ctx := callerOf(r), r.Context()
@@ -484,16 +483,19 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 	response := http.NewResponseController(w)
 	deadline, _ := ctx.Deadline()
 	response.SetReadDeadline(time.Now().Add(min(bodyTimeout, time.Until(deadline))))
-	limited := http.MaxBytesReader(w, r.Body, maxBody)
-	body, err := io.ReadAll(limited)
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
 		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
 	}
-	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), limited)) // limited repeats its error
 	if isRead(r) {
 		r.Body = http.NoBody
 		c.dropBody()
+		return nil
 	}
+	if err != nil {
+		return bodyError(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	return nil
 }
 
@@ -502,10 +504,14 @@ var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
 	"This request came from a page of another origin.")
 
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
-// errCrossOrigin if that request would change something and a page of another origin sent it: the
-// browser may have added the session cookie by itself.
+// errCrossOrigin if that request may change something and a page of another origin sent it: the
+// browser may have added the session cookie by itself. Without a method it may be a change.
 func (s *server) checkProxiedOrigin(r *http.Request) error {
-	for _, method := range slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"]) {
+	methods := slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
+	if len(methods) == 0 {
+		methods = []string{http.MethodPost}
+	}
+	for _, method := range methods {
 		proxied := r.Clone(r.Context())
 		proxied.Method = method
 		if s.origins.Check(proxied) != nil {
@@ -515,36 +521,19 @@ func (s *server) checkProxiedOrigin(r *http.Request) error {
 	return nil
 }
 
-// takePlace exchanges the caller's place for the one that the route's pace needs. If the wait takes
-// more than a second, it identifies the caller again: the credential may have been revoked.
+// takePlace exchanges the caller's place for the one that the route's pace needs. A request with a
+// session mostly keeps its place. If the wait takes more than a second, takePlace identifies the
+// caller again: the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
+	limit := map[pace]*callerLimit{expensive: s.expensive, streaming: s.streams, sending: s.files}[rt.pace]
 	switch {
 	case rt.pace == light: // it needs no place
 	case c.principal == nil:
 		c.leave, err = s.networkPlaces.enter(ctx, c.network())
-	case rt.pace == expensive:
+	case limit != nil || c.principal.Kind == "token":
 		c.leave()
-		if c.leave, err = s.expensive.enter(ctx, c.principal.User.ID); err != nil {
-			return err
-		}
-		if err := enterSlot(ctx, s.slots); err != nil {
-			return err
-		}
-		leave := c.leave
-		c.leave = sync.OnceFunc(func() {
-			<-s.slots
-			leave()
-		})
-	case rt.pace == streaming:
-		c.leave()
-		c.leave, err = s.streams.enter(ctx, c.principal.User.ID)
-	case rt.pace == sending:
-		c.leave()
-		c.leave, err = s.files.enter(ctx, c.principal.User.ID)
-	case c.principal.Kind == "token":
-		c.leave()
-		c.leave, err = s.places.enter(ctx, c.principal.User.ID)
+		c.leave, err = cmp.Or(limit, s.places).enter(ctx, c.principal.User.ID)
 	}
 	if err != nil || c.principal == nil || time.Since(began) < time.Second {
 		return err
@@ -552,18 +541,20 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	return s.identify(rt, r)
 }
 
-// auditRefusal returns err. It audits the refusal of a signed-in caller, and counts each refusal
-// that asks the client to wait (429).
+// auditRefusal returns err. It audits the refusal of a signed-in caller, and counts attempts that
+// were throttled.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	p, ok := errors.AsType[*problem](err)
+	if !ok {
+		return err
+	}
 	c, by := callerOf(r), actorOf(r)
+	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
 	switch {
-	case !ok:
+	case p.code == "too_many_attempts":
+		s.tallied.add(tally{action: "attempt.throttled"}, 1) // by network, a flood would use up maxTallies
 		return err
-	case p.status == http.StatusTooManyRequests:
-		s.tallied.add(tally{action: "login.throttled"}, 1) // by network, a flood from many would take all kinds
-		return err
-	case c.principal == nil || rt.who == public || p.status != http.StatusForbidden && p.code != "last_administrator":
+	case c.principal == nil || rt.who == public || !isRefusal:
 		return err
 	case rt.path == verifyPath: // a proxy asks for each request, so these are only counted
 		s.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
@@ -624,15 +615,28 @@ func remoteAddress(r *http.Request) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
+// healthCheck is the latest probe of the database for GET /health.
+type healthCheck struct {
+	limit *callerLimit // one request at a time reads or replaces the probe
+	began time.Time
+	err   error
+}
+
 // getHealth answers GET /health: 200 if the database answers, else 503. One request at a time asks
-// the database, so that a flood of requests leaves connections for probes and heartbeats.
+// the database, so that a flood of requests leaves connections for probes and heartbeats. Requests
+// that waited for the whole time of a probe share its result.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
-	if err := enterSlot(r.Context(), s.healthSlot); err != nil {
+	arrived, h := time.Now(), s.health
+	leave, err := h.limit.enter(r.Context(), "")
+	if err != nil {
 		return err
 	}
-	defer func() { <-s.healthSlot }()
-	if err := s.database.probe(r.Context()); err != nil {
-		return databaseUnavailable(err)
+	defer leave()
+	if h.began.Before(arrived) {
+		h.began, h.err = time.Now(), s.database.probe(r.Context())
+	}
+	if h.err != nil {
+		return databaseUnavailable(h.err)
 	}
 	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }

@@ -233,11 +233,7 @@ func (s *server) ofUser(write func(http.ResponseWriter, *http.Request, string) e
 
 // pathUser returns the user whose id is in the path, or errNotFound.
 func (s *server) pathUser(r *http.Request) (user, error) {
-	id, err := pathUUID(r, "id")
-	if err != nil {
-		return user{}, err
-	}
-	return getUser(r.Context(), s.db, id)
+	return getUser(r.Context(), s.db, pathUUID(r, "id"))
 }
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
@@ -245,7 +241,7 @@ func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error
 	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return endNamed(r, "session", func(id *string) (int64, error) {
 			if id == nil {
-				return 0, endAllSessions(ctx, tx, by, target)
+				return 0, endSessionsOf(ctx, tx, by, []string{target.ID}, "")
 			}
 			return endSession(ctx, tx, by, *id, target.ID)
 		})
@@ -263,12 +259,8 @@ func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 // caller must hold every permission of this user's roles, and If-Match, if given, must name the
 // user's entity tag.
 func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
-	id, err := pathUUID(r, "id")
-	if err != nil {
-		return err
-	}
 	return s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
-		target, err := getUser(ctx, tx, id)
+		target, err := getUser(ctx, tx, pathUUID(r, "id"))
 		if err == nil {
 			err = by.coversRoles(ctx, tx, target.Roles) // also if the target is disabled
 		}
@@ -567,11 +559,6 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 		return err
 	}
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
-}
-
-// endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
-func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	return endSessionsOf(ctx, tx, by, []string{target.ID}, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
