@@ -82,7 +82,7 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Force bool `json:"force"`
 	}
-	if r.ContentLength > 0 || r.Header.Get("Content-Type") != "" {
+	if r.ContentLength != 0 || r.Header.Get("Content-Type") != "" {
 		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -383,6 +384,24 @@ func TestUnreadableDirectory(t *testing.T) {
 	a := c.analyze(dataset, nil)
 	if warnings := a.json["warnings"].([]any); len(warnings) != 1 || counts(a) != [6]int{4, 0, 0, 4, 0, 0} || len(c.files(dataset)) != 6 {
 		t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+	}
+}
+
+// TestStreamedOptions: the options of an analysis are never ignored, also if they come without length and type.
+func TestStreamedOptions(t *testing.T) {
+	t.Parallel()
+	_, c, location := startQueued(t)
+	c.must(204, "DELETE", location, nil)
+	analyses := filepath.Dir(location)
+	for kind, status := range map[string]int{"": 415, "application/json": 202} {
+		body := io.MultiReader(strings.NewReader(`{"force": true}`)) // its length is unknown
+		a, err := c.send("POST", analyses, body, "Content-Type: "+kind)
+		if err != nil || a.status != status || status == 202 && a.json["force"] != true {
+			t.Errorf("%q: %d %s %v", kind, a.status, a.body, err)
+		}
+		if path := a.header.Get("Location"); path != "" {
+			c.must(204, "DELETE", path, nil)
+		}
 	}
 }
 
