@@ -240,7 +240,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 		}
 	}
 	for grid := int64(256); !few || c.bytes > maxFileBytes; grid /= 2 {
-		few, c.bytes = true, 0
+		few, c.bytes, c.Labels = true, 0, nil
 		for i := range c.Layers {
 			c.Layers[i].Count, c.Layers[i].Marks = 0, nil
 		}
@@ -338,6 +338,9 @@ func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64,
 	listed := map[string]bool{}
 	for _, cell := range cells {
 		c.Apart += cell.N
+		if len(listed) == maxOutliers {
+			continue
+		}
 		west, east := math.Remainder(cell.West, 360), math.Remainder(cell.West, 360)+cell.East-cell.West
 		f := fileFilter{datasetID: &datasetID, west: &west, south: &cell.South, east: &east, north: &cell.North}
 		files, err := findFiles(ctx, q, f, firstFile(), maxOutliers)
