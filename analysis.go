@@ -170,10 +170,7 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		})
 	}
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, a)
+	return writeEntity(w, a, "", err)
 }
 
 // maxWaiting is how many requests of one user may wait in this instance.

@@ -193,10 +193,7 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 // getFile answers GET /api/v1/datasets/{id}/files/{file}.
 func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	file, err := s.pathFile(r)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, file.ElevationDatasetFileMeta)
+	return writeEntity(w, file.ElevationDatasetFileMeta, "", err)
 }
 
 // pathFile returns the file whose id and dataset are in the path, or errNotFound. It leaves out the

@@ -126,10 +126,7 @@ func (s *server) getDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	details, err := summarizeDataset(r.Context(), s.db, d)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, details)
+	return writeEntity(w, details, "", err)
 }
 
 // updateDataset answers PATCH /api/v1/datasets/{id}, which changes name and description.
@@ -158,10 +155,7 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 		after, err = oneDataset(r.Context(), tx, "update dataset", query, d.ID, in.Name, in.Description)
 		return d, after, err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, after)
+	return writeEntity(w, after, "", err)
 }
 
 // deleteDataset answers DELETE /api/v1/datasets/{id}.
