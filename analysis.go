@@ -320,12 +320,9 @@ func getAnalysis(ctx context.Context, q querier, datasetID, id int64) (analysis,
 }
 
 // runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.
-func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64, err error) {
+func runningAnalysis(ctx context.Context, q querier, datasetID int64) (int64, error) {
 	const query = `SELECT coalesce(max(id), 0) FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL`
-	if err := q.QueryRow(ctx, query, datasetID).Scan(&id); err != nil {
-		return 0, fmt.Errorf("get running analysis: %w", err)
-	}
-	return id, nil
+	return scalar[int64](ctx, q, "get running analysis", query, datasetID)
 }
 
 // newestAnalysis is greater than the id of any analysis.

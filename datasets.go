@@ -265,9 +265,9 @@ func (c *config) adoptRoot() {
 // the former root no longer exists, it accepts the new one: the files may have moved.
 func (c config) keepRoot(ctx context.Context, q querier) error {
 	const query = `SELECT count(*) FROM datasets WHERE path NOT LIKE '/%'`
-	var relative int64
-	if err := q.QueryRow(ctx, query).Scan(&relative); err != nil {
-		return fmt.Errorf("look for relative paths: %w", err)
+	relative, err := scalar[int64](ctx, q, "look for relative paths", query)
+	if err != nil {
+		return err
 	}
 	name, root := c.rootFile(), c.datasetRoots[0]
 	content, err := os.ReadFile(name)
