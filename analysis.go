@@ -152,7 +152,7 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
 	if wait > 0 {
-		leave, err := s.analyzer.waits.enter(principalOf(r).User.ID)
+		leave, err := s.analyzer.waits.enter(r.Context(), principalOf(r).User.ID)
 		if err != nil {
 			return err
 		}
@@ -180,9 +180,15 @@ const maxWaiting = 16
 // same change share one poller, and hold no connection to the database.
 type analysisWaits struct {
 	db      *pgxpool.Pool
-	mu      sync.Mutex
-	changed map[watch]chan struct{} // each has a poller, which closes it
-	waiting map[string]int          // number of requests by user
+	changed sync.Map     // by watch: a chan struct{}, which its poller closes
+	places  *callerLimit // for the requests of each user; none waits in line
+}
+
+// newAnalysisWaits returns an analysisWaits in which nobody waits.
+func newAnalysisWaits(db *pgxpool.Pool) *analysisWaits {
+	places := newCallerLimit(maxWaiting)
+	places.maxInLine = maxWaiting
+	return &analysisWaits{db: db, places: places}
 }
 
 // watch is an analysis and a state. Requests wait until the analysis leaves the state.
@@ -193,34 +199,24 @@ type watch struct {
 
 // enter counts a waiting request of a user, until leave is called. If the user has too many, it
 // returns a problem 429: before the first query, so that refusals are cheap.
-func (w *analysisWaits) enter(user string) (leave func(), err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting[user] >= maxWaiting {
-		return nil, &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
+func (w *analysisWaits) enter(ctx context.Context, user string) (leave func(), err error) {
+	leave, err = w.places.enter(ctx, user)
+	if errors.Is(err, errBusy) {
+		err = &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
 			detail: fmt.Sprintf("You have %d requests waiting for analyses. "+
 				"Wait until one of them is answered.", maxWaiting)}
 	}
-	w.waiting[user]++
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.waiting[user]--; w.waiting[user] == 0 {
-			delete(w.waiting, user)
-		}
-	}, nil
+	return leave, err
 }
 
 // wait returns when the state may have changed, or when ctx ends.
 func (w *analysisWaits) wait(ctx context.Context, watched watch) {
-	w.mu.Lock()
-	changed := w.changed[watched]
-	if changed == nil {
-		changed = make(chan struct{})
-		w.changed[watched] = changed
+	changed := make(chan struct{})
+	if other, polled := w.changed.LoadOrStore(watched, changed); polled {
+		changed = other.(chan struct{})
+	} else {
 		go w.poll(watched, changed)
 	}
-	w.mu.Unlock()
 	select {
 	case <-ctx.Done():
 	case <-changed:
@@ -237,9 +233,7 @@ func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
 		err := w.db.QueryRow(ctx, query, watched.analysis, watched.state).Scan(&same)
 		same = same && err == nil // each request gets the error from its own query
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.changed, watched)
+	w.changed.Delete(watched)
 	close(changed)
 }
 

@@ -447,12 +447,13 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 // waitersOf returns the numbers of waiting requests and of pollers.
 func (ts *testServer) waitersOf() (waiters, pollers int) {
 	w := ts.analyzer.waits
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, n := range w.waiting {
-		waiters += n
+	w.places.mu.Lock()
+	for _, line := range w.places.callers {
+		waiters += len(line.places)
 	}
-	return waiters, len(w.changed)
+	w.places.mu.Unlock()
+	w.changed.Range(func(_, _ any) bool { pollers++; return true })
+	return waiters, pollers
 }
 
 // startQueued starts a server that reads no files, and queues an analysis there. It returns a client
