@@ -82,7 +82,7 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Force bool `json:"force"`
 	}
-	if r.ContentLength > 0 || r.Header.Get("Content-Type") != "" {
+	if r.ContentLength != 0 || r.Header.Get("Content-Type") != "" {
 		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
 	if wait > 0 {
-		leave, err := s.analyzer.waits.enter(principalOf(r).User.ID)
+		leave, err := s.analyzer.waits.enter(r.Context(), principalOf(r).User.ID)
 		if err != nil {
 			return err
 		}
@@ -170,10 +170,7 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		})
 	}
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, a)
+	return writeEntity(w, a, "", err)
 }
 
 // maxWaiting is how many requests of one user may wait in this instance.
@@ -183,9 +180,15 @@ const maxWaiting = 16
 // same change share one poller, and hold no connection to the database.
 type analysisWaits struct {
 	db      *pgxpool.Pool
-	mu      sync.Mutex
-	changed map[watch]chan struct{} // each has a poller, which closes it
-	waiting map[string]int          // number of requests by user
+	changed sync.Map     // by watch: a chan struct{}, which its poller closes
+	places  *callerLimit // for the requests of each user; none waits in line
+}
+
+// newAnalysisWaits returns an analysisWaits in which nobody waits.
+func newAnalysisWaits(db *pgxpool.Pool) *analysisWaits {
+	places := newCallerLimit(maxWaiting)
+	places.maxInLine = maxWaiting
+	return &analysisWaits{db: db, places: places}
 }
 
 // watch is an analysis and a state. Requests wait until the analysis leaves the state.
@@ -196,34 +199,24 @@ type watch struct {
 
 // enter counts a waiting request of a user, until leave is called. If the user has too many, it
 // returns a problem 429: before the first query, so that refusals are cheap.
-func (w *analysisWaits) enter(user string) (leave func(), err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting[user] >= maxWaiting {
-		return nil, &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
+func (w *analysisWaits) enter(ctx context.Context, user string) (leave func(), err error) {
+	leave, err = w.places.enter(ctx, user)
+	if errors.Is(err, errBusy) {
+		err = &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
 			detail: fmt.Sprintf("You have %d requests waiting for analyses. "+
 				"Wait until one of them is answered.", maxWaiting)}
 	}
-	w.waiting[user]++
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.waiting[user]--; w.waiting[user] == 0 {
-			delete(w.waiting, user)
-		}
-	}, nil
+	return leave, err
 }
 
 // wait returns when the state may have changed, or when ctx ends.
 func (w *analysisWaits) wait(ctx context.Context, watched watch) {
-	w.mu.Lock()
-	changed := w.changed[watched]
-	if changed == nil {
-		changed = make(chan struct{})
-		w.changed[watched] = changed
+	changed := make(chan struct{})
+	if other, polled := w.changed.LoadOrStore(watched, changed); polled {
+		changed = other.(chan struct{})
+	} else {
 		go w.poll(watched, changed)
 	}
-	w.mu.Unlock()
 	select {
 	case <-ctx.Done():
 	case <-changed:
@@ -240,9 +233,7 @@ func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
 		err := w.db.QueryRow(ctx, query, watched.analysis, watched.state).Scan(&same)
 		same = same && err == nil // each request gets the error from its own query
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.changed, watched)
+	w.changed.Delete(watched)
 	close(changed)
 }
 
@@ -323,12 +314,9 @@ func getAnalysis(ctx context.Context, q querier, datasetID, id int64) (analysis,
 }
 
 // runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.
-func runningAnalysis(ctx context.Context, q querier, datasetID int64) (id int64, err error) {
+func runningAnalysis(ctx context.Context, q querier, datasetID int64) (int64, error) {
 	const query = `SELECT coalesce(max(id), 0) FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL`
-	if err := q.QueryRow(ctx, query, datasetID).Scan(&id); err != nil {
-		return 0, fmt.Errorf("get running analysis: %w", err)
-	}
-	return id, nil
+	return scalar[int64](ctx, q, "get running analysis", query, datasetID)
 }
 
 // newestAnalysis is greater than the id of any analysis.

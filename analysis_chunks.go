@@ -285,7 +285,7 @@ func (o *outcome) classify(t task, before map[string]ElevationDatasetFileMeta) {
 			}
 		case f.absent.gone && t.Last:
 			o.removed = append(o.removed, f.Path)
-		case !f.Listed && !f.absent.unsure && !t.SecondLook:
+		case f.absent.gone && !t.SecondLook:
 			o.missing++
 		case f.Listed && f.row == nil && t.Last:
 			o.vanished = append(o.vanished, f.Path)
@@ -435,12 +435,11 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)
 }
 
-// absence is the outcome of looking for a known file that the walk did not find; zero if it is
-// there.
+// absence is the outcome of looking for a known file that the walk did not find. It is zero if the
+// file is there, or if an error prevented the look.
 type absence struct {
 	gone    bool   // no walk would find it
 	emptied string // the lowest existing directory above the file, if it is empty: "a/b"
-	unsure  bool   // an error prevented the look
 }
 
 // lookFor looks for a file. An empty directory may be the mount point of a share that is not
@@ -448,7 +447,7 @@ type absence struct {
 func lookFor(root *os.Root, path string) absence {
 	raw, err := decodePath(path)
 	if err != nil {
-		return absence{unsure: true}
+		return absence{}
 	}
 	above := "."
 	for i := range len(raw) + 1 {
@@ -462,9 +461,9 @@ func lookFor(root *os.Root, path string) absence {
 			if empty {
 				return absence{emptied: encodeName(above)}
 			}
-			return absence{gone: err == nil, unsure: err != nil}
+			return absence{gone: err == nil}
 		case err != nil:
-			return absence{unsure: true}
+			return absence{}
 		case info.IsDir() == (i == len(raw)):
 			return absence{gone: true} // a directory became a file or a symbolic link, or the file became a directory
 		}

@@ -89,6 +89,31 @@ func TestMassRemoval(t *testing.T) {
 	sameRows(t, c.files(dataset), dir)
 }
 
+// TestUnlistedIsNotMissing: files that exist where the walk cannot list them do not count as missing, however many they
+// are. The directory is too deep here, as in TestUnreadableDirectory.
+func TestUnlistedIsNotMissing(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 50 })
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 2, 120)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	deep := strings.Repeat("d/", maxDepth+1)
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, deep), 0o755),
+		os.Rename(filepath.Join(dir, "d1"), filepath.Join(dir, deep, "d1")), os.Remove(filepath.Join(dir, "d0", "t7.tif"))); err != nil {
+		t.Fatal(err)
+	}
+	ts.exec(`UPDATE elevation_dataset_file_meta SET path = $1 || path WHERE path LIKE 'd1/%'`, deep)
+	a := c.analyze(dataset, nil)
+	if counts(a) != [6]int{119, 0, 0, 119, 1, 0} || len(c.files(dataset)) != 239 {
+		t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+	}
+	if warnings := fmt.Sprint(a.json["warnings"]); !strings.Contains(warnings, "directories deep") {
+		t.Errorf("warnings: %s", warnings)
+	}
+}
+
 // TestEmptiedDirectory: the rows below a directory that exists and is empty stay, with one warning, however many there
 // are and however deep they lay. Only force removes them. Those of a directory that is gone go.
 func TestEmptiedDirectory(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -386,6 +387,24 @@ func TestUnreadableDirectory(t *testing.T) {
 	}
 }
 
+// TestStreamedOptions: the options of an analysis are never ignored, also if they come without length and type.
+func TestStreamedOptions(t *testing.T) {
+	t.Parallel()
+	_, c, location := startQueued(t)
+	c.must(204, "DELETE", location, nil)
+	analyses := filepath.Dir(location)
+	for kind, status := range map[string]int{"": 415, "application/json": 202} {
+		body := io.MultiReader(strings.NewReader(`{"force": true}`)) // its length is unknown
+		a, err := c.send("POST", analyses, body, "Content-Type: "+kind)
+		if err != nil || a.status != status || status == 202 && a.json["force"] != true {
+			t.Errorf("%q: %d %s %v", kind, a.status, a.body, err)
+		}
+		if path := a.header.Get("Location"); path != "" {
+			c.must(204, "DELETE", path, nil)
+		}
+	}
+}
+
 // TestAnalysisConflictAndCancel: a dataset has one analysis at a time. A canceled one stops even while a read hangs.
 func TestAnalysisConflictAndCancel(t *testing.T) {
 	t.Parallel()
@@ -428,12 +447,13 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 // waitersOf returns the numbers of waiting requests and of pollers.
 func (ts *testServer) waitersOf() (waiters, pollers int) {
 	w := ts.analyzer.waits
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, n := range w.waiting {
-		waiters += n
+	w.places.mu.Lock()
+	for _, line := range w.places.callers {
+		waiters += len(line.places)
 	}
-	return waiters, len(w.changed)
+	w.places.mu.Unlock()
+	w.changed.Range(func(_, _ any) bool { pollers++; return true })
+	return waiters, pollers
 }
 
 // startQueued starts a server that reads no files, and queues an analysis there. It returns a client

@@ -102,11 +102,12 @@ func decodePath(path string) (string, error) {
 	}
 }
 
-// unixNano returns the nanoseconds since 1970, or the nearest number that an int64 holds.
+// unixNano returns the nanoseconds since 1970, or the nearest number whose negative is an int64
+// too: the index of files by time holds the negative.
 func unixNano(t time.Time) int64 {
 	switch {
 	case t.Unix() < math.MinInt64/int64(1e9):
-		return math.MinInt64
+		return -math.MaxInt64
 	case t.Unix() >= math.MaxInt64/int64(1e9):
 		return math.MaxInt64
 	}

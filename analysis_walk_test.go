@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // TestEncodeName: every name has one spelling, in UTF-8, and it leads back to the name.
@@ -68,6 +70,36 @@ func TestUnixNano(t *testing.T) {
 		if _, err := json.Marshal(time.Unix(0, ns).UTC()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestTimesFarAway: files whose times lie beyond what 64 bits of nanoseconds hold are stored and listed by their times.
+func TestTimesFarAway(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	id := ts.addFiles("old", nil)
+	var files []chunkFile
+	for i, year := range []int{1600, 30000, 2026} {
+		at := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+		e := entryOf(&syscall.Stat_t{Mtim: syscall.Timespec{Sec: at}, Ctim: syscall.Timespec{Sec: at}})
+		e.Path = fmt.Sprint(year)
+		m := e.unread(time.Now(), fileStatusUnsupported, "text")
+		files = append(files, chunkFile{entry: e, ID: int64(1000 + i), row: &m})
+	}
+	err := inTransaction(t.Context(), ts.db, func(tx pgx.Tx) error {
+		_, err := replaceRows(t.Context(), tx, task{DatasetID: id}, files)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, item := range c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/files?sort=-modified", id), nil).items() {
+		paths = append(paths, item["path"].(string))
+	}
+	if want := []string{"30000", "2026", "1600"}; !slices.Equal(paths, want) {
+		t.Errorf("%q, want %q", paths, want)
 	}
 }
 

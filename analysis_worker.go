@@ -66,7 +66,7 @@ func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string
 		patience:  30 * time.Second,
 		walks:     make(chan struct{}, 1),
 		chunks:    make(chan struct{}, readers),
-		waits:     &analysisWaits{db: db, changed: map[watch]chan struct{}{}, waiting: map[string]int{}},
+		waits:     newAnalysisWaits(db),
 	}
 }
 

@@ -108,7 +108,7 @@ func TestBenchQueries(t *testing.T) {
 		hits := 0
 		for i := range 4000 {
 			west, south := -180+random.Float64()*358, -80+random.Float64()*158
-			f := fileFilter{datasetID: &d.ID, west: &west, south: &south, east: new(west + size), north: new(south + size), isPoint: size == 0}
+			f := fileFilter{datasetID: &d.ID, box: &mapBox{west, south, west + size, south + size}, isPoint: size == 0}
 			ask := func() {
 				start := time.Now()
 				found, err := findFiles(ctx, ts.db, f, firstFile(), 51)

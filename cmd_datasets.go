@@ -194,12 +194,9 @@ func (a *analysis) describe(name string) string {
 }
 
 // anyInstanceLives reports whether an instance serves the database, or did so a moment ago.
-func anyInstanceLives(ctx context.Context, db *pgxpool.Pool) (lives bool, err error) {
+func anyInstanceLives(ctx context.Context, db *pgxpool.Pool) (bool, error) {
 	const query = `SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
-	if err := db.QueryRow(ctx, query).Scan(&lives); err != nil {
-		return false, fmt.Errorf("look for instances: %w", err)
-	}
-	return lives, nil
+	return scalar[bool](ctx, db, "look for instances", query)
 }
 
 // removeDatasetCommand is "cairn dataset remove".

@@ -60,7 +60,7 @@ func (d *datasetData) addMap(a *apiReader) {
 		if a.err = err; err != nil {
 			return
 		}
-		box = mapBox{*f.west, *f.south, *f.east, *f.north}
+		box = *f.box
 	} else if cells, err := new(coverage).filesCells(a.r.Context(), a.db, d.ID, box, 256); err != nil {
 		a.err = err
 	} else if cells, _ = splitOutliers(cells); len(cells) > 0 {

@@ -74,7 +74,7 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		view = &mapBox{*f.west, *f.south, *f.east, *f.north}
+		view = f.box
 	}
 	_, c, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
 		return drawCoverage(ctx, q, d, by == "status", view)
@@ -223,10 +223,7 @@ func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, b
 func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) error {
 	few := d.Files[fileStatusOK] <= maxOutlined || c.view != nil
 	if few {
-		located := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
-		if v := c.view; v != nil {
-			located.west, located.south, located.east, located.north = &v.West, &v.South, &v.East, &v.North
-		}
+		located := fileFilter{datasetID: &d.ID, status: new(fileStatusOK), box: c.view}
 		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
 		if err != nil {
 			return err
@@ -240,7 +237,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 		}
 	}
 	for grid := int64(256); !few || c.bytes > maxFileBytes; grid /= 2 {
-		few, c.bytes = true, 0
+		few, c.bytes, c.Labels = true, 0, nil
 		for i := range c.Layers {
 			c.Layers[i].Count, c.Layers[i].Marks = 0, nil
 		}
@@ -338,8 +335,11 @@ func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64,
 	listed := map[string]bool{}
 	for _, cell := range cells {
 		c.Apart += cell.N
-		west, east := math.Remainder(cell.West, 360), math.Remainder(cell.West, 360)+cell.East-cell.West
-		f := fileFilter{datasetID: &datasetID, west: &west, south: &cell.South, east: &east, north: &cell.North}
+		if len(listed) == maxOutliers {
+			continue
+		}
+		west := math.Remainder(cell.West, 360)
+		f := fileFilter{datasetID: &datasetID, box: &mapBox{west, cell.South, west + cell.East - cell.West, cell.North}}
 		files, err := findFiles(ctx, q, f, firstFile(), maxOutliers)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/xml"
 	"errors"
@@ -14,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // TestCoverage: the picture is well-formed XML of bounded size whatever is in it, and its headers let it do nothing.
@@ -294,5 +297,53 @@ func TestMosaicsInView(t *testing.T) {
 		if count, _ := marksOf(body, "15 m to 70 m", "#35b779"); count != "2100" {
 			t.Errorf("%v: %q tiles", test, count)
 		}
+	}
+}
+
+// TestNamesOnlyOfDrawnFiles: a picture that falls back to cells, because the paths are long, has no names of files.
+func TestNamesOnlyOfDrawnFiles(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	for n, named := range map[int]bool{5: true, 1500: false} {
+		var files []ElevationDatasetFileMeta
+		for i := range n {
+			files = append(files, placedFile(t, fmt.Sprintf("%s%d/tile", strings.Repeat("long", 100), i), 4326, 0.01, 0, 7, 0, -0.02, 47))
+		}
+		picture := fmt.Sprintf("/api/v1/datasets/%d/coverage.svg", ts.addFiles(fmt.Sprint(n), files))
+		if body := string(c.must(200, "GET", picture, nil).body); strings.Contains(body, ">tile<") != named {
+			t.Errorf("%d files: names: %v, want %v", n, !named, named)
+		}
+	}
+}
+
+// countedQueries counts the queries for rows.
+type countedQueries struct {
+	querier
+	n int
+}
+
+// Query implements querier.
+func (q *countedQueries) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
+	q.n++
+	return q.querier.Query(ctx, query, args...)
+}
+
+// TestManyOutliers: of many cells with outliers only as many are asked for as the list has room for. All are counted.
+func TestManyOutliers(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	var files []ElevationDatasetFileMeta
+	var cells []filesCell
+	for i := range 30 {
+		m := placedFile(t, fmt.Sprint(i), 4326, 0.001, 0, float64(2*i), 0, -0.002, 10)
+		files, cells = append(files, m), append(cells, filesCell{N: 1, mapBox: boxOf(m.BBox)})
+	}
+	id, q, c := ts.addFiles("many", files), &countedQueries{querier: ts.db}, coverage{}
+	if err := c.listOutliers(t.Context(), q, id, cells); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Outliers) != maxOutliers || c.Apart != 30 || c.Unlisted != 20 || q.n != maxOutliers {
+		t.Errorf("%d listed, %d apart, %d unlisted, %d queries", len(c.Outliers), c.Apart, c.Unlisted, q.n)
 	}
 }

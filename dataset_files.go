@@ -96,13 +96,10 @@ type fileFilter struct {
 	datasets  []int64 // nil: all
 	since     *int64  // the first and the last modification time, in nanoseconds since 1970
 	until     *int64
-	west      *float64 // a box in degrees: all four are set or none
-	south     *float64
-	east      *float64 // at least west: more than 180 if the box crosses 180°
-	north     *float64
-	isPoint   bool   // the box is a point, and the rasters themselves must cover it
-	area      area   // inside the box; the files' footprints must meet it; nil: any
-	sort      string // "": as order says
+	box       *mapBox // east is at least west: more than 180 if the box crosses 180°
+	isPoint   bool    // the box is a point, and the rasters themselves must cover it
+	area      area    // inside the box; the files' footprints must meet it; nil: any
+	sort      string  // "": as order says
 }
 
 // The orders of files. Files of the same resolution or time are in the order of their paths.
@@ -185,7 +182,7 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		if at[2] < at[0] {
 			at[2] += 360
 		}
-		f.west, f.south, f.east, f.north = &at[0], &at[1], &at[2], &at[3]
+		f.box = &mapBox{at[0], at[1], at[2], at[3]}
 	}
 	return f, v.err()
 }
@@ -193,10 +190,7 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 // getFile answers GET /api/v1/datasets/{id}/files/{file}.
 func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
 	file, err := s.pathFile(r)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, file.ElevationDatasetFileMeta)
+	return writeEntity(w, file.ElevationDatasetFileMeta, "", err)
 }
 
 // pathFile returns the file whose id and dataset are in the path, or errNotFound. It leaves out the
@@ -272,7 +266,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 				return nil, ctx.Err()
 			}
 			m := file.ElevationDatasetFileMeta // it meets the filter's box
-			if (!f.isPoint || contains(m, *f.west, *f.south)) && (f.area == nil || f.area.meets(footprint(m))) {
+			if (!f.isPoint || contains(m, f.box.West, f.box.South)) && (f.area == nil || f.area.meets(footprint(m))) {
 				found = append(found, file)
 			}
 		}
@@ -379,8 +373,10 @@ const (
 
 // args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11, 12 and 15 to
 // 18 are filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
+// Without a box, 14 is null, and 6 to 9 are 0.
 func (f fileFilter) args(limit int64) []any {
-	return []any{f.datasetID, f.status, f.format, f.crs, f.part, f.west, f.south, f.east, f.north, limit,
+	box := *cmp.Or(f.box, &mapBox{})
+	return []any{f.datasetID, f.status, f.format, f.crs, f.part, box.West, box.South, box.East, box.North, limit,
 		f.prefix, f.warned, f.order(), f.boxes(), f.ids, f.datasets, f.since, f.until}
 }
 
@@ -436,13 +432,13 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	planned := append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 	const large = 400 // square degrees
 	isIndexed := f.datasetID != nil || f.order() == sortPath
-	if f.west != nil && isIndexed && (*f.east-*f.west)*(*f.north-*f.south) > large {
+	if b := f.box; b != nil && isIndexed && (b.East-b.West)*(b.North-b.South) > large {
 		files, err := collect[datasetFile](ctx, q, "try files", amongNext, planned...)
 		if err != nil || len(files) == limit {
 			return files, err
 		}
 	}
-	if f.west != nil {
+	if f.box != nil {
 		most := int64(maxHits + 1)
 		if f.isPoint { // few files cover a point, and none may be missed before the sort
 			most = math.MaxInt64
@@ -475,8 +471,8 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
 	ok := fileStatusOK
-	if f.west != nil && *f.east-*f.west == 360 && *f.north-*f.south == 180 && *cmp.Or(f.status, &ok) == ok {
-		f.west, f.status = nil, &ok // every file with a box meets the globe, and only those are ok
+	if b := f.box; b != nil && b.East-b.West == 360 && b.North-b.South == 180 && *cmp.Or(f.status, &ok) == ok {
+		f.box, f.status = nil, &ok // every file with a box meets the globe, and only those are ok
 	}
 	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
 	var n int64
@@ -506,12 +502,12 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 // east, for files that cross 180°; and 360 degrees further west, if the box itself crosses 180°.
 // Without a box there are none.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
-	if f.west == nil {
+	if f.box == nil {
 		return nil
 	}
 	for _, turn := range [...]float64{0, 360, -360} {
-		if west, east := *f.west+turn, *f.east+turn; east >= -180 {
-			corners := [2]pgtype.Vec2{{X: east, Y: *f.north}, {X: west, Y: *f.south}}
+		if west, east := f.box.West+turn, f.box.East+turn; east >= -180 {
+			corners := [2]pgtype.Vec2{{X: east, Y: f.box.North}, {X: west, Y: f.box.South}}
 			boxes = append(boxes, pgtype.Box{P: corners, Valid: true})
 		}
 	}

@@ -126,10 +126,7 @@ func (s *server) getDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	details, err := summarizeDataset(r.Context(), s.db, d)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, details)
+	return writeEntity(w, details, "", err)
 }
 
 // updateDataset answers PATCH /api/v1/datasets/{id}, which changes name and description.
@@ -158,10 +155,7 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 		after, err = oneDataset(r.Context(), tx, "update dataset", query, d.ID, in.Name, in.Description)
 		return d, after, err
 	})
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, after)
+	return writeEntity(w, after, "", err)
 }
 
 // deleteDataset answers DELETE /api/v1/datasets/{id}.
@@ -271,9 +265,9 @@ func (c *config) adoptRoot() {
 // the former root no longer exists, it accepts the new one: the files may have moved.
 func (c config) keepRoot(ctx context.Context, q querier) error {
 	const query = `SELECT count(*) FROM datasets WHERE path NOT LIKE '/%'`
-	var relative int64
-	if err := q.QueryRow(ctx, query).Scan(&relative); err != nil {
-		return fmt.Errorf("look for relative paths: %w", err)
+	relative, err := scalar[int64](ctx, q, "look for relative paths", query)
+	if err != nil {
+		return err
 	}
 	name, root := c.rootFile(), c.datasetRoots[0]
 	content, err := os.ReadFile(name)

@@ -417,8 +417,8 @@ ALTER TABLE analysis_chunks ALTER COLUMN changed SET STORAGE EXTERNAL;
 -- found, and files that only have a row (their size is null). missed_by lists the instances that did
 -- not find them. The second look begins when no other chunk is left; the last instance that may look
 -- removes the rows. missed_at is when an instance missed the files or, at first, when the second look
--- began. missing counts the rows whose files the walk did not find, without those that an empty
--- directory or a failed look keeps. It is 0 after the second looks have begun.
+-- began. missing counts the rows whose files neither the walk nor the first look found, without those
+-- that an empty directory or a failed look keeps. It is 0 after the second looks have begun.
 ALTER TABLE analyses ADD COLUMN missing bigint NOT NULL DEFAULT 0;
 ALTER TABLE analysis_chunks
   ADD COLUMN missed_by text[] NOT NULL DEFAULT '{}',
