@@ -19,8 +19,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectionKeywords matches the TLS settings in a database URL, which databaseProgram passes on.
-var connectionKeywords = regexp.MustCompile(`\b(sslmode|sslrootcert|sslcert|sslkey)=([^&\s]*)`)
+// keywordValue matches a keyword and its value in a connection string, which pgx has accepted, and
+// urlParameter matches them in a URL.
+var (
+	keywordValue = regexp.MustCompile(`(?s)([^ \t-\r=]+)[ \t-\r]*=[ \t-\r]*('(?:\\.|[^'\\])*'|(?:\\.?|[^ \t-\r\\])*)`)
+	urlParameter = regexp.MustCompile(`[?&]([^?&=]+)=([^&]*)`)
+)
 
 // beforeRestore is a psql script that begins a transaction and drops the owner's tables and
 // functions, except those of extensions. \gexec runs each row as a statement.
@@ -88,12 +92,36 @@ func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name str
 	})
 	cmd.Env = append(env, "PGHOST="+host, "PGPORT="+strings.Join(ports, ","),
 		"PGTARGETSESSIONATTRS=read-write", "PGUSER="+c.User, "PGPASSWORD="+c.Password, "PGDATABASE="+c.Database)
-	for _, m := range connectionKeywords.FindAllStringSubmatch(cfg.databaseURL, -1) {
-		if value, err := url.PathUnescape(m[2]); err == nil {
-			cmd.Env = append(cmd.Env, "PG"+strings.ToUpper(m[1])+"="+strings.Trim(value, "'"))
+	cmd.Env = append(cmd.Env, securitySettings(cfg.databaseURL)...)
+	return cmd
+}
+
+// securitySettings returns the settings of a connection string or URL that say how the server is
+// verified, as libpq's environment variables.
+func securitySettings(connection string) (env []string) {
+	const passedOn = "sslmode sslrootcert sslcert sslkey sslcertmode sslsni sslnegotiation channel_binding require_auth"
+	pattern, decode := keywordValue, func(text string) string {
+		if strings.HasPrefix(text, "'") {
+			text = text[1 : len(text)-1]
+		}
+		return escaped.ReplaceAllString(text, "$1")
+	}
+	if strings.HasPrefix(connection, "postgres://") || strings.HasPrefix(connection, "postgresql://") {
+		pattern, decode = urlParameter, func(text string) string {
+			text, _ = url.PathUnescape(text) // pgx has decoded it
+			return strings.TrimSpace(text)
 		}
 	}
-	return cmd
+	for _, m := range pattern.FindAllStringSubmatch(connection, -1) {
+		name, value := decode(m[1]), decode(m[2])
+		if name == "ssl" && value == "true" { // libpq and pgx take it in URLs
+			name, value = "sslmode", "require"
+		}
+		if slices.Contains(strings.Fields(passedOn), name) {
+			env = append(env, "PG"+strings.ToUpper(strings.ReplaceAll(name, "_", ""))+"="+value)
+		}
+	}
+	return env
 }
 
 // runProgram runs one of PostgreSQL's programs. Its error is what the program says, in one line,

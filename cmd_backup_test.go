@@ -112,6 +112,36 @@ func TestBackupOfOtherHost(t *testing.T) {
 	}
 }
 
+// TestProgramConnection: backup and restore verify the server as the service does, however the connection string is written.
+func TestProgramConnection(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), "host=db.example.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for connection, want := range map[string][]string{
+		"host=db sslmode = verify-full":                              {"PGSSLMODE=verify-full"},
+		"sslmode\t=\n'verify-full' host=db":                          {"PGSSLMODE=verify-full"},
+		`sslrootcert='/a b/it\'s\\.pem' sslmode=verify-ca`:           {"PGSSLROOTCERT=/a b/it's\\.pem", "PGSSLMODE=verify-ca"},
+		`sslcert=/a\ b\'.pem sslkey = '/k ey'`:                       {"PGSSLCERT=/a b'.pem", "PGSSLKEY=/k ey"},
+		`sslmode=verify-full password='a sslmode=disable'`:           {"PGSSLMODE=verify-full"},
+		`sslmode=disable sslmode='verify-full'`:                      {"PGSSLMODE=verify-full"},
+		"postgres://u:p@db/d?sslmode=verify-full&sslrootcert=%2Fa+b": {"PGSSLMODE=verify-full", "PGSSLROOTCERT=/a+b"},
+		"postgresql://u:a?b@db/d?%73slmode=verify-full":              {"PGSSLMODE=verify-full"},
+		"postgres://db/d?ssl=true":                                   {"PGSSLMODE=require"},
+		"host=db channel_binding=require require_auth=scram-sha-256": {"PGCHANNELBINDING=require", "PGREQUIREAUTH=scram-sha-256"},
+	} {
+		env := databaseProgram(t.Context(), config{databaseURL: connection}, pool, "psql").Env
+		for _, pair := range want {
+			name, value, _ := strings.Cut(pair, "=")
+			if got := lookup(env, name); got != value {
+				t.Errorf("%s: %s is %q, want %q", connection, name, got, value)
+			}
+		}
+	}
+}
+
 // TestMissingProgram: where PostgreSQL's client programs are missing, the error says which package has them.
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -91,21 +92,16 @@ func addDatasetCommand(ctx context.Context, o operation) error {
 
 // listDatasetsCommand is "cairn dataset list".
 func listDatasetsCommand(ctx context.Context, o operation) error {
-	for after := ""; ; {
-		datasets, err := listDatasets(ctx, o.db, after, nil, maxPage)
-		for _, d := range datasets {
-			analyses, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
-			state := "never analysed"
-			if len(analyses) > 0 {
-				state = analyses[0].State
-			}
-			err = o.print(errors.Join(err, listErr), d, "%d\t%s\t%s\t%s", d.ID, d.Name, d.Path, state)
+	datasets, err := listDatasets(ctx, o.db, "", nil, math.MaxInt32)
+	for _, d := range datasets {
+		analyses, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
+		state := "never analysed"
+		if len(analyses) > 0 {
+			state = analyses[0].State
 		}
-		if err != nil || len(datasets) == 0 {
-			return err
-		}
-		after = datasets[len(datasets)-1].Name
+		err = o.print(errors.Join(err, listErr), d, "%d\t%s\t%s\t%s", d.ID, d.Name, d.Path, state)
 	}
+	return err
 }
 
 // analyzeCommand is "cairn dataset analyze".

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,33 +12,22 @@ import (
 	"syscall"
 )
 
-// openKeyFile returns the keys of the key file, and its lines with their newlines.
-func openKeyFile(cfg config) (*keyring, []string, error) {
-	ring, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, false)
-	if err != nil {
-		return nil, nil, err
-	}
-	content, err := os.ReadFile(cfg.keysPath())
-	if err != nil {
-		return nil, nil, fmt.Errorf("read key file: %w", err)
-	}
-	return ring, slices.Collect(strings.Lines(strings.TrimRight(string(content), "\n") + "\n")), nil
-}
-
 // isKey reports whether a line of the key file holds the key with this id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
-// replaceKeyFile replaces the lines of the key file, which path may link to. It keeps owner, group
-// and mode.
-func replaceKeyFile(path string, lines []string) error {
+// editKeyFile replaces the lines of the key file, which path may link to, by those that edit
+// returns. Each ends in a newline. Owner, group and mode stay.
+func editKeyFile(path string, edit func(lines []string) []string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
 	}
+	content, readErr := os.ReadFile(path)
 	info, err := os.Stat(path)
-	if err != nil {
+	if err := cmp.Or(readErr, err); err != nil {
 		return err
 	}
+	lines := edit(slices.Collect(strings.Lines(strings.TrimRight(string(content), "\n") + "\n")))
 	return replaceFile(path, func(f *os.File) error {
 		_, err := f.WriteString(strings.Join(lines, ""))
 		// The owner of the directory can put another file in the place of any name, and root runs
@@ -53,11 +43,7 @@ func replaceFile(path string, write func(*os.File) error) error {
 }
 
 // listKeysCommand is "cairn keys list".
-func listKeysCommand(_ context.Context, o operation) error {
-	ring, _, err := openKeyFile(o.cfg)
-	if err != nil {
-		return err
-	}
+func listKeysCommand(_ context.Context, o operation, ring *keyring) error {
 	does := "signs"
 	for _, k := range ring.keys {
 		line := map[string]string{"id": k.id, "fingerprint": k.fingerprint, "does": does}
@@ -79,37 +65,31 @@ func (c config) takeUp() string {
 }
 
 // addKeyCommand is "cairn keys add". The new key only verifies, until it is promoted.
-func addKeyCommand(_ context.Context, o operation) error {
-	_, lines, err := openKeyFile(o.cfg)
-	if err != nil {
-		return err
-	}
+func addKeyCommand(_ context.Context, o operation, _ *keyring) error {
 	line := newKeyLine()
 	id, _, _ := strings.Cut(line, " ")
-	err = replaceKeyFile(o.cfg.keysPath(), append(lines, line))
+	err := editKeyFile(o.cfg.keysPath(), func(lines []string) []string { return append(lines, line) })
 	const next = "added key %s: copy the key file to every instance, %s them, then: cairn keys promote %s"
 	return o.print(err, nil, next, id, o.cfg.takeUp(), id)
 }
 
 // promoteKeyCommand is "cairn keys promote". It makes a key the signer.
-func promoteKeyCommand(_ context.Context, o operation) error {
-	ring, lines, err := openKeyFile(o.cfg)
-	if err != nil {
-		return err
-	}
+func promoteKeyCommand(_ context.Context, o operation, ring *keyring) error {
 	id := o.names[0]
-	at := slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) })
 	if _, isKnown := ring.find(id); !isKnown {
 		return fmt.Errorf("there is no key %s: see cairn keys list", id)
 	}
-	err = replaceKeyFile(o.cfg.keysPath(), slices.Concat(lines[at:at+1], lines[:at], lines[at+1:]))
+	err := editKeyFile(o.cfg.keysPath(), func(lines []string) []string {
+		at := max(0, slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) }))
+		return slices.Concat(lines[at:at+1], lines[:at], lines[at+1:])
+	})
 	return o.print(err, nil, "promoted key %s: %s the service, so that it signs with the key", id, o.cfg.takeUp())
 }
 
 // pruneKeys is "cairn keys prune". It removes former signing keys if their last tokens have expired
 // and no seal of the audit log, accepted break or second factor needs them. If it may not write the
 // key file, as with the Debian package, the error names these keys.
-func pruneKeys(ctx context.Context, o operation) error {
+func pruneKeys(ctx context.Context, o operation, ring *keyring) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
 			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
@@ -117,10 +97,6 @@ func pruneKeys(ctx context.Context, o operation) error {
 			AND NOT EXISTS (SELECT FROM totp_secrets WHERE kid = $3 AND expires_at IS NULL)
 		FROM instances
 		WHERE signer = $1`
-	ring, lines, err := openKeyFile(o.cfg)
-	if err != nil {
-		return err
-	}
 	path, removed := o.cfg.keysPath(), []string{}
 	life := max(o.cfg.refreshTTL, o.cfg.accessTTL, min(o.cfg.sessionMax, browserMax))
 	for _, k := range ring.keys[1:] {
@@ -129,7 +105,6 @@ func pruneKeys(ctx context.Context, o operation) error {
 			return fmt.Errorf("look for the use of a key: %w", err)
 		}
 		if isSpent {
-			lines = slices.DeleteFunc(lines, func(line string) bool { return isKey(line, k.id) })
 			removed = append(removed, k.id)
 		}
 	}
@@ -137,7 +112,12 @@ func pruneKeys(ctx context.Context, o operation) error {
 		return o.print(nil, nil, "every key is needed")
 	}
 	ids := strings.Join(removed, " ")
-	if err := replaceKeyFile(path, lines); err != nil {
+	err := editKeyFile(path, func(lines []string) []string {
+		return slices.DeleteFunc(lines, func(line string) bool {
+			return slices.ContainsFunc(removed, func(id string) bool { return isKey(line, id) })
+		})
+	})
+	if err != nil {
 		return fmt.Errorf("remove the lines of %s from %s: %w", ids, path, err)
 	}
 	fmt.Fprintln(o.stdout, "removed key", ids)

@@ -91,10 +91,10 @@ func commands() []command {
 		{"token list", "USER [--json]", needDatabase, listTokensCommand, "list a user's API tokens"},
 		{"token revoke", "USER NAME", needDatabase, revokeTokenCommand, "end an API token"},
 
-		{"keys list", "[--json]", needSettings, listKeysCommand, "list the signing keys"},
-		{"keys add", "", needSettings, addKeyCommand, "add a signing key, which only verifies at first"},
-		{"keys promote", "KID", needSettings, promoteKeyCommand, "sign with a key from now on"},
-		{"keys prune", "", needDatabase, pruneKeys, "remove the keys that nothing needs any more"},
+		{"keys list", "[--json]", needSettings, withKeys(listKeysCommand), "list the signing keys"},
+		{"keys add", "", needSettings, withKeys(addKeyCommand), "add a signing key, which only verifies at first"},
+		{"keys promote", "KID", needSettings, withKeys(promoteKeyCommand), "sign with a key from now on"},
+		{"keys prune", "", needDatabase, withKeys(pruneKeys), "remove the keys that nothing needs any more"},
 
 		{"dataset add", "PATH [--name NAME]", needDatabase, addDatasetCommand,
 			"register a directory of elevation files and analyse it"},

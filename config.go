@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -257,6 +258,9 @@ func databaseCredential(dir string) (string, error) {
 	return url, err
 }
 
+// escaped matches a backslash with the character that it escapes.
+var escaped = regexp.MustCompile(`(?s)\\(.?)`)
+
 // packagedEnvironment returns the settings of the packaged service, which lie in dir, and dir as
 // its directory of credentials. With them a command finds the service's database and keys.
 func packagedEnvironment(dir string) (env []string) {
@@ -270,8 +274,13 @@ func packagedEnvironment(dir string) (env []string) {
 		if !isSetting || strings.HasPrefix(name, "#") || strings.HasPrefix(name, ";") {
 			continue
 		}
-		if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
-			value = value[1 : n-1] // as systemd reads the file
+		switch n := len(value); { // as systemd reads the file; see EnvironmentFile= in systemd.exec(5)
+		case n > 1 && value[0] == '\'' && value[n-1] == '\'':
+			value = value[1 : n-1]
+		case n > 1 && value[0] == '"' && value[n-1] == '"':
+			value = strings.NewReplacer(`\"`, `"`, `\\`, `\`, "\\`", "`", `\$`, `$`).Replace(value[1 : n-1])
+		default:
+			value = escaped.ReplaceAllString(value, "$1")
 		}
 		env = append(env, name+"="+value)
 	}

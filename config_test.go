@@ -61,7 +61,8 @@ func TestPackagedEnvironment(t *testing.T) {
 		t.Errorf("without a package: %v", env)
 	}
 	for name, content := range map[string]string{
-		"cairn.env": "# a comment\n; CAIRN_LISTEN=no\n\n CAIRN_REGISTRATION = approval \nCAIRN_PASSWORD_MIN='12'\nCAIRN_DATASETS_DIR=\"/srv/my elevation\"\n", "database-url": "host=h dbname=d\n", "keys": newKeyLine(),
+		"cairn.env": "# a comment\n; CAIRN_LISTEN=no\n\n CAIRN_REGISTRATION = approval \nCAIRN_PASSWORD_MIN='12'\nCAIRN_DATASETS_DIR=\"/srv/my elevation\"\n" +
+			`CAIRN_TLS_CERT="/a\\b\$\"\c"` + "\n" + `CAIRN_TLS_KEY=/a\ \\b\c` + "\n" + `CAIRN_BREACHED_PASSWORDS='/a\\b'` + "\n", "database-url": "host=h dbname=d\n", "keys": newKeyLine(),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640); err != nil {
 			t.Fatal(err)
@@ -69,7 +70,7 @@ func TestPackagedEnvironment(t *testing.T) {
 	}
 	cfg, err := loadConfig(append(packagedEnvironment(dir), "CAIRN_PASSWORD_MIN=9"))
 	if err != nil || cfg.registration != registrationApproval || cfg.passwordMin != 9 || cfg.databaseURL != "host=h dbname=d" || cfg.keysFile != dir+"/keys" ||
-		cfg.datasetRoots[0] != "/srv/my elevation" {
+		cfg.datasetRoots[0] != "/srv/my elevation" || cfg.tlsCert != `/a\b$"\c` || cfg.tlsKey != `/a \bc` || cfg.breachedFile != `/a\\b` {
 		t.Errorf("%v %+v", err, cfg)
 	}
 	if cfg, err := loadConfig(packagedEnvironment(dir)); err != nil || cfg.passwordMin != 12 {

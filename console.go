@@ -92,7 +92,7 @@ func parsePages(passwordMin int) *template.Template {
 // sizeText returns a number of bytes as people read it: "1.5 MB".
 func sizeText(n int64) string {
 	units, size := []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}, float64(n)
-	for ; size >= 1000; size /= 1000 {
+	for ; size >= 999.5; size /= 1000 { // threeDigits would round to 1000
 		units = units[1:]
 	}
 	return threeDigits(size) + " " + units[0]
@@ -246,14 +246,11 @@ func (s *server) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || kind == "" {
 		return errNotFound
 	}
-	tag := entityTag(content)
-	w.Header().Set("ETag", tag)
+	w.Header().Set("ETag", entityTag(content))
+	w.Header().Set("Content-Type", kind+"; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache") // kept, but asked for again each time
-	if matchesTag(r.Header["If-None-Match"], tag) {
-		w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	return writeBytes(w, http.StatusOK, kind+"; charset=utf-8", content)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+	return nil
 }
 
 // goTo answers with a redirect (303): the browser reads the page next.

@@ -8,12 +8,6 @@ import (
 	"time"
 )
 
-// datasetState is a dataset with its newest analysis, if there is one.
-type datasetState struct {
-	dataset
-	Analysis *analysis
-}
-
 // homePage reads the page at /: what Cairn is or, for somebody who is signed in, the unread
 // messages and the state of the datasets.
 func (s *server) homePage(a *apiReader) *page {
@@ -56,8 +50,8 @@ func (s *server) recognizeLost(r *http.Request) {
 	}
 }
 
-// addAnalyses adds the newest analysis to each dataset.
-func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
+// addAnalyses returns the datasets with the newest analysis of each, if there is one.
+func (a *apiReader) addAnalyses(datasets []dataset) (list []datasetDetails) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM unnest($1::bigint[]) dataset
@@ -67,14 +61,14 @@ func (a *apiReader) addAnalyses(datasets []dataset) (states []datasetState) {
 	}
 	var ids []int64
 	for _, d := range datasets {
-		ids, states = append(ids, d.ID), append(states, datasetState{dataset: d})
+		ids, list = append(ids, d.ID), append(list, datasetDetails{dataset: d})
 	}
 	newest, err := collect[analysis](a.r.Context(), a.db, "list newest analyses", query, ids)
 	a.err = err
 	for i := range newest {
-		states[slices.Index(ids, newest[i].DatasetID)].Analysis = &newest[i]
+		list[slices.Index(ids, newest[i].DatasetID)].Analysis = &newest[i]
 	}
-	return states
+	return list
 }
 
 // loginPage reads the page on which people sign in, and goes on to Next. While nobody has a

@@ -12,7 +12,7 @@ import (
 // datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
 func (s *server) datasetsPage(a *apiReader) *page {
 	return &page{Template: "datasets", Title: "Datasets", Data: struct {
-		List         []datasetState
+		List         []datasetDetails
 		Roots, First string
 	}{a.addAnalyses(getPage[dataset](a, "/api/v1/datasets")), strings.Join(s.cfg.datasetRoots, " or "),
 		s.cfg.datasetRoots[0]}}

@@ -230,7 +230,7 @@ func TestDatasetPageWords(t *testing.T) {
 // TestThreeDigits: sizes of pixels and files have no exponents.
 func TestThreeDigits(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 kB", 99_960: "100 kB", 999_600: "1000 kB", 123_456_789: "123 MB"} {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 kB", 99_960: "100 kB", 999_499: "999 kB", 999_500: "1 MB", 999_600: "1 MB", 999_600_000: "1 GB", 123_456_789: "123 MB"} {
 		if got := sizeText(n); got != want {
 			t.Errorf("%d bytes: %s, want %s", n, got, want)
 		}
@@ -560,7 +560,16 @@ func TestPageHeaders(t *testing.T) {
 		}
 	}
 	style := b.must(200, "GET", "/console/style.css", nil)
-	b.must(304, "GET", "/console/style.css", nil, "If-None-Match: "+style.header.Get("ETag"))
+	head := b.must(200, "HEAD", "/console/style.css", nil)
+	if length := fmt.Sprint(len(style.body)); style.header.Get("Content-Length") != length || head.header.Get("Content-Length") != length {
+		t.Errorf("Content-Length %v, of HEAD %v", style.header, head.header)
+	}
+	for _, tag := range []string{style.header.Get("ETag"), "W/" + style.header.Get("ETag")} { // a proxy that compresses makes it weak
+		h := b.must(304, "GET", "/console/style.css", nil, "If-None-Match: "+tag).header
+		if h.Get("Cache-Control") != "no-cache" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("ETag") != style.header.Get("ETag") {
+			t.Errorf("%s: %v", tag, h)
+		}
+	}
 	for _, path := range []string{"/console/base.html", "/console/x.css", "/console/", "/console/..%2fgo.mod", "/console/%2e%2e%2fserver.go"} {
 		if a := b.do("GET", path, nil); a.status != 404 {
 			t.Errorf("%s: %d", path, a.status)
