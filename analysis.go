@@ -87,11 +87,7 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	a, err := createAnalysis(r.Context(), s.db, actorOf(r), id, in.Force)
+	a, err := createAnalysis(r.Context(), s.db, actorOf(r), pathID(r, "id"), in.Force)
 	if err != nil {
 		return err
 	}
@@ -293,15 +289,7 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 
 // pathAnalysis returns the analysis that the request's path names.
 func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
-	datasetID, err := pathID(r, "id")
-	if err != nil {
-		return analysis{}, err
-	}
-	id, err := pathID(r, "analysis")
-	if err != nil {
-		return analysis{}, err
-	}
-	return getAnalysis(r.Context(), s.db, datasetID, id)
+	return getAnalysis(r.Context(), s.db, pathID(r, "id"), pathID(r, "analysis"))
 }
 
 // getAnalysis returns an analysis of a dataset, or errNotFound.

@@ -295,7 +295,9 @@ func TestSiege(t *testing.T) {
 
 	// A wrong password from a known network is one more failure. It does not prolong how long the network is known.
 	failures(100)
-	known := func() int { return ts.queryInt(`SELECT count(*) FROM throttles WHERE known AND expires_at < now() + interval '3 hours'`) }
+	known := func() int {
+		return ts.queryInt(`SELECT count(*) FROM throttles WHERE known AND expires_at < now() + interval '3 hours'`)
+	}
 	ts.exec(`UPDATE throttles SET expires_at = now() + interval '1 hour' WHERE known`)
 	before := known()
 	ts.client().guess("ada", "wrong password", home)

@@ -58,7 +58,7 @@ func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 		return s.refuse(w, r, f, s.messagePage, err)
 	}
 	hasAll := slices.ContainsFunc(f["roles"], isAll)
-	id, _ := pathID(r, "id") // 0: a new announcement
+	id := pathID(r, "id") // 0: a new announcement
 	found, err := collectOne[audience](ctx, s.db, nil, "preview audience", query,
 		id, hasAll, roles, f.Has("include_new_users"))
 	if err != nil {

@@ -41,14 +41,13 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 		SELECT (SELECT d.path FROM datasets d WHERE d.id = dataset_id) AS directory,` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = $2`
-	id, err := pathID(r, "id")
 	path := encodeName(r.PathValue("path"))
-	if err != nil || strings.ContainsRune(path, 0) {
+	if strings.ContainsRune(path, 0) {
 		return errNotFound
 	}
 	var m storedFile
-	err = s.inPlace(r, quick, func(ctx context.Context) (err error) {
-		m, err = collectOne[storedFile](ctx, s.db, errNotFound, "get file", query, id, path)
+	err := s.inPlace(r, quick, func(ctx context.Context) (err error) {
+		m, err = collectOne[storedFile](ctx, s.db, errNotFound, "get file", query, pathID(r, "id"), path)
 		return err
 	})
 	if err != nil {

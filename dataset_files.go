@@ -200,15 +200,9 @@ func (s *server) pathFile(r *http.Request) (file datasetFile, err error) {
 		SELECT` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND id = $2`
-	if file.DatasetID, err = pathID(r, "id"); err != nil {
-		return file, err
-	}
-	id, err := pathID(r, "file")
-	if err != nil {
-		return file, err
-	}
+	file.DatasetID = pathID(r, "id")
 	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](r.Context(), s.db, errNotFound,
-		"get file", query, file.DatasetID, id)
+		"get file", query, file.DatasetID, pathID(r, "file"))
 	return file, err
 }
 

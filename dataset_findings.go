@@ -157,12 +157,9 @@ func (s *server) reopenFinding(w http.ResponseWriter, r *http.Request) error {
 		DELETE FROM accepted_findings
 		WHERE dataset_id = $1 AND id = $2
 		RETURNING ` + acceptedColumns
-	id, err := pathID(r, "accepted")
-	if err != nil {
-		return err
-	}
 	return writeDone(w, s.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		was, err := collectOne[acceptedFinding](r.Context(), tx, errNotFound, "reopen a finding", query, d.ID, id)
+		was, err := collectOne[acceptedFinding](r.Context(), tx, errNotFound, "reopen a finding", query,
+			d.ID, pathID(r, "accepted"))
 		return was, nil, err
 	}))
 }

@@ -102,11 +102,7 @@ func (s *server) listCollections(w http.ResponseWriter, r *http.Request) error {
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
 func (s *server) getCollection(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	found, err := listCollections(r.Context(), s.db, &id)
+	found, err := listCollections(r.Context(), s.db, new(pathID(r, "id")))
 	if err != nil {
 		return err
 	}

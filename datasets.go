@@ -160,11 +160,7 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 
 // deleteDataset answers DELETE /api/v1/datasets/{id}.
 func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	return writeDone(w, deleteDataset(r.Context(), s.db, actorOf(r), id))
+	return writeDone(w, deleteDataset(r.Context(), s.db, actorOf(r), pathID(r, "id")))
 }
 
 // deleteDataset deletes the rows of a dataset; the files stay.
@@ -184,11 +180,7 @@ func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) er
 // changeDataset is the function changeDataset for the dataset in the path of a request.
 func (s *server) changeDataset(r *http.Request, action string,
 	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	return changeDataset(r.Context(), s.db, actorOf(r), id, action, do)
+	return changeDataset(r.Context(), s.db, actorOf(r), pathID(r, "id"), action, do)
 }
 
 // changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with
@@ -212,11 +204,8 @@ func changeDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, ac
 
 // pathDataset returns the dataset whose id is in the path, or errNotFound.
 func (s *server) pathDataset(r *http.Request) (dataset, error) {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return dataset{}, err
-	}
-	return oneDataset(r.Context(), s.db, "get dataset", `SELECT `+datasetColumns+` FROM datasets WHERE id = $1`, id)
+	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1`
+	return oneDataset(r.Context(), s.db, "get dataset", query, pathID(r, "id"))
 }
 
 // place is a dataset's directory: its root, the path below that, and the path in datasets.path.

@@ -545,13 +545,13 @@ func (w *responseWriter) Write(b []byte) (int, error) {
 // Unwrap returns the wrapped writer, for http.ResponseController.
 func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// pathID returns a path value that is a canonical decimal number, else errNotFound.
-func pathID(r *http.Request, name string) (int64, error) {
+// pathID returns a path value that is a canonical decimal number, else 0, which is nothing's id.
+func pathID(r *http.Request, name string) int64 {
 	id, err := strconv.ParseInt(r.PathValue(name), 10, 64)
 	if err != nil || strconv.FormatInt(id, 10) != r.PathValue(name) {
-		return 0, errNotFound
+		return 0
 	}
-	return id, nil
+	return id
 }
 
 // scheme returns the scheme of the service's URLs.

@@ -44,13 +44,13 @@ const maxWait = time.Minute
 
 // Limits other than the places in the pool.
 const (
-	maxInLine      = 4000 // requests of one caller that have a place or wait for one
-	maxBodies      = 64   // bodies of one network in memory at a time, of up to 1 MiB each
-	maxStreams     = 4    // streamed answers to one account at a time
-	maxFiles       = 256  // files sent to one account at a time; each holds an open file and a buffer
-	maxFileCalls   = 64   // calls of the file system for contents of one dataset at a time; each has a thread
-	maxAllCalls    = 1024 // the same, of all datasets
-	maxExpensive   = 2    // expensive requests that run at a time
+	maxInLine    = 4000 // requests of one caller that have a place or wait for one
+	maxBodies    = 64   // bodies of one network in memory at a time, of up to 1 MiB each
+	maxStreams   = 4    // streamed answers to one account at a time
+	maxFiles     = 256  // files sent to one account at a time; each holds an open file and a buffer
+	maxFileCalls = 64   // calls of the file system for contents of one dataset at a time; each has a thread
+	maxAllCalls  = 1024 // the same, of all datasets
+	maxExpensive = 2    // expensive requests that run at a time
 )
 
 // callerLimit gives each caller a number of places, and may bound the places of all callers

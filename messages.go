@@ -167,11 +167,8 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
-	err = changeMessage(r.Context(), s.db, actorOf(r), "message.update", id, r.Header["If-Match"], c.apply)
+	id, match := pathID(r, "id"), r.Header["If-Match"]
+	err := changeMessage(r.Context(), s.db, actorOf(r), "message.update", id, match, c.apply)
 	if err != nil {
 		return err
 	}
@@ -183,11 +180,11 @@ func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
 func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	var v invalid
 	permanently := flagParameter(&v, r.URL.Query(), "permanently")
-	id, err := pathID(r, "id")
-	if err = cmp.Or(err, v.err()); err != nil {
+	if err := v.err(); err != nil {
 		return err
 	}
-	return writeDone(w, removeMessage(r.Context(), s.db, actorOf(r), id, permanently, r.Header["If-Match"]))
+	id, match := pathID(r, "id"), r.Header["If-Match"]
+	return writeDone(w, removeMessage(r.Context(), s.db, actorOf(r), id, permanently, match))
 }
 
 // flagParameter returns a query parameter that is true or false. It is false if absent.
@@ -247,10 +244,7 @@ func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 		Username    string `json:"username"`
 		DisplayName string `json:"display_name"`
 	}
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
+	id := pathID(r, "id")
 	if _, err := getMessage(r.Context(), s.db, nil, id); err != nil {
 		return err
 	}
@@ -263,10 +257,7 @@ func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 	const count = `
 		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
-	id, err := pathID(r, "id")
-	if err != nil {
-		return err
-	}
+	id := pathID(r, "id")
 	m, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
 	if err != nil {
 		return err
@@ -311,11 +302,9 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	} else {
-		id, err := pathID(r, "id")
-		if err != nil {
-			return err
+		if in.IDs = []int64{pathID(r, "id")}; in.IDs[0] == 0 {
+			return errNotFound
 		}
-		in.IDs = []int64{id}
 	}
 	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
 		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()

@@ -91,11 +91,7 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 // pathRole returns the role whose id is in the path, or errNotFound. For a change, If-Match, if
 // given, must name the role's entity tag.
 func (s *server) pathRole(r *http.Request, q querier) (role, error) {
-	id, err := pathID(r, "id")
-	if err != nil {
-		return role{}, err
-	}
-	found, err := getRole(r.Context(), q, id, "", errNotFound)
+	found, err := getRole(r.Context(), q, pathID(r, "id"), "", errNotFound)
 	if err != nil || isRead(r) {
 		return found, err
 	}

@@ -39,14 +39,14 @@ type server struct {
 	breached      *breachedPasswords // nil: no list
 	analyzer      *analyzer
 	users         userCache
-	places        *callerLimit     // at most half of the pool for one account
-	bodies        *callerLimit     // bodies in memory for one network
-	streams       *callerLimit     // streamed answers for one account
-	files         *callerLimit     // files sent to one account
-	fileCalls     *callerLimit     // calls of the file system for the contents of one dataset, and of all
-	guesses       *callerLimit     // one undecided attempt at an account from a network
-	expensive     *callerLimit     // one expensive request for each caller, and a few in all
-	networkPlaces *callerLimit     // at most a quarter of the pool for one network, while no account is known
+	places        *callerLimit // at most half of the pool for one account
+	bodies        *callerLimit // bodies in memory for one network
+	streams       *callerLimit // streamed answers for one account
+	files         *callerLimit // files sent to one account
+	fileCalls     *callerLimit // calls of the file system for the contents of one dataset, and of all
+	guesses       *callerLimit // one undecided attempt at an account from a network
+	expensive     *callerLimit // one expensive request for each caller, and a few in all
+	networkPlaces *callerLimit // at most a quarter of the pool for one network, while no account is known
 	health        *healthCheck
 	life          time.Duration    // how long the instance's lease lasts after a heartbeat
 	now           func() time.Time // the clock; a test sets its own
