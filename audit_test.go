@@ -23,8 +23,8 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 21_240
-	maxAuditLines = 6_845
+	maxGoLines    = 21_150
+	maxAuditLines = 6_840
 )
 
 // sources parses the program's own Go files.

@@ -47,7 +47,7 @@ func (s *server) rehash(r *http.Request, found credentials, password string) {
 		_, err = s.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
 	}
 	if err != nil {
-		s.log.Warn("password not rehashed", "id", callerOf(r).requestID, "error", err)
+		s.log.Warn("password kept under weaker parameters", "id", callerOf(r).requestID, "error", err)
 	}
 }
 
@@ -89,7 +89,7 @@ func (s *server) confirmPassword(r *http.Request, password, otp string) (credent
 	switch {
 	case err == errWrongCredentials:
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
-	case err == errOTPRequired && otp == "":
+	case err == errOTPRequired && otp == "": // the password is right, and no code was asked for
 		err = nil
 	case err == errOTPRequired, err == errOTPInvalid:
 		err = errOTPWrong

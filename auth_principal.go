@@ -181,7 +181,7 @@ type userCache struct {
 	users map[string]*cachedUser // by id
 }
 
-// maxCachedUsers bounds the memory of a userCache, to about 10 MB.
+// maxCachedUsers bounds the memory of a userCache. A user takes some kilobytes.
 const maxCachedUsers = 10_000
 
 // get returns the user from memory if it was read under these versions, else from the database. If

@@ -55,7 +55,7 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 		FROM sessions
 		WHERE user_id = $1 AND ended_at IS NULL AND idle_expires_at > now() AND expires_at > now()
 			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
-		ORDER BY created_at DESC, id DESC
+		ORDER BY created_at DESC, sessions.id DESC
 		LIMIT $5`
 	current, first := principalOf(r).CredentialID, []string{"infinity", uuidText([16]byte{})}
 	return writeList(s, w, r, first, func(after []string, limit int) ([]sessionView, error) {
@@ -164,7 +164,9 @@ type rotatedSession struct {
 //
 // An answer may be lost, and several tabs may refresh at once. So a replaced generation still gets
 // the current one in two cases: it was the last one to be replaced, less than a grace period ago;
-// or it was replaced in the latest burst, which began less than a grace period ago.
+// or it was replaced in the latest burst, which began less than a grace period ago. If no burst is
+// live, a refresh begins one that includes the refresh before it and began with that. The beginning
+// of a burst never moves.
 //
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
 // section 4.14.2). A generation that is too high is shown after the database was restored. Both end
@@ -195,7 +197,7 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		FROM sessions s,` + live
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "rotate session", rotate,
 		id, generation, cfg.refreshGrace, cfg.refreshTTL)
-	if err != errSessionEnded {
+	if err != errSessionEnded { // rotated, or failed
 		return sess, err
 	}
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "look at session", look,
@@ -219,7 +221,7 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, except string) error {
 	const lock = `
 		UPDATE users
-		SET credential_version = credential_version + ($2 = '')::int
+		SET credential_version = credential_version + ($2 = '')::int -- one more, unless one session is excepted
 		WHERE id = ANY ($1::uuid[])`
 	if _, err := execute(ctx, tx, "stop logins", lock, userIDs, except); err != nil {
 		return err

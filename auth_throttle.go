@@ -135,13 +135,15 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 }
 
 // forgive takes back an attempt that was no failure: the count of the network falls by one, and its
-// wait ends. After a success the counts of the account restart, and the network is known to the
-// account for 90 days. Otherwise the counts of the account fall by one too, and their waits end,
-// except a lockout. The statement runs even if the request's time limit has ended.
+// wait ends. After a success the counts of the account alone and of the account in this network
+// restart, and the network is known to the account for 90 days. Otherwise the counts of the account
+// fall by one too, and their waits end, except a lockout. The statement runs even if the request's
+// time limit has ended.
 func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 	const query = `
 		UPDATE throttles t
 		SET attempts = CASE WHEN $3 AND t.account <> '' THEN 0 ELSE greatest(attempts - 1, 0) END,
+			-- A lockout stays if more than $4 failures are counted: then it is not due to this attempt.
 			next_at = CASE WHEN NOT $3 AND t.network = '' AND attempts > $4 THEN next_at END,
 			known = known OR $3 AND t.account <> '' AND t.network <> '',
 			expires_at = CASE

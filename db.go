@@ -29,7 +29,7 @@ var schemaSQL string
 // Keys of the advisory transaction locks. Each serializes one kind of change in the whole database.
 const (
 	lockMigrate  = 0x6361_6972_6e01      // applying migrations
-	lockAccess   = 0x6361_6972_6e02      // writes to users, roles, grants, status and password tokens
+	lockAccess   = 0x6361_6972_6e02      // changes of users, roles, permissions and credentials (see changeAccess)
 	lockMessages = 0x6361_6972_6e03      // changing an existing message
 	lockKeys     = 0x6361_6972_6e05      // comparing keys with those of other instances
 	lockSeal     = 0x6361_6972_6e06      // sealing the audit log

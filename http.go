@@ -284,10 +284,10 @@ type listTotal struct {
 }
 
 // writeList answers with one page of a list. read returns up to limit items after the sort keys in
-// after: one more than the page has, which tells whether there is a next one. first are keys before
-// every item, and key returns those of an item. count, if given, returns the total for total=1. A
-// cursor holds the keys of the last item before it, and is valid only for this list and its
-// filters.
+// after: one more than the page has, which tells whether there is a next one. first are sort keys
+// that come before every item's, and key returns an item's. count, if given, returns the total for
+// total=1. A cursor holds the keys of the last item before it, and is valid only for this list and
+// its filters.
 func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string,
 	count ...func() (*listTotal, error)) error {

@@ -158,9 +158,10 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 
 // endOldCredentials voids the password tokens of a user or, if userID is nil, of every holder of
 // the role roleID: they were created for the old permissions. It ends all sessions of those who
-// gain a permission: somebody else who reset the password before may still have one. It is called
-// before a change of permissions, to those in given, or before a second factor stops being
-// required. Requires lockAccess.
+// gain a permission: somebody else who reset the password before may still have one. API tokens
+// stay, because they can do only what they name. Call it before the change. given are the new
+// permissions of the user or of the role. Whoever lacks a required second factor counts as gaining,
+// because the change may lift the requirement. Requires lockAccess.
 func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
 		WITH holders AS (

@@ -151,7 +151,7 @@ CREATE TABLE api_tokens (
 -- account, a network or both, by the rules in auth_throttle.go. account and network are HMACs; one is
 -- empty if the row does not count by it. Until next_at all attempts are refused. A row for an account
 -- alone makes one exception: networks that are known, because the account has signed in from them.
--- expires_at is rounded, to save index updates.
+-- At expires_at a row is forgotten, with known. It is rounded, to save index updates.
 CREATE TABLE throttles (
   account    bytea       NOT NULL,
   network    bytea       NOT NULL,

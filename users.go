@@ -421,9 +421,9 @@ func normalizeEmail(address string) (string, bool) {
 
 // normalizeLogin returns a user name or e-mail address as it is stored, or "" if it is neither.
 func normalizeLogin(login string) string {
-	_, isName := normalizeUsername(login)
-	if address, isAddress := normalizeEmail(login); isName || isAddress {
-		return address
+	name, isName := normalizeUsername(login)
+	if _, isAddress := normalizeEmail(login); isName || isAddress {
+		return name // both are in lower case
 	}
 	return ""
 }
