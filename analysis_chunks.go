@@ -96,7 +96,7 @@ type chunkFile struct {
 type outcome struct {
 	files                   []chunkFile // new or changed, or no longer found by the walk
 	added, changed, removed []string
-	vanished                []string // listed by the walk, and missing at the last look
+	vanished                []string // listed by the walk, and not found by the last look
 	missing                 int      // rows that this look adds to the column missing
 	unchanged, failed       int
 	warnings                []string

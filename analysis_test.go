@@ -403,6 +403,9 @@ func TestStreamedOptions(t *testing.T) {
 			c.must(204, "DELETE", path, nil)
 		}
 	}
+	if a, err := c.send("POST", analyses, io.MultiReader(), "Content-Type: "); err != nil || a.status != 202 {
+		t.Errorf("a stream without a byte: %d %s %v", a.status, a.body, err)
+	}
 }
 
 // TestAnalysisConflictAndCancel: a dataset has one analysis at a time. A canceled one stops even while a read hangs.

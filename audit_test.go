@@ -23,7 +23,7 @@ import (
 // Bounds of lines: of one file, of the whole program, and of the auditor's list in ARCHITECTURE.md.
 const (
 	maxFileLines  = 700
-	maxGoLines    = 21_150
+	maxGoLines    = 21_160
 	maxAuditLines = 6_840
 )
 

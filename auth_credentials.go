@@ -40,7 +40,7 @@ func (s *server) rehash(r *http.Request, found credentials, password string) {
 	if password == "" || !s.hasher.isWeak(*found.PasswordHash) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), time.Second) // of those that the login may take
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second) // part of the login's time limit
 	defer cancel()
 	hash, err := s.hasher.hash(ctx, password)
 	if err == nil {

@@ -99,7 +99,7 @@ func errThrottled(wait time.Duration) error {
 
 // count counts the attempt under all its rules. If a rule makes it wait, it counts nothing and
 // returns a problem 429. Row locks put simultaneous attempts in line, on any number of instances.
-// It does not prolong how long a network is known.
+// The row of a known network expires when the network stops being known, with its counts.
 // The counts need not outlive a crash of the database, so the commit does not wait for the disk.
 func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	const query = `
@@ -171,7 +171,7 @@ func (s *server) forgive(ctx context.Context, a attempt, isSuccess bool) {
 	}
 }
 
-// forgiveFault returns err. It forgives the attempt if err is the server's fault and no problem.
+// forgiveFault returns err. It forgives the attempt if err is a fault of the server, not a problem.
 func (s *server) forgiveFault(ctx context.Context, a attempt, err error) error {
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem {
 		s.forgive(ctx, a, false)

@@ -20,10 +20,10 @@ import (
 )
 
 // keywordValue matches a keyword and its value in a connection string, which pgx has accepted, and
-// urlParameter matches them in a URL.
+// urlParameter matches a parameter in the query of a URL.
 var (
 	keywordValue = regexp.MustCompile(`(?s)([^ \t-\r=]+)[ \t-\r]*=[ \t-\r]*('(?:\\.|[^'\\])*'|(?:\\.?|[^ \t-\r\\])*)`)
-	urlParameter = regexp.MustCompile(`[?&]([^?&=]+)=([^&]*)`)
+	urlParameter = regexp.MustCompile(`([^&=]+)=([^&]*)`)
 )
 
 // beforeRestore is a psql script that begins a transaction and drops the owner's tables and
@@ -107,8 +107,13 @@ func securitySettings(connection string) (env []string) {
 		return escaped.ReplaceAllString(text, "$1")
 	}
 	if strings.HasPrefix(connection, "postgres://") || strings.HasPrefix(connection, "postgresql://") {
+		_, connection, _ = strings.Cut(connection, "://")
+		if i := strings.IndexAny(connection, "@/"); i >= 0 && connection[i] == '@' { // the password may have ? and &
+			connection = connection[i+1:]
+		}
+		_, connection, _ = strings.Cut(connection, "?")
 		pattern, decode = urlParameter, func(text string) string {
-			text, _ = url.PathUnescape(text) // pgx has decoded it
+			text, _ = url.PathUnescape(text) // never fails: pgx has accepted the URL
 			return strings.TrimSpace(text)
 		}
 	}

@@ -130,6 +130,10 @@ func TestProgramConnection(t *testing.T) {
 		"postgres://u:p@db/d?sslmode=verify-full&sslrootcert=%2Fa+b": {"PGSSLMODE=verify-full", "PGSSLROOTCERT=/a+b"},
 		"postgresql://u:a?b@db/d?%73slmode=verify-full":              {"PGSSLMODE=verify-full"},
 		"postgres://db/d?ssl=true":                                   {"PGSSLMODE=require"},
+		"postgres://u:p&q=r@db/d?sslmode=verify-full":                {"PGSSLMODE=verify-full"},
+		"postgres://u:p?sslmode=disable@db/d?sslmode=verify-full":    {"PGSSLMODE=verify-full"},
+		"postgres://u:p?sslmode=disable@db/d":                        {"PGSSLMODE="},
+		"postgres://db/d?sslmode=disable&sslmode=verify-full":        {"PGSSLMODE=verify-full"}, // as pgx takes it
 		"host=db channel_binding=require require_auth=scram-sha-256": {"PGCHANNELBINDING=require", "PGREQUIREAUTH=scram-sha-256"},
 	} {
 		env := databaseProgram(t.Context(), config{databaseURL: connection}, pool, "psql").Env

@@ -15,8 +15,8 @@ import (
 // isKey reports whether a line of the key file holds the key with this id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
-// editKeyFile replaces the lines of the key file, which path may link to, by those that edit
-// returns. Each ends in a newline. Owner, group and mode stay.
+// editKeyFile replaces the lines of the key file, which path may link to, by what edit makes of
+// them. Each line ends in a newline. Owner, group and mode stay.
 func editKeyFile(path string, edit func(lines []string) []string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -79,10 +79,16 @@ func promoteKeyCommand(_ context.Context, o operation, ring *keyring) error {
 	if _, isKnown := ring.find(id); !isKnown {
 		return fmt.Errorf("there is no key %s: see cairn keys list", id)
 	}
+	at := -1
 	err := editKeyFile(o.cfg.keysPath(), func(lines []string) []string {
-		at := max(0, slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) }))
+		if at = slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) }); at < 0 {
+			return lines
+		}
 		return slices.Concat(lines[at:at+1], lines[:at], lines[at+1:])
 	})
+	if err == nil && at < 0 {
+		err = fmt.Errorf("another command has removed the key %s", id)
+	}
 	return o.print(err, nil, "promoted key %s: %s the service, so that it signs with the key", id, o.cfg.takeUp())
 }
 

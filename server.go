@@ -495,7 +495,7 @@ func (s *server) receiveBody(w http.ResponseWriter, r *http.Request) (err error)
 	if err != nil {
 		return bodyError(err)
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	return nil
 }
 
@@ -505,7 +505,7 @@ var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
 
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
 // errCrossOrigin if that request may change something and a page of another origin sent it: the
-// browser may have added the session cookie by itself. Without a method it may be a change.
+// browser may have added the session cookie by itself. Without a named method it may be a change.
 func (s *server) checkProxiedOrigin(r *http.Request) error {
 	methods := slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
 	if len(methods) == 0 {
@@ -522,8 +522,8 @@ func (s *server) checkProxiedOrigin(r *http.Request) error {
 }
 
 // takePlace exchanges the caller's place for the one that the route's pace needs. A request with a
-// session mostly keeps its place. If the wait takes more than a second, takePlace identifies the
-// caller again: the credential may have been revoked.
+// session keeps its place, unless the pace has a limit of its own. If the wait takes more than a
+// second, takePlace identifies the caller again: the credential may have been revoked.
 func (s *server) takePlace(rt route, r *http.Request) (err error) {
 	c, ctx, began := callerOf(r), r.Context(), time.Now()
 	limit := map[pace]*callerLimit{expensive: s.expensive, streaming: s.streams, sending: s.files}[rt.pace]
@@ -552,7 +552,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
 	switch {
 	case p.code == "too_many_attempts":
-		s.tallied.add(tally{action: "attempt.throttled"}, 1) // by network, a flood would use up maxTallies
+		s.tallied.add(tally{action: "attempt.throttled"}, 1) // of no network: a flood would use up maxTallies
 		return err
 	case c.principal == nil || rt.who == public || !isRefusal:
 		return err
@@ -617,14 +617,14 @@ func remoteAddress(r *http.Request) netip.Addr {
 
 // healthCheck is the latest probe of the database for GET /health.
 type healthCheck struct {
-	limit *callerLimit // one request at a time reads or replaces the probe
+	limit *callerLimit // its one place guards the fields below
 	began time.Time
 	err   error
 }
 
 // getHealth answers GET /health: 200 if the database answers, else 503. One request at a time asks
-// the database, so that a flood of requests leaves connections for probes and heartbeats. Requests
-// that waited for the whole time of a probe share its result.
+// the database, so that a flood of requests leaves connections for probes and heartbeats. A request
+// shares the result of a probe that began after it arrived, unless the probe ran out of time.
 func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
 	arrived, h := time.Now(), s.health
 	leave, err := h.limit.enter(r.Context(), "")
@@ -632,7 +632,7 @@ func (s *server) getHealth(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer leave()
-	if h.began.Before(arrived) {
+	if h.began.Before(arrived) || errors.Is(h.err, context.DeadlineExceeded) {
 		h.began, h.err = time.Now(), s.database.probe(r.Context())
 	}
 	if h.err != nil {
