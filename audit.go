@@ -70,7 +70,7 @@ type auditRow struct {
 func auditActions() []string {
 	return strings.Fields(`
 		session.login session.login_refused session.otp_required session.logout session.end session.lost
-		session.refresh_token_reused attempt.throttled request.refused verify.refused token.refused
+		session.refresh_token_reused login.throttled request.refused verify.refused token.refused
 		password_token.refused password.change password.reset token.create token.renew token.end
 		totp.enable totp.disable totp.recovery_code
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete

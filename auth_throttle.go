@@ -171,9 +171,9 @@ func (s *server) forgive(ctx context.Context, a attempt, isSuccess bool) {
 	}
 }
 
-// forgiveFault returns err. It forgives the attempt if err is a fault of the server, not a problem.
+// forgiveFault returns err. If err is a fault of the server, it takes back the attempt, if any.
 func (s *server) forgiveFault(ctx context.Context, a attempt, err error) error {
-	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem {
+	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem && a.rules != nil {
 		s.forgive(ctx, a, false)
 	}
 	return err

@@ -542,7 +542,7 @@ func (s *server) takePlace(rt route, r *http.Request) (err error) {
 }
 
 // auditRefusal returns err. It audits the refusal of a signed-in caller, and counts attempts that
-// were throttled.
+// were throttled: logins, registrations and others alike.
 func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	p, ok := errors.AsType[*problem](err)
 	if !ok {
@@ -552,7 +552,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
 	switch {
 	case p.code == "too_many_attempts":
-		s.tallied.add(tally{action: "attempt.throttled"}, 1) // of no network: a flood would use up maxTallies
+		s.tallied.add(tally{action: "login.throttled"}, 1) // of no network: a flood would use up maxTallies
 		return err
 	case c.principal == nil || rt.who == public || !isRefusal:
 		return err
