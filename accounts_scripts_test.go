@@ -108,8 +108,9 @@ func TestRenewal(t *testing.T) {
 	second := ts.client().as(lost.text("token"))
 	first.must(200, "POST", renew, nil)
 	second.refused(401, "invalid_token", "GET", mePath, nil)
-	first.must(200, "GET", "/api/v1/datasets", nil)                                           // is no use of the new secret
-	if err := noteTokenUse(t.Context(), ts.db, must(hashAPIToken(first.token))); err != nil { // nor a request that began before the renewal
+	// The use of the former secret is no use of the new one, also in a request that began before the renewal.
+	first.must(200, "GET", "/api/v1/datasets", nil)
+	if err := noteTokenUse(t.Context(), ts.db, must(hashAPIToken(first.token))); err != nil {
 		t.Fatal(err)
 	}
 	third := ts.client().as(first.must(200, "POST", renew, nil).text("token"))

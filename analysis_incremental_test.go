@@ -175,11 +175,7 @@ func TestLinkThroughFile(t *testing.T) {
 // the analysis after it is exact.
 func TestChangedWhileAnalysed(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 20 })
-	c := ts.signIn("root", "all")
-	dir := filepath.Join(ts.datasets, "tiles")
-	makeTiles(t, dir, 10, 50)
-	dataset := c.addDataset("tiles")
+	_, c, dir, dataset := startTiles(t, 20, 10, 50)
 	stop, restless := make(chan bool), sync.WaitGroup{}
 	restless.Go(func() {
 		for i := 0; ; i++ {

@@ -17,15 +17,20 @@ func (c client) removedIn(a answer, dataset string) int {
 	return len(c.changes(fmt.Sprintf("%s/analyses/%d", dataset, a.number("id")), "&change=removed"))
 }
 
+// startTiles starts a server with a dataset of dirs directories of n tiles each, which lie in dir. It reads them in chunks
+// of chunkSize files.
+func startTiles(t *testing.T, chunkSize, dirs, n int) (ts *testServer, c client, dir, dataset string) {
+	ts = startServer(t, func(s *server) { s.analyzer.chunkSize = chunkSize })
+	c, dir = ts.signIn("root", "all"), filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, dirs, n)
+	return ts, c, dir, c.addDataset("tiles")
+}
+
 // TestMassRemoval: an analysis that would remove more than a hundred rows and more than half of them fails and keeps all
 // of them, unless it is forced. Up to that it removes them.
 func TestMassRemoval(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 50 })
-	c := ts.signIn("root", "all")
-	dir := filepath.Join(ts.datasets, "tiles")
-	makeTiles(t, dir, 3, 80)
-	dataset := c.addDataset("tiles")
+	ts, c, dir, dataset := startTiles(t, 50, 3, 80)
 	c.analyze(dataset, nil)
 	move := func(from, to string) {
 		t.Helper()
@@ -93,11 +98,7 @@ func TestMassRemoval(t *testing.T) {
 // are. The directory is too deep here, as in TestUnreadableDirectory.
 func TestUnlistedIsNotMissing(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 50 })
-	c := ts.signIn("root", "all")
-	dir := filepath.Join(ts.datasets, "tiles")
-	makeTiles(t, dir, 2, 120)
-	dataset := c.addDataset("tiles")
+	ts, c, dir, dataset := startTiles(t, 50, 2, 120)
 	c.analyze(dataset, nil)
 	deep := strings.Repeat("d/", maxDepth+1)
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, deep), 0o755),
@@ -159,7 +160,7 @@ func TestEmptiedDirectory(t *testing.T) {
 	sameRows(t, c.files(dataset), dir)
 }
 
-// setDeaths sets the deaths of chunks as they are stored. when says at which events: the middle of a CREATE TRIGGER.
+// setDeaths sets the deaths of chunks as they are stored. when is the middle of a CREATE TRIGGER: the events and the condition.
 func (ts *testServer) setDeaths(deaths int, when string) {
 	ts.t.Helper()
 	ts.exec(fmt.Sprintf(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := %d; RETURN NEW; END'`, deaths))

@@ -24,7 +24,7 @@ import (
 const (
 	maxFileLines  = 700
 	maxGoLines    = 21_160
-	maxAuditLines = 6_840
+	maxAuditLines = 6_845
 )
 
 // sources parses the program's own Go files.

@@ -274,7 +274,7 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	counted := attempt{} // without a new address
+	counted := attempt{} // none without a new address
 	if c.Email != nil {
 		if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 			return err

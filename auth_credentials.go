@@ -250,7 +250,7 @@ func voidPasswordToken(ctx context.Context, tx pgx.Tx, userID string) error {
 
 // revokeCredentials ends a user's sessions, deletes the API tokens and voids the password token.
 func revokeCredentials(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	if err := endSessionsOf(ctx, tx, by, []string{u.ID}, ""); err != nil {
+	if err := endAllSessions(ctx, tx, by, u); err != nil {
 		return err
 	}
 	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {

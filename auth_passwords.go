@@ -75,8 +75,8 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon, line, make(chan struct{}, cores)}
 }
 
-// key waits for a core and returns the argon2id hash of a password. It needs a place in line,
-// so that at most two requests wait for a core.
+// key waits for a core and returns the argon2id hash of a password. Its caller has
+// a place of line, so at most two requests wait for a core.
 func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()

@@ -165,8 +165,7 @@ type rotatedSession struct {
 // An answer may be lost, and several tabs may refresh at once. So a replaced generation still gets
 // the current one in two cases: it was the last one to be replaced, less than a grace period ago;
 // or it was replaced in the latest burst, which began less than a grace period ago. If no burst is
-// live, a refresh begins one that includes the refresh before it and began with that. The beginning
-// of a burst never moves.
+// live, a refresh begins one. It includes the refresh before, and counts as begun with that one.
 //
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
 // section 4.14.2). A generation that is too high is shown after the database was restored. Both end

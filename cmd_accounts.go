@@ -22,11 +22,6 @@ func (o operation) printUser(err error, u user) error {
 	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// endAllSessions ends all sessions of a user, for onUser.
-func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	return endSessionsOf(ctx, tx, by, []string{u.ID}, "")
-}
-
 // onUser returns a command that runs do on the named user. It then prints the text done with the
 // user's name or, without done or with --json, the user. A deleted one is printed as it was before.
 func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {

@@ -246,11 +246,12 @@ func (s *server) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || kind == "" {
 		return errNotFound
 	}
+	for _, name := range []string{"Range", "If-Match"} { // ServeContent would answer 206, 412 or 416
+		r.Header.Del(name)
+	}
 	w.Header().Set("ETag", entityTag(content))
 	w.Header().Set("Content-Type", kind+"; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache") // kept, but asked for again each time
-	r.Header.Del("Range")                       // these files are short
-	r.Header.Del("If-Match")
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 	return nil
 }

@@ -50,7 +50,7 @@ func (s *server) recognizeLost(r *http.Request) {
 	}
 }
 
-// addAnalyses returns the datasets with the newest analysis of each, if there is one.
+// addAnalyses returns the datasets with no other detail than the newest analysis, if there is one.
 func (a *apiReader) addAnalyses(datasets []dataset) (list []datasetDetails) {
 	const query = `
 		SELECT ` + analysisColumns + `

@@ -406,7 +406,7 @@ func (p *crsParameters) project(c *crsDefinition) error {
 			findRecord(recordMethod, c.method).name(), findRecord(recordParameter, code).name(), p.values[code])
 	}
 	err := c.setProjection()
-	if p.sphereOrEllipsoid && c.projection.e2 > 0 { // latitudes differ by up to 25.4 km, longitudes by the radius
+	if p.sphereOrEllipsoid && c.projection.e2 > 0 { // a sphere has other latitudes, by up to 25.4 km, and parallels
 		parallel := c.projection.axes[0] / math.Cos(c.parameters[parameterStandardParallel1]*radian)
 		c.accuracyM = 25_400 + math.Pi*c.ellipsoid.a*(parallel-1)
 	}

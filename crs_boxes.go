@@ -83,7 +83,7 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
 		box.accuracyM = max(raster.shift.accuracyM, cell*p.unit)
 	}
-	const farthestDegrees = 540 // of both: longitudes may count from elsewhere, and latitudes are cut off below
+	const farthestDegrees = 540 // longitudes may count from elsewhere; latitudes beyond 90 are cut off below
 	if !(r.south < 90 && r.north > -90 && min(r.west, r.south) >= -farthestDegrees &&
 		max(r.east, r.north) <= farthestDegrees) {
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",

@@ -96,7 +96,7 @@ type fileFilter struct {
 	datasets  []int64 // nil: all
 	since     *int64  // the first and the last modification time, in nanoseconds since 1970
 	until     *int64
-	box       *mapBox // east is at least west: more than 180 if the box crosses 180°
+	box       *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
 	isPoint   bool    // the box is a point, and the rasters themselves must cover it
 	area      area    // inside the box; the files' footprints must meet it; nil: any
 	sort      string  // "": as order says
@@ -353,7 +353,7 @@ const (
 				OR f.bbox[1] <= $8 - 360::float8
 				OR ` + fileEast + ` >= $6 + 360::float8
 			)`
-	// The elements are named one by one for the planner: of a whole array it expects ten.
+	// The planner expects three elements of this array, but ten of $14 as a whole.
 	fileNearBox = `f.bbox IS NOT NULL AND` + fileMeetsBox + `
 			AND degrees_box(f.bbox) && ANY (ARRAY[($14::box[])[1], ($14::box[])[2], ($14::box[])[3]])`
 	fileRank = `

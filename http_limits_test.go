@@ -103,7 +103,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 	})
 	t.Run("four reports", func(t *testing.T) {
 		reporter := ts.signIn("reporter", datasetRead)
-		// As by a report that takes its time.
+		// A report that takes its time has this place.
 		leave, err := ts.expensive.enter(t.Context(), reporter.must(200, "GET", mePath, nil).text("id"))
 		if err != nil {
 			t.Fatal(err)

@@ -301,10 +301,8 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
-	} else {
-		if in.IDs = []int64{pathID(r, "id")}; in.IDs[0] == 0 {
-			return errNotFound
-		}
+	} else if in.IDs = []int64{pathID(r, "id")}; in.IDs[0] == 0 {
+		return errNotFound
 	}
 	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
 		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()

@@ -505,7 +505,7 @@ var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
 
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
 // errCrossOrigin if that request may change something and a page of another origin sent it: the
-// browser may have added the session cookie by itself. Without a named method it may be a change.
+// browser may have added the session cookie by itself. If no method is named, it may be a change.
 func (s *server) checkProxiedOrigin(r *http.Request) error {
 	methods := slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
 	if len(methods) == 0 {
@@ -552,7 +552,7 @@ func (s *server) auditRefusal(rt route, r *http.Request, err error) error {
 	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
 	switch {
 	case p.code == "too_many_attempts":
-		s.tallied.add(tally{action: "login.throttled"}, 1) // of no network: a flood would use up maxTallies
+		s.tallied.add(tally{action: "login.throttled"}, 1) // without the network: a flood has too many
 		return err
 	case c.principal == nil || rt.who == public || !isRefusal:
 		return err

@@ -241,7 +241,7 @@ func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error
 	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return endNamed(r, "session", func(id *string) (int64, error) {
 			if id == nil {
-				return 0, endSessionsOf(ctx, tx, by, []string{target.ID}, "")
+				return 0, endAllSessions(ctx, tx, by, target)
 			}
 			return endSession(ctx, tx, by, *id, target.ID)
 		})
@@ -421,9 +421,11 @@ func normalizeEmail(address string) (string, bool) {
 
 // normalizeLogin returns a user name or e-mail address as it is stored, or "" if it is neither.
 func normalizeLogin(login string) string {
-	name, isName := normalizeUsername(login)
-	if _, isAddress := normalizeEmail(login); isName || isAddress {
-		return name // both are in lower case
+	if name, isName := normalizeUsername(login); isName {
+		return name
+	}
+	if address, isAddress := normalizeEmail(login); isAddress {
+		return address
 	}
 	return ""
 }
@@ -559,6 +561,11 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 		return err
 	}
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
+}
+
+// endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
+func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return endSessionsOf(ctx, tx, by, []string{target.ID}, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
