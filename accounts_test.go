@@ -281,7 +281,7 @@ func TestRevocationOnAnotherInstance(t *testing.T) {
 // typo and a forged refresh cookie do not reach it.
 func TestQueriesPerRequest(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.life = time.Hour })
+	ts := startServer(t, func(s *server) { s.operations.life = time.Hour })
 	c := ts.signIn("ada", datasetRead)
 	script := ts.addToken("ada", "script", datasetRead)
 	script.must(200, "GET", mePath, nil) // notes its use, at most once a minute
@@ -578,7 +578,7 @@ func TestKeyFileChanges(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return ts.reloadKeys(t.Context())
+		return ts.operations.reloadKeys(t.Context())
 	}
 	if err := reload("k1 nonsense\n"); err == nil {
 		t.Error("a malformed key file was loaded")

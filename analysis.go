@@ -78,7 +78,7 @@ func analysisPath(datasetID, id int64) string {
 }
 
 // createAnalysis answers POST /api/v1/datasets/{id}/analyses; the body may be left out.
-func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
+func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Force bool `json:"force"`
 	}
@@ -87,13 +87,13 @@ func (s *server) createAnalysis(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	a, err := createAnalysis(r.Context(), s.db, actorOf(r), pathID(r, "id"), in.Force)
+	created, err := createAnalysis(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), in.Force)
 	if err != nil {
 		return err
 	}
-	wake(s.analyzer.walks)
-	w.Header().Set("Location", analysisPath(a.DatasetID, a.ID))
-	return writeJSON(w, http.StatusAccepted, a)
+	wake(a.walks)
+	w.Header().Set("Location", analysisPath(created.DatasetID, created.ID))
+	return writeJSON(w, http.StatusAccepted, created)
 }
 
 // createAnalysis queues an analysis, and keeps the changes of only the last changesKept analyses.
@@ -127,19 +127,19 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 }
 
 // listAnalyses answers GET /api/v1/datasets/{id}/analyses, the newest first.
-func (s *server) listAnalyses(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
+func (a *analyzer) listAnalyses(w http.ResponseWriter, r *http.Request) error {
+	d, err := a.catalogue.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	return writeList(s, w, r, []string{newestAnalysis}, func(before []string, limit int) ([]analysis, error) {
-		return listAnalyses(r.Context(), s.db, d.ID, before[0], limit)
-	}, func(a analysis) []string { return []string{strconv.FormatInt(a.ID, 10)} })
+	return writeList(a.core, w, r, []string{newestAnalysis}, func(before []string, limit int) ([]analysis, error) {
+		return listAnalyses(r.Context(), a.core.db, d.ID, before[0], limit)
+	}, func(found analysis) []string { return []string{strconv.FormatInt(found.ID, 10)} })
 }
 
 // getAnalysis answers GET …/analyses/{analysis}. With wait=30s it first waits up to 30 seconds
 // until the state changes or the service stops.
-func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
+func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	wait, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("wait"), "0s"))
 	if err != nil {
 		return malformed("wrong_type", "wait must be a duration like 30s.")
@@ -148,7 +148,7 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
 	if wait > 0 {
-		leave, err := s.analyzer.waits.enter(r.Context(), principalOf(r).User.ID)
+		leave, err := a.waits.enter(r.Context(), principalOf(r).User.ID)
 		if err != nil {
 			return err
 		}
@@ -156,17 +156,17 @@ func (s *server) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
-	a, err := s.pathAnalysis(r)
+	defer context.AfterFunc(a.core.stopping, cancel)()
+	found, err := a.pathAnalysis(r)
 	callerOf(r).leave()
-	for before := a.State; err == nil && a.State == before && a.FinishedAt == nil && ctx.Err() == nil; {
-		s.analyzer.waits.wait(ctx, watch{a.ID, a.State})
-		err = s.inPlace(r, quick, func(ctx context.Context) (err error) {
-			a, err = s.pathAnalysis(r.WithContext(ctx))
+	for before := found.State; err == nil && found.State == before && found.FinishedAt == nil && ctx.Err() == nil; {
+		a.waits.wait(ctx, watch{found.ID, found.State})
+		err = a.core.inPlace(r, quick, func(ctx context.Context) (err error) {
+			found, err = a.pathAnalysis(r.WithContext(ctx))
 			return err
 		})
 	}
-	return writeEntity(w, a, "", err)
+	return writeEntity(w, found, "", err)
 }
 
 // maxWaiting is how many requests of one user may wait in this instance.
@@ -245,7 +245,7 @@ const changesKept = 10
 // listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. Each
 // row covers an interval of paths, and the intervals do not overlap. So a page starts in the last
 // interval with from_path < after.
-func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
+func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT e.path, e.change
 		FROM analysis_changes c, LATERAL (
@@ -263,23 +263,24 @@ func (s *server) listChanges(w http.ResponseWriter, r *http.Request) error {
 	if change != nil && !slices.Contains([]string{"added", "changed", "removed"}, *change) {
 		return invalid{{"change", "unknown", "must be added, changed or removed"}}.err()
 	}
-	a, err := s.pathAnalysis(r)
+	found, err := a.pathAnalysis(r)
 	if err != nil {
 		return err
 	}
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]fileChange, error) {
-		return collect[fileChange](r.Context(), s.db, "list changes", query, a.ID, after[0], change, limit)
+	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]fileChange, error) {
+		return collect[fileChange](r.Context(), a.core.db, "list changes", query, found.ID, after[0], change, limit)
 	}, func(f fileChange) []string { return []string{f.Path} })
 }
 
 // cancelAnalysis answers DELETE …/analyses/{analysis}. Rows that have been stored stay.
-func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.pathAnalysis(r)
+func (a *analyzer) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
+	found, err := a.pathAnalysis(r)
 	if err != nil {
 		return err
 	}
-	err = s.changeDataset(r, "analysis.cancel", func(tx pgx.Tx, _ dataset) (_, _ any, err error) {
-		return map[string]int64{"id": a.ID}, nil, endAnalysis(r.Context(), tx, a.ID, "", stateCanceled, failure{})
+	err = a.catalogue.changeDataset(r, "analysis.cancel", func(tx pgx.Tx, _ dataset) (_, _ any, err error) {
+		id := map[string]int64{"id": found.ID}
+		return id, nil, endAnalysis(r.Context(), tx, found.ID, "", stateCanceled, failure{})
 	})
 	if errors.Is(err, errNotOurs) {
 		err = nil // it has ended
@@ -288,8 +289,8 @@ func (s *server) cancelAnalysis(w http.ResponseWriter, r *http.Request) error {
 }
 
 // pathAnalysis returns the analysis that the request's path names.
-func (s *server) pathAnalysis(r *http.Request) (analysis, error) {
-	return getAnalysis(r.Context(), s.db, pathID(r, "id"), pathID(r, "analysis"))
+func (a *analyzer) pathAnalysis(r *http.Request) (analysis, error) {
+	return getAnalysis(r.Context(), a.core.db, pathID(r, "id"), pathID(r, "analysis"))
 }
 
 // getAnalysis returns an analysis of a dataset, or errNotFound.

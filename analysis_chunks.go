@@ -166,7 +166,7 @@ func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) err
 				return err
 			}
 			opened.Store(1)
-			fr := &fileReader{root: root, now: a.now, before: a.beforeRead, listed: true}
+			fr := &fileReader{root: root, now: a.core.now, before: a.beforeRead, listed: true}
 			if root != nil { // else the directory is missing, which is intended
 				defer fr.close()
 			}
@@ -190,7 +190,7 @@ func (a *analyzer) readFiles(ctx context.Context, t task, files []chunkFile) err
 			return err
 		}
 		f := &files[0]
-		f.row = new(f.unread(a.now(), fileStatusUnreadable, "reading it did not end within %v", a.patience))
+		f.row = new(f.unread(a.core.now(), fileStatusUnreadable, "reading it did not end within %v", a.core.patience))
 		files = files[1:]
 	}
 	return nil
@@ -350,7 +350,7 @@ func (a *analyzer) storeChunk(ctx context.Context, t task, o outcome) error {
 		return err
 	}
 	if failed != nil {
-		a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", failed.reason)
+		a.core.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", failed.reason)
 	}
 	a.stored.Add(1)
 	return nil

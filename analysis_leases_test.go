@@ -198,14 +198,14 @@ func TestCopiedStateDirectory(t *testing.T) {
 	}
 	copied := t.TempDir()
 	lock, err := os.ReadFile(filepath.Join(one.cfg.stateDir, "lock"))
-	if err != nil || string(lock) != one.instance {
+	if err != nil || string(lock) != one.operations.instance {
 		t.Errorf("%q %v", lock, err)
 	}
 	if err := os.WriteFile(filepath.Join(copied, "lock"), lock, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	two := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+copied, "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
-	if two.instance == one.instance {
+	if two.operations.instance == one.operations.instance {
 		t.Error("two services have one id")
 	}
 	if a := c.finished(location); counts(a) != [6]int{10, 10, 0, 0, 0, 0} {
@@ -223,7 +223,7 @@ func TestBlindInstance(t *testing.T) {
 	t.Parallel()
 	var seeing atomic.Pointer[testServer]
 	waits := func(s *server) {
-		s.life = time.Second
+		s.operations.life = time.Second
 		s.analyzer.chunkSize = 1
 		s.analyzer.beforeRead = func(string) {
 			if ts := seeing.Load(); ts != nil { // the other has tried by now
@@ -574,7 +574,7 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	var reads atomic.Int64
 	proceed := make(chan bool)
 	ts := startServer(t, func(s *server) {
-		s.life = time.Second
+		s.operations.life = time.Second
 		s.analyzer.beforeRead = func(string) { reads.Add(1); <-proceed }
 	})
 	c := ts.signIn("root", "all")
@@ -586,7 +586,7 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 		former = ts.keys.Load().keys[0].fingerprint
 		added := must(ts.command("keys", "add"))
 		must(ts.command("keys", "promote", strings.TrimSuffix(strings.Fields(added)[2], ":")))
-		if err := ts.reloadKeys(t.Context()); err != nil {
+		if err := ts.operations.reloadKeys(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return former, ts.keys.Load().keys[0].fingerprint
@@ -595,7 +595,7 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	waitFor(t, "the first key's lease to end", func() bool {
 		return ts.queryInt(`SELECT count(*) FROM instances WHERE signer = $1 AND live_until < now()`, first) == 1
 	})
-	if n := ts.queryInt(`SELECT count(*) FROM (`+deadInstances+`) dead`, ts.instance); n != 0 {
+	if n := ts.queryInt(`SELECT count(*) FROM (`+deadInstances+`) dead`, ts.operations.instance); n != 0 {
 		t.Error("the instance counts as dead")
 	}
 	for range 4 * readers { // each makes a reader look for work
@@ -610,7 +610,7 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	}
 
 	second, third := promote()
-	id := ts.instance
+	id := ts.operations.instance
 	ts.stop() // before the lease of the second key has ended
 	ts = startServer(t, nil, ts.env...)
 	if n := ts.queryInt(`

@@ -311,7 +311,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 					}
 					once.Do(func() {
 						waitFor(t, "the end of the walk", func() (ended bool) {
-							err := s.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM analyses WHERE state = 'reading')`).Scan(&ended)
+							err := s.core.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM analyses WHERE state = 'reading')`).Scan(&ended)
 							return err == nil && ended
 						})
 						switch how {
@@ -562,7 +562,7 @@ func TestHungRead(t *testing.T) {
 	t.Parallel()
 	hang := make(chan bool)
 	ts := startServer(t, func(s *server) {
-		s.analyzer.patience = 200 * time.Millisecond
+		s.core.patience = 200 * time.Millisecond
 		s.analyzer.beforeRead = func(path string) {
 			if path == "d0/t1.tif" {
 				<-hang

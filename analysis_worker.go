@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -26,14 +25,12 @@ import (
 // holder renews its row in instances (see deadInstances). Every write checks the token, so a holder
 // that was declared dead and comes back stores nothing.
 type analyzer struct {
-	db       *pgxpool.Pool
-	cfg      config
-	log      *slog.Logger
-	now      func() time.Time
-	instance string
+	core      *core
+	catalogue *catalogue
+	db        *pgxpool.Pool // for the work of analyses
+	instance  string
 
 	chunkSize  int               // files
-	patience   time.Duration     // time limit for one answer of the file system
 	beforeRead func(path string) // tests set it
 
 	workers int           // goroutines: the first walks, the others read
@@ -58,15 +55,14 @@ const (
 )
 
 // newAnalyzer returns an analyzer. run starts it.
-func newAnalyzer(db *pgxpool.Pool, cfg config, log *slog.Logger, instance string, now func() time.Time) *analyzer {
+func newAnalyzer(core *core, catalogue *catalogue, instance string) *analyzer {
 	return &analyzer{
-		db: db, cfg: cfg, log: log, instance: instance, now: now,
+		core: core, catalogue: catalogue, db: core.database.work, instance: instance,
 		chunkSize: 1000,
 		workers:   1 + readers,
-		patience:  30 * time.Second,
 		walks:     make(chan struct{}, 1),
 		chunks:    make(chan struct{}, readers),
-		waits:     newAnalysisWaits(db),
+		waits:     newAnalysisWaits(core.database.work),
 	}
 }
 
@@ -98,7 +94,7 @@ func (a *analyzer) run(ctx context.Context) {
 					if err == nil {
 						a.outage.Store(false)
 					} else if ctx.Err() == nil && !(isUnavailable(err) && a.outage.Swap(true)) {
-						a.log.Error("analysis step failed", "error", err)
+						a.core.log.Error("analysis step failed", "error", err)
 					}
 					if worked && err == nil {
 						continue
@@ -135,10 +131,10 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 			}
 		})
 	}()
-	timer := time.NewTimer(a.patience)
+	timer := time.NewTimer(a.core.patience)
 	defer timer.Stop()
 	var err error
-	for seen := progress.Load(); err == nil; timer.Reset(a.patience) {
+	for seen := progress.Load(); err == nil; timer.Reset(a.core.patience) {
 		select {
 		case err := <-done:
 			return err
@@ -280,14 +276,14 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		host, _ := os.Hostname() // "" if unknown
 		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
 			strings.ToValidUTF8(host, "?"), fail.reason)
-		a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
+		a.core.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
 		_, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings)
 	case failed:
 		err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail)
 		})
 		if err == nil {
-			a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", fail.reason)
+			a.core.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", fail.reason)
 		}
 	}
 	if err == nil && !leave || errors.Is(err, errNotOurs) {
@@ -433,7 +429,7 @@ func (t task) unexpectedlyEmpty(what string) error {
 // expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
 // intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
-	place, wrong := a.cfg.placeDataset(t.Path)
+	place, wrong := a.core.cfg.placeDataset(t.Path)
 	if wrong != nil {
 		return nil, unavailable("The dataset lies outside the dataset roots of the running service.")
 	}
@@ -471,3 +467,7 @@ func (a *analyzer) appendChunk(ctx context.Context, t task, c chunk) error {
 			c.changed, c.sidecars, c.warnings, maxWarnings)
 	})
 }
+
+// counters returns how many chunks this instance has stored, and how many of its reads wait for a
+// stuck file system.
+func (a *analyzer) counters() (stored, hung int64) { return a.stored.Load(), a.hung.Load() }

@@ -81,7 +81,7 @@ func auditActions() []string {
 }
 
 // listAudit answers GET /api/v1/audit, the newest row first.
-func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) listAudit(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
 		FROM audit_log
@@ -92,7 +92,7 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 		ORDER BY id DESC
 		LIMIT $2`
 	first := []string{strconv.FormatInt(1<<62, 10)}
-	return writeList(s, w, r, first, func(after []string, limit int) ([]auditRow, error) {
+	return writeList(a.core, w, r, first, func(after []string, limit int) ([]auditRow, error) {
 		args := []any{pgx.QueryExecModeCacheDescribe, after[0], limit} // planned for these very filters
 		values := r.URL.Query()
 		for _, name := range []string{"actor", "credential", "action", "target", "request_id"} {
@@ -105,8 +105,8 @@ func (s *server) listAudit(w http.ResponseWriter, r *http.Request) error {
 		if err := v.err(); err != nil {
 			return nil, err
 		}
-		return collect[auditRow](r.Context(), s.db, "list audit log", query, args...)
-	}, func(a auditRow) []string { return []string{strconv.FormatInt(a.ID, 10)} })
+		return collect[auditRow](r.Context(), a.core.db, "list audit log", query, args...)
+	}, func(row auditRow) []string { return []string{strconv.FormatInt(row.ID, 10)} })
 }
 
 // tally is a kind of repeated failure. Its fields are those of the audit row for it.
@@ -163,16 +163,16 @@ func (c *tallies) flush(ctx context.Context, q querier) (err error) {
 
 // tallyToken counts the use of an API token that was refused although it is in the database: it has
 // expired, its secret was replaced, or its owner is not active.
-func (s *server) tallyToken(ctx context.Context, c *caller) error {
+func (a *accounts) tallyToken(ctx context.Context, c *caller) error {
 	const query = `
 		SELECT t.id::text, u.username
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1 OR t.former_hash = $1`
 	type token struct{ ID, Username string }
-	t, err := collectOne[token](ctx, s.db, nil, "find refused token", query, c.credential.tokenHash)
+	t, err := collectOne[token](ctx, a.core.db, nil, "find refused token", query, c.credential.tokenHash)
 	if t.ID != "" {
-		s.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
+		a.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
 	}
 	return err
 }
@@ -465,4 +465,9 @@ func acceptAuditBreaks(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (
 		return audit(ctx, tx, operatorActor(), "audit.accept", "", nil, after)
 	})
 	return findings, err
+}
+
+// flushTallies stores the failures that were counted since the last time.
+func (a *accounts) flushTallies(ctx context.Context) error {
+	return errors.Join(a.refused.flush(ctx, a.core.db), a.tallied.flush(ctx, a.core.db))
 }

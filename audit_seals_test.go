@@ -272,7 +272,7 @@ func TestSealOfUnknownKey(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_unsealed`); n == 0 {
 		t.Error("a row was sealed after a seal that could not be checked")
 	}
-	if err := errors.Join(os.WriteFile(ts.cfg.keysPath(), append(old, added...), 0o600), ts.reloadKeys(t.Context())); err != nil {
+	if err := errors.Join(os.WriteFile(ts.cfg.keysPath(), append(old, added...), 0o600), ts.operations.reloadKeys(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "all seals", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_unsealed`) == 0 })

@@ -20,7 +20,7 @@ func TestTalliedFailures(t *testing.T) {
 		ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset",
 			map[string]string{"token": "cairn_pw_guess", "new_password": "a long new password"})
 	}
-	if err := ts.tallied.flush(context.Background(), ts.db); err != nil {
+	if err := ts.accounts.tallied.flush(context.Background(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	for action, target := range map[string]string{"verify.refused": "user:ada", "token.refused": "user:ada", "password_token.refused": ""} {
@@ -30,9 +30,9 @@ func TestTalliedFailures(t *testing.T) {
 		}
 	}
 	for range 2 * maxTallies {
-		ts.tallied.add(tally{action: "test", target: newKeyLine()}, 1)
+		ts.accounts.tallied.add(tally{action: "test", target: newKeyLine()}, 1)
 	}
-	if n := len(ts.tallied.counts); n != maxTallies+1 {
+	if n := len(ts.accounts.tallied.counts); n != maxTallies+1 {
 		t.Errorf("%d kinds", n)
 	}
 }
@@ -41,7 +41,7 @@ func TestTalliedFailures(t *testing.T) {
 func TestTalliesAtTheEnd(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	ts.tallied.add(tally{action: "verify.refused", target: "user:ada"}, 7)
+	ts.accounts.tallied.add(tally{action: "verify.refused", target: "user:ada"}, 7)
 	ts.stop()
 	two := startServer(t, nil, ts.env...)
 	if n := two.queryInt(`SELECT (after ->> 'attempts')::int FROM audit_log WHERE action = 'verify.refused'`); n != 7 {
@@ -56,7 +56,7 @@ func TestKeyChangeIsAudited(t *testing.T) {
 	file := ts.cfg.keysPath()
 	old, err := os.ReadFile(file)
 	added := newKeyLine()
-	if err = errors.Join(err, os.WriteFile(file, append(old, added...), 0o600), ts.reloadKeys(context.Background())); err != nil {
+	if err = errors.Join(err, os.WriteFile(file, append(old, added...), 0o600), ts.operations.reloadKeys(context.Background())); err != nil {
 		t.Fatal(err)
 	}
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 1 {

@@ -13,15 +13,41 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// accounts is the component of users, roles, sessions, tokens and the audit log. It decides who is
+// calling and what the caller may do.
+type accounts struct {
+	core     *core
+	hasher   *passwordHasher
+	breached *breachedPasswords // nil: no list
+	guesses  *callerLimit       // one undecided attempt at an account from a network
+
+	users   userCache
+	refused tallies // refused requests, by credential
+	tallied tallies // other repeated failures
+}
+
+// newAccounts returns the accounts. breached may be nil.
+func newAccounts(core *core, breached *breachedPasswords) *accounts {
+	return &accounts{
+		core:     core,
+		hasher:   newPasswordHasher(core.cfg.argon),
+		breached: breached,
+		guesses:  newCallerLimit(1),
+		users:    userCache{users: map[string]*cachedUser{}},
+		refused:  tallies{counts: map[tally]int64{}},
+		tallied:  tallies{counts: map[tally]int64{}},
+	}
+}
+
 // register answers POST /api/v1/auth/register.
-func (s *server) register(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username    string  `json:"username"`
 		Password    string  `json:"password"`
 		Email       *string `json:"email"`
 		DisplayName string  `json:"display_name"`
 	}
-	if s.cfg.registration == registrationClosed {
+	if a.core.cfg.registration == registrationClosed {
 		return newProblem(http.StatusForbidden, "registration_closed",
 			"Only an administrator can create accounts here.")
 	}
@@ -32,21 +58,22 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 		username: in.Username, email: in.Email, displayName: in.DisplayName,
 		status: statusActive, roles: []string{memberRole},
 	}
-	if s.cfg.registration == registrationApproval {
+	if a.core.cfg.registration == registrationApproval {
 		n.status = statusPending
 	}
 	var v invalid
 	checkIdentity(&v, &n.username, n.email, &n.displayName)
 	v.check(n.username != "admin", "username", "reserved", "is the name of the first administrator")
-	err := checkPassword(&v, "password", in.Password, s.cfg.passwordMin, s.breached, n.username, n.email, n.displayName)
+	err := checkPassword(&v, "password", in.Password, a.core.cfg.passwordMin, a.breached,
+		n.username, n.email, n.displayName)
 	if err = cmp.Or(v.err(), err); err != nil {
 		return err
 	}
 	ctx := r.Context()
-	counted := s.keys.Load().keys[0].newRegistration(callerOf(r).address)
+	counted := a.core.keys.Load().keys[0].newRegistration(callerOf(r).address)
 	var hash string
-	err = s.hashCounted(ctx, counted, func() (isSuccess bool, err error) {
-		hash = s.hasher.newHash(in.Password)
+	err = a.hashCounted(ctx, counted, func() (isSuccess bool, err error) {
+		hash = a.hasher.newHash(in.Password)
 		return false, nil
 	})
 	if err != nil {
@@ -54,20 +81,20 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) error {
 	}
 	n.passwordHash = &hash
 	var created user
-	err = changeAccess(ctx, s.db, func(tx pgx.Tx) (err error) {
+	err = changeAccess(ctx, a.core.db, func(tx pgx.Tx) (err error) {
 		if created, err = insertUser(ctx, tx, n); err != nil {
 			return err
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-	return writeCreated(w, created, "", s.forgiveFault(ctx, counted, err))
+	return writeCreated(w, created, "", a.forgiveFault(ctx, counted, err))
 }
 
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
 // password get the same answer. They also take the same time, unless the user's hash was made with
 // other parameters. Only a client that knows the password learns that the account is disabled or
 // pending, or has a second factor.
-func (s *server) login(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) login(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Username string `json:"username"`
 		Password string `json:"password"`
@@ -76,13 +103,13 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	found, err := s.checkCredentials(r, in.Username, in.Password, nil, in.OTP)
-	return s.finishLogin(w, r, found, in.Password, err)
+	found, err := a.checkCredentials(r, in.Username, in.Password, nil, in.OTP)
+	return a.finishLogin(w, r, found, in.Password, err)
 }
 
 // finishLogin opens a session for the user whose credentials were checked, unless err refuses the
 // login. It audits a refusal, and returns it. password is empty if an earlier step checked it.
-func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found credentials, password string,
+func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found credentials, password string,
 	err error) error {
 	var sess session
 	var u user
@@ -93,15 +120,15 @@ func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found crede
 	case found.Status != statusActive:
 		err = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	default:
-		idle, longest := s.lifetimes(r)
-		sess, u, err = createSession(r.Context(), s.db, actorOf(r), found, device(r), idle, longest)
+		idle, longest := a.lifetimes(r)
+		sess, u, err = createSession(r.Context(), a.core.db, actorOf(r), found, device(r), idle, longest)
 	}
 	if err == nil {
-		s.rehash(r, found, password)
+		a.rehash(r, found, password)
 		if callerOf(r).inBrowser {
-			return s.writeSessionCookie(w, r, u, sess)
+			return a.writeSessionCookie(w, r, u, sess)
 		}
-		return s.writeTokens(w, u, sess)
+		return a.writeTokens(w, u, sess)
 	}
 	refused, isProblem := errors.AsType[*problem](err)
 	if !isProblem || refused.status != http.StatusUnauthorized && refused.status != http.StatusForbidden {
@@ -112,13 +139,13 @@ func (s *server) finishLogin(w http.ResponseWriter, r *http.Request, found crede
 		target = "user:" + found.Username
 	}
 	if err == errOTPRequired { // no failure and never throttled, so many of them share an audit row
-		s.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
+		a.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
 		return err
 	}
 	ctx, cancel := lastMoment(r.Context()) // the audit log must have every failed guess
 	defer cancel()
 	code := map[string]string{"code": refused.code}
-	return cmp.Or(audit(ctx, s.db, actorOf(r), "session.login_refused", target, nil, code), err)
+	return cmp.Or(audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code), err)
 }
 
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
@@ -133,16 +160,16 @@ func device(r *http.Request) string {
 }
 
 // writeTokens answers with an access token and sets the refresh cookie.
-func (s *server) writeTokens(w http.ResponseWriter, u user, sess session) error {
-	now := s.now()
-	expires := now.Add(s.cfg.accessTTL)
+func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) error {
+	now := a.core.now()
+	expires := now.Add(a.core.cfg.accessTTL)
 	if sess.SessionExpiresAt.Before(expires) {
 		expires = sess.SessionExpiresAt
 	}
-	keys := s.keys.Load()
+	keys := a.core.keys.Load()
 	token := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
 	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
-	s.setCookie(w, refreshToken, keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge)
+	a.setCookie(w, refreshToken, keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge)
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
@@ -160,8 +187,8 @@ const (
 // cookieName returns the only name under which a cookie of that kind is written and read. The
 // prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC 6265bis, section
 // 4.1.3.2), so that no other host of the domain can set one.
-func (s *server) cookieName(kind string) string {
-	if s.cfg.cookieInsecure {
+func (a *accounts) cookieName(kind string) string {
+	if a.core.cfg.cookieInsecure {
 		return "cairn_" + kind
 	}
 	return "__Host-cairn_" + kind
@@ -170,13 +197,13 @@ func (s *server) cookieName(kind string) string {
 // setCookie sets a cookie of that kind. maxAge is in seconds; a negative one clears the cookie. A
 // session cookie is SameSite=Lax: the browser sends it when a person follows a link from another
 // site, but not with a form of another site.
-func (s *server) setCookie(w http.ResponseWriter, kind, value string, maxAge int) {
+func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge int) {
 	cookie := &http.Cookie{
-		Name:     s.cookieName(kind),
+		Name:     a.cookieName(kind),
 		Value:    value,
 		Path:     "/",
 		MaxAge:   maxAge,
-		Secure:   !s.cfg.cookieInsecure,
+		Secure:   !a.core.cfg.cookieInsecure,
 		HttpOnly: true,
 		SameSite: http.SameSiteStrictMode,
 	}
@@ -188,25 +215,25 @@ func (s *server) setCookie(w http.ResponseWriter, kind, value string, maxAge int
 
 // refresh answers POST /api/v1/auth/refresh: it exchanges the cookie's token for the next one (see
 // rotateSession).
-func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
-	cookie, err := r.Cookie(s.cookieName(refreshToken))
+func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
+	cookie, err := r.Cookie(a.cookieName(refreshToken))
 	if err != nil {
 		return newProblem(http.StatusUnauthorized, "refresh_token_missing", "There is no refresh cookie. Sign in.")
 	}
-	id, generation, err := s.keys.Load().verifyRefresh(cookie.Value)
+	id, generation, err := a.core.keys.Load().verifyRefresh(cookie.Value)
 	if err != nil { // the cookie stays: it may be valid once the right key file is in place
 		return newProblem(http.StatusUnauthorized, "refresh_token_invalid", "The refresh cookie is invalid. Sign in.")
 	}
-	sess, err := rotateSession(r.Context(), s.db, id, generation, actorOf(r), s.cfg)
+	sess, err := rotateSession(r.Context(), a.core.db, id, generation, actorOf(r), a.core.cfg)
 	if err == nil {
-		found, err := s.users.get(r.Context(), s.db, sess.UserID, sess.accessVersions)
+		found, err := a.users.get(r.Context(), a.core.db, sess.UserID, sess.accessVersions)
 		if err != nil {
 			return err
 		}
-		return s.writeTokens(w, found.User, sess.session)
+		return a.writeTokens(w, found.User, sess.session)
 	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
-		s.setCookie(w, refreshToken, "", -1) // the session has ended
+		a.setCookie(w, refreshToken, "", -1) // the session has ended
 	}
 	return err
 }
@@ -214,30 +241,30 @@ func (s *server) refresh(w http.ResponseWriter, r *http.Request) error {
 // logout answers POST /api/v1/auth/logout: it ends the sessions that the refresh cookies and the
 // access token name. A cookie of any generation will do: the holder of an old one could end the
 // session with a refresh, too.
-func (s *server) logout(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 	ids := []string{}
-	for _, cookie := range r.CookiesNamed(s.cookieName(refreshToken)) {
-		if id, _, err := s.keys.Load().verifyRefresh(cookie.Value); err == nil {
+	for _, cookie := range r.CookiesNamed(a.cookieName(refreshToken)) {
+		if id, _, err := a.core.keys.Load().verifyRefresh(cookie.Value); err == nil {
 			ids = append(ids, uuidText(id))
 		}
 	}
 	if token, ok := bearerToken(r); ok {
-		if claims, err := s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax); err == nil {
+		if claims, err := a.core.keys.Load().verifyAccess(token, a.core.now(), a.core.cfg.sessionMax); err == nil {
 			ids = append(ids, claims.SessionID)
 		}
 	}
 	if len(ids) > 0 { // a logout of nothing does not need the database
 		const named = `s.id = ANY ($7::uuid[])`
-		if _, err := endSessions(r.Context(), s.db, actorOf(r), "session.logout", named, ids); err != nil {
+		if _, err := endSessions(r.Context(), a.core.db, actorOf(r), "session.logout", named, ids); err != nil {
 			return err
 		}
 	}
-	s.setCookie(w, refreshToken, "", -1)
+	a.setCookie(w, refreshToken, "", -1)
 	return writeDone(w, nil)
 }
 
 // getMe answers GET /api/v1/auth/me.
-func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	me := p.me
 	if p.Kind == "token" { // it may do less than its owner
@@ -261,7 +288,7 @@ func encodeMe(u user, totpRequired bool, permissions []string) []byte {
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
 // new address needs the password, because users log in with it.
-func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		DisplayName     *string `json:"display_name"`
 		Email           *string `json:"email"`
@@ -276,17 +303,17 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 	}
 	counted := attempt{} // none without a new address
 	if c.Email != nil {
-		if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
+		if _, err := a.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 			return err
 		}
-		counted = s.keys.Load().keys[0].newRegistration(callerOf(r).address)
+		counted = a.core.keys.Load().keys[0].newRegistration(callerOf(r).address)
 		// The answer reveals whether an address is taken, so it is throttled as a registration is.
-		if err := counted.count(r.Context(), s.db); err != nil {
+		if err := counted.count(r.Context(), a.core.db); err != nil {
 			return err
 		}
 	}
 	var after user
-	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := getUser(ctx, tx, *by.id)
 		if err != nil {
 			return err
@@ -297,13 +324,13 @@ func (s *server) updateMe(w http.ResponseWriter, r *http.Request) error {
 		after, err = getUser(ctx, tx, *by.id)
 		return err
 	})
-	return writeEntity(w, after, "", s.forgiveFault(r.Context(), counted, err))
+	return writeEntity(w, after, "", a.forgiveFault(r.Context(), counted, err))
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.
 // If the credential holds the permission in the query, the answer names the caller and what the
 // credential may do. An API token may do only what it names, so the proxy must name a permission.
-func (s *server) verifyCaller(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	permission := optional(r.URL.Query(), "permission")
 	switch {

@@ -1,8 +1,13 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 )
 
 // requirement says who may call a route: it is one of the constants below, or a permission.
@@ -50,4 +55,163 @@ func (rt route) permit(p *principal) error {
 // cookie on unsafe methods too.
 func (rt route) isPage() bool {
 	return !strings.HasPrefix(rt.path, "/api/") && rt.path != "/health" && rt.path != "/metrics"
+}
+
+// authorize returns an error unless the caller may call the route. It reads the body before it asks
+// the database: a slow body must not delay the request between this check and the change.
+func (a *accounts) authorize(rt route, w http.ResponseWriter, r *http.Request) (err error) {
+	c, ctx := callerOf(r), r.Context()
+	isPublic := rt.who == public || rt.who == refreshCookie
+	if !isPublic {
+		c.credential, err = a.readCredential(r, rt.isPage())
+		if err == errNotSignedIn && (isRead(r) || rt.isPage()) { // never on an unsafe route of the API
+			c.credential, err = a.readSessionCookie(r)
+			c.inBrowser = err == nil
+			if err == nil && rt.path == verifyPath {
+				err = a.checkProxiedOrigin(r)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := a.core.receiveBody(w, r); err != nil || isPublic {
+		return err
+	}
+	if c.credential.tokenHash == nil {
+		c.leave, err = a.core.places.enter(ctx, c.credential.Subject)
+	} else { // the owner of an API token is not known yet
+		c.leave, err = a.core.networkPlaces.enter(ctx, c.network())
+	}
+	if err != nil {
+		return err
+	}
+	return a.identify(rt, r)
+}
+
+// identify finds the caller's principal and checks that it may call the route.
+func (a *accounts) identify(rt route, r *http.Request) error {
+	c, ctx := callerOf(r), r.Context()
+	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)
+	if err == errInvalidToken && c.credential.tokenHash != nil {
+		err = cmp.Or(a.tallyToken(ctx, c), err)
+	}
+	if err != nil {
+		return err
+	}
+	c.principal = p
+	switch {
+	case !p.noteUse:
+	case c.inBrowser:
+		err = noteSessionUse(ctx, a.core.db, p.CredentialID)
+	case p.Kind == "token":
+		err = noteTokenUse(ctx, a.core.db, c.credential.tokenHash)
+	}
+	if err != nil {
+		a.core.log.Warn("last use not stored", "id", c.requestID, "credential", p.Kind, "error", err)
+	}
+	return rt.permit(p)
+}
+
+// errCrossOrigin is the 403 for a request that a page of another origin sent.
+var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
+	"This request came from a page of another origin.")
+
+// checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
+// errCrossOrigin if that request may change something and a page of another origin sent it: the
+// browser may have added the session cookie by itself. If no method is named, it may be a change.
+func (a *accounts) checkProxiedOrigin(r *http.Request) error {
+	methods := slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
+	if len(methods) == 0 {
+		methods = []string{http.MethodPost}
+	}
+	for _, method := range methods {
+		proxied := r.Clone(r.Context())
+		proxied.Method = method
+		if a.core.origins.Check(proxied) != nil {
+			return errCrossOrigin
+		}
+	}
+	return nil
+}
+
+// takePlace exchanges the caller's place for the one that the route's pace needs. A request with a
+// session keeps its place, unless the pace has a limit of its own. If the wait takes more than a
+// second, takePlace identifies the caller again: the credential may have been revoked.
+func (a *accounts) takePlace(rt route, r *http.Request) (err error) {
+	c, ctx, began := callerOf(r), r.Context(), time.Now()
+	limits := map[pace]*callerLimit{expensive: a.core.expensive, streaming: a.core.streams, sending: a.core.files}
+	limit := limits[rt.pace]
+	switch {
+	case rt.pace == light: // it needs no place
+	case c.principal == nil:
+		c.leave, err = a.core.networkPlaces.enter(ctx, c.network())
+	case limit != nil || c.principal.Kind == "token":
+		c.leave()
+		c.leave, err = cmp.Or(limit, a.core.places).enter(ctx, c.principal.User.ID)
+	}
+	if err != nil || c.principal == nil || time.Since(began) < time.Second {
+		return err
+	}
+	return a.identify(rt, r)
+}
+
+// auditRefusal returns err. It audits the refusal of a signed-in caller, and counts attempts that
+// were throttled: logins, registrations and others alike.
+func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
+	p, ok := errors.AsType[*problem](err)
+	if !ok {
+		return err
+	}
+	c, by := callerOf(r), actorOf(r)
+	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
+	switch {
+	case p.code == "too_many_attempts":
+		a.tallied.add(tally{action: "login.throttled"}, 1) // without the network: a flood has too many
+		return err
+	case c.principal == nil || rt.who == public || !isRefusal:
+		return err
+	case rt.path == verifyPath: // a proxy asks for each request, so these are only counted
+		a.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
+		return err
+	case a.refused.add(tally{"request.refused", "user:" + by.name, by.credential, ""}, 1) > maxRefusals:
+		return err
+	}
+	ctx, cancel := lastMoment(r.Context()) // also if the client left
+	defer cancel()
+	path := cleanText([]byte(r.URL.Path), maxNameText)
+	after := map[string]string{"code": p.code, "permission": p.permission, "path": path}
+	if auditErr := audit(ctx, a.core.db, by, "request.refused", rt.method+" "+rt.path, nil, after); auditErr != nil {
+		a.core.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
+	}
+	return err
+}
+
+// lacks returns the 403 for a principal that does not hold the permission.
+func (p *principal) lacks(permission string) error {
+	code, detail := "permission_missing", "This needs the permission "+permission+"."
+	if p.TOTPRequired && !p.User.TOTP {
+		code, detail = "totp_not_enrolled", "Your roles count only once you have a second factor: enrol one."
+	} else if slices.Contains(p.owned, permission) {
+		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
+	}
+	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
+}
+
+// covers is the subset rule: it returns a 403 unless the actor holds all these permissions. Every
+// user holds inbox.read.
+func (a actor) covers(needed []string) error {
+	for _, permission := range needed {
+		if !a.mayAll && permission != inboxRead && !slices.Contains(a.permissions, permission) {
+			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
+				detail: "This needs the permission " + permission + ", which you do not hold."}
+		}
+	}
+	return nil
+}
+
+// coversRoles is the subset rule (covers) for these roles' permissions. An unknown role is a 422.
+func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
+	granted, err := rolePermissions(ctx, q, names)
+	return cmp.Or(err, a.covers(granted))
 }

@@ -34,19 +34,19 @@ const (
 const maxTokens = 100
 
 // listOwnTokens answers GET /api/v1/auth/tokens.
-func (s *server) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	return s.writeAPITokens(w, r, principalOf(r).User.ID)
+func (a *accounts) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
+	return a.writeAPITokens(w, r, principalOf(r).User.ID)
 }
 
 // writeAPITokens answers with a user's unexpired API tokens in the order of their names.
-func (s *server) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]apiToken, error) {
-		return listAPITokens(r.Context(), s.db, userID, after[0], limit)
+func (a *accounts) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
+	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]apiToken, error) {
+		return listAPITokens(r.Context(), a.core.db, userID, after[0], limit)
 	}, func(t apiToken) []string { return []string{t.Name} })
 }
 
 // createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret.
-func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name            string   `json:"name"`
 		Permissions     []string `json:"permissions"`
@@ -57,12 +57,12 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	known, err := knownPermissions(r.Context(), s.db)
+	known, err := knownPermissions(r.Context(), a.core.db)
 	if err != nil {
 		return err
 	}
 	var v invalid
-	now, expires := s.now(), s.now().Add(defaultTokenTTL)
+	now, expires := a.core.now(), a.core.now().Add(defaultTokenTTL)
 	if at := v.time("expires_at", in.ExpiresAt); at != nil {
 		expires = *at
 	}
@@ -70,12 +70,12 @@ func (s *server) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	if err := v.err(); err != nil {
 		return err
 	}
-	if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
+	if _, err := a.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 		return err
 	}
 	var created apiToken
 	var secret string
-	err = s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+	err = a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ const renewalGrace = 10 * time.Minute
 // renewOwnToken answers POST /api/v1/auth/tokens/self/renew: the API token in use gets a new
 // secret, and its lifetime begins anew. If the answer was lost, the former secret can renew again
 // within renewalGrace, unless the new one was used.
-func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		UPDATE api_tokens
 		SET token_hash = $3,
@@ -111,7 +111,7 @@ func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 		RETURNING ` + apiTokenColumns
 	secret, hash := newAPIToken()
 	var renewed apiToken
-	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		p := principalOf(r)
 		refused := newProblem(http.StatusForbidden, "not_renewable",
 			"This API token is not renewable, or its new secret is in use: create another one.")
@@ -127,7 +127,7 @@ func (s *server) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
 
 // listAllTokens answers GET /api/v1/tokens with the unexpired API tokens of all users, in the order
 // in which they expire.
-func (s *server) listAllTokens(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT t.*, u.username
 		FROM (SELECT ` + apiTokenColumns + `, user_id::text FROM api_tokens
@@ -142,16 +142,16 @@ func (s *server) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 		Username string `json:"username"`
 	}
 	first := []string{"-infinity", uuidText([16]byte{})}
-	return writeList(s, w, r, first, func(after []string, limit int) ([]ownedToken, error) {
-		return collect[ownedToken](r.Context(), s.db, "list all API tokens", query, after[0], after[1], limit)
+	return writeList(a.core, w, r, first, func(after []string, limit int) ([]ownedToken, error) {
+		return collect[ownedToken](r.Context(), a.core.db, "list all API tokens", query, after[0], after[1], limit)
 	}, func(t ownedToken) []string { return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID} })
 }
 
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
 // that token.
-func (s *server) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, endNamed(r, "id", func(id *string) (int64, error) {
-		return deleteAPITokens(r.Context(), s.db, actorOf(r), principalOf(r).User, id)
+		return deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).User, id)
 	}))
 }
 

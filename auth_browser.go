@@ -45,12 +45,12 @@ func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credenti
 }
 
 // readSessionCookie returns the credential in the request's session cookie, or the 401.
-func (s *server) readSessionCookie(r *http.Request) (credential, error) {
-	cookie, err := r.Cookie(s.cookieName(sessionCookie))
+func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
+	cookie, err := r.Cookie(a.cookieName(sessionCookie))
 	if err != nil {
 		return credential{}, errNotSignedIn
 	}
-	c, err := s.keys.Load().verifySessionCookie(cookie.Value, s.now())
+	c, err := a.core.keys.Load().verifySessionCookie(cookie.Value, a.core.now())
 	if err != nil {
 		return credential{}, errInvalidToken
 	}
@@ -58,33 +58,33 @@ func (s *server) readSessionCookie(r *http.Request) (credential, error) {
 }
 
 // lifetimes returns how long the session of this login may be idle, and how long it lasts in all.
-func (s *server) lifetimes(r *http.Request) (idle, longest time.Duration) {
+func (a *accounts) lifetimes(r *http.Request) (idle, longest time.Duration) {
 	if callerOf(r).inBrowser {
-		longest = min(s.cfg.sessionMax, browserMax)
+		longest = min(a.core.cfg.sessionMax, browserMax)
 		return min(longest, browserIdle), longest
 	}
-	return s.cfg.refreshTTL, s.cfg.sessionMax
+	return a.core.cfg.refreshTTL, a.core.cfg.sessionMax
 }
 
 // writeSessionCookie sets the session cookie after a login on a page. It ends the session of the
 // cookie that the browser had before.
-func (s *server) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) error {
-	if err := s.endBrowserSession(r); err != nil {
+func (a *accounts) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) error {
+	if err := a.endBrowserSession(r); err != nil {
 		return err
 	}
-	_, lasts := s.lifetimes(r)
-	cookie := s.keys.Load().keys[0].signSessionCookie(uuidText(sess.SessionID), u.ID, s.now().Add(lasts))
-	s.setCookie(w, sessionCookie, cookie, int(lasts/time.Second))
+	_, lasts := a.lifetimes(r)
+	cookie := a.core.keys.Load().keys[0].signSessionCookie(uuidText(sess.SessionID), u.ID, a.core.now().Add(lasts))
+	a.setCookie(w, sessionCookie, cookie, int(lasts/time.Second))
 	return nil
 }
 
 // endBrowserSession ends the session of the request's session cookie, if it has one.
-func (s *server) endBrowserSession(r *http.Request) error {
-	c, err := s.readSessionCookie(r)
+func (a *accounts) endBrowserSession(r *http.Request) error {
+	c, err := a.readSessionCookie(r)
 	if err != nil { // nothing to end
 		return nil
 	}
-	_, err = endSessions(r.Context(), s.db, actorOf(r), "session.logout", `s.id = $7`, c.SessionID)
+	_, err = endSessions(r.Context(), a.core.db, actorOf(r), "session.logout", `s.id = $7`, c.SessionID)
 	return err
 }
 

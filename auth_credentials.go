@@ -31,23 +31,23 @@ func findCredentials(ctx context.Context, q querier, login string) (credentials,
 
 // rehash stores a password under the current parameters if it was stored under weaker ones. If this
 // fails, the login still succeeds. An empty password stands for one that is not known here.
-func (s *server) rehash(r *http.Request, found credentials, password string) {
+func (a *accounts) rehash(r *http.Request, found credentials, password string) {
 	const query = `
 		UPDATE users
 		SET password_hash = $3
 		WHERE id = $1
 			AND password_hash = $2`
-	if password == "" || !s.hasher.isWeak(*found.PasswordHash) {
+	if password == "" || !a.hasher.isWeak(*found.PasswordHash) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second) // part of the login's time limit
 	defer cancel()
-	hash, err := s.hasher.hash(ctx, password)
+	hash, err := a.hasher.hash(ctx, password)
 	if err == nil {
-		_, err = s.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
+		_, err = a.core.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
 	}
 	if err != nil {
-		s.log.Warn("password kept under weaker parameters", "id", callerOf(r).requestID, "error", err)
+		a.core.log.Warn("password kept under weaker parameters", "id", callerOf(r).requestID, "error", err)
 	}
 }
 
@@ -55,24 +55,24 @@ func (s *server) rehash(r *http.Request, found credentials, password string) {
 // factor. A refusal is errWrongCredentials, errOTPRequired or errOTPInvalid. An unknown user and a
 // wrong password take the same steps. In the second step on pages, a passwordProof takes the place
 // of the password; if it is not valid, the error is errSignInAgain, and nothing is counted.
-func (s *server) checkCredentials(r *http.Request, login, password string, proof *string,
+func (a *accounts) checkCredentials(r *http.Request, login, password string, proof *string,
 	otp string) (found credentials, err error) {
-	ctx, ring := r.Context(), s.keys.Load()
-	if found, err = findCredentials(ctx, s.db, login); err != nil {
+	ctx, ring := r.Context(), a.core.keys.Load()
+	if found, err = findCredentials(ctx, a.core.db, login); err != nil {
 		return found, err
 	}
-	if proof != nil && !ring.verifyProof(*proof, found, s.now()) {
+	if proof != nil && !ring.verifyProof(*proof, found, a.core.now()) {
 		return found, errSignInAgain
 	}
 	guess := ring.keys[0].newGuess(found, login, callerOf(r).address)
-	err = s.hashCounted(ctx, guess, func() (isSuccess bool, err error) {
+	err = a.hashCounted(ctx, guess, func() (isSuccess bool, err error) {
 		if proof == nil {
-			isRight, err := s.hasher.verify(found.PasswordHash, password)
+			isRight, err := a.hasher.verify(found.PasswordHash, password)
 			if err != nil || !isRight {
 				return false, cmp.Or(err, error(errWrongCredentials))
 			}
 		}
-		err = s.checkSecondFactor(r, found.user, otp)
+		err = a.checkSecondFactor(r, found.user, otp)
 		return err == nil && found.Status == statusActive, err
 	})
 	return found, err
@@ -81,11 +81,11 @@ func (s *server) checkCredentials(r *http.Request, login, password string, proof
 // confirmPassword checks the caller's own password, where a stolen session alone must not suffice.
 // It counts as an attempt to log in. A missing password is a 422 and no attempt. The second factor
 // is checked only if otp is set.
-func (s *server) confirmPassword(r *http.Request, password, otp string) (credentials, error) {
+func (a *accounts) confirmPassword(r *http.Request, password, otp string) (credentials, error) {
 	if password == "" {
 		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
 	}
-	found, err := s.checkCredentials(r, principalOf(r).User.Username, password, nil, otp)
+	found, err := a.checkCredentials(r, principalOf(r).User.Username, password, nil, otp)
 	switch {
 	case err == errWrongCredentials:
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
@@ -98,16 +98,16 @@ func (s *server) confirmPassword(r *http.Request, password, otp string) (credent
 }
 
 // checkNewPassword returns a 422 for the field new_password, or the 503 of checkPassword.
-func (s *server) checkNewPassword(password string, u user) error {
+func (a *accounts) checkNewPassword(password string, u user) error {
 	var v invalid
-	err := checkPassword(&v, "new_password", password, s.cfg.passwordMin, s.breached,
+	err := checkPassword(&v, "new_password", password, a.core.cfg.passwordMin, a.breached,
 		u.Username, u.Email, u.DisplayName)
 	return cmp.Or(v.err(), err)
 }
 
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end and, with
 // end_tokens, the user's API tokens.
-func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		CurrentPassword string `json:"current_password"`
 		NewPassword     string `json:"new_password"`
@@ -117,18 +117,18 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx, p := r.Context(), principalOf(r)
-	if err := s.checkNewPassword(in.NewPassword, p.User); err != nil {
+	if err := a.checkNewPassword(in.NewPassword, p.User); err != nil {
 		return err
 	}
-	found, err := s.confirmPassword(r, in.CurrentPassword, "")
+	found, err := a.confirmPassword(r, in.CurrentPassword, "")
 	if err != nil {
 		return err
 	}
-	hash, err := s.hasher.hash(ctx, in.NewPassword)
+	hash, err := a.hasher.hash(ctx, in.NewPassword)
 	if err != nil {
 		return err
 	}
-	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request) error {
 
 // resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
 // password, once. It ends all sessions and API tokens of the user, and the account's throttling.
-func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Token       string `json:"token"`
 		NewPassword string `json:"new_password"`
@@ -153,28 +153,28 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx := r.Context()
 	// Read before hashing, so that guessing a token costs no hash. It is used up below.
-	u, err := getUserByPasswordToken(ctx, s.db, in.Token)
+	u, err := getUserByPasswordToken(ctx, a.core.db, in.Token)
 	if _, isInvalid := errors.AsType[*problem](err); isInvalid {
-		s.tallied.add(tally{action: "password_token.refused", address: callerOf(r).network()}, 1)
+		a.tallied.add(tally{action: "password_token.refused", address: callerOf(r).network()}, 1)
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.checkNewPassword(in.NewPassword, u); err != nil {
+	if err := a.checkNewPassword(in.NewPassword, u); err != nil {
 		return err
 	}
-	hash, err := s.hasher.hash(ctx, in.NewPassword)
+	hash, err := a.hasher.hash(ctx, in.NewPassword)
 	if err != nil {
 		return err
 	}
-	err = changeAccess(ctx, s.db, func(tx pgx.Tx) error {
+	err = changeAccess(ctx, a.core.db, func(tx pgx.Tx) error {
 		if u, err = getUserByPasswordToken(ctx, tx, in.Token); err != nil {
 			return err
 		}
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
 			return err
 		}
-		if err := s.keys.Load().keys[0].resetThrottles(ctx, tx, u.ID); err != nil {
+		if err := a.core.keys.Load().keys[0].resetThrottles(ctx, tx, u.ID); err != nil {
 			return err
 		}
 		return revokeCredentials(ctx, tx, actorOf(r), u)
@@ -183,8 +183,8 @@ func (s *server) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if u.Username == "admin" {
-		if err := removeIfThere(s.cfg.firstAdminFile()); err != nil { // the token in it is void
-			s.log.Warn("used token file not removed", "error", err)
+		if err := removeIfThere(a.core.cfg.firstAdminFile()); err != nil { // the token in it is void
+			a.core.log.Warn("used token file not removed", "error", err)
 		}
 	}
 	return writeDone(w, nil)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -39,10 +41,10 @@ func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
 // inPlace runs do in one of the caller's places. It is for handlers that hold no place while they
 // send or wait, and now ask the database.
-func (s *server) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
+func (c *core) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
 	defer cancel()
-	leave, err := s.places.enter(ctx, principalOf(r).User.ID)
+	leave, err := c.places.enter(ctx, principalOf(r).User.ID)
 	if err != nil {
 		return err
 	}
@@ -72,17 +74,6 @@ func (p *principal) holds(permission string) bool {
 	return slices.Contains(p.Permissions, permission)
 }
 
-// lacks returns the 403 for a principal that does not hold the permission.
-func (p *principal) lacks(permission string) error {
-	code, detail := "permission_missing", "This needs the permission "+permission+"."
-	if p.TOTPRequired && !p.User.TOTP {
-		code, detail = "totp_not_enrolled", "Your roles count only once you have a second factor: enrol one."
-	} else if slices.Contains(p.owned, permission) {
-		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
-	}
-	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
-}
-
 // The 401 for a request without a credential, and the 401 for one whose credential is not valid.
 // The latter does not tell the reason.
 var (
@@ -96,10 +87,10 @@ var (
 // of an access token and the checksum of an API token. It does not ask the database. Browsers send
 // stored Basic credentials by themselves, and a page of another site can make them store some. So
 // Basic is ignored on pages and beside a session cookie.
-func (s *server) readCredential(r *http.Request, onPage bool) (c credential, err error) {
+func (a *accounts) readCredential(r *http.Request, onPage bool) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
-	if !isBearer && len(r.CookiesNamed(s.cookieName(sessionCookie))) == 0 && !onPage {
+	if !isBearer && len(r.CookiesNamed(a.cookieName(sessionCookie))) == 0 && !onPage {
 		token, shown = basicToken(r)
 	}
 	switch {
@@ -108,7 +99,7 @@ func (s *server) readCredential(r *http.Request, onPage bool) (c credential, err
 	case strings.HasPrefix(token, apiTokenPrefix):
 		c.tokenHash, err = hashAPIToken(token)
 	case isBearer:
-		c.accessClaims, err = s.keys.Load().verifyAccess(token, s.now(), s.cfg.sessionMax)
+		c.accessClaims, err = a.core.keys.Load().verifyAccess(token, a.core.now(), a.core.cfg.sessionMax)
 	default: // only an API token may be given as Basic
 		err = errToken
 	}
@@ -278,4 +269,50 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isUnnamed)
 	}
 	return p, nil
+}
+
+// clientNetwork returns the network that one client has: an IPv4 address or an IPv6 /64.
+func clientNetwork(address netip.Addr) netip.Addr {
+	network, _ := address.Prefix(min(address.BitLen(), 64)) // fails only for the zero Addr
+	return network.Addr()
+}
+
+// remoteAddress returns the other end of the connection, or the zero Addr for a Unix socket.
+func remoteAddress(r *http.Request) netip.Addr {
+	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return ap.Addr().Unmap().WithZone("")
+}
+
+// bodyTimeout is how long a body may take to arrive.
+const bodyTimeout = 10 * time.Second
+
+// receiveBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and
+// the route's time limit. Until the request ends, the body keeps a place among those of its
+// network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is dropped.
+func (c *core) receiveBody(w http.ResponseWriter, r *http.Request) (err error) {
+	if r.ContentLength == 0 { // with HTTP/2, r.Body is not http.NoBody then
+		r.Body = http.NoBody
+		return nil
+	}
+	sender, ctx := callerOf(r), r.Context()
+	if sender.dropBody, err = c.bodies.enter(ctx, sender.network()); err != nil {
+		return err
+	}
+	response := http.NewResponseController(w)
+	deadline, _ := ctx.Deadline()
+	response.SetReadDeadline(time.Now().Add(min(bodyTimeout, time.Until(deadline))))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
+	}
+	if isRead(r) {
+		r.Body = http.NoBody
+		sender.dropBody()
+		return nil
+	}
+	if err != nil {
+		return bodyError(err)
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return nil
 }

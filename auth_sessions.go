@@ -41,12 +41,12 @@ type sessionView struct {
 }
 
 // listOwnSessions answers GET /api/v1/auth/sessions.
-func (s *server) listOwnSessions(w http.ResponseWriter, r *http.Request) error {
-	return s.writeSessions(w, r, principalOf(r).User.ID)
+func (a *accounts) listOwnSessions(w http.ResponseWriter, r *http.Request) error {
+	return a.writeSessions(w, r, principalOf(r).User.ID)
 }
 
 // writeSessions answers with the live sessions of a user, newest first.
-func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID string) error {
+func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID string) error {
 	const query = `
 		SELECT
 			id::text, device, address, created_at, rotated_at AS last_used_at,
@@ -58,17 +58,17 @@ func (s *server) writeSessions(w http.ResponseWriter, r *http.Request, userID st
 		ORDER BY created_at DESC, sessions.id DESC
 		LIMIT $5`
 	current, first := principalOf(r).CredentialID, []string{"infinity", uuidText([16]byte{})}
-	return writeList(s, w, r, first, func(after []string, limit int) ([]sessionView, error) {
-		return collect[sessionView](r.Context(), s.db, "list sessions", query,
+	return writeList(a.core, w, r, first, func(after []string, limit int) ([]sessionView, error) {
+		return collect[sessionView](r.Context(), a.core.db, "list sessions", query,
 			userID, current, after[0], after[1], limit)
 	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
 }
 
 // endOwnSessions answers DELETE /api/v1/auth/sessions, which ends the caller's sessions except the
 // current one, and DELETE /api/v1/auth/sessions/{id}.
-func (s *server) endOwnSessions(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error {
 	ctx, by, p := r.Context(), actorOf(r), principalOf(r)
-	return writeDone(w, inTransaction(ctx, s.db, func(tx pgx.Tx) error {
+	return writeDone(w, inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
 		return endNamed(r, "id", func(id *string) (int64, error) {
 			if id == nil {
 				return 0, endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)

@@ -18,20 +18,20 @@ const nobodyCanSignIn = "no administrator can sign in; make one with: cairn user
 // password. A file that only the operator can read gets the token that sets the password. If the
 // user exists but the token has expired, it writes a new token. If an administrator can sign in, it
 // withdraws the token. If only the operator can help, it logs nobodyCanSignIn.
-func (s *server) ensureAdministrator(ctx context.Context) error {
+func (a *accounts) ensureAdministrator(ctx context.Context) error {
 	const query = `
 		SELECT ` + userColumns + `,
 			EXISTS (SELECT FROM password_tokens t WHERE t.user_id = u.id AND t.expires_at > now()) AS token_waits
 		FROM users u
 		WHERE u.username = 'admin'`
-	file, isWritten := s.cfg.firstAdminFile(), false
-	err := changeAccess(ctx, s.db, func(tx pgx.Tx) error {
+	file, isWritten := a.core.cfg.firstAdminFile(), false
+	err := changeAccess(ctx, a.core.db, func(tx pgx.Tx) error {
 		exists, err := administratorExists(ctx, tx)
 		if err != nil {
 			return err
 		}
 		if exists {
-			return s.withdrawFirstAdminToken(ctx, tx)
+			return a.withdrawFirstAdminToken(ctx, tx)
 		}
 		found, err := collectOne[struct {
 			user
@@ -47,10 +47,10 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		case err != nil:
 			return err
 		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole):
-			s.log.Warn(nobodyCanSignIn)
+			a.core.log.Warn(nobodyCanSignIn)
 			return nil
 		case found.TokenWaits: // an earlier start wrote the token into a file, perhaps on another machine
-			s.log.Info("the user admin has no password yet: use the token in the file, "+
+			a.core.log.Info("the user admin has no password yet: use the token in the file, "+
 				"or make another administrator with: cairn user create NAME --role admin", "file", file)
 			return nil
 		}
@@ -74,11 +74,11 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 		return nil
 	})
 	if err == nil && isWritten {
-		s.log.Info("the user admin has no password yet: set one with the token in the file",
-			"file", file, "page", s.cfg.baseURL+"/set-password")
+		a.core.log.Info("the user admin has no password yet: set one with the token in the file",
+			"file", file, "page", a.core.cfg.baseURL+"/set-password")
 	}
 	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed
-		s.log.Warn(nobodyCanSignIn, "error", p.code)
+		a.core.log.Warn(nobodyCanSignIn, "error", p.code)
 		return nil
 	}
 	return err
@@ -86,9 +86,9 @@ func (s *server) ensureAdministrator(ctx context.Context) error {
 
 // withdrawFirstAdminToken voids the token in the first administrator's file, if there is one, and
 // removes the file.
-func (s *server) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
+func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	const void = `DELETE FROM password_tokens WHERE token_hash = $1`
-	token, err := os.ReadFile(s.cfg.firstAdminFile())
+	token, err := os.ReadFile(a.core.cfg.firstAdminFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -99,7 +99,7 @@ func (s *server) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	if _, err := execute(ctx, tx, "void the first administrator's token", void, hash); err != nil {
 		return err
 	}
-	return removeIfThere(s.cfg.firstAdminFile())
+	return removeIfThere(a.core.cfg.firstAdminFile())
 }
 
 // removeIfThere removes a file, which may be gone already.

@@ -63,12 +63,6 @@ func (k key) throttleKey(kind, name string) []byte {
 	return hmacSHA256(k.names, []byte(kind+"\x00"+name))
 }
 
-// clientNetwork returns the network that one client has: an IPv4 address or an IPv6 /64.
-func clientNetwork(address netip.Addr) netip.Addr {
-	network, _ := address.Prefix(min(address.BitLen(), 64)) // fails only for the zero Addr
-	return network.Addr()
-}
-
 // ofAttempt is SQL for the rows that count an attempt at the account $1 from the network $2.
 const ofAttempt = `(account, network) IN (('', $2), ($1, ''), ($1, $2))`
 
@@ -165,16 +159,16 @@ func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
 }
 
 // forgive is attempt.forgive. If that fails, the attempt stays counted, which is logged.
-func (s *server) forgive(ctx context.Context, a attempt, isSuccess bool) {
-	if err := a.forgive(ctx, s.db, isSuccess); err != nil {
-		s.log.Warn("attempt stays counted", "error", err)
+func (a *accounts) forgive(ctx context.Context, counted attempt, isSuccess bool) {
+	if err := counted.forgive(ctx, a.core.db, isSuccess); err != nil {
+		a.core.log.Warn("attempt stays counted", "error", err)
 	}
 }
 
 // forgiveFault returns err. If err is a fault of the server, it takes back the attempt, if any.
-func (s *server) forgiveFault(ctx context.Context, a attempt, err error) error {
-	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem && a.rules != nil {
-		s.forgive(ctx, a, false)
+func (a *accounts) forgiveFault(ctx context.Context, counted attempt, err error) error {
+	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem && counted.rules != nil {
+		a.forgive(ctx, counted, false)
 	}
 	return err
 }
@@ -196,28 +190,34 @@ func (k key) resetThrottles(ctx context.Context, q querier, userID string) error
 // account from one network are decided one after the other, so that many right passwords at once do
 // not count as many guesses. An attempt that is throttled already does not wait. One that gets no
 // place (503) is not counted.
-func (s *server) hashCounted(ctx context.Context, a attempt, work func() (isSuccess bool, err error)) error {
-	if err := a.throttled(ctx, s.db); err != nil {
+func (a *accounts) hashCounted(ctx context.Context, counted attempt, work func() (isSuccess bool, err error)) error {
+	if err := counted.throttled(ctx, a.core.db); err != nil {
 		return err
 	}
-	leaveAccount, err := s.guesses.enter(ctx, string(a.account)+string(a.network))
+	leaveAccount, err := a.guesses.enter(ctx, string(counted.account)+string(counted.network))
 	if err != nil {
 		return err
 	}
 	defer leaveAccount()
-	leaveHasher, err := s.hasher.line.enter(ctx, "")
+	leaveHasher, err := a.hasher.line.enter(ctx, "")
 	if err != nil {
 		return err
 	}
 	defer leaveHasher()
-	if err := a.count(ctx, s.db); err != nil {
+	if err := counted.count(ctx, a.core.db); err != nil {
 		return err
 	}
 	isSuccess, err := work()
 	leaveHasher() // another request can hash while this attempt is forgiven
 	isFailure := err == errWrongCredentials || err == errOTPInvalid
 	if isSuccess || err != nil && !isFailure {
-		s.forgive(ctx, a, isSuccess)
+		a.forgive(ctx, counted, isSuccess)
 	}
 	return err
+}
+
+// hashing returns how many password hashes are being computed, and how many requests hash a
+// password or wait to do so.
+func (a *accounts) hashing() (running, waiting int) {
+	return len(a.hasher.cores), a.hasher.line.requests("")
 }

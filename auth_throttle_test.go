@@ -23,7 +23,7 @@ func (c client) guess(name, password, address string) answer {
 // startThrottled starts a service that trusts the proxy of guess and hashes for next to nothing.
 func startThrottled(t *testing.T, env ...string) *testServer {
 	t.Helper()
-	return startServer(t, func(s *server) { s.hasher = newPasswordHasher(argonParameters{8, 1, 1}) },
+	return startServer(t, func(s *server) { s.accounts.hasher = newPasswordHasher(argonParameters{8, 1, 1}) },
 		append([]string{"CAIRN_TRUSTED_PROXIES=127.0.0.1/32"}, env...)...)
 }
 
@@ -31,7 +31,7 @@ func startThrottled(t *testing.T, env ...string) *testServer {
 func (ts *testServer) addUserCheaply(name string) (id string) {
 	ts.t.Helper()
 	id = ts.addUser(name, datasetRead)
-	hash := ts.hasher.newHash(testPassword)
+	hash := ts.accounts.hasher.newHash(testPassword)
 	ts.exec(`UPDATE users SET password_hash = $2 WHERE id = $1`, id, hash)
 	return id
 }
@@ -405,16 +405,16 @@ func TestFaultIsNoFailure(t *testing.T) {
 	leave := ts.takeCores()
 	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
 	defer cancel()
-	if _, err := ts.hasher.hash(ctx, testPassword); err != errBusy {
+	if _, err := ts.accounts.hasher.hash(ctx, testPassword); err != errBusy {
 		t.Errorf("the time runs out: %v", err)
 	}
-	ts.lengthenLine(maxHashes * cap(ts.hasher.cores))
+	ts.lengthenLine(maxHashes * cap(ts.accounts.hasher.cores))
 	for range 20 {
 		for path, body := range map[string]any{loginPath: login, "/api/v1/auth/register": register} {
 			ts.client().refused(503, "busy", "POST", path, body, "X-Forwarded-For: 198.51.100.1")
 		}
 	}
-	ts.lengthenLine(-maxHashes * cap(ts.hasher.cores))
+	ts.lengthenLine(-maxHashes * cap(ts.accounts.hasher.cores))
 	leave()
 	if n := ts.queryInt(all); n != 1 {
 		t.Errorf("%d attempts are counted after the queue was full", n)
@@ -490,8 +490,8 @@ func TestSpellingsOfUnknownNames(t *testing.T) {
 func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
 	var leaves []func()
-	for range ts.hasher.line.size {
-		leave, err := ts.hasher.line.enter(ts.t.Context(), "")
+	for range ts.accounts.hasher.line.size {
+		leave, err := ts.accounts.hasher.line.enter(ts.t.Context(), "")
 		if err != nil {
 			ts.t.Fatal(err)
 		}
@@ -506,9 +506,9 @@ func (ts *testServer) takeCores() (leave func()) {
 
 // lengthenLine adds to the requests that wait for a place to hash. Some must be in line already.
 func (ts *testServer) lengthenLine(more int) {
-	ts.hasher.line.mu.Lock()
-	defer ts.hasher.line.mu.Unlock()
-	ts.hasher.line.callers[""].inLine += more
+	ts.accounts.hasher.line.mu.Lock()
+	defer ts.accounts.hasher.line.mu.Unlock()
+	ts.accounts.hasher.line.callers[""].inLine += more
 }
 
 // TestHashQueue: few requests of one network wait for a core at a time, so that others need not wait for all of them.
@@ -528,7 +528,9 @@ func TestHashQueue(t *testing.T) {
 		}
 		go func() { answers <- ts.client().guess(fmt.Sprint("user", i), testPassword, address) }()
 	}
-	waitFor(t, "the logins to wait for a core", func() bool { return ts.hasher.line.requests("") == ts.hasher.line.size+ts.networkPlaces.size+1 })
+	waitFor(t, "the logins to wait for a core", func() bool {
+		return ts.accounts.hasher.line.requests("") == ts.accounts.hasher.line.size+ts.networkPlaces.size+1
+	})
 	ts.client().must(200, "GET", "/health", nil)
 	leave()
 	for range logins {
@@ -537,9 +539,9 @@ func TestHashQueue(t *testing.T) {
 		}
 	}
 	waitFor(t, "the lines to be forgotten", func() bool { // the last login leaves after its answer
-		ts.guesses.mu.Lock()
-		defer ts.guesses.mu.Unlock()
-		return len(ts.guesses.callers) == 0
+		ts.accounts.guesses.mu.Lock()
+		defer ts.accounts.guesses.mu.Unlock()
+		return len(ts.accounts.guesses.callers) == 0
 	})
 }
 

@@ -39,7 +39,7 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 // instance accepts this code or an older one again. The user's id is additional authenticated data,
 // so that a secret cannot be decrypted in another user's row. A secret that is encrypted under a
 // former key is encrypted anew. If the key file lacks its key, the error is a problem 503.
-func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
+func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
 	const use = `
 		UPDATE totp_secrets
@@ -52,7 +52,7 @@ func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (b
 	if err != nil || found.KID == "" {
 		return false, err
 	}
-	ring, sealed := s.keys.Load(), found.Secret
+	ring, sealed := a.core.keys.Load(), found.Secret
 	k, isKnown := ring.find(found.KID)
 	if !isKnown {
 		return false, &problem{status: http.StatusServiceUnavailable, code: "totp_unavailable", retryAfter: time.Minute,
@@ -63,7 +63,7 @@ func (s *server) useTOTP(ctx context.Context, q querier, userID, code string) (b
 	if err != nil {
 		return false, fmt.Errorf("decrypt TOTP secret: %w", err)
 	}
-	step, isRight := totpStep(secret, code, s.now())
+	step, isRight := totpStep(secret, code, a.core.now())
 	if !isRight {
 		return false, nil
 	}
@@ -134,7 +134,7 @@ func normalizeCode(otp string) string {
 // errOTPRequired or errOTPInvalid. An attempt without a code is neither a failure nor a success: if
 // it restarted the counts, somebody who knows the password could guess codes without end. A user
 // who is not active cannot sign in, and needs no code to learn that.
-func (s *server) checkSecondFactor(r *http.Request, u user, otp string) error {
+func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error {
 	var isRight bool
 	var err error
 	code := normalizeCode(otp)
@@ -144,9 +144,9 @@ func (s *server) checkSecondFactor(r *http.Request, u user, otp string) error {
 	case code == "":
 		return errOTPRequired
 	case len(code) == 6:
-		isRight, err = s.useTOTP(r.Context(), s.db, u.ID, code)
+		isRight, err = a.useTOTP(r.Context(), a.core.db, u.ID, code)
 	default:
-		isRight, err = useRecoveryCode(r.Context(), s.db, actorOf(r), u, code)
+		isRight, err = useRecoveryCode(r.Context(), a.core.db, actorOf(r), u, code)
 	}
 	if err == nil && !isRight {
 		err = errOTPInvalid
@@ -158,7 +158,7 @@ func (s *server) checkSecondFactor(r *http.Request, u user, otp string) error {
 // secret, in place of one that was not confirmed. The answer has the secret in base32 and its
 // otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes. The URI's account name
 // has the host, where it fits: an app replaces an account of the same name.
-func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
 		VALUES ($1, $2, $3, now() + interval '15 minutes')
@@ -171,10 +171,10 @@ func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	if _, err := s.confirmPassword(r, in.CurrentPassword, ""); err != nil {
+	if _, err := a.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 		return err
 	}
-	u, k, random := principalOf(r).User, s.keys.Load().keys[0], make([]byte, 20)
+	u, k, random := principalOf(r).User, a.core.keys.Load().keys[0], make([]byte, 20)
 	rand.Read(random) // never fails (crypto/rand)
 	secret := base32.StdEncoding.EncodeToString(random)
 	const room = 66 // bytes: qrSVG takes 134, and the rest of the URI has 68
@@ -185,7 +185,7 @@ func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
 	uri := "otpauth://totp/" + account + "?secret=" + secret + "&issuer=Cairn"
 	sealed := k.totp.Seal(nil, nil, random, []byte(u.ID))
 	return writeCreated(w, map[string]string{"secret": secret, "uri": uri}, "",
-		s.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
+		a.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
 			n, err := execute(ctx, tx, "begin TOTP", query, u.ID, k.id, sealed)
 			if err == nil && n == 0 {
 				err = newProblem(http.StatusConflict, "totp_enabled", "Remove your second factor first.")
@@ -198,7 +198,7 @@ func (s *server) createTOTP(w http.ResponseWriter, r *http.Request) error {
 // second factor, if the code is right. The answer has ten recovery codes, of which only the hashes
 // are stored. It ends the caller's other sessions and makes a login under way fail, because these
 // have not used the second factor.
-func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 	const enable = `
 		WITH enabled AS (
 			UPDATE totp_secrets
@@ -225,11 +225,11 @@ func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		hashes = append(hashes, hashToken(text))
 	}
 	p := principalOf(r)
-	guess := s.keys.Load().keys[0].newGuess(credentials{user: p.User}, "", callerOf(r).address)
-	if err := guess.count(r.Context(), s.db); err != nil {
+	guess := a.core.keys.Load().keys[0].newGuess(credentials{user: p.User}, "", callerOf(r).address)
+	if err := guess.count(r.Context(), a.core.db); err != nil {
 		return err
 	}
-	err := s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		n, err := execute(ctx, tx, "enable TOTP", enable, p.User.ID, hashes)
 		if err == nil && n == 0 {
 			err = newProblem(http.StatusConflict, "totp_not_begun", "Ask for a secret first.")
@@ -237,7 +237,7 @@ func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		isRight, err := s.useTOTP(ctx, tx, p.User.ID, normalizeCode(in.OTP))
+		isRight, err := a.useTOTP(ctx, tx, p.User.ID, normalizeCode(in.OTP))
 		if err == nil && !isRight {
 			err = errOTPWrong
 		}
@@ -250,14 +250,14 @@ func (s *server) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)
 	})
 	if err != errOTPWrong { // that one stays counted, as a wrong password does
-		s.forgive(r.Context(), guess, false)
+		a.forgive(r.Context(), guess, false)
 	}
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
 
 // deleteTOTP answers DELETE /api/v1/auth/totp: it removes the caller's second factor, if password
 // and code are right.
-func (s *server) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		CurrentPassword string `json:"current_password"`
 		OTP             string `json:"otp"`
@@ -272,10 +272,10 @@ func (s *server) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
 	if in.OTP == "" {
 		return invalid{{"otp", "missing", "is required"}}.err()
 	}
-	if _, err := s.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
+	if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
 		return err
 	}
-	return writeDone(w, s.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		return resetTOTP(ctx, tx, by, u)
 	}))
 }
@@ -298,8 +298,8 @@ func resetTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 }
 
 // deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.
-func (s *server) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if target.ID == *by.id {
 			return errUseOwnRoute
 		}

@@ -61,8 +61,8 @@ func (a *app) wrong() string {
 func startTOTP(t *testing.T, clock *testClock, env ...string) *testServer {
 	t.Helper()
 	return startServer(t, func(s *server) {
-		s.hasher = newPasswordHasher(argonParameters{8, 1, 1})
-		s.now = clock.now
+		s.accounts.hasher = newPasswordHasher(argonParameters{8, 1, 1})
+		s.core.now = clock.now
 	}, append([]string{"CAIRN_TRUSTED_PROXIES=127.0.0.1/32"}, env...)...)
 }
 
@@ -397,7 +397,7 @@ func TestTOTPGuesses(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login_refused' AND after->>'code' = 'otp_required'`); n != 0 {
 		t.Errorf("%d rows for what is not counted", n)
 	}
-	if err := ts.tallied.flush(t.Context(), ts.db); err != nil {
+	if err := ts.accounts.tallied.flush(t.Context(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	if n := ts.queryInt(`SELECT sum((after->>'attempts')::int) FROM audit_log WHERE action = 'session.otp_required' AND target = 'user:ada'`); n != 50 {

@@ -136,7 +136,7 @@ func TestBenchAccounts(t *testing.T) {
 	stdout, lines := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- serve(ctx, cfg, slog.New(slog.NewJSONHandler(io.Discard, nil)), lines, func(s *server) { ts.server = s })
+		done <- serve(ctx, cfg, slog.New(slog.NewJSONHandler(io.Discard, nil)), lines, func(s *server) { ts.server, ts.core = s, s.core })
 	}()
 	defer func() { cancel(); <-done }()
 	line, err := bufio.NewReader(stdout).ReadString('\n')
@@ -249,7 +249,7 @@ func (b accountsBench) refresh(t *testing.T) {
 			err = ts.db.QueryRow(r.Context(), rotate, id, cfg.refreshTTL).Scan(&sess.Generation, &sess.SessionExpiresAt)
 		}
 		if err == nil {
-			err = ts.writeTokens(w, caller, sess)
+			err = ts.accounts.writeTokens(w, caller, sess)
 		}
 		if err != nil {
 			t.Error(err)
@@ -332,8 +332,8 @@ func (b accountsBench) login(t *testing.T) {
 		found, e := findCredentials(r.Context(), ts.db, in.Username)
 		if err = errors.Join(err, e); err == nil {
 			var leave func()
-			if leave, err = ts.hasher.line.enter(r.Context(), ""); err == nil {
-				_, err = ts.hasher.verify(found.PasswordHash, in.Password)
+			if leave, err = ts.accounts.hasher.line.enter(r.Context(), ""); err == nil {
+				_, err = ts.accounts.hasher.verify(found.PasswordHash, in.Password)
 				leave()
 			}
 		}
@@ -343,7 +343,7 @@ func (b accountsBench) login(t *testing.T) {
 			_, err = ts.db.Exec(r.Context(), insert, sess.SessionID, found.ID)
 		}
 		if err == nil {
-			err = ts.writeTokens(w, caller, sess)
+			err = ts.accounts.writeTokens(w, caller, sess)
 		}
 		if err != nil {
 			t.Error(err)

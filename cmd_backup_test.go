@@ -404,7 +404,7 @@ func TestRestoreRunningAnalyses(t *testing.T) {
 	added := must(ts.command("keys", "add"))
 	must(ts.command("keys", "promote", strings.TrimSuffix(strings.Fields(added)[2], ":")))
 	file := filepath.Join(t.TempDir(), "backup")
-	if err := ts.reloadKeys(t.Context()); err != nil {
+	if err := ts.operations.reloadKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	must(cairn(ts.env, "backup", file))
@@ -415,7 +415,7 @@ func TestRestoreRunningAnalyses(t *testing.T) {
 	must(cairn(ts.env, "restore", file))
 
 	// No lease ends, so nothing is taken over. The state directory is new, so nothing is continued.
-	ts = startServer(t, func(s *server) { s.life = time.Hour }, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	ts = startServer(t, func(s *server) { s.operations.life = time.Hour }, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	c, _ = ts.client().login("root", testPassword)
 	for _, location := range analyses {
 		if a := c.finished(location); counts(a) != [6]int{3, 3, 0, 0, 0, 0} {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -21,6 +20,22 @@ import (
 	"time"
 	"unicode/utf8"
 )
+
+// console is the component of the web pages.
+type console struct {
+	core     *core
+	accounts *accounts
+	pages    *template.Template
+
+	// call calls a route of the API for the page that r asks for: see server.callAPI. It is set
+	// once the route table is built.
+	call func(r *http.Request, route, query string, body map[string]any) ([]byte, error)
+}
+
+// newConsole returns the console. Its call is not set yet.
+func newConsole(core *core, accounts *accounts) *console {
+	return &console{core: core, accounts: accounts, pages: parsePages(core.cfg.passwordMin)}
+}
 
 // consoleFiles holds the templates, the style sheet and the script of the pages.
 //
@@ -119,22 +134,22 @@ func notices() map[string]string {
 }
 
 // show returns the handler of a page. It calls each of the changes on the page.
-func (s *server) show(read loader, changes ...func(*page)) handler {
+func (c *console) show(read loader, changes ...func(*page)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		p, err := s.readPageFor(r, read)
+		p, err := c.readPageFor(r, read)
 		if err != nil {
 			return err
 		}
 		for _, change := range changes {
 			change(p)
 		}
-		return s.writePage(w, http.StatusOK, p)
+		return c.writePage(w, http.StatusOK, p)
 	}
 }
 
 // readPageFor reads a page. It adds what every page shows about its reader.
-func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
-	a := &apiReader{server: s, r: r}
+func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
+	a := &apiReader{console: c, r: r}
 	a.recognize()
 	p := read(a)
 	if a.err != nil {
@@ -145,10 +160,10 @@ func (s *server) readPageFor(r *http.Request, read loader) (*page, error) {
 		p.Next = p.Path + "?" + a.next
 	}
 	if p.Can[inboxRead] {
-		badge := &apiReader{server: s, r: r}
+		badge := &apiReader{console: c, r: r}
 		p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
 		if badge.err != nil { // not an error of the page, which may be the only one to show a secret
-			s.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
+			c.core.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
 		}
 	}
 	return p, nil
@@ -167,9 +182,9 @@ func (p *page) addReader(r *http.Request) {
 }
 
 // writePage answers with a page.
-func (s *server) writePage(w http.ResponseWriter, status int, p *page) error {
+func (c *console) writePage(w http.ResponseWriter, status int, p *page) error {
 	var body bytes.Buffer
-	if err := s.pages.ExecuteTemplate(&body, p.Template, p); err != nil {
+	if err := c.pages.ExecuteTemplate(&body, p.Template, p); err != nil {
 		return fmt.Errorf("write page %s: %w", p.Template, err)
 	}
 	h := w.Header()
@@ -187,13 +202,13 @@ func wantsPage(r *http.Request) bool {
 
 // writeErrorPage answers with a problem on page p or, if p is nil, on a page of its own. Without a
 // session, a page redirects to the login page, which returns to it afterwards.
-func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
+func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
 	if wrong.status == http.StatusUnauthorized && isRead(r) {
 		goTo(w, signInPath(r.URL.RequestURI()))
 		return
 	}
 	if wrong == errNoPath {
-		s.recognizeLost(r)
+		c.recognizeLost(r)
 	}
 	if p == nil {
 		p = &page{Template: "error", Title: http.StatusText(wrong.status)}
@@ -209,8 +224,8 @@ func (s *server) writeErrorPage(w *responseWriter, r *http.Request, p *page, wro
 		p.Refusal.Detail = strings.ReplaceAll(f.Field, "_", " ") + ": " + f.Detail
 		p.Refusal.Fields[f.Field] = f.Detail
 	}
-	if err := s.writePage(w, wrong.status, p); err != nil {
-		s.log.Error("error page not written", "id", w.requestID, "error", err)
+	if err := c.writePage(w, wrong.status, p); err != nil {
+		c.core.log.Error("error page not written", "id", w.requestID, "error", err)
 		writeBytes(w, http.StatusInternalServerError, "text/plain; charset=utf-8",
 			[]byte("Something went wrong here. The log has it under the request id "+w.requestID+".\n"))
 	}
@@ -239,7 +254,7 @@ func refusalTexts() map[string]string {
 }
 
 // getConsoleFile answers GET /console/{file}: the style sheet, the script and the icon.
-func (s *server) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
+func (c *console) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
 	kinds := map[string]string{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 	kind := kinds[path.Ext(r.URL.Path)]
 	content, err := consoleFiles.ReadFile("console/" + r.PathValue("file"))
@@ -328,7 +343,7 @@ func formBody(f url.Values, fields string) map[string]any {
 }
 
 // refuse returns err. If err says what is wrong with a form, the error page is the form's own page.
-func (s *server) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage loader, err error) error {
+func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
 	if !ok || wrong.status >= 500 || answer.page == nil {
@@ -337,9 +352,9 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, f url.Values, fo
 	if wrong.status == http.StatusPreconditionFailed {
 		delete(f, "tag") // the page shows the present one
 	}
-	if p, failed := s.readPageFor(r, formPage); failed == nil {
+	if p, failed := c.readPageFor(r, formPage); failed == nil {
 		p.addForm(r, f)
-		answer.page = func(wrong *problem) { s.writeErrorPage(answer, r, p, wrong) }
+		answer.page = func(wrong *problem) { c.writeErrorPage(answer, r, p, wrong) }
 	}
 	return err
 }
@@ -348,15 +363,15 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, f url.Values, fo
 // page next. Path values in route and next are those of the request's path; {new} in next is the id
 // in the route's answer. If next is empty, the form's page shows the answer, which has a secret,
 // once. If the route refuses the form, the form's page shows the reason and what was typed.
-func (s *server) act(route, fields string, formPage loader, next string) handler {
+func (c *console) act(route, fields string, formPage loader, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		f, err := readForm(r)
 		if err != nil {
 			return err
 		}
-		written, err := s.callAPI(r, route, "", formBody(f, fields))
+		written, err := c.call(r, route, "", formBody(f, fields))
 		if err != nil {
-			return s.refuse(w, r, f, formPage, err)
+			return c.refuse(w, r, f, formPage, err)
 		}
 		var answer map[string]any
 		json.Unmarshal(written, &answer) // nil if the answer is empty
@@ -365,9 +380,9 @@ func (s *server) act(route, fields string, formPage loader, next string) handler
 			return goTo(w, fillPath(r, next))
 		}
 		if token, ok := answer["password_token"].(string); ok {
-			answer["link"] = s.baseURL(r) + passwordPath(token)
+			answer["link"] = c.core.baseURL(r) + passwordPath(token)
 		}
-		return s.show(formPage, func(p *page) { p.Once = answer })(w, r)
+		return c.show(formPage, func(p *page) { p.Once = answer })(w, r)
 	}
 }
 
@@ -381,59 +396,12 @@ func fillPath(r *http.Request, pattern string) string {
 	})
 }
 
-// buffered keeps the answer of a handler in memory.
-type buffered struct {
-	bytes.Buffer
-	header http.Header
-}
-
-// Header implements http.ResponseWriter.
-func (w *buffered) Header() http.Header { return w.header }
-
-// WriteHeader implements http.ResponseWriter. The status is not needed: handlers return errors.
-func (w *buffered) WriteHeader(int) {}
-
-// callAPI calls the handler of a route of the API for the page that r asks for, and returns its
-// answer. The route's own permission is checked. Path values are those of r.
-func (s *server) callAPI(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
-	rt, isRoute := s.table[route]
-	if !isRoute {
-		return nil, fmt.Errorf("call %s: there is no such route", route)
-	}
-	if rt.who != public {
-		if err := rt.permit(principalOf(r)); err != nil {
-			return nil, err
-		}
-	}
-	c := *callerOf(r)
-	c.leave = func() {} // the page keeps its place until its own end
-	inner := r.Clone(context.WithValue(r.Context(), callerKey{}, &c))
-	inner.Method, inner.URL = rt.method, &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
-	inner.Header = http.Header{"User-Agent": r.Header["User-Agent"], "If-Match": r.Header["If-Match"],
-		"Cookie": r.Header["Cookie"]}
-	inner.Body, inner.ContentLength = http.NoBody, 0
-	if body != nil {
-		encoded, err := encodeJSON(body)
-		if err != nil {
-			return nil, err
-		}
-		inner.Header.Set("Content-Type", "application/json")
-		inner.Body, inner.ContentLength = io.NopCloser(bytes.NewReader(encoded)), int64(len(encoded))
-	}
-	if err := checkQuery(inner, rt.query); err != nil {
-		return nil, err
-	}
-	answer := &buffered{header: http.Header{}}
-	err := rt.handler(answer, inner)
-	return answer.Bytes(), err
-}
-
 // apiReader reads from the API what a page shows. After the first error it reads nothing more.
 type apiReader struct {
-	*server
-	r    *http.Request
-	next string // the query of the next page of a list, or ""
-	err  error
+	console *console
+	r       *http.Request
+	next    string // the query of the next page of a list, or ""
+	err     error
 }
 
 // listOf is an answer of the API with a list.
@@ -447,7 +415,7 @@ func get[T any](a *apiReader, path, query string) (into T) {
 	if a.err != nil {
 		return into
 	}
-	answer, err := a.callAPI(a.r, "GET "+path, query, nil)
+	answer, err := a.console.call(a.r, "GET "+path, query, nil)
 	if err == nil {
 		err = json.Unmarshal(answer, &into)
 	}

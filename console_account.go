@@ -10,8 +10,8 @@ import (
 
 // homePage reads the page at /: what Cairn is or, for somebody who is signed in, the unread
 // messages and the state of the datasets.
-func (s *server) homePage(a *apiReader) *page {
-	data := map[string]any{"Registration": s.cfg.registration != registrationClosed}
+func (c *console) homePage(a *apiReader) *page {
+	data := map[string]any{"Registration": c.core.cfg.registration != registrationClosed}
 	reader := principalOf(a.r)
 	if reader != nil && reader.holds(inboxRead) {
 		data["Messages"] = get[listOf[message]](a, "/api/v1/inbox", "unread=true&limit=5").Items
@@ -26,11 +26,11 @@ func (s *server) homePage(a *apiReader) *page {
 // is valid.
 func (a *apiReader) recognize() {
 	c := callerOf(a.r)
-	credential, err := a.readSessionCookie(a.r)
+	credential, err := a.console.accounts.readSessionCookie(a.r)
 	if c.principal != nil || err != nil {
 		return
 	}
-	switch p, err := getPrincipal(a.r.Context(), a.db, &a.users, credential); {
+	switch p, err := getPrincipal(a.r.Context(), a.console.core.db, &a.console.accounts.users, credential); {
 	case err == nil:
 		c.credential, c.principal = credential, p
 	case err != errInvalidToken:
@@ -41,12 +41,12 @@ func (a *apiReader) recognize() {
 // recognizeLost is recognize for a request without a route. Such a request has no place and no time
 // limit yet, so it gets both here. Its context ignores the client: a canceled statement would close
 // its database connection.
-func (s *server) recognizeLost(r *http.Request) {
+func (c *console) recognizeLost(r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit())
 	defer cancel()
-	if leave, err := s.networkPlaces.enter(ctx, callerOf(r).network()); err == nil {
+	if leave, err := c.core.networkPlaces.enter(ctx, callerOf(r).network()); err == nil {
 		defer leave()
-		(&apiReader{server: s, r: r.WithContext(ctx)}).recognize()
+		(&apiReader{console: c, r: r.WithContext(ctx)}).recognize()
 	}
 }
 
@@ -63,7 +63,7 @@ func (a *apiReader) addAnalyses(datasets []dataset) (list []datasetDetails) {
 	for _, d := range datasets {
 		ids, list = append(ids, d.ID), append(list, datasetDetails{dataset: d})
 	}
-	newest, err := collect[analysis](a.r.Context(), a.db, "list newest analyses", query, ids)
+	newest, err := collect[analysis](a.r.Context(), a.console.core.db, "list newest analyses", query, ids)
 	a.err = err
 	for i := range newest {
 		list[slices.Index(ids, newest[i].DatasetID)].Analysis = &newest[i]
@@ -73,19 +73,19 @@ func (a *apiReader) addAnalyses(datasets []dataset) (list []datasetDetails) {
 
 // loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
 // password, it tells the first administrator where the token is that sets one.
-func (s *server) loginPage(a *apiReader) *page {
+func (c *console) loginPage(a *apiReader) *page {
 	const query = `SELECT NOT EXISTS (SELECT FROM users WHERE password_hash IS NOT NULL)`
 	var isNew bool
-	a.db.QueryRow(a.r.Context(), query).Scan(&isNew) // an error hides only that line
+	a.console.core.db.QueryRow(a.r.Context(), query).Scan(&isNew) // an error hides only that line
 	return &page{Template: "login", Title: "Sign in", Data: struct {
 		Next                string
 		IsNew, Registration bool
-	}{safeNext(a.r.URL.Query().Get("next"), s.cfg.baseURL), isNew, s.cfg.registration != registrationClosed}}
+	}{safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL), isNew, c.core.cfg.registration != registrationClosed}}
 }
 
 // signInForm answers POST /login, as the API's login does. If the user has a second factor, the
 // next page asks for the code. Its form holds a passwordProof, and no password.
-func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
+func (c *console) signInForm(w http.ResponseWriter, r *http.Request) error {
 	f, err := readForm(r)
 	if err != nil {
 		return err
@@ -95,53 +95,53 @@ func (s *server) signInForm(w http.ResponseWriter, r *http.Request) error {
 	if proof != nil { // the second step checks no password, the first no code
 		password, otp = "", f.Get("otp")
 	}
-	found, err := s.checkCredentials(r, strings.TrimSpace(f.Get("username")), password, proof, otp)
+	found, err := c.accounts.checkCredentials(r, strings.TrimSpace(f.Get("username")), password, proof, otp)
 	if err != errSignInAgain {
-		err = s.finishLogin(w, r, found, password, err)
+		err = c.accounts.finishLogin(w, r, found, password, err)
 	}
 	switch {
 	case err == nil:
-		return goTo(w, safeNext(f.Get("next"), s.cfg.baseURL))
+		return goTo(w, safeNext(f.Get("next"), c.core.cfg.baseURL))
 	case err == errOTPRequired && proof == nil:
-		s.rehash(r, found, password)
-		f["proof"] = []string{s.keys.Load().keys[0].passwordProof(found, s.now().Add(codeWait).Unix())}
-		return s.show(s.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
+		c.accounts.rehash(r, found, password)
+		f["proof"] = []string{c.core.keys.Load().keys[0].passwordProof(found, c.core.now().Add(codeWait).Unix())}
+		return c.show(c.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
 	case err == errSignInAgain:
 		delete(f, "proof")
 	}
-	return s.refuse(w, r, f, s.loginPage, err)
+	return c.refuse(w, r, f, c.loginPage, err)
 }
 
 // signOutForm answers POST /logout.
-func (s *server) signOutForm(w http.ResponseWriter, r *http.Request) error {
-	if err := s.endBrowserSession(r); err != nil {
+func (c *console) signOutForm(w http.ResponseWriter, r *http.Request) error {
+	if err := c.accounts.endBrowserSession(r); err != nil {
 		return err
 	}
-	s.setCookie(w, sessionCookie, "", -1)
+	c.accounts.setCookie(w, sessionCookie, "", -1)
 	return goTo(w, "/login?done=out")
 }
 
 // registerPage reads the page on which people create an account.
-func (s *server) registerPage(*apiReader) *page {
-	return &page{Template: "register", Title: "Create an account", Data: s.cfg.registration != registrationClosed}
+func (c *console) registerPage(*apiReader) *page {
+	return &page{Template: "register", Title: "Create an account", Data: c.core.cfg.registration != registrationClosed}
 }
 
 // passwordPage reads the page on which the holder of a password token sets a password.
-func (s *server) passwordPage(a *apiReader) *page {
+func (c *console) passwordPage(a *apiReader) *page {
 	return &page{Template: "set-password", Title: "Set a password", Data: a.r.URL.Query().Get("token")}
 }
 
 // inboxPage reads a page of the reader's messages.
-func (s *server) inboxPage(a *apiReader) *page {
+func (c *console) inboxPage(a *apiReader) *page {
 	return &page{Template: "inbox", Title: "Inbox", Path: "/inbox", Data: getPage[message](a, "/api/v1/inbox")}
 }
 
 // totpPage reads the page about the reader's second factor.
-func (s *server) totpPage(*apiReader) *page { return &page{Template: "totp", Title: "Second factor"} }
+func (c *console) totpPage(*apiReader) *page { return &page{Template: "totp", Title: "Second factor"} }
 
 // accountPage reads the page about the reader's own account.
-func (s *server) accountPage(a *apiReader) *page {
-	expires := s.now().Add(defaultTokenTTL)
+func (c *console) accountPage(a *apiReader) *page {
+	expires := c.core.now().Add(defaultTokenTTL)
 	return &page{Template: "account", Title: "Your account", Data: struct {
 		Sessions []sessionView
 		Tokens   []apiToken

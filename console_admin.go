@@ -6,7 +6,7 @@ import (
 )
 
 // messagesPage reads a page of the announcements.
-func (s *server) messagesPage(a *apiReader) *page {
+func (c *console) messagesPage(a *apiReader) *page {
 	return &page{Template: "messages", Title: "Announcements", Data: getPage[message](a, "/api/v1/system-messages")}
 }
 
@@ -26,7 +26,7 @@ type audience struct {
 }
 
 // messagePage reads the page of an announcement, or the page that writes a new one.
-func (s *server) messagePage(a *apiReader) *page {
+func (c *console) messagePage(a *apiReader) *page {
 	title, data := "New announcement", messageData{message: message{Severity: "info"}}
 	if a.r.PathValue("id") != "" {
 		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
@@ -38,7 +38,7 @@ func (s *server) messagePage(a *apiReader) *page {
 
 // previewMessage answers the form of an announcement with its page, and with the users who would
 // get it. A new announcement has no time yet: every user was there before it.
-func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
+func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT count(*) AS total, coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
 		FROM (
@@ -54,17 +54,17 @@ func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, isAll := r.Context(), func(name string) bool { return name == "" }
 	roles := slices.DeleteFunc(append([]string{}, f["roles"]...), isAll)
-	if _, err := rolePermissions(ctx, s.db, roles); err != nil { // an unknown one
-		return s.refuse(w, r, f, s.messagePage, err)
+	if _, err := rolePermissions(ctx, c.core.db, roles); err != nil { // an unknown one
+		return c.refuse(w, r, f, c.messagePage, err)
 	}
 	hasAll := slices.ContainsFunc(f["roles"], isAll)
 	id := pathID(r, "id") // 0: a new announcement
-	found, err := collectOne[audience](ctx, s.db, nil, "preview audience", query,
+	found, err := collectOne[audience](ctx, c.core.db, nil, "preview audience", query,
 		id, hasAll, roles, f.Has("include_new_users"))
 	if err != nil {
 		return err
 	}
-	return s.show(s.messagePage, func(p *page) {
+	return c.show(c.messagePage, func(p *page) {
 		p.Data.(*messageData).Preview = &found
 		p.addForm(r, f)
 	})(w, r)
@@ -74,13 +74,13 @@ func (s *server) previewMessage(w http.ResponseWriter, r *http.Request) error {
 func (a *apiReader) roleNames() (names []string) {
 	const query = `SELECT array_agg(name ORDER BY name) FROM roles`
 	if a.err == nil {
-		names, a.err = scalar[[]string](a.r.Context(), a.db, "list role names", query)
+		names, a.err = scalar[[]string](a.r.Context(), a.console.core.db, "list role names", query)
 	}
 	return names
 }
 
 // usersPage reads a page of the list of users.
-func (s *server) usersPage(a *apiReader) *page {
+func (c *console) usersPage(a *apiReader) *page {
 	return &page{Template: "users", Title: "Users", Data: struct {
 		Users            []user
 		AllRoles, Member []string
@@ -88,7 +88,7 @@ func (s *server) usersPage(a *apiReader) *page {
 }
 
 // userPage reads the page of a user.
-func (s *server) userPage(a *apiReader) *page {
+func (c *console) userPage(a *apiReader) *page {
 	u := get[user](a, "/api/v1/users/{id}", "")
 	return &page{Template: "user", Title: u.Username, Data: struct {
 		user
@@ -101,7 +101,7 @@ func (s *server) userPage(a *apiReader) *page {
 }
 
 // rolesPage reads the page of the roles and the permissions.
-func (s *server) rolesPage(a *apiReader) *page {
+func (c *console) rolesPage(a *apiReader) *page {
 	return &page{Template: "roles", Title: "Roles and permissions", Path: "/roles", Data: struct {
 		Roles       []role
 		Permissions []permissionView
@@ -109,7 +109,7 @@ func (s *server) rolesPage(a *apiReader) *page {
 }
 
 // auditPage reads a page of the audit log.
-func (s *server) auditPage(a *apiReader) *page {
+func (c *console) auditPage(a *apiReader) *page {
 	return &page{Template: "audit", Title: "Audit log", Data: struct {
 		Rows    []auditRow
 		Actions []string

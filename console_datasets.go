@@ -10,12 +10,12 @@ import (
 )
 
 // datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
-func (s *server) datasetsPage(a *apiReader) *page {
+func (c *console) datasetsPage(a *apiReader) *page {
 	return &page{Template: "datasets", Title: "Datasets", Data: struct {
 		List         []datasetDetails
 		Roots, First string
-	}{a.addAnalyses(getPage[dataset](a, "/api/v1/datasets")), strings.Join(s.cfg.datasetRoots, " or "),
-		s.cfg.datasetRoots[0]}}
+	}{a.addAnalyses(getPage[dataset](a, "/api/v1/datasets")), strings.Join(c.core.cfg.datasetRoots, " or "),
+		c.core.cfg.datasetRoots[0]}}
 }
 
 // datasetData is a dataset with what its page shows beside it.
@@ -29,7 +29,7 @@ type datasetData struct {
 
 // datasetPage reads the page of a dataset: its files' totals, its map, the files at a place, and
 // its last analyses.
-func (s *server) datasetPage(a *apiReader) *page {
+func (c *console) datasetPage(a *apiReader) *page {
 	d := datasetData{datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", "")}
 	d.Analyses = get[listOf[analysis]](a, "/api/v1/datasets/{id}/analyses", "limit=10").Items
 	if d.BBox != nil && a.err == nil {
@@ -61,7 +61,7 @@ func (d *datasetData) addMap(a *apiReader) {
 			return
 		}
 		box = *f.box
-	} else if cells, err := new(coverage).filesCells(a.r.Context(), a.db, d.ID, box, 256); err != nil {
+	} else if cells, err := new(coverage).filesCells(a.r.Context(), a.console.core.db, d.ID, box, 256); err != nil {
 		a.err = err
 	} else if cells, _ = splitOutliers(cells); len(cells) > 0 {
 		box = joinCells(cells...).mapBox
@@ -112,7 +112,7 @@ func (a mapBox) query() string {
 }
 
 // filesPage reads a page of the list of a dataset's files.
-func (s *server) filesPage(a *apiReader) *page {
+func (c *console) filesPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
 	return &page{Template: "files", Title: "Files of " + d.Name, Data: struct {
 		datasetDetails
@@ -122,7 +122,7 @@ func (s *server) filesPage(a *apiReader) *page {
 }
 
 // analysisPage reads the page of an analysis, with what it has changed.
-func (s *server) analysisPage(a *apiReader) *page {
+func (c *console) analysisPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
 	path := fillPath(a.r, "/datasets/{id}/analyses/{analysis}")
 	return &page{Template: "analysis", Title: "Analysis of " + d.Name, Path: path, Data: struct {
@@ -134,7 +134,7 @@ func (s *server) analysisPage(a *apiReader) *page {
 }
 
 // reportPage reads the report about a dataset's files, with the accepted findings.
-func (s *server) reportPage(a *apiReader) *page {
+func (c *console) reportPage(a *apiReader) *page {
 	accepted := getPage[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")
 	report := get[folderReport](a, "/api/v1/datasets/{id}/report", "")
 	path := fillPath(a.r, "/datasets/{id}/report")

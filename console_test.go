@@ -337,8 +337,8 @@ func TestBrowserSession(t *testing.T) {
 	for _, forged := range []string{stale + "x", stale[:len(stale)-1], "__Host-cairn_session=", "__Host-cairn_session=..."} {
 		b.refused(401, "invalid_token", "GET", mePath, nil, "Cookie: "+forged)
 	}
-	ts.server.now = func() time.Time { return time.Now().Add(31 * 24 * time.Hour) }
-	if _, err := ts.keys.Load().verifySessionCookie(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.now()); err == nil {
+	ts.server.core.now = func() time.Time { return time.Now().Add(31 * 24 * time.Hour) }
+	if _, err := ts.keys.Load().verifySessionCookie(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.core.now()); err == nil {
 		t.Error("the cookie is accepted after 31 days")
 	}
 }
@@ -1011,7 +1011,7 @@ func TestNewestAnalyses(t *testing.T) {
 // TestPageStopsReading: after an error a page asks the database for nothing more.
 func TestPageStopsReading(t *testing.T) {
 	t.Parallel()
-	a := &apiReader{server: &server{}, r: httptest.NewRequest("GET", "/", nil), err: errNotFound} // without a database
+	a := &apiReader{console: &console{}, r: httptest.NewRequest("GET", "/", nil), err: errNotFound} // without a database
 	if states, names := a.addAnalyses([]dataset{{ID: 1}}), a.roleNames(); len(states)+len(names) > 0 || a.err != errNotFound {
 		t.Errorf("%v, %v, %v", states, names, a.err)
 	}
@@ -1048,7 +1048,7 @@ func TestStaleForm(t *testing.T) {
 func TestBrokenErrorPage(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	ts.server.pages = template.Must(template.New("").Parse(`{{define "error"}}{{.Nothing}}{{end}}`))
+	ts.server.console.pages = template.Must(template.New("").Parse(`{{define "error"}}{{.Nothing}}{{end}}`))
 	b := &browser{client: ts.client()}
 	for _, path := range []string{"/nowhere", "/", "/login"} {
 		a := b.page("GET", path, "")

@@ -36,7 +36,7 @@ func mediaType(m extent) string {
 // getContent answers GET /api/v1/datasets/{id}/data/{path...} with a file, or ranges of it. Only a
 // regular file that has a row is served. It is opened as an analysis opens it, so that no link
 // leads out of the dataset. Once the file is open, the database is not asked any more.
-func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT (SELECT d.path FROM datasets d WHERE d.id = dataset_id) AS directory,` + fileColumns + `
 		FROM elevation_dataset_file_meta
@@ -46,20 +46,20 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 		return errNotFound
 	}
 	var m storedFile
-	err := s.inPlace(r, quick, func(ctx context.Context) (err error) {
-		m, err = collectOne[storedFile](ctx, s.db, errNotFound, "get file", query, pathID(r, "id"), path)
+	err := c.core.inPlace(r, quick, func(ctx context.Context) (err error) {
+		m, err = collectOne[storedFile](ctx, c.core.db, errNotFound, "get file", query, pathID(r, "id"), path)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	f := &content{s: s, ctx: r.Context(), row: m}
-	if err := s.askFileSystem(f.ctx, m.Directory, f.open, func() { f.Close() }); err != nil {
+	f := &content{catalogue: c, ctx: r.Context(), row: m}
+	if err := c.askFileSystem(f.ctx, m.Directory, f.open, func() { f.Close() }); err != nil {
 		return err
 	}
 	defer func() {
 		go func() { // Close may hang too, so it waits for places like any other call, without a time limit
-			leave, _ := s.fileCalls.enter(context.WithoutCancel(f.ctx), m.Directory)
+			leave, _ := c.fileCalls.enter(context.WithoutCancel(f.ctx), m.Directory)
 			defer leave()
 			f.Close()
 		}()
@@ -71,7 +71,7 @@ func (s *server) getContent(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Content-Type", mediaType(m.extent))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
 	h.Set("ETag", entityTag(fmt.Append(nil, f.Size, f.Modified, f.Changed)))
-	modified := time.Unix(0, min(f.Modified, s.now().UnixNano())) // RFC 9110, section 8.8.2.1
+	modified := time.Unix(0, min(f.Modified, c.core.now().UnixNano())) // RFC 9110, section 8.8.2.1
 	http.ServeContent(&patientWriter{w, r.Context()}, r, "", modified, io.NewSectionReader(f, 0, f.Size))
 	return f.err
 }
@@ -84,9 +84,9 @@ type storedFile struct {
 
 // content is a file that a request reads.
 type content struct {
-	s   *server
-	ctx context.Context // of the request
-	row storedFile
+	catalogue *catalogue
+	ctx       context.Context // of the request
+	row       storedFile
 	openFile
 	entry       // as the file was opened
 	err   error // that ended the reading
@@ -95,7 +95,7 @@ type content struct {
 // open opens the file. The error is errNotFound for anything but a regular file of the dataset, and
 // else that of fileUnavailable.
 func (f *content) open() error {
-	place, wrong := f.s.cfg.placeDataset(f.row.Directory)
+	place, wrong := f.catalogue.core.cfg.placeDataset(f.row.Directory)
 	if wrong != nil {
 		return errNotFound
 	}
@@ -119,7 +119,7 @@ func (f *content) open() error {
 // still be written to it.
 func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 	n := 0
-	err := f.s.askFileSystem(f.ctx, f.row.Directory, func() (err error) {
+	err := f.catalogue.askFileSystem(f.ctx, f.row.Directory, func() (err error) {
 		n, err = f.openFile.ReadAt(p, offset)
 		return err
 	}, func() {})
@@ -141,10 +141,10 @@ func fileUnavailable(err error) *problem {
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
 // releases what it opened. Until ask returns, it holds a place of its directory and a place of the
 // whole instance, which bounds the blocked threads.
-func (s *server) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
-	limited, cancel := context.WithTimeout(ctx, s.analyzer.patience)
+func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
+	limited, cancel := context.WithTimeout(ctx, c.core.patience)
 	defer cancel()
-	leave, err := s.fileCalls.enter(limited, directory)
+	leave, err := c.fileCalls.enter(limited, directory)
 	if err != nil {
 		return err
 	}

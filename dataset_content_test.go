@@ -185,7 +185,7 @@ func TestContentUnavailable(t *testing.T) {
 // hang, and the files of other datasets are served. Results that come late are dropped.
 func TestHungFileCalls(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.patience = time.Second })
+	ts := startServer(t, func(s *server) { s.core.patience = time.Second })
 	data := fmt.Sprintf("/api/v1/datasets/%d/data/", ts.addFiles("good", []ElevationDatasetFileMeta{placedFile(t, "good.tif", 4326, 0.01, 0, 7, 0, -0.02, 46)}))
 	if err := errors.Join(os.Mkdir(filepath.Join(ts.datasets, "good"), 0o755), os.WriteFile(filepath.Join(ts.datasets, "good/good.tif"), sampleTIFF(), 0o644)); err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestHungFileCalls(t *testing.T) {
 	answers := make(chan bool)
 	var calls, dropped atomic.Int64
 	ask := func() error {
-		return ts.askFileSystem(t.Context(), "dead", func() error {
+		return ts.catalogue.askFileSystem(t.Context(), "dead", func() error {
 			calls.Add(1)
 			<-answers
 			return nil
@@ -226,13 +226,13 @@ func TestHungFileCalls(t *testing.T) {
 func TestHungRegistrations(t *testing.T) {
 	t.Parallel()
 	alive, dead := t.TempDir(), t.TempDir()
-	ts := startServer(t, func(s *server) { s.analyzer.patience = time.Second }, "CAIRN_DATASETS_DIR="+alive+":"+dead)
+	ts := startServer(t, func(s *server) { s.core.patience = time.Second }, "CAIRN_DATASETS_DIR="+alive+":"+dead)
 	answers := make(chan bool)
 	var calls atomic.Int64
 	var all sync.WaitGroup
 	for range maxFileCalls {
 		all.Go(func() {
-			ts.askFileSystem(t.Context(), dead, func() error {
+			ts.catalogue.askFileSystem(t.Context(), dead, func() error {
 				calls.Add(1)
 				<-answers
 				return nil

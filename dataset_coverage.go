@@ -63,7 +63,7 @@ const (
 )
 
 // getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.
-func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	by := r.URL.Query().Get("color")
 	if by != "" && by != "resolution" && by != "status" {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
@@ -76,14 +76,14 @@ func (s *server) getCoverage(w http.ResponseWriter, r *http.Request) error {
 		}
 		view = f.box
 	}
-	_, c, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
+	_, drawn, err := heavyQuery(c, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
 		return drawCoverage(ctx, q, d, by == "status", view)
 	})
 	if err != nil {
 		return err
 	}
 	var svg bytes.Buffer
-	if err := template.Must(template.New("coverage").Parse(coverageTemplate)).Execute(&svg, c); err != nil {
+	if err := template.Must(template.New("coverage").Parse(coverageTemplate)).Execute(&svg, drawn); err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")

@@ -13,8 +13,8 @@ import (
 
 // getTable answers GET /api/v1/datasets/{id}/files.csv with the files that match the filter, for
 // spreadsheets.
-func (s *server) getTable(w http.ResponseWriter, r *http.Request) error {
-	_, f, err := s.pathFilter(r)
+func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
+	_, f, err := c.pathFilter(r)
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func (s *server) getTable(w http.ResponseWriter, r *http.Request) error {
 		table.Write(strings.Fields(`id path size_bytes modified_at format status reason width height bands sample_type
 			nodata pixel_is cog crs crs_name vertical_crs minx miny maxx maxy west south east north bbox_accuracy_m
 			resolution_m source warnings`))
-		err := s.eachFile(r, f, func(file datasetFile) error { return table.Write(csvRow(file)) })
+		err := c.eachFile(r, f, func(file datasetFile) error { return table.Write(csvRow(file)) })
 		table.Flush()
 		return err
 	})

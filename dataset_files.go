@@ -188,41 +188,41 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 }
 
 // getFile answers GET /api/v1/datasets/{id}/files/{file}.
-func (s *server) getFile(w http.ResponseWriter, r *http.Request) error {
-	file, err := s.pathFile(r)
+func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
+	file, err := c.pathFile(r)
 	return writeEntity(w, file.ElevationDatasetFileMeta, "", err)
 }
 
 // pathFile returns the file whose id and dataset are in the path, or errNotFound. It leaves out the
 // dataset's name.
-func (s *server) pathFile(r *http.Request) (file datasetFile, err error) {
+func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 	const query = `
 		SELECT` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND id = $2`
 	file.DatasetID = pathID(r, "id")
-	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](r.Context(), s.db, errNotFound,
+	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](r.Context(), c.core.db, errNotFound,
 		"get file", query, file.DatasetID, pathID(r, "file"))
 	return file, err
 }
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
-func (s *server) listFiles(w http.ResponseWriter, r *http.Request) error {
-	_, f, err := s.pathFilter(r)
+func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
+	_, f, err := c.pathFilter(r)
 	if err != nil {
 		return err
 	}
-	return writeList(s, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
-		return findFiles(r.Context(), s.db, f, after, limit)
-	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), s.db, f) })
+	return writeList(c.core, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
+		return findFiles(r.Context(), c.core.db, f, after, limit)
+	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), c.core.db, f) })
 }
 
 // pathFilter returns the filter that the query gives, for the files of the dataset in the path or,
 // without one, of all.
-func (s *server) pathFilter(r *http.Request) (d dataset, f fileFilter, err error) {
+func (c *catalogue) pathFilter(r *http.Request) (d dataset, f fileFilter, err error) {
 	f, err = readFileFilter(r.URL.Query())
 	if err == nil && r.PathValue("id") != "" {
-		d, err = s.pathDataset(r)
+		d, err = c.pathDataset(r)
 		f.datasetID = &d.ID
 	}
 	return d, f, err

@@ -58,13 +58,13 @@ const acceptedColumns = `id, code, path, note, accepted_by, accepted_at`
 
 // listFindings answers GET /api/v1/datasets/{id}/findings/{code}: the files with that fault, by
 // path, less the accepted ones. Missing tiles are in the gaps.
-func (s *server) listFindings(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 	code := r.PathValue("code")
 	if code == findingMissing || kindOf(code) < 0 {
 		return errNotFound
 	}
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
-		_, files, err := heavyQuery(s, r, func(d dataset, ctx context.Context, q querier) ([]findingFile, error) {
+	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
+		_, files, err := heavyQuery(c, r, func(d dataset, ctx context.Context, q querier) ([]findingFile, error) {
 			return d.findings(ctx, q, code, after[0], limit)
 		})
 		return files, err
@@ -87,25 +87,25 @@ func (d dataset) findings(ctx context.Context, q querier, code, after string, li
 }
 
 // listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.
-func (s *server) listAccepted(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT ` + acceptedColumns + `
 		FROM accepted_findings
 		WHERE dataset_id = $1 AND id > $2::text::bigint
 		ORDER BY id
 		LIMIT $3`
-	d, err := s.pathDataset(r)
+	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	return writeList(s, w, r, []string{"0"}, func(after []string, limit int) ([]acceptedFinding, error) {
-		return collect[acceptedFinding](r.Context(), s.db, "list accepted findings", query, d.ID, after[0], limit)
+	return writeList(c.core, w, r, []string{"0"}, func(after []string, limit int) ([]acceptedFinding, error) {
+		return collect[acceptedFinding](r.Context(), c.core.db, "list accepted findings", query, d.ID, after[0], limit)
 	}, func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
 // acceptFinding answers POST /api/v1/datasets/{id}/accepted-findings. Without a path it accepts
 // every finding of the code, also those to come.
-func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 	const (
 		isFile = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2)`
 		query  = `
@@ -131,7 +131,7 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 	}
 	var accepted acceptedFinding
 	ctx := r.Context()
-	err := s.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		known := in.Path == nil || in.Code == findingMissing
 		if !known {
 			err = tx.QueryRow(ctx, isFile, d.ID, *in.Path).Scan(&known)
@@ -152,12 +152,12 @@ func (s *server) acceptFinding(w http.ResponseWriter, r *http.Request) error {
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then
 // has the finding again.
-func (s *server) reopenFinding(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) reopenFinding(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		DELETE FROM accepted_findings
 		WHERE dataset_id = $1 AND id = $2
 		RETURNING ` + acceptedColumns
-	return writeDone(w, s.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+	return writeDone(w, c.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		was, err := collectOne[acceptedFinding](r.Context(), tx, errNotFound, "reopen a finding", query,
 			d.ID, pathID(r, "accepted"))
 		return was, nil, err

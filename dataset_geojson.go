@@ -33,8 +33,8 @@ type fileProperties struct {
 
 // getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson with the files that match the
 // filter. It leaves out files without an extent unless all=1.
-func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
-	d, f, err := s.pathFilter(r)
+func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error {
+	d, f, err := c.pathFilter(r)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
 	}
 	return writeFeatures(w, r, d.Name, func(emit func(object) error) error {
-		return s.eachFile(r, f, func(file datasetFile) error {
+		return c.eachFile(r, f, func(file datasetFile) error {
 			if file.BBox == nil && all != "1" {
 				return nil
 			}
@@ -60,10 +60,10 @@ func (s *server) getFootprints(w http.ResponseWriter, r *http.Request) error {
 
 // eachFile calls emit for each file that matches the filter. It holds a connection only for each
 // batch of rows.
-func (s *server) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
+func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
 	return readInBatches(f, func(after []string, limit int) (files []datasetFile, err error) {
-		err = s.inPlace(r, slow, func(ctx context.Context) (err error) {
-			files, err = findFiles(ctx, s.db, f, after, limit)
+		err = c.core.inPlace(r, slow, func(ctx context.Context) (err error) {
+			files, err = findFiles(ctx, c.core.db, f, after, limit)
 			return err
 		})
 		return files, err

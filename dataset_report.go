@@ -117,13 +117,13 @@ var errFindings = errors.New("the report has findings")
 
 // heavyQuery runs read in a snapshot for the dataset in the path of a request. read may go through
 // all its rows. Before the answer is sent, it frees the caller's slot: the client may be slow.
-func heavyQuery[T any](s *server, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
+func heavyQuery[T any](c *catalogue, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
 	d dataset, result T, err error) {
 	defer callerOf(r).leave()
-	if d, err = s.pathDataset(r); err != nil {
+	if d, err = c.pathDataset(r); err != nil {
 		return d, result, err
 	}
-	result, err = inSnapshot(r.Context(), s.db, func(ctx context.Context, q querier) (T, error) {
+	result, err = inSnapshot(r.Context(), c.core.db, func(ctx context.Context, q querier) (T, error) {
 		return read(d, ctx, q)
 	})
 	return d, result, err
@@ -141,8 +141,8 @@ func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.
 }
 
 // getReport answers GET /api/v1/datasets/{id}/report in JSON, or as text for Accept: text/plain.
-func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
-	_, report, err := heavyQuery(s, r, dataset.report)
+func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request) error {
+	_, report, err := heavyQuery(c, r, dataset.report)
 	if err != nil {
 		return err
 	}
@@ -156,8 +156,8 @@ func (s *server) getReport(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getGaps answers GET /api/v1/datasets/{id}/gaps.geojson with the missing tiles.
-func (s *server) getGaps(w http.ResponseWriter, r *http.Request) error {
-	d, grids, err := heavyQuery(s, r, dataset.grids)
+func (c *catalogue) getGaps(w http.ResponseWriter, r *http.Request) error {
+	d, grids, err := heavyQuery(c, r, dataset.grids)
 	if err != nil {
 		return err
 	}

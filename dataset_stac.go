@@ -45,12 +45,12 @@ func stacConformance() []string {
 }
 
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
-func (s *server) getSTAC(w http.ResponseWriter, r *http.Request) error {
-	datasets, err := listDatasets(r.Context(), s.db, "", nil, math.MaxInt32)
+func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
+	datasets, err := listDatasets(r.Context(), c.core.db, "", nil, math.MaxInt32)
 	if err != nil {
 		return err
 	}
-	root := s.baseURL(r) + stacPath
+	root := c.core.baseURL(r) + stacPath
 	get, post := stacLink("search", root+"/search", typeGeoJSON), stacLink("search", root+"/search", typeGeoJSON)
 	get["method"], post["method"] = http.MethodGet, http.MethodPost
 	links := []object{
@@ -70,12 +70,12 @@ func (s *server) getSTAC(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getSTACConformance answers GET /api/v1/stac/conformance.
-func (s *server) getSTACConformance(w http.ResponseWriter, _ *http.Request) error {
+func (c *catalogue) getSTACConformance(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, object{"conformsTo": stacConformance()})
 }
 
 // getSTACAPI answers GET /api/v1/stac/api.
-func (s *server) getSTACAPI(w http.ResponseWriter, _ *http.Request) error {
+func (c *catalogue) getSTACAPI(w http.ResponseWriter, _ *http.Request) error {
 	return writeBytes(w, http.StatusOK, typeOpenAPI, stacAPI)
 }
 
@@ -85,15 +85,15 @@ func collectionURL(root string, dataset int64) string {
 }
 
 // listCollections answers GET /api/v1/stac/collections.
-func (s *server) listCollections(w http.ResponseWriter, r *http.Request) error {
-	found, err := listCollections(r.Context(), s.db, nil)
+func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) error {
+	found, err := listCollections(r.Context(), c.core.db, nil)
 	if err != nil {
 		return err
 	}
-	root := s.baseURL(r) + stacPath
+	root := c.core.baseURL(r) + stacPath
 	collections := []object{}
-	for _, c := range found {
-		collections = append(collections, c.object(root))
+	for _, collection := range found {
+		collections = append(collections, collection.object(root))
 	}
 	links := []object{stacLink("self", root+"/collections", typeJSON), stacLink("root", root, typeJSON),
 		stacLink("parent", root, typeJSON)}
@@ -101,15 +101,15 @@ func (s *server) listCollections(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
-func (s *server) getCollection(w http.ResponseWriter, r *http.Request) error {
-	found, err := listCollections(r.Context(), s.db, new(pathID(r, "id")))
+func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error {
+	found, err := listCollections(r.Context(), c.core.db, new(pathID(r, "id")))
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
 		return errNotFound
 	}
-	return writeJSON(w, http.StatusOK, found[0].object(s.baseURL(r)+stacPath))
+	return writeJSON(w, http.StatusOK, found[0].object(c.core.baseURL(r)+stacPath))
 }
 
 // stacCollection is a dataset with a summary of its files that have an extent.

@@ -59,12 +59,12 @@ func itemOf(f datasetFile, base string) object {
 const itemFilters = fileFilters + " limit cursor datetime ids intersects"
 
 // getItem answers GET /api/v1/stac/collections/{id}/items/{file}.
-func (s *server) getItem(w http.ResponseWriter, r *http.Request) error {
-	file, err := s.pathFile(r)
+func (c *catalogue) getItem(w http.ResponseWriter, r *http.Request) error {
+	file, err := c.pathFile(r)
 	if err != nil {
 		return err
 	}
-	return writeGeoJSON(w, itemOf(file, s.baseURL(r)))
+	return writeGeoJSON(w, itemOf(file, c.core.baseURL(r)))
 }
 
 // writeGeoJSON answers with v as GeoJSON.
@@ -115,7 +115,7 @@ const (
 
 // searchItems answers GET and POST /api/v1/stac/search, and GET …/collections/{id}/items for one
 // dataset, with a page of items.
-func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	query, body, err := readSearch(r)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if r.PathValue("id") != "" {
-		d, err := s.pathDataset(r)
+		d, err := c.pathDataset(r)
 		if err != nil {
 			return err
 		}
@@ -146,12 +146,12 @@ func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
 	selection.Del("limit")
 	scope, after := r.URL.Path+"?"+selection.Encode(), firstFile()
 	if cursor := query.Get("cursor"); cursor != "" {
-		if after, err = s.keys.Load().verifyCursor(scope, cursor); err != nil || len(after) != len(firstFile()) {
+		if after, err = c.core.keys.Load().verifyCursor(scope, cursor); err != nil || len(after) != len(firstFile()) {
 			return malformed("invalid_cursor", "The cursor is not one of this search.")
 		}
 	}
 	ctx := r.Context()
-	files, err := findFiles(ctx, s.db, f, after, limit+1)
+	files, err := findFiles(ctx, c.core.db, f, after, limit+1)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if len(files) <= limit && !query.Has("cursor") {
 		answer["numberMatched"] = len(files)
 	} else if f.area == nil { // to count for an area may take as long as to compare every file
-		total, err := countFiles(ctx, s.db, f)
+		total, err := countFiles(ctx, c.core.db, f)
 		if err != nil {
 			return err
 		}
@@ -167,14 +167,14 @@ func (s *server) searchItems(w http.ResponseWriter, r *http.Request) error {
 			answer["numberMatched"] = total.Total
 		}
 	}
-	base := s.baseURL(r)
+	base := c.core.baseURL(r)
 	links := []object{stacLink("self", base+r.URL.RequestURI(), typeGeoJSON), stacLink("root", base+stacPath, typeJSON)}
 	if f.datasetID != nil {
 		links = append(links, stacLink("collection", collectionURL(base+stacPath, *f.datasetID), typeJSON))
 	}
 	if len(files) > limit {
 		files = files[:limit]
-		query.Set("cursor", s.keys.Load().signCursor(scope, f.key(files[limit-1])))
+		query.Set("cursor", c.core.keys.Load().signCursor(scope, f.key(files[limit-1])))
 		next := stacLink("next", base+r.URL.EscapedPath()+"?"+query.Encode(), typeGeoJSON)
 		if body != nil {
 			body["cursor"] = query.Get("cursor")

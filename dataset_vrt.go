@@ -155,8 +155,8 @@ func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) str
 
 // getMosaic answers GET /api/v1/datasets/{id}/mosaic.vrt. With source=url its sources are the URLs
 // of the files; with path they are the paths below the dataset, for a VRT that lies there.
-func (s *server) getMosaic(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
+func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
+	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
@@ -167,15 +167,15 @@ func (s *server) getMosaic(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"source", "unknown", "must be url or path"}}.err()
 	}
 	var g vrtGrid
-	err = s.inPlace(r, slow, func(ctx context.Context) (err error) {
-		g, err = findGrid(ctx, s.db, d.ID, optional(query, "crs"), optional(query, "resolution"))
+	err = c.core.inPlace(r, slow, func(ctx context.Context) (err error) {
+		g, err = findGrid(ctx, c.core.db, d.ID, optional(query, "crs"), optional(query, "resolution"))
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
-	base := s.baseURL(r)
+	base := c.core.baseURL(r)
 	return writeStream(w, r, "application/xml", func(out io.Writer) error {
 		return g.write(out, relative, func(f datasetFile) string {
 			if relative == 0 {
@@ -183,6 +183,6 @@ func (s *server) getMosaic(w http.ResponseWriter, r *http.Request) error {
 			}
 			raw, _ := decodePath(f.Path) // as the walk wrote it
 			return raw
-		}, func(emit func(datasetFile) error) error { return s.eachFile(r, f, emit) })
+		}, func(emit func(datasetFile) error) error { return c.eachFile(r, f, emit) })
 	})
 }

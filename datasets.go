@@ -17,6 +17,19 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// catalogue is the component of datasets and their files.
+type catalogue struct {
+	core      *core
+	fileCalls *callerLimit // calls of the file system for the contents of one dataset, and of all
+}
+
+// newCatalogue returns the catalogue.
+func newCatalogue(core *core) *catalogue {
+	c := &catalogue{core: core, fileCalls: newCallerLimit(maxFileCalls)}
+	c.fileCalls.all = newCallerLimit(maxAllCalls)
+	return c
+}
+
 // dataset is a directory of elevation files.
 type dataset struct {
 	ID          int64     `json:"id"`
@@ -40,10 +53,10 @@ type datasetDetails struct {
 }
 
 // listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
-func (s *server) listDatasets(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	name := optional(r.URL.Query(), "name")
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
-		return listDatasets(r.Context(), s.db, after[0], name, limit)
+	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
+		return listDatasets(r.Context(), c.core.db, after[0], name, limit)
 	}, func(d dataset) []string { return []string{d.Name} })
 }
 
@@ -62,7 +75,7 @@ func listDatasets(ctx context.Context, q querier, after string, name *string, li
 // createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. If
 // the file system does not answer within 5 s, the error is not_a_directory. The abandoned call
 // keeps one of its root's 64 places until it returns.
-func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        string `json:"name"`
 		Path        string `json:"path"`
@@ -71,11 +84,11 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.stopping, slow.limit()/2)
+	ctx, cancel := context.WithTimeout(c.core.stopping, slow.limit()/2)
 	defer cancel()
-	dir, _ := s.cfg.placeDataset(in.Path) // checkDataset says what is wrong with the path
-	err := s.askFileSystem(ctx, dir.root, func() error {
-		_, err := s.cfg.checkDataset(in.Name, in.Path, in.Description)
+	dir, _ := c.core.cfg.placeDataset(in.Path) // checkDataset says what is wrong with the path
+	err := c.askFileSystem(ctx, dir.root, func() error {
+		_, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
 		return err
 	}, func() {})
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
@@ -85,7 +98,7 @@ func (s *server) createDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	d, err := createDataset(r.Context(), s.db, actorOf(r), in.Name, dir.stored, in.Description)
+	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in.Name, dir.stored, in.Description)
 	return writeCreated(w, d, "/api/v1/datasets/"+strconv.FormatInt(d.ID, 10), err)
 }
 
@@ -120,17 +133,17 @@ func checkDatasetTexts(v *invalid, name, description *string) {
 }
 
 // getDataset answers GET /api/v1/datasets/{id}.
-func (s *server) getDataset(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.pathDataset(r)
+func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
+	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	details, err := summarizeDataset(r.Context(), s.db, d)
+	details, err := summarizeDataset(r.Context(), c.core.db, d)
 	return writeEntity(w, details, "", err)
 }
 
 // updateDataset answers PATCH /api/v1/datasets/{id}, which changes name and description.
-func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		UPDATE datasets
 		SET name = coalesce($2, name),
@@ -151,7 +164,7 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var after dataset
-	err := s.changeDataset(r, "dataset.update", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+	err := c.changeDataset(r, "dataset.update", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		after, err = oneDataset(r.Context(), tx, "update dataset", query, d.ID, in.Name, in.Description)
 		return d, after, err
 	})
@@ -159,8 +172,8 @@ func (s *server) updateDataset(w http.ResponseWriter, r *http.Request) error {
 }
 
 // deleteDataset answers DELETE /api/v1/datasets/{id}.
-func (s *server) deleteDataset(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, deleteDataset(r.Context(), s.db, actorOf(r), pathID(r, "id")))
+func (c *catalogue) deleteDataset(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, deleteDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id")))
 }
 
 // deleteDataset deletes the rows of a dataset; the files stay.
@@ -178,9 +191,9 @@ func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) er
 }
 
 // changeDataset is the function changeDataset for the dataset in the path of a request.
-func (s *server) changeDataset(r *http.Request, action string,
+func (c *catalogue) changeDataset(r *http.Request, action string,
 	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
-	return changeDataset(r.Context(), s.db, actorOf(r), pathID(r, "id"), action, do)
+	return changeDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"), action, do)
 }
 
 // changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with
@@ -203,9 +216,9 @@ func changeDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, ac
 }
 
 // pathDataset returns the dataset whose id is in the path, or errNotFound.
-func (s *server) pathDataset(r *http.Request) (dataset, error) {
+func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1`
-	return oneDataset(r.Context(), s.db, "get dataset", query, pathID(r, "id"))
+	return oneDataset(r.Context(), c.core.db, "get dataset", query, pathID(r, "id"))
 }
 
 // place is a dataset's directory: its root, the path below that, and the path in datasets.path.

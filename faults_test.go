@@ -110,7 +110,7 @@ func TestOutageWhileReading(t *testing.T) {
 	t.Parallel()
 	reading, proceed, free := make(chan bool), make(chan bool), make(chan bool)
 	ts := startServer(t, func(s *server) {
-		s.life = 500 * time.Millisecond
+		s.operations.life = 500 * time.Millisecond
 		s.analyzer.beforeRead = func(string) {
 			select {
 			case reading <- true:
@@ -200,7 +200,7 @@ func TestHungReadsAreBounded(t *testing.T) {
 	hang := make(chan bool)
 	var most atomic.Int64
 	ts := startServer(t, func(s *server) {
-		s.analyzer.chunkSize, s.analyzer.patience = 20, 200*time.Millisecond
+		s.analyzer.chunkSize, s.core.patience = 20, 200*time.Millisecond
 		s.analyzer.beforeRead = func(string) {
 			most.Store(max(most.Load(), s.analyzer.hung.Load()))
 			<-hang

@@ -170,6 +170,7 @@ func newDatabase(t *testing.T) string {
 // testServer is a service that runs for one test, in this process, with its settings in env.
 type testServer struct {
 	*server
+	*core
 	t        *testing.T
 	url      string
 	env      []string
@@ -222,7 +223,7 @@ func startServer(t *testing.T, adjust func(*server), env ...string) *testServer 
 	done := make(chan error, 1)
 	go func() {
 		err := serve(ctx, cfg, slog.New(slog.NewJSONHandler(ts.log, nil)), lines, func(s *server) {
-			ts.server = s
+			ts.server, ts.core = s, s.core
 			if adjust != nil {
 				adjust(s)
 			}
@@ -278,9 +279,9 @@ func serveUnderTest() int {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {
-			s.life = time.Second
+			s.operations.life = time.Second
 			if life, err := time.ParseDuration(lookup(env, "CAIRN_TEST_LIFE")); err == nil {
-				s.life = life
+				s.operations.life = life
 			}
 			if size, err := strconv.Atoi(lookup(env, "CAIRN_TEST_CHUNK")); err == nil {
 				s.analyzer.chunkSize = size

@@ -288,7 +288,7 @@ type listTotal struct {
 // that come before every item's, and key returns an item's. count, if given, returns the total for
 // total=1. A cursor holds the keys of the last item before it, and is valid only for this list and
 // its filters.
-func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first []string,
+func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string,
 	count ...func() (*listTotal, error)) error {
 	query, after := r.URL.Query(), first
@@ -303,7 +303,7 @@ func writeList[T any](s *server, w http.ResponseWriter, r *http.Request, first [
 	for _, name := range []string{"cursor", "limit", "total"} {
 		filters.Del(name)
 	}
-	keys, scope := s.keys.Load(), r.URL.Path+"?"+filters.Encode()
+	keys, scope := core.keys.Load(), r.URL.Path+"?"+filters.Encode()
 	if cursor := query.Get("cursor"); cursor != "" {
 		if after, err = keys.verifyCursor(scope, cursor); err != nil || len(after) != len(first) {
 			return malformed("invalid_cursor", "The cursor is not of this list with these filters: begin without one.")
@@ -450,7 +450,7 @@ func (v invalid) err() error {
 // writeProblem answers with err as problem details or, for a browser's page, as a page. It logs an
 // error that is not a problem, and does not show it to the client. If the client left, or part of
 // an answer was sent, it panics with http.ErrAbortHandler, which cuts the connection.
-func (s *server) writeProblem(w *responseWriter, err error) {
+func (c *core) writeProblem(w *responseWriter, err error) {
 	p, ok := errors.AsType[*problem](err)
 	switch {
 	case ok:
@@ -465,7 +465,7 @@ func (s *server) writeProblem(w *responseWriter, err error) {
 		p.err = err
 	}
 	if p.err != nil {
-		s.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
+		c.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
 	if w.routed && w.status != 0 {
 		panic(http.ErrAbortHandler) // part of an answer was sent: the cut shows that it is not whole
@@ -555,14 +555,14 @@ func pathID(r *http.Request, name string) int64 {
 }
 
 // scheme returns the scheme of the service's URLs.
-func (s *server) scheme() string {
-	if s.certificate != nil {
+func (c *core) scheme() string {
+	if c.isHTTPS {
 		return "https"
 	}
 	return "http"
 }
 
 // baseURL returns the scheme and the host by which clients know the service.
-func (s *server) baseURL(r *http.Request) string {
-	return cmp.Or(s.cfg.baseURL, s.scheme()+"://"+r.Host)
+func (c *core) baseURL(r *http.Request) string {
+	return cmp.Or(c.cfg.baseURL, c.scheme()+"://"+r.Host)
 }

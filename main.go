@@ -29,7 +29,6 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -195,35 +194,16 @@ func isTerminal(stream any) bool {
 	return false
 }
 
-// newServer returns a service that does not run yet.
-func newServer(cfg config, log *slog.Logger, d *database, keys *keyring) *server {
-	connections := int(d.pool.Config().MaxConns)
-	s := &server{
-		cfg:           cfg,
-		log:           log,
-		database:      d,
-		db:            d.pool,
-		instance:      rand.Text(),
-		hasher:        newPasswordHasher(cfg.argon),
-		users:         userCache{users: map[string]*cachedUser{}},
-		places:        newCallerLimit(max(1, connections/2)),
-		bodies:        newCallerLimit(maxBodies),
-		streams:       newCallerLimit(maxStreams),
-		files:         newCallerLimit(maxFiles),
-		fileCalls:     newCallerLimit(maxFileCalls),
-		guesses:       newCallerLimit(1),
-		networkPlaces: newCallerLimit(max(1, connections/4)),
-		expensive:     newCallerLimit(1),
-		health:        &healthCheck{limit: newCallerLimit(1)},
-		sealer:        sealer{open: map[string]string{}},
-		tallied:       tallies{counts: map[tally]int64{}},
-		refused:       tallies{counts: map[tally]int64{}},
-		now:           time.Now,
-		life:          10 * time.Second,
-	}
-	s.expensive.all, s.fileCalls.all = newCallerLimit(maxExpensive), newCallerLimit(maxAllCalls)
-	s.keys.Store(keys)
-	s.analyzer = newAnalyzer(d.work, cfg, log, s.instance, func() time.Time { return s.now() })
+// newServer returns a service that does not run yet. breached and certificate may be nil.
+func newServer(core *core, breached *breachedPasswords, certificate *certificate, hangups <-chan os.Signal) *server {
+	s := &server{core: core}
+	s.accounts = newAccounts(core, breached)
+	s.announcements = &announcements{core}
+	s.catalogue = newCatalogue(core)
+	instance := rand.Text()
+	s.analyzer = newAnalyzer(core, s.catalogue, instance)
+	s.console = newConsole(core, s.accounts)
+	s.operations = newOperations(core, s.accounts, s.analyzer, instance, certificate, hangups)
 	s.buildMux()
 	return s
 }
@@ -257,47 +237,35 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if isNew {
 			log.Info("key file created", "path", cfg.keysPath())
 		}
-		s := newServer(cfg, log, d, keys)
-		s.hangups, s.breached = hangups, breached
+		core := newCore(cfg, log, d, keys)
+		var pair *certificate
 		if cfg.tlsCert != "" {
-			if s.certificate, err = loadCertificate(cfg, log); err != nil {
+			if pair, err = loadCertificate(cfg, log); err != nil {
 				return err
 			}
+			core.isHTTPS = true
 		}
+		s := newServer(core, breached, pair, hangups)
 		adjust(s)
-		if err := succeedInstance(ctx, d.own, cfg.stateDir, s.instance); err != nil {
+		if err := succeedInstance(ctx, d.own, cfg.stateDir, s.operations.instance); err != nil {
 			return err
 		}
 		if err := auditNewSigner(ctx, d.pool, keys); err != nil {
 			return err
 		}
-		if err := noteInstance(ctx, d.own, s.instance, keys, s.life); err != nil {
+		if err := noteInstance(ctx, d.own, s.operations.instance, keys, s.operations.life); err != nil {
 			return err
 		}
-		if err := s.ensureAdministrator(ctx); err != nil {
+		if err := s.accounts.ensureAdministrator(ctx); err != nil {
 			return err
 		}
 		listener, err := cfg.supervisor.listen(cfg.listen)
 		if err != nil {
 			return err
 		}
-		s.warnOfExposure(listener.Addr())
+		s.operations.warnOfExposure(listener.Addr())
 		return s.run(ctx, listener, stdout)
 	})
-}
-
-// warnOfExposure logs settings that are risky on an address that other machines can reach.
-func (s *server) warnOfExposure(address net.Addr) {
-	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
-		return
-	}
-	log := s.log.With("address", address.String())
-	if s.cfg.registration == registrationOpen {
-		log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION")
-	}
-	if s.certificate == nil {
-		log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY")
-	}
 }
 
 // run serves on the listener and works on analyses until ctx ends.
@@ -310,7 +278,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 32},
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // broken connections
+		ErrorLog:          slog.NewLogLogger(s.core.log.Handler(), slog.LevelDebug), // broken connections
 
 		DisableGeneralOptionsHandler: true, // ServeHTTP answers OPTIONS *
 	}
@@ -326,29 +294,30 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	defer stopWork()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s.stopping = ctx
+	s.core.stopping = ctx
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
-	background.Go(func() { s.database.watch(working, s.log) })
-	background.Go(func() { s.sendHeartbeats(working) })
-	background.Go(func() { s.runMaintenance(working) })
-	background.Go(func() { s.keepWatchdog(ctx, listener.Addr()) }) // while the service stops, it answers no request
+	background.Go(func() { s.core.database.watch(working, s.core.log) })
+	background.Go(func() { s.operations.sendHeartbeats(working) })
+	background.Go(func() { s.operations.runMaintenance(working) })
+	// The watchdog ends before the others: a service that stops answers no request.
+	background.Go(func() { s.operations.keepWatchdog(ctx, listener.Addr()) })
 	serve := web.Serve
-	if s.certificate != nil {
-		web.TLSConfig = &tls.Config{GetCertificate: s.certificate.current}
+	if s.operations.certificate != nil {
+		web.TLSConfig = &tls.Config{GetCertificate: s.operations.certificate.current}
 		serve = func(l net.Listener) error { return web.ServeTLS(l, "", "") }
 	}
 	served := make(chan error, 1)
 	go func() { served <- serve(listener) }()
-	s.notify("READY=1")
-	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.scheme(), listener.Addr())
+	s.operations.notify("READY=1")
+	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.core.scheme(), listener.Addr())
 
 	var err error
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		s.log.Info("stopping")
-		s.notify("STOPPING=1")
+		s.core.log.Info("stopping")
+		s.operations.notify("STOPPING=1")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		// Shutdown drops requests whose headers are still being read, so wait for these first.
@@ -370,126 +339,11 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	stopWork()
 	background.Wait()
 	ending := context.WithoutCancel(ctx)
-	s.runBounded(ending, "counted failures not stored", 2*time.Second, s.flushTallies)
-	s.runBounded(ending, "lease not ended", 2*time.Second, func(ctx context.Context) error {
-		return instanceStopped(ctx, s.database.own, s.instance)
+	s.operations.runBounded(ending, "counted failures not stored", 2*time.Second, s.accounts.flushTallies)
+	s.operations.runBounded(ending, "lease not ended", 2*time.Second, func(ctx context.Context) error {
+		return instanceStopped(ctx, s.core.database.own, s.operations.instance)
 	})
 	return err
-}
-
-// sendHeartbeats renews this instance's lease until ctx ends. On SIGHUP it reloads the key file.
-func (s *server) sendHeartbeats(ctx context.Context) {
-	for tick := time.Tick(s.life / 3); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.hangups:
-			reload, cancel := context.WithTimeout(ctx, 2*time.Second)
-			if err := s.reloadKeys(reload); err != nil {
-				s.log.Error("key file not reloaded", "error", err)
-			}
-			cancel()
-		case <-tick:
-			s.runBounded(ctx, "heartbeat failed", 2*time.Second, func(ctx context.Context) error {
-				return noteInstance(ctx, s.database.own, s.instance, s.keys.Load(), s.life)
-			})
-		}
-	}
-}
-
-// runMaintenance seals the audit log each second and sweeps each minute, until ctx ends.
-func (s *server) runMaintenance(ctx context.Context) {
-	sealTick, sweepTick := time.Tick(time.Second), time.Tick(time.Minute)
-	seal := unlessRepeated(s.sealAudit)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-sealTick:
-			s.runBounded(ctx, "audit log not sealed", time.Minute, seal)
-		case <-sweepTick:
-			s.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, s.db), s.flushTallies(ctx))
-			})
-		}
-	}
-}
-
-// flushTallies stores the failures that were counted since the last time.
-func (s *server) flushTallies(ctx context.Context) error {
-	return errors.Join(s.refused.flush(ctx, s.db), s.tallied.flush(ctx, s.db))
-}
-
-// runBounded runs work with a time limit. It logs an error under the message failure, unless the
-// database is down, which is in the log already.
-func (s *server) runBounded(ctx context.Context, failure string, limit time.Duration,
-	work func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if err := work(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) && !s.database.down.Load() {
-		s.log.Warn(failure, "error", err)
-	}
-}
-
-// unlessRepeated wraps work. If it fails with the same text twice in a row, the second error is
-// nil: a state that lasts is logged once.
-func unlessRepeated(work func(context.Context) error) func(context.Context) error {
-	last := ""
-	return func(ctx context.Context) error {
-		err, before := work(ctx), last
-		if last = fmt.Sprint(err); last == before {
-			return nil
-		}
-		return err
-	}
-}
-
-// sealAudit seals the new rows of the audit log, and logs the head for "cairn audit verify --head".
-// It also logs when it sees a break, and when all breaks have been accepted.
-func (s *server) sealAudit(ctx context.Context) (err error) {
-	wasBroken, sealed := s.sealer.broken.Load(), 0
-	for n := 1; n > 0; sealed += n {
-		if n, err = s.sealer.sealRows(ctx, s.db, s.keys.Load()); err != nil {
-			return err
-		}
-	}
-	switch isBroken := s.sealer.broken.Load(); {
-	case isBroken && !wasBroken:
-		for _, finding := range s.sealer.open {
-			s.log.Error("audit log broken: nothing is sealed until \"cairn audit accept\"", "finding", finding)
-		}
-	case wasBroken && !isBroken:
-		s.log.Info("breaks of the audit log accepted")
-	}
-	if sealed > 0 {
-		s.log.Info("audit log sealed", "head", auditHead(s.sealer.last.seq, s.sealer.last.mac))
-	}
-	return nil
-}
-
-// reloadKeys loads the key file again. It keeps the old keys if the file is malformed, or if this
-// instance and another would refuse each other's tokens.
-func (s *server) reloadKeys(ctx context.Context) error {
-	keys, err := loadKeys(s.cfg.keysPath(), s.cfg.credentialsDir, false)
-	if err == nil {
-		err = noteInstance(ctx, s.database.own, s.instance, keys, s.life)
-	}
-	if err != nil {
-		return err
-	}
-	before := s.keys.Swap(keys)
-	isSame := func(a, b key) bool { return a.id == b.id && a.fingerprint == b.fingerprint }
-	if !slices.EqualFunc(before.keys, keys.keys, isSame) {
-		if err := audit(ctx, s.db, serviceActor(), "keys.change", "", before.ids(), keys.ids()); err != nil {
-			s.log.Error("change of keys not audited", "error", err)
-		}
-	}
-	s.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
-	if s.cfg.keysAreCredential() {
-		s.log.Warn("key file is a copy that systemd made when the service started: " +
-			"restart the service to load a later change")
-	}
-	return nil
 }
 
 // withOwnDatabase runs do on the database that the settings name, or on the private one, which it

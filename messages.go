@@ -17,6 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// announcements is the component of system messages.
+type announcements struct{ core *core }
+
 // message is a system message as one reader sees it.
 type message struct {
 	ID              int64      `json:"id"`
@@ -147,44 +150,44 @@ func isText(text string, high int) bool {
 }
 
 // createMessage answers POST /api/v1/system-messages.
-func (s *server) createMessage(w http.ResponseWriter, r *http.Request) error {
+func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request) error {
 	var c messageChange
 	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
-	id, err := createMessage(r.Context(), s.db, actorOf(r), c)
+	id, err := createMessage(r.Context(), a.core.db, actorOf(r), c)
 	if err != nil {
 		return err
 	}
 	// Read after the commit: by then a message for now is published.
-	created, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
+	created, err := getMessage(r.Context(), a.core.db, &principalOf(r).User.ID, id)
 	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
 }
 
 // updateMessage answers PATCH /api/v1/system-messages/{id}.
-func (s *server) updateMessage(w http.ResponseWriter, r *http.Request) error {
+func (a *announcements) updateMessage(w http.ResponseWriter, r *http.Request) error {
 	var c messageChange
 	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
 	id, match := pathID(r, "id"), r.Header["If-Match"]
-	err := changeMessage(r.Context(), s.db, actorOf(r), "message.update", id, match, c.apply)
+	err := changeMessage(r.Context(), a.core.db, actorOf(r), "message.update", id, match, c.apply)
 	if err != nil {
 		return err
 	}
-	return s.getMessage(w, r)
+	return a.getMessage(w, r)
 }
 
 // deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message or, with
 // ?permanently=true, deletes it.
-func (s *server) deleteMessage(w http.ResponseWriter, r *http.Request) error {
+func (a *announcements) deleteMessage(w http.ResponseWriter, r *http.Request) error {
 	var v invalid
 	permanently := flagParameter(&v, r.URL.Query(), "permanently")
 	if err := v.err(); err != nil {
 		return err
 	}
 	id, match := pathID(r, "id"), r.Header["If-Match"]
-	return writeDone(w, removeMessage(r.Context(), s.db, actorOf(r), id, permanently, match))
+	return writeDone(w, removeMessage(r.Context(), a.core.db, actorOf(r), id, permanently, match))
 }
 
 // flagParameter returns a query parameter that is true or false. It is false if absent.
@@ -203,7 +206,7 @@ type messageFilter struct {
 
 // listMessages returns the handler of GET /api/v1/system-messages or, with inbox set, of GET
 // /api/v1/inbox, which has only the messages addressed to the caller. The newest comes first.
-func (s *server) listMessages(inbox bool) handler {
+func (a *announcements) listMessages(inbox bool) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		query := r.URL.Query()
 		var v invalid
@@ -217,8 +220,8 @@ func (s *server) listMessages(inbox bool) handler {
 		if err := v.err(); err != nil {
 			return err
 		}
-		return writeList(s, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
-			return listMessages(r.Context(), s.db, &principalOf(r).User.ID, f, after, limit)
+		return writeList(a.core, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
+			return listMessages(r.Context(), a.core.db, &principalOf(r).User.ID, f, after, limit)
 		}, func(m message) []string {
 			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
 		})
@@ -233,7 +236,7 @@ const messageRecipients = `
 		WHERE m.id = $1 AND u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageAddressed
 
 // listUnreadBy answers GET …/{id}/unread-by with the recipients who have not read it, by name.
-func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
+func (a *announcements) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT u.id::text, u.username, u.display_name` + messageRecipients + `
 			AND NOT ` + messageIsRead + ` AND u.username > $2
@@ -245,20 +248,20 @@ func (s *server) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 		DisplayName string `json:"display_name"`
 	}
 	id := pathID(r, "id")
-	if _, err := getMessage(r.Context(), s.db, nil, id); err != nil {
+	if _, err := getMessage(r.Context(), a.core.db, nil, id); err != nil {
 		return err
 	}
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]recipient, error) {
-		return collect[recipient](r.Context(), s.db, "list recipients without a mark", query, id, after[0], limit)
+	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]recipient, error) {
+		return collect[recipient](r.Context(), a.core.db, "list recipients without a mark", query, id, after[0], limit)
 	}, func(u recipient) []string { return []string{u.Username} })
 }
 
 // getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
-func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
+func (a *announcements) getMessage(w http.ResponseWriter, r *http.Request) error {
 	const count = `
 		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
 	id := pathID(r, "id")
-	m, err := getMessage(r.Context(), s.db, &principalOf(r).User.ID, id)
+	m, err := getMessage(r.Context(), a.core.db, &principalOf(r).User.ID, id)
 	if err != nil {
 		return err
 	}
@@ -266,7 +269,7 @@ func (s *server) getMessage(w http.ResponseWriter, r *http.Request) error {
 		Recipients int64 `json:"recipients"`
 		Readers    int64 `json:"readers"`
 	}
-	n, err := collectOne[counts](r.Context(), s.db, nil, "count readers", count, m.ID)
+	n, err := collectOne[counts](r.Context(), a.core.db, nil, "count readers", count, m.ID)
 	return writeEntity(w, struct {
 		message
 		counts
@@ -280,7 +283,7 @@ var errNotAddressed = newProblem(http.StatusNotFound, "not_addressed",
 // readMessages answers POST …/{id}/read, which marks one message as read, and POST …/inbox/read,
 // which marks several. A message above the caller's watermark gets a row. If one is not for the
 // caller, it marks none.
-func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
+func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		WITH there AS (
 			SELECT m.id, ` + messageIsRead + ` AS read` + messageReader + `
@@ -308,7 +311,7 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()
 	}
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
-	all, err := scalar[bool](r.Context(), s.db, "mark messages read", query, principalOf(r).User.ID, ids)
+	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, principalOf(r).User.ID, ids)
 	if err == nil && !all {
 		err = errNotAddressed
 	}
@@ -320,7 +323,7 @@ func (s *server) readMessages(w http.ResponseWriter, r *http.Request) error {
 // to the newest message that is more than a minute old, and deletes the marks below. It marks newer
 // messages one by one: the transaction of an earlier message may still be open, and a watermark
 // would cover that message unseen. The watermark never goes down.
-func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
+func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	const newest = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
 	const mark = `
 		WITH shown AS (
@@ -360,7 +363,7 @@ func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, userID := r.Context(), principalOf(r).User.ID
 	if in.UpTo != nil {
-		n, err := execute(ctx, s.db, "look for the newest message", newest, userID, in.UpTo)
+		n, err := execute(ctx, a.core.db, "look for the newest message", newest, userID, in.UpTo)
 		if err == nil && n == 0 {
 			err = errNotAddressed
 		}
@@ -368,13 +371,13 @@ func (s *server) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	_, err := execute(ctx, s.db, "mark all messages read", mark, userID, in.UpTo)
+	_, err := execute(ctx, a.core.db, "mark all messages read", mark, userID, in.UpTo)
 	return writeDone(w, err)
 }
 
 // countUnread answers GET …/unread-count.
-func (s *server) countUnread(w http.ResponseWriter, r *http.Request) error {
-	counts, err := countUnread(r.Context(), s.db, principalOf(r).User.ID)
+func (a *announcements) countUnread(w http.ResponseWriter, r *http.Request) error {
+	counts, err := countUnread(r.Context(), a.core.db, principalOf(r).User.ID)
 	if err != nil {
 		return err
 	}

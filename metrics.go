@@ -45,7 +45,7 @@ func (e *exposition) add(name, kind, help string, samples ...any) {
 
 // getMetrics answers GET /metrics, for Prometheus. Metrics that begin with go_ are named as in
 // Prometheus's Go client.
-func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
+func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	// States without an analysis are there with 0: an alert on an increase misses a new series.
 	const analyses = `
 		SELECT state, count(a.id)
@@ -56,7 +56,7 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	byState, err := collect[struct {
 		State string
 		Count int64
-	}](r.Context(), s.db, "count analyses", analyses)
+	}](r.Context(), o.core.db, "count analyses", analyses)
 	if err != nil {
 		return err
 	}
@@ -64,13 +64,15 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	for _, state := range byState {
 		states = append(states, fmt.Sprintf("{state=%q}", state.State), state.Count)
 	}
-	pool, hasher, analyzer := s.db.Stat(), s.hasher, s.analyzer
-	broken := map[bool]int{true: 1}[s.sealer.broken.Load()]
+	pool := o.core.db.Stat()
+	hashing, queued := o.accounts.hashing()
+	stored, hung := o.analyzer.counters()
+	broken := map[bool]int{true: 1}[o.sealer.broken.Load()]
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	var e exposition
 	e.add("cairn_build_info", "gauge", "The running version.", `{version="`+version+`"}`, 1)
-	s.exposeRequests(&e)
+	o.exposeRequests(&e)
 	e.add("cairn_database_connections", "gauge", "Connections of the pool.",
 		`{state="used"}`, pool.AcquiredConns(), `{state="idle"}`, pool.IdleConns())
 	e.add("cairn_database_connections_max", "gauge", "Connections that the pool may have.", "", pool.MaxConns())
@@ -80,15 +82,15 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	e.add("cairn_database_wait_seconds_total", "counter", "Time that requests waited for connections.",
 		"", pool.EmptyAcquireWaitTime().Seconds())
 	e.add("cairn_database_outages_total", "counter", "How often the database became unreachable.",
-		"", s.database.outages.Load())
-	e.add("cairn_password_hashes_running", "gauge", "Password hashes being computed.", "", len(hasher.cores))
+		"", o.core.database.outages.Load())
+	e.add("cairn_password_hashes_running", "gauge", "Password hashes being computed.", "", hashing)
 	e.add("cairn_password_hashes_queued", "gauge", "Requests that hash a password or wait to do so.",
-		"", hasher.line.requests(""))
+		"", queued)
 	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.", states...)
 	e.add("cairn_audit_broken", "gauge", "1 if the audit log has a break that is not accepted.", "", broken)
 	e.add("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.",
-		"", analyzer.stored.Load())
-	e.add("cairn_analysis_reads_hung", "gauge", "Reads that wait for a stuck file system.", "", analyzer.hung.Load())
+		"", stored)
+	e.add("cairn_analysis_reads_hung", "gauge", "Reads that wait for a stuck file system.", "", hung)
 	e.add("go_goroutines", "gauge", "Goroutines.", "", runtime.NumGoroutine())
 	e.add("go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap.", "", memory.HeapAlloc)
 	e.add("go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has from the system.", "", memory.Sys)
@@ -97,10 +99,10 @@ func (s *server) getMetrics(w http.ResponseWriter, r *http.Request) error {
 }
 
 // exposeRequests writes the counts of all routes that have had a request.
-func (s *server) exposeRequests(e *exposition) {
+func (o *operations) exposeRequests(e *exposition) {
 	var totals []any
 	var durations exposition
-	for _, c := range s.counts {
+	for _, c := range o.counts {
 		labels, before, n := fmt.Sprintf("method=%q,route=%q", c.method, c.path), len(totals), uint64(0)
 		for code := range c.codes {
 			if count := c.codes[code].Load(); count > 0 {

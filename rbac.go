@@ -106,11 +106,11 @@ func administratorExists(ctx context.Context, q querier) (bool, error) {
 // administer runs do in a changeAccess transaction on behalf of the caller, who must hold the
 // permission ("" if none is needed). It reads the principal again under the lock: a permission that
 // was taken away meanwhile no longer counts.
-func (s *server) administer(r *http.Request, permission string,
+func (a *accounts) administer(r *http.Request, permission string,
 	do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
 	ctx, by := r.Context(), actorOf(r)
-	return changeAccess(ctx, s.db, func(tx pgx.Tx) error {
-		p, err := getPrincipal(ctx, tx, &s.users, callerOf(r).credential)
+	return changeAccess(ctx, a.core.db, func(tx pgx.Tx) error {
+		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
 		if err == nil && permission != "" && !p.holds(permission) {
 			err = p.lacks(permission)
 		}
@@ -120,18 +120,6 @@ func (s *server) administer(r *http.Request, permission string,
 		by.permissions = p.Permissions
 		return do(ctx, tx, by)
 	})
-}
-
-// covers is the subset rule: it returns a 403 unless the actor holds all these permissions. Every
-// user holds inbox.read.
-func (a actor) covers(needed []string) error {
-	for _, permission := range needed {
-		if !a.mayAll && permission != inboxRead && !slices.Contains(a.permissions, permission) {
-			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
-				detail: "This needs the permission " + permission + ", which you do not hold."}
-		}
-	}
-	return nil
 }
 
 // rolePermissions returns the permissions that these roles give together. An unknown role is a 422.
@@ -244,8 +232,8 @@ func checkDeclaration(name, meaning string) error {
 }
 
 // listPermissions answers GET /api/v1/permissions with every permission and what it allows.
-func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
-	declared, err := collect[permissionView](r.Context(), s.db, "list permissions",
+func (a *accounts) listPermissions(w http.ResponseWriter, r *http.Request) error {
+	declared, err := collect[permissionView](r.Context(), a.core.db, "list permissions",
 		`SELECT name, meaning, true AS declared FROM declared_permissions ORDER BY name`)
 	if err != nil {
 		return err
@@ -255,7 +243,7 @@ func (s *server) listPermissions(w http.ResponseWriter, r *http.Request) error {
 }
 
 // declarePermission answers POST /api/v1/permissions.
-func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request) error {
 	const insert = dropGrants + ` -- grants that were added by hand must not become valid
 		INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
 	var in struct {
@@ -269,7 +257,7 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	created := permissionView{in.Name, in.Meaning, true}
-	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		known, err := knownPermissions(ctx, tx)
 		switch {
 		case err != nil:
@@ -289,7 +277,7 @@ func (s *server) declarePermission(w http.ResponseWriter, r *http.Request) error
 }
 
 // updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.
-func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request) error {
 	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
 	var in struct {
 		Meaning string `json:"meaning"`
@@ -298,7 +286,7 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	var after permissionView
-	err := s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+	err := a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
 		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
 			return err
 		}
@@ -313,7 +301,7 @@ func (s *server) updatePermission(w http.ResponseWriter, r *http.Request) error 
 
 // removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
 // from the roles and API tokens that hold it; without, such a permission is a 409.
-func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) error {
 	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
 	query := r.URL.Query()
 	force := query.Get("force")
@@ -321,7 +309,7 @@ func (s *server) removePermission(w http.ResponseWriter, r *http.Request) error 
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
 	}
 	isForced := query.Has("force") && force != "false"
-	return writeDone(w, s.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
 		if !isForced && (len(p.Roles) > 0 || p.APITokens > 0) {
 			return newProblem(http.StatusConflict, "permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
@@ -349,7 +337,7 @@ type heldPermission struct {
 // actOnPermission runs do on the declared permission of the path, under lockAccess. It checks the
 // subset rule first: the caller must hold every permission of the roles that have this one. If an
 // API token names it, the caller must hold the permission itself.
-func (s *server) actOnPermission(r *http.Request,
+func (a *accounts) actOnPermission(r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error) error {
 	const query = `
 		SELECT d.name, d.meaning,
@@ -366,7 +354,7 @@ func (s *server) actOnPermission(r *http.Request,
 	if !permissionName.MatchString(name) {
 		return errNotFound
 	}
-	return s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+	return a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		p, err := collectOne[heldPermission](ctx, tx, errNotFound, "get permission", query, name)
 		if err != nil {
 			return err

@@ -30,20 +30,20 @@ const roleColumns = `
 	` + declaredPermissions + ` AS declared`
 
 // listRoles answers GET /api/v1/roles in the order of names: all roles, or the one of that name.
-func (s *server) listRoles(w http.ResponseWriter, r *http.Request) error {
-	return writeList(s, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
-		return listRoles(r.Context(), s.db, optional(r.URL.Query(), "name"), after[0], limit)
+func (a *accounts) listRoles(w http.ResponseWriter, r *http.Request) error {
+	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
+		return listRoles(r.Context(), a.core.db, optional(r.URL.Query(), "name"), after[0], limit)
 	}, func(r role) []string { return []string{r.Name} })
 }
 
 // getRole answers GET /api/v1/roles/{id}.
-func (s *server) getRole(w http.ResponseWriter, r *http.Request) error {
-	found, err := s.pathRole(r, s.db)
+func (a *accounts) getRole(w http.ResponseWriter, r *http.Request) error {
+	found, err := a.pathRole(r, a.core.db)
 	return writeEntity(w, found, tagOf(found), err)
 }
 
 // createRole answers POST /api/v1/roles.
-func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) createRole(w http.ResponseWriter, r *http.Request) error {
 	var c roleChange
 	if err := decodeJSON(r, &c); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"permissions", "missing", "is required; an empty list allows nothing"}}.err()
 	}
 	var created role
-	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		created, err = createRole(ctx, tx, by, c)
 		return err
 	})
@@ -60,14 +60,14 @@ func (s *server) createRole(w http.ResponseWriter, r *http.Request) error {
 }
 
 // updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
-func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request) error {
 	var c roleChange
 	if err := decodeJSON(r, &c); err != nil {
 		return err
 	}
 	var after role
-	err := s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
-		before, err := s.pathRole(r, tx)
+	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		before, err := a.pathRole(r, tx)
 		if err != nil {
 			return err
 		}
@@ -78,9 +78,9 @@ func (s *server) updateRole(w http.ResponseWriter, r *http.Request) error {
 }
 
 // deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=NAME, the holders get that role.
-func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
-		old, err := s.pathRole(r, tx)
+func (a *accounts) deleteRole(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		old, err := a.pathRole(r, tx)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (s *server) deleteRole(w http.ResponseWriter, r *http.Request) error {
 
 // pathRole returns the role whose id is in the path, or errNotFound. For a change, If-Match, if
 // given, must name the role's entity tag.
-func (s *server) pathRole(r *http.Request, q querier) (role, error) {
+func (a *accounts) pathRole(r *http.Request, q querier) (role, error) {
 	found, err := getRole(r.Context(), q, pathID(r, "id"), "", errNotFound)
 	if err != nil || isRead(r) {
 		return found, err

@@ -346,7 +346,7 @@ func TestPanic(t *testing.T) {
 			answer := w.(*responseWriter)
 			answer.routed = true
 			if err := s.call(route{who: public, handler: func(http.ResponseWriter, *http.Request) error { panic("secret detail") }}, answer, r); err != nil {
-				s.writeProblem(answer, err)
+				s.core.writeProblem(answer, err)
 			}
 		})
 	})
@@ -468,7 +468,7 @@ func TestShutdown(t *testing.T) {
 		ts.stop()
 		close(stopped)
 	}()
-	<-ts.server.stopping.Done()
+	<-ts.server.core.stopping.Done()
 	proceed <- true
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || response.StatusCode != 200 {
@@ -494,7 +494,7 @@ func TestShutdownWhileConnecting(t *testing.T) {
 		ts.stop()
 		close(stopped)
 	}()
-	<-ts.server.stopping.Done()
+	<-ts.server.core.stopping.Done()
 	fmt.Fprintf(conn, "\r\n")
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || response.StatusCode != 200 {

@@ -32,31 +32,32 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 }
 
 // notify tells systemd the service's state. It logs a failure.
-func (s *server) notify(state string) {
-	if s.cfg.supervisor.notifySocket == "" {
+func (o *operations) notify(state string) {
+	if o.core.cfg.supervisor.notifySocket == "" {
 		return
 	}
-	conn, err := net.Dial("unixgram", s.cfg.supervisor.notifySocket) // Go and systemd write abstract names with "@"
+	// Go and systemd both write abstract names with "@".
+	conn, err := net.Dial("unixgram", o.core.cfg.supervisor.notifySocket)
 	if err == nil {
 		defer conn.Close()
 		_, err = io.WriteString(conn, state)
 	}
 	if err != nil {
-		s.log.Warn("systemd not notified", "state", state, "error", err)
+		o.core.log.Warn("systemd not notified", "state", state, "error", err)
 	}
 }
 
 // keepWatchdog notifies systemd's watchdog while the service answers on its own listener.
-func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
-	interval := s.cfg.supervisor.watchdog / 3
+func (o *operations) keepWatchdog(ctx context.Context, address net.Addr) {
+	interval := o.core.cfg.supervisor.watchdog / 3
 	if interval == 0 {
 		return
 	}
 	for tick := time.Tick(interval); ; {
-		if err := s.probe(ctx, address, interval); err == nil {
-			s.notify("WATCHDOG=1")
+		if err := o.probe(ctx, address, interval); err == nil {
+			o.notify("WATCHDOG=1")
 		} else if ctx.Err() == nil {
-			s.log.Error("watchdog not notified", "error", err)
+			o.core.log.Error("watchdog not notified", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -68,7 +69,7 @@ func (s *server) keepWatchdog(ctx context.Context, address net.Addr) {
 
 // probe sends GET /health to the service's own address. Any answer will do, also that the database
 // is down: a restart would not help. The client of net/http would add 0.4 MiB to the program.
-func (s *server) probe(ctx context.Context, address net.Addr, limit time.Duration) error {
+func (o *operations) probe(ctx context.Context, address net.Addr, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, address.Network(), address.String())
@@ -78,7 +79,7 @@ func (s *server) probe(ctx context.Context, address net.Addr, limit time.Duratio
 	defer conn.Close()
 	context.AfterFunc(ctx, func() { conn.Close() })
 	stream := io.ReadWriter(conn)
-	if s.certificate != nil {
+	if o.core.isHTTPS {
 		// The request has no secret, and its answer is not used.
 		stream = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	}

@@ -192,7 +192,7 @@ func TestKeysAsCredential(t *testing.T) {
 		t.Fatal(err)
 	}
 	ts := startServer(t, nil, "CREDENTIALS_DIRECTORY="+dir)
-	if err := ts.reloadKeys(t.Context()); err != nil || !strings.Contains(ts.log.String(), "restart the service") {
+	if err := ts.operations.reloadKeys(t.Context()); err != nil || !strings.Contains(ts.log.String(), "restart the service") {
 		t.Errorf("%v, %s", err, ts.log)
 	}
 	for _, args := range [][]string{{"keys", "add"}, {"keys", "promote", ts.keys.Load().keys[0].id}} {
@@ -219,7 +219,7 @@ func TestWatchdogStops(t *testing.T) {
 	done := make(chan bool)
 	go func() {
 		defer close(done)
-		(&server{cfg: config{supervisor: supervisor{watchdog: 24 * time.Hour}}}).keepWatchdog(ctx, silent.Addr())
+		(&operations{core: &core{cfg: config{supervisor: supervisor{watchdog: 24 * time.Hour}}}}).keepWatchdog(ctx, silent.Addr())
 	}()
 	conn, err := silent.Accept()
 	if err != nil {

@@ -69,7 +69,7 @@ func TestTLS(t *testing.T) {
 	}
 	address, err := net.ResolveTCPAddr("tcp", strings.TrimPrefix(ts.url, "https://"))
 	if err == nil {
-		err = ts.probe(t.Context(), address, time.Minute)
+		err = ts.operations.probe(t.Context(), address, time.Minute)
 	}
 	if err != nil {
 		t.Errorf("the watchdog gets %v", err)

@@ -48,7 +48,7 @@ const (
 )
 
 // listUsers answers GET /api/v1/users.
-func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), username: optional(query, "username"),
 		status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
@@ -62,8 +62,8 @@ func (s *server) listUsers(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	first := []string{order.first, uuidText([16]byte{})}
-	return writeList(s, w, r, first, func(after []string, limit int) ([]user, error) {
-		return listUsers(r.Context(), s.db, f, after, limit)
+	return writeList(a.core, w, r, first, func(after []string, limit int) ([]user, error) {
+		return listUsers(r.Context(), a.core.db, f, after, limit)
 	}, func(u user) []string { return []string{order.key(u), u.ID} })
 }
 
@@ -83,7 +83,7 @@ func (t passwordToken) withLink(cfg config) passwordToken {
 }
 
 // createUser answers POST /api/v1/users with a user without a password, and the token to set one.
-func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 	in := struct {
 		Username    string   `json:"username"`
 		Email       *string  `json:"email"`
@@ -102,7 +102,7 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	n := newUser{in.Username, in.Email, in.DisplayName, statusActive, nil, in.Roles}
 	var u user
 	var token passwordToken
-	err := s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
+	err := a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		if u, err = createUser(ctx, tx, by, n); err == nil {
 			token, err = createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
 		}
@@ -111,12 +111,12 @@ func (s *server) createUser(w http.ResponseWriter, r *http.Request) error {
 	return writeCreated(w, struct {
 		user
 		passwordToken
-	}{u, token.withLink(s.cfg)}, "/api/v1/users/"+u.ID, err)
+	}{u, token.withLink(a.core.cfg)}, "/api/v1/users/"+u.ID, err)
 }
 
 // getUser answers GET /api/v1/users/{id}.
-func (s *server) getUser(w http.ResponseWriter, r *http.Request) error {
-	u, err := s.pathUser(r)
+func (a *accounts) getUser(w http.ResponseWriter, r *http.Request) error {
+	u, err := a.pathUser(r)
 	return writeEntity(w, u, u.tag(), err)
 }
 
@@ -126,7 +126,7 @@ var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
 		"and your own second factor by DELETE /api/v1/auth/totp.")
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
-func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request) error {
 	var c userChange
 	if err := decodeJSON(r, &c); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if c.Email != nil && target.ID == *by.id {
 			return errUseOwnRoute
 		}
@@ -143,7 +143,7 @@ func (s *server) updateUser(w http.ResponseWriter, r *http.Request) error {
 }
 
 // replaceUserRoles answers PUT /api/v1/users/{id}/roles.
-func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Roles []string `json:"roles"`
 	}
@@ -153,13 +153,13 @@ func (s *server) replaceUserRoles(w http.ResponseWriter, r *http.Request) error 
 	if in.Roles == nil {
 		return invalid{{"roles", "missing", "is required; an empty list takes all roles away"}}.err()
 	}
-	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return replaceRoles(ctx, tx, by, target, in.Roles)
 	})
 }
 
 // addUserRole answers POST /api/v1/users/{id}/roles, which gives the user one more role.
-func (s *server) addUserRole(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Role string `json:"role"`
 	}
@@ -170,7 +170,7 @@ func (s *server) addUserRole(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return invalid{{"role", "malformed", usernameRule}}.err()
 	}
-	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if _, err := roleNamed(ctx, tx, "role", name); err != nil {
 			return err
 		}
@@ -179,8 +179,8 @@ func (s *server) addUserRole(w http.ResponseWriter, r *http.Request) error {
 }
 
 // removeUserRole answers DELETE /api/v1/users/{id}/roles/{name}, which takes one role away.
-func (s *server) removeUserRole(w http.ResponseWriter, r *http.Request) error {
-	return s.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+func (a *accounts) removeUserRole(w http.ResponseWriter, r *http.Request) error {
+	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		at := slices.Index(target.Roles, r.PathValue("name"))
 		if at < 0 {
 			return errNotFound
@@ -190,10 +190,10 @@ func (s *server) removeUserRole(w http.ResponseWriter, r *http.Request) error {
 }
 
 // changeUser runs do on the user of the path, as actOnUser does, and answers with the changed user.
-func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
+func (a *accounts) changeUser(w http.ResponseWriter, r *http.Request,
 	do func(context.Context, pgx.Tx, actor, user) error) error {
 	var after user
-	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
+	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
 		if err = do(ctx, tx, by, target); err == nil {
 			after, err = getUser(ctx, tx, target.ID)
 		}
@@ -203,27 +203,27 @@ func (s *server) changeUser(w http.ResponseWriter, r *http.Request,
 }
 
 // deleteUser answers DELETE /api/v1/users/{id}.
-func (s *server) deleteUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, deleteUser))
+func (a *accounts) deleteUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, a.actOnUser(r, deleteUser))
 }
 
 // createPasswordReset answers POST /api/v1/users/{id}/password-reset with a token for the user.
-func (s *server) createPasswordReset(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) error {
 	var token passwordToken
-	err := s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
+	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
 		if target.ID == *by.id {
 			return errUseOwnRoute
 		}
 		token, err = startPasswordReset(ctx, tx, by, target)
 		return err
 	})
-	return writeCreated(w, token.withLink(s.cfg), "", err)
+	return writeCreated(w, token.withLink(a.core.cfg), "", err)
 }
 
 // ofUser returns a handler that calls write with the id of the user of the path.
-func (s *server) ofUser(write func(http.ResponseWriter, *http.Request, string) error) handler {
+func (a *accounts) ofUser(write func(http.ResponseWriter, *http.Request, string) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		u, err := s.pathUser(r)
+		u, err := a.pathUser(r)
 		if err != nil {
 			return err
 		}
@@ -232,13 +232,13 @@ func (s *server) ofUser(write func(http.ResponseWriter, *http.Request, string) e
 }
 
 // pathUser returns the user whose id is in the path, or errNotFound.
-func (s *server) pathUser(r *http.Request) (user, error) {
-	return getUser(r.Context(), s.db, pathUUID(r, "id"))
+func (a *accounts) pathUser(r *http.Request) (user, error) {
+	return getUser(r.Context(), a.core.db, pathUUID(r, "id"))
 }
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
-func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+func (a *accounts) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return endNamed(r, "session", func(id *string) (int64, error) {
 			if id == nil {
 				return 0, endAllSessions(ctx, tx, by, target)
@@ -249,8 +249,8 @@ func (s *server) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error
 }
 
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
-func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, s.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return endNamed(r, "token", func(id *string) (int64, error) { return deleteAPITokens(ctx, tx, by, target, id) })
 	}))
 }
@@ -258,8 +258,8 @@ func (s *server) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 // actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
 // caller must hold every permission of this user's roles, and If-Match, if given, must name the
 // user's entity tag.
-func (s *server) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
-	return s.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+func (a *accounts) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
+	return a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := getUser(ctx, tx, pathUUID(r, "id"))
 		if err == nil {
 			err = by.coversRoles(ctx, tx, target.Roles) // also if the target is disabled
@@ -449,12 +449,6 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 		return user{}, err
 	}
 	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
-}
-
-// coversRoles is the subset rule (covers) for these roles' permissions. An unknown role is a 422.
-func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
-	granted, err := rolePermissions(ctx, q, names)
-	return cmp.Or(err, a.covers(granted))
 }
 
 // insertUser inserts a user and grants the roles, unchecked and without an audit row. A name or
