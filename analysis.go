@@ -158,10 +158,10 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	defer context.AfterFunc(a.core.stopping, cancel)()
 	found, err := a.pathAnalysis(r)
-	callerOf(r).leave()
+	callerOf(r).slots.releasePool()
 	for before := found.State; err == nil && found.State == before && found.FinishedAt == nil && ctx.Err() == nil; {
 		a.waits.wait(ctx, watch{found.ID, found.State})
-		err = a.core.inPlace(r, quick, func(ctx context.Context) (err error) {
+		err = withPoolSlot(r, quick, func(ctx context.Context) (err error) {
 			found, err = a.pathAnalysis(r.WithContext(ctx))
 			return err
 		})
@@ -176,14 +176,14 @@ const maxWaiting = 16
 // same change share one poller, and hold no connection to the database.
 type analysisWaits struct {
 	db      *pgxpool.Pool
-	changed sync.Map     // by watch: a chan struct{}, which its poller closes
-	places  *callerLimit // for the requests of each user; none waits in line
+	changed sync.Map // by watch: a chan struct{}, which its poller closes
+	places  *limiter // for the requests of each user; none waits in line
 }
 
 // newAnalysisWaits returns an analysisWaits in which nobody waits.
 func newAnalysisWaits(db *pgxpool.Pool) *analysisWaits {
-	places := newCallerLimit(maxWaiting)
-	places.maxInLine = maxWaiting
+	places := newLimiter(maxWaiting, unbounded)
+	places.maxQueue = maxWaiting
 	return &analysisWaits{db: db, places: places}
 }
 
@@ -196,7 +196,7 @@ type watch struct {
 // enter counts a waiting request of a user, until leave is called. If the user has too many, it
 // returns a problem 429: before the first query, so that refusals are cheap.
 func (w *analysisWaits) enter(ctx context.Context, user string) (leave func(), err error) {
-	leave, err = w.places.enter(ctx, user)
+	leave, err = w.places.acquire(ctx, user)
 	if errors.Is(err, errBusy) {
 		err = &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
 			detail: fmt.Sprintf("You have %d requests waiting for analyses. "+

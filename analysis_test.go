@@ -452,7 +452,7 @@ func (ts *testServer) waitersOf() (waiters, pollers int) {
 	w := ts.analyzer.waits
 	w.places.mu.Lock()
 	for _, line := range w.places.callers {
-		waiters += len(line.places)
+		waiters += len(line.slots)
 	}
 	w.places.mu.Unlock()
 	w.changed.Range(func(_, _ any) bool { pollers++; return true })

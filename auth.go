@@ -19,7 +19,7 @@ type accounts struct {
 	core     *core
 	hasher   *passwordHasher
 	breached *breachedPasswords // nil: no list
-	guesses  *callerLimit       // one undecided attempt at an account from a network
+	guesses  *limiter           // one undecided attempt at an account from a network
 
 	users   userCache
 	refused tallies // refused requests, by credential
@@ -32,7 +32,7 @@ func newAccounts(core *core, breached *breachedPasswords) *accounts {
 		core:     core,
 		hasher:   newPasswordHasher(core.cfg.argon),
 		breached: breached,
-		guesses:  newCallerLimit(1),
+		guesses:  newLimiter(1, unbounded),
 		users:    userCache{users: map[string]*cachedUser{}},
 		refused:  tallies{counts: map[tally]int64{}},
 		tallied:  tallies{counts: map[tally]int64{}},

@@ -26,6 +26,13 @@ const (
 // of an answer, the connection is cut.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
+// The largest bodies of requests, in bytes. A route that only reads takes none.
+const (
+	small  = 16 << 10  // names, passwords and tokens
+	medium = 64 << 10  // most
+	large  = 256 << 10 // a text of 20,000 characters, which a form may write with 12 bytes each
+)
+
 // route is one row of the route table.
 type route struct {
 	method  string
@@ -33,7 +40,8 @@ type route struct {
 	who     requirement
 	handler handler
 	query   string // the names of its query parameters, with blanks between; any other is refused
-	pace    pace   // how long it may take
+	class   class  // what it needs, and how long it may take
+	maxBody int64  // the largest body, in bytes
 }
 
 // permit returns nil if the principal may call the route, else the 403.
@@ -57,60 +65,121 @@ func (rt route) isPage() bool {
 	return !strings.HasPrefix(rt.path, "/api/") && rt.path != "/health" && rt.path != "/metrics"
 }
 
-// authorize returns an error unless the caller may call the route. It reads the body before it asks
-// the database: a slow body must not delay the request between this check and the change.
-func (a *accounts) authorize(rt route, w http.ResponseWriter, r *http.Request) (err error) {
-	c, ctx := callerOf(r), r.Context()
+// admit returns nil if the caller may call the route, once the request holds what its class needs.
+// It reads the body first, because a slow body must not delay the request between the check of the
+// caller and the change.
+func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err error) {
+	c := callerOf(r)
 	isPublic := rt.who == public || rt.who == refreshCookie
 	if !isPublic {
-		c.credential, err = a.readCredential(r, rt.isPage())
-		if err == errNotSignedIn && (isRead(r) || rt.isPage()) { // never on an unsafe route of the API
-			c.credential, err = a.readSessionCookie(r)
-			c.inBrowser = err == nil
-			if err == nil && rt.path == verifyPath {
-				err = a.checkProxiedOrigin(r)
-			}
-		}
-		if err != nil {
+		if err := a.readCredentials(rt, r); err != nil {
 			return err
 		}
 	}
-	if err := a.core.receiveBody(w, r); err != nil || isPublic {
-		return err
-	}
-	if c.credential.tokenHash == nil {
-		c.leave, err = a.core.places.enter(ctx, c.credential.Subject)
-	} else { // the owner of an API token is not known yet
-		c.leave, err = a.core.networkPlaces.enter(ctx, c.network())
-	}
+
+	c.releaseBody, err = receiveBody(w, r, a.core.limits, rt.maxBody)
 	if err != nil {
 		return err
 	}
-	return a.identify(rt, r)
+	if isPublic {
+		return c.slots.acquire(r.Context(), rt.class)
+	}
+
+	c.recheck = func(ctx context.Context) error { return a.identify(ctx, rt, c) }
+	if c.credential.tokenHash != nil {
+		return a.admitToken(rt, r)
+	}
+
+	// A session names its account. It is looked up after the wait for a slot, which may outlive it.
+	c.slots.caller = c.credential.Subject
+	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
+		return err
+	}
+	return c.recheck(r.Context())
+}
+
+// admitToken is the end of admit for an API token. Its account is not known before it is looked up,
+// so until then the network stands for the caller.
+func (a *accounts) admitToken(rt route, r *http.Request) error {
+	c := callerOf(r)
+	if err := c.recheck(r.Context()); err != nil {
+		return err
+	}
+
+	c.slots.release()
+	c.slots.caller = c.principal.User.ID
+	began := time.Now()
+	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
+		return err
+	}
+
+	// A wait may have outlived the token.
+	if waited := time.Since(began); waited > time.Millisecond {
+		return c.recheck(r.Context())
+	}
+	return nil
+}
+
+// readCredentials finds the credential in the request, but does not ask the database about it. The
+// session cookie counts on pages and on routes that only read, never on an unsafe route of the API.
+func (a *accounts) readCredentials(rt route, r *http.Request) (err error) {
+	c := callerOf(r)
+	c.credential, err = a.readCredential(r, rt.isPage())
+	mayUseCookie := isRead(r) || rt.isPage()
+	if err != errNotSignedIn || !mayUseCookie {
+		return err
+	}
+
+	c.credential, err = a.readSessionCookie(r)
+	if err != nil {
+		return err
+	}
+	c.inBrowser = true
+	if rt.path == verifyPath {
+		return a.checkProxiedOrigin(r)
+	}
+	return nil
 }
 
 // identify finds the caller's principal and checks that it may call the route.
-func (a *accounts) identify(rt route, r *http.Request) error {
-	c, ctx := callerOf(r), r.Context()
+func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
+	if c.slots.pool == nil {
+		if err := c.slots.acquirePool(ctx); err != nil {
+			return err
+		}
+		defer c.slots.releasePool()
+	}
+
 	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)
 	if err == errInvalidToken && c.credential.tokenHash != nil {
-		err = cmp.Or(a.tallyToken(ctx, c), err)
+		if tallyErr := a.tallyToken(ctx, c); tallyErr != nil {
+			return tallyErr
+		}
 	}
 	if err != nil {
 		return err
 	}
 	c.principal = p
-	switch {
-	case !p.noteUse:
-	case c.inBrowser:
-		err = noteSessionUse(ctx, a.core.db, p.CredentialID)
-	case p.Kind == "token":
-		err = noteTokenUse(ctx, a.core.db, c.credential.tokenHash)
-	}
-	if err != nil {
+
+	if err := a.storeUse(ctx, c); err != nil {
 		a.core.log.Warn("last use not stored", "id", c.requestID, "credential", p.Kind, "error", err)
 	}
 	return rt.permit(p)
+}
+
+// storeUse stores that the credential is used now, if that is due.
+func (a *accounts) storeUse(ctx context.Context, c *caller) error {
+	p := c.principal
+	if !p.noteUse {
+		return nil
+	}
+	if p.Kind == "token" {
+		return noteTokenUse(ctx, a.core.db, c.credential.tokenHash)
+	}
+	if c.inBrowser {
+		return noteSessionUse(ctx, a.core.db, p.CredentialID)
+	}
+	return nil
 }
 
 // errCrossOrigin is the 403 for a request that a page of another origin sent.
@@ -133,27 +202,6 @@ func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 		}
 	}
 	return nil
-}
-
-// takePlace exchanges the caller's place for the one that the route's pace needs. A request with a
-// session keeps its place, unless the pace has a limit of its own. If the wait takes more than a
-// second, takePlace identifies the caller again: the credential may have been revoked.
-func (a *accounts) takePlace(rt route, r *http.Request) (err error) {
-	c, ctx, began := callerOf(r), r.Context(), time.Now()
-	limits := map[pace]*callerLimit{expensive: a.core.expensive, streaming: a.core.streams, sending: a.core.files}
-	limit := limits[rt.pace]
-	switch {
-	case rt.pace == light: // it needs no place
-	case c.principal == nil:
-		c.leave, err = a.core.networkPlaces.enter(ctx, c.network())
-	case limit != nil || c.principal.Kind == "token":
-		c.leave()
-		c.leave, err = cmp.Or(limit, a.core.places).enter(ctx, c.principal.User.ID)
-	}
-	if err != nil || c.principal == nil || time.Since(began) < time.Second {
-		return err
-	}
-	return a.identify(rt, r)
 }
 
 // auditRefusal returns err. It audits the refusal of a signed-in caller, and counts attempts that

@@ -62,7 +62,7 @@ const maxHashes = 64
 // more would lose throughput and need 19 MiB each.
 type passwordHasher struct {
 	argon argonParameters
-	line  *callerLimit  // all requests that hash or are about to, as one caller
+	line  *limiter      // all requests that hash or are about to, as one caller
 	cores chan struct{} // holds an element for each hash that runs
 }
 
@@ -70,8 +70,8 @@ type passwordHasher struct {
 // requests ask the database, others use the cores.
 func newPasswordHasher(argon argonParameters) *passwordHasher {
 	cores := runtime.GOMAXPROCS(0)
-	line := newCallerLimit(cores + 2)
-	line.maxInLine = maxHashes * cores
+	line := newLimiter(cores+2, unbounded)
+	line.maxQueue = maxHashes * cores
 	return &passwordHasher{argon, line, make(chan struct{}, cores)}
 }
 
@@ -85,7 +85,7 @@ func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []
 
 // hash waits for a place and returns the stored form of a password.
 func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
-	leave, err := h.line.enter(ctx, "")
+	leave, err := h.line.acquire(ctx, "")
 	if err != nil {
 		return "", err
 	}

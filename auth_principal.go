@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -23,11 +21,14 @@ type caller struct {
 	credential credential
 	inBrowser  bool       // the credential is a browser's session cookie, or a login on a page asks for one
 	principal  *principal // nil until authorize, or a page that is open to all, has found it
-	leave      func()     // gives back the caller's place: see callerLimit
-	dropBody   func()     // gives back the place of the request's body
+	slots      *slots     // what the request holds of the limits
+
+	releaseBody func() // gives back the room of the body
+	// recheck finds the principal again. It fails if the credential is not valid any more.
+	recheck func(ctx context.Context) error
 }
 
-// network returns the name under which the caller's network has its places.
+// network returns the name under which the caller's network holds slots.
 func (c *caller) network() string { return clientNetwork(c.address).String() }
 
 // callerKey is the key of the caller in a request's context.
@@ -39,16 +40,22 @@ func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(
 // principalOf returns the caller's principal, or nil if none has been found.
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
-// inPlace runs do in one of the caller's places. It is for handlers that hold no place while they
-// send or wait, and now ask the database.
-func (c *core) inPlace(r *http.Request, p pace, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(r.Context(), p.limit())
+// withPoolSlot runs do with a slot of the pool, within the time limit of the class. It is for
+// handlers that hold no slot while they send or wait, and now ask the database. It first checks
+// that the caller's credential is still valid.
+func withPoolSlot(r *http.Request, class class, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(r.Context(), class.timeout())
 	defer cancel()
-	leave, err := c.places.enter(ctx, principalOf(r).User.ID)
-	if err != nil {
+
+	c := callerOf(r)
+	if err := c.slots.acquirePool(ctx); err != nil {
 		return err
 	}
-	defer leave()
+	defer c.slots.releasePool()
+
+	if err := c.recheck(ctx); err != nil {
+		return err
+	}
 	return do(ctx)
 }
 
@@ -281,38 +288,4 @@ func clientNetwork(address netip.Addr) netip.Addr {
 func remoteAddress(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return ap.Addr().Unmap().WithZone("")
-}
-
-// bodyTimeout is how long a body may take to arrive.
-const bodyTimeout = 10 * time.Second
-
-// receiveBody reads the request's body into memory, at most maxBody bytes, within bodyTimeout and
-// the route's time limit. Until the request ends, the body keeps a place among those of its
-// network. A body of GET or HEAD has no meaning (RFC 9110, section 9.3.1) and is dropped.
-func (c *core) receiveBody(w http.ResponseWriter, r *http.Request) (err error) {
-	if r.ContentLength == 0 { // with HTTP/2, r.Body is not http.NoBody then
-		r.Body = http.NoBody
-		return nil
-	}
-	sender, ctx := callerOf(r), r.Context()
-	if sender.dropBody, err = c.bodies.enter(ctx, sender.network()); err != nil {
-		return err
-	}
-	response := http.NewResponseController(w)
-	deadline, _ := ctx.Deadline()
-	response.SetReadDeadline(time.Now().Add(min(bodyTimeout, time.Until(deadline))))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err == nil {
-		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
-	}
-	if isRead(r) {
-		r.Body = http.NoBody
-		sender.dropBody()
-		return nil
-	}
-	if err != nil {
-		return bodyError(err)
-	}
-	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	return nil
 }

@@ -194,12 +194,12 @@ func (a *accounts) hashCounted(ctx context.Context, counted attempt, work func()
 	if err := counted.throttled(ctx, a.core.db); err != nil {
 		return err
 	}
-	leaveAccount, err := a.guesses.enter(ctx, string(counted.account)+string(counted.network))
+	leaveAccount, err := a.guesses.acquire(ctx, string(counted.account)+string(counted.network))
 	if err != nil {
 		return err
 	}
 	defer leaveAccount()
-	leaveHasher, err := a.hasher.line.enter(ctx, "")
+	leaveHasher, err := a.hasher.line.acquire(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -219,5 +219,5 @@ func (a *accounts) hashCounted(ctx context.Context, counted attempt, work func()
 // hashing returns how many password hashes are being computed, and how many requests hash a
 // password or wait to do so.
 func (a *accounts) hashing() (running, waiting int) {
-	return len(a.hasher.cores), a.hasher.line.requests("")
+	return len(a.hasher.cores), a.hasher.line.length("")
 }

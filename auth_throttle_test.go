@@ -490,8 +490,8 @@ func TestSpellingsOfUnknownNames(t *testing.T) {
 func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
 	var leaves []func()
-	for range ts.accounts.hasher.line.size {
-		leave, err := ts.accounts.hasher.line.enter(ts.t.Context(), "")
+	for range ts.accounts.hasher.line.perCaller {
+		leave, err := ts.accounts.hasher.line.acquire(ts.t.Context(), "")
 		if err != nil {
 			ts.t.Fatal(err)
 		}
@@ -508,7 +508,7 @@ func (ts *testServer) takeCores() (leave func()) {
 func (ts *testServer) lengthenLine(more int) {
 	ts.accounts.hasher.line.mu.Lock()
 	defer ts.accounts.hasher.line.mu.Unlock()
-	ts.accounts.hasher.line.callers[""].inLine += more
+	ts.accounts.hasher.line.callers[""].length += more
 }
 
 // TestHashQueue: few requests of one network wait for a core at a time, so that others need not wait for all of them.
@@ -529,7 +529,7 @@ func TestHashQueue(t *testing.T) {
 		go func() { answers <- ts.client().guess(fmt.Sprint("user", i), testPassword, address) }()
 	}
 	waitFor(t, "the logins to wait for a core", func() bool {
-		return ts.accounts.hasher.line.requests("") == ts.accounts.hasher.line.size+ts.networkPlaces.size+1
+		return ts.accounts.hasher.line.length("") == ts.accounts.hasher.line.perCaller+ts.limits.pool.perCaller+1
 	})
 	ts.client().must(200, "GET", "/health", nil)
 	leave()

@@ -161,7 +161,7 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 // sendMessageCommand is "cairn message send". It reads the body from standard input.
 func sendMessageCommand(ctx context.Context, o operation) error {
 	body, err := readInput(ctx, func() (string, error) {
-		text, err := io.ReadAll(io.LimitReader(o.stdin, maxBody))
+		text, err := io.ReadAll(io.LimitReader(o.stdin, large))
 		return strings.TrimSpace(string(text)), err
 	})
 	if err != nil {
@@ -244,7 +244,7 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 // routesCommand is "cairn routes". It prints the route table.
 func routesCommand(_ context.Context, o operation) (err error) {
 	for _, rt := range (&server{}).routes() {
-		limit := rt.pace.limit()
+		limit := rt.class.timeout()
 		line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who, "seconds": limit.Seconds()}
 		err = errors.Join(err, o.print(nil, line, "%-7s %-51s %-21s %v", rt.method, rt.path, rt.who, limit))
 	}

@@ -38,14 +38,16 @@ func (a *apiReader) recognize() {
 	}
 }
 
-// recognizeLost is recognize for a request without a route. Such a request has no place and no time
+// recognizeLost is recognize for a request without a route. Such a request has no slot and no time
 // limit yet, so it gets both here. Its context ignores the client: a canceled statement would close
 // its database connection.
 func (c *console) recognizeLost(r *http.Request) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.limit())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.timeout())
 	defer cancel()
-	if leave, err := c.core.networkPlaces.enter(ctx, callerOf(r).network()); err == nil {
-		defer leave()
+
+	slots := callerOf(r).slots
+	if err := slots.acquirePool(ctx); err == nil {
+		defer slots.releasePool()
 		(&apiReader{console: c, r: r.WithContext(ctx)}).recognize()
 	}
 }

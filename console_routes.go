@@ -11,31 +11,32 @@ const messageFields = "title body* severity roles[] include_new_users! publish_a
 // pageRoutes returns the rows of pages. show reads a page.
 func pageRoutes(c *console) []route {
 	return []route{
-		{"GET", "/{$}", public, c.show(c.homePage), "", quick},
-		{"GET", "/console/{file}", public, c.getConsoleFile, "", light},
-		{"GET", "/login", public, c.show(c.loginPage), "next done", quick},
-		{"POST", "/login", public, c.signInForm, "", hashing},
-		{"POST", "/logout", public, c.signOutForm, "", quick},
-		{"GET", "/register", public, c.show(c.registerPage), "", quick},
-		{"GET", "/set-password", public, c.show(c.passwordPage), "token", quick},
-		{"GET", "/inbox", inboxRead, c.show(c.inboxPage), "unread cursor done", quick},
-		{"GET", "/account", ownSession, c.show(c.accountPage), "done", quick},
-		{"GET", "/account/totp", ownSession, c.show(c.totpPage), "done", quick},
-		{"GET", "/messages", adminSystemMessage, c.show(c.messagesPage), "q severity state cursor done", slow},
-		{"POST", "/messages/preview", adminSystemMessage, c.previewMessage, "", slow},
-		{"GET", "/messages/new", adminSystemMessage, c.show(c.messagePage), "", quick},
-		{"GET", "/messages/{id}", adminSystemMessage, c.show(c.messagePage), "", slow},
-		{"POST", "/messages/{id}/preview", adminSystemMessage, c.previewMessage, "", slow},
-		{"GET", "/users", userManage, c.show(c.usersPage), "q status role sort cursor done", slow},
-		{"GET", "/users/{id}", userManage, c.show(c.userPage), "done", quick},
-		{"GET", "/roles", userManage, c.show(c.rolesPage), "cursor done", quick},
-		{"GET", "/audit", auditRead, c.show(c.auditPage), "actor action target request_id since until cursor", slow},
-		{"GET", "/datasets", datasetRead, c.show(c.datasetsPage), "cursor done", quick},
-		{"GET", "/datasets/{id}", datasetRead, c.show(c.datasetPage), "bbox move at.x at.y point done", slow},
+		{"GET", "/{$}", public, c.show(c.homePage), "", quick, 0},
+		{"GET", "/console/{file}", public, c.getConsoleFile, "", light, 0},
+		{"GET", "/login", public, c.show(c.loginPage), "next done", quick, 0},
+		{"POST", "/login", public, c.signInForm, "", hashing, small},
+		{"POST", "/logout", public, c.signOutForm, "", quick, small},
+		{"GET", "/register", public, c.show(c.registerPage), "", quick, 0},
+		{"GET", "/set-password", public, c.show(c.passwordPage), "token", quick, 0},
+		{"GET", "/inbox", inboxRead, c.show(c.inboxPage), "unread cursor done", quick, 0},
+		{"GET", "/account", ownSession, c.show(c.accountPage), "done", quick, 0},
+		{"GET", "/account/totp", ownSession, c.show(c.totpPage), "done", quick, 0},
+		{"GET", "/messages", adminSystemMessage, c.show(c.messagesPage), "q severity state cursor done", slow, 0},
+		{"POST", "/messages/preview", adminSystemMessage, c.previewMessage, "", slow, large},
+		{"GET", "/messages/new", adminSystemMessage, c.show(c.messagePage), "", quick, 0},
+		{"GET", "/messages/{id}", adminSystemMessage, c.show(c.messagePage), "", slow, 0},
+		{"POST", "/messages/{id}/preview", adminSystemMessage, c.previewMessage, "", slow, large},
+		{"GET", "/users", userManage, c.show(c.usersPage), "q status role sort cursor done", slow, 0},
+		{"GET", "/users/{id}", userManage, c.show(c.userPage), "done", quick, 0},
+		{"GET", "/roles", userManage, c.show(c.rolesPage), "cursor done", quick, 0},
+		{"GET", "/audit", auditRead, c.show(c.auditPage), "actor action target request_id since until cursor", slow, 0},
+		{"GET", "/datasets", datasetRead, c.show(c.datasetsPage), "cursor done", quick, 0},
+		{"GET", "/datasets/{id}", datasetRead, c.show(c.datasetPage), "bbox move at.x at.y point done", slow, 0},
 		{"GET", "/datasets/{id}/files", datasetRead, c.show(c.filesPage),
-			"q status warnings path point sort cursor", slow},
-		{"GET", "/datasets/{id}/analyses/{analysis}", datasetRead, c.show(c.analysisPage), "change cursor done", slow},
-		{"GET", "/datasets/{id}/report", datasetRead, c.show(c.reportPage), "cursor done", expensive},
+			"q status warnings path point sort cursor", slow, 0},
+		{"GET", "/datasets/{id}/analyses/{analysis}", datasetRead, c.show(c.analysisPage),
+			"change cursor done", slow, 0},
+		{"GET", "/datasets/{id}/report", datasetRead, c.show(c.reportPage), "cursor done", heavy, 0},
 	}
 }
 
@@ -46,7 +47,7 @@ type form struct {
 	fields string // as formBody reads them
 	page   loader // the page that the form is on
 	next   string // the page after it; empty: the same, which shows the answer once
-	pace   pace
+	class  class
 }
 
 // forms returns the forms of all pages.
@@ -99,9 +100,9 @@ func forms(c *console) []form {
 		{"/datasets/{id}/analyses/{analysis}/cancel", "DELETE /datasets/{id}/analyses/{analysis}", "",
 			c.analysisPage, "/datasets/{id}/analyses/{analysis}?done=canceled", bulk},
 		{"/datasets/{id}/accepted", "POST /datasets/{id}/accepted-findings", "code path? note",
-			c.reportPage, "/datasets/{id}/report?done=saved", expensive},
+			c.reportPage, "/datasets/{id}/report?done=saved", heavy},
 		{"/datasets/{id}/accepted/{accepted}/reopen", "DELETE /datasets/{id}/accepted-findings/{accepted}", "",
-			c.reportPage, "/datasets/{id}/report?done=saved", expensive},
+			c.reportPage, "/datasets/{id}/report?done=saved", heavy},
 	}
 }
 
@@ -111,7 +112,8 @@ func formRoutes(c *console, api []route) []route {
 	for _, f := range forms(c) {
 		to := strings.Replace(f.to, " ", " /api/v1", 1)
 		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
-		rows = append(rows, route{"POST", f.path, api[at].who, c.act(to, f.fields, f.page, f.next), "", f.pace})
+		send := c.act(to, f.fields, f.page, f.next)
+		rows = append(rows, route{"POST", f.path, api[at].who, send, "", f.class, api[at].maxBody})
 	}
 	return rows
 }

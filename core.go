@@ -13,45 +13,32 @@ import (
 // core is what all components share: settings, database, keys, clock, log and limits. Its fields
 // above the blank line are set before the service starts to serve, and not assigned after that.
 type core struct {
-	cfg           config
-	log           *slog.Logger
-	database      *database
-	db            *pgxpool.Pool    // the database's pool, for all requests
-	now           func() time.Time // the clock
-	patience      time.Duration    // how long the file system may take to answer
-	isHTTPS       bool             // the service has a certificate
-	stopping      context.Context  // ends when the service is told to stop
-	origins       *http.CrossOriginProtection
-	places        *callerLimit // at most half of the pool for one account
-	bodies        *callerLimit // bodies in memory for one network
-	streams       *callerLimit // streamed answers for one account
-	files         *callerLimit // files sent to one account
-	expensive     *callerLimit // one expensive request for each caller, and a few in all
-	networkPlaces *callerLimit // at most a quarter of the pool for one network, while no account is known
+	cfg      config
+	log      *slog.Logger
+	database *database
+	db       *pgxpool.Pool    // the database's pool, for all requests
+	now      func() time.Time // the clock
+	patience time.Duration    // how long the file system may take to answer
+	isHTTPS  bool             // the service has a certificate
+	stopping context.Context  // ends when the service is told to stop
+	origins  *http.CrossOriginProtection
+	limits   *limits
 
 	keys atomic.Pointer[keyring] // replaced after SIGHUP
 }
 
 // newCore returns what the components of a service share.
 func newCore(cfg config, log *slog.Logger, d *database, keys *keyring) *core {
-	connections := int(d.pool.Config().MaxConns)
-
 	c := &core{
-		cfg:           cfg,
-		log:           log,
-		database:      d,
-		db:            d.pool,
-		now:           time.Now,
-		patience:      30 * time.Second,
-		origins:       http.NewCrossOriginProtection(),
-		places:        newCallerLimit(max(1, connections/2)),
-		bodies:        newCallerLimit(maxBodies),
-		streams:       newCallerLimit(maxStreams),
-		files:         newCallerLimit(maxFiles),
-		expensive:     newCallerLimit(1),
-		networkPlaces: newCallerLimit(max(1, connections/4)),
+		cfg:      cfg,
+		log:      log,
+		database: d,
+		db:       d.pool,
+		now:      time.Now,
+		patience: 30 * time.Second,
+		origins:  http.NewCrossOriginProtection(),
+		limits:   newLimits(int(d.pool.Config().MaxConns)),
 	}
-	c.expensive.all = newCallerLimit(maxExpensive)
 	c.keys.Store(keys)
 	return c
 }

@@ -46,7 +46,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 		return errNotFound
 	}
 	var m storedFile
-	err := c.core.inPlace(r, quick, func(ctx context.Context) (err error) {
+	err := withPoolSlot(r, quick, func(ctx context.Context) (err error) {
 		m, err = collectOne[storedFile](ctx, c.core.db, errNotFound, "get file", query, pathID(r, "id"), path)
 		return err
 	})
@@ -59,7 +59,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer func() {
 		go func() { // Close may hang too, so it waits for places like any other call, without a time limit
-			leave, _ := c.fileCalls.enter(context.WithoutCancel(f.ctx), m.Directory)
+			leave, _ := c.fileCalls.acquire(context.WithoutCancel(f.ctx), m.Directory)
 			defer leave()
 			f.Close()
 		}()
@@ -144,7 +144,7 @@ func fileUnavailable(err error) *problem {
 func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
 	limited, cancel := context.WithTimeout(ctx, c.core.patience)
 	defer cancel()
-	leave, err := c.fileCalls.enter(limited, directory)
+	leave, err := c.fileCalls.acquire(limited, directory)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 // batch of rows.
 func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
 	return readInBatches(f, func(after []string, limit int) (files []datasetFile, err error) {
-		err = c.core.inPlace(r, slow, func(ctx context.Context) (err error) {
+		err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
 			files, err = findFiles(ctx, c.core.db, f, after, limit)
 			return err
 		})

@@ -119,7 +119,6 @@ var errFindings = errors.New("the report has findings")
 // all its rows. Before the answer is sent, it frees the caller's slot: the client may be slow.
 func heavyQuery[T any](c *catalogue, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
 	d dataset, result T, err error) {
-	defer callerOf(r).leave()
 	if d, err = c.pathDataset(r); err != nil {
 		return d, result, err
 	}

@@ -117,6 +117,9 @@ const (
 // dataset, with a page of items.
 func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	query, body, err := readSearch(r)
+	if err == nil && query.Get("intersects") != "" { // areas are work for the processor
+		err = callerOf(r).slots.acquire(r.Context(), heavy)
+	}
 	if err != nil {
 		return err
 	}

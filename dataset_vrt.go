@@ -167,7 +167,7 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"source", "unknown", "must be url or path"}}.err()
 	}
 	var g vrtGrid
-	err = c.core.inPlace(r, slow, func(ctx context.Context) (err error) {
+	err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
 		g, err = findGrid(ctx, c.core.db, d.ID, optional(query, "crs"), optional(query, "resolution"))
 		return err
 	})

@@ -20,13 +20,12 @@ import (
 // catalogue is the component of datasets and their files.
 type catalogue struct {
 	core      *core
-	fileCalls *callerLimit // calls of the file system for the contents of one dataset, and of all
+	fileCalls *limiter // calls of the file system for the contents of one dataset, and of all
 }
 
 // newCatalogue returns the catalogue.
 func newCatalogue(core *core) *catalogue {
-	c := &catalogue{core: core, fileCalls: newCallerLimit(maxFileCalls)}
-	c.fileCalls.all = newCallerLimit(maxAllCalls)
+	c := &catalogue{core: core, fileCalls: newLimiter(maxFileCalls, maxAllFileCalls)}
 	return c
 }
 
@@ -84,7 +83,7 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request) error 
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.core.stopping, slow.limit()/2)
+	ctx, cancel := context.WithTimeout(c.core.stopping, slow.timeout()/2)
 	defer cancel()
 	dir, _ := c.core.cfg.placeDataset(in.Path) // checkDataset says what is wrong with the path
 	err := c.askFileSystem(ctx, dir.root, func() error {

@@ -22,9 +22,6 @@ import (
 	"unicode/utf8"
 )
 
-// maxBody is the largest body of a request, in bytes.
-const maxBody = 1 << 20
-
 // isRead reports whether the request only reads: its method is GET or HEAD.
 func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
@@ -60,19 +57,26 @@ func decodeJSON(r *http.Request, v any) error {
 
 // bodyError returns the problem with a body whose reading ended with err.
 func bodyError(err error) error {
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		detail := fmt.Sprintf("The body has more than %d bytes.", maxBody)
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		detail := fmt.Sprintf("The body has more than %d bytes.", tooLarge.Limit)
 		return newProblem(http.StatusRequestEntityTooLarge, "body_too_large", detail)
+	}
+	if errors.Is(err, errBusy) {
+		return errBusy
 	}
 	return malformed("body_unreadable", "The body could not be read to its end.")
 }
 
-// checkJSON checks that a text is one JSON object with nothing after it, that it has no key twice
-// and no half of a surrogate pair, that keys are lower case, as all of Cairn's are, and that lists
-// among its values are short. It checks neither keys nor lists of inner objects: only a search has
-// one, a GeoJSON geometry.
+// Bounds of a JSON object, counted before anything is made of it.
+const (
+	maxNames = 64    // its names
+	maxListItems = 1_000 // of a list
+)
+
+// checkJSON checks that a text is one JSON object with nothing after it, that it has few names and
+// none twice, that names are lower case, as all of Cairn's are, and that lists among its values are
+// short. It does not look into inner objects: only a search has one, a GeoJSON geometry.
 func checkJSON(body []byte) error {
-	const longestList = 20_000 // items; more than any request needs
 	var object json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := dec.Decode(&object); err != nil {
@@ -91,22 +95,34 @@ func checkJSON(body []byte) error {
 	if hasHalfPair(object) {
 		return malformed("malformed_json", "The body has half of a surrogate pair.")
 	}
-	dec = json.NewDecoder(bytes.NewReader(object)) // from here on there is no error
-	dec.Token()                                    // the opening brace
-	for seen := map[string]bool{}; dec.More(); {
+
+	// The text is valid JSON, so the decoder returns no error from here on.
+	dec = json.NewDecoder(bytes.NewReader(object))
+	dec.Token() // the opening brace
+	seen := map[string]bool{}
+	for dec.More() {
 		token, _ := dec.Token()
-		key, _ := token.(string)
-		if !consistsOf(key, "abcdefghijklmnopqrstuvwxyz0123456789_") {
-			return malformed("unknown_field", "There is no field %.64q.", key)
-		}
-		if seen[key] {
-			return malformed("duplicate_field", "The field %.64q appears twice.", key)
-		}
-		seen[key] = true
+		name, _ := token.(string)
 		var value json.RawMessage
 		dec.Decode(&value)
-		if value[0] == '[' && bytes.Count(value, []byte(",")) >= longestList {
-			return malformed("malformed_json", "A list in the body has more than %d items.", longestList)
+
+		if len(seen) == maxNames {
+			return malformed("malformed_json", "The object in the body has more than %d names.", maxNames)
+		}
+		if !consistsOf(name, "abcdefghijklmnopqrstuvwxyz0123456789_") {
+			return malformed("unknown_field", "There is no field %.64q.", name)
+		}
+		if seen[name] {
+			return malformed("duplicate_field", "The field %.64q appears twice.", name)
+		}
+		seen[name] = true
+
+		var items []json.RawMessage // stays empty if the value is no list
+		if value[0] == '[' {
+			json.Unmarshal(value, &items)
+		}
+		if len(items) > maxListItems {
+			return malformed("malformed_json", "A list in the body has more than %d items.", maxListItems)
 		}
 	}
 	return nil

@@ -1,146 +1,341 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// pace says how long a route may take and how it uses the database. The route's row names it.
-type pace int
+// class says what a request needs, and how long it may take. The route's row names it.
+type class int
 
-// The paces.
+// The classes. All but light, stream and sending hold a slot of the pool of database connections.
 const (
-	quick     pace = iota // most routes
-	light                 // does not use the pool for requests
-	hashing               // waits for a core to hash a password
-	slow                  // searches, or changes many rows
-	bulk                  // may delete or change every row of a dataset or role
-	expensive             // reads every row of a dataset: takes one of a few slots, one for each caller
-	streaming             // holds a connection only for each batch of rows
-	waiting               // waits for a change, and gives its place back while it waits
-	sending               // sends a file, and uses the database only before that
+	light   class = iota // does not use the database
+	quick                // most routes
+	hashing              // waits for a core to hash a password
+	waiting              // waits for a change, and gives back its slot while it waits
+	slow                 // searches
+	bulk                 // may change every row of a dataset or role
+	heavy                // computes for more than 50 ms
+	stream               // sends many rows, and takes a slot of the pool only for each batch
+	sending              // sends a file, and uses the database only before that
 )
 
-// limit returns the time limit of a request.
-func (p pace) limit() time.Duration {
+// timeout returns the time limit of a request.
+func (c class) timeout() time.Duration {
 	return [...]time.Duration{
-		quick:     2 * time.Second,
-		light:     2 * time.Second,
-		hashing:   5 * time.Second,
-		slow:      10 * time.Second,
-		bulk:      time.Minute,
-		expensive: 5 * time.Minute,
-		streaming: 10 * time.Minute,
-		sending:   time.Hour,
-		waiting:   maxWait + 2*time.Second,
-	}[p]
+		light:   2 * time.Second,
+		quick:   2 * time.Second,
+		hashing: 5 * time.Second,
+		waiting: maxWait + 2*time.Second,
+		slow:    10 * time.Second,
+		bulk:    time.Minute,
+		heavy:   5 * time.Minute,
+		stream:  10 * time.Minute,
+		sending: time.Hour,
+	}[c]
 }
+
+// usesPool reports whether a request of the class holds a slot of the pool while it runs.
+func (c class) usesPool() bool { return c != light && c != stream && c != sending }
 
 // maxWait is the longest time that a client may ask to wait for a change.
 const maxWait = time.Minute
 
-// Limits other than the places in the pool.
+// Limits of requests.
 const (
-	maxInLine    = 4000 // requests of one caller that have a place or wait for one
-	maxBodies    = 64   // bodies of one network in memory at a time, of up to 1 MiB each
-	maxStreams   = 4    // streamed answers to one account at a time
-	maxFiles     = 256  // files sent to one account at a time; each holds an open file and a buffer
-	maxFileCalls = 64   // calls of the file system for contents of one dataset at a time; each has a thread
-	maxAllCalls  = 1024 // the same, of all datasets
-	maxExpensive = 2    // expensive requests that run at a time
+	maxQueue    = 4000 // requests of one caller that have a slot or wait for one
+	maxSlow     = 2    // searches of one caller at a time
+	maxStreams  = 2    // streamed answers to one account at a time
+	maxFiles    = 256  // files sent to one account at a time; each holds an open file and a buffer
+	maxBodies   = 64 << 20
+	bodyTimeout = 10 * time.Second // a body must arrive within this
 )
 
-// callerLimit gives each caller a number of places, and may bound the places of all callers
-// together. A request that finds them taken waits in line. The limit's field in server says who
-// counts as one caller: an account, a network, both together, or all who read the same dataset.
-type callerLimit struct {
-	size      int          // for each caller
-	maxInLine int          // requests of one caller that have a place or wait for one
-	all       *callerLimit // of all callers together, as one caller; nil: no limit
-	mu        sync.Mutex
-	callers   map[string]*callerLine
+// Limits of calls of the file system for contents. Each call that hangs has a thread.
+const (
+	maxFileCalls    = 64   // of one dataset
+	maxAllFileCalls = 1024 // of all datasets
+)
+
+// unbounded is a number of slots that is never reached.
+const unbounded = 1 << 30
+
+// limits hold the limiters of a service, so that nobody slows the others.
+type limits struct {
+	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
+	classes map[class]*limiter // slots of the classes that have some
+
+	bodyBytes atomic.Int64 // of request bodies in memory
 }
 
-// callerLine is the line of one caller. It exists while a request is in it.
-type callerLine struct {
-	places chan struct{}
-	inLine int // requests that have a place or wait for one
+// newLimits returns the limits for a pool of that many connections.
+func newLimits(connections int) *limits {
+	searches := newLimiter(maxSlow, max(1, connections/2))
+
+	return &limits{
+		pool: newLimiter(max(1, connections/4), unbounded),
+		classes: map[class]*limiter{
+			slow:    searches,
+			bulk:    searches,
+			heavy:   newLimiter(1, runtime.GOMAXPROCS(0)),
+			stream:  newLimiter(maxStreams, unbounded),
+			sending: newLimiter(maxFiles, unbounded),
+		},
+	}
 }
 
-// newCallerLimit returns a limit of size at a time for each caller.
-func newCallerLimit(size int) *callerLimit {
-	return &callerLimit{size: size, maxInLine: maxInLine, callers: map[string]*callerLine{}}
+// limiter has slots for each caller, and slots for all callers together. A request that works holds
+// one of both. Others wait, in the order in which they came.
+type limiter struct {
+	perCaller int
+	maxQueue  int           // requests of one caller that have a slot or wait for one
+	total     chan struct{} // has an element for each slot that is held
+
+	mu      sync.Mutex
+	callers map[string]*callerQueue
 }
 
-// enter waits for one of the caller's places. leave gives it back; it may be called more than once.
-// If too many requests are in line or the time limit of ctx ends first, the error is errBusy; if
-// the client leaves, it is that of ctx. With an error, leave does nothing.
-func (l *callerLimit) enter(ctx context.Context, caller string) (leave func(), err error) {
-	l.mu.Lock()
-	line := l.callers[caller]
-	if line == nil {
-		line = &callerLine{places: make(chan struct{}, l.size)}
-		l.callers[caller] = line
+// callerQueue is the queue of one caller. It exists while a request is in it.
+type callerQueue struct {
+	slots  chan struct{} // has an element for each slot that is held
+	length int           // requests that have a slot or wait for one
+}
+
+// newLimiter returns a limiter with perCaller slots for each caller, and total for all callers.
+func newLimiter(perCaller, total int) *limiter {
+	return &limiter{
+		perCaller: perCaller,
+		maxQueue:  maxQueue,
+		total:     make(chan struct{}, total),
+		callers:   map[string]*callerQueue{},
 	}
-	line.inLine++
-	inLine := line.inLine
-	l.mu.Unlock()
-	exit := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if line.inLine--; line.inLine == 0 {
-			delete(l.callers, caller)
-		}
+}
+
+// acquire waits for a slot of the caller. release gives it back, and may be called more than once.
+// If the queue is full, or the time limit of ctx ends first, the error is errBusy. If the client
+// leaves, the error is that of ctx. With an error, release does nothing.
+func (l *limiter) acquire(ctx context.Context, caller string) (release func(), err error) {
+	queue, length := l.join(caller)
+	if length > l.maxQueue {
+		l.leave(caller)
+		return func() {}, errBusy
 	}
-	err = errBusy
-	if inLine <= l.maxInLine {
-		select {
-		case line.places <- struct{}{}:
-			err = nil
-		case <-ctx.Done():
-			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				err = ctx.Err()
-			}
-		}
-	}
-	if err != nil {
-		exit()
+
+	if err := takeSlot(ctx, queue.slots); err != nil {
+		l.leave(caller)
 		return func() {}, err
 	}
-	leaveAll := func() {}
-	leave = sync.OnceFunc(func() {
-		leaveAll()
-		<-line.places
-		exit()
-	})
-	if l.all != nil {
-		if leaveAll, err = l.all.enter(ctx, ""); err != nil {
-			leave()
-		}
+	if err := takeSlot(ctx, l.total); err != nil {
+		<-queue.slots
+		l.leave(caller)
+		return func() {}, err
 	}
-	return leave, err
+
+	return sync.OnceFunc(func() {
+		<-l.total
+		<-queue.slots
+		l.leave(caller)
+	}), nil
 }
 
-// requests returns how many requests of a caller have a place or wait for one.
-func (l *callerLimit) requests(caller string) int {
+// takeSlot waits for a slot until ctx ends.
+func takeSlot(ctx context.Context, slots chan struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+	}
+
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return errBusy
+	}
+	return ctx.Err()
+}
+
+// join adds a request to the caller's queue, and returns the queue and its length.
+func (l *limiter) join(caller string) (queue *callerQueue, length int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if line := l.callers[caller]; line != nil {
-		return line.inLine
+
+	queue = l.callers[caller]
+	if queue == nil {
+		queue = &callerQueue{slots: make(chan struct{}, l.perCaller)}
+		l.callers[caller] = queue
+	}
+	queue.length++
+	return queue, queue.length
+}
+
+// leave takes a request out of the caller's queue.
+func (l *limiter) leave(caller string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	queue := l.callers[caller]
+	queue.length--
+	if queue.length == 0 {
+		delete(l.callers, caller)
+	}
+}
+
+// length returns how many requests of a caller have a slot or wait for one.
+func (l *limiter) length(caller string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if queue := l.callers[caller]; queue != nil {
+		return queue.length
 	}
 	return 0
 }
 
-// errBusy is the 503 for a request that found the line full, or waited in it to its time limit.
+// slots are what one request holds of the limits: at most one of a class, and one of the pool. A
+// request waits for the former only while it holds none of the latter: so requests that compute do
+// not keep others from the database.
+type slots struct {
+	limits  *limits
+	caller  string   // whose slots they are: an account or, while none is known, a network
+	limiter *limiter // of the class; nil: no slot of a class is held
+	class   func()   // gives back the slot of the class
+	pool    func()   // gives back the slot of the pool; nil: none is held
+}
+
+// newSlots returns the slots of a request of the caller, which holds none yet.
+func newSlots(limits *limits, caller string) *slots { return &slots{limits: limits, caller: caller} }
+
+// acquire waits until the request holds what the class needs, and keeps what it holds already. A
+// request that holds a slot of heavy needs no slot of slow. One that holds a slot of slow gives it
+// back before it waits for one of heavy.
+func (s *slots) acquire(ctx context.Context, class class) error {
+	limiter := s.limits.classes[class]
+	isHeavy := s.limiter != nil && s.limiter == s.limits.classes[heavy]
+
+	if limiter != nil && limiter != s.limiter && !isHeavy {
+		s.release()
+		giveBack, err := limiter.acquire(ctx, s.caller)
+		if err != nil {
+			return err
+		}
+		s.limiter = limiter
+		s.class = giveBack
+	}
+
+	if class.usesPool() {
+		return s.acquirePool(ctx)
+	}
+	return nil
+}
+
+// acquirePool waits for a slot of the pool, unless the request holds one.
+func (s *slots) acquirePool(ctx context.Context) error {
+	if s.pool != nil {
+		return nil
+	}
+
+	giveBack, err := s.limits.pool.acquire(ctx, s.caller)
+	if err == nil {
+		s.pool = giveBack
+	}
+	return err
+}
+
+// releasePool gives back the slot of the pool, if the request holds one.
+func (s *slots) releasePool() {
+	if s.pool != nil {
+		s.pool()
+		s.pool = nil
+	}
+}
+
+// release gives back what the request holds.
+func (s *slots) release() {
+	s.releasePool()
+	if s.limiter != nil {
+		s.class()
+		s.limiter = nil
+	}
+}
+
+// errBusy is the 503 for a request that found a queue full, or waited in it to its time limit.
 var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
-	detail: "Too many requests are under way. Try again later.", retryAfter: 2 * time.Second}
+	detail: "The server is busy. Try again in a few seconds.", retryAfter: 2 * time.Second}
 
 // lastMoment returns a context for what a request must still store after its time limit, or after
 // its client has left. It ends 0.4 s after the limit of ctx, so that no answer is over 0.5 s late.
 func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, _ := ctx.Deadline()
 	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))
+}
+
+// receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the
+// time limit of the request. release gives back its room. A body of GET or HEAD has no meaning (RFC
+// 9110, section 9.3.1) and is dropped.
+func receiveBody(w http.ResponseWriter, r *http.Request, limits *limits, size int64) (release func(), err error) {
+	if r.ContentLength == 0 { // with HTTP/2, r.Body is not http.NoBody then
+		r.Body = http.NoBody
+		return func() {}, nil
+	}
+
+	response := http.NewResponseController(w)
+	deadline := time.Now().Add(bodyTimeout)
+	if limit, _ := r.Context().Deadline(); limit.Before(deadline) {
+		deadline = limit
+	}
+	response.SetReadDeadline(deadline)
+
+	body := &receivedBody{Reader: http.MaxBytesReader(w, r.Body, size), limits: limits}
+	var content bytes.Buffer
+	if isRead(r) {
+		_, err = io.Copy(io.Discard, body)
+		body.release()
+	} else {
+		_, err = content.ReadFrom(body)
+	}
+	if err == nil {
+		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
+	}
+
+	if isRead(r) {
+		r.Body = http.NoBody
+		return func() {}, nil
+	}
+	if err != nil {
+		body.release()
+		return func() {}, bodyError(err)
+	}
+	r.Body = io.NopCloser(&content)
+	r.ContentLength = int64(content.Len())
+	return body.release, nil
+}
+
+// receivedBody is the body of a request while it arrives. What has arrived counts with the bodies
+// of all requests, so a client that sends nothing takes no room.
+type receivedBody struct {
+	io.Reader
+	limits *limits
+	bytes  int64 // that have arrived
+}
+
+// Read reads what has arrived. If all bodies together are too large, the error is errBusy.
+func (b *receivedBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	b.bytes += int64(n)
+	if b.limits.bodyBytes.Add(int64(n)) > maxBodies {
+		return n, errBusy
+	}
+	return n, err
+}
+
+// release gives back the room of the body.
+func (b *receivedBody) release() {
+	b.limits.bodyBytes.Add(-b.bytes)
+	b.bytes = 0
 }

@@ -78,10 +78,10 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 		release := ts.holdLock(`LOCK TABLE system_messages`)
 		stop := loop(12, func() (answer, error) { return member.send("GET", "/api/v1/inbox", nil) })
 		stopScript := loop(12, func() (answer, error) { return script.send("GET", "/api/v1/inbox", nil) })
-		waitFor(t, "the queries to wait", func() bool { return waitingQueries(ts) == ts.places.size })
+		waitFor(t, "the queries to wait", func() bool { return waitingQueries(ts) == ts.limits.pool.perCaller })
 		others(t)
-		if n := waitingQueries(ts); n > ts.places.size {
-			t.Errorf("one caller has %d connections, at most %d", n, ts.places.size)
+		if n := waitingQueries(ts); n > ts.limits.pool.perCaller {
+			t.Errorf("one caller has %d connections, at most %d", n, ts.limits.pool.perCaller)
 		}
 		release()
 		stop()
@@ -104,7 +104,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 	t.Run("four reports", func(t *testing.T) {
 		reporter := ts.signIn("reporter", datasetRead)
 		// A report that takes its time has this place.
-		leave, err := ts.expensive.enter(t.Context(), reporter.must(200, "GET", mePath, nil).text("id"))
+		leave, err := ts.limits.classes[heavy].acquire(t.Context(), reporter.must(200, "GET", mePath, nil).text("id"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,60 +124,98 @@ func waitingQueries(ts *testServer) int {
 	return ts.queryInt(`SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 }
 
-// TestCallerLimit: places are given in the order of asking, given back once, and forgotten when nobody wants them.
-func TestCallerLimit(t *testing.T) {
+// TestLimiter: slots are given in the order of asking, given back once, and forgotten when nobody wants them.
+func TestLimiter(t *testing.T) {
 	t.Parallel()
-	l := newCallerLimit(2)
-	first, err1 := l.enter(t.Context(), "a")
-	second, err2 := l.enter(t.Context(), "a")
-	if err1 != nil || err2 != nil {
-		t.Fatal(err1, err2)
+	l := newLimiter(2, 3)
+	acquire := func(caller string) (release func()) {
+		t.Helper()
+		release, err := l.acquire(t.Context(), caller)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return release
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if leave, err := l.enter(gone, "a"); err != context.Canceled {
-		t.Errorf("a third entered: %v", err)
-	} else {
-		leave()
+	refused := func(want error, ctx context.Context, caller string) {
+		t.Helper()
+		release, err := l.acquire(ctx, caller)
+		if err != want {
+			t.Errorf("%s: got %v, want %v", caller, err, want)
+		}
+		release()
 	}
-	other, err := l.enter(t.Context(), "b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	late, stop := context.WithTimeout(t.Context(), 0)
+	defer stop()
+
+	first, second := acquire("a"), acquire("a")
+	refused(context.Canceled, gone, "a")
+	other := acquire("b")
+	refused(errBusy, late, "c") // three callers together have all slots
 	other()
 	first()
 	first() // does nothing
-	third, err := l.enter(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	late, stop := context.WithTimeout(t.Context(), 0)
-	defer stop()
-	if _, err := l.enter(late, "a"); err == nil || err.(*problem).status != http.StatusServiceUnavailable {
-		t.Errorf("a fourth entered: %v", err)
-	}
+	third := acquire("a")
+	refused(errBusy, late, "a")
 	second()
 	third()
-	if len(l.callers) != 0 {
-		t.Errorf("%d callers are remembered", len(l.callers))
+	if len(l.callers) != 0 || len(l.total) != 0 {
+		t.Errorf("%d callers are remembered, %d slots are held", len(l.callers), len(l.total))
 	}
 }
 
-// TestFullLine: a line that is full is refused at once.
-func TestFullLine(t *testing.T) {
+// TestFullQueue: a request that finds its queue full is refused at once.
+func TestFullQueue(t *testing.T) {
 	t.Parallel()
-	l := newCallerLimit(2)
-	for range maxInLine {
-		go l.enter(t.Context(), "a")
+	l := newLimiter(2, unbounded)
+	for range maxQueue {
+		go l.acquire(t.Context(), "a")
 	}
-	waitFor(t, "the line to fill", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.callers["a"] != nil && l.callers["a"].inLine == maxInLine
-	})
-	if _, err := l.enter(t.Context(), "a"); err != errBusy {
-		t.Errorf("entered: %v", err)
+	waitFor(t, "the queue to fill", func() bool { return l.length("a") == maxQueue })
+	if _, err := l.acquire(t.Context(), "a"); err != errBusy {
+		t.Errorf("acquired: %v", err)
 	}
+}
+
+// TestSlots: a request adds only what it lacks, and waits for nothing while others wait for what it holds.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	l := newLimits(8)
+	held := func(caller string) [3]int {
+		return [3]int{l.pool.length(caller), l.classes[slow].length(caller), l.classes[heavy].length(caller)}
+	}
+	acquire := func(s *slots, class class, want [3]int) {
+		t.Helper()
+		if err := s.acquire(t.Context(), class); err != nil {
+			t.Fatal(err)
+		}
+		if got := held(s.caller); got != want {
+			t.Errorf("got %v of the pool, slow and heavy; want %v", got, want)
+		}
+	}
+	one := newSlots(l, "a")
+	acquire(one, quick, [3]int{1, 0, 0})
+	acquire(one, slow, [3]int{1, 1, 0})
+	acquire(one, bulk, [3]int{1, 1, 0})
+	acquire(one, heavy, [3]int{1, 0, 1})
+	acquire(one, slow, [3]int{1, 0, 1})
+	one.release()
+	if got := held("a"); got != [3]int{} {
+		t.Errorf("after release: %v", got)
+	}
+
+	acquire(one, heavy, [3]int{1, 0, 1})
+	two := newSlots(l, "a")
+	acquire(two, slow, [3]int{2, 1, 1})
+	waiting := make(chan error)
+	go func() { waiting <- two.acquire(t.Context(), heavy) }()
+	waitFor(t, "the second to wait for heavy without a slot of the pool", func() bool { return held("a") == [3]int{1, 0, 2} })
+	one.release()
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	two.release()
 }
 
 // raw is a connection on which a test writes requests itself.
@@ -245,12 +283,12 @@ func TestUnknownTokensShareAPlace(t *testing.T) {
 		token, _ := newAPIToken()
 		return ts.client().as(token).send("GET", mePath, nil)
 	})
-	waitFor(t, "the tokens to be looked up", func() bool { return waitingQueries(ts) == ts.networkPlaces.size })
+	waitFor(t, "the tokens to be looked up", func() bool { return waitingQueries(ts) == ts.limits.pool.perCaller })
 	for range 20 {
 		c.must(200, "GET", mePath, nil)
 	}
-	if n := waitingQueries(ts); n > ts.networkPlaces.size {
-		t.Errorf("%d connections, at most %d", n, ts.networkPlaces.size)
+	if n := waitingQueries(ts); n > ts.limits.pool.perCaller {
+		t.Errorf("%d connections, at most %d", n, ts.limits.pool.perCaller)
 	}
 	release()
 	stop()
@@ -262,17 +300,12 @@ func TestSlowBodies(t *testing.T) {
 	ts := startServer(t, nil)
 	cookie := ts.signInForCookie("ada")
 	var slow []*raw
-	for range 24 {
+	for range 300 {
 		conn := ts.raw()
 		io.WriteString(conn, "POST /api/v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
 		slow = append(slow, conn)
 	}
-	waitFor(t, "the bodies to be read", func() bool {
-		ts.bodies.mu.Lock()
-		defer ts.bodies.mu.Unlock()
-		line := ts.bodies.callers["127.0.0.1"]
-		return line != nil && line.inLine == len(slow)
-	})
+	waitFor(t, "the bodies to be read", func() bool { return ts.limits.bodyBytes.Load() == int64(len(slow)) })
 	for range 6 {
 		a := ts.client().refresh(cookie)
 		if a.status != 200 {
@@ -347,4 +380,58 @@ func TestManySessions(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*)::int FROM audit_log WHERE action = 'session.end' AND target = 'user:ada'`); n != 20001 {
 		t.Errorf("%d sessions are audited", n)
 	}
+}
+
+// TestBodiesTogether: the bodies of all requests together are bounded by the bytes that have arrived, and what was
+// refused or answered takes no room.
+func TestBodiesTogether(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	body := map[string]string{"display_name": "Ada"}
+	ts.limits.bodyBytes.Add(maxBodies)
+	c.refused(503, "busy", "PATCH", mePath, body)
+	c.must(200, "GET", mePath, nil)
+	ts.limits.bodyBytes.Add(-maxBodies)
+	c.must(200, "PATCH", mePath, body)
+	c.refused(413, "body_too_large", "PATCH", mePath, map[string]string{"display_name": strings.Repeat("x", small)})
+	if n := ts.limits.bodyBytes.Load(); n != 0 {
+		t.Errorf("%d bytes are counted without a body", n)
+	}
+}
+
+// TestLargestBodies: each route takes a body up to the size in its row, and no byte more.
+func TestLargestBodies(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	for _, rt := range apiRoutes(ts.server) {
+		if rt.method == "GET" {
+			continue
+		}
+		path := pathValues.ReplaceAllString(rt.path, "1")
+		if a, err := c.send(rt.method, path, strings.NewReader(strings.Repeat("x", int(rt.maxBody)+1))); err != nil || a.status != 413 {
+			t.Errorf("%s %s: got %d %v, want 413", rt.method, path, a.status, err)
+		}
+	}
+	text := strings.Repeat("\u20ac", 20_000) // 9 bytes each in a form
+	c.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "long", "body": text})
+}
+
+// TestLargeObjects: what a body holds is counted before anything is made of it.
+func TestLargeObjects(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	var names, ids []string
+	for i := range maxNames + 1 {
+		names = append(names, fmt.Sprintf(`"n%d":1`, i))
+	}
+	for i := range maxListItems + 1 {
+		ids = append(ids, fmt.Sprintf(`"%d"`, i))
+	}
+	c.refused(400, "malformed_json", "POST", searchPath, "{"+strings.Join(names, ",")+"}")
+	c.refused(400, "unknown_field", "POST", searchPath, "{"+strings.Join(names[1:], ",")+"}")
+	c.refused(400, "malformed_json", "POST", searchPath, `{"ids":[`+strings.Join(ids, ",")+"]}")
+	c.must(200, "POST", searchPath, `{"ids":[`+strings.Join(ids[1:], ",")+"]}")
 }

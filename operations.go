@@ -36,7 +36,7 @@ func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance 
 		analyzer:    analyzer,
 		instance:    instance,
 		life:        10 * time.Second,
-		health:      &healthCheck{limit: newCallerLimit(1)},
+		health:      &healthCheck{limit: newLimiter(1, unbounded)},
 		hangups:     hangups,
 		certificate: certificate,
 		sealer:      sealer{open: map[string]string{}},
@@ -45,7 +45,7 @@ func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance 
 
 // healthCheck is the latest probe of the database for GET /health.
 type healthCheck struct {
-	limit *callerLimit // its one place guards the fields below
+	limit *limiter // its one place guards the fields below
 	began time.Time
 	err   error
 }
@@ -55,7 +55,7 @@ type healthCheck struct {
 // shares the result of a probe that began after it arrived, unless the probe ran out of time.
 func (o *operations) getHealth(w http.ResponseWriter, r *http.Request) error {
 	arrived, h := time.Now(), o.health
-	leave, err := h.limit.enter(r.Context(), "")
+	leave, err := h.limit.acquire(r.Context(), "")
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ type scaleTransport struct {
 }
 
 // scalePace is the pace of a route, found by a mux.
-type scalePace pace
+type scalePace class
 
 // ServeHTTP is never called.
 func (scalePace) ServeHTTP(http.ResponseWriter, *http.Request) {}
@@ -59,7 +59,7 @@ func newScaleTransport(t *testing.T, nginx, certificate string) *scaleTransport 
 	}
 	tr := &scaleTransport{routes: http.NewServeMux(), slowest: map[time.Duration]time.Duration{}}
 	for _, rt := range (&server{}).apiRoutes() {
-		tr.routes.Handle(rt.method+" "+rt.path, scalePace(rt.pace))
+		tr.routes.Handle(rt.method+" "+rt.path, scalePace(rt.class))
 	}
 	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		n := tr.from.Add(1)
@@ -89,7 +89,7 @@ func (tr *scaleTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	took := time.Since(began)
 	handler, _ := tr.routes.Handler(r)
 	p, ok := handler.(scalePace)
-	limit := pace(p).limit()
+	limit := class(p).timeout()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.slowest[limit] = max(tr.slowest[limit], took)

@@ -62,145 +62,146 @@ func (s *server) apiRoutes() []route {
 // operationRoutes returns the rows of health, metrics and the contract.
 func operationRoutes(o *operations) []route {
 	return []route{
-		{"GET", "/health", public, o.getHealth, "", light},
-		{"GET", "/api/v1/ping", public, ping, "", light},
-		{"GET", "/api/v1/openapi.yaml", public, getContract, "", light},
-		{"GET", "/metrics", metricsRead, o.getMetrics, "", quick},
+		{"GET", "/health", public, o.getHealth, "", light, 0},
+		{"GET", "/api/v1/ping", public, ping, "", light, 0},
+		{"GET", "/api/v1/openapi.yaml", public, getContract, "", light, 0},
+		{"GET", "/metrics", metricsRead, o.getMetrics, "", quick, 0},
 	}
 }
 
 // authRoutes returns the rows of the caller's own account.
 func authRoutes(a *accounts) []route {
 	return []route{
-		{"POST", "/api/v1/auth/register", public, a.register, "", hashing},
-		{"POST", "/api/v1/auth/login", public, a.login, "", hashing},
-		{"POST", "/api/v1/auth/refresh", refreshCookie, a.refresh, "", quick},
-		{"POST", "/api/v1/auth/logout", public, a.logout, "", quick},
-		{"GET", "/api/v1/auth/me", signedIn, a.getMe, "", quick},
-		{"PATCH", "/api/v1/auth/me", ownSession, a.updateMe, "", hashing},
-		{"PUT", "/api/v1/auth/password", ownSession, a.changePassword, "", hashing},
-		{"POST", "/api/v1/auth/password-reset", public, a.resetPassword, "", hashing},
-		{"POST", "/api/v1/auth/totp", ownSession, a.createTOTP, "", hashing},
-		{"POST", "/api/v1/auth/totp/confirm", ownSession, a.enableTOTP, "", quick},
-		{"DELETE", "/api/v1/auth/totp", ownSession, a.deleteTOTP, "", hashing},
-		{"GET", "/api/v1/auth/sessions", ownSession, a.listOwnSessions, paged, quick},
-		{"DELETE", "/api/v1/auth/sessions", ownSession, a.endOwnSessions, "", quick},
-		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, a.endOwnSessions, "", quick},
-		{"GET", "/api/v1/auth/tokens", ownSession, a.listOwnTokens, paged, quick},
-		{"POST", "/api/v1/auth/tokens", ownSession, a.createOwnToken, "", hashing},
-		{"DELETE", "/api/v1/auth/tokens", ownSession, a.endOwnTokens, "", quick},
-		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, a.endOwnTokens, "", quick},
-		{"POST", "/api/v1/auth/tokens/self/renew", ownToken, a.renewOwnToken, "", quick},
-		{"GET", verifyPath, signedIn, a.verifyCaller, "permission", quick},
+		{"POST", "/api/v1/auth/register", public, a.register, "", hashing, small},
+		{"POST", "/api/v1/auth/login", public, a.login, "", hashing, small},
+		{"POST", "/api/v1/auth/refresh", refreshCookie, a.refresh, "", quick, small},
+		{"POST", "/api/v1/auth/logout", public, a.logout, "", quick, small},
+		{"GET", "/api/v1/auth/me", signedIn, a.getMe, "", quick, 0},
+		{"PATCH", "/api/v1/auth/me", ownSession, a.updateMe, "", hashing, small},
+		{"PUT", "/api/v1/auth/password", ownSession, a.changePassword, "", hashing, small},
+		{"POST", "/api/v1/auth/password-reset", public, a.resetPassword, "", hashing, small},
+		{"POST", "/api/v1/auth/totp", ownSession, a.createTOTP, "", hashing, small},
+		{"POST", "/api/v1/auth/totp/confirm", ownSession, a.enableTOTP, "", quick, small},
+		{"DELETE", "/api/v1/auth/totp", ownSession, a.deleteTOTP, "", hashing, small},
+		{"GET", "/api/v1/auth/sessions", ownSession, a.listOwnSessions, paged, quick, 0},
+		{"DELETE", "/api/v1/auth/sessions", ownSession, a.endOwnSessions, "", quick, small},
+		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, a.endOwnSessions, "", quick, small},
+		{"GET", "/api/v1/auth/tokens", ownSession, a.listOwnTokens, paged, quick, 0},
+		{"POST", "/api/v1/auth/tokens", ownSession, a.createOwnToken, "", hashing, small},
+		{"DELETE", "/api/v1/auth/tokens", ownSession, a.endOwnTokens, "", quick, small},
+		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, a.endOwnTokens, "", quick, small},
+		{"POST", "/api/v1/auth/tokens/self/renew", ownToken, a.renewOwnToken, "", quick, small},
+		{"GET", verifyPath, signedIn, a.verifyCaller, "permission", quick, 0},
 	}
 }
 
 // administrationRoutes returns the rows of users, roles, permissions and the audit log.
 func administrationRoutes(a *accounts) []route {
 	return []route{
-		{"GET", "/api/v1/users", userManage, a.listUsers, paged + " q username status role sort", slow},
-		{"POST", "/api/v1/users", userManage, a.createUser, "", quick},
-		{"GET", "/api/v1/users/{id}", userManage, a.getUser, "", quick},
-		{"PATCH", "/api/v1/users/{id}", userManage, a.updateUser, "", quick},
-		{"DELETE", "/api/v1/users/{id}", userManage, a.deleteUser, "", quick},
-		{"PUT", "/api/v1/users/{id}/roles", userManage, a.replaceUserRoles, "", quick},
-		{"POST", "/api/v1/users/{id}/roles", userManage, a.addUserRole, "", quick},
-		{"DELETE", "/api/v1/users/{id}/roles/{name}", userManage, a.removeUserRole, "", quick},
-		{"POST", "/api/v1/users/{id}/password-reset", userManage, a.createPasswordReset, "", quick},
-		{"DELETE", "/api/v1/users/{id}/totp", userManage, a.deleteTOTPOfUser, "", quick},
-		{"GET", "/api/v1/users/{id}/sessions", userManage, a.ofUser(a.writeSessions), paged, quick},
-		{"DELETE", "/api/v1/users/{id}/sessions", userManage, a.endSessionsOfUser, "", quick},
-		{"DELETE", "/api/v1/users/{id}/sessions/{session}", userManage, a.endSessionsOfUser, "", quick},
-		{"GET", "/api/v1/users/{id}/tokens", userManage, a.ofUser(a.writeAPITokens), paged, quick},
-		{"DELETE", "/api/v1/users/{id}/tokens", userManage, a.endTokensOfUser, "", quick},
-		{"DELETE", "/api/v1/users/{id}/tokens/{token}", userManage, a.endTokensOfUser, "", quick},
-		{"GET", "/api/v1/tokens", userManage, a.listAllTokens, paged, quick},
-		{"GET", "/api/v1/permissions", userManage, a.listPermissions, "", quick},
-		{"POST", "/api/v1/permissions", roleManage, a.declarePermission, "", slow},
-		{"PATCH", "/api/v1/permissions/{name}", roleManage, a.updatePermission, "", slow},
-		{"DELETE", "/api/v1/permissions/{name}", roleManage, a.removePermission, "force", slow},
-		{"GET", "/api/v1/roles", userManage, a.listRoles, paged + " name", quick},
-		{"POST", "/api/v1/roles", roleManage, a.createRole, "", quick},
-		{"GET", "/api/v1/roles/{id}", userManage, a.getRole, "", quick},
-		{"PATCH", "/api/v1/roles/{id}", roleManage, a.updateRole, "", bulk},
-		{"DELETE", "/api/v1/roles/{id}", roleManage, a.deleteRole, "reassign", bulk},
+		{"GET", "/api/v1/users", userManage, a.listUsers, paged + " q username status role sort", slow, 0},
+		{"POST", "/api/v1/users", userManage, a.createUser, "", quick, medium},
+		{"GET", "/api/v1/users/{id}", userManage, a.getUser, "", quick, 0},
+		{"PATCH", "/api/v1/users/{id}", userManage, a.updateUser, "", quick, medium},
+		{"DELETE", "/api/v1/users/{id}", userManage, a.deleteUser, "", quick, medium},
+		{"PUT", "/api/v1/users/{id}/roles", userManage, a.replaceUserRoles, "", quick, medium},
+		{"POST", "/api/v1/users/{id}/roles", userManage, a.addUserRole, "", quick, medium},
+		{"DELETE", "/api/v1/users/{id}/roles/{name}", userManage, a.removeUserRole, "", quick, medium},
+		{"POST", "/api/v1/users/{id}/password-reset", userManage, a.createPasswordReset, "", quick, medium},
+		{"DELETE", "/api/v1/users/{id}/totp", userManage, a.deleteTOTPOfUser, "", quick, medium},
+		{"GET", "/api/v1/users/{id}/sessions", userManage, a.ofUser(a.writeSessions), paged, quick, 0},
+		{"DELETE", "/api/v1/users/{id}/sessions", userManage, a.endSessionsOfUser, "", quick, medium},
+		{"DELETE", "/api/v1/users/{id}/sessions/{session}", userManage, a.endSessionsOfUser, "", quick, medium},
+		{"GET", "/api/v1/users/{id}/tokens", userManage, a.ofUser(a.writeAPITokens), paged, quick, 0},
+		{"DELETE", "/api/v1/users/{id}/tokens", userManage, a.endTokensOfUser, "", quick, medium},
+		{"DELETE", "/api/v1/users/{id}/tokens/{token}", userManage, a.endTokensOfUser, "", quick, medium},
+		{"GET", "/api/v1/tokens", userManage, a.listAllTokens, paged, quick, 0},
+		{"GET", "/api/v1/permissions", userManage, a.listPermissions, "", quick, 0},
+		{"POST", "/api/v1/permissions", roleManage, a.declarePermission, "", slow, medium},
+		{"PATCH", "/api/v1/permissions/{name}", roleManage, a.updatePermission, "", slow, medium},
+		{"DELETE", "/api/v1/permissions/{name}", roleManage, a.removePermission, "force", slow, medium},
+		{"GET", "/api/v1/roles", userManage, a.listRoles, paged + " name", quick, 0},
+		{"POST", "/api/v1/roles", roleManage, a.createRole, "", quick, medium},
+		{"GET", "/api/v1/roles/{id}", userManage, a.getRole, "", quick, 0},
+		{"PATCH", "/api/v1/roles/{id}", roleManage, a.updateRole, "", bulk, medium},
+		{"DELETE", "/api/v1/roles/{id}", roleManage, a.deleteRole, "reassign", bulk, medium},
 		{"GET", "/api/v1/audit", auditRead, a.listAudit,
-			paged + " actor credential action target request_id since until", slow},
+			paged + " actor credential action target request_id since until", slow, 0},
 	}
 }
 
 // messageRoutes returns the rows of system messages and the inbox.
 func messageRoutes(a *announcements) []route {
 	return []route{
-		{"POST", "/api/v1/system-messages", adminSystemMessage, a.createMessage, "", quick},
+		{"POST", "/api/v1/system-messages", adminSystemMessage, a.createMessage, "", quick, large},
 		{"GET", "/api/v1/system-messages", adminSystemMessage, a.listMessages(false),
-			paged + " q severity state since until", slow},
-		{"GET", "/api/v1/system-messages/unread-count", adminSystemMessage, a.countUnread, "", quick},
-		{"POST", "/api/v1/system-messages/read-all", adminSystemMessage, a.readAllMessages, "", quick},
-		{"GET", "/api/v1/system-messages/{id}", adminSystemMessage, a.getMessage, "", quick},
-		{"PATCH", "/api/v1/system-messages/{id}", adminSystemMessage, a.updateMessage, "", quick},
-		{"DELETE", "/api/v1/system-messages/{id}", adminSystemMessage, a.deleteMessage, "permanently", quick},
-		{"GET", "/api/v1/system-messages/{id}/unread-by", adminSystemMessage, a.listUnreadBy, paged, slow},
-		{"POST", "/api/v1/system-messages/{id}/read", adminSystemMessage, a.readMessages, "", quick},
-		{"GET", "/api/v1/inbox", inboxRead, a.listMessages(true), paged + " unread", quick},
-		{"GET", "/api/v1/inbox/unread-count", inboxRead, a.countUnread, "", quick},
-		{"POST", "/api/v1/inbox/read", inboxRead, a.readMessages, "", quick},
-		{"POST", "/api/v1/inbox/read-all", inboxRead, a.readAllMessages, "", quick},
-		{"POST", "/api/v1/inbox/{id}/read", inboxRead, a.readMessages, "", quick},
+			paged + " q severity state since until", slow, 0},
+		{"GET", "/api/v1/system-messages/unread-count", adminSystemMessage, a.countUnread, "", quick, 0},
+		{"POST", "/api/v1/system-messages/read-all", adminSystemMessage, a.readAllMessages, "", quick, medium},
+		{"GET", "/api/v1/system-messages/{id}", adminSystemMessage, a.getMessage, "", quick, 0},
+		{"PATCH", "/api/v1/system-messages/{id}", adminSystemMessage, a.updateMessage, "", quick, large},
+		{"DELETE", "/api/v1/system-messages/{id}", adminSystemMessage, a.deleteMessage, "permanently", quick, medium},
+		{"GET", "/api/v1/system-messages/{id}/unread-by", adminSystemMessage, a.listUnreadBy, paged, slow, 0},
+		{"POST", "/api/v1/system-messages/{id}/read", adminSystemMessage, a.readMessages, "", quick, medium},
+		{"GET", "/api/v1/inbox", inboxRead, a.listMessages(true), paged + " unread", quick, 0},
+		{"GET", "/api/v1/inbox/unread-count", inboxRead, a.countUnread, "", quick, 0},
+		{"POST", "/api/v1/inbox/read", inboxRead, a.readMessages, "", quick, medium},
+		{"POST", "/api/v1/inbox/read-all", inboxRead, a.readAllMessages, "", quick, medium},
+		{"POST", "/api/v1/inbox/{id}/read", inboxRead, a.readMessages, "", quick, medium},
 	}
 }
 
 // datasetRoutes returns the rows of datasets and their files.
 func datasetRoutes(c *catalogue) []route {
 	return []route{
-		{"GET", "/api/v1/datasets", datasetRead, c.listDatasets, paged + " name", quick},
-		{"POST", "/api/v1/datasets", datasetManage, c.createDataset, "", slow},
-		{"GET", "/api/v1/datasets/{id}", datasetRead, c.getDataset, "", slow},
-		{"PATCH", "/api/v1/datasets/{id}", datasetManage, c.updateDataset, "", bulk},
-		{"DELETE", "/api/v1/datasets/{id}", datasetManage, c.deleteDataset, "", bulk},
+		{"GET", "/api/v1/datasets", datasetRead, c.listDatasets, paged + " name", quick, 0},
+		{"POST", "/api/v1/datasets", datasetManage, c.createDataset, "", slow, large},
+		{"GET", "/api/v1/datasets/{id}", datasetRead, c.getDataset, "", slow, 0},
+		{"PATCH", "/api/v1/datasets/{id}", datasetManage, c.updateDataset, "", bulk, large},
+		{"DELETE", "/api/v1/datasets/{id}", datasetManage, c.deleteDataset, "", bulk, medium},
 		{"GET", "/api/v1/datasets/{id}/files", datasetRead, c.listFiles,
-			fileFilters + " limit cursor sort total", slow},
-		{"GET", "/api/v1/datasets/{id}/files/{file}", datasetRead, c.getFile, "", quick},
+			fileFilters + " limit cursor sort total", slow, 0},
+		{"GET", "/api/v1/datasets/{id}/files/{file}", datasetRead, c.getFile, "", quick, 0},
 		{"GET", "/api/v1/datasets/{id}/footprints.geojson", datasetRead, c.getFootprints,
-			fileFilters + " all", streaming},
-		{"GET", "/api/v1/datasets/{id}/gaps.geojson", datasetRead, c.getGaps, "", expensive},
-		{"GET", "/api/v1/datasets/{id}/coverage.svg", datasetRead, c.getCoverage, "color bbox", expensive},
-		{"GET", "/api/v1/datasets/{id}/report", datasetRead, c.getReport, "", expensive},
-		{"GET", "/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, paged, expensive},
-		{"GET", "/api/v1/datasets/{id}/accepted-findings", datasetRead, c.listAccepted, paged, quick},
-		{"POST", "/api/v1/datasets/{id}/accepted-findings", datasetManage, c.acceptFinding, "", quick},
-		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", datasetManage, c.reopenFinding, "", quick},
-		{"GET", "/api/v1/datasets/{id}/files.csv", datasetRead, c.getTable, fileFilters + " sort", streaming},
-		{"GET", "/api/v1/datasets/{id}/mosaic.vrt", datasetRead, c.getMosaic, "crs resolution source", streaming},
-		{"GET", "/api/v1/datasets/{id}/data/{path...}", datasetDownload, c.getContent, "", sending},
-		{"GET", "/api/v1/files", datasetRead, c.listFiles, fileFilters + " limit cursor sort total", slow},
+			fileFilters + " all", stream, 0},
+		{"GET", "/api/v1/datasets/{id}/gaps.geojson", datasetRead, c.getGaps, "", heavy, 0},
+		{"GET", "/api/v1/datasets/{id}/coverage.svg", datasetRead, c.getCoverage, "color bbox", heavy, 0},
+		{"GET", "/api/v1/datasets/{id}/report", datasetRead, c.getReport, "", heavy, 0},
+		{"GET", "/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, paged, heavy, 0},
+		{"GET", "/api/v1/datasets/{id}/accepted-findings", datasetRead, c.listAccepted, paged, quick, 0},
+		{"POST", "/api/v1/datasets/{id}/accepted-findings", datasetManage, c.acceptFinding, "", quick, medium},
+		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", datasetManage, c.reopenFinding,
+			"", quick, medium},
+		{"GET", "/api/v1/datasets/{id}/files.csv", datasetRead, c.getTable, fileFilters + " sort", stream, 0},
+		{"GET", "/api/v1/datasets/{id}/mosaic.vrt", datasetRead, c.getMosaic, "crs resolution source", stream, 0},
+		{"GET", "/api/v1/datasets/{id}/data/{path...}", datasetDownload, c.getContent, "", sending, 0},
+		{"GET", "/api/v1/files", datasetRead, c.listFiles, fileFilters + " limit cursor sort total", slow, 0},
 	}
 }
 
 // analysisRoutes returns the rows of analyses.
 func analysisRoutes(a *analyzer) []route {
 	return []route{
-		{"POST", "/api/v1/datasets/{id}/analyses", datasetAnalyze, a.createAnalysis, "", quick},
-		{"GET", "/api/v1/datasets/{id}/analyses", datasetRead, a.listAnalyses, paged, quick},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", datasetRead, a.getAnalysis, "wait", waiting},
+		{"POST", "/api/v1/datasets/{id}/analyses", datasetAnalyze, a.createAnalysis, "", quick, medium},
+		{"GET", "/api/v1/datasets/{id}/analyses", datasetRead, a.listAnalyses, paged, quick, 0},
+		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", datasetRead, a.getAnalysis, "wait", waiting, 0},
 		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead, a.listChanges,
-			paged + " change", quick},
-		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze, a.cancelAnalysis, "", bulk},
+			paged + " change", quick, 0},
+		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze, a.cancelAnalysis, "", bulk, medium},
 	}
 }
 
 // stacRoutes returns the rows of STAC API and OGC API Features.
 func stacRoutes(c *catalogue) []route {
 	return []route{
-		{"GET", stacPath, datasetRead, c.getSTAC, "", quick},
-		{"GET", stacPath + "/api", datasetRead, c.getSTACAPI, "", quick},
-		{"GET", stacPath + "/conformance", datasetRead, c.getSTACConformance, "", quick},
-		{"GET", stacPath + "/collections", datasetRead, c.listCollections, "", expensive},
-		{"GET", stacPath + "/collections/{id}", datasetRead, c.getCollection, "", slow},
-		{"GET", stacPath + "/collections/{id}/items", datasetRead, c.searchItems, itemFilters, slow},
-		{"GET", stacPath + "/collections/{id}/items/{file}", datasetRead, c.getItem, "", quick},
-		{"GET", searchPath, datasetRead, c.searchItems, itemFilters + " collections", slow},
-		{"POST", searchPath, datasetRead, c.searchItems, "", slow},
+		{"GET", stacPath, datasetRead, c.getSTAC, "", quick, 0},
+		{"GET", stacPath + "/api", datasetRead, c.getSTACAPI, "", quick, 0},
+		{"GET", stacPath + "/conformance", datasetRead, c.getSTACConformance, "", quick, 0},
+		{"GET", stacPath + "/collections", datasetRead, c.listCollections, "", heavy, 0},
+		{"GET", stacPath + "/collections/{id}", datasetRead, c.getCollection, "", slow, 0},
+		{"GET", stacPath + "/collections/{id}/items", datasetRead, c.searchItems, itemFilters, slow, 0},
+		{"GET", stacPath + "/collections/{id}/items/{file}", datasetRead, c.getItem, "", quick, 0},
+		{"GET", searchPath, datasetRead, c.searchItems, itemFilters + " collections", slow, 0},
+		{"POST", searchPath, datasetRead, c.searchItems, "", slow, medium},
 	}
 }
 
@@ -231,7 +232,13 @@ func (s *server) buildMux() {
 // origin sent it, finds its route and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.core.now()
-	c := &caller{requestID: s.requestID(r), address: s.clientAddress(r), leave: func() {}, dropBody: func() {}}
+	c := &caller{
+		requestID:   s.requestID(r),
+		address:     s.clientAddress(r),
+		releaseBody: func() {},
+		recheck:     func(context.Context) error { return nil },
+	}
+	c.slots = newSlots(s.core.limits, c.network())
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, basic: offersBasic(r)}
 	h := answer.Header()
@@ -299,8 +306,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
-	ctx, limit := r.Context(), rt.pace.limit()
-	if !isRead(r) || limit <= hashing.limit() {
+	ctx, limit := r.Context(), rt.class.timeout()
+	if !isRead(r) || limit <= hashing.timeout() {
 		// A change, such as a logout, is completed even if the client leaves. So is a short read:
 		// to cancel its statement would close the connection to the database.
 		ctx = context.WithoutCancel(ctx)
@@ -313,13 +320,10 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	r = r.WithContext(ctx)
 	c := callerOf(r)
 	defer func() {
-		c.leave()
-		c.dropBody()
+		c.slots.release()
+		c.releaseBody()
 	}()
-	if err = s.accounts.authorize(rt, w, r); err == nil {
-		err = s.accounts.takePlace(rt, r)
-	}
-	if err == nil {
+	if err = s.accounts.admit(rt, w, r); err == nil {
 		err = rt.handler(w, r)
 	} else if rt.path == verifyPath {
 		err = withLoginPage(r, err, s.core.cfg.baseURL)
@@ -351,9 +355,11 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 			return nil, err
 		}
 	}
-	sender := *callerOf(r)
-	sender.leave = func() {} // the page keeps its place until its own end
-	inner := r.Clone(context.WithValue(r.Context(), callerKey{}, &sender))
+	if err := callerOf(r).slots.acquire(r.Context(), rt.class); err != nil {
+		return nil, err
+	}
+
+	inner := r.Clone(r.Context())
 	inner.Method, inner.URL = rt.method, &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
 	inner.Header = http.Header{"User-Agent": r.Header["User-Agent"], "If-Match": r.Header["If-Match"],
 		"Cookie": r.Header["Cookie"]}
