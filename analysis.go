@@ -158,7 +158,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	defer context.AfterFunc(a.core.stopping, cancel)()
 	found, err := a.pathAnalysis(r)
-	callerOf(r).slots.releasePool()
+	callerOf(r).slots.leavePool()
 	for before := found.State; err == nil && found.State == before && found.FinishedAt == nil && ctx.Err() == nil; {
 		a.waits.wait(ctx, watch{found.ID, found.State})
 		err = withPoolSlot(r, quick, func(ctx context.Context) (err error) {

@@ -143,11 +143,11 @@ func (a *accounts) readCredentials(rt route, r *http.Request) (err error) {
 
 // identify finds the caller's principal and checks that it may call the route.
 func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
-	if c.slots.pool == nil {
+	if c.slots.releasePool == nil {
 		if err := c.slots.acquirePool(ctx); err != nil {
 			return err
 		}
-		defer c.slots.releasePool()
+		defer c.slots.leavePool()
 	}
 
 	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)

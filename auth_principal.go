@@ -41,8 +41,7 @@ func callerOf(r *http.Request) *caller { return r.Context().Value(callerKey{}).(
 func principalOf(r *http.Request) *principal { return callerOf(r).principal }
 
 // withPoolSlot runs do with a slot of the pool, within the time limit of the class. It is for
-// handlers that hold no slot while they send or wait, and now ask the database. It first checks
-// that the caller's credential is still valid.
+// handlers that hold no slot while they send or wait, and now ask the database.
 func withPoolSlot(r *http.Request, class class, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(r.Context(), class.timeout())
 	defer cancel()
@@ -51,11 +50,8 @@ func withPoolSlot(r *http.Request, class class, do func(ctx context.Context) err
 	if err := c.slots.acquirePool(ctx); err != nil {
 		return err
 	}
-	defer c.slots.releasePool()
+	defer c.slots.leavePool()
 
-	if err := c.recheck(ctx); err != nil {
-		return err
-	}
 	return do(ctx)
 }
 

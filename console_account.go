@@ -47,7 +47,7 @@ func (c *console) recognizeLost(r *http.Request) {
 
 	slots := callerOf(r).slots
 	if err := slots.acquirePool(ctx); err == nil {
-		defer slots.releasePool()
+		defer slots.leavePool()
 		(&apiReader{console: c, r: r.WithContext(ctx)}).recognize()
 	}
 }

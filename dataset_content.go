@@ -72,7 +72,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
 	h.Set("ETag", entityTag(fmt.Append(nil, f.Size, f.Modified, f.Changed)))
 	modified := time.Unix(0, min(f.Modified, c.core.now().UnixNano())) // RFC 9110, section 8.8.2.1
-	http.ServeContent(&patientWriter{w, r.Context()}, r, "", modified, io.NewSectionReader(f, 0, f.Size))
+	http.ServeContent(newPatientWriter(w, r), r, "", modified, io.NewSectionReader(f, 0, f.Size))
 	return f.err
 }
 
@@ -172,25 +172,54 @@ func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask fun
 // each piece within a minute; a piece has at most 64 KiB.
 type patientWriter struct {
 	http.ResponseWriter
-	ctx context.Context
+	ctx       context.Context
+	caller    *caller
+	rechecked time.Time // when the caller's credential was last seen to be valid
 }
+
+// newPatientWriter returns a patientWriter for the answer to a request.
+func newPatientWriter(w http.ResponseWriter, r *http.Request) *patientWriter {
+	return &patientWriter{w, r.Context(), callerOf(r), time.Now()}
+}
+
+// recheckInterval is how long a long answer goes on after the credential has ended.
+const recheckInterval = 10 * time.Second
 
 // ReadFrom sends a body through a buffer of 16 KiB, half of what io.Copy takes.
 func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, body, make([]byte, 16<<10))
 }
 
-// Write sends a piece of the body. Any error is context.Canceled: the client left or was too slow,
-// or ctx ended.
+// Write sends a piece of the body. Meanwhile the request holds no slot to compute. Any error is
+// context.Canceled: the client left or was too slow, ctx ended, or the credential is not valid any
+// more.
 func (w *patientWriter) Write(b []byte) (int, error) {
+	n, err := w.send(b)
+	if err == nil && time.Since(w.rechecked) > recheckInterval {
+		err = w.caller.recheck(w.ctx)
+		w.rechecked = time.Now()
+	}
+	if err != nil || w.ctx.Err() != nil {
+		err = context.Canceled
+	}
+	return n, err
+}
+
+// send sends a piece of the body, without a slot to compute.
+func (w *patientWriter) send(b []byte) (int, error) {
+	slots := w.caller.slots
+	isComputing := slots.releaseCore != nil
+	slots.leaveCore()
+
 	deadline, _ := w.ctx.Deadline()
 	if soon := time.Now().Add(time.Minute); soon.Before(deadline) {
 		deadline = soon
 	}
 	http.NewResponseController(w.ResponseWriter).SetWriteDeadline(deadline)
 	n, err := w.ResponseWriter.Write(b)
-	if err != nil || w.ctx.Err() != nil {
-		err = context.Canceled
+
+	if err == nil && isComputing {
+		err = slots.acquireCore(w.ctx)
 	}
 	return n, err
 }

@@ -121,7 +121,7 @@ func writeStream(w http.ResponseWriter, r *http.Request, contentType string, wri
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Vary", "Accept-Encoding")
-	buffer := bufio.NewWriterSize(&patientWriter{w, r.Context()}, 64<<10)
+	buffer := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10)
 	out, finish := io.Writer(buffer), buffer.Flush
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		h.Set("Content-Encoding", "gzip")
@@ -132,7 +132,12 @@ func writeStream(w http.ResponseWriter, r *http.Request, contentType string, wri
 		w.WriteHeader(http.StatusOK)
 		return nil
 	}
-	err := write(out)
+
+	// What is sent is computed while it is sent.
+	err := callerOf(r).slots.acquireCore(r.Context())
+	if err == nil {
+		err = write(out)
+	}
 	if err == nil {
 		err = finish()
 	}

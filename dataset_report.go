@@ -116,9 +116,10 @@ const maxFindingFiles = 20
 var errFindings = errors.New("the report has findings")
 
 // heavyQuery runs read in a snapshot for the dataset in the path of a request. read may go through
-// all its rows. Before the answer is sent, it frees the caller's slot: the client may be slow.
+// all its rows. Before the answer is sent, it frees the slot of the pool: the client may be slow.
 func heavyQuery[T any](c *catalogue, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
 	d dataset, result T, err error) {
+	defer callerOf(r).slots.leavePool()
 	if d, err = c.pathDataset(r); err != nil {
 		return d, result, err
 	}

@@ -69,7 +69,7 @@ func bodyError(err error) error {
 
 // Bounds of a JSON object, counted before anything is made of it.
 const (
-	maxNames = 64    // its names
+	maxNames     = 64    // its names
 	maxListItems = 1_000 // of a list
 )
 

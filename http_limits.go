@@ -71,7 +71,8 @@ const unbounded = 1 << 30
 // limits hold the limiters of a service, so that nobody slows the others.
 type limits struct {
 	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
-	classes map[class]*limiter // slots of the classes that have some
+	cores   *limiter           // slots to compute: one for a caller, and one for each core
+	classes map[class]*limiter // slots of the other classes that have some
 
 	bodyBytes atomic.Int64 // of request bodies in memory
 }
@@ -81,11 +82,11 @@ func newLimits(connections int) *limits {
 	searches := newLimiter(maxSlow, max(1, connections/2))
 
 	return &limits{
-		pool: newLimiter(max(1, connections/4), unbounded),
+		pool:  newLimiter(max(1, connections/4), unbounded),
+		cores: newLimiter(1, runtime.GOMAXPROCS(0)),
 		classes: map[class]*limiter{
 			slow:    searches,
 			bulk:    searches,
-			heavy:   newLimiter(1, runtime.GOMAXPROCS(0)),
 			stream:  newLimiter(maxStreams, unbounded),
 			sending: newLimiter(maxFiles, unbounded),
 		},
@@ -121,22 +122,22 @@ func newLimiter(perCaller, total int) *limiter {
 
 // acquire waits for a slot of the caller. release gives it back, and may be called more than once.
 // If the queue is full, or the time limit of ctx ends first, the error is errBusy. If the client
-// leaves, the error is that of ctx. With an error, release does nothing.
+// leaves, the error is that of ctx. With an error, release is nil.
 func (l *limiter) acquire(ctx context.Context, caller string) (release func(), err error) {
 	queue, length := l.join(caller)
 	if length > l.maxQueue {
 		l.leave(caller)
-		return func() {}, errBusy
+		return nil, errBusy
 	}
 
 	if err := takeSlot(ctx, queue.slots); err != nil {
 		l.leave(caller)
-		return func() {}, err
+		return nil, err
 	}
 	if err := takeSlot(ctx, l.total); err != nil {
 		<-queue.slots
 		l.leave(caller)
-		return func() {}, err
+		return nil, err
 	}
 
 	return sync.OnceFunc(func() {
@@ -197,70 +198,88 @@ func (l *limiter) length(caller string) int {
 	return 0
 }
 
-// slots are what one request holds of the limits: at most one of a class, and one of the pool. A
-// request waits for the former only while it holds none of the latter: so requests that compute do
-// not keep others from the database.
+// slots are what one request holds of the limits: at most one of each kind. A request waits for a
+// slot of a class or for a core only while it holds none of the pool, and for a core only while it
+// holds none of slow: so requests that compute do not keep others from the database.
 type slots struct {
-	limits  *limits
-	caller  string   // whose slots they are: an account or, while none is known, a network
-	limiter *limiter // of the class; nil: no slot of a class is held
-	class   func()   // gives back the slot of the class
-	pool    func()   // gives back the slot of the pool; nil: none is held
+	limits *limits
+	caller string   // whose slots they are: an account or, while none is known, a network
+	class  *limiter // of slow, stream or sending; nil: no such slot is held
+
+	releaseClass func()
+	releaseCore  func() // nil: no slot to compute is held
+	releasePool  func() // nil: no slot of the pool is held
 }
 
 // newSlots returns the slots of a request of the caller, which holds none yet.
 func newSlots(limits *limits, caller string) *slots { return &slots{limits: limits, caller: caller} }
 
 // acquire waits until the request holds what the class needs, and keeps what it holds already. A
-// request that holds a slot of heavy needs no slot of slow. One that holds a slot of slow gives it
-// back before it waits for one of heavy.
+// request that computes needs no slot of slow.
 func (s *slots) acquire(ctx context.Context, class class) error {
 	limiter := s.limits.classes[class]
-	isHeavy := s.limiter != nil && s.limiter == s.limits.classes[heavy]
+	isHeld := limiter == s.class || s.releaseCore != nil
 
-	if limiter != nil && limiter != s.limiter && !isHeavy {
+	if limiter != nil && !isHeld {
 		s.release()
-		giveBack, err := limiter.acquire(ctx, s.caller)
+		release, err := limiter.acquire(ctx, s.caller)
 		if err != nil {
 			return err
 		}
-		s.limiter = limiter
-		s.class = giveBack
+		s.class = limiter
+		s.releaseClass = release
 	}
-
+	if class == heavy && s.releaseCore == nil {
+		s.release()
+		if err := s.acquireCore(ctx); err != nil {
+			return err
+		}
+	}
 	if class.usesPool() {
 		return s.acquirePool(ctx)
 	}
 	return nil
 }
 
-// acquirePool waits for a slot of the pool, unless the request holds one.
-func (s *slots) acquirePool(ctx context.Context) error {
-	if s.pool != nil {
-		return nil
-	}
-
-	giveBack, err := s.limits.pool.acquire(ctx, s.caller)
-	if err == nil {
-		s.pool = giveBack
+// acquireCore waits for a slot to compute, unless the request holds one.
+func (s *slots) acquireCore(ctx context.Context) (err error) {
+	if s.releaseCore == nil {
+		s.releaseCore, err = s.limits.cores.acquire(ctx, s.caller)
 	}
 	return err
 }
 
-// releasePool gives back the slot of the pool, if the request holds one.
-func (s *slots) releasePool() {
-	if s.pool != nil {
-		s.pool()
-		s.pool = nil
+// leaveCore gives back the slot to compute, if the request holds one.
+func (s *slots) leaveCore() {
+	if s.releaseCore != nil {
+		s.releaseCore()
+		s.releaseCore = nil
+	}
+}
+
+// acquirePool waits for a slot of the pool, unless the request holds one.
+func (s *slots) acquirePool(ctx context.Context) (err error) {
+	if s.releasePool == nil {
+		s.releasePool, err = s.limits.pool.acquire(ctx, s.caller)
+	}
+	return err
+}
+
+// leavePool gives back the slot of the pool, if the request holds one.
+func (s *slots) leavePool() {
+	if s.releasePool != nil {
+		s.releasePool()
+		s.releasePool = nil
 	}
 }
 
 // release gives back what the request holds.
 func (s *slots) release() {
-	s.releasePool()
-	if s.limiter != nil {
-		s.class()
-		s.limiter = nil
+	s.leavePool()
+	s.leaveCore()
+	if s.class != nil {
+		s.releaseClass()
+		s.class = nil
 	}
 }
 

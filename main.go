@@ -103,9 +103,10 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 }
 
 // limitMemory sets Go's soft limit of memory, because each password hash leaves 19 MiB or more of
-// garbage. The limit leaves room for one hash per core and some thousand idle connections.
+// garbage. The limit leaves room for one hash per core, for bodies, and for some thousand idle
+// connections.
 func limitMemory(cfg config) {
-	debug.SetMemoryLimit(90<<20 + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
+	debug.SetMemoryLimit(90<<20 + maxBodies + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
 }
 
 // run executes one command, until it is done or ctx ends.
@@ -277,8 +278,12 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		WriteTimeout:      maxWait + time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 32},
-		ErrorLog:          slog.NewLogLogger(s.core.log.Handler(), slog.LevelDebug), // broken connections
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 32,
+			MaxReceiveBufferPerConnection: 64 << 10,
+			MaxReceiveBufferPerStream:     64 << 10,
+		},
+		ErrorLog: slog.NewLogLogger(s.core.log.Handler(), slog.LevelDebug), // broken connections
 
 		DisableGeneralOptionsHandler: true, // ServeHTTP answers OPTIONS *
 	}
