@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestOneRole: a role is given to a user and taken away by its name, under the subset rule; users and roles are found by
@@ -88,49 +87,6 @@ func TestEndOne(t *testing.T) {
 	}
 }
 
-// TestRenewal: a renewable API token replaces its secret. The former one is valid for a grace period. In it, it may also
-// replace a successor whose answer was lost, but not one that was used.
-func TestRenewal(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("ada", datasetRead, datasetManage)
-	const renew = tokensPath + "/self/renew"
-	a := c.must(201, "POST", tokensPath, map[string]any{"name": "nightly", "permissions": []string{datasetRead}, "current_password": testPassword,
-		"renewable": true, "expires_at": time.Now().Add(time.Hour)})
-	first := ts.client().as(a.text("token"))
-	ts.exec(`UPDATE api_tokens SET created_at = created_at - interval '50 minutes', expires_at = expires_at - interval '50 minutes'`)
-	lost := first.must(200, "POST", renew, nil)
-	left := time.Until(must(time.Parse(time.RFC3339, lost.text("expires_at"))))
-	if left > time.Hour || left < 59*time.Minute || lost.text("id") != a.text("id") || lost.text("name") != "nightly" || fmt.Sprint(lost.json["permissions"]) != "[dataset.read]" {
-		t.Errorf("renewed: %s", lost.body)
-	}
-	first.must(200, "GET", "/api/v1/datasets", nil)
-	second := ts.client().as(lost.text("token"))
-	first.must(200, "POST", renew, nil)
-	second.refused(401, "invalid_token", "GET", mePath, nil)
-	// The use of the former secret is no use of the new one, also in a request that began before the renewal.
-	first.must(200, "GET", "/api/v1/datasets", nil)
-	if err := noteTokenUse(t.Context(), ts.db, must(hashAPIToken(first.token))); err != nil {
-		t.Fatal(err)
-	}
-	third := ts.client().as(first.must(200, "POST", renew, nil).text("token"))
-	third.must(200, "GET", "/api/v1/datasets", nil)
-	first.refused(403, "not_renewable", "POST", renew, nil)
-	third.refused(403, "token_scope", "POST", "/api/v1/datasets", map[string]string{"name": "x", "path": "x"})
-	ts.exec(`UPDATE api_tokens SET former_until = now()`)
-	first.refused(401, "invalid_token", "GET", mePath, nil)
-	first.refused(401, "invalid_token", "POST", renew, nil)
-	fourth := ts.client().as(third.must(200, "POST", renew, nil).text("token"))
-	if n := ts.queryInt(`SELECT count(*) FROM api_tokens`) + 10*ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'token.renew'`); n != 41 {
-		t.Errorf("%d renewals and tokens", n)
-	}
-	c.must(204, "DELETE", tokensPath, nil)
-	third.refused(401, "invalid_token", "GET", mePath, nil)
-	fourth.refused(401, "invalid_token", "POST", renew, nil)
-	ts.addToken("ada", "plain", datasetRead).refused(403, "not_renewable", "POST", renew, nil)
-	c.refused(403, "token_required", "POST", renew, nil)
-}
-
 // TestUnreadBy: the sender of a message sees which recipients who can sign in have not read it, and can delete it for good.
 func TestUnreadBy(t *testing.T) {
 	t.Parallel()
@@ -181,10 +137,9 @@ func TestListsAsJSON(t *testing.T) {
 		}
 		return out.String()
 	}
-	secret := strings.TrimSpace(cairn("token", "create", "ada", "script", "--permissions", datasetRead, "--renewable"))
-	ts.client().as(secret).must(200, "POST", tokensPath+"/self/renew", nil)
+	cairn("token", "create", "ada", "script", "--permissions", datasetRead)
 	for command, field := range map[string]string{
-		"user list": "username", "role list": "name", "message list": "title", "token list ada": "renewable", "keys list": "fingerprint", "routes": "access",
+		"user list": "username", "role list": "name", "message list": "title", "token list ada": "permissions", "keys list": "fingerprint", "routes": "access",
 	} {
 		lines := strings.Split(strings.TrimSpace(cairn(append(strings.Fields(command), "--json")...)), "\n")
 		for _, line := range lines {

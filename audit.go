@@ -71,7 +71,7 @@ func auditActions() []string {
 	return strings.Fields(`
 		session.login session.login_refused session.otp_required session.logout session.end session.lost
 		session.refresh_token_reused login.throttled request.refused verify.refused token.refused
-		password_token.refused password.change password.reset token.create token.renew token.end
+		password_token.refused password.change password.reset token.create token.end
 		totp.enable totp.disable totp.recovery_code
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
 		role.create role.update role.delete permission.create permission.update permission.delete
@@ -162,13 +162,13 @@ func (c *tallies) flush(ctx context.Context, q querier) (err error) {
 }
 
 // tallyToken counts the use of an API token that was refused although it is in the database: it has
-// expired, its secret was replaced, or its owner is not active.
+// expired, or its owner is not active.
 func (a *accounts) tallyToken(ctx context.Context, c *caller) error {
 	const query = `
 		SELECT t.id::text, u.username
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
-		WHERE t.token_hash = $1 OR t.former_hash = $1`
+		WHERE t.token_hash = $1`
 	type token struct{ ID, Username string }
 	t, err := collectOne[token](ctx, a.core.db, nil, "find refused token", query, c.credential.tokenHash)
 	if t.ID != "" {

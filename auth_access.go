@@ -19,7 +19,6 @@ const (
 	refreshCookie requirement = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
 	signedIn      requirement = "signed in"      // a session or an API token
 	ownSession    requirement = "session"        // a session, not an API token
-	ownToken      requirement = "API token"      // an API token, not a session
 )
 
 // handler answers a request or returns an error. If it returns an error after it has written part
@@ -47,13 +46,10 @@ type route struct {
 // permit returns nil if the principal may call the route, else the 403.
 func (rt route) permit(p *principal) error {
 	switch {
-	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session",
-		rt.who == ownToken && p.Kind == "token", p.holds(string(rt.who)):
+	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session", p.holds(string(rt.who)):
 		return nil
 	case rt.who == ownSession:
 		return newProblem(http.StatusForbidden, "session_required", "An API token cannot do this: sign in.")
-	case rt.who == ownToken:
-		return newProblem(http.StatusForbidden, "token_required", "Only an API token can do this.")
 	default:
 		return p.lacks(string(rt.who))
 	}

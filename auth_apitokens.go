@@ -16,12 +16,11 @@ type apiToken struct {
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   time.Time  `json:"expires_at"`
 	LastUsedAt  *time.Time `json:"last_used_at"` // the true one may be a minute later
-	Renewable   bool       `json:"renewable"`    // it may replace its own secret
 }
 
 // apiTokenColumns are the columns of an API token.
 const apiTokenColumns = `
-	id::text AS id, name, permissions, created_at, expires_at, last_used_at, renewable`
+	id::text AS id, name, permissions, created_at, expires_at, last_used_at`
 
 // The lifetime of an API token: the default and the maximum.
 const (
@@ -51,7 +50,6 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error 
 		Name            string   `json:"name"`
 		Permissions     []string `json:"permissions"`
 		ExpiresAt       *string  `json:"expires_at"`
-		Renewable       bool     `json:"renewable"`
 		CurrentPassword string   `json:"current_password"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
@@ -79,7 +77,7 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error 
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
-		n := apiToken{Name: in.Name, Permissions: in.Permissions, ExpiresAt: expires, Renewable: in.Renewable}
+		n := apiToken{Name: in.Name, Permissions: in.Permissions, ExpiresAt: expires}
 		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
 		return err
 	})
@@ -90,39 +88,6 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error 
 type createdToken struct {
 	apiToken
 	Token string `json:"token"`
-}
-
-// renewalGrace is how long the former secret of a renewed API token is still accepted.
-const renewalGrace = 10 * time.Minute
-
-// renewOwnToken answers POST /api/v1/auth/tokens/self/renew: the API token in use gets a new
-// secret, and its lifetime begins anew. If the answer was lost, the former secret can renew again
-// within renewalGrace, unless the new one was used.
-func (a *accounts) renewOwnToken(w http.ResponseWriter, r *http.Request) error {
-	const query = `
-		UPDATE api_tokens
-		SET token_hash = $3,
-			former_hash = $2,
-			former_until = CASE WHEN token_hash = $2 THEN now() + $4::interval ELSE former_until END,
-			expires_at = now() + (expires_at - created_at),
-			created_at = now(),
-			last_used_at = NULL
-		WHERE id = $1 AND renewable AND (token_hash = $2 OR last_used_at IS NULL)
-		RETURNING ` + apiTokenColumns
-	secret, hash := newAPIToken()
-	var renewed apiToken
-	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		p := principalOf(r)
-		refused := newProblem(http.StatusForbidden, "not_renewable",
-			"This API token is not renewable, or its new secret is in use: create another one.")
-		renewed, err = collectOne[apiToken](ctx, tx, refused, "renew API token", query,
-			p.CredentialID, callerOf(r).credential.tokenHash, hash, renewalGrace)
-		if err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "token.renew", "user:"+p.User.Username, nil, renewed)
-	})
-	return writeEntity(w, createdToken{renewed, secret}, "", err)
 }
 
 // listAllTokens answers GET /api/v1/tokens with the unexpired API tokens of all users, in the order
@@ -170,8 +135,8 @@ func checkAPIToken(v *invalid, known []string, name string, granted []string, no
 func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 	n apiToken) (t apiToken, secret string, err error) {
 	const query = `
-		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at, renewable)
-		VALUES ($1, $2, $3, $4, $5, $6)
+		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
+		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + apiTokenColumns
 	const count = `
 		WITH expired AS (DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now())
@@ -188,7 +153,7 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 	}
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
-		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt, n.Renewable)
+		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
 	}

@@ -239,9 +239,9 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	const byToken = `
 		SELECT ` + versionColumns + `,
 			u.id::text, t.id::text, t.permissions, t.expires_at,
-			t.token_hash = $1 AND (t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute')
+			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute'
 		FROM api_tokens t, users u, access_version a
-		WHERE u.id = t.user_id AND (t.token_hash = $1 OR (t.former_hash = $1 AND t.former_until > now()))
+		WHERE u.id = t.user_id AND t.token_hash = $1
 			AND t.expires_at > now() AND u.status = 'active'`
 	var tokenPermissions []string
 	var versions accessVersions

@@ -98,7 +98,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 	}
 	now := time.Now()
 	t := apiToken{Name: o.names[1], Permissions: splitList(o.options.Get("permissions")),
-		ExpiresAt: now.Add(time.Duration(days) * 24 * time.Hour), Renewable: o.options.Has("renewable")}
+		ExpiresAt: now.Add(time.Duration(days) * 24 * time.Hour)}
 	known, err := knownPermissions(ctx, o.db)
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func commands() []command {
 		{"message list", "[--json]", needDatabase, listMessagesCommand, "list the newest messages"},
 		{"message retract", "ID", needDatabase, retractMessageCommand, "retract a message"},
 
-		{"token create", "USER NAME --permissions P,... [--days N] [--role ROLE] [--renewable]", needDatabase,
+		{"token create", "USER NAME --permissions P,... [--days N] [--role ROLE]", needDatabase,
 			createTokenCommand, "create an API token for 90 days, or N, and print its secret; an unknown user is " +
 				"created as a service account, without a password, with the role member or ROLE"},
 		{"token list", "USER [--json]", needDatabase, listTokensCommand, "list a user's API tokens"},

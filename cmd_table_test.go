@@ -103,8 +103,8 @@ func usageSteps() []struct {
 		{"message list --json", "", 0, `"severity":"warning"`},
 		{"message retract $message", "", 0, `^$`},
 		{"message send -- -h", "the text", 0, `^\d+\n$`},
-		{"token create robot night --permissions dataset.read --days=5 --role member --renewable", "", 0, `^cairn_pat_`},
-		{"token list robot --json", "", 0, `"renewable":true`},
+		{"token create robot night --permissions dataset.read --days=5 --role member", "", 0, `^cairn_pat_`},
+		{"token list robot --json", "", 0, `"name":"night"`},
 		{"token revoke robot night", "", 0, `ended API token night`},
 		{"dataset create tiles tiles", "", 0, `created dataset 1, tiles, of `},
 		{"dataset add $root/odd --name broken", "", 0, `created dataset 2, broken, of .*/odd\nanalysis 1 of broken: 1 file, 1 added`},
@@ -317,7 +317,7 @@ func TestCompletion(t *testing.T) {
 		"backup ":                   "",
 		"keys p":                    "promote prune",
 		"nonsense --":               "",
-		"token create robot night ": "--permissions --days --role --renewable",
+		"token create robot night ": "--permissions --days --role",
 	} {
 		words := append([]string{"cairn"}, strings.Split(line, " ")...)
 		test := script + fmt.Sprintf("\nCOMP_WORDS=(\"${@}\") COMP_CWORD=%d\n_cairn\necho \"${COMPREPLY[*]}\"", len(words)-1)

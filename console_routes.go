@@ -66,7 +66,7 @@ func forms(c *console) []form {
 			c.accountPage, "/account?done=password", hashing},
 		{"/account/sessions/end", "DELETE /auth/sessions", "", c.accountPage, "/account?done=ended", quick},
 		{"/account/sessions/{id}/end", "DELETE /auth/sessions/{id}", "", c.accountPage, "/account?done=ended", quick},
-		{"/account/tokens", "POST /auth/tokens", "name permissions[] expires_at@ renewable! current_password*",
+		{"/account/tokens", "POST /auth/tokens", "name permissions[] expires_at@ current_password*",
 			c.accountPage, "", hashing},
 		{"/account/tokens/{id}/end", "DELETE /auth/tokens/{id}", "", c.accountPage, "/account?done=ended", quick},
 		{"/account/totp", "POST /auth/totp", "current_password*", c.totpPage, "", hashing},

@@ -500,3 +500,11 @@ CREATE TABLE totp_secrets (
 );
 -- Whether a GeoTIFF is cloud-optimized; null for other formats, and for rows that have to be read again.
 ALTER TABLE elevation_dataset_file_meta ADD COLUMN cog boolean;
+
+-- migration 3: version 1.0.0, second step
+
+-- API tokens no longer replace their own secrets.
+ALTER TABLE api_tokens
+  DROP COLUMN renewable,
+  DROP COLUMN former_hash,
+  DROP COLUMN former_until;

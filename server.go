@@ -90,7 +90,6 @@ func authRoutes(a *accounts) []route {
 		{"POST", "/api/v1/auth/tokens", ownSession, a.createOwnToken, "", hashing, small},
 		{"DELETE", "/api/v1/auth/tokens", ownSession, a.endOwnTokens, "", quick, small},
 		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, a.endOwnTokens, "", quick, small},
-		{"POST", "/api/v1/auth/tokens/self/renew", ownToken, a.renewOwnToken, "", quick, small},
 		{"GET", verifyPath, signedIn, a.verifyCaller, "permission", quick, 0},
 	}
 }

@@ -302,9 +302,6 @@ func TestAuthorizationMatrix(t *testing.T) {
 				for permission, token := range m.tokens {
 					check("API token for "+permission, token, 403, "session_required")
 				}
-			case ownToken:
-				check("session", m.reader, 403, "token_required")
-				check("API token that is not renewable", m.narrow, 403, "not_renewable")
 			case signedIn:
 				check("session", m.reader, 200, "")
 				for permission, token := range m.tokens {
