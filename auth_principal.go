@@ -125,27 +125,26 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 // searchPath is the route of STAC API that reads with POST.
 const searchPath = "/api/v1/stac/search"
 
-// offersBasic reports whether a 401 offers HTTP Basic. It does so for requests that only read, but
-// not for a page's pictures and scripts: a browser would open its own dialog in front of the page.
-func offersBasic(r *http.Request) bool {
-	mode := r.Header.Get("Sec-Fetch-Mode")
-	return isRead(r) && (mode == "" || mode == "navigate")
+// takesBasic reports whether the request may show an API token as HTTP Basic. Only requests that
+// read may: browsers send Basic by themselves, also from other sites' pages. A proxy asks verifyPath
+// with GET about requests of every method, so Basic is not taken there.
+func takesBasic(r *http.Request) bool {
+	isReading := isRead(r) || r.URL.Path == searchPath
+	return isReading && r.URL.Path != verifyPath
 }
 
-// basicToken returns the password of HTTP Basic (RFC 7617). It accepts Basic only for reading:
-// browsers send it by themselves, also from other sites' pages. A proxy asks verifyPath with GET,
-// whatever the method of the request that it asks about. There the method is the one in
-// X-Original-Method and X-Forwarded-Method: one must be there, and all must be GET or HEAD, because
-// a client may have added one. readCredential refuses a password that is not an API token.
+// offersBasic reports whether a 401 offers HTTP Basic. It does not for a page's pictures and
+// scripts: a browser would open its own dialog in front of the page.
+func offersBasic(r *http.Request) bool {
+	mode := r.Header.Get("Sec-Fetch-Mode")
+	isDirect := mode == "" || mode == "navigate"
+	return isRead(r) && takesBasic(r) && isDirect
+}
+
+// basicToken returns the password of HTTP Basic (RFC 7617). readCredential refuses one that is not
+// an API token.
 func basicToken(r *http.Request) (token string, shown bool) {
-	methods := []string{r.Method}
-	if r.URL.Path == verifyPath {
-		methods = slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
-	}
-	isChange := func(method string) bool {
-		return method != http.MethodGet && method != http.MethodHead && r.URL.Path != searchPath
-	}
-	if len(r.Header["Authorization"]) != 1 || len(methods) == 0 || slices.ContainsFunc(methods, isChange) {
+	if len(r.Header["Authorization"]) != 1 || !takesBasic(r) {
 		return "", false
 	}
 	_, token, shown = r.BasicAuth()
