@@ -268,7 +268,7 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	me := p.me
 	if p.Kind == "token" { // it may do less than its owner
-		me = encodeMe(p.User, p.TOTPRequired, p.Permissions)
+		me = encodeMe(p.User, p.SecondFactorRequired, p.Permissions)
 	}
 	body := fmt.Appendf(nil, `%s,"credential":{"kind":%q,"id":%q,"expires_at":%q}}`+"\n",
 		me, p.Kind, p.CredentialID, p.ExpiresAt.Format(time.RFC3339Nano))
@@ -277,12 +277,12 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 
 // encodeMe returns the answer of GET /auth/me up to the credential. userCache keeps it: this route
 // is asked most often.
-func encodeMe(u user, totpRequired bool, permissions []string) []byte {
+func encodeMe(u user, isFactorRequired bool, permissions []string) []byte {
 	body, _ := encodeJSON(struct { // never fails for text, numbers, times and lists
 		user
-		TOTPRequired bool     `json:"totp_required"`
-		Permissions  []string `json:"permissions"`
-	}{u, totpRequired, permissions})
+		SecondFactorRequired bool     `json:"second_factor_required"`
+		Permissions          []string `json:"permissions"`
+	}{u, isFactorRequired, permissions})
 	return bytes.TrimSuffix(body, []byte("}\n"))
 }
 

@@ -234,8 +234,9 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 // lacks returns the 403 for a principal that does not hold the permission.
 func (p *principal) lacks(permission string) error {
 	code, detail := "permission_missing", "This needs the permission "+permission+"."
-	if p.TOTPRequired && !p.User.TOTP {
-		code, detail = "totp_not_enrolled", "Your roles count only once you have a second factor: enrol one."
+	if p.SecondFactorRequired && !p.User.TOTP {
+		code = "second_factor_missing"
+		detail = "One of your roles requires a second factor. Set one up to use your permissions."
 	} else if slices.Contains(p.owned, permission) {
 		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
 	}

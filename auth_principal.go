@@ -126,8 +126,8 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 const searchPath = "/api/v1/stac/search"
 
 // takesBasic reports whether the request may show an API token as HTTP Basic. Only requests that
-// read may: browsers send Basic by themselves, also from other sites' pages. A proxy asks verifyPath
-// with GET about requests of every method, so Basic is not taken there.
+// read may: browsers send Basic by themselves, also from other sites' pages. A proxy asks
+// verifyPath with GET about requests of every method, so Basic is not taken there.
 func takesBasic(r *http.Request) bool {
 	isReading := isRead(r) || r.URL.Path == searchPath
 	return isReading && r.URL.Path != verifyPath
@@ -161,10 +161,10 @@ const versionColumns = `u.version AS user_version, a.version AS access_version`
 // cachedUser is a user with what the user may do, and the versions under which both were read.
 type cachedUser struct {
 	accessVersions
-	User         user
-	TOTPRequired bool     // one of the user's roles requires a second factor
-	owned        []string // what the user may do
-	me           []byte   // of encodeMe
+	User                 user
+	SecondFactorRequired bool     // one of the user's roles requires a second factor
+	owned                []string // what the user may do
+	me                   []byte   // of encodeMe
 }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
@@ -190,7 +190,7 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 			) AS grants,
 			` + declaredPermissions + ` AS declared,
 			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
-				WHERE ur.user_id = u.id AND r.requires_totp) AS totp_required,
+				WHERE ur.user_id = u.id AND r.requires_second_factor) AS second_factor_required,
 			` + versionColumns + `
 		FROM users u, access_version a
 		WHERE u.id = $1`
@@ -203,18 +203,18 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 	found, err := collectOne[struct {
 		user
 		accessVersions
-		Grants, Declared []string // the permissions of the user's roles; all declared permissions
-		TOTPRequired     bool
+		Grants, Declared     []string // the permissions of the user's roles; all declared permissions
+		SecondFactorRequired bool
 	}](ctx, q, errInvalidToken, "get user and permissions", query, id)
 	if err != nil {
 		return nil, err
 	}
 	owned := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
-	if found.TOTPRequired && !found.TOTP {
+	if found.SecondFactorRequired && !found.TOTP {
 		owned = []string{inboxRead} // all else comes from roles
 	}
-	me := encodeMe(found.user, found.TOTPRequired, owned)
-	cached = &cachedUser{found.accessVersions, found.user, found.TOTPRequired, owned, me}
+	me := encodeMe(found.user, found.SecondFactorRequired, owned)
+	cached = &cachedUser{found.accessVersions, found.user, found.SecondFactorRequired, owned, me}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {

@@ -126,7 +126,7 @@ func TestTOTP(t *testing.T) {
 	c := ts.signInCheaply("ada")
 	other, cookie := ts.client().login("ada", testPassword)
 	confirm := totpPath + "/confirm"
-	if me := c.must(200, "GET", mePath, nil); me.json["totp"] != false || me.json["totp_required"] != false {
+	if me := c.must(200, "GET", mePath, nil); me.json["totp"] != false || me.json["second_factor_required"] != false {
 		t.Errorf("%s", me.body)
 	}
 	c.refused(409, "totp_not_begun", "POST", confirm, map[string]string{"otp": "123456"})
@@ -526,9 +526,9 @@ func TestTOTPKeys(t *testing.T) {
 	}
 }
 
-// TestRoleRequiresTOTP: the holders of a role that requires a second factor have no permission from any role until they
+// TestRoleRequiresSecondFactor: the holders of a role that requires a second factor have no permission from any role until they
 // have enrolled one, nor have their API tokens, on any instance.
-func TestRoleRequiresTOTP(t *testing.T) {
+func TestRoleRequiresSecondFactor(t *testing.T) {
 	t.Parallel()
 	clock := &testClock{}
 	ts := startTOTP(t, clock)
@@ -548,7 +548,7 @@ func TestRoleRequiresTOTP(t *testing.T) {
 		t.Helper()
 		for i, c := range all {
 			a := c.do("GET", "/api/v1/datasets", nil)
-			if a.status != status || status == 403 && a.text("code") != "totp_not_enrolled" {
+			if a.status != status || status == 403 && a.text("code") != "second_factor_missing" {
 				t.Errorf("%d: %s", i, a.body)
 			}
 			if a := c.do("GET", verifyPath+"?permission=dataset.read", nil); status == 200 && a.status != 204 || status == 403 && a.status != 403 {
@@ -559,18 +559,18 @@ func TestRoleRequiresTOTP(t *testing.T) {
 	}
 	check(200)
 	member := "/api/v1/roles/2"
-	require := func(is bool) map[string]bool { return map[string]bool{"requires_totp": is} }
+	require := func(is bool) map[string]bool { return map[string]bool{"requires_second_factor": is} }
 	keeper.refused(403, "grant_exceeds_own", "PATCH", member, require(true)) // administrators may hold it
 	keeper.must(200, "PATCH", member, require(false))
 	root.must(200, "PATCH", member, require(true))
-	if role := keeper.must(200, "GET", member, nil); role.json["requires_totp"] != true {
+	if role := keeper.must(200, "GET", member, nil); role.json["requires_second_factor"] != true {
 		t.Errorf("%s", role.body)
 	}
 	keeper.refused(403, "grant_exceeds_own", "PATCH", member, require(false))
-	keeper.must(200, "PATCH", member, map[string]any{"requires_totp": nil, "description": "People."})
+	keeper.must(200, "PATCH", member, map[string]any{"requires_second_factor": nil, "description": "People."})
 	check(403)
-	c.refused(403, "totp_not_enrolled", "GET", "/api/v1/users", nil)
-	if me := c.must(200, "GET", mePath, nil); me.json["totp_required"] != true || fmt.Sprint(me.json["permissions"]) != "[inbox.read]" {
+	c.refused(403, "second_factor_missing", "GET", "/api/v1/users", nil)
+	if me := c.must(200, "GET", mePath, nil); me.json["second_factor_required"] != true || fmt.Sprint(me.json["permissions"]) != "[inbox.read]" {
 		t.Errorf("%s", me.body)
 	}
 	if a := c.must(204, "GET", verifyPath, nil); a.header.Get("X-Cairn-Permissions") != inboxRead {
@@ -579,7 +579,7 @@ func TestRoleRequiresTOTP(t *testing.T) {
 	c.refused(403, "grant_exceeds_own", "POST", tokensPath, map[string]any{"name": "more", "permissions": []string{datasetRead}, "current_password": testPassword})
 	phone, _ := c.enrol(clock)
 	check(200)
-	if me := c.must(200, "GET", mePath, nil); me.json["totp_required"] != true || me.json["totp"] != true {
+	if me := c.must(200, "GET", mePath, nil); me.json["second_factor_required"] != true || me.json["totp"] != true {
 		t.Errorf("%s", me.body)
 	}
 	c.must(204, "DELETE", totpPath, map[string]string{"current_password": testPassword, "otp": phone.code(0)})
@@ -591,7 +591,7 @@ func TestRoleRequiresTOTP(t *testing.T) {
 	}
 	check(403)
 	// Reassigning a role neither lifts the requirement nor brings it.
-	strict := keeper.must(201, "POST", "/api/v1/roles", map[string]any{"name": "strict", "permissions": []string{}, "requires_totp": true})
+	strict := keeper.must(201, "POST", "/api/v1/roles", map[string]any{"name": "strict", "permissions": []string{}, "requires_second_factor": true})
 	loose := keeper.must(201, "POST", "/api/v1/roles", map[string]any{"name": "loose", "permissions": []string{}})
 	path := func(role answer) string { return fmt.Sprint("/api/v1/roles/", role.number("id")) }
 	keeper.refused(403, "grant_exceeds_own", "DELETE", path(strict)+"?reassign=loose", nil)
@@ -604,22 +604,22 @@ func TestRoleRequiresTOTP(t *testing.T) {
 	check(200)
 }
 
-// TestAdminRequiresTOTP: the role admin can require a second factor, and nothing else of it can change. Its holders are
+// TestAdminRequiresSecondFactor: the role admin can require a second factor, and nothing else of it can change. Its holders are
 // administrators still, also the last one of them, and the operator can remove a lost factor.
-func TestAdminRequiresTOTP(t *testing.T) {
+func TestAdminRequiresSecondFactor(t *testing.T) {
 	t.Parallel()
 	clock := &testClock{}
 	ts := startTOTP(t, clock)
 	root := ts.signIn("root", "all")
 	self := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
 	script := ts.addToken("root", "script", builtInNames()...)
-	for _, body := range []string{`{"requires_totp":true,"description":"d"}`, `{"requires_totp":true,"permissions":[]}`, `{"requires_totp":true,"name":"boss"}`} {
+	for _, body := range []string{`{"requires_second_factor":true,"description":"d"}`, `{"requires_second_factor":true,"permissions":[]}`, `{"requires_second_factor":true,"name":"boss"}`} {
 		root.refused(409, "role_built_in", "PATCH", "/api/v1/roles/1", body)
 	}
-	root.must(200, "PATCH", "/api/v1/roles/1", map[string]bool{"requires_totp": true})
-	root.refused(403, "totp_not_enrolled", "GET", "/api/v1/users", nil)
-	script.refused(403, "totp_not_enrolled", "GET", "/api/v1/users", nil)
-	root.refused(403, "totp_not_enrolled", "PATCH", "/api/v1/roles/1", map[string]bool{"requires_totp": false})
+	root.must(200, "PATCH", "/api/v1/roles/1", map[string]bool{"requires_second_factor": true})
+	root.refused(403, "second_factor_missing", "GET", "/api/v1/users", nil)
+	script.refused(403, "second_factor_missing", "GET", "/api/v1/users", nil)
+	root.refused(403, "second_factor_missing", "PATCH", "/api/v1/roles/1", map[string]bool{"requires_second_factor": false})
 	if _, err := ts.command("user", "disable", "root"); err == nil || err.Error() != "This would leave no administrator who can sign in. Make another one first." {
 		t.Errorf("the last administrator: %v", err)
 	}
@@ -650,11 +650,11 @@ func TestAdminRequiresTOTP(t *testing.T) {
 	if _, err := ts.command("user", "reset-totp", "root"); err != nil {
 		t.Error(err)
 	}
-	root.refused(403, "totp_not_enrolled", "GET", "/api/v1/users", nil)
+	root.refused(403, "second_factor_missing", "GET", "/api/v1/users", nil)
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'totp.disable' AND actor IN ('helper', 'operator')`); n != 2 {
 		t.Errorf("%d removals in the audit log", n)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'role.update' AND before->>'requires_totp' = 'false' AND after->>'requires_totp' = 'true'`); n != 1 {
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'role.update' AND before->>'requires_second_factor' = 'false' AND after->>'requires_second_factor' = 'true'`); n != 1 {
 		t.Error("the audit log does not tell what the role requires")
 	}
 	// A user who is disabled is not asked for a code.
@@ -692,20 +692,20 @@ func TestRequirementLifted(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	root := ts.signIn("root", "all")
-	strict := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "strict", "permissions": []string{}, "requires_totp": true}).header.Get("Location")
+	strict := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "strict", "permissions": []string{}, "requires_second_factor": true}).header.Get("Location")
 	for name, lift := range map[string]func(user string, roles []any){
-		"patched": func(string, []any) { root.must(200, "PATCH", strict, map[string]any{"requires_totp": false}) },
+		"patched": func(string, []any) { root.must(200, "PATCH", strict, map[string]any{"requires_second_factor": false}) },
 		"taken":   func(user string, _ []any) { root.must(200, "DELETE", user+"/roles/strict", nil) },
 		"set":     func(user string, roles []any) { root.must(200, "PUT", user+"/roles", map[string]any{"roles": roles}) },
 	} {
-		root.must(200, "PATCH", strict, map[string]any{"requires_totp": true})
+		root.must(200, "PATCH", strict, map[string]any{"requires_second_factor": true})
 		c := ts.signIn(name, datasetRead)
 		me := c.must(200, "GET", mePath, nil)
 		user, roles := "/api/v1/users/"+me.text("id"), me.json["roles"].([]any)
 		root.must(200, "PUT", user+"/roles", map[string]any{"roles": append(slices.Clone(roles), "strict")})
 		token := root.must(201, "POST", user+"/password-reset", nil).text("password_token")
 		c, _ = ts.client().login(name, testPassword)
-		c.refused(403, "totp_not_enrolled", "GET", "/api/v1/datasets", nil)
+		c.refused(403, "second_factor_missing", "GET", "/api/v1/datasets", nil)
 		lift(user, roles)
 		c.refused(401, "invalid_token", "GET", mePath, nil)
 		ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword + "2"})

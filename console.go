@@ -247,9 +247,9 @@ func refusalTexts() map[string]string {
 		"role_in_use": "Users hold this role. Take it from them first, on the page of each.",
 		"stale": "Somebody has changed this since you opened the page. What you have typed is kept: send it again " +
 			"to replace their change, or open the page again to see it.",
-		"totp_not_begun":    "The secret has expired. Set the second factor up again.",
-		"totp_not_enrolled": "Your roles count only with a second factor. Set one up on the page of your account.",
-		"use_own_route":     "This is your own account. Change it on your own page: follow your name at the top.",
+		"totp_not_begun":        "The secret has expired. Set the second factor up again.",
+		"second_factor_missing": "One of your roles requires a second factor. Set one up on the page of your account.",
+		"use_own_route":         "This is your own account. Change it on your own page: follow your name at the top.",
 	}
 }
 

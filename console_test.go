@@ -703,8 +703,8 @@ func TestTOTPPages(t *testing.T) {
 	b.shows(200, "GET", "/account", "", "You have none.")
 	// The holders of a role that requires it may only do what everybody may.
 	admin := ts.browse("root")
-	role := fmt.Sprintf("/roles/%.0f/totp", root.must(200, "GET", "/api/v1/roles?name=only-ada", nil).items()[0]["id"])
-	admin.goes("/roles?done=saved", role, "requires_totp=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))
+	role := fmt.Sprintf("/roles/%.0f/second-factor", root.must(200, "GET", "/api/v1/roles?name=only-ada", nil).items()[0]["id"])
+	admin.goes("/roles?done=saved", role, "requires_second_factor=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))
 	b.shows(403, "GET", "/datasets", "", "second factor")
 	b.shows(200, "GET", "/account", "", "Set one up")
 }

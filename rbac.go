@@ -163,7 +163,8 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 		FROM holders h
 		JOIN users u ON u.id = h.user_id
 		WHERE NOT u.totp AND EXISTS ( -- the user lacks a required second factor, so holds nothing now
-				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id WHERE ur.user_id = u.id AND r.requires_totp
+				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = u.id AND r.requires_second_factor
 			)
 			OR NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
 			AND EXISTS (

@@ -14,18 +14,18 @@ import (
 
 // role is a named set of permissions.
 type role struct {
-	ID           int64     `json:"id"`
-	Name         string    `json:"name"`
-	Description  string    `json:"description"`
-	Permissions  []string  `json:"permissions"`
-	RequiresTOTP bool      `json:"requires_totp"` // its holders get permissions only with a second factor
-	CreatedAt    time.Time `json:"created_at"`
-	Declared     []string  `json:"-"` // all declared permissions
+	ID                   int64     `json:"id"`
+	Name                 string    `json:"name"`
+	Description          string    `json:"description"`
+	Permissions          []string  `json:"permissions"`
+	RequiresSecondFactor bool      `json:"requires_second_factor"` // for its holders to have permissions
+	CreatedAt            time.Time `json:"created_at"`
+	Declared             []string  `json:"-"` // all declared permissions
 }
 
 // roleColumns are the columns of a role r. permissions are its grants, before effectivePermissions.
 const roleColumns = `
-	r.id, r.name, r.description, r.requires_totp, r.created_at,
+	r.id, r.name, r.description, r.requires_second_factor, r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
@@ -129,10 +129,10 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
 type roleChange struct {
-	Name         *string  `json:"name"`
-	Description  *string  `json:"description"`
-	Permissions  []string `json:"permissions"`
-	RequiresTOTP *bool    `json:"requires_totp"`
+	Name                 *string  `json:"name"`
+	Description          *string  `json:"description"`
+	Permissions          []string `json:"permissions"`
+	RequiresSecondFactor *bool    `json:"requires_second_factor"`
 }
 
 // check returns a 422 if a field is invalid. It normalizes the name.
@@ -155,7 +155,7 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 
 // errBuiltIn is the 409 of a change to a built-in role.
 var errBuiltIn = newProblem(http.StatusConflict, "role_built_in", "The role admin cannot be removed or changed, "+
-	"except for requires_totp. The role member cannot be renamed or removed.")
+	"except for requires_second_factor. The role member cannot be renamed or removed.")
 
 // createRole creates a role. The actor must hold its permissions. Requires lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
@@ -177,7 +177,7 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 }
 
 // updateRole changes a role. The actor must hold its old and its new permissions. To change
-// requires_totp, the actor must hold all permissions. Requires lockAccess.
+// requires_second_factor, the actor must hold all permissions. Requires lockAccess.
 func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
@@ -194,8 +194,8 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
 		return role{}, err
 	}
-	if c.RequiresTOTP != nil && *c.RequiresTOTP != before.RequiresTOTP {
-		isLifted = before.RequiresTOTP
+	if c.RequiresSecondFactor != nil && *c.RequiresSecondFactor != before.RequiresSecondFactor {
+		isLifted = before.RequiresSecondFactor
 		// It suspends every permission of a holder who has not enrolled, or gives it back.
 		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil {
 			return role{}, err
@@ -220,7 +220,7 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 			UPDATE roles
 			SET name = coalesce($2, name),
 				description = coalesce($3, description),
-				requires_totp = coalesce($5, requires_totp)
+				requires_second_factor = coalesce($5, requires_second_factor)
 			WHERE id = $1
 		), taken AS (
 			DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($4) -- none if $4 is null
@@ -228,7 +228,7 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 		INSERT INTO role_permissions (role_id, permission)
 		SELECT $1, unnest($4::text[])
 		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "change role", query, id, c.Name, c.Description, c.Permissions, c.RequiresTOTP)
+	_, err := execute(ctx, tx, "change role", query, id, c.Name, c.Description, c.Permissions, c.RequiresSecondFactor)
 	if err != nil {
 		return role{}, takenError(err)
 	}
@@ -284,7 +284,7 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := cmp.Or(v.err(), by.covers(next.Permissions)); err != nil {
 		return role{}, err
 	}
-	if next.RequiresTOTP != old.RequiresTOTP {
+	if next.RequiresSecondFactor != old.RequiresSecondFactor {
 		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in updateRole
 			return role{}, err
 		}

@@ -508,3 +508,7 @@ ALTER TABLE api_tokens
   DROP COLUMN renewable,
   DROP COLUMN former_hash,
   DROP COLUMN former_until;
+
+-- The name says what it means, as users see it: the role's holders have no permission from any role
+-- until they have a second factor.
+ALTER TABLE roles RENAME COLUMN requires_totp TO requires_second_factor;
