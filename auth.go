@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -265,25 +263,24 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 
 // getMe answers GET /api/v1/auth/me.
 func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
-	p := principalOf(r)
-	me := p.me
-	if p.Kind == "token" { // it may do less than its owner
-		me = encodeMe(p.User, p.SecondFactorRequired, p.Permissions)
+	type shown struct {
+		Kind      string    `json:"kind"`
+		ID        string    `json:"id"`
+		ExpiresAt time.Time `json:"expires_at"`
 	}
-	body := fmt.Appendf(nil, `%s,"credential":{"kind":%q,"id":%q,"expires_at":%q}}`+"\n",
-		me, p.Kind, p.CredentialID, p.ExpiresAt.Format(time.RFC3339Nano))
-	return writeBytes(w, http.StatusOK, "application/json", body)
-}
+	p := principalOf(r)
 
-// encodeMe returns the answer of GET /auth/me up to the credential. userCache keeps it: this route
-// is asked most often.
-func encodeMe(u user, isFactorRequired bool, permissions []string) []byte {
-	body, _ := encodeJSON(struct { // never fails for text, numbers, times and lists
+	return writeJSON(w, http.StatusOK, struct {
 		user
 		SecondFactorRequired bool     `json:"second_factor_required"`
 		Permissions          []string `json:"permissions"`
-	}{u, isFactorRequired, permissions})
-	return bytes.TrimSuffix(body, []byte("}\n"))
+		Credential           shown    `json:"credential"`
+	}{
+		user:                 p.User,
+		SecondFactorRequired: p.SecondFactorRequired,
+		Permissions:          p.Permissions,
+		Credential:           shown{p.Kind, p.CredentialID, p.ExpiresAt},
+	})
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A

@@ -164,7 +164,6 @@ type cachedUser struct {
 	User                 user
 	SecondFactorRequired bool     // one of the user's roles requires a second factor
 	owned                []string // what the user may do
-	me                   []byte   // of encodeMe
 }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
@@ -213,8 +212,7 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 	if found.SecondFactorRequired && !found.TOTP {
 		owned = []string{inboxRead} // all else comes from roles
 	}
-	me := encodeMe(found.user, found.SecondFactorRequired, owned)
-	cached = &cachedUser{found.accessVersions, found.user, found.SecondFactorRequired, owned, me}
+	cached = &cachedUser{found.accessVersions, found.user, found.SecondFactorRequired, owned}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {
