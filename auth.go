@@ -327,6 +327,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request) error {
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.
 // If the credential holds the permission in the query, the answer names the caller and what the
 // credential may do. An API token may do only what it names, so the proxy must name a permission.
+// Without a permission in the query, every user with a session is named who is not suspended.
 func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	permission := optional(r.URL.Query(), "permission")
@@ -334,6 +335,8 @@ func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	case permission == nil && p.Kind == "token":
 		return newProblem(http.StatusForbidden, "permission_required",
 			"An API token is accepted here only with ?permission=, and only if it names that permission.")
+	case permission == nil && p.isSuspended():
+		return errSecondFactorMissing
 	case permission != nil && !p.holds(*permission):
 		return p.lacks(*permission)
 	}

@@ -234,9 +234,8 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 // lacks returns the 403 for a principal that does not hold the permission.
 func (p *principal) lacks(permission string) error {
 	code, detail := "permission_missing", "This needs the permission "+permission+"."
-	if p.SecondFactorRequired && !p.User.TOTP {
-		code = "second_factor_missing"
-		detail = "One of your roles requires a second factor. Set one up to use your permissions."
+	if p.isSuspended() {
+		code, detail = errSecondFactorMissing.code, errSecondFactorMissing.detail
 	} else if slices.Contains(p.owned, permission) {
 		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
 	}

@@ -77,6 +77,10 @@ func (p *principal) holds(permission string) bool {
 	return slices.Contains(p.Permissions, permission)
 }
 
+// errSecondFactorMissing is the 403 for a user who is suspended: see isSuspended.
+var errSecondFactorMissing = newProblem(http.StatusForbidden, "second_factor_missing",
+	"One of your roles requires a second factor. Set one up to use your permissions.")
+
 // The 401 for a request without a credential, and the 401 for one whose credential is not valid.
 // The latter does not tell the reason.
 var (
@@ -166,6 +170,10 @@ type cachedUser struct {
 	owned                []string // what the user may do
 }
 
+// isSuspended reports whether the user lacks a second factor that one of the roles requires. Then
+// no role gives the user any permission.
+func (u *cachedUser) isSuspended() bool { return u.SecondFactorRequired && !u.User.TOTP }
+
 // userCache remembers users that were read before. A cached user is valid only while the database
 // has the same versions; each request compares them.
 type userCache struct {
@@ -209,10 +217,10 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 		return nil, err
 	}
 	owned := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
-	if found.SecondFactorRequired && !found.TOTP {
-		owned = []string{inboxRead} // all else comes from roles
-	}
 	cached = &cachedUser{found.accessVersions, found.user, found.SecondFactorRequired, owned}
+	if cached.isSuspended() {
+		cached.owned = []string{inboxRead} // all else comes from roles
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {

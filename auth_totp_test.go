@@ -573,7 +573,8 @@ func TestRoleRequiresSecondFactor(t *testing.T) {
 	if me := c.must(200, "GET", mePath, nil); me.json["second_factor_required"] != true || fmt.Sprint(me.json["permissions"]) != "[inbox.read]" {
 		t.Errorf("%s", me.body)
 	}
-	if a := c.must(204, "GET", verifyPath, nil); a.header.Get("X-Cairn-Permissions") != inboxRead {
+	c.refused(403, "second_factor_missing", "GET", verifyPath, nil)
+	if a := c.must(204, "GET", verifyPath+"?permission="+inboxRead, nil); a.header.Get("X-Cairn-Permissions") != inboxRead {
 		t.Errorf("X-Cairn-Permissions is %q", a.header.Get("X-Cairn-Permissions"))
 	}
 	c.refused(403, "grant_exceeds_own", "POST", tokensPath, map[string]any{"name": "more", "permissions": []string{datasetRead}, "current_password": testPassword})
