@@ -185,9 +185,12 @@ var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
 // errCrossOrigin if that request may change something and a page of another origin sent it: the
 // browser may have added the session cookie by itself. If no method is named, it may be a change.
+// So may a WebSocket, whose handshake is a GET. Proxies pass on one of its two headers at least.
 func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 	methods := slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
-	if len(methods) == 0 {
+	isWebSocket := r.Header["Upgrade"] != nil || r.Header["Sec-Websocket-Version"] != nil
+
+	if len(methods) == 0 || isWebSocket {
 		methods = []string{http.MethodPost}
 	}
 	for _, method := range methods {

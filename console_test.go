@@ -301,6 +301,16 @@ func TestBrowserSession(t *testing.T) {
 	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-site")
 	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "Sec-Fetch-Site: same-site") // of any method
 	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: GET", "Sec-Fetch-Site: same-site")
+	// A handshake of a WebSocket is a GET, and lets a page act in the user's name: an Upgrade, which Caddy passes on, or
+	// Sec-WebSocket-Version, which nginx and Traefik pass on too.
+	for _, handshake := range []string{"Upgrade: websocket", "Sec-WebSocket-Version: 13"} {
+		ask := []string{"Cookie: " + b.cookie, "X-Original-Method: GET", handshake}
+		b.refused(403, "cross_origin", "GET", verifyPath, nil, append(ask, "Sec-Fetch-Site: same-site")...)
+		b.refused(403, "cross_origin", "GET", verifyPath, nil, append(ask, "Origin: https://evil.example")...)
+		b.must(204, "GET", verifyPath, nil, append(ask, "Sec-Fetch-Site: same-origin")...)
+		b.must(204, "GET", verifyPath, nil, append(ask, "Origin: "+ts.url)...)
+		b.must(204, "GET", verifyPath, nil, ask...)
+	}
 	me := b.must(200, "GET", mePath, nil, "Cookie: "+b.cookie)
 	if until := me.json["credential"].(map[string]any)["expires_at"]; until == "" || me.text("username") != "ada" {
 		t.Errorf("%s", me.body)

@@ -185,6 +185,11 @@ func (x *proxied) checkBrowser() {
 	if status != 200 || seen.Get("X-Cairn-User") != "ada" || seen.Get("Cookie") != "a=1" {
 		t.Errorf("signed in: %d %v", status, seen)
 	}
+	handshake := []string{"Cookie: " + b.cookie, "Connection: Upgrade", "Upgrade: websocket", "Sec-Websocket-Version: 13",
+		"Sec-Websocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Origin: https://evil.example"}
+	if status, seen := x.request("GET", "", handshake...); status != 403 || seen != nil {
+		t.Errorf("a WebSocket of a page of another origin: %d %v", status, seen)
+	}
 	cookie := b.cookie
 	b.goes("/login?done=out", "/logout", "")
 	if status, seen := x.request("GET", "", "Cookie: "+cookie); status != 401 || seen != nil {
