@@ -257,8 +257,13 @@ func (a actor) covers(needed []string) error {
 	return nil
 }
 
-// coversRoles is the subset rule (covers) for these roles' permissions. An unknown role is a 422.
+// coversRoles is the subset rule (covers) for what a user with these roles would hold with a second
+// factor. So it does not matter whether the user has one, and whether a change of the roles brings
+// or lifts the requirement. An unknown role is a 422.
 func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
-	return cmp.Or(err, a.covers(granted))
+	if err != nil {
+		return err
+	}
+	return a.covers(granted)
 }

@@ -560,7 +560,9 @@ func TestRoleRequiresSecondFactor(t *testing.T) {
 	check(200)
 	member := "/api/v1/roles/2"
 	require := func(is bool) map[string]bool { return map[string]bool{"requires_second_factor": is} }
-	keeper.refused(403, "grant_exceeds_own", "PATCH", member, require(true)) // administrators may hold it
+	ts.addUser("boss", "all")
+	ts.exec(`INSERT INTO user_roles SELECT id, 2 FROM users WHERE username = 'boss'`)
+	keeper.refused(403, "grant_exceeds_own", "PATCH", member, require(true)) // an administrator holds it
 	keeper.must(200, "PATCH", member, require(false))
 	root.must(200, "PATCH", member, require(true))
 	if role := keeper.must(200, "GET", member, nil); role.json["requires_second_factor"] != true {
@@ -595,6 +597,7 @@ func TestRoleRequiresSecondFactor(t *testing.T) {
 	strict := keeper.must(201, "POST", "/api/v1/roles", map[string]any{"name": "strict", "permissions": []string{}, "requires_second_factor": true})
 	loose := keeper.must(201, "POST", "/api/v1/roles", map[string]any{"name": "loose", "permissions": []string{}})
 	path := func(role answer) string { return fmt.Sprint("/api/v1/roles/", role.number("id")) }
+	ts.exec(`INSERT INTO user_roles SELECT u.id, r.id FROM users u, roles r WHERE u.username = 'boss' AND r.name IN ('strict', 'loose')`)
 	keeper.refused(403, "grant_exceeds_own", "DELETE", path(strict)+"?reassign=loose", nil)
 	keeper.refused(403, "grant_exceeds_own", "DELETE", path(loose)+"?reassign=strict", nil)
 	root.must(204, "DELETE", path(strict)+"?reassign=loose", nil)
@@ -684,6 +687,74 @@ func TestTakenBackAttempt(t *testing.T) {
 		if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts = $1 AND next_at IS NULL AND NOT known`, before); n != 3 {
 			t.Errorf("%d attempts before: %d rows are as before", before, n)
 		}
+	}
+}
+
+// TestRequirementIsCovered: whoever changes whether a user needs a second factor, by whatever route, must hold what the
+// user would hold with one. To hold what the changed roles give is not enough, and more is not needed.
+func TestRequirementIsCovered(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	lesser := ts.signIn("lesser", userManage, roleManage, datasetRead)
+	peer := ts.signIn("peer", userManage, roleManage, datasetRead, auditRead)
+	ts.exec(`INSERT INTO roles (name, requires_second_factor) VALUES ('guarded', true)`)
+
+	// Each user holds audit.read by one role, and dataset.read by the role that is changed.
+	type target struct{ user, userPath, role, rolePath, other string }
+	cases := map[string]struct {
+		isRequired bool // by the role, before the change
+		change     func(c client, x target) answer
+	}{
+		"all roles of the user replaced": {true, func(c client, x target) answer {
+			return c.do("PUT", x.userPath+"/roles", map[string]any{"roles": []string{"only-" + x.user, x.other}})
+		}},
+		"the role taken from the user": {true, func(c client, x target) answer {
+			return c.do("DELETE", x.userPath+"/roles/"+x.role, nil)
+		}},
+		"the requirement taken from the role": {true, func(c client, x target) answer {
+			return c.do("PATCH", x.rolePath, map[string]any{"requires_second_factor": false})
+		}},
+		"the role removed for another": {true, func(c client, x target) answer {
+			return c.do("DELETE", x.rolePath+"?reassign="+x.other, nil)
+		}},
+		"a role that requires it given to the user": {false, func(c client, x target) answer {
+			return c.do("POST", x.userPath+"/roles", map[string]any{"role": "guarded"})
+		}},
+		"the requirement given to the role": {false, func(c client, x target) answer {
+			return c.do("PATCH", x.rolePath, map[string]any{"requires_second_factor": true})
+		}},
+		"the role removed for one that requires it": {false, func(c client, x target) answer {
+			return c.do("DELETE", x.rolePath+"?reassign=guarded", nil)
+		}},
+	}
+	users := 0
+	for what, tt := range cases {
+		users++
+		t.Run(what, func(t *testing.T) {
+			x := target{user: fmt.Sprint("user", users)}
+			x.role, x.other = "first-of-"+x.user, "other-of-"+x.user
+			id := ts.addUser(x.user, auditRead)
+			ts.exec(`INSERT INTO roles (name, requires_second_factor) VALUES ($1, $2), ($3, false)`, x.role, tt.isRequired, x.other)
+			ts.exec(`INSERT INTO role_permissions SELECT id, 'dataset.read' FROM roles WHERE name IN ($1, $2)`, x.role, x.other)
+			ts.exec(`INSERT INTO user_roles SELECT $1, id FROM roles WHERE name = $2`, id, x.role)
+			x.userPath = "/api/v1/users/" + id
+			x.rolePath = fmt.Sprint("/api/v1/roles/", ts.queryInt(`SELECT id FROM roles WHERE name = $1`, x.role))
+			owner, _ := ts.client().login(x.user, testPassword)
+
+			if got := tt.change(lesser, x); got.status != 403 || got.text("code") != "grant_exceeds_own" {
+				t.Errorf("without audit.read: got %d %s, want 403 grant_exceeds_own", got.status, got.body)
+			}
+			if got := owner.do("GET", "/api/v1/audit", nil).status == 403; got != tt.isRequired {
+				t.Errorf("after the refusal: the user lacks a second factor: got %v, want %v", got, tt.isRequired)
+			}
+			if got := tt.change(peer, x); got.status > 204 {
+				t.Errorf("with the permissions of the user: got %d %s, want a success", got.status, got.body)
+			}
+			owner, _ = ts.client().login(x.user, testPassword)
+			if got := owner.do("GET", "/api/v1/audit", nil).status == 403; got == tt.isRequired {
+				t.Errorf("after the change: the user lacks a second factor: got %v, want %v", got, !tt.isRequired)
+			}
+		})
 	}
 }
 

@@ -96,9 +96,11 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 func administratorExists(ctx context.Context, q querier) (bool, error) {
 	const query = `
 		SELECT EXISTS (
-			SELECT FROM user_roles ur JOIN users u ON u.id = ur.user_id
-			WHERE ur.role_id = 1 -- the role admin; a constant tells the planner that few users hold it
-				AND u.status = 'active' AND u.password_hash IS NOT NULL
+			SELECT
+			FROM roles r
+			JOIN user_roles ur ON ur.role_id = r.id
+			JOIN users u ON u.id = ur.user_id
+			WHERE r.name = '` + adminRole + `' AND u.status = 'active' AND u.password_hash IS NOT NULL
 		)`
 	return scalar[bool](ctx, q, "look for an administrator", query)
 }
@@ -120,6 +122,23 @@ func (a *accounts) administer(r *http.Request, permission string,
 		by.permissions = p.Permissions
 		return do(ctx, tx, by)
 	})
+}
+
+// coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
+// is for changes of a role's requirement of a second factor: for a holder without one, they suspend
+// or restore also what the other roles give.
+func (a actor) coversHolders(ctx context.Context, q querier, roleID int64) error {
+	const query = `
+		SELECT coalesce(array_agg(DISTINCT r.name), '{}')
+		FROM user_roles held
+		JOIN user_roles other ON other.user_id = held.user_id
+		JOIN roles r ON r.id = other.role_id
+		WHERE held.role_id = $1`
+	names, err := scalar[[]string](ctx, q, "list roles of holders", query, roleID)
+	if err != nil {
+		return err
+	}
+	return a.coversRoles(ctx, q, names)
 }
 
 // rolePermissions returns the permissions that these roles give together. An unknown role is a 422.
@@ -166,7 +185,10 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
 				WHERE ur.user_id = u.id AND r.requires_second_factor
 			)
-			OR NOT EXISTS (SELECT FROM user_roles a WHERE a.user_id = h.user_id AND a.role_id = 1) -- admin holds all
+			OR NOT EXISTS ( -- the role admin gives all
+				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = h.user_id AND r.name = '` + adminRole + `'
+			)
 			AND EXISTS (
 				SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- every user holds that one
 				EXCEPT
@@ -327,7 +349,8 @@ const dropGrants = `
 		WITH ungranted AS (DELETE FROM role_permissions WHERE permission = $1),
 			cut AS (UPDATE api_tokens SET permissions = array_remove(permissions, $1) WHERE $1 = ANY (permissions))`
 
-// heldPermission is a declared permission with the roles and the number of API tokens that name it.
+// heldPermission is a declared permission, with the roles and the number of unexpired API tokens
+// that name it.
 type heldPermission struct {
 	Name      string   `json:"name"`
 	Meaning   string   `json:"meaning"`
@@ -344,7 +367,8 @@ func (a *accounts) actOnPermission(r *http.Request,
 		SELECT d.name, d.meaning,
 			ARRAY(SELECT r.name FROM roles r JOIN role_permissions rp ON rp.role_id = r.id
 				WHERE rp.permission = d.name ORDER BY r.name) AS roles,
-			(SELECT count(*) FROM api_tokens t WHERE d.name = ANY (t.permissions)) AS api_tokens
+			(SELECT count(*) FROM api_tokens t
+				WHERE d.name = ANY (t.permissions) AND t.expires_at > now()) AS api_tokens
 		FROM declared_permissions d
 		WHERE d.name = $1`
 	name := r.PathValue("name")

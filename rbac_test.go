@@ -261,6 +261,16 @@ func TestDeclaredPermissions(t *testing.T) {
 	keeper.refused(403, "grant_exceeds_own", "DELETE", path+"?force", nil)
 	root.refused(409, "permission_in_use", "DELETE", path, nil)
 	root.refused(409, "permission_in_use", "DELETE", path+"?force=false", nil)
+
+	// An expired API token is in no list, so it does not count.
+	old := permissionsPath + "/wiki.old"
+	keeper.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.old", "meaning": "Read the old wiki."})
+	ts.addToken("root", "expired", "wiki.old")
+	keeper.refused(403, "grant_exceeds_own", "DELETE", old, nil)
+	root.refused(409, "permission_in_use", "DELETE", old, nil)
+	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = 'expired'`)
+	keeper.must(204, "DELETE", old, nil)
+
 	root.refused(422, "invalid", "DELETE", path+"?force=maybe", nil)
 	root.must(204, "DELETE", path+"?force", nil)
 	for _, c := range []client{at2, editor, script} {

@@ -176,8 +176,8 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
 }
 
-// updateRole changes a role. The actor must hold its old and its new permissions. To change
-// requires_second_factor, the actor must hold all permissions. Requires lockAccess.
+// updateRole changes a role. The actor must hold its old and its new permissions and, if
+// requires_second_factor changes, what its holders would hold with one. Requires lockAccess.
 func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
@@ -196,8 +196,7 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	}
 	if c.RequiresSecondFactor != nil && *c.RequiresSecondFactor != before.RequiresSecondFactor {
 		isLifted = before.RequiresSecondFactor
-		// It suspends every permission of a holder who has not enrolled, or gives it back.
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil {
+		if err := by.coversHolders(ctx, tx, before.ID); err != nil {
 			return role{}, err
 		}
 	}
@@ -285,7 +284,7 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 		return role{}, err
 	}
 	if next.RequiresSecondFactor != old.RequiresSecondFactor {
-		if err := by.coversRoles(ctx, tx, []string{adminRole}); err != nil { // as in updateRole
+		if err := by.coversHolders(ctx, tx, old.ID); err != nil {
 			return role{}, err
 		}
 	}
