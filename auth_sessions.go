@@ -162,48 +162,69 @@ type rotatedSession struct {
 
 // rotateSession replaces the current generation of a session by the next one, in one statement.
 //
-// An answer may be lost, and several tabs may refresh at once. So a replaced generation still gets
-// the current one in two cases: it was the last one to be replaced, less than a grace period ago;
-// or it was replaced in the latest burst, which began less than a grace period ago. If no burst is
-// live, a refresh begins one. It includes the refresh before, and counts as begun with that one.
+// An answer may be lost, and several tabs may refresh at once. So for a grace period a generation
+// that was replaced still gets the current one. This holds for the generation that was replaced
+// last, and for all that were replaced in the latest burst, which is a series of refreshes within
+// one grace period. Later refreshes do not prolong a burst. A refresh after its end begins another,
+// which counts as begun with the refresh before. The login is no refresh.
+//
+// An example with a grace period of 10 seconds, and a login 8 seconds before the first refresh:
+//
+//	second  refresh  burst began  generations that get the current one
+//	0       1 to 2   0            1 until second 10
+//	4       2 to 3   0            1 and 2 until 10; 2, if it stays the last, until 14
+//	9       3 to 4   0            1, 2 and 3 until 10; 3, if it stays the last, until 19
+//	12      4 to 5   9            3 and 4 until 19; 4, if it stays the last, until 22
 //
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
 // section 4.14.2). A generation that is too high is shown after the database was restored. Both end
 // the session, which is audited, and the error is a problem 401.
 func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
 	cfg config) (sess rotatedSession, err error) {
-	const live = ` users u, access_version a
-		WHERE s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
+	const columns = `
+			s.id AS session_id,
+			s.generation,
+			least(s.idle_expires_at, s.expires_at) AS session_expires_at,
+			s.user_id::text,
+			` + versionColumns
+	const isLive = `
+			s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
 			AND u.id = s.user_id AND u.status = 'active'`
-	const columns = ` AS graced, s.id AS session_id, s.generation,
-			least(s.idle_expires_at, s.expires_at) AS session_expires_at, s.user_id::text, ` + versionColumns
+	const inBurst = `s.burst_began_at + $3::interval > now()`
 	const rotate = `
 		UPDATE sessions s
 		SET generation = s.generation + 1,
 			rotated_at = now(),
-			burst_generation = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_generation
-				ELSE s.generation - 1 END,
-			burst_began_at = CASE WHEN s.burst_began_at + $3::interval > now() THEN s.burst_began_at
-				ELSE s.rotated_at END,
+			burst_generation = CASE WHEN ` + inBurst + ` THEN s.burst_generation ELSE s.generation - 1 END,
+			burst_began_at = CASE
+				WHEN ` + inBurst + ` THEN s.burst_began_at
+				WHEN s.generation = 1 THEN now() -- rotated_at is the time of the login
+				ELSE s.rotated_at
+			END,
 			idle_expires_at = least(now() + $4::interval, s.expires_at)
-		FROM` + live + `
-			AND s.generation = $2
-		RETURNING false` + columns
+		FROM users u, access_version a
+		WHERE ` + isLive + ` AND s.generation = $2
+		RETURNING
+			false AS graced,` + columns
 	const look = `
 		SELECT
-			$2 < s.generation AND ($2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
-				OR $2 >= s.burst_generation AND s.burst_began_at + $3::interval > now())` + columns + `
-		FROM sessions s,` + live
+			$2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
+				OR $2 < s.generation AND $2 >= s.burst_generation AND ` + inBurst + ` AS graced,` + columns + `
+		FROM sessions s, users u, access_version a
+		WHERE ` + isLive
+
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "rotate session", rotate,
 		id, generation, cfg.refreshGrace, cfg.refreshTTL)
 	if err != errSessionEnded { // rotated, or failed
 		return sess, err
 	}
+
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "look at session", look,
 		id, generation, cfg.refreshGrace)
 	if err != nil || sess.Graced {
 		return sess, err
 	}
+
 	action, ended := "session.refresh_token_reused", errTokenReused
 	if generation > sess.Generation {
 		action, ended = "session.lost", errSessionLost

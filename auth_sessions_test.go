@@ -93,9 +93,6 @@ func TestRefreshBurst(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil, "CAIRN_REFRESH_GRACE=100s") // so that the time that the test takes does not count
 	ts.addUser("ada", datasetRead)
-	later := func(seconds int) {
-		ts.exec(`UPDATE sessions SET rotated_at = rotated_at - make_interval(secs => $1), burst_began_at = burst_began_at - make_interval(secs => $1)`, seconds)
-	}
 	for _, old := range []int{2, 3} { // the index of a cookie that ends the session
 		c, cookie := ts.client().login("ada", testPassword)
 		cookies := []string{cookie}
@@ -114,7 +111,7 @@ func TestRefreshBurst(t *testing.T) {
 					t.Errorf("generation %d does not get the current one", old+1)
 				}
 			}
-			later(30)
+			ts.refreshesLater(30)
 		}
 		// 120 seconds after the burst began the next refresh begins another, with what was replaced last.
 		cookies = append(cookies, refresh(4))
@@ -124,7 +121,7 @@ func TestRefreshBurst(t *testing.T) {
 			}
 		}
 		if old == 3 {
-			later(80) // 110 seconds after it was replaced
+			ts.refreshesLater(80) // 110 seconds after it was replaced
 			if refresh(4) != cookies[5] {
 				t.Error("generation 5, replaced 80 seconds ago, does not get the current one")
 			}
@@ -137,6 +134,57 @@ func TestRefreshBurst(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.refresh_token_reused'`); n != 2 {
 		t.Errorf("%d audit rows", n)
 	}
+}
+
+// TestBurstAfterLogin: the login is not the beginning of a burst. Who refreshes three times 8 seconds after it may show
+// the first of the new tokens 2.5 seconds later.
+func TestBurstAfterLogin(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_REFRESH_GRACE=100s") // ten times the default, so that the time that the test takes does not count
+	ts.addUser("ada", datasetRead)
+	c, login := ts.client().login("ada", testPassword)
+	ts.refreshesLater(80)
+
+	tokens := []string{login}
+	for i := range 3 {
+		tokens = append(tokens, refreshCookieOf(c.refresh(tokens[i])))
+	}
+	ts.refreshesLater(25)
+
+	for i, token := range tokens {
+		if a := c.refresh(token); a.status != 200 || refreshCookieOf(a) != tokens[3] && i < 3 {
+			t.Errorf("generation %d: got %d %s, want the current one", i+1, a.status, a.text("code"))
+		}
+	}
+}
+
+// TestBurstIsNotProlonged: a thief who refreshes every half grace period does not prolong the grace of the token that the
+// owner still holds, nor that of any other one.
+func TestBurstIsNotProlonged(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_REFRESH_GRACE=100s")
+	ts.addUser("ada", datasetRead)
+	for refreshes := 2; refreshes <= 6; refreshes++ { // 50 seconds apart
+		c, owners := ts.client().login("ada", testPassword)
+		thief := owners
+		for range refreshes {
+			thief = refreshCookieOf(c.refresh(thief))
+			ts.refreshesLater(50)
+		}
+		if a := c.refresh(owners); a.status != 401 || a.text("code") != "refresh_token_reused" {
+			t.Errorf("after %d refreshes: got %d %s, want 401 refresh_token_reused", refreshes, a.status, a.text("code"))
+		}
+		if a := c.refresh(thief); a.status != 401 {
+			t.Errorf("after %d refreshes: the thief is still signed in", refreshes)
+		}
+	}
+}
+
+// refreshesLater moves all refreshes back in time.
+func (ts *testServer) refreshesLater(seconds int) {
+	ts.t.Helper()
+	ts.exec(`UPDATE sessions SET created_at = created_at - make_interval(secs => $1),
+		rotated_at = rotated_at - make_interval(secs => $1), burst_began_at = burst_began_at - make_interval(secs => $1)`, seconds)
 }
 
 // TestTabsWakeUp: a browser whose six tabs refresh at once, each with the cookie that the browser holds by then, keeps

@@ -105,7 +105,8 @@ INSERT INTO role_permissions (role_id, permission)
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
 -- with a MAC over both. rotated_at is when the generation was last raised; for a browser's session,
 -- when it was last used, within five minutes. A burst is a series of refreshes within one grace
--- period. burst_generation is the first generation that it replaced, at burst_began_at.
+-- period: see rotateSession. burst_generation is the first generation that it replaced, at
+-- burst_began_at.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
