@@ -284,12 +284,13 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
-// new address needs the password, because users log in with it.
+// new address needs the password and the second factor, because users log in with it.
 func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		DisplayName     *string `json:"display_name"`
 		Email           *string `json:"email"`
 		CurrentPassword string  `json:"current_password"`
+		OTP             string  `json:"otp"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
@@ -300,7 +301,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request) error {
 	}
 	counted := attempt{} // none without a new address
 	if c.Email != nil {
-		if _, err := a.confirmPassword(r, in.CurrentPassword, ""); err != nil {
+		if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
 			return err
 		}
 		counted = a.core.keys.Load().keys[0].newRegistration(callerOf(r).address)

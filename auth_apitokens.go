@@ -44,13 +44,15 @@ func (a *accounts) writeAPITokens(w http.ResponseWriter, r *http.Request, userID
 	}, func(t apiToken) []string { return []string{t.Name} })
 }
 
-// createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret.
+// createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret. It needs
+// the password and the second factor: the token outlives the session by up to a year.
 func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name            string   `json:"name"`
 		Permissions     []string `json:"permissions"`
 		ExpiresAt       *string  `json:"expires_at"`
 		CurrentPassword string   `json:"current_password"`
+		OTP             string   `json:"otp"`
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
@@ -68,7 +70,7 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error 
 	if err := v.err(); err != nil {
 		return err
 	}
-	if _, err := a.confirmPassword(r, in.CurrentPassword, ""); err != nil {
+	if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
 		return err
 	}
 	var created apiToken

@@ -78,20 +78,21 @@ func (a *accounts) checkCredentials(r *http.Request, login, password string, pro
 	return found, err
 }
 
-// confirmPassword checks the caller's own password, where a stolen session alone must not suffice.
-// It counts as an attempt to log in. A missing password is a 422 and no attempt. The second factor
-// is checked only if otp is set.
+// confirmPassword checks the caller's own password and, if there is one, the second factor, where a
+// stolen session alone must not suffice: for what lets one sign in later, too. It counts as an
+// attempt to log in. A missing password is a 422 and no attempt.
 func (a *accounts) confirmPassword(r *http.Request, password, otp string) (credentials, error) {
 	if password == "" {
 		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
 	}
+
 	found, err := a.checkCredentials(r, principalOf(r).User.Username, password, nil, otp)
-	switch {
-	case err == errWrongCredentials:
+	switch err { // a 401 would say that the session has ended
+	case errWrongCredentials:
 		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
-	case err == errOTPRequired && otp == "": // the password is right, and no code was asked for
-		err = nil
-	case err == errOTPRequired, err == errOTPInvalid:
+	case errOTPRequired:
+		err = newProblem(http.StatusForbidden, errOTPRequired.code, errOTPRequired.detail)
+	case errOTPInvalid:
 		err = errOTPWrong
 	}
 	return found, err
@@ -110,6 +111,7 @@ func (a *accounts) checkNewPassword(password string, u user) error {
 func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		CurrentPassword string `json:"current_password"`
+		OTP             string `json:"otp"`
 		NewPassword     string `json:"new_password"`
 		EndTokens       bool   `json:"end_tokens"`
 	}
@@ -120,7 +122,7 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request) error 
 	if err := a.checkNewPassword(in.NewPassword, p.User); err != nil {
 		return err
 	}
-	found, err := a.confirmPassword(r, in.CurrentPassword, "")
+	found, err := a.confirmPassword(r, in.CurrentPassword, in.OTP)
 	if err != nil {
 		return err
 	}

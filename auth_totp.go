@@ -171,10 +171,15 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
+	u := principalOf(r).User
+	if u.TOTP {
+		return errTOTPEnabled
+	}
 	if _, err := a.confirmPassword(r, in.CurrentPassword, ""); err != nil {
 		return err
 	}
-	u, k, random := principalOf(r).User, a.core.keys.Load().keys[0], make([]byte, 20)
+
+	k, random := a.core.keys.Load().keys[0], make([]byte, 20)
 	rand.Read(random) // never fails (crypto/rand)
 	secret := base32.StdEncoding.EncodeToString(random)
 	const room = 66 // bytes: qrSVG takes 134, and the rest of the URI has 68
@@ -188,11 +193,14 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request) error {
 		a.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
 			n, err := execute(ctx, tx, "begin TOTP", query, u.ID, k.id, sealed)
 			if err == nil && n == 0 {
-				err = newProblem(http.StatusConflict, "totp_enabled", "Remove your second factor first.")
+				err = errTOTPEnabled
 			}
 			return err
 		}))
 }
+
+// errTOTPEnabled is the 409 for a user who has a second factor already.
+var errTOTPEnabled = newProblem(http.StatusConflict, "totp_enabled", "Remove your second factor first.")
 
 // enableTOTP answers POST /api/v1/auth/totp/confirm: it makes the secret of createTOTP the caller's
 // second factor, if the code is right. The answer has ten recovery codes, of which only the hashes
@@ -268,9 +276,6 @@ func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
 	u := principalOf(r).User
 	if !u.TOTP {
 		return errNotFound
-	}
-	if in.OTP == "" {
-		return invalid{{"otp", "missing", "is required"}}.err()
 	}
 	if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -199,8 +200,9 @@ func TestTOTP(t *testing.T) {
 	}
 	login(200, "", testPassword, recovery[4])
 
-	// The password alone changes the password, and its reset leaves the second factor.
-	c.must(204, "PUT", "/api/v1/auth/password", map[string]string{"current_password": testPassword, "new_password": "another long password"})
+	// A reset of the password leaves the second factor.
+	clock.step()
+	c.must(204, "PUT", "/api/v1/auth/password", map[string]string{"current_password": testPassword, "new_password": "another long password", "otp": phone.code(0)})
 	login(401, "otp_required", "another long password", "")
 	token := must(ts.command("user", "reset-password", "ada"))
 	ts.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": strings.TrimSpace(token), "new_password": testPassword})
@@ -211,9 +213,10 @@ func TestTOTP(t *testing.T) {
 	remove := func(password, otp string) map[string]string {
 		return map[string]string{"current_password": password, "otp": otp}
 	}
-	c.refused(422, "invalid", "DELETE", totpPath, remove(testPassword, ""))
+	c.refused(403, "otp_required", "DELETE", totpPath, remove(testPassword, ""))
+	c.refused(403, "otp_required", "DELETE", totpPath, remove(testPassword, " - "))
 	c.refused(422, "invalid", "DELETE", totpPath, remove("", phone.code(0)))
-	for _, code := range []string{" ", "-", phone.wrong(), recovery[5]} {
+	for _, code := range []string{phone.wrong(), recovery[5]} {
 		c.refused(403, "otp_invalid", "DELETE", totpPath, remove(testPassword, code))
 	}
 	c.must(200, "GET", mePath, nil)
@@ -228,6 +231,68 @@ func TestTOTP(t *testing.T) {
 			t.Errorf("%d rows for %s", n, action)
 		}
 	}
+}
+
+// TestCodeForLastingChanges: with a second factor, a new API token, e-mail address or password needs a code too, so that a
+// stolen session and the password are not enough. The code is checked, counted and used up as at a login.
+func TestCodeForLastingChanges(t *testing.T) {
+	t.Parallel()
+	clock := &testClock{}
+	ts := startTOTP(t, clock)
+	c := ts.signInCheaply("ada")
+	phone, recovery := c.enrol(clock)
+	requests := map[string]struct {
+		method, path string
+		body         map[string]any
+		status       int
+	}{
+		"an API token": {"POST", tokensPath, map[string]any{"name": "year", "permissions": []string{datasetRead}}, 201},
+		"the address":  {"PATCH", mePath, map[string]any{"email": "ada@example.org"}, 200},
+		"the password": {"PUT", "/api/v1/auth/password", map[string]any{"new_password": testPassword}, 204},
+	}
+	changes := func() int {
+		return ts.queryInt(`SELECT count(*) FROM audit_log WHERE action IN ('token.create', 'user.update', 'password.change')`)
+	}
+	for what, r := range requests {
+		t.Run(what, func(t *testing.T) {
+			c := c
+			c.t = t
+			send := func(status int, code, password, otp string) {
+				t.Helper()
+				body := maps.Clone(r.body)
+				body["current_password"] = password
+				if otp != "" {
+					body["otp"] = otp
+				}
+				if a := c.do(r.method, r.path, body); a.status != status || a.text("code") != code {
+					t.Errorf("with otp %q: got %d %s, want %d %s", otp, a.status, a.body, status, code)
+				}
+			}
+			ts.throttlesLater(24 * time.Hour)
+			before := changes()
+			send(403, "otp_required", testPassword, "")
+			send(403, "otp_required", testPassword, " - ")
+			send(403, "wrong_password", "wrong password", phone.code(0))
+			for range 4 {
+				send(403, "otp_invalid", testPassword, phone.wrong())
+			}
+			send(429, "too_many_attempts", testPassword, phone.code(0))
+			if after := changes(); after != before {
+				t.Errorf("changes in the audit log: got %d, want %d", after, before)
+			}
+
+			ts.throttlesLater(24 * time.Hour)
+			clock.step()
+			send(r.status, "", testPassword, phone.code(0))
+			send(403, "otp_invalid", testPassword, phone.code(0)) // it was used
+			if after := changes(); after != before+1 {
+				t.Errorf("changes in the audit log: got %d, want %d", after, before+1)
+			}
+		})
+	}
+	c.must(201, "POST", tokensPath, map[string]any{"name": "another", "permissions": []string{datasetRead},
+		"current_password": testPassword, "otp": recovery[0]})
+	c.must(200, "PATCH", mePath, map[string]any{"display_name": "Ada"}) // no lasting way in
 }
 
 // TestNoSecretInDump: neither the database nor the log shows the secret, a recovery code or a code, in any encoding.

@@ -708,7 +708,10 @@ func TestTOTPPages(t *testing.T) {
 		t.Error("signed in without a code")
 	}
 	b.goes("/inbox", "/login", second+"&otp="+phone.code(0))
-	b.shows(422, "POST", "/account/totp/end", "current_password="+testPassword, "is required")
+	b.shows(403, "POST", "/account/totp/end", "current_password="+testPassword, "Type the code that your app shows")
+	b.shows(200, "GET", "/account", "", `id="f-account-tokens-otp"`, `id="f-account-email-otp"`, `id="f-account-password-otp"`)
+	b.shows(403, "POST", "/account/tokens", "name=x&permissions=dataset.read&current_password="+testPassword+"&otp=", "Type the code that your app shows", `value="x"`)
+	b.shows(200, "POST", "/account/tokens", "name=x&permissions=dataset.read&current_password="+testPassword+"&otp="+recovery[2][1], "cairn_pat_")
 	b.goes("/account/totp?done=ended", "/account/totp/end", "otp="+recovery[0][1]+"&current_password="+testPassword)
 	b.shows(200, "GET", "/account", "", "You have none.")
 	// The holders of a role that requires it may only do what everybody may.
