@@ -118,13 +118,13 @@ func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found cre
 	case found.Status != statusActive:
 		err = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
 	default:
-		idle, longest := a.lifetimes(r)
-		sess, u, err = createSession(r.Context(), a.core.db, actorOf(r), found, device(r), idle, longest)
+		sess, u, err = a.openSession(r, found)
 	}
 	if err == nil {
 		a.rehash(r, found, password)
 		if callerOf(r).inBrowser {
-			return a.writeSessionCookie(w, r, u, sess)
+			a.writeSessionCookie(w, r, u, sess)
+			return nil
 		}
 		return a.writeTokens(w, u, sess)
 	}
@@ -144,6 +144,18 @@ func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found cre
 	defer cancel()
 	code := map[string]string{"code": refused.code}
 	return cmp.Or(audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code), err)
+}
+
+// openSession opens a session for a user whose credentials were checked. On a page, it first ends
+// the session of the cookie that the browser has. If that fails, no session is opened.
+func (a *accounts) openSession(r *http.Request, found credentials) (session, user, error) {
+	if callerOf(r).inBrowser {
+		if err := a.endBrowserSession(r); err != nil {
+			return session{}, user{}, err
+		}
+	}
+	idle, longest := a.lifetimes(r)
+	return createSession(r.Context(), a.core.db, actorOf(r), found, device(r), idle, longest)
 }
 
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.

@@ -66,16 +66,11 @@ func (a *accounts) lifetimes(r *http.Request) (idle, longest time.Duration) {
 	return a.core.cfg.refreshTTL, a.core.cfg.sessionMax
 }
 
-// writeSessionCookie sets the session cookie after a login on a page. It ends the session of the
-// cookie that the browser had before.
-func (a *accounts) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) error {
-	if err := a.endBrowserSession(r); err != nil {
-		return err
-	}
+// writeSessionCookie sets the session cookie after a login on a page.
+func (a *accounts) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) {
 	_, lasts := a.lifetimes(r)
 	cookie := a.core.keys.Load().keys[0].signSessionCookie(uuidText(sess.SessionID), u.ID, a.core.now().Add(lasts))
 	a.setCookie(w, sessionCookie, cookie, int(lasts/time.Second))
-	return nil
 }
 
 // endBrowserSession ends the session of the request's session cookie, if it has one.

@@ -353,6 +353,37 @@ func TestBrowserSession(t *testing.T) {
 	}
 }
 
+// TestFailedSecondLogin: a login on a page that cannot end the browser's former session opens no other one.
+func TestFailedSecondLogin(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	former := b.cookie
+	ts.exec(`
+		CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$;
+		CREATE TRIGGER fail BEFORE UPDATE OF ended_at ON sessions FOR EACH ROW EXECUTE FUNCTION fail()`)
+
+	b.shows(503, "POST", "/login", "username=ada&password="+testPassword)
+	if b.cookie != former {
+		t.Errorf("cookie: got %q, want the former one", b.cookie)
+	}
+	for table, query := range map[string]string{
+		"sessions":           `SELECT count(*) FROM sessions`,
+		"rows of the logins": `SELECT count(*) FROM audit_log WHERE action = 'session.login'`,
+	} {
+		if n := ts.queryInt(query); n != 1 {
+			t.Errorf("%s: got %d, want 1", table, n)
+		}
+	}
+
+	ts.exec(`DROP FUNCTION fail CASCADE`)
+	b.goes("/", "/login", "username=ada&password="+testPassword)
+	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`); n != 1 {
+		t.Errorf("live sessions: got %d, want 1", n)
+	}
+}
+
 // injections returns texts that a page must show as text and nothing else.
 func injections() []string {
 	return []string{
