@@ -127,5 +127,7 @@ func withLoginPage(r *http.Request, err error, baseURL string) error {
 	return &p
 }
 
-// passwordPath returns the path of the page that sets a password with a token.
-func passwordPath(token string) string { return "/set-password?token=" + url.QueryEscape(token) }
+// passwordPath returns the path of the page that sets a password with a token. The token follows #,
+// so that no server gets it with the address, and no log has it. The page's script moves it into
+// the form; without scripts, the user types or pastes it.
+func passwordPath(token string) string { return "/set-password#" + token }

@@ -129,8 +129,8 @@ func (c *console) registerPage(*apiReader) *page {
 }
 
 // passwordPage reads the page on which the holder of a password token sets a password.
-func (c *console) passwordPage(a *apiReader) *page {
-	return &page{Template: "set-password", Title: "Set a password", Data: a.r.URL.Query().Get("token")}
+func (c *console) passwordPage(*apiReader) *page {
+	return &page{Template: "set-password", Title: "Set a password"}
 }
 
 // inboxPage reads a page of the reader's messages.

@@ -17,7 +17,7 @@ func pageRoutes(c *console) []route {
 		{"POST", "/login", public, c.signInForm, "", hashing, small},
 		{"POST", "/logout", public, c.signOutForm, "", quick, small},
 		{"GET", "/register", public, c.show(c.registerPage), "", quick, 0},
-		{"GET", "/set-password", public, c.show(c.passwordPage), "token", quick, 0},
+		{"GET", "/set-password", public, c.show(c.passwordPage), "", quick, 0},
 		{"GET", "/inbox", inboxRead, c.show(c.inboxPage), "unread cursor done", quick, 0},
 		{"GET", "/account", ownSession, c.show(c.accountPage), "done", quick, 0},
 		{"GET", "/account/totp", ownSession, c.show(c.totpPage), "done", quick, 0},

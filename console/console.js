@@ -1,5 +1,5 @@
 // The pages work without this script. It shows times in the reader's zone, keeps the progress of an
-// analysis up to date, and lets the map be moved by wheel and drag.
+// analysis up to date, lets the map be moved by wheel and drag, and takes a password token from a link.
 "use strict";
 
 function showTimes(part) {
@@ -78,6 +78,15 @@ function useMap() {
   }
 }
 
+// Moves the token of a link to /set-password into the form, and out of the address and the history.
+function takeToken() {
+  const field = document.querySelector("form[action='/set-password'] input[name=token]");
+  if (!field || !location.hash.startsWith("#cairn_pw_")) return;
+  field.value = location.hash.slice(1);
+  history.replaceState(null, "", location.pathname);
+}
+
 showTimes(document);
+takeToken();
 follow();
 useMap();
