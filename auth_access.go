@@ -166,7 +166,7 @@ func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
 // storeUse stores that the credential is used now, if that is due.
 func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 	p := c.principal
-	if !p.noteUse {
+	if !p.useIsStale {
 		return nil
 	}
 	if p.Kind == "token" {

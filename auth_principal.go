@@ -69,7 +69,7 @@ type principal struct {
 	CredentialID string // the id of the session or of the API token
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do; an API token may do less than its owner
-	noteUse      bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
+	useIsStale   bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
 // holds reports whether the credential has the permission.
@@ -255,12 +255,12 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	var err error
 	if c.tokenHash == nil {
 		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).
-			Scan(&versions.UserVersion, &versions.AccessVersion, &p.noteUse)
+			Scan(&versions.UserVersion, &versions.AccessVersion, &p.useIsStale)
 	} else {
 		p.Kind = "token"
 		err = q.QueryRow(ctx, byToken, c.tokenHash).
 			Scan(&versions.UserVersion, &versions.AccessVersion, &userID, &p.CredentialID, &tokenPermissions,
-				&p.ExpiresAt, &p.noteUse)
+				&p.ExpiresAt, &p.useIsStale)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, errInvalidToken
