@@ -117,7 +117,7 @@ func (a *accounts) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
 // that token.
 func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, endNamed(r, "id", func(id *string) (int64, error) {
+	return writeDone(w, endOneOrAll(r, "id", func(id *string) (int64, error) {
 		return deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).User, id)
 	}))
 }

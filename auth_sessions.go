@@ -69,7 +69,7 @@ func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID 
 func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error {
 	ctx, by, p := r.Context(), actorOf(r), principalOf(r)
 	return writeDone(w, inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
-		return endNamed(r, "id", func(id *string) (int64, error) {
+		return endOneOrAll(r, "id", func(id *string) (int64, error) {
 			if id == nil {
 				return 0, endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 			}
@@ -78,9 +78,9 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 	}))
 }
 
-// endNamed calls end with the id in the named part of the path, or with nil if the path has no such
-// part. If end finds nothing of that id, the error is errNotFound.
-func endNamed(r *http.Request, part string, end func(id *string) (int64, error)) error {
+// endOneOrAll calls end with the id in the named part of the path or, for all, with nil if the path
+// has no such part. If end finds nothing of that id, the error is errNotFound.
+func endOneOrAll(r *http.Request, part string, end func(id *string) (int64, error)) error {
 	if r.PathValue(part) == "" {
 		_, err := end(nil)
 		return err

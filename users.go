@@ -239,7 +239,7 @@ func (a *accounts) pathUser(r *http.Request) (user, error) {
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
 func (a *accounts) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		return endNamed(r, "session", func(id *string) (int64, error) {
+		return endOneOrAll(r, "session", func(id *string) (int64, error) {
 			if id == nil {
 				return 0, endAllSessions(ctx, tx, by, target)
 			}
@@ -251,7 +251,7 @@ func (a *accounts) endSessionsOfUser(w http.ResponseWriter, r *http.Request) err
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
 func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		return endNamed(r, "token", func(id *string) (int64, error) { return deleteAPITokens(ctx, tx, by, target, id) })
+		return endOneOrAll(r, "token", func(id *string) (int64, error) { return deleteAPITokens(ctx, tx, by, target, id) })
 	}))
 }
 
