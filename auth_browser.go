@@ -101,9 +101,9 @@ func safeNext(next, baseURL string) string {
 		next = "/" + rest
 	}
 	u, err := url.Parse(next)
-	isOdd := func(c rune) bool { return c == '\\' || isUnsafe(c) } // browsers read \ as / and skip control characters
+	isForbidden := func(c rune) bool { return c == '\\' || isUnsafe(c) } // browsers read \ as / and skip control characters
 	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(next, "/") ||
-		strings.HasPrefix(next, "//") || strings.ContainsFunc(next, isOdd) {
+		strings.HasPrefix(next, "//") || strings.ContainsFunc(next, isForbidden) {
 		return "/"
 	}
 	return next

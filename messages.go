@@ -145,8 +145,8 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 // isText reports whether text has 1 to high code points, is not blank, and has no control character
 // but tab, newline and carriage return.
 func isText(text string, high int) bool {
-	isOdd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
-	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high && !strings.ContainsFunc(text, isOdd)
+	isForbidden := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
+	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high && !strings.ContainsFunc(text, isForbidden)
 }
 
 // createMessage answers POST /api/v1/system-messages.
