@@ -5,329 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
-
-// agent is an actor of TestNobodyGains, with the credentials that it has and those that it can get.
-type agent struct {
-	name      string
-	sessions  map[string]client // by the id of the user, whose password the agent knows
-	scripts   []client          // API tokens
-	takeovers map[string]string // the id of the user, by password token
-}
-
-// newScript returns an agent that has just an API token.
-func newScript(name string, token client) *agent {
-	return &agent{name: name, scripts: []client{token}, sessions: map[string]client{}, takeovers: map[string]string{}}
-}
-
-// accessModel is what every user may do, worked out from the rows of the database by none of the program's own code.
-type accessModel struct {
-	declared []string
-	held     map[string]map[string]bool // permissions by the id of an active user
-	admins   map[string]bool            // ids of active users with the role admin
-}
-
-// model reads the database.
-func (w *gainWalk) model() accessModel {
-	w.t.Helper()
-	ctx := context.Background()
-	m := accessModel{held: map[string]map[string]bool{}, admins: map[string]bool{}}
-	m.declared = must(pgx.CollectRows(must(w.db.Query(ctx, `SELECT name FROM declared_permissions`)), pgx.RowTo[string]))
-	all := append(strings.Fields("user.manage role.manage admin.system_message dataset.read dataset.download dataset.analyze dataset.manage audit.read metrics.read inbox.read"), m.declared...)
-	rows := must(w.db.Query(ctx, `
-		SELECT u.id::text, coalesce(r.name, ''), coalesce(rp.permission, '')
-		FROM users u
-		LEFT JOIN user_roles ur ON ur.user_id = u.id
-		LEFT JOIN roles r ON r.id = ur.role_id
-		LEFT JOIN role_permissions rp ON rp.role_id = r.id
-		WHERE u.status = 'active'`))
-	var id, role, permission string
-	must(pgx.ForEachRow(rows, []any{&id, &role, &permission}, func() error {
-		if m.held[id] == nil {
-			m.held[id] = map[string]bool{"inbox.read": true}
-		}
-		for _, known := range all {
-			if role == "admin" || permission == known {
-				m.held[id][known] = true
-			}
-		}
-		m.admins[id] = m.admins[id] || role == "admin"
-		return nil
-	}))
-	return m
-}
-
-// of returns what a live credential of the user may do.
-func (m accessModel) of(w *gainWalk, id string, c client) map[string]bool {
-	can := maps.Clone(m.held[id])
-	if named, isToken := w.named[c.token]; isToken {
-		maps.DeleteFunc(can, func(permission string, _ bool) bool { return !slices.Contains(named, permission) })
-	}
-	return can
-}
-
-// reach returns the permissions that the agent can use now, directly or through an account under its control, and
-// whether one of these accounts is an administrator's. For each credential, the service and what a proxy lets through
-// must agree with the model.
-func (a *agent) reach(w *gainWalk, m accessModel) (can map[string]bool, isAdmin bool) {
-	w.t.Helper()
-	can = map[string]bool{}
-	add := func(c client) {
-		me := c.do("GET", "/api/v1/auth/me", nil)
-		if me.status != 200 {
-			return // the credential has ended
-		}
-		want := m.of(w, me.text("id"), c)
-		said := []string{}
-		for _, permission := range me.json["permissions"].([]any) {
-			said = append(said, permission.(string))
-		}
-		if !slices.Equal(slices.Sorted(slices.Values(said)), slices.Sorted(maps.Keys(want))) {
-			w.t.Fatalf("%s holds %v by the service, %v by the model", a.name, said, want)
-		}
-		asked := w.pick(append(slices.Clone(w.declarable), builtInNames()...))
-		proxy := c.do("GET", verifyPath+"?permission="+asked, nil)
-		if proxy.status == 204 != want[asked] || proxy.status == 204 && proxy.header.Get("X-Cairn-Permissions") != strings.Join(said, ",") {
-			w.t.Fatalf("%s: the proxy is answered %d %v about %s; the model: %v", a.name, proxy.status, proxy.header, asked, want)
-		}
-		maps.Copy(can, want)
-		if _, isToken := w.named[c.token]; !isToken {
-			isAdmin = isAdmin || m.admins[me.text("id")]
-		}
-	}
-	for _, c := range append(slices.Collect(maps.Values(a.sessions)), a.scripts...) {
-		add(c)
-	}
-	for token := range a.takeovers {
-		if u, err := getUserByPasswordToken(context.Background(), w.db, token); err == nil { // else the token is void
-			maps.Copy(can, m.held[u.ID])
-			isAdmin = isAdmin || m.admins[u.ID]
-		}
-	}
-	return can, isAdmin
-}
-
-// gainWalk is the state of TestNobodyGains.
-type gainWalk struct {
-	*testServer
-	random     *rand.Rand
-	agents     []*agent
-	everyone   []string            // ids of users, some of whom may be gone
-	declarable []string            // the permissions that agents declare and remove
-	named      map[string][]string // the permissions of each API token
-}
-
-// pick returns one of a list.
-func (w *gainWalk) pick(list []string) string { return list[w.random.IntN(len(list))] }
-
-// some returns about a third of a list.
-func (w *gainWalk) some(list []string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(string) bool { return w.random.IntN(3) > 0 })
-}
-
-// start adds a user with these permissions, as an agent. All users have the same password, because hashing a new one for
-// each takeover would be most of the work.
-func (w *gainWalk) start(name string, granted ...string) {
-	id := w.addUser(name, granted...)
-	c, _ := w.client().login(name, testPassword)
-	w.agents = append(w.agents, &agent{name: name, sessions: map[string]client{id: c}, takeovers: map[string]string{}})
-	w.everyone = append(w.everyone, id)
-}
-
-// credential returns a live credential of the agent. If it has none left, a newcomer takes its place.
-func (w *gainWalk) credential(a *agent, step int) (c client, ok bool) {
-	dead := func(c client) bool { return c.do("GET", "/api/v1/auth/me", nil).status != 200 }
-	maps.DeleteFunc(a.sessions, func(_ string, c client) bool { return dead(c) })
-	a.scripts = slices.DeleteFunc(a.scripts, dead)
-	credentials := append(slices.Collect(maps.Values(a.sessions)), a.scripts...)
-	if len(credentials) > 0 {
-		return credentials[w.random.IntN(len(credentials))], true
-	}
-	w.agents = slices.DeleteFunc(w.agents, func(other *agent) bool { return other == a })
-	granted := w.some(append(builtInNames(), w.declarable...))
-	if w.random.IntN(3) == 0 {
-		granted = []string{"all"}
-	}
-	w.start(fmt.Sprint("newcomer", step), granted...)
-	return c, false
-}
-
-// act has the agent do one thing with a credential. It returns the request and its answer.
-func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
-	w.t.Helper()
-	var roleIDs, roleNames []string
-	for _, r := range must(listRoles(context.Background(), w.db, nil, "", 1000)) {
-		roleIDs, roleNames = append(roleIDs, fmt.Sprint(r.ID)), append(roleNames, r.Name)
-	}
-	known := append(builtInNames(), w.model().declared...)
-	target := w.pick(w.everyone)
-	user := "/api/v1/users/" + target
-	do := func(method, path string, body any) {
-		did, got = method+" "+path+" "+fmt.Sprint(body), c.do(method, path, body)
-	}
-	switch w.random.IntN(17) {
-	case 0:
-		do("POST", "/api/v1/users", map[string]any{"username": fmt.Sprint("user", step), "roles": w.some(roleNames)})
-		if got.status == 201 {
-			w.everyone = append(w.everyone, got.text("id"))
-			a.takeovers[got.text("password_token")] = got.text("id")
-		}
-	case 1:
-		do("PATCH", user, map[string]any{"status": w.pick([]string{statusActive, statusActive, statusDisabled, statusPending})})
-	case 2:
-		do("PATCH", user, map[string]any{"display_name": fmt.Sprint(step), "email": fmt.Sprintf("m%d@example.org", step)})
-	case 3, 4:
-		do("PUT", user+"/roles", map[string]any{"roles": w.some(roleNames)})
-	case 5, 6:
-		do("POST", user+"/password-reset", nil)
-		if got.status == 201 {
-			a.takeovers[got.text("password_token")] = target
-		}
-	case 7:
-		if w.random.IntN(4) == 0 {
-			do("DELETE", user, nil)
-		} else {
-			do("DELETE", user+"/"+w.pick([]string{"sessions", "tokens"}), nil)
-		}
-	case 8:
-		if len(roleNames) < 14 {
-			do("POST", "/api/v1/roles", map[string]any{"name": fmt.Sprint("role", step), "permissions": w.some(known)})
-		}
-	case 9, 10:
-		do("PATCH", "/api/v1/roles/"+w.pick(roleIDs), map[string]any{"permissions": w.some(known)})
-	case 11:
-		do("DELETE", "/api/v1/roles/"+w.pick(roleIDs)+w.pick([]string{"", "?reassign=" + w.pick(roleNames)}), nil)
-	case 12: // a thief gets one of the agent's API tokens
-		if len(w.agents) < 16 {
-			named := w.some(known)
-			do("POST", "/api/v1/auth/tokens", map[string]any{"name": fmt.Sprint(step), "permissions": named, "current_password": testPassword})
-			if got.status == 201 {
-				w.named[got.text("token")] = named
-				w.agents = append(w.agents, newScript(fmt.Sprint("thief", step), c.as(got.text("token"))))
-			}
-		}
-	case 13:
-		for token := range a.takeovers {
-			did, got = "takeover", w.takeOver(a, token)
-			break
-		}
-	case 14:
-		do("POST", permissionsPath, map[string]any{"name": w.pick(w.declarable), "meaning": "Something."})
-	case 15:
-		name := w.pick(w.declarable)
-		do("DELETE", permissionsPath+"/"+name+w.pick([]string{"", "?force"}), nil)
-		for token, named := range w.named {
-			if got.status == 204 {
-				w.named[token] = slices.DeleteFunc(named, func(p string) bool { return p == name })
-			}
-		}
-	case 16:
-		do("PATCH", permissionsPath+"/"+w.pick(w.declarable), map[string]any{"meaning": "Something else."})
-	}
-	return did, got
-}
-
-// takeOver has the agent set the password of an account with a password token, and sign in.
-func (w *gainWalk) takeOver(a *agent, token string) answer {
-	w.t.Helper()
-	id := a.takeovers[token]
-	delete(a.takeovers, token)
-	got := w.client().do("POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
-	if got.status != 204 {
-		return got
-	}
-	for _, other := range w.agents { // those who knew the old password do not know the new one
-		delete(other.sessions, id)
-	}
-	name := must(getUser(context.Background(), w.db, id)).Username
-	if in := w.client().do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": testPassword}); in.status == 200 {
-		a.sessions[id] = w.client().as(in.text("access_token"))
-	}
-	return got
-}
-
-// checkPromoted: an agent that may do more after a step has no session and no password token from before it.
-func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel) {
-	w.t.Helper()
-	for id, can := range after.held {
-		for permission := range can {
-			isNew := slices.Contains(w.declarable, permission) && !slices.Contains(before.declared, permission)
-			if before.held[id] == nil || before.held[id][permission] || isNew && after.admins[id] && before.admins[id] {
-				continue
-			}
-			if n := w.queryInt(`SELECT (SELECT count(*) FROM sessions WHERE user_id = $1 AND ended_at IS NULL) + (SELECT count(*) FROM password_tokens WHERE user_id = $1)`, id); n > 0 {
-				w.t.Fatalf("step %d: %d sessions and password tokens of %s outlive the gain of %s by %s", step, n, id, permission, did)
-			}
-		}
-	}
-}
-
-// TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and API tokens of few permissions, change
-// users, roles and declared permissions. No step may let its agent do, directly or through an account under its control,
-// anything that the agent could not do before. Two things are no gain: an administrator holds what is declared anew, and
-// everybody may read the inbox. There is always an administrator who can sign in.
-func TestNobodyGains(t *testing.T) {
-	t.Parallel()
-	steps := soakOr(20_000, 1000)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	w := &gainWalk{testServer: startServer(t, nil), random: rand.New(rand.NewPCG(seed, 1)),
-		declarable: []string{"wiki.edit", "wiki.read", "forum.post"}, named: map[string][]string{}}
-	w.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
-	w.start("root", "all")
-	w.start("second", "all")
-	w.start("editor", roleManage, "wiki.edit")
-	w.start("manager", userManage)
-	w.start("helper", userManage, datasetRead)
-	w.start("curator", userManage, roleManage, datasetRead, datasetManage)
-	w.start("roles", roleManage, adminSystemMessage)
-	w.start("reader", datasetRead)
-	for i, granted := range [][]string{{userManage}, {userManage, roleManage}, {roleManage, datasetRead}, {roleManage, "wiki.edit"}} {
-		script := w.addToken("root", fmt.Sprint("narrow", i), granted...)
-		w.named[script.token] = granted
-		w.agents = append(w.agents, newScript(fmt.Sprint("script", i), script))
-	}
-	outcomes := map[string]int{}
-	for step := range steps {
-		a := w.agents[w.random.IntN(len(w.agents))]
-		c, ok := w.credential(a, step)
-		if !ok {
-			continue
-		}
-		modelBefore := w.model()
-		before, isAdmin := a.reach(w, modelBefore)
-		did, got := w.act(a, c, step)
-		if got.status >= 500 {
-			t.Fatalf("step %d: %s: %d %s", step, did, got.status, got.body)
-		}
-		outcomes[fmt.Sprint(got.status)]++
-		modelAfter := w.model()
-		w.checkPromoted(step, did, modelBefore, modelAfter)
-		after, _ := a.reach(w, modelAfter)
-		for permission := range after {
-			isNew := isAdmin && strings.HasPrefix(did, "POST "+permissionsPath) && strings.Contains(did, permission)
-			if !before[permission] && !isNew && permission != inboxRead {
-				t.Fatalf("step %d: %s has gained %s by %s: %d %s", step, a.name, permission, did, got.status, got.body)
-			}
-		}
-		if ok := must(administratorExists(context.Background(), w.db)); !ok {
-			t.Fatalf("step %d: %s has left no administrator by %s", step, a.name, did)
-		}
-	}
-	t.Logf("answers: %v", outcomes)
-	if outcomes["403"] < steps/50 || outcomes["200"]+outcomes["201"]+outcomes["204"] < steps/50 {
-		t.Errorf("the walk had too few refusals or too few changes: %v", outcomes)
-	}
-}
 
 // must returns v. An error would be a mistake in the test itself.
 func must[T any](v T, err error) T {
@@ -421,7 +104,7 @@ func TestAdministrationRefuses(t *testing.T) {
 		{409, "role_built_in", "DELETE", "/roles/2", ``},
 		{409, "role_built_in", "DELETE", "/roles/1?reassign=member", ``},
 		{422, "invalid", "GET", "/users?role=none", ``},
-		{422, "invalid", "GET", "/users?sort=password_hash", ``},
+		{400, "unknown_parameter", "GET", "/users?sort=password_hash", ``},
 		{422, "invalid", "GET", "/users?q=ab", ``},
 		{422, "invalid", "GET", "/audit?since=yesterday", ``},
 		{422, "invalid", "GET", "/audit?until=", ``},
@@ -621,111 +304,163 @@ func TestApproval(t *testing.T) {
 	ts.client().must(200, "POST", "/api/v1/auth/login", credentials)
 }
 
-// TestListUsersOrders: each order and filter lists every user it should once, page by page.
-func TestListUsersOrders(t *testing.T) {
+// TestListUsers: the list has every user that a filter selects once, by name, page by page.
+func TestListUsers(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	root := ts.signIn("root", "all")
-	ts.exec(`INSERT INTO users (username, email, display_name, status, created_at, last_login_at)
-		SELECT 'u' || i, 'mail' || i || '@example.org', 'Per%son_' || i, 'active', now() - (i % 7) * interval '1 day', CASE WHEN i % 3 = 0 THEN now() - (i % 5) * interval '1 hour' END
+	ts.exec(`INSERT INTO users (username, email, display_name, status)
+		SELECT 'u' || i, 'mail' || i || '@example.org', 'Per%son_' || i, 'active'
 		FROM generate_series(1, 40) i`)
 	ts.exec(`INSERT INTO user_roles SELECT id, 2 FROM users WHERE username IN ('u1', 'u22', 'u33')`)
+
 	for query, want := range map[string]int{
-		"sort=username": 42, "sort=-username": 42, "sort=created_at": 42, "sort=-created_at": 42, "sort=last_login_at": 42, "sort=-last_login_at": 42,
-		"q=U22": 1, "q=mail3": 11, "q=PER%25SON_1": 11, "q=r%25s": 40, "q=%25%25%25": 0, "q=per_son": 0, "q=mail&sort=-created_at": 40,
-		"role=member": 3, "role=admin": 2, "role=member&sort=-last_login_at": 3, "role=member&q=u22": 1, "status=disabled": 0, "status=active&sort=-username": 42,
+		"":                     42,
+		"status=active":        42,
+		"status=disabled":      0,
+		"username=U22":         1,
+		"q=U22":                1,
+		"q=mail3":              11,
+		"q=PER%25SON_1":        11,
+		"q=r%25s":              40,
+		"q=%25%25%25":          0,
+		"q=per_son":            0,
+		"role=member":          3,
+		"role=admin":           2,
+		"role=member&q=u22":    1,
+		"role=member&q=mail":   3,
+		"status=active&q=mail": 40,
 	} {
-		var names []string
-		keys := []string{}
-		for cursor := ""; ; {
-			a := root.must(200, "GET", "/api/v1/users?limit=7&"+query+cursor, nil)
-			for _, item := range a.items() {
-				names = append(names, item["username"].(string))
-				for _, column := range []string{"username", "created_at", "last_login_at"} {
-					if strings.Contains(query+"&", "sort="+column+"&") || strings.Contains(query+"&", "sort=-"+column+"&") {
-						key, _ := item[column].(string)
-						keys = append(keys, key)
-					}
+		t.Run(query, func(t *testing.T) {
+			var names []string
+			for cursor := ""; ; {
+				a := root.must(200, "GET", "/api/v1/users?limit=7&"+query+cursor, nil)
+				for _, item := range a.items() {
+					names = append(names, item["username"].(string))
 				}
+				if a.json["next_cursor"] == nil {
+					break
+				}
+				cursor = "&cursor=" + a.text("next_cursor")
 			}
-			if a.json["next_cursor"] == nil {
-				break
+
+			if len(names) != want {
+				t.Errorf("%d users, want %d", len(names), want)
 			}
-			cursor = "&cursor=" + a.text("next_cursor")
-		}
-		if strings.Contains(query, "sort=-") {
-			slices.Reverse(keys)
-		}
-		if !slices.IsSorted(keys) {
-			t.Errorf("%s: not in order: %v", query, keys)
-		}
-		slices.Sort(names)
-		if n := len(slices.Compact(names)); n != want || n != len(names) {
-			t.Errorf("%s: %d different of %d users, want %d", query, n, len(names), want)
-		}
+			if !slices.IsSorted(names) || len(slices.Compact(names)) != want {
+				t.Errorf("not in the order of names, each once: %v", names)
+			}
+		})
+	}
+
+	root.refused(400, "unknown_parameter", "GET", "/api/v1/users?sort=-created_at", nil)
+	root.refused(422, "invalid", "GET", "/api/v1/users?role=nobody", nil)
+	indexes := `SELECT count(*) FROM pg_indexes WHERE indexname IN ('users_created_at_id_idx', 'users_last_login_at_id_idx')`
+	if n := ts.queryInt(indexes); n != 0 {
+		t.Errorf("%d indexes of orders that do not exist", n)
 	}
 }
 
-// TestAuditSeals: every change of the audit log or its seals by hand is found, and the finding names it.
+// auditHarms returns statements that tamper with ten rows and their seals, and what is found then: by "cairn audit
+// verify", and by an instance that remembers the newest seal.
+func auditHarms() map[string]struct{ harm, verified, sealed string } {
+	const changed = ": the row or the seal was changed ["
+	return map[string]struct{ harm, verified, sealed string }{
+		"nothing":                  {`SELECT`, "", ""},
+		"a row changed":            {`UPDATE audit_log SET actor = 'nobody' WHERE id = 5`, "seals 5 to 5 (rows 5 to 5)" + changed, ""},
+		"a row's detail changed":   {`UPDATE audit_log SET after = '{"roles":[]}' WHERE id = 6`, "seals 6 to 6 (rows 6 to 6)" + changed, ""},
+		"a row's time changed":     {`UPDATE audit_log SET at = at + interval '1 microsecond' WHERE id = 7`, "seals 7 to 7 (rows 7 to 7)" + changed, ""},
+		"null made empty":          {`UPDATE audit_log SET before = 'null' WHERE id = 4`, "seals 4 to 4 (rows 4 to 4)" + changed, ""},
+		"the newest row changed":   {`UPDATE audit_log SET actor = 'nobody' WHERE id = 10`, "seals 10 to 10 (rows 10 to 10)" + changed, ""},
+		"a row deleted":            {`DELETE FROM audit_log WHERE id = 5`, "seals 5 to 5 (rows 5 to 5): the row is missing [", ""},
+		"the first rows deleted":   {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq <= 3`, "the seals 1 to 3 are missing", ""},
+		"a row and its seal gone":  {`DELETE FROM audit_log WHERE id = 5; DELETE FROM audit_seals WHERE seq = 5`, "the seals 5 to 5 are missing", ""},
+		"the gap closed":           {`DELETE FROM audit_log WHERE id = 5; DELETE FROM audit_seals WHERE seq = 5; UPDATE audit_seals SET seq = seq - 1 WHERE seq > 5`, "seals 5 to 5 (rows 6 to 6)" + changed, "the seals 10 to 10 are missing"},
+		"a row inserted":           {`INSERT INTO audit_log (actor, credential, address, request_id, action, target) VALUES ('root', '', '', '', 'user.create', '')`, "or that waited and are gone: 1 (11 to 11)", ""},
+		"rows truncated":           {`TRUNCATE audit_log`, "seals 1 to 10 (rows 1 to 10): the row is missing [", ""},
+		"seals truncated":          {`TRUNCATE audit_seals`, "or that waited and are gone: 10 (1 to 10)", "the seals 1 to 10 are missing"},
+		"a seal deleted":           {`DELETE FROM audit_seals WHERE seq = 5`, "the seals 5 to 5 are missing", ""},
+		"a seal changed":           {`UPDATE audit_seals SET mac = decode(repeat('00', 32), 'hex') WHERE seq = 5`, "seals 5 to 6 (rows 5 to 6)" + changed, ""},
+		"the newest seal changed":  {`UPDATE audit_seals SET mac = decode(repeat('00', 32), 'hex') WHERE seq = 10`, "seals 10 to 10 (rows 10 to 10)" + changed, ""},
+		"a seal inserted":          {`INSERT INTO audit_seals SELECT 11, 99, kid, mac FROM audit_seals WHERE seq = 5`, "seals 11 to 11 (rows 99 to 99): the row is missing [", ""},
+		"a seal below the first":   {`INSERT INTO audit_seals SELECT -5, 99, kid, mac FROM audit_seals WHERE seq = 5`, "seals -5 to -5 (rows 99 to 99): the row is missing [", ""},
+		"two rows exchanged":       {`UPDATE audit_seals SET audit_id = CASE audit_id WHEN 4 THEN -5 WHEN 5 THEN -4 END WHERE audit_id IN (4, 5); UPDATE audit_seals SET audit_id = -audit_id WHERE audit_id < 0`, "seals 4 to 5 (rows 5 to 4)" + changed, ""},
+		"a key that is not ours":   {`UPDATE audit_seals SET kid = 'other' WHERE seq = 2`, `seals 2 to 2 (rows 2 to 2): the key file has no key "other" [`, ""},
+		"a checkpoint made up":     {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq < 3; UPDATE audit_seals SET checkpoint = mac WHERE seq = 3`, "seals 3 to 3 (rows 3 to 3): it is not a valid checkpoint", ""},
+		"the tail cut":             {`DELETE FROM audit_log WHERE id > 8; DELETE FROM audit_seals WHERE seq > 8`, "", "the seals 9 to 10 are missing"},
+		"all of it cut":            {`TRUNCATE audit_log; TRUNCATE audit_seals`, "", "the seals 1 to 10 are missing"},
+		"a checkpoint's row":       {`UPDATE audit_seals SET checkpoint = mac WHERE seq = 1`, "seals 1 to 1 (rows 1 to 1): it is not a valid checkpoint", ""},
+		"a waiting row deleted":    {`INSERT INTO audit_unsealed VALUES (77)`, "or that waited and are gone: 1 (77 to 77)", ""},
+		"a row and its seal again": {`UPDATE audit_seals SET seq = 11 WHERE seq = 10`, "the seals 10 to 10 are missing", ""},
+		"a sealed row waits again": {`INSERT INTO audit_unsealed VALUES (10)`, "", ""},
+	}
+}
+
+// TestAuditSeals: every change of the audit log or its seals by hand is found. It is recorded once, and sealing goes on.
 func TestAuditSeals(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ harm, found string }{
-		"nothing":                  {`SELECT`, ""},
-		"a row changed":            {`UPDATE audit_log SET actor = 'nobody' WHERE id = 5`, "row 5 or its seal 5 was changed"},
-		"a row's detail changed":   {`UPDATE audit_log SET after = '{"roles":[]}' WHERE id = 6`, "row 6 or its seal 6 was changed"},
-		"a row's time changed":     {`UPDATE audit_log SET at = at + interval '1 microsecond' WHERE id = 7`, "row 7 or its seal 7 was changed"},
-		"null made empty":          {`UPDATE audit_log SET before = 'null' WHERE id = 4`, "row 4 or its seal 4 was changed"},
-		"a row deleted":            {`DELETE FROM audit_log WHERE id = 5`, "row 5 (seal 5) is missing"},
-		"the first rows deleted":   {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq <= 3`, "the seals from 1 to 3 are missing"},
-		"a row and its seal gone":  {`DELETE FROM audit_log WHERE id = 5; DELETE FROM audit_seals WHERE seq = 5`, "the seals from 5 to 5 are missing"},
-		"the gap closed":           {`DELETE FROM audit_log WHERE id = 5; DELETE FROM audit_seals WHERE seq = 5; UPDATE audit_seals SET seq = seq - 1 WHERE seq > 5`, "row 6 or its seal 5 was changed"},
-		"a row inserted":           {`INSERT INTO audit_log (actor, credential, address, request_id, action, target) VALUES ('root', '', '', '', 'user.create', '')`, "row 11 has no seal"},
-		"rows truncated":           {`TRUNCATE audit_log`, "row 1 (seal 1) is missing"},
-		"seals truncated":          {`TRUNCATE audit_seals`, "row 1 has no seal"},
-		"a seal deleted":           {`DELETE FROM audit_seals WHERE seq = 5`, "the seals from 5 to 5 are missing"},
-		"a seal changed":           {`UPDATE audit_seals SET mac = decode(repeat('00', 32), 'hex') WHERE seq = 5`, "row 5 or its seal 5 was changed"},
-		"a seal inserted":          {`INSERT INTO audit_seals SELECT 11, 99, kid, mac FROM audit_seals WHERE seq = 5`, "row 99 (seal 11) is missing"},
-		"two rows exchanged":       {`UPDATE audit_seals SET audit_id = CASE audit_id WHEN 4 THEN -5 WHEN 5 THEN -4 END WHERE audit_id IN (4, 5); UPDATE audit_seals SET audit_id = -audit_id WHERE audit_id < 0`, "row 5 or its seal 4 was changed"},
-		"a key that is not ours":   {`UPDATE audit_seals SET kid = 'other' WHERE seq = 2`, "the key file has no key other"},
-		"a checkpoint made up":     {`DELETE FROM audit_log WHERE id <= 3; DELETE FROM audit_seals WHERE seq < 3; UPDATE audit_seals SET checkpoint = mac WHERE seq = 3`, "seal 3 is not a valid checkpoint"},
-		"the tail cut":             {`DELETE FROM audit_log WHERE id > 8; DELETE FROM audit_seals WHERE seq > 8`, "the log does not hold the seal 10:"},
-		"all of it cut":            {`TRUNCATE audit_log; TRUNCATE audit_seals`, "the log does not hold the seal 10:"},
-		"a checkpoint's row":       {`UPDATE audit_seals SET checkpoint = mac WHERE seq = 1`, "seal 1 is not a valid checkpoint"},
-		"a waiting row deleted":    {`INSERT INTO audit_unsealed VALUES (77)`, "row 77, which waited for its seal, is missing"},
-		"a row and its seal again": {`UPDATE audit_seals SET seq = 11 WHERE seq = 10`, "the seals from 10 to 10 are missing"},
-	} {
+	for name, test := range auditHarms() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ts := startServer(t, nil)
-			ctx := context.Background()
-			for i := range 9 { // after the row of the first administrator
-				if err := audit(ctx, ts.db, operatorActor(), "test", fmt.Sprint("target:", i), nil, map[string]int{"i": i}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			waitFor(t, "the seals", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_seals`) == 10 })
-			head, waiting, err := verifyAudit(ctx, ts.db, ts.keys.Load(), "")
-			if err != nil || waiting != 0 || !strings.HasPrefix(head, "10:") {
-				t.Fatal(head, waiting, err)
+			ts.auditRows(9) // after the row of the first administrator
+			ts.sealedUpTo(10)
+			said, status := ts.verify()
+			head := headOf(said)
+			if status != 0 || !strings.HasPrefix(head, "10:") || !strings.Contains(said, "their seal: 0") {
+				t.Fatal(said, status)
 			}
 			for _, statement := range []string{`UPDATE audit_log SET actor = ''`, `DELETE FROM audit_log`, `TRUNCATE audit_log`, `UPDATE audit_seals SET kid = ''`, `DELETE FROM audit_seals`, `TRUNCATE audit_seals`} {
-				if _, err := ts.db.Exec(ctx, statement); err == nil || !strings.Contains(err.Error(), "can only be added") {
+				if _, err := ts.db.Exec(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "can only be added") {
 					t.Errorf("%s: %v", statement, err)
 				}
 			}
 			ts.stop() // so that nothing is sealed meanwhile
-			err = connect(ctx, ts.cfg, func(d *database) error {
-				pool := d.pool
-				const off = `ALTER TABLE audit_log DISABLE TRIGGER USER; ALTER TABLE audit_seals DISABLE TRIGGER USER; `
-				if _, err := pool.Exec(ctx, off+test.harm, pgx.QueryExecModeSimpleProtocol); err != nil {
-					t.Fatal(err)
+			change(t, ts.env, `ALTER TABLE audit_log DISABLE TRIGGER USER; ALTER TABLE audit_seals DISABLE TRIGGER USER; `+test.harm+
+				`; ALTER TABLE audit_log ENABLE TRIGGER USER`)
+
+			same := func(what string, got, want any) {
+				t.Helper()
+				if got != want {
+					t.Errorf("%s: got %v, want %v", what, got, want)
 				}
-				_, _, err := verifyAudit(ctx, pool, ts.keys.Load(), head)
-				return err
-			})
-			if test.found == "" && err != nil || test.found != "" && (err == nil || !strings.Contains(err.Error(), test.found)) {
-				t.Errorf("got %v, want %q", err, test.found)
 			}
+			rows := 0
+			if test.verified != "" {
+				rows = 1
+			}
+			for _, want := range []int{3 * rows, 0} {
+				said, status = ts.verify()
+				same("status", status, want)
+				same("the finding is printed in "+said, strings.Contains(said, test.verified), true)
+			}
+			err := connect(t.Context(), ts.cfg, func(d *database) error {
+				z := sealer{}
+				z.last, _ = parseHead(head)
+				for n := 1; n > 0; {
+					var found []string
+					var err error
+					if n, found, err = z.sealRows(t.Context(), d.pool, ts.keys.Load()); err != nil {
+						return err
+					}
+					if len(found) > 0 {
+						rows++
+						same("found when sealing", strings.Join(found, ";"), test.sealed)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, status = ts.verify()
+			same("status after sealing", status, 0)
+			same("what sealing found is printed in "+said, strings.Contains(said, test.sealed), true)
+			same("breaks are printed in "+said, strings.Contains(said, "Z: "), rows > 0)
+			_, status = ts.verify("--head", head)
+			same("status with the old head", status, min(3*rows, 3))
+			_, status = ts.verify("--head", headOf(said))
+			same("status with the new head", status, 0)
 		})
 	}
 }
@@ -749,7 +484,7 @@ func TestAuditRetention(t *testing.T) {
 	}
 	sealed(10)
 	said, err := ts.command("audit", "verify")
-	if err != nil || !strings.Contains(said, "whole; head 10:") {
+	if err != nil || !strings.Contains(said, "head 10:") {
 		t.Fatal(said, err)
 	}
 	var middle time.Time
@@ -770,16 +505,17 @@ func TestAuditRetention(t *testing.T) {
 	const forged = `INSERT INTO audit_log (id, actor, credential, address, request_id, action, target) OVERRIDING SYSTEM VALUE SELECT min(audit_id), 'root', '', '', '', 'forged', '' FROM audit_seals`
 	ts.exec(forged)
 	ts.exec(`DELETE FROM audit_unsealed`)
-	if _, err := ts.command("audit", "verify"); err == nil || !strings.Contains(err.Error(), "was put in place of one that retention took") {
-		t.Error(err)
+	if said, status := ts.verify(); status != 3 || !strings.Contains(said, "the row is in the place of one that retention deleted") {
+		t.Error(said, status)
 	}
+	sealed(13) // the row of the break
 	for _, statement := range []string{`ALTER TABLE audit_log DISABLE TRIGGER USER`, `DELETE FROM audit_log WHERE action = 'forged'`, `ALTER TABLE audit_log ENABLE TRIGGER USER`} {
 		ts.exec(statement)
 	}
-	if said, err = ts.command("audit", "prune", "--before", "2999-01-01"); err != nil || said != "removed 7 rows from the audit log\n" {
+	if said, err = ts.command("audit", "prune", "--before", "2999-01-01"); err != nil || said != "removed 8 rows from the audit log\n" {
 		t.Error(said, err)
 	}
-	sealed(13)
+	sealed(14)
 	if said, err = ts.command("audit", "verify"); err != nil {
 		t.Error(said, err)
 	}
@@ -788,27 +524,6 @@ func TestAuditRetention(t *testing.T) {
 	}
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log`); n != 1 {
 		t.Errorf("%d rows are left", n)
-	}
-}
-
-// TestSealerIsNoOracle: a row that was changed and queued again by hand is not sealed as if it were new.
-func TestSealerIsNoOracle(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	ctx := context.Background()
-	for i := range 4 { // after the row of the first administrator
-		if err := audit(ctx, ts.db, operatorActor(), "test", fmt.Sprint("target:", i), nil, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	waitFor(t, "the seals", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_seals`) == 5 })
-	ts.exec(`ALTER TABLE audit_log DISABLE TRIGGER USER`)
-	ts.exec(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
-	ts.exec(`WITH gone AS (DELETE FROM audit_seals WHERE seq >= 3 RETURNING audit_id) INSERT INTO audit_unsealed SELECT audit_id FROM gone`)
-	ts.exec(`UPDATE audit_log SET actor = 'nobody' WHERE id = 3`)
-	waitFor(t, "the alarm", func() bool { return strings.Contains(ts.log.String(), "the audit log was tampered with") })
-	if n := ts.queryInt(`SELECT count(*) FROM audit_seals`); n != 2 {
-		t.Errorf("%d seals", n)
 	}
 }
 

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -119,7 +117,7 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 		if err != nil {
 			return nil, nil, err
 		}
-		a, err = collectOne[analysis](ctx, tx, errNotFound, "create analysis", query,
+		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query,
 			d.ID, force, by.name, changesKept-1)
 		return nil, map[string]any{"id": a.ID, "force": a.Force}, err
 	})
@@ -148,7 +146,10 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
 	if wait > 0 {
-		leave, err := a.waits.enter(r.Context(), principalOf(r).User.ID)
+		leave, err := a.waits.acquire(r.Context(), principalOf(r).User.ID)
+		if errors.Is(err, errBusy) { // before the first query, so that refusals are cheap
+			return errTooManyWaiting
+		}
 		if err != nil {
 			return err
 		}
@@ -157,14 +158,22 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
 	defer context.AfterFunc(a.core.stopping, cancel)()
+
+	// While it waits, the request holds no connection.
 	found, err := a.pathAnalysis(r)
 	callerOf(r).slots.leavePool()
 	for before := found.State; err == nil && found.State == before && found.FinishedAt == nil && ctx.Err() == nil; {
-		a.waits.wait(ctx, watch{found.ID, found.State})
+		pause(ctx, time.Second/2)
 		err = withPoolSlot(r, quick, func(ctx context.Context) (err error) {
+			if err := callerOf(r).recheck(ctx); err != nil {
+				return err
+			}
 			found, err = a.pathAnalysis(r.WithContext(ctx))
 			return err
 		})
+		if errors.Is(err, errBusy) { // the caller's other requests were before it; look again
+			err = nil
+		}
 	}
 	return writeEntity(w, found, "", err)
 }
@@ -172,66 +181,10 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 // maxWaiting is how many requests of one user may wait in this instance.
 const maxWaiting = 16
 
-// analysisWaits lets requests wait until analyses change their state. Requests that wait for the
-// same change share one poller, and hold no connection to the database.
-type analysisWaits struct {
-	db      *pgxpool.Pool
-	changed sync.Map // by watch: a chan struct{}, which its poller closes
-	places  *limiter // for the requests of each user; none waits in line
-}
-
-// newAnalysisWaits returns an analysisWaits in which nobody waits.
-func newAnalysisWaits(db *pgxpool.Pool) *analysisWaits {
-	places := newLimiter(maxWaiting, unbounded)
-	places.maxQueue = maxWaiting
-	return &analysisWaits{db: db, places: places}
-}
-
-// watch is an analysis and a state. Requests wait until the analysis leaves the state.
-type watch struct {
-	analysis int64
-	state    string
-}
-
-// enter counts a waiting request of a user, until leave is called. If the user has too many, it
-// returns a problem 429: before the first query, so that refusals are cheap.
-func (w *analysisWaits) enter(ctx context.Context, user string) (leave func(), err error) {
-	leave, err = w.places.acquire(ctx, user)
-	if errors.Is(err, errBusy) {
-		err = &problem{status: http.StatusTooManyRequests, code: "too_many_waiting", retryAfter: 5 * time.Second,
-			detail: fmt.Sprintf("You have %d requests waiting for analyses. "+
-				"Wait until one of them is answered.", maxWaiting)}
-	}
-	return leave, err
-}
-
-// wait returns when the state may have changed, or when ctx ends.
-func (w *analysisWaits) wait(ctx context.Context, watched watch) {
-	changed := make(chan struct{})
-	if other, polled := w.changed.LoadOrStore(watched, changed); polled {
-		changed = other.(chan struct{})
-	} else {
-		go w.poll(watched, changed)
-	}
-	select {
-	case <-ctx.Done():
-	case <-changed:
-	}
-}
-
-// poll reads the state until it changes, a query fails, or maxWait has passed.
-func (w *analysisWaits) poll(watched watch, changed chan struct{}) {
-	const query = `SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND state = $2)`
-	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
-	defer cancel()
-	for same := true; same; {
-		pause(ctx, 100*time.Millisecond)
-		err := w.db.QueryRow(ctx, query, watched.analysis, watched.state).Scan(&same)
-		same = same && err == nil // each request gets the error from its own query
-	}
-	w.changed.Delete(watched)
-	close(changed)
-}
+// errTooManyWaiting is the 429 for one more request than maxWaiting.
+var errTooManyWaiting = &problem{status: http.StatusTooManyRequests, code: "too_many_waiting",
+	detail:     "You have 16 requests waiting for analyses. Wait until one of them is answered.",
+	retryAfter: 5 * time.Second}
 
 // fileChange is one file that an analysis found added, changed or removed.
 type fileChange struct {
@@ -288,18 +241,22 @@ func (a *analyzer) cancelAnalysis(w http.ResponseWriter, r *http.Request) error 
 	return writeDone(w, err)
 }
 
-// pathAnalysis returns the analysis that the request's path names.
+// pathAnalysis returns the analysis that the request's path names, or a 404.
 func (a *analyzer) pathAnalysis(r *http.Request) (analysis, error) {
-	return getAnalysis(r.Context(), a.core.db, pathID(r, "id"), pathID(r, "analysis"))
+	found, err := getAnalysis(r.Context(), a.core.db, pathID(r, "id"), pathID(r, "analysis"))
+	if _, isMissing := errors.AsType[*problem](err); isMissing {
+		err = a.catalogue.missingPart(r, "analysis", "analysis")
+	}
+	return found, err
 }
 
-// getAnalysis returns an analysis of a dataset, or errNotFound.
+// getAnalysis returns an analysis of a dataset, or a 404.
 func getAnalysis(ctx context.Context, q querier, datasetID, id int64) (analysis, error) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM analyses a
 		WHERE a.dataset_id = $1 AND a.id = $2`
-	return collectOne[analysis](ctx, q, errNotFound, "get analysis", query, datasetID, id)
+	return collectOne[analysis](ctx, q, notFound("analysis", id), "get analysis", query, datasetID, id)
 }
 
 // runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.

@@ -54,10 +54,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		ON CONFLICT (id, signer) DO UPDATE
 		SET fingerprints = excluded.fingerprints, seen_at = now(), live_until = excluded.live_until,
 			alive_since = CASE WHEN i.live_until < now() THEN now() ELSE i.alive_since END`
-	var ours []string
-	for _, k := range ring.keys {
-		ours = append(ours, k.fingerprint)
-	}
+	ours := ring.fingerprints()
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
 			return err

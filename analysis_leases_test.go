@@ -223,7 +223,7 @@ func TestBlindInstance(t *testing.T) {
 	t.Parallel()
 	var seeing atomic.Pointer[testServer]
 	waits := func(s *server) {
-		s.operations.life = time.Second
+		s.operations.leaseTTL = time.Second
 		s.analyzer.chunkSize = 1
 		s.analyzer.beforeRead = func(string) {
 			if ts := seeing.Load(); ts != nil { // the other has tried by now
@@ -574,7 +574,7 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	var reads atomic.Int64
 	proceed := make(chan bool)
 	ts := startServer(t, func(s *server) {
-		s.operations.life = time.Second
+		s.operations.leaseTTL = time.Second
 		s.analyzer.beforeRead = func(string) { reads.Add(1); <-proceed }
 	})
 	c := ts.signIn("root", "all")
@@ -623,7 +623,7 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM instances WHERE live_until > now() AND id = $1`, id); n != 0 {
 		t.Errorf("%d leases of the stopped instance", n)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 2 {
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`); n != 2 {
 		t.Errorf("%d key changes in the audit log", n)
 	}
 }

@@ -395,7 +395,7 @@ func TestFolderModel(t *testing.T) {
 	changes := m.changes()
 	names := slices.Sorted(maps.Keys(changes))
 	failures, kills, forced, kept := 0, 0, 0, 0
-	for round := range soakOr(200, 30) {
+	for round := range soakOr(200, 12) {
 		var done []string
 		for len(m.list(false, "")) < 250 {
 			done = append(done, "create many rasters")

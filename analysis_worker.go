@@ -37,11 +37,11 @@ type analyzer struct {
 	walks   chan struct{} // has an element if the walker should look for work now
 	chunks  chan struct{} // has an element for each reader that should
 	solo    sync.RWMutex  // held for writing while a suspect is read, else for reading; see readStep
-	waits   *analysisWaits
-	held    sync.Map     // the fencing tokens of tasks that are claimed or worked on
-	outage  atomic.Bool  // the log has said that the database is unavailable
-	hung    atomic.Int64 // abandoned goroutines that have not returned
-	stored  atomic.Int64 // chunks stored by this instance
+	waits   *limiter      // requests of one user that wait for a change; none waits in line
+	held    sync.Map      // the fencing tokens of tasks that are claimed or worked on
+	outage  atomic.Bool   // the log has said that the database is unavailable
+	hung    atomic.Int64  // abandoned goroutines that have not returned
+	stored  atomic.Int64  // chunks stored by this instance
 }
 
 // Bounds of the analyzer.
@@ -56,13 +56,15 @@ const (
 
 // newAnalyzer returns an analyzer. run starts it.
 func newAnalyzer(core *core, catalogue *catalogue, instance string) *analyzer {
+	waits := newLimiter(maxWaiting, unbounded)
+	waits.maxQueue = maxWaiting
 	return &analyzer{
 		core: core, catalogue: catalogue, db: core.database.work, instance: instance,
 		chunkSize: 1000,
 		workers:   1 + readers,
 		walks:     make(chan struct{}, 1),
 		chunks:    make(chan struct{}, readers),
-		waits:     newAnalysisWaits(core.database.work),
+		waits:     waits,
 	}
 }
 

@@ -1,19 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -77,7 +79,7 @@ func auditActions() []string {
 		role.create role.update role.delete permission.create permission.update permission.delete
 		message.create message.update message.retract message.delete
 		dataset.create dataset.update dataset.delete finding.accept finding.reopen analysis.create analysis.cancel
-		keys.change keys.prune audit.prune audit.accept database.restore`)
+		keys.prune audit.prune audit.break_found audit.keys_changed database.restore`)
 }
 
 // listAudit answers GET /api/v1/audit, the newest row first.
@@ -118,18 +120,25 @@ type tallies struct {
 	counts map[tally]int64 // not nil
 }
 
-// maxTallies is how many kinds are told apart in a minute. Further ones are counted by action.
+// maxTallies is how many kinds of one action are told apart in a minute. Further ones are counted
+// together.
 const maxTallies = 100
 
 // maxRefusals is how many refusals of one credential get a row of their own in a minute.
 const maxRefusals = 20
 
-// add counts n failures of a kind and returns the count of the kind or, beyond maxTallies kinds, of
-// its action. It includes what flush could not store.
+// add counts n failures of a kind and returns the count of the kind or, beyond maxTallies kinds of
+// its action, of the further ones. It includes what flush could not store.
 func (c *tallies) add(t tally, n int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.counts[t] == 0 && len(c.counts) >= maxTallies {
+	kinds := 0
+	for known := range c.counts {
+		if known.action == t.action {
+			kinds++
+		}
+	}
+	if c.counts[t] == 0 && kinds >= maxTallies {
 		t = tally{action: t.action}
 	}
 	c.counts[t] += n
@@ -177,14 +186,23 @@ func (a *accounts) tallyToken(ctx context.Context, c *caller) error {
 	return err
 }
 
-// auditNewSigner adds a row if the signing key is not the one that an instance has used last.
-func auditNewSigner(ctx context.Context, q querier, ring *keyring) error {
-	const query = `SELECT coalesce((SELECT signer FROM instances ORDER BY seen_at DESC LIMIT 1), '')`
-	last, err := scalar[string](ctx, q, "read the last signer", query)
-	if err != nil || last == "" || last == ring.keys[0].fingerprint {
+// auditKeys adds a row if the keys are not those of the last such row or, before the first one,
+// those that an instance used last. So each change leaves one row, however many instances load it.
+func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
+	const query = insertAudit + `
+		SELECT NULL, $1, '', '', '', 'audit.keys_changed', 'keys', fingerprints, $2::jsonb
+		FROM (SELECT coalesce(
+				(SELECT after FROM audit_log
+					WHERE target = 'keys' AND action = 'audit.keys_changed' ORDER BY id DESC LIMIT 1),
+				(SELECT to_jsonb(fingerprints) FROM instances ORDER BY seen_at DESC LIMIT 1)) AS fingerprints) AS former
+		WHERE fingerprints <> $2`
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
+			return err
+		}
+		_, err := execute(ctx, tx, "audit keys", query, serviceActor().name, ring.fingerprints())
 		return err
-	}
-	return audit(ctx, q, serviceActor(), "keys.change", "", nil, ring.ids())
+	})
 }
 
 // insertAudit begins a statement that adds rows to the audit log.
@@ -201,6 +219,14 @@ func audit(ctx context.Context, q querier, by actor, action, target string, befo
 	_, err := execute(ctx, q, "audit "+action, query,
 		by.id, by.name, by.credential, by.address, by.requestID, action, target, before, after)
 	return err
+}
+
+// isSame reports whether an update would change nothing, because before and after have the same
+// JSON. Such an update is not stored, and has no row in the audit log.
+func isSame(before, after any) bool {
+	a, _ := json.Marshal(before) // never fails for text, numbers, times and lists
+	b, _ := json.Marshal(after)
+	return bytes.Equal(a, b)
 }
 
 // auditContent is SQL for the sealed bytes of a row l: a JSON array of its columns. It also has
@@ -220,9 +246,11 @@ func (k key) sealMAC(kind string, before []byte, content string) []byte {
 	return hmacSHA256(k.audit, message)
 }
 
-// auditHead returns the number and the MAC of a seal as text. An operator who keeps a head outside
-// the database can prove later that the log up to it is complete and unchanged.
-func auditHead(seq int64, mac []byte) string { return fmt.Sprintf("%d:%x", seq, mac) }
+// checkpointMAC returns the MAC which proves that retention deleted the row of a seal and the seals
+// before it.
+func (k key) checkpointMAC(seq int64, mac []byte) []byte {
+	return k.sealMAC("checkpoint", mac, strconv.FormatInt(seq, 10))
+}
 
 // seal is the number and the MAC of a seal. The zero value is before the first.
 type seal struct {
@@ -230,98 +258,223 @@ type seal struct {
 	mac []byte
 }
 
-// equal reports whether two seals are the same.
-func (s seal) equal(other seal) bool { return s.seq == other.seq && hmac.Equal(s.mac, other.mac) }
+// head returns the seal as text. An operator who keeps a head outside the database can prove later
+// that the log up to it is complete and unchanged.
+func (s seal) head() string { return fmt.Sprintf("%d:%x", s.seq, s.mac) }
+
+// parseHead returns the seal whose head this is.
+func parseHead(head string) (s seal, err error) {
+	if _, err = fmt.Sscanf(head, "%d:%x", &s.seq, &s.mac); err != nil {
+		err = fmt.Errorf("%q is not the head of an audit log: %w", head, err)
+	}
+	return s, err
+}
 
 // sealRow is a seal with what it seals, as auditSeals reads it.
 type sealRow struct {
 	Seq, AuditID    int64
 	KID             string
 	MAC, Checkpoint []byte
-	Content         *string // nil if the sealed row is gone
-	Before          []byte  // the MAC of the seal before; nil if that is gone
+	Content         string // empty if the sealed row is gone
 }
 
-// auditSeals begins a query for sealRows.
+// auditSeals is a query for up to $2 sealRows. The first is the newest up to number $1, if there is
+// one.
 const auditSeals = `
-		SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint,
-			CASE WHEN l.id IS NOT NULL THEN ` + auditContent + ` END AS content, p.mac AS before
-		FROM audit_seals s
-		LEFT JOIN audit_log l ON l.id = s.audit_id
-		LEFT JOIN audit_seals p ON p.seq = s.seq - 1`
+	SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint,
+		CASE WHEN l.id IS NULL THEN '' ELSE ` + auditContent + ` END AS content
+	FROM audit_seals s
+	LEFT JOIN audit_log l ON l.id = s.audit_id
+	WHERE s.seq >= coalesce((SELECT max(seq) FROM audit_seals WHERE seq <= $1), $1)
+	ORDER BY s.seq
+	LIMIT $2`
 
-// errNoKey is the error for a seal by a key that is not, or not yet, in the key file.
-var errNoKey = errors.New("the key file has no key")
+// wrongSeal is the fault of a seal that does not have the MAC of its row and of the seal before.
+const wrongSeal = "the row or the seal was changed"
 
-// verify returns an error unless the seal's MAC is that of its row and of the seal before, or the
-// seal is a valid checkpoint, whose row retention has deleted.
-func (s sealRow) verify(ring *keyring) error {
-	k, found := ring.find(s.KID)
-	switch {
-	case !found:
-		return fmt.Errorf("row %d (seal %d): %w %s", s.AuditID, s.Seq, errNoKey, s.KID)
-	case s.Checkpoint != nil && !hmac.Equal(s.Checkpoint, k.sealMAC("checkpoint", s.MAC, strconv.FormatInt(s.Seq, 10))):
-		return fmt.Errorf("seal %d is not a valid checkpoint: the rows before it are missing", s.Seq)
-	case s.Checkpoint != nil && s.Before == nil && s.Content == nil: // retention deleted the row and the seal before
+// chain is a walk along the seals. It collects what is missing or wrong.
+type chain struct {
+	ring     *keyring
+	from     seal // seals up to this one are taken on trust; this one must be there, with its MAC
+	newest   seal // the last one read
+	n        int  // how many were read
+	findings []string
+
+	// The run of seals with the same fault that ends with the last one read.
+	fault       string // "": none
+	first, last sealRow
+	digest      hash.Hash
+}
+
+// allSeals is the number of a seal before every other, for readChain.
+const allSeals = math.MinInt64
+
+// readChain walks along up to limit seals, from the given one on.
+func readChain(ctx context.Context, q querier, ring *keyring, from seal, limit int) (c chain, err error) {
+	c = chain{ring: ring, from: from}
+	var s sealRow
+	rows, _ := q.Query(ctx, auditSeals, from.seq, limit) // its error comes back from ForEachRow
+	columns := []any{&s.Seq, &s.AuditID, &s.KID, &s.MAC, &s.Checkpoint, &s.Content}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		c.add(s)
 		return nil
-	case s.Checkpoint != nil:
-		return fmt.Errorf("row %d was put in place of one that retention took", s.AuditID)
-	case s.Content == nil:
-		return fmt.Errorf("row %d (seal %d) is missing", s.AuditID, s.Seq)
-	case !hmac.Equal(s.MAC, k.sealMAC("row", s.Before, *s.Content)):
-		return fmt.Errorf("row %d or its seal %d was changed", s.AuditID, s.Seq)
+	})
+	if err != nil {
+		return c, fmt.Errorf("read seals: %w", err)
 	}
-	return nil
+
+	c.endRun()
+	c.expect(from.seq + 1)
+	return c, nil
 }
 
-// auditBreak is a row of audit_breaks.
+// add looks at the next seal.
+func (c *chain) add(s sealRow) {
+	fault := ""
+	switch {
+	case s.Seq == c.from.seq && !hmac.Equal(s.MAC, c.from.mac):
+		fault = wrongSeal
+	case s.Seq > c.from.seq:
+		if c.newest.seq > 0 || s.Checkpoint == nil { // else retention has deleted the seals before
+			c.expect(s.Seq)
+		}
+		fault = c.faultOf(s)
+	}
+
+	if fault != c.fault {
+		c.endRun()
+		c.fault, c.first, c.digest = fault, s, sha256.New()
+	}
+	if fault != "" {
+		fmt.Fprintf(c.digest, "%d %x %s\n", s.AuditID, s.MAC, s.Content)
+	}
+	c.last = s
+	c.newest = seal{s.Seq, s.MAC}
+	c.n++
+}
+
+// faultOf returns what is wrong with a seal that follows the last one read, or "". A checkpoint is
+// the first seal of the log: retention has deleted its row and the seals before.
+func (c *chain) faultOf(s sealRow) string {
+	k, found := c.ring.find(s.KID)
+	switch {
+	case !found && c.from.seq >= 0:
+		return "" // or two instances with different keys would report each other's seals without end
+	case !found:
+		return fmt.Sprintf("the key file has no key %q", s.KID)
+	case s.Checkpoint != nil && (c.newest.seq != 0 || !hmac.Equal(s.Checkpoint, k.checkpointMAC(s.Seq, s.MAC))):
+		return "it is not a valid checkpoint, so rows before it are missing"
+	case s.Checkpoint != nil && s.Content != "":
+		return "the row is in the place of one that retention deleted"
+	case s.Checkpoint != nil:
+		return ""
+	case s.Content == "":
+		return "the row is missing"
+	case !hmac.Equal(s.MAC, k.sealMAC("row", c.newest.mac, s.Content)):
+		return wrongSeal
+	}
+	return ""
+}
+
+// expect notes the seals that are missing between the last one read and number next.
+func (c *chain) expect(next int64) {
+	if c.newest.seq+1 < next {
+		c.findings = append(c.findings, fmt.Sprintf("the seals %d to %d are missing", c.newest.seq+1, next-1))
+	}
+}
+
+// endRun notes the run of seals with the same fault, if there is one. The digest tells this fault
+// from a later one in the same place.
+func (c *chain) endRun() {
+	if c.fault != "" {
+		c.findings = append(c.findings, fmt.Sprintf("seals %d to %d (rows %d to %d): %s [%.16x]",
+			c.first.Seq, c.last.Seq, c.first.AuditID, c.last.AuditID, c.fault, c.digest.Sum(nil)))
+	}
+	c.fault = ""
+}
+
+// auditBreak is a row that tells of a break. Seq is the number of its seal, or nil if it has none
+// yet.
 type auditBreak struct {
-	ID            string
-	SeenAt        time.Time
-	Finding       string
-	Seq           int64
-	MAC, Accepted []byte
-	KID           string
+	At    time.Time
+	After json.RawMessage
+	Seq   *int64
+	note  breakNote
 }
 
-// listAuditBreaks returns all breaks, accepted or not, in the order in which they were seen.
-func listAuditBreaks(ctx context.Context, q querier) ([]auditBreak, error) {
-	const query = `SELECT id, seen_at, finding, seq, mac, kid, accepted FROM audit_breaks ORDER BY seen_at, id`
-	return collect[auditBreak](ctx, q, "list audit breaks", query)
+// breakNote is the content of After. Nobody can make one without a key, because of the MAC: a row
+// that somebody inserts into the database by hand hides no break.
+type breakNote struct {
+	Findings []string `json:"findings"` // none has a line break
+	MAC      []byte   `json:"mac"`
 }
 
-// breakMAC returns the MAC by which the operator accepts a break and the newest seal.
-func (k key) breakMAC(id string, newest seal) []byte {
-	return k.sealMAC("accepted break", newest.mac, strconv.FormatInt(newest.seq, 10)+" "+id)
+// breakMAC returns the MAC of a breakNote.
+func (k key) breakMAC(findings []string) []byte {
+	return k.sealMAC("break", nil, strings.Join(findings, "\n"))
 }
 
-// isAccepted reports whether the operator has accepted the break. That takes the key file: nobody
-// can do it by a write to the database alone.
-func (b auditBreak) isAccepted(ring *keyring) bool {
-	k, found := ring.find(b.KID)
-	return found && hmac.Equal(b.Accepted, k.breakMAC(b.ID, seal{b.Seq, b.MAC}))
+// listBreaks returns the rows that tell of breaks, without those whose note Cairn did not make.
+func listBreaks(ctx context.Context, q querier, ring *keyring) (breaks []auditBreak, err error) {
+	const query = `
+		SELECT l.at, l.after, s.seq
+		FROM audit_log l
+		LEFT JOIN audit_seals s ON s.audit_id = l.id
+		WHERE l.target = 'audit' AND l.action = 'audit.break_found'
+		ORDER BY l.id`
+	rows, err := collect[auditBreak](ctx, q, "list audit breaks", query)
+	for _, b := range rows {
+		isOurs := func(k key) bool { return hmac.Equal(b.note.MAC, k.breakMAC(b.note.Findings)) }
+		if json.Unmarshal(b.After, &b.note) == nil && slices.ContainsFunc(ring.keys, isOurs) {
+			breaks = append(breaks, b)
+		}
+	}
+	return breaks, err
 }
 
-// sealer seals the audit log, and remembers what must be in the database. Only broken may be used
-// by several goroutines.
+// recordBreaks adds a row for those findings that no row tells of yet, and returns them. The
+// transaction must hold lockSeal.
+func recordBreaks(ctx context.Context, tx pgx.Tx, ring *keyring, findings []string) (added []string, err error) {
+	breaks, err := listBreaks(ctx, tx, ring)
+	if err != nil {
+		return nil, err
+	}
+
+	isKnown := map[string]bool{}
+	for _, b := range breaks {
+		for _, finding := range b.note.Findings {
+			isKnown[finding] = true
+		}
+	}
+	added = slices.DeleteFunc(slices.Clone(findings), func(finding string) bool { return isKnown[finding] })
+	if len(added) == 0 {
+		return nil, nil
+	}
+	note := breakNote{added, ring.keys[0].breakMAC(added)}
+	return added, audit(ctx, tx, serviceActor(), "audit.break_found", "audit", nil, note)
+}
+
+// sealer seals the audit log.
 type sealer struct {
-	last     seal              // the last seal that this instance made or the operator accepted; zero: none yet
-	accepted seal              // the newest seal at the latest acceptance by the operator; zero: never
-	handled  []string          // the ids of the accepted breaks that this instance has handled
-	open     map[string]string // the findings of the breaks that are not accepted, by id; not nil
-	broken   atomic.Bool       // there are open breaks
+	last seal // the newest seal at the last look, whichever instance made it
 }
 
-// sealRows seals up to a thousand committed rows and returns how many: none while another instance
-// seals, or while a break is open, because new seals would vouch for a forged log.
-func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, err error) {
+// maxSealed is how many seals are read or made in one transaction.
+const maxSealed = 1000
+
+// sealRows walks along the chain from the last look on, records what is missing or wrong there, and
+// seals up to maxSealed rows that wait. It returns the breaks that it recorded. n is 0 if there is
+// nothing more to do, or if another instance seals.
+func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, found []string, err error) {
+	// A row that tells of a break is sealed first, so that each seal after the break depends on it.
 	const waiting = `
 		SELECT l.id, ` + auditContent + ` AS content
 		FROM audit_unsealed q
 		JOIN audit_log l ON l.id = q.audit_id
 		WHERE (SELECT coalesce(max(seq), 0) FROM audit_seals) = $1 -- none was removed since the check
-		ORDER BY l.id
-		LIMIT 1000`
+			AND NOT EXISTS (SELECT FROM audit_seals s WHERE s.audit_id = l.id) -- nor was one made by hand
+		ORDER BY l.action = 'audit.break_found' DESC, l.id
+		LIMIT $2`
 	const add = `
 		WITH sealed AS (
 			INSERT INTO audit_seals (seq, audit_id, kid, mac)
@@ -333,138 +486,51 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 		ID      int64
 		Content string
 	}
-	var next seal
+	next := z.last
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		held, err := scalar[bool](ctx, tx, "lock the seals", `SELECT pg_try_advisory_xact_lock($1)`, lockSeal)
 		if err != nil || !held {
 			return err
 		}
-		if next, err = z.updateBreaks(ctx, tx, ring); err != nil || len(z.open) > 0 {
+
+		c, err := readChain(ctx, tx, ring, z.last, maxSealed)
+		if err != nil {
 			return err
 		}
-		rows, err := collect[unsealed](ctx, tx, "list unsealed audit rows", waiting, next.seq)
+		if len(c.findings) > 0 {
+			if found, err = recordBreaks(ctx, tx, ring, c.findings); err != nil {
+				return err
+			}
+		}
+
+		// The numbers of missing seals are not used again.
+		next = seal{max(z.last.seq, c.newest.seq), c.newest.mac}
+		if c.n == maxSealed {
+			n = c.n
+			return nil // there may be more seals to look at
+		}
+
+		rows, err := collect[unsealed](ctx, tx, "list unsealed audit rows", waiting, c.newest.seq, maxSealed)
 		if n = len(rows); err != nil || n == 0 {
 			return err
 		}
+
 		var seqs, ids []int64
 		var macs [][]byte
 		for _, row := range rows {
 			next = seal{next.seq + 1, ring.keys[0].sealMAC("row", next.mac, row.Content)}
-			seqs, ids, macs = append(seqs, next.seq), append(ids, row.ID), append(macs, next.mac)
+			seqs = append(seqs, next.seq)
+			ids = append(ids, row.ID)
+			macs = append(macs, next.mac)
 		}
 		_, err = execute(ctx, tx, "add seals", add, seqs, ids, macs, ring.keys[0].id)
 		return err
 	})
-	z.broken.Store(len(z.open) > 0)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	if n > 0 {
-		z.last = next
-	}
-	return n, nil
-}
-
-// updateBreaks brings z.open up to date and returns the newest seal. If no break is open, it looks
-// for a new one. It adds the rows of open breaks that somebody deleted. Requires lockSeal.
-func (z *sealer) updateBreaks(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, err error) {
-	const note = `INSERT INTO audit_breaks (id, finding) VALUES ($1, $2) ON CONFLICT DO NOTHING`
-	breaks, err := listAuditBreaks(ctx, tx)
-	if err != nil {
-		return newest, err
-	}
-	for _, b := range breaks {
-		_, isOpen := z.open[b.ID]
-		switch {
-		case !b.isAccepted(ring):
-			z.open[b.ID] = b.Finding
-		case isOpen || !slices.Contains(z.handled, b.ID):
-			delete(z.open, b.ID)
-			z.handled, z.accepted = append(z.handled, b.ID), seal{b.Seq, b.MAC}
-			z.last = z.accepted // the operator accepts that the former one may be gone
-		}
-	}
-	newest, finding, err := z.findBreak(ctx, tx, ring)
-	if err != nil {
-		return newest, err
-	}
-	if finding != nil && len(z.open) == 0 {
-		z.open[rand.Text()] = "the audit log was tampered with: " + finding.Error()
-	}
-	for id, finding := range z.open {
-		if _, err := execute(ctx, tx, "note audit break", note, id, finding); err != nil {
-			return newest, err
-		}
-	}
-	return newest, nil
-}
-
-// findBreak returns the newest seal. finding is the break that it has found, or nil. There is one
-// if the newest seal is neither valid nor accepted, or if z.last is gone and retention did not
-// delete it. An instance that lacks a key cannot decide this: the error is errNoKey.
-func (z *sealer) findBreak(ctx context.Context, tx pgx.Tx, ring *keyring) (newest seal, finding, err error) {
-	const query = auditSeals + `
-		WHERE s.seq IN ($1, (SELECT min(seq) FROM audit_seals), (SELECT max(seq) FROM audit_seals))
-		ORDER BY s.seq`
-	rows, err := collect[sealRow](ctx, tx, "read the last seal", query, z.last.seq)
-	isThere := z.last.seq == 0
-	newest.mac = []byte{}
-	for _, row := range rows {
-		newest = seal{row.Seq, row.MAC}
-		isThere = isThere || newest.equal(z.last)
-	}
-	// Retention has deleted z.last if the oldest seal is a later one and a valid checkpoint.
-	if !isThere && len(rows) > 0 && rows[0].Seq > z.last.seq && rows[0].Checkpoint != nil {
-		finding = rows[0].verify(ring)
-		isThere = finding == nil
-	}
-	if len(rows) > 0 && !newest.equal(z.accepted) && !errors.Is(finding, errNoKey) {
-		finding = rows[len(rows)-1].verify(ring)
-	}
-	if errors.Is(finding, errNoKey) {
-		return newest, nil, finding
-	}
-	if !isThere {
-		finding = fmt.Errorf("the seal %s is gone", auditHead(z.last.seq, z.last.mac))
-	}
-	return newest, finding, err
-}
-
-// acceptAuditBreaks accepts all open breaks. It also accepts the newest seal if the key file lacks
-// its key. Then the instances seal again. It returns the findings.
-func acceptAuditBreaks(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (findings []string, err error) {
-	const accept = `
-		INSERT INTO audit_breaks (id, finding, seq, mac, kid, accepted)
-		VALUES ($1, $2, $3, $4, $5, $6)
-		ON CONFLICT (id) DO UPDATE
-		SET seq = excluded.seq, mac = excluded.mac, kid = excluded.kid, accepted = excluded.accepted`
-	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
-			return err
-		}
-		z, k := sealer{open: map[string]string{}}, ring.keys[0]
-		newest, err := z.updateBreaks(ctx, tx, ring)
-		if errors.Is(err, errNoKey) {
-			z.open[rand.Text()] = err.Error()
-		} else if err != nil {
-			return err
-		}
-		for id, finding := range z.open {
-			findings = append(findings, finding)
-			mac := k.breakMAC(id, newest)
-			_, err := execute(ctx, tx, "accept audit break", accept, id, finding, newest.seq, newest.mac, k.id, mac)
-			if err != nil {
-				return err
-			}
-		}
-		if len(findings) == 0 {
-			return nil
-		}
-		slices.Sort(findings)
-		after := map[string]any{"findings": findings, "head": auditHead(newest.seq, newest.mac)}
-		return audit(ctx, tx, operatorActor(), "audit.accept", "", nil, after)
-	})
-	return findings, err
+	z.last = next
+	return n, found, nil
 }
 
 // flushTallies stores the failures that were counted since the last time.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"go/ast"
-	"go/importer"
 	"go/types"
 	"maps"
 	"path/filepath"
@@ -39,11 +38,7 @@ func TestLayers(t *testing.T) {
 	t.Parallel()
 	set, files := sources(t)
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: importer.ForCompiler(set, "source", nil)}
-	pkg, err := config.Check("cairn", set, slices.Collect(maps.Values(files)), info)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkg := typeCheck(t, slices.Collect(maps.Values(files)), info)
 	for name := range files {
 		if fileLayer(name) < 0 {
 			t.Errorf("%s is in no layer", name)

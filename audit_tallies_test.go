@@ -37,6 +37,23 @@ func TestTalliedFailures(t *testing.T) {
 	}
 }
 
+// TestTalliesOfActions: a flood of one action does not make another lose its user and credential.
+func TestTalliesOfActions(t *testing.T) {
+	t.Parallel()
+	c := tallies{counts: map[tally]int64{}}
+	for range 2 * maxTallies {
+		c.add(tally{action: "password_token.refused", address: newKeyLine()}, 1)
+	}
+	token := tally{action: "token.refused", target: "user:ada", credential: "token:1"}
+	c.add(token, 1)
+	if n := c.counts[token]; n != 1 {
+		t.Errorf("the token's refusals: got %d, want 1", n)
+	}
+	if n := c.counts[tally{action: "password_token.refused"}]; n != maxTallies {
+		t.Errorf("further refusals of password tokens: got %d, want %d", n, maxTallies)
+	}
+}
+
 // TestTalliesAtTheEnd: a service that stops stores what it has counted.
 func TestTalliesAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -59,7 +76,7 @@ func TestKeyChangeIsAudited(t *testing.T) {
 	if err = errors.Join(err, os.WriteFile(file, append(old, added...), 0o600), ts.operations.reloadKeys(context.Background())); err != nil {
 		t.Fatal(err)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 1 {
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`); n != 1 {
 		t.Errorf("%d rows after a reload", n)
 	}
 	ts.stop()
@@ -67,7 +84,38 @@ func TestKeyChangeIsAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := startServer(t, nil, ts.env...)
-	if n := two.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.change'`); n != 2 {
+	if n := two.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`); n != 2 {
 		t.Errorf("%d rows after a start with another signer", n)
+	}
+}
+
+// TestKeyChangeOfTwoInstances: a change of the keys leaves one row, although each instance loads it, and also after a
+// restart.
+func TestKeyChangeOfTwoInstances(t *testing.T) {
+	t.Parallel()
+	one, two := startTwoServers(t)
+	changes := func() int {
+		return one.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`)
+	}
+	if n := changes(); n != 0 {
+		t.Errorf("%d rows before a change", n)
+	}
+	old, err := os.ReadFile(one.cfg.keysPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, content := range []string{string(old) + newKeyLine(), string(old)} {
+		err := os.WriteFile(one.cfg.keysPath(), []byte(content), 0o600)
+		if err = errors.Join(err, one.operations.reloadKeys(t.Context()), two.operations.reloadKeys(t.Context()), one.operations.reloadKeys(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if n := changes(); n != i+1 {
+			t.Errorf("got %d rows, want %d", n, i+1)
+		}
+	}
+	two.stop()
+	startServer(t, nil, two.env...)
+	if n := changes(); n != 2 {
+		t.Errorf("%d rows after a restart", n)
 	}
 }

@@ -68,9 +68,9 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx := r.Context()
-	counted := a.core.keys.Load().keys[0].newRegistration(callerOf(r).address)
+	counted := newRegistration(callerOf(r).address)
 	var hash string
-	err = a.hashCounted(ctx, counted, func() (isSuccess bool, err error) {
+	err = a.throttledHash(ctx, counted, func() (isSuccess bool, err error) {
 		hash = a.hasher.newHash(in.Password)
 		return false, nil
 	})
@@ -85,7 +85,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-	return writeCreated(w, created, "", a.forgiveFault(ctx, counted, err))
+	return writeCreated(w, created, "", a.refundFault(ctx, counted, err))
 }
 
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
@@ -107,7 +107,7 @@ func (a *accounts) login(w http.ResponseWriter, r *http.Request) error {
 
 // finishLogin opens a session for the user whose credentials were checked, unless err refuses the
 // login. It audits a refusal, and returns it. password is empty if an earlier step checked it.
-func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found credentials, password string,
+func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found passwordRecord, password string,
 	err error) error {
 	var sess session
 	var u user
@@ -148,7 +148,7 @@ func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found cre
 
 // openSession opens a session for a user whose credentials were checked. On a page, it first ends
 // the session of the cookie that the browser has. If that fails, no session is opened.
-func (a *accounts) openSession(r *http.Request, found credentials) (session, user, error) {
+func (a *accounts) openSession(r *http.Request, found passwordRecord) (session, user, error) {
 	if callerOf(r).inBrowser {
 		if err := a.endBrowserSession(r); err != nil {
 			return session{}, user{}, err
@@ -311,18 +311,22 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	counted := attempt{} // none without a new address
 	if c.Email != nil {
 		if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
 			return err
 		}
-		counted = a.core.keys.Load().keys[0].newRegistration(callerOf(r).address)
-		// The answer reveals whether an address is taken, so it is throttled as a registration is.
-		if err := counted.count(r.Context(), a.core.db); err != nil {
-			return err
-		}
 	}
-	var after user
+
+	// A change that changes nothing is not counted.
+	after := principalOf(r).User
+	if isSame(after, c.apply(after)) {
+		return writeEntity(w, after, "", nil)
+	}
+	counted := newOwnChange(after.ID, c, callerOf(r).address)
+	if err := counted.count(r.Context(), a.core.db); err != nil {
+		return err
+	}
+
 	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := getUser(ctx, tx, *by.id)
 		if err != nil {
@@ -334,7 +338,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request) error {
 		after, err = getUser(ctx, tx, *by.id)
 		return err
 	})
-	return writeEntity(w, after, "", a.forgiveFault(r.Context(), counted, err))
+	return writeEntity(w, after, "", a.refundFault(r.Context(), counted, err))
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.

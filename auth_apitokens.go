@@ -108,7 +108,7 @@ func (a *accounts) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 		UserID   string `json:"user_id"`
 		Username string `json:"username"`
 	}
-	first := []string{"-infinity", uuidText([16]byte{})}
+	first := []string{"-infinity", noUUID}
 	return writeList(a.core, w, r, first, func(after []string, limit int) ([]ownedToken, error) {
 		return collect[ownedToken](r.Context(), a.core.db, "list all API tokens", query, after[0], after[1], limit)
 	}, func(t ownedToken) []string { return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID} })
@@ -117,7 +117,7 @@ func (a *accounts) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
 // that token.
 func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, endOneOrAll(r, "id", func(id *string) (int64, error) {
+	return writeDone(w, endOneOrAll(r, "token", "id", func(id *string) (int64, error) {
 		return deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).User, id)
 	}))
 }
@@ -154,7 +154,7 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
 	secret, hash := newAPIToken()
-	t, err = collectOne[apiToken](ctx, tx, errNotFound, "create API token", query,
+	t, err = collectOne[apiToken](ctx, tx, nil, "create API token", query,
 		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt)
 	if isUniqueViolation(err, "api_tokens_name_key") {
 		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")

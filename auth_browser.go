@@ -101,7 +101,8 @@ func safeNext(next, baseURL string) string {
 		next = "/" + rest
 	}
 	u, err := url.Parse(next)
-	isForbidden := func(c rune) bool { return c == '\\' || isUnsafe(c) } // browsers read \ as / and skip control characters
+	// Browsers read \ as / and skip control characters.
+	isForbidden := func(c rune) bool { return c == '\\' || isUnsafe(c) }
 	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(next, "/") ||
 		strings.HasPrefix(next, "//") || strings.ContainsFunc(next, isForbidden) {
 		return "/"

@@ -11,27 +11,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// credentials are a user and the password hash that a login is checked against. The zero value
+// passwordRecord is a user with the password hash that a login is checked against. The zero value
 // stands for an unknown user.
-type credentials struct {
+type passwordRecord struct {
 	user
 	PasswordHash      *string
 	CredentialVersion int64 // users.credential_version
 }
 
-// findCredentials looks up a user name or e-mail address. Only an address has an @, so that at most
-// one user matches.
-func findCredentials(ctx context.Context, q querier, login string) (credentials, error) {
+// findPasswordRecord looks up a user name or e-mail address. Only an address has an @, so that at
+// most one user matches.
+func findPasswordRecord(ctx context.Context, q querier, login string) (passwordRecord, error) {
 	const query = `
 		SELECT ` + userColumns + `, u.password_hash, u.credential_version
 		FROM users u
 		WHERE u.username = $1 OR u.email = $1`
-	return collectOne[credentials](ctx, q, nil, "find credentials", query, normalizeLogin(login))
+	return collectOne[passwordRecord](ctx, q, nil, "find password record", query, normalizeLogin(login))
 }
 
 // rehash stores a password under the current parameters if it was stored under weaker ones. If this
 // fails, the login still succeeds. An empty password stands for one that is not known here.
-func (a *accounts) rehash(r *http.Request, found credentials, password string) {
+func (a *accounts) rehash(r *http.Request, found passwordRecord, password string) {
 	const query = `
 		UPDATE users
 		SET password_hash = $3
@@ -56,16 +56,19 @@ func (a *accounts) rehash(r *http.Request, found credentials, password string) {
 // wrong password take the same steps. In the second step on pages, a passwordProof takes the place
 // of the password; if it is not valid, the error is errSignInAgain, and nothing is counted.
 func (a *accounts) checkCredentials(r *http.Request, login, password string, proof *string,
-	otp string) (found credentials, err error) {
-	ctx, ring := r.Context(), a.core.keys.Load()
-	if found, err = findCredentials(ctx, a.core.db, login); err != nil {
+	otp string) (found passwordRecord, err error) {
+	ctx := r.Context()
+	if found, err = findPasswordRecord(ctx, a.core.db, login); err != nil {
 		return found, err
 	}
-	if proof != nil && !ring.verifyProof(*proof, found, a.core.now()) {
+	if proof != nil && !a.core.keys.Load().verifyProof(*proof, found, a.core.now()) {
 		return found, errSignInAgain
 	}
-	guess := ring.keys[0].newGuess(found, login, callerOf(r).address)
-	err = a.hashCounted(ctx, guess, func() (isSuccess bool, err error) {
+	guess, err := a.newGuess(ctx, found.ID, login, callerOf(r).address)
+	if err != nil {
+		return found, err
+	}
+	err = a.throttledHash(ctx, guess, func() (isSuccess bool, err error) {
 		if proof == nil {
 			isRight, err := a.hasher.verify(found.PasswordHash, password)
 			if err != nil || !isRight {
@@ -78,12 +81,12 @@ func (a *accounts) checkCredentials(r *http.Request, login, password string, pro
 	return found, err
 }
 
-// confirmPassword checks the caller's own password and, if there is one, the second factor, where a
-// stolen session alone must not suffice: for what lets one sign in later, too. It counts as an
-// attempt to log in. A missing password is a 422 and no attempt.
-func (a *accounts) confirmPassword(r *http.Request, password, otp string) (credentials, error) {
+// confirmPassword checks the caller's own password, where a stolen session alone must not suffice.
+// It counts as an attempt to log in. A missing password is a 422 and no attempt. The second factor
+// is checked only if otp is set.
+func (a *accounts) confirmPassword(r *http.Request, password, otp string) (passwordRecord, error) {
 	if password == "" {
-		return credentials{}, invalid{{"current_password", "missing", "is required"}}.err()
+		return passwordRecord{}, invalid{{"current_password", "missing", "is required"}}.err()
 	}
 
 	found, err := a.checkCredentials(r, principalOf(r).User.Username, password, nil, otp)
@@ -145,7 +148,9 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request) error 
 
 // resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
 // password, once. It ends all sessions and API tokens of the user, and the account's throttling.
+// The account forgets the networks that it knows, except this one: one may be an intruder's.
 func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request) error {
+	const forget = `DELETE FROM known_networks WHERE user_id = $1 AND network <> $2`
 	var in struct {
 		Token       string `json:"token"`
 		NewPassword string `json:"new_password"`
@@ -176,7 +181,10 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request) error {
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
 			return err
 		}
-		if err := a.core.keys.Load().keys[0].resetThrottles(ctx, tx, u.ID); err != nil {
+		if err := a.core.keys.Load().resetThrottles(ctx, tx, u); err != nil {
+			return err
+		}
+		if _, err := execute(ctx, tx, "forget known networks", forget, u.ID, callerOf(r).network()); err != nil {
 			return err
 		}
 		return revokeCredentials(ctx, tx, actorOf(r), u)

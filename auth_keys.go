@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
@@ -13,12 +12,12 @@ import (
 	"syscall"
 )
 
-// ids returns the ids of the keys, the signer's first.
-func (ring *keyring) ids() (ids []string) {
+// fingerprints returns the fingerprints of the keys, the signer's first.
+func (ring *keyring) fingerprints() (fingerprints []string) {
 	for _, k := range ring.keys {
-		ids = append(ids, k.id)
+		fingerprints = append(fingerprints, k.fingerprint)
 	}
-	return ids
+	return fingerprints
 }
 
 // checkSecretFile returns an error if the file is not a regular one or if its group or others have
@@ -35,34 +34,51 @@ func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error
 	return nil
 }
 
+// readRegular reads a regular file of at most limit bytes. It does not wait for a named pipe. flags
+// are further ones of open(2).
+func readRegular(path string, flags, limit int) ([]byte, os.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%s is not a regular file", path)
+	}
+
+	content, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
+	if err == nil && len(content) > limit {
+		err = fmt.Errorf("%s is too long: at most %d bytes are read", path, limit)
+	}
+	return content, info, err
+}
+
+// maxKeyFile is the size of the largest key file that is read.
+const maxKeyFile = 64 << 10
+
 // loadKeys reads the key file, which must pass checkSecretFile. With create, a missing file is
 // created with one new key.
 func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
-	if create {
+	content, info, err := readRegular(path, 0, maxKeyFile)
+	if create && errors.Is(err, os.ErrNotExist) {
+		// Another instance may have created it meanwhile.
 		if err := writeNewFile(path, []byte(newKeyLine())); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("create key file: %w", err)
 		}
+		content, info, err = readRegular(path, 0, maxKeyFile)
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // so that a named pipe does not block it
-	if err != nil {
-		return nil, fmt.Errorf("open key file: %w", err)
+	if err == nil {
+		err = checkSecretFile(path, info, credentialsDir)
 	}
-	defer f.Close()
-	info, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("key file: %w", err)
 	}
-	if err := checkSecretFile(path, info, credentialsDir); err != nil {
-		return nil, fmt.Errorf("key file %w", err)
-	}
-	const maxSize = 64 << 10
-	content, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("key file: %w", err)
-	}
-	if len(content) > maxSize {
-		return nil, fmt.Errorf("key file %s is too long: at most %d bytes are read", path, maxSize)
-	}
+
 	ring, err := parseKeys(content)
 	if err != nil {
 		return nil, fmt.Errorf("key file %s: %w", path, err)
@@ -104,10 +120,16 @@ func placeFile(path string, name func(old, new string) error, write func(*os.Fil
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if err := cmp.Or(write(f), f.Sync()); err != nil {
+	if err := write(f); err != nil {
 		return err
 	}
-	return cmp.Or(name(f.Name(), path), syncDir(filepath.Dir(path)))
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := name(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
 }
 
 // syncDir makes the names in a directory durable.
@@ -118,4 +140,9 @@ func syncDir(dir string) error {
 	}
 	defer d.Close()
 	return d.Sync()
+}
+
+// replaceFile creates a file of mode 0600, or replaces the one at path.
+func replaceFile(path string, write func(*os.File) error) error {
+	return placeFile(path, os.Rename, write)
 }

@@ -285,8 +285,9 @@ func clientNetwork(address netip.Addr) netip.Addr {
 	return network.Addr()
 }
 
-// remoteAddress returns the other end of the connection, or the zero Addr for a Unix socket.
-func remoteAddress(r *http.Request) netip.Addr {
-	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
+// peerAddress returns the address in the name of a connection's other end, or the zero Addr for a
+// Unix socket.
+func peerAddress(name string) netip.Addr {
+	ap, _ := netip.ParseAddrPort(name)
 	return ap.Addr().Unmap().WithZone("")
 }

@@ -26,7 +26,7 @@ func pathUUID(r *http.Request, name string) string {
 	if id := r.PathValue(name); canonicalUUID.MatchString(id) {
 		return id
 	}
-	return uuidText([16]byte{})
+	return noUUID
 }
 
 // sessionView is a session as lists show it.
@@ -57,7 +57,7 @@ func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID 
 			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
 		ORDER BY created_at DESC, sessions.id DESC
 		LIMIT $5`
-	current, first := principalOf(r).CredentialID, []string{"infinity", uuidText([16]byte{})}
+	current, first := principalOf(r).CredentialID, []string{"infinity", noUUID}
 	return writeList(a.core, w, r, first, func(after []string, limit int) ([]sessionView, error) {
 		return collect[sessionView](r.Context(), a.core.db, "list sessions", query,
 			userID, current, after[0], after[1], limit)
@@ -69,7 +69,7 @@ func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID 
 func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error {
 	ctx, by, p := r.Context(), actorOf(r), principalOf(r)
 	return writeDone(w, inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
-		return endOneOrAll(r, "id", func(id *string) (int64, error) {
+		return endOneOrAll(r, "session", "id", func(id *string) (int64, error) {
 			if id == nil {
 				return 0, endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
 			}
@@ -79,15 +79,17 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 }
 
 // endOneOrAll calls end with the id in the named part of the path or, for all, with nil if the path
-// has no such part. If end finds nothing of that id, the error is errNotFound.
-func endOneOrAll(r *http.Request, part string, end func(id *string) (int64, error)) error {
+// has no such part. If end finds nothing of that id, the error is a 404 for a thing of that kind.
+func endOneOrAll(r *http.Request, kind, part string, end func(id *string) (int64, error)) error {
 	if r.PathValue(part) == "" {
 		_, err := end(nil)
 		return err
 	}
-	n, err := end(new(pathUUID(r, part)))
+
+	id := pathUUID(r, part)
+	n, err := end(&id)
 	if err == nil && n == 0 {
-		err = errNotFound
+		err = notFound(kind, id)
 	}
 	return err
 }
@@ -100,7 +102,7 @@ const maxSessions = 100
 // of now. The user's oldest sessions beyond maxSessions end. If the status is not active, or
 // credential_version has risen since the check, the error is errWrongCredentials. The update locks
 // the user's row: a change that is committed later sees this session and ends it.
-func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found credentials, device string,
+func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found passwordRecord, device string,
 	idle, longest time.Duration) (sess session, u user, err error) {
 	const query = `
 		WITH u AS (
@@ -257,7 +259,8 @@ func endSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (in
 }
 
 // endSessions ends the sessions s that have not ended and fulfil a condition, and returns how many.
-// Each gets an audit row with this action. The condition is SQL, whose parameters begin at $7.
+// Each gets an audit row with this action. The actor of a logout is the owner of the session, whose
+// cookie or token was shown. The condition is SQL, whose parameters begin at $7.
 func endSessions(ctx context.Context, q querier, by actor, action, condition string, args ...any) (int64, error) {
 	const begin = `
 		WITH ended AS (
@@ -266,9 +269,13 @@ func endSessions(ctx context.Context, q querier, by actor, action, condition str
 			FROM users u
 			WHERE u.id = s.user_id AND s.ended_at IS NULL AND `
 	const end = `
-			RETURNING s.id, u.username
+			RETURNING s.id, s.user_id, u.username, $6 = 'session.logout' AS is_logout
 		)` + insertAudit + `
-		SELECT $1, $2, $3, $4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
+		SELECT
+			CASE WHEN is_logout THEN user_id ELSE $1 END,
+			CASE WHEN is_logout THEN username ELSE $2 END,
+			CASE WHEN is_logout THEN 'session:' || id ELSE $3 END,
+			$4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
 		FROM ended
 		ORDER BY id`
 	args = append([]any{by.id, by.name, by.credential, by.address, by.requestID, action}, args...)

@@ -196,10 +196,10 @@ func TestTabsWakeUp(t *testing.T) {
 	instances := []client{ts.client(), other.client()}
 	ts.addUser("ada", datasetRead)
 	ts.addUser("bob", datasetRead) // a user has at most maxSessions
-	users := []credentials{must(findCredentials(context.Background(), ts.db, "ada")), must(findCredentials(context.Background(), ts.db, "bob"))}
+	users := []passwordRecord{must(findPasswordRecord(context.Background(), ts.db, "ada")), must(findPasswordRecord(context.Background(), ts.db, "bob"))}
 	const browsers, atOnce, tabs = 200, 25, 6
 	way := func() { pause(t.Context(), rand.N(100*time.Millisecond)) } // the network, which is slow
-	browser := func(owner credentials) {
+	browser := func(owner passwordRecord) {
 		sess, _, err := createSession(context.Background(), ts.db, actor{}, owner, "", ts.cfg.refreshTTL, ts.cfg.sessionMax)
 		if err != nil {
 			t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -36,22 +37,26 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		found, err := collectOne[struct {
 			user
 			TokenWaits bool
-		}](ctx, tx, errNotFound, "look for the user admin", query)
+		}](ctx, tx, nil, "look for the user admin", query)
 		u := found.user
 		switch {
-		case err == errNotFound:
+		case err != nil:
+			return err
+		case u.ID == "":
 			n := newUser{username: "admin", status: statusActive, roles: []string{adminRole}}
 			if u, err = createUser(ctx, tx, serviceActor(), n); err != nil {
 				return err
 			}
-		case err != nil:
-			return err
 		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole):
 			a.core.log.Warn(nobodyCanSignIn)
 			return nil
 		case found.TokenWaits: // an earlier start wrote the token into a file, perhaps on another machine
-			a.core.log.Info("the user admin has no password yet: use the token in the file, "+
-				"or make another administrator with: cairn user create NAME --role admin", "file", file)
+			where := slog.Attr{} // not logged
+			if _, err := os.Lstat(file); err == nil {
+				where = slog.String("file", file)
+			}
+			a.core.log.Info("the user admin has no password yet: use the token in the file of the first start, "+
+				"or make another administrator with: cairn user create NAME --role admin", where)
 			return nil
 		}
 		token, err := createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)

@@ -16,6 +16,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// TestLogoutNamesItsActor: the audit row of a logout names the owner of the session, also if only the refresh cookie is
+// shown.
+func TestLogoutNamesItsActor(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	id := ts.addUser("ada", datasetRead)
+	c, cookie := ts.client().login("ada", testPassword)
+	session := c.credentialID()
+	ts.client().must(204, "POST", "/api/v1/auth/logout", nil, "Cookie: __Host-cairn_refresh="+cookie)
+	n := ts.queryInt(`SELECT count(*) FROM audit_log
+		WHERE action = 'session.logout' AND actor = 'ada' AND actor_id = $1 AND credential = 'session:' || $2 AND target = 'user:ada'`, id, session)
+	if n != 1 {
+		t.Errorf("%d rows of the logout", n)
+	}
+}
+
 // TestAccounts follows a user from registration to logout.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
@@ -198,7 +214,7 @@ func TestLoginRacesChange(t *testing.T) {
 	ts := startServer(t, nil)
 	id := ts.addUser("ada", datasetRead)
 	ctx := context.Background()
-	before, err := findCredentials(ctx, ts.db, "ada")
+	before, err := findPasswordRecord(ctx, ts.db, "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +232,7 @@ func TestLoginRacesChange(t *testing.T) {
 	waits := func() bool {
 		return ts.queryInt(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	}
-	before, err = findCredentials(ctx, ts.db, "ada")
+	before, err = findPasswordRecord(ctx, ts.db, "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,12 +313,18 @@ func TestFirstAdministrator(t *testing.T) {
 	if second, err := os.ReadFile(file); err != nil || string(second) != string(content) {
 		t.Errorf("the second start changed the token: %v", err)
 	}
+	if !strings.Contains(again.log.String(), file) {
+		t.Errorf("the log of the second start does not name the file: %s", again.log)
+	}
 	again.stop()
 
 	// Another instance makes no file: there is one valid token, in the file that the first instance names in its log.
 	other := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	if _, err := os.Stat(other.cfg.firstAdminFile()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the other instance made a token too: %v", err)
+	}
+	if log := other.log.String(); !strings.Contains(log, "has no password yet") || strings.Contains(log, "first-admin-token") {
+		t.Errorf("the other instance names a file that it does not have: %s", log)
 	}
 	other.stop()
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,76 +14,146 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// throttleRule limits the attempts that one row of the table throttles counts.
+// throttleRule limits the attempts that one row of the table throttles counts. With 5 allowed, a
+// first wait of 1 s and at most 5 min, the sixth attempt waits until 1 s after the fifth, the
+// seventh until 2 s after the sixth, and from the fifteenth on each waits 5 min. A rule allows two
+// attempts or more.
 type throttleRule struct {
-	account, network []byte        // the row's key; one of them may be empty
-	free             int           // attempts before the first wait
-	first, longest   time.Duration // the first wait; it doubles with each further attempt, up to longest
-	forgotten        time.Duration // the count restarts after this long without an attempt
+	account, network   string        // the row's key; one of them may be empty
+	allowed            int           // attempts before the first wait
+	firstWait, maxWait time.Duration // the first wait; it doubles with each further attempt, up to maxWait
+	resetAfter         time.Duration // the count restarts after this long without an attempt
 }
 
-// attempt is a guess at a password or code, a registration, or a change of one's own address, which
-// is counted like a registration. Its keys are HMACs: the table throttles holds no address and no
-// login name.
+// attempt is a guess at a password or code, a registration, or a change of one's own account.
 type attempt struct {
-	account, network []byte         // account is empty for a registration
 	rules            []throttleRule // in the order of their keys, in which rows are locked
+	account, network string         // as in throttleRule
+	userID           string         // of the account with the login name that a guess is for, or empty
 }
 
-// newGuess returns a guess at a password. found is the user with this login name, or nobody. A user
-// is counted by id, so that the user name and the e-mail address are one account. After
-// lockoutFailures the account is locked out for a day: only attempts from networks that it has
-// signed in from are accepted. A new signing key restarts all counts.
-func (k key) newGuess(found credentials, login string, address netip.Addr) attempt {
-	const day = 24 * time.Hour
-	account := k.throttleKey("account", found.ID)
-	if found.ID == "" { // normalized as for a user: "Bob" and "bob" share a count, whether or not bob exists
-		account = k.throttleKey("name", cmp.Or(normalizeLogin(login), login))
+// newGuess returns a guess at the password or code of the user with this login name. userID is
+// empty if there is no such user. What was typed is counted, whether or not it is anybody's name:
+// "Bob" and "bob" share a count, and "bob" and "bob@example.org" never do. So a 429 does not tell
+// which names exist, or which name and address belong to one account.
+//
+// The second rule is the lockout. It does not apply to networks that the account has signed in
+// from: there, failures neither lead to a lockout nor prolong one.
+func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
+	// Counts outlive a new signing key: those that were begun under another key of the ring go on.
+	const query = `
+		WITH begun AS (
+			SELECT account
+			FROM throttles
+			WHERE account = ANY ($1) AND network IN ('', $2) AND expires_at > now()
+			ORDER BY network, expires_at DESC -- first that of the lockout
+			LIMIT 1
+		)
+		SELECT
+			coalesce((SELECT account FROM begun), '') AS account,
+			EXISTS (
+				SELECT FROM known_networks
+				WHERE user_id = nullif($3, '')::uuid AND network = $2 AND expires_at > now()
+			) AS is_known`
+	names := a.core.keys.Load().throttleKeys(login)
+	network := clientNetwork(address).String()
+	found, err := collectOne[struct {
+		Account string
+		IsKnown bool
+	}](ctx, a.core.db, nil, "look for counts", query, names, network, userID)
+	if err != nil {
+		return attempt{}, err
 	}
-	network, none := k.throttleKey("network", clientNetwork(address).String()), []byte{}
-	return attempt{account, network, []throttleRule{
-		{account: none, network: network, free: 100, first: time.Second, longest: time.Minute, forgotten: time.Hour},
-		{account: account, network: none, free: lockoutFailures, first: day, longest: day, forgotten: day},
-		{account: account, network: network, free: 5, first: time.Second, longest: 5 * time.Minute, forgotten: day},
-	}}
-}
+	account := cmp.Or(found.Account, names[0])
 
-// lockoutFailures is how many failures lock an account out.
-const lockoutFailures = 100
+	const day = 24 * time.Hour
+	rules := []throttleRule{
+		{
+			network:    network,
+			allowed:    100,
+			firstWait:  time.Second,
+			maxWait:    time.Minute,
+			resetAfter: time.Hour,
+		}, {
+			account:    account,
+			allowed:    100,
+			firstWait:  day,
+			maxWait:    day,
+			resetAfter: day,
+		}, {
+			account:    account,
+			network:    network,
+			allowed:    5,
+			firstWait:  time.Second,
+			maxWait:    5 * time.Minute,
+			resetAfter: day,
+		},
+	}
+	if found.IsKnown {
+		rules = slices.Delete(rules, 1, 2)
+	}
+	return attempt{rules: rules, account: account, network: network, userID: userID}, nil
+}
 
 // newRegistration returns an attempt to register from the address.
-func (k key) newRegistration(address netip.Addr) attempt {
-	network, none := k.throttleKey("registrations", clientNetwork(address).String()), []byte{}
-	return attempt{none, network, []throttleRule{
-		{account: none, network: network, free: 10, first: time.Minute, longest: time.Hour, forgotten: 24 * time.Hour},
+func newRegistration(address netip.Addr) attempt {
+	a := attempt{account: "registrations", network: clientNetwork(address).String()}
+	a.rules = []throttleRule{{
+		account:    a.account,
+		network:    a.network,
+		allowed:    10,
+		firstWait:  time.Minute,
+		maxWait:    time.Hour,
+		resetAfter: 24 * time.Hour,
 	}}
+	return a
 }
 
-// throttleKey returns the HMAC of a name of that kind.
-func (k key) throttleKey(kind, name string) []byte {
-	return hmacSHA256(k.names, []byte(kind+"\x00"+name))
+// newOwnChange returns a change of one's own account. A new e-mail address counts as a registration
+// too, because the answer reveals whether another account has it.
+func newOwnChange(userID string, c userChange, address netip.Addr) attempt {
+	a := newRegistration(address)
+	if c.Email == nil {
+		a.rules = nil
+	}
+	a.rules = append(a.rules, throttleRule{
+		account:    "user:" + userID,
+		allowed:    20,
+		firstWait:  time.Hour,
+		maxWait:    time.Hour,
+		resetAfter: time.Hour,
+	})
+	return a
 }
 
-// ofAttempt is SQL for the rows that count an attempt at the account $1 from the network $2.
-const ofAttempt = `(account, network) IN (('', $2), ($1, ''), ($1, $2))`
-
-// isKnownNetwork is SQL for: the account $1 has signed in from the network $2.
-const isKnownNetwork = `
-	EXISTS (SELECT FROM throttles WHERE account = $1 AND network = $2 AND known AND expires_at > now())`
+// throttleKeys returns the keys under which a login name is counted: an HMAC by each key of the
+// ring, the signer's first. Somebody may have typed a password as the name, so the table must not
+// reveal it.
+func (ring *keyring) throttleKeys(login string) (keys []string) {
+	name := cmp.Or(normalizeLogin(login), login)
+	for _, k := range ring.keys {
+		keys = append(keys, "name:"+encodedMAC(k.names, name))
+	}
+	return keys
+}
 
 // throttled returns a problem 429 if a rule makes the attempt wait. It writes nothing.
 func (a attempt) throttled(ctx context.Context, q querier) error {
 	const query = `
-		SELECT next_at - now() AS wait
+		SELECT coalesce(max(next_at) - now(), '0')
 		FROM throttles
-		WHERE ` + ofAttempt + ` AND next_at > now() AND NOT (network = '' AND ` + isKnownNetwork + `)
-		ORDER BY next_at DESC
-		LIMIT 1`
-	found, err := collectOne[struct{ Wait time.Duration }](ctx, q, nil, "get wait", query, a.account, a.network)
-	if err != nil || found.Wait == 0 {
+		WHERE (account, network) IN (SELECT * FROM unnest($1::text[], $2::text[]))
+			AND next_at > now()`
+	var accounts, networks []string
+	for _, r := range a.rules {
+		accounts = append(accounts, r.account)
+		networks = append(networks, r.network)
+	}
+	wait, err := scalar[time.Duration](ctx, q, "get wait", query, accounts, networks)
+	if err != nil || wait == 0 {
 		return err
 	}
-	return errThrottled(found.Wait)
+	return errThrottled(wait)
 }
 
 // errThrottled returns the problem 429 of an attempt that has to wait.
@@ -93,27 +164,22 @@ func errThrottled(wait time.Duration) error {
 
 // count counts the attempt under all its rules. If a rule makes it wait, it counts nothing and
 // returns a problem 429. Row locks put simultaneous attempts in line, on any number of instances.
-// The row of a known network expires when the network stops being known, with its counts.
 // The counts need not outlive a crash of the database, so the commit does not wait for the disk.
 func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	const query = `
 		INSERT INTO throttles AS t (account, network, attempts, expires_at)
-		VALUES ($3, $4, 1, date_bin('1 hour', now() + $8::interval + '1 hour', 'epoch'))
+		VALUES ($1, $2, 1, now() + $6::interval)
 		ON CONFLICT (account, network) DO UPDATE
-		SET (attempts, next_at) = (
-				SELECT n, CASE WHEN n >= $5 THEN now() + least($6::interval * 2 ^ least(n - $5, 20), $7::interval) END
-				FROM (SELECT CASE WHEN t.last_at > now() - $8::interval THEN t.attempts ELSE 0 END + 1) AS counted (n)
-			),
-			last_at = now(),
-			known = t.known AND t.expires_at > now(),
-			expires_at = CASE WHEN t.known AND t.expires_at > now() THEN t.expires_at ELSE excluded.expires_at END
-		WHERE (t.next_at > now()) IS NOT TRUE OR (t.network = '' AND ` + isKnownNetwork + `)`
+		SET attempts = CASE WHEN t.expires_at > now() THEN t.attempts + 1 ELSE 1 END,
+			next_at = CASE WHEN t.expires_at > now() AND t.attempts + 1 >= $3
+				THEN now() + least($4::interval * 2 ^ least(t.attempts + 1 - $3, 20), $5::interval) END,
+			expires_at = excluded.expires_at
+		WHERE t.next_at IS NULL OR t.next_at <= now()`
 	errMustWait := errThrottled(time.Second)
-	batch := &pgx.Batch{}
-	batch.Queue(`SET LOCAL synchronous_commit = off`)
+
+	batch := newThrottleBatch()
 	for _, r := range a.rules {
-		queued := batch.Queue(query,
-			a.account, a.network, r.account, r.network, r.free, r.first, r.longest, r.forgotten)
+		queued := batch.Queue(query, r.account, r.network, r.allowed, r.firstWait, r.maxWait, r.resetAfter)
 		queued.Exec(func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() == 0 {
 				return errMustWait
@@ -122,79 +188,100 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 		})
 	}
 	err := inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+
 	if err == errMustWait {
 		err = cmp.Or(a.throttled(ctx, db), err) // with the whole wait
 	}
 	return err
 }
 
-// forgive takes back an attempt that was no failure: the count of the network falls by one, and its
-// wait ends. After a success the counts of the account alone and of the account in this network
-// restart, and the network is known to the account for 90 days. Otherwise the counts of the account
-// fall by one too, and their waits end, except a lockout. The statement runs even if the request's
-// time limit has ended.
-func (a attempt) forgive(ctx context.Context, q querier, isSuccess bool) error {
-	const query = `
-		UPDATE throttles t
-		SET attempts = CASE WHEN $3 AND t.account <> '' THEN 0 ELSE greatest(attempts - 1, 0) END,
-			-- A lockout stays if more than $4 failures are counted: then it is not due to this attempt.
-			next_at = CASE WHEN NOT $3 AND t.network = '' AND attempts > $4 THEN next_at END,
-			known = known OR $3 AND t.account <> '' AND t.network <> '',
-			expires_at = CASE
-				WHEN $3 AND t.account <> '' AND t.network <> '' THEN date_bin('1 hour', now() + '90 days', 'epoch')
-				ELSE expires_at
-			END
-		FROM (
-			SELECT account, network, set_config('synchronous_commit', 'off', true) -- SET LOCAL, as in count
-			FROM throttles
-			WHERE ` + ofAttempt + `
-			ORDER BY account, network
-			FOR UPDATE
-		) l
-		WHERE t.account = l.account AND t.network = l.network`
-	ctx, cancel := lastMoment(ctx)
-	defer cancel()
-	_, err := execute(ctx, q, "forgive attempt", query, a.account, a.network, isSuccess, lockoutFailures)
-	return err
+// newThrottleBatch returns a batch for a transaction whose commit does not wait for the disk.
+func newThrottleBatch() *pgx.Batch {
+	batch := &pgx.Batch{}
+	batch.Queue(`SET LOCAL synchronous_commit = off`)
+	return batch
 }
 
-// forgive is attempt.forgive. If that fails, the attempt stays counted, which is logged.
-func (a *accounts) forgive(ctx context.Context, counted attempt, isSuccess bool) {
-	if err := counted.forgive(ctx, a.core.db, isSuccess); err != nil {
+// refund undoes count: each count falls by one, and its wait ends. After the success of a guess,
+// the counts of the login name restart, alone and in this network, and the account knows the
+// network for 90 days. It runs even if the request's time limit has ended. If it fails, the attempt
+// stays counted, which is logged.
+func (a *accounts) refund(ctx context.Context, counted attempt, isSuccess bool) {
+	const undo = `
+		UPDATE throttles
+		SET attempts = greatest(attempts - 1, 0),
+			next_at = NULL
+		WHERE account = $1
+			AND network = $2`
+	const restart = `DELETE FROM throttles WHERE account = $1 AND network = $2`
+	const remember = `
+		INSERT INTO known_networks AS k (user_id, network, expires_at)
+		VALUES ($1, $2, now() + interval '90 days')
+		ON CONFLICT (user_id, network) DO UPDATE
+		SET expires_at = excluded.expires_at
+		WHERE k.expires_at < now() + interval '89 days' -- one write a day is enough`
+
+	batch := newThrottleBatch()
+	if isSuccess {
+		batch.Queue(undo, "", counted.network)
+		batch.Queue(restart, counted.account, "")
+		batch.Queue(restart, counted.account, counted.network)
+		batch.Queue(remember, counted.userID, counted.network)
+	} else {
+		for _, r := range counted.rules {
+			batch.Queue(undo, r.account, r.network)
+		}
+	}
+
+	ctx, cancel := lastMoment(ctx)
+	defer cancel()
+	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	if err != nil {
 		a.core.log.Warn("attempt stays counted", "error", err)
 	}
 }
 
-// forgiveFault returns err. If err is a fault of the server, it takes back the attempt, if any.
-func (a *accounts) forgiveFault(ctx context.Context, counted attempt, err error) error {
+// refundFault returns err. If err is a fault of the server, it takes back the attempt, if any.
+func (a *accounts) refundFault(ctx context.Context, counted attempt, err error) error {
 	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem && counted.rules != nil {
-		a.forgive(ctx, counted, false)
+		a.refund(ctx, counted, false)
 	}
 	return err
 }
 
-// resetThrottles restarts all counts of an account, and ends their waits.
-func (k key) resetThrottles(ctx context.Context, q querier, userID string) error {
+// resetThrottles restarts the counts of a user's login names and ends their waits, in all networks.
+func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) error {
 	const query = `
-		UPDATE throttles t
-		SET attempts = 0, next_at = NULL
-		FROM (SELECT account, network FROM throttles WHERE account = $1 ORDER BY account, network FOR UPDATE) l
-		WHERE t.account = l.account AND t.network = l.network`
-	_, err := execute(ctx, q, "reset throttles", query, k.throttleKey("account", userID))
+		DELETE FROM throttles
+		WHERE (account, network) IN (
+			SELECT account, network
+			FROM throttles
+			WHERE account = ANY ($1)
+			ORDER BY account, network
+			FOR UPDATE
+		)`
+	names := ring.throttleKeys(u.Username)
+	if u.Email != nil {
+		names = append(names, ring.throttleKeys(*u.Email)...)
+	}
+	_, err := execute(ctx, q, "reset throttles", query, names)
 	return err
 }
 
-// hashCounted waits for a place to hash, counts the attempt and runs work, which may hash one
+// throttledHash waits for a place to hash, counts the attempt and runs work, which may hash one
 // password. A wrong password or code stays counted, as does the right password of a user who is not
-// active. A success restarts the counts, and any other end takes the attempt back. Attempts at one
-// account from one network are decided one after the other, so that many right passwords at once do
-// not count as many guesses. An attempt that is throttled already does not wait. One that gets no
-// place (503) is not counted.
-func (a *accounts) hashCounted(ctx context.Context, counted attempt, work func() (isSuccess bool, err error)) error {
+// active. A success restarts the counts, and any other end takes the attempt back. An attempt that
+// is throttled already does not wait. One that gets no place (503) is not counted.
+//
+// Each instance decides attempts at one login name from one network one after the other, so that
+// many right passwords at once do not count as many guesses. Instances do so independently: with
+// three of them, three attempts may be counted at a time.
+func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func() (isSuccess bool, err error)) error {
 	if err := counted.throttled(ctx, a.core.db); err != nil {
 		return err
 	}
-	leaveAccount, err := a.guesses.acquire(ctx, string(counted.account)+string(counted.network))
+
+	leaveAccount, err := a.guesses.acquire(ctx, counted.account+" "+counted.network)
 	if err != nil {
 		return err
 	}
@@ -204,14 +291,16 @@ func (a *accounts) hashCounted(ctx context.Context, counted attempt, work func()
 		return err
 	}
 	defer leaveHasher()
+
 	if err := counted.count(ctx, a.core.db); err != nil {
 		return err
 	}
 	isSuccess, err := work()
-	leaveHasher() // another request can hash while this attempt is forgiven
+	leaveHasher() // another request can hash while this attempt is refunded
+
 	isFailure := err == errWrongCredentials || err == errOTPInvalid
 	if isSuccess || err != nil && !isFailure {
-		a.forgive(ctx, counted, isSuccess)
+		a.refund(ctx, counted, isSuccess)
 	}
 	return err
 }

@@ -51,7 +51,7 @@ func (ts *testServer) lockOut(name string) {
 // throttlesLater moves all that is counted back in time.
 func (ts *testServer) throttlesLater(d time.Duration) {
 	ts.t.Helper()
-	ts.exec(`UPDATE throttles SET last_at = last_at - $1::interval, next_at = next_at - $1::interval, expires_at = expires_at - $1::interval`, d)
+	ts.exec(`UPDATE throttles SET next_at = next_at - $1::interval, expires_at = expires_at - $1::interval`, d)
 }
 
 // TestThrottle: guesses at an account from one network have to wait. A right password from another network gets in,
@@ -90,8 +90,8 @@ func TestThrottle(t *testing.T) {
 	if a := c.guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
 		t.Errorf("after the delay: %s", a.body)
 	}
-	if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE known`); n != 0 {
-		t.Errorf("%d attempts after success", n)
+	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE account = $1`, ts.keys.Load().throttleKeys("ada")[0]); n != 0 {
+		t.Errorf("%d counts after success", n)
 	}
 	// An IPv6 client has one /64, not 2^64 addresses.
 	for i := range 5 {
@@ -109,9 +109,10 @@ func TestThrottle(t *testing.T) {
 func TestThrottleRules(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	k, address := ts.keys.Load().keys[0], netip.MustParseAddr("198.51.100.1")
-	guess := k.newGuess(credentials{}, "ada", address).rules
-	network, account, both, registration := guess[0], guess[1], guess[2], k.newRegistration(address).rules[0]
+	address := netip.MustParseAddr("198.51.100.1")
+	guess := must(ts.accounts.newGuess(t.Context(), "", "ada", address)).rules
+	network, account, both := guess[0], guess[1], guess[2]
+	registration, change := newRegistration(address).rules[0], newOwnChange("ada", userChange{}, address).rules[0]
 	for _, test := range []struct {
 		name   string
 		rule   throttleRule
@@ -139,15 +140,18 @@ func TestThrottleRules(t *testing.T) {
 		{"registration", registration, 9, 0, time.Minute},
 		{"registration", registration, 15, 0, time.Hour},
 		{"registration", registration, 15, 24 * time.Hour, 0},
+		{"own change", change, 18, 0, 0},
+		{"own change", change, 19, 0, time.Hour},
+		{"own change", change, 19, time.Hour, 0},
 	} {
 		ts.exec(`TRUNCATE throttles`)
-		ts.exec(`INSERT INTO throttles (account, network, attempts, last_at, expires_at) VALUES ('a', 'b', $1, now() - $2::interval, now())`, test.before, test.ago)
-		test.rule.account, test.rule.network = []byte("a"), []byte("b")
-		a := attempt{test.rule.account, test.rule.network, []throttleRule{test.rule}}
+		ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) VALUES ('a', 'b', $1, now() + $2::interval - $3::interval)`, test.before, test.rule.resetAfter, test.ago)
+		test.rule.account, test.rule.network = "a", "b"
+		a := attempt{rules: []throttleRule{test.rule}}
 		if err := a.count(t.Context(), ts.db); err != nil {
 			t.Fatal(err)
 		}
-		wait := ts.queryInt(`SELECT coalesce(extract(epoch FROM next_at - last_at), 0) FROM throttles`)
+		wait := ts.queryInt(`SELECT coalesce(extract(epoch FROM next_at - (expires_at - $1::interval)), 0) FROM throttles`, test.rule.resetAfter)
 		if time.Duration(wait)*time.Second != test.want {
 			t.Errorf("%s, %d attempts %v ago: %d s, want %v", test.name, test.before, test.ago, wait, test.want)
 		}
@@ -228,9 +232,8 @@ func TestThrottledNetwork(t *testing.T) {
 	}
 
 	// Nor does an attempt that only its last counter refuses raise the others, if it comes so early that check passes.
-	k := ts.keys.Load().keys[0]
 	for range 6 {
-		a := k.newGuess(credentials{}, "guessed", netip.MustParseAddr("198.51.100.7"))
+		a := must(ts.accounts.newGuess(t.Context(), "", "guessed", netip.MustParseAddr("198.51.100.7")))
 		before = ts.queryInt(all)
 		if err := a.count(t.Context(), ts.db); err != nil {
 			if p, ok := errors.AsType[*problem](err); !ok || p.status != 429 || ts.queryInt(all) != before {
@@ -273,43 +276,45 @@ func TestSiege(t *testing.T) {
 	signedIn("ada@example.org", "203.0.113.8") // a second place that it knows
 	ts.lockOut("ada")
 	ts.lockOut("nobody")
-	for _, name := range []string{"ada", "ADA@example.org", "nobody"} {
+	for _, name := range []string{"ada", "ADA", "nobody"} {
 		refused(name, away)
 	}
 
 	// A user who signed in by e-mail can confirm the password, which is a success like any other.
-	ts.exec(`UPDATE throttles SET attempts = 101 WHERE attempts = 100 AND network = ''`)
 	c := signedIn("ada@example.org", home)
+	refused("ada", away) // the success was another name's
+	signedIn("ada", home)
 	signedIn("ada", away)
 	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts >= 100 AND network = ''`); n != 1 {
 		t.Errorf("%d accounts are locked out, want that of nobody", n)
 	}
 	failures := func(n int) {
 		t.Helper()
-		ts.exec(`UPDATE throttles SET attempts = $2, next_at = now() + interval '1 day', last_at = now() WHERE account = $1 AND network = ''`,
-			ts.keys.Load().keys[0].throttleKey("account", id), n)
+		ts.exec(`INSERT INTO throttles VALUES ($1, '', $2, now() + interval '1 day', now() + interval '1 day')`,
+			ts.keys.Load().throttleKeys("ada")[0], n)
 	}
 	failures(100)
 	c.must(200, "PATCH", mePath, map[string]string{"email": "a@example.org", "current_password": password}, "X-Forwarded-For: "+home)
 	signedIn("ada", "203.0.113.20")
 
-	// A wrong password from a known network is one more failure. It does not prolong how long the network is known.
+	// Failures from a known network do not prolong the lockout, or how long the network is known.
 	failures(100)
-	known := func() int {
-		return ts.queryInt(`SELECT count(*) FROM throttles WHERE known AND expires_at < now() + interval '3 hours'`)
+	ts.throttlesLater(time.Hour)
+	ts.exec(`UPDATE known_networks SET expires_at = now() + interval '1 hour'`)
+	lockouts := func() int {
+		return ts.queryInt(`SELECT count(*) FROM throttles WHERE network = '' AND account = $1 AND next_at < now() + interval '23 hours'`,
+			ts.keys.Load().throttleKeys("ada")[0])
 	}
-	ts.exec(`UPDATE throttles SET expires_at = now() + interval '1 hour' WHERE known`)
-	before := known()
 	ts.client().guess("ada", "wrong password", home)
-	if after := known(); after != before || before == 0 {
-		t.Errorf("%d networks are known for an hour, then %d", before, after)
+	if n := lockouts(); n != 1 {
+		t.Errorf("%d lockouts are as before, want 1", n)
 	}
-	refused("ada", "203.0.113.21")
-	ts.exec(`UPDATE throttles SET attempts = 0, next_at = NULL, expires_at = CASE WHEN known THEN now() - interval '1 hour' ELSE expires_at END`)
-	ts.client().guess("ada", "wrong password", home)
-	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE known AND expires_at > now()`); n != 0 {
-		t.Errorf("%d networks are known after that has ended", n)
+	if n := ts.queryInt(`SELECT count(*) FROM known_networks WHERE expires_at > now() + interval '1 hour'`); n != 0 {
+		t.Errorf("%d networks are known for longer", n)
 	}
+	ts.exec(`UPDATE known_networks SET expires_at = now()`)
+	refused("ada", home)
+	ts.exec(`DELETE FROM throttles`)
 	signedIn("ada", home)
 	failures(100)
 
@@ -370,7 +375,7 @@ func TestFailuresInARow(t *testing.T) {
 		} else {
 			ts.throttlesLater(24 * time.Hour)
 		}
-		if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account <> ''`); n > 4 {
+		if n := ts.queryInt(`SELECT coalesce(max(attempts), 0) FROM throttles WHERE account <> ''`); n > 4 {
 			t.Fatalf("round %d: %d attempts", i, n)
 		}
 	}
@@ -565,4 +570,209 @@ func TestAddressChangesAreLimited(t *testing.T) {
 	}
 	c.refused(429, "too_many_attempts", "PATCH", mePath, change)
 	c.must(200, "PATCH", mePath, map[string]string{"display_name": "Ada"})
+}
+
+// failures lets as many guesses at the password of a login name fail, from one network, without the waits between them.
+func (ts *testServer) failures(n int, name, address string) {
+	ts.t.Helper()
+	for i := range n {
+		if a := ts.client().guess(name, "wrong password", address); a.status != 401 {
+			ts.t.Fatalf("guess %d at %s from %s: got %d, want 401: %s", i+1, name, address, a.status, a.body)
+		}
+		ts.exec(`UPDATE throttles SET next_at = NULL WHERE network <> ''`)
+	}
+}
+
+// TestNamesAreCountedApart: guesses at a user name say nothing about an e-mail address, whether or not it is the user's.
+func TestNamesAreCountedApart(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	id := ts.addUserCheaply("bob")
+	ts.exec(`UPDATE users SET email = 'bob@example.org' WHERE id = $1`, id)
+	names := []string{"bob@example.org", "nobody@example.org", "nobody"}
+
+	for i := range 5 {
+		if a := ts.client().guess("bob", "wrong password", "198.51.100.1"); a.status != 401 {
+			t.Fatalf("guess %d: %d", i+1, a.status)
+		}
+	}
+	for _, name := range names {
+		if a := ts.client().guess(name, "wrong password", "198.51.100.1"); a.status != 401 {
+			t.Errorf("%s after guesses at bob: got %d, want 401", name, a.status)
+		}
+	}
+
+	ts.exec(`DELETE FROM throttles`)
+	ts.lockOut("bob")
+	for _, name := range append(names, "bob") {
+		want := map[bool]int{true: 429, false: 401}[name == "bob"]
+		if a := ts.client().guess(name, "wrong password", "198.51.100.2"); a.status != want {
+			t.Errorf("%s during a lockout of bob: got %d, want %d", name, a.status, want)
+		}
+	}
+}
+
+// TestKnownNetworks: whatever others do elsewhere, or the owner mistypes at home, the owner gets in from a known network,
+// under each name, and nothing at home locks anybody out elsewhere.
+func TestKnownNetworks(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	id := ts.addUserCheaply("ada")
+	ts.exec(`UPDATE users SET email = 'ada@example.org' WHERE id = $1`, id)
+	const home, away, thief = "203.0.113.9", "203.0.113.10", "198.51.100.1"
+	login := func(name, address string, want int) {
+		t.Helper()
+		if a := ts.client().guess(name, testPassword, address); a.status != want {
+			t.Errorf("%s from %s: got %d, want %d: %s", name, address, a.status, want, a.body)
+		}
+	}
+	login("ada", home, 200)
+
+	ts.failures(99, "ada", home)
+	login("ada", away, 200)
+	ts.failures(100, "ada", home)
+	login("ada", "203.0.113.11", 200)
+
+	ts.failures(100, "ada", thief)
+	ts.failures(100, "ada@example.org", thief)
+	for name, elsewhere := range map[string]string{"ada": "203.0.113.12", "ada@example.org": "203.0.113.13"} {
+		login(name, elsewhere, 429)
+		login(name, home, 200)
+		login(name, elsewhere, 200)
+	}
+}
+
+// TestResetForgetsNetworks: a password reset forgets the networks that the account knows, except the one that resets.
+func TestResetForgetsNetworks(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	ts.addUserCheaply("ada")
+	const home, intruder = "203.0.113.9", "198.51.100.1"
+	for _, address := range []string{home, intruder} {
+		if a := ts.client().guess("ada", testPassword, address); a.status != 200 {
+			t.Fatalf("from %s: %s", address, a.body)
+		}
+	}
+	token := strings.TrimSpace(must(ts.command("user", "reset-password", "ada")))
+	reset := map[string]string{"token": token, "new_password": "another password"}
+	ts.client().must(204, "POST", "/api/v1/auth/password-reset", reset, "X-Forwarded-For: "+home)
+	ts.lockOut("ada")
+	if a := ts.client().guess("ada", "another password", intruder); a.status != 429 {
+		t.Errorf("from the intruder's network: got %d, want 429", a.status)
+	}
+	if a := ts.client().guess("ada", "another password", home); a.status != 200 {
+		t.Errorf("from the network that reset: got %d, want 200", a.status)
+	}
+}
+
+// TestCountsOutliveKeyRotation: a new signing key ends no wait and no lockout, and the account still knows its networks.
+func TestCountsOutliveKeyRotation(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	ts.addUserCheaply("ada")
+	const home, away, thief = "203.0.113.9", "203.0.113.10", "198.51.100.1"
+	guess := func(name, address string, want int) {
+		t.Helper()
+		if a := ts.client().guess(name, testPassword, address); a.status != want {
+			t.Errorf("%s from %s: got %d, want %d: %s", name, address, a.status, want, a.body)
+		}
+	}
+	guess("ada", home, 200)
+	ts.lockOut("ada")
+	ts.lockOut("nobody")
+	ts.failures(5, "karl", thief)
+	ts.exec(`UPDATE throttles SET next_at = now() + interval '1 minute' WHERE attempts = 5`)
+
+	former := ts.keys.Load().keys
+	ts.keys.Store(&keyring{keys: append(testRing(t, "new").keys, former...)})
+	guess("ada", away, 429)
+	guess("nobody", away, 429)
+	guess("karl", thief, 429)
+	guess("ada", home, 200)
+	guess("ada", away, 200)
+	guess("nobody", away, 429)
+
+	// Counts that begin now do so under the new key.
+	ts.lockOut("late")
+	ts.keys.Store(&keyring{keys: ts.keys.Load().keys[:1]}) // the former key is pruned
+	guess("late", away, 429)
+}
+
+// TestOwnChangesAreLimited: an account changes its own name 20 times, and then has to wait for an hour. A change that
+// changes nothing is free, and leaves no trace.
+func TestOwnChangesAreLimited(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada")
+	rename := func(i int) map[string]string { return map[string]string{"display_name": fmt.Sprint("Ada ", i)} }
+	for i := range 20 {
+		c.must(200, "PATCH", mePath, rename(i))
+		before := c.must(200, "PATCH", mePath, map[string]string{}).text("updated_at")
+		if got := c.must(200, "PATCH", mePath, rename(i)).text("updated_at"); got != before {
+			t.Errorf("change %d: updated_at is %s, want %s", i, got, before)
+		}
+	}
+	a := c.refused(429, "too_many_attempts", "PATCH", mePath, rename(20))
+	if got := a.header.Get("Retry-After"); got != "3600" {
+		t.Errorf("Retry-After: got %s, want 3600", got)
+	}
+	c.must(200, "PATCH", mePath, rename(19))
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.update'`); n != 20 {
+		t.Errorf("%d changes in the audit log, want 20", n)
+	}
+	ts.signIn("bob").must(200, "PATCH", mePath, rename(0))
+	ts.throttlesLater(time.Hour)
+	c.must(200, "PATCH", mePath, rename(20))
+}
+
+// atOnce sends guesses of n callers at once, each from a network of its own, to both instances in turn, and returns how
+// many got each status.
+func (ts *testServer) atOnce(other *testServer, n int, name, password string) map[int]int {
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			a := []*testServer{ts, other}[i%2].client().guess(name, password, fmt.Sprintf("2001:db8:%x::1", i))
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[a.status]++
+		})
+	}
+	wg.Wait()
+	return statuses
+}
+
+// TestLockoutAtOnce: guesses from many networks at once get no further than a hundred, on however many instances. The
+// owner gets in from a known network meanwhile, each time.
+func TestLockoutAtOnce(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	other := startThrottled(t, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	id := ts.addUserCheaply("ada")
+	ts.exec(`UPDATE users SET email = 'ada@example.org' WHERE id = $1`, id)
+	if got := ts.atOnce(other, 150, "ada", "wrong password"); got[401] != 100 || got[429] != 50 {
+		t.Errorf("guesses at ada: got %v, want 100 of 401 and 50 of 429", got)
+	}
+
+	const home = "203.0.113.9"
+	if a := ts.client().guess("ada@example.org", testPassword, home); a.status != 200 {
+		t.Fatalf("%s", a.body)
+	}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		name := []string{"ada", "ada@example.org"}[i%2]
+		wg.Go(func() {
+			if a := []*testServer{ts, other}[i/2%2].client().guess(name, testPassword, home); a.status != 200 {
+				t.Errorf("%s from home: got %d, want 200: %s", name, a.status, a.body)
+			}
+		})
+		wg.Go(func() {
+			got := ts.atOnce(other, 10, name, "wrong password")
+			if got[401]+got[429] != 10 {
+				t.Errorf("guesses at %s: got %v, want only 401 and 429", name, got)
+			}
+		})
+	}
+	wg.Wait()
 }

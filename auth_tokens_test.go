@@ -311,6 +311,19 @@ func TestKeyFile(t *testing.T) {
 	if _, err := loadKeys(dir, "", false); err == nil {
 		t.Error("a directory was taken for a key file")
 	}
+
+	// Nothing can be created in /proc/self/fd, as in a directory that is mounted read-only.
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if ring, err := loadKeys(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), "", true); err != nil || ring.keys[0].id != first.keys[0].id {
+		t.Errorf("where no file can be created: %v", err)
+	}
 }
 
 func FuzzVerifyAccess(f *testing.F) {

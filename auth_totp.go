@@ -111,14 +111,14 @@ const codeWait = 5 * time.Minute
 // passwordProof returns a proof that the password of these credentials was right. It is valid until
 // expires, in Unix seconds, or until the password, the status or the second factor changes. It
 // holds no secret, and signs nobody in without a code.
-func (k key) passwordProof(found credentials, expires int64) string {
+func (k key) passwordProof(found passwordRecord, expires int64) string {
 	signed := fmt.Sprintf("%d.%s.%d", expires, found.ID, found.CredentialVersion)
 	return fmt.Sprintf("%d.%s", expires, encodedMAC(k.login, signed))
 }
 
 // verifyProof reports whether one of the keys made this passwordProof of the credentials, and it is
 // valid at the time now.
-func (ring *keyring) verifyProof(proof string, found credentials, now time.Time) bool {
+func (ring *keyring) verifyProof(proof string, found passwordRecord, now time.Time) bool {
 	end, _, _ := strings.Cut(proof, ".")
 	expires, err := strconv.ParseInt(end, 10, 64)
 	return err == nil && now.Unix() < expires &&
@@ -233,11 +233,14 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		hashes = append(hashes, hashToken(text))
 	}
 	p := principalOf(r)
-	guess := a.core.keys.Load().keys[0].newGuess(credentials{user: p.User}, "", callerOf(r).address)
+	guess, err := a.newGuess(r.Context(), p.User.ID, p.User.Username, callerOf(r).address)
+	if err != nil {
+		return err
+	}
 	if err := guess.count(r.Context(), a.core.db); err != nil {
 		return err
 	}
-	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+	err = a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		n, err := execute(ctx, tx, "enable TOTP", enable, p.User.ID, hashes)
 		if err == nil && n == 0 {
 			err = newProblem(http.StatusConflict, "totp_not_begun", "Ask for a secret first.")
@@ -258,7 +261,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)
 	})
 	if err != errOTPWrong { // that one stays counted, as a wrong password does
-		a.forgive(r.Context(), guess, false)
+		a.refund(r.Context(), guess, false)
 	}
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
@@ -275,7 +278,7 @@ func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	u := principalOf(r).User
 	if !u.TOTP {
-		return errNotFound
+		return notFound("second factor of", u.Username)
 	}
 	if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
 		return err

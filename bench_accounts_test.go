@@ -273,7 +273,7 @@ func (b accountsBench) users(t *testing.T) {
 	page := root.must(200, "GET", "/api/v1/users?limit=50", nil)
 	list := "GET /api/v1/users?limit=50 HTTP/1.1\r\nHost: cairn\r\nAuthorization: Bearer " + root.token + "\r\n\r\n"
 	floor := bare(t, func(w http.ResponseWriter, r *http.Request) {
-		users, err := listUsers(r.Context(), ts.db, userFilter{sort: "username"}, []string{"", uuidText([16]byte{})}, 51)
+		users, err := listUsers(r.Context(), ts.db, userFilter{}, "", 51)
 		if err == nil {
 			var body []byte
 			body, err = encodeJSON(users[:50])
@@ -329,7 +329,7 @@ func (b accountsBench) login(t *testing.T) {
 			VALUES ($1, $2, now() + interval '30 days', now() + interval '90 days')`
 		var in struct{ Username, Password string }
 		err := json.NewDecoder(r.Body).Decode(&in)
-		found, e := findCredentials(r.Context(), ts.db, in.Username)
+		found, e := findPasswordRecord(r.Context(), ts.db, in.Username)
 		if err = errors.Join(err, e); err == nil {
 			var leave func()
 			if leave, err = ts.accounts.hasher.line.acquire(r.Context(), ""); err == nil {

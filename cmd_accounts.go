@@ -18,14 +18,14 @@ func setStatus(status string) func(context.Context, pgx.Tx, actor, user) error {
 }
 
 // printUser prints a user. If err is set, it only returns err.
-func (o operation) printUser(err error, u user) error {
+func (o invocation) printUser(err error, u user) error {
 	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
 // onUser returns a command that runs do on the named user. It then prints the text done with the
 // user's name or, without done or with --json, the user. A deleted one is printed as it was before.
-func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, operation) error {
-	return func(ctx context.Context, o operation) error {
+func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, invocation) error {
+	return func(ctx context.Context, o invocation) error {
 		var u user
 		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
 			if u, err = userNamed(ctx, tx, o.names[0]); err != nil {
@@ -47,7 +47,7 @@ func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) fu
 }
 
 // createUserCommand is "cairn user create". It creates an active user with a password and one role.
-func createUserCommand(ctx context.Context, o operation) error {
+func createUserCommand(ctx context.Context, o invocation) error {
 	role := o.option("role", memberRole)
 	n := newUser{
 		username: o.names[0], email: optional(o.options, "email"), displayName: o.options.Get("display-name"),
@@ -84,21 +84,21 @@ func createUserCommand(ctx context.Context, o operation) error {
 }
 
 // listUsersCommand is "cairn user list".
-func listUsersCommand(ctx context.Context, o operation) error {
-	for after := []string{""}; ; {
-		users, err := listUsers(ctx, o.db, userFilter{sort: "username"}, after, maxPage)
+func listUsersCommand(ctx context.Context, o invocation) error {
+	for after := ""; ; {
+		users, err := listUsers(ctx, o.db, userFilter{}, after, maxPage)
 		for _, u := range users {
 			err = o.printUser(err, u)
 		}
 		if err != nil || len(users) == 0 {
 			return err
 		}
-		after[0] = users[len(users)-1].Username
+		after = users[len(users)-1].Username
 	}
 }
 
 // deleteUserCommand is "cairn user delete".
-func deleteUserCommand(ctx context.Context, o operation) error {
+func deleteUserCommand(ctx context.Context, o invocation) error {
 	if err := o.confirm(ctx, "Delete the user %s? The name is never used again.", o.names[0]); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 }
 
 // setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list removes all roles.
-func setRolesCommand(ctx context.Context, o operation) error {
+func setRolesCommand(ctx context.Context, o invocation) error {
 	return onUser("", func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		return replaceRoles(ctx, tx, by, u, splitList(o.names[1]))
 	})(ctx, o)
@@ -126,7 +126,7 @@ func splitList(text string) []string {
 }
 
 // resetPasswordCommand is "cairn user reset-password". It prints a token that sets a new password.
-func resetPasswordCommand(ctx context.Context, o operation) error {
+func resetPasswordCommand(ctx context.Context, o invocation) error {
 	var t passwordToken
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, o.names[0])
@@ -141,25 +141,23 @@ func resetPasswordCommand(ctx context.Context, o operation) error {
 
 // unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and their
 // waits. It does so under every key of the key file: the service may still use an older one.
-func unlockUserCommand(ctx context.Context, o operation, ring *keyring) error {
+func unlockUserCommand(ctx context.Context, o invocation, ring *keyring) error {
 	return onUser("cleared the failed logins to %s", func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-		for _, k := range ring.keys {
-			if err := k.resetThrottles(ctx, tx, u.ID); err != nil {
-				return err
-			}
+		if err := ring.resetThrottles(ctx, tx, u); err != nil {
+			return err
 		}
 		return audit(ctx, tx, by, "user.unlock", "user:"+u.Username, nil, nil)
 	})(ctx, o)
 }
 
 // printRole prints a role. If err is set, it only returns err.
-func (o operation) printRole(err error, r role) error {
+func (o invocation) printRole(err error, r role) error {
 	return o.print(err, r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
 }
 
 // onRole returns a command that runs do with the fields of a role and prints the resulting role.
-func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, operation) error {
-	return func(ctx context.Context, o operation) error {
+func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, invocation) error {
+	return func(ctx context.Context, o invocation) error {
 		c := roleChange{Name: &o.names[0], Description: optional(o.options, "description")}
 		if o.options.Has("permissions") { // an empty list removes all permissions
 			c.Permissions = append([]string{}, splitList(o.options.Get("permissions"))...)
@@ -183,7 +181,7 @@ func editRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, err
 }
 
 // listRolesCommand is "cairn role list".
-func listRolesCommand(ctx context.Context, o operation) error {
+func listRolesCommand(ctx context.Context, o invocation) error {
 	roles, err := listRoles(ctx, o.db, nil, "", math.MaxInt32)
 	for _, r := range roles {
 		err = o.printRole(err, r)
@@ -192,7 +190,7 @@ func listRolesCommand(ctx context.Context, o operation) error {
 }
 
 // deleteRoleCommand is "cairn role delete".
-func deleteRoleCommand(ctx context.Context, o operation) error {
+func deleteRoleCommand(ctx context.Context, o invocation) error {
 	return changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		r, err := roleNamed(ctx, tx, "role", o.names[0])
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,12 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// keywordValue matches a keyword and its value in a connection string, which pgx has accepted, and
-// urlParameter matches a parameter in the query of a URL.
-var (
-	keywordValue = regexp.MustCompile(`(?s)([^ \t-\r=]+)[ \t-\r]*=[ \t-\r]*('(?:\\.|[^'\\])*'|(?:\\.?|[^ \t-\r\\])*)`)
-	urlParameter = regexp.MustCompile(`([^&=]+)=([^&]*)`)
-)
+// poolSettings matches the settings of pgx's pool in a connection string. libpq does not know them.
+var poolSettings = regexp.MustCompile(`pool_\w+=\w+&?`)
 
 // beforeRestore is a psql script that begins a transaction and drops the owner's tables and
 // functions, except those of extensions. \gexec runs each row as a statement.
@@ -67,66 +62,32 @@ UPDATE analysis_chunks SET reader = NULL, token = NULL;
 COMMIT;
 `
 
-// databaseProgram prepares a PostgreSQL client program for the pool's database. The settings of the
-// connection are in its environment, which other users cannot read.
-func databaseProgram(ctx context.Context, cfg config, db *pgxpool.Pool, name string, args ...string) *exec.Cmd {
+// clientProgram returns the path of one of PostgreSQL's client programs.
+func clientProgram(name string) string {
 	if dir, err := findServerPrograms(""); err == nil {
-		name = filepath.Join(dir, name)
+		return filepath.Join(dir, name)
 	}
-	cmd := exec.CommandContext(ctx, name, args...)
-	c := db.Config().ConnConfig
-	hosts, ports := []string{c.Host}, []string{fmt.Sprint(c.Port)}
-	for _, f := range c.Fallbacks { // a host appears twice if TLS is only preferred
-		hosts, ports = append(hosts, f.Host), append(ports, fmt.Sprint(f.Port))
-	}
-	host := strings.Join(hosts, ",")
-	if strings.HasPrefix(host, "/proc/self/fd/") { // see privateConfig: the program gets the descriptor as its 3
-		if dir, err := os.Open(host); err == nil {
-			cmd.ExtraFiles, host = []*os.File{dir}, "/proc/self/fd/3"
-		}
-	}
-	// libpq would prefer these to PGHOST, and reach another server than the pool's.
-	env := slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		name, _, _ := strings.Cut(variable, "=")
-		return slices.Contains([]string{"PGSERVICE", "PGSERVICEFILE", "PGHOSTADDR"}, name)
-	})
-	cmd.Env = append(env, "PGHOST="+host, "PGPORT="+strings.Join(ports, ","),
-		"PGTARGETSESSIONATTRS=read-write", "PGUSER="+c.User, "PGPASSWORD="+c.Password, "PGDATABASE="+c.Database)
-	cmd.Env = append(cmd.Env, securitySettings(cfg.databaseURL)...)
-	return cmd
+	return name
 }
 
-// securitySettings returns the settings of a connection string or URL that say how the server is
-// verified, as libpq's environment variables.
-func securitySettings(connection string) (env []string) {
-	const passedOn = "sslmode sslrootcert sslcert sslkey sslcertmode sslsni sslnegotiation channel_binding require_auth"
-	pattern, decode := keywordValue, func(text string) string {
-		if strings.HasPrefix(text, "'") {
-			text = text[1 : len(text)-1]
-		}
-		return escaped.ReplaceAllString(text, "$1")
+// databaseProgram prepares a client program for the pool's database. The program gets the same
+// connection string as the pool, and so verifies the server in the same way. The password is in its
+// environment, which other users cannot read.
+func databaseProgram(ctx context.Context, db *pgxpool.Pool, name string, args ...string) *exec.Cmd {
+	c := db.Config().ConnConfig
+	connection := poolSettings.ReplaceAllString(withoutPassword(c.ConnString()), "")
+	cmd := exec.CommandContext(ctx, clientProgram(name), args...)
+	if dir, err := os.Open(c.Host); err == nil && strings.HasPrefix(c.Host, "/proc/") {
+		cmd.ExtraFiles = []*os.File{dir} // see privateConfig: the program gets the descriptor as its 3
+		connection = strings.Replace(connection, c.Host, "/proc/self/fd/3", 1)
 	}
-	if strings.HasPrefix(connection, "postgres://") || strings.HasPrefix(connection, "postgresql://") {
-		_, connection, _ = strings.Cut(connection, "://")
-		if i := strings.IndexAny(connection, "@/"); i >= 0 && connection[i] == '@' { // the password may have ? and &
-			connection = connection[i+1:]
-		}
-		_, connection, _ = strings.Cut(connection, "?")
-		pattern, decode = urlParameter, func(text string) string {
-			text, _ = url.PathUnescape(text) // never fails: pgx has accepted the URL
-			return strings.TrimSpace(text)
-		}
-	}
-	for _, m := range pattern.FindAllStringSubmatch(connection, -1) {
-		name, value := decode(m[1]), decode(m[2])
-		if name == "ssl" && value == "true" { // libpq and pgx take it in URLs
-			name, value = "sslmode", "require"
-		}
-		if slices.Contains(strings.Fields(passedOn), name) {
-			env = append(env, "PG"+strings.ToUpper(strings.ReplaceAll(name, "_", ""))+"="+value)
-		}
-	}
-	return env
+	cmd.Args = append(cmd.Args, "--dbname="+connection)
+
+	// pgx knows neither PGHOSTADDR, which libpq would prefer to the host, nor encryption by GSSAPI,
+	// which libpq would prefer to TLS.
+	cmd.Env = append(os.Environ(), "PGPASSWORD="+c.Password, "PGHOSTADDR=", "PGGSSENCMODE=disable",
+		"PGTARGETSESSIONATTRS=read-write")
+	return cmd
 }
 
 // runProgram runs one of PostgreSQL's programs. Its error is what the program says, in one line,
@@ -149,12 +110,12 @@ func runProgram(cmd *exec.Cmd) error {
 
 // backupCommand is "cairn backup FILE", which writes the database to one file in pg_dump's custom
 // format. An older backup of that name stays if this one fails.
-func backupCommand(ctx context.Context, o operation) error {
+func backupCommand(ctx context.Context, o invocation) error {
 	name := o.names[0]
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s exists and is not a regular file", name)
 	}
-	dump := databaseProgram(ctx, o.cfg, o.db, "pg_dump",
+	dump := databaseProgram(ctx, o.db, "pg_dump",
 		"--format=custom", "--no-owner", "--no-privileges", "--no-comments")
 	err := replaceFile(name, func(f *os.File) error {
 		dump.Stdout = f
@@ -167,7 +128,7 @@ func backupCommand(ctx context.Context, o operation) error {
 // restoreCommand is "cairn restore FILE". It replaces the contents of the database by a backup, all
 // or nothing, and ends all sessions and, without --keep-tokens, all API tokens. No instance may run
 // meanwhile: it locks the state directory and starts the private PostgreSQL, as serve does.
-func restoreCommand(ctx context.Context, o operation) error {
+func restoreCommand(ctx context.Context, o invocation) error {
 	const foreignTables = `
 		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
 		FROM pg_tables
@@ -207,7 +168,7 @@ func restoreCommand(ctx context.Context, o operation) error {
 			return err
 		}
 		err = o.withProgress(func() string { return "restore" }, func() error {
-			return restoreDump(ctx, cfg, db, name, keepTokens, len(steps))
+			return restoreDump(ctx, db, name, keepTokens, len(steps))
 		})
 		if err != nil {
 			return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
@@ -243,7 +204,7 @@ func restoreCommand(ctx context.Context, o operation) error {
 }
 
 // warnOfMissingKey prints a line if the key file lacks the key of the newest seal of the audit log.
-func (o operation) warnOfMissingKey(ctx context.Context, db *pgxpool.Pool) error {
+func (o invocation) warnOfMissingKey(ctx context.Context, db *pgxpool.Pool) error {
 	const query = `SELECT coalesce((SELECT kid FROM audit_seals ORDER BY seq DESC LIMIT 1), '')`
 	id, err := scalar[string](ctx, db, "find the key of the newest seal", query)
 	if err != nil || id == "" {
@@ -282,9 +243,9 @@ func listLiving(ctx context.Context, q querier) ([]living, error) {
 
 // restoreDump pipes the backup as SQL from pg_restore to psql, which runs it in one transaction.
 // newest is the newest schema version that the program knows.
-func restoreDump(ctx context.Context, cfg config, db *pgxpool.Pool, name string, keepTokens bool, newest int) error {
-	read := databaseProgram(ctx, cfg, db, "pg_restore", "--file=-", "--no-owner", "--no-privileges", name)
-	write := databaseProgram(ctx, cfg, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
+func restoreDump(ctx context.Context, db *pgxpool.Pool, name string, keepTokens bool, newest int) error {
+	read := exec.CommandContext(ctx, clientProgram("pg_restore"), "--file=-", "--no-owner", "--no-privileges", name)
+	write := databaseProgram(ctx, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
 		"--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse",
 		fmt.Sprint("--set=newest=", newest), fmt.Sprint("--set=keep_tokens=", keepTokens))
 	script, feed := io.Pipe()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,7 +60,7 @@ func startBackedUp(t *testing.T) *backedUp {
 	x := &backedUp{testServer: ts, admin: ts.signIn("root", "all"), file: filepath.Join(t.TempDir(), "cairn.backup")}
 	x.token = ts.addToken("root", "script", datasetRead)
 	x.admin.must(201, "POST", "/api/v1/users", map[string]any{"username": "ada", "roles": []string{memberRole}})
-	x.admin.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "\\. 'quoted' \u2028 \\\\"})
+	x.admin.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "\\. 'quoted' \u00ad \\\\"})
 	if err := errors.Join(os.Mkdir(ts.datasets+"/d", 0o755), os.WriteFile(ts.datasets+"/d/a.tif", sampleTIFF(), 0o644)); err != nil {
 		t.Fatal(err)
 	}
@@ -112,36 +113,86 @@ func TestBackupOfOtherHost(t *testing.T) {
 	}
 }
 
-// TestProgramConnection: backup and restore verify the server as the service does, however the connection string is written.
+// TestProgramConnection: PostgreSQL's programs connect to just those servers that the service connects to, however the
+// connection string says how to verify them.
 func TestProgramConnection(t *testing.T) {
 	t.Parallel()
-	pool, err := pgxpool.New(t.Context(), "host=db.example.org")
-	if err != nil {
+	p := newOwnPostgres(t, "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+	address := fmt.Sprintf("127.%d.%d.", 64+os.Getpid()>>8&127, os.Getpid()&255)
+	right, other := address+"1", address+"2"
+	p.listen = right + "," + other
+	dir, wrong := t.TempDir(), t.TempDir()
+	writeCertificate(t, dir, 1, net.ParseIP(right))
+	writeCertificate(t, wrong, 2, net.ParseIP(right))
+	for _, name := range []string{"cert.pem", "key.pem"} {
+		if err := os.Chown(filepath.Join(dir, name), int(p.account.uid), -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	for connection, want := range map[string][]string{
-		"host=db sslmode = verify-full":                              {"PGSSLMODE=verify-full"},
-		"sslmode\t=\n'verify-full' host=db":                          {"PGSSLMODE=verify-full"},
-		`sslrootcert='/a b/it\'s\\.pem' sslmode=verify-ca`:           {"PGSSLROOTCERT=/a b/it's\\.pem", "PGSSLMODE=verify-ca"},
-		`sslcert=/a\ b\'.pem sslkey = '/k ey'`:                       {"PGSSLCERT=/a b'.pem", "PGSSLKEY=/k ey"},
-		`sslmode=verify-full password='a sslmode=disable'`:           {"PGSSLMODE=verify-full"},
-		`sslmode=disable sslmode='verify-full'`:                      {"PGSSLMODE=verify-full"},
-		"postgres://u:p@db/d?sslmode=verify-full&sslrootcert=%2Fa+b": {"PGSSLMODE=verify-full", "PGSSLROOTCERT=/a+b"},
-		"postgresql://u:a?b@db/d?%73slmode=verify-full":              {"PGSSLMODE=verify-full"},
-		"postgres://db/d?ssl=true":                                   {"PGSSLMODE=require"},
-		"postgres://u:p&q=r@db/d?sslmode=verify-full":                {"PGSSLMODE=verify-full"},
-		"postgres://u:p?sslmode=disable@db/d?sslmode=verify-full":    {"PGSSLMODE=verify-full"},
-		"postgres://u:p?sslmode=disable@db/d":                        {"PGSSLMODE="},
-		"postgres://db/d?sslmode=disable&sslmode=verify-full":        {"PGSSLMODE=verify-full"}, // as pgx takes it
-		"host=db channel_binding=require require_auth=scram-sha-256": {"PGCHANNELBINDING=require", "PGREQUIREAUTH=scram-sha-256"},
+	settings := map[string]string{
+		"postgresql.auto.conf": fmt.Sprintf("ssl = on\nssl_cert_file = '%s/cert.pem'\nssl_key_file = '%[1]s/key.pem'\n", dir),
+		"pg_hba.conf":          "local all all trust\nhostssl all all 127.0.0.0/8 password\n",
+	}
+	for name, text := range settings {
+		if err := os.WriteFile(filepath.Join(p.dir, "data", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.start()
+	p.sql("postgres", `CREATE ROLE cairn LOGIN PASSWORD 'p'`, `CREATE ROLE odd LOGIN PASSWORD 'a?b=c&sslmode=d%'`, `CREATE DATABASE cairn OWNER cairn`)
+	service := filepath.Join(t.TempDir(), "services")
+	if err := os.WriteFile(service, []byte("[cairn]\nsslmode=verify-full\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := databaseConfig("postgres://db/d?service=cairn&servicefile=" + service); err == nil {
+		t.Error("psql would not verify the server as a service file says")
+	}
+
+	full, ca := "sslmode=verify-full&sslrootcert="+dir+"/cert.pem", "sslmode=verify-ca&sslrootcert="
+	for connection, connects := range map[string]bool{
+		"postgres://cairn:p@" + right + "/cairn?" + full:                                                true,
+		"postgres://cairn:p@" + other + "/cairn?" + full:                                                false,
+		"postgres://cairn:p@" + right + "/cairn?pool_max_conns=3&" + full:                               true,
+		"postgres://cairn:p@" + right + "/cairn?sslmode=verify-full&sslrootcert=" + wrong + "/cert.pem": false,
+		"postgresql://cairn:p@" + other + "/cairn?" + ca + dir + "/cert.pem":                            true,
+		"postgresql://cairn:p@" + right + "/cairn?" + ca + wrong + "/cert.pem":                          false,
+		"postgres://cairn:p@" + right + "/cairn?sslmode=require&sslrootcert=" + wrong + "/cert.pem":     false,
+		"postgres://cairn:p@" + right + "/cairn?ssl=true":                                               true,
+		"postgres://cairn:p@" + right + "/cairn":                                                        true,
+		"postgres://cairn:p@" + right + "/cairn?sslmode=disable":                                        false,
+		"postgres://cairn:p@" + right + "/cairn?sslmode=disable&" + full:                                true, // the last one counts
+		"postgres://cairn:p@" + right + "/cairn?%73slmode=disable":                                      false,
+		"postgres://cairn:p@" + right + "/cairn?channel_binding=require":                                false,
+		"postgres://cairn:p@" + right + "," + other + "/cairn?" + full:                                  true,
+		"postgres://odd:a?b=c&sslmode=d%25@" + right + "/cairn?" + full:                                 true,
+		"postgres://odd:a?b=c&sslmode=d%25@" + right + "/cairn?sslmode=disable":                         false,
+		"postgres://odd:a?b=c&sslmode=d%25@" + right + "/cairn":                                         true,
+		"postgres://odd:wrong@" + right + "/cairn":                                                      false,
+		"host=" + p.dir + " user=cairn dbname=cairn sslmode = verify-full":                              true, // a socket has no TLS
+		"host=" + right + " user=cairn sslmode\t=\n'verify-full' sslrootcert='" + dir + "/cert.pem'":    false,
 	} {
-		env := databaseProgram(t.Context(), config{databaseURL: connection}, pool, "psql").Env
-		for _, pair := range want {
-			name, value, _ := strings.Cut(pair, "=")
-			if got := lookup(env, name); got != value {
-				t.Errorf("%s: %s is %q, want %q", connection, name, got, value)
-			}
+		config, err := databaseConfig(connection)
+		if err != nil {
+			t.Errorf("%s: %v", connection, err)
+			continue
+		}
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if err := pool.Ping(t.Context()); (err == nil) != connects {
+			t.Errorf("%s: the service connects: %v", connection, err)
+		}
+		program := databaseProgram(t.Context(), pool, "psql", "--no-psqlrc", "--no-password", "--command=SELECT")
+		if err := runProgram(program); (err == nil) != connects {
+			t.Errorf("%s: psql connects: %v", connection, err)
+		}
+		if arguments := strings.Join(program.Args, " "); strings.Contains(arguments, ":p") || strings.Contains(arguments, "a?b") {
+			t.Errorf("others can see the password in %s", arguments)
 		}
 	}
 }
@@ -415,7 +466,7 @@ func TestRestoreRunningAnalyses(t *testing.T) {
 	must(cairn(ts.env, "restore", file))
 
 	// No lease ends, so nothing is taken over. The state directory is new, so nothing is continued.
-	ts = startServer(t, func(s *server) { s.operations.life = time.Hour }, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	ts = startServer(t, func(s *server) { s.operations.leaseTTL = time.Hour }, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	c, _ = ts.client().login("root", testPassword)
 	for _, location := range analyses {
 		if a := c.finished(location); counts(a) != [6]int{3, 3, 0, 0, 0, 0} {

@@ -16,7 +16,7 @@ import (
 // printExtents is "cairn bbox". It prints the row of each named file, and of every file below each
 // named directory. With --root, the printed paths are relative to it. Symbolic links may not lead
 // out of --root or, without it, out of the directory that is named or holds the named file.
-func printExtents(ctx context.Context, o operation) error {
+func printExtents(ctx context.Context, o invocation) error {
 	out := bufio.NewWriter(o.stdout)
 	var rows io.Writer = out // each row is one write
 	if isTerminal(o.stdout) {

@@ -11,7 +11,7 @@ import (
 
 // printCRS is "cairn crs". It describes the CRS of an EPSG code, or converts a longitude and
 // latitude on WGS 84 into its coordinates, or such coordinates back into degrees.
-func printCRS(_ context.Context, o operation) error {
+func printCRS(_ context.Context, o invocation) error {
 	args, inverse, stdout := o.names, o.options.Has("inverse"), o.stdout
 	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(args[0]), "EPSG:"))
 	if err != nil || len(args) == 2 || inverse && len(args) == 1 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"path/filepath"
@@ -18,7 +19,7 @@ import (
 
 // getDataset returns the dataset with that name or that id. If these are two datasets, it is an
 // error.
-func (o operation) getDataset(ctx context.Context, name string) (dataset, error) {
+func (o invocation) getDataset(ctx context.Context, name string) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets
@@ -37,13 +38,13 @@ func (o operation) getDataset(ctx context.Context, name string) (dataset, error)
 }
 
 // createDatasetCommand is "cairn dataset create".
-func createDatasetCommand(ctx context.Context, o operation) error {
+func createDatasetCommand(ctx context.Context, o invocation) error {
 	_, err := o.createDataset(ctx, o.names[0], o.names[1])
 	return err
 }
 
 // outsideRoots returns the error for a path that is below no dataset root. It says how to add it.
-func (o operation) outsideRoots(path string) error {
+func (o invocation) outsideRoots(path string) error {
 	where := "for the service and in this terminal"
 	if file := credentialFile(o.cfg.credentialsDir, "cairn.env"); file != "" {
 		where = "in " + file
@@ -57,8 +58,11 @@ func (o operation) outsideRoots(path string) error {
 }
 
 // createDataset registers a directory with the checks of the API, and prints the dataset.
-func (o operation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
+func (o invocation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
 	where, err := o.cfg.checkDataset(name, path, "")
+	if err == nil {
+		err = where.check()
+	}
 	if p, ok := errors.AsType[*problem](err); ok && p.fields[len(p.fields)-1].Code == "outside_root" {
 		return d, o.outsideRoots(path)
 	}
@@ -78,7 +82,7 @@ func (o operation) createDataset(ctx context.Context, name, path string) (d data
 
 // addDatasetCommand is "cairn dataset add". A relative path is the shell's or, where there is no
 // such file, below the first dataset root.
-func addDatasetCommand(ctx context.Context, o operation) error {
+func addDatasetCommand(ctx context.Context, o invocation) error {
 	path := o.names[0]
 	if absolute, err := filepath.Abs(path); err == nil && isThere(absolute) {
 		path = absolute
@@ -91,7 +95,7 @@ func addDatasetCommand(ctx context.Context, o operation) error {
 }
 
 // listDatasetsCommand is "cairn dataset list".
-func listDatasetsCommand(ctx context.Context, o operation) error {
+func listDatasetsCommand(ctx context.Context, o invocation) error {
 	datasets, err := listDatasets(ctx, o.db, "", nil, math.MaxInt32)
 	for _, d := range datasets {
 		analyses, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
@@ -105,7 +109,7 @@ func listDatasetsCommand(ctx context.Context, o operation) error {
 }
 
 // analyzeCommand is "cairn dataset analyze".
-func analyzeCommand(ctx context.Context, o operation) error {
+func analyzeCommand(ctx context.Context, o invocation) error {
 	d, err := o.getDataset(ctx, o.names[0])
 	if err != nil {
 		return err
@@ -121,7 +125,7 @@ func analyzeCommand(ctx context.Context, o operation) error {
 }
 
 // createAnalysis starts an analysis. If one runs already, it returns that one, and true.
-func (o operation) createAnalysis(ctx context.Context, d dataset, force bool) (analysis, bool, error) {
+func (o invocation) createAnalysis(ctx context.Context, d dataset, force bool) (analysis, bool, error) {
 	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, force)
 	if p, ok := errors.AsType[*problem](err); ok && p.code == "analysis_running" {
 		newest, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
@@ -134,7 +138,7 @@ func (o operation) createAnalysis(ctx context.Context, d dataset, force bool) (a
 
 // analyze has the running instances analyse a dataset, or joins the analysis that runs. It waits
 // for the end, and prints the counts and the sum of the report.
-func (o operation) analyze(ctx context.Context, d dataset, force bool) error {
+func (o invocation) analyze(ctx context.Context, d dataset, force bool) error {
 	a, isRunning, err := o.createAnalysis(ctx, d, force)
 	if err != nil {
 		return err
@@ -196,7 +200,7 @@ func anyInstanceLives(ctx context.Context, db *pgxpool.Pool) (bool, error) {
 }
 
 // removeDatasetCommand is "cairn dataset remove".
-func removeDatasetCommand(ctx context.Context, o operation) error {
+func removeDatasetCommand(ctx context.Context, o invocation) error {
 	d, err := o.getDataset(ctx, o.names[0])
 	if err != nil {
 		return err
@@ -209,7 +213,7 @@ func removeDatasetCommand(ctx context.Context, o operation) error {
 
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, and
 // another error if the dataset was never analysed or the last analysis failed.
-func reportCommand(ctx context.Context, o operation) error {
+func reportCommand(ctx context.Context, o invocation) error {
 	name := o.names[0]
 	d, err := o.getDataset(ctx, name)
 	if err != nil {
@@ -237,7 +241,7 @@ func reportCommand(ctx context.Context, o operation) error {
 }
 
 // vrtCommand is "cairn vrt DATASET". The sources are absolute paths of this machine.
-func vrtCommand(ctx context.Context, o operation) error {
+func vrtCommand(ctx context.Context, o invocation) error {
 	d, err := o.getDataset(ctx, o.names[0])
 	if err != nil {
 		return err
@@ -252,7 +256,11 @@ func vrtCommand(ctx context.Context, o operation) error {
 	}
 	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
 	out := bufio.NewWriter(o.stdout)
-	err = g.write(out, 0, func(f datasetFile) string {
+	var rows io.Writer = out // each row is one write
+	if isTerminal(o.stdout) {
+		rows = terminalWriter{out}
+	}
+	err = g.write(rows, 0, func(f datasetFile) string {
 		raw, _ := decodePath(f.Path) // as the walk wrote it
 		return filepath.Join(place.root, place.below, raw)
 	}, func(emit func(datasetFile) error) error {

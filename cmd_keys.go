@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,21 +9,33 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // isKey reports whether a line of the key file holds the key with this id.
 func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
 
 // editKeyFile replaces the lines of the key file, which path may link to, by what edit makes of
-// them. Each line ends in a newline. Owner, group and mode stay.
-func editKeyFile(path string, edit func(lines []string) []string) error {
+// them. Each line ends in a newline. Owner, group and mode stay. Commands that edit at once take
+// turns.
+func editKeyFile(ctx context.Context, path string, edit func(lines []string) []string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
 	}
-	content, readErr := os.ReadFile(path)
-	info, err := os.Stat(path)
-	if err := cmp.Or(readErr, err); err != nil {
+	lock, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == syscall.EWOULDBLOCK {
+		if pause(ctx, 10*time.Millisecond); ctx.Err() != nil {
+			return fmt.Errorf("another command edits %s: %w", path, ctx.Err())
+		}
+	}
+
+	content, info, err := readRegular(path, 0, maxKeyFile)
+	if err != nil {
 		return err
 	}
 	lines := edit(slices.Collect(strings.Lines(strings.TrimRight(string(content), "\n") + "\n")))
@@ -37,13 +48,8 @@ func editKeyFile(path string, edit func(lines []string) []string) error {
 	})
 }
 
-// replaceFile creates a file of mode 0600, or replaces the one at path.
-func replaceFile(path string, write func(*os.File) error) error {
-	return placeFile(path, os.Rename, write)
-}
-
 // listKeysCommand is "cairn keys list".
-func listKeysCommand(_ context.Context, o operation, ring *keyring) error {
+func listKeysCommand(_ context.Context, o invocation, ring *keyring) error {
 	does := "signs"
 	for _, k := range ring.keys {
 		line := map[string]string{"id": k.id, "fingerprint": k.fingerprint, "does": does}
@@ -65,22 +71,22 @@ func (c config) takeUp() string {
 }
 
 // addKeyCommand is "cairn keys add". The new key only verifies, until it is promoted.
-func addKeyCommand(_ context.Context, o operation, _ *keyring) error {
+func addKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
 	line := newKeyLine()
 	id, _, _ := strings.Cut(line, " ")
-	err := editKeyFile(o.cfg.keysPath(), func(lines []string) []string { return append(lines, line) })
+	err := editKeyFile(ctx, o.cfg.keysPath(), func(lines []string) []string { return append(lines, line) })
 	const next = "added key %s: copy the key file to every instance, %s them, then: cairn keys promote %s"
 	return o.print(err, nil, next, id, o.cfg.takeUp(), id)
 }
 
 // promoteKeyCommand is "cairn keys promote". It makes a key the signer.
-func promoteKeyCommand(_ context.Context, o operation, ring *keyring) error {
+func promoteKeyCommand(ctx context.Context, o invocation, ring *keyring) error {
 	id := o.names[0]
 	if _, isKnown := ring.find(id); !isKnown {
 		return fmt.Errorf("there is no key %s: see cairn keys list", id)
 	}
 	at := -1
-	err := editKeyFile(o.cfg.keysPath(), func(lines []string) []string {
+	err := editKeyFile(ctx, o.cfg.keysPath(), func(lines []string) []string {
 		if at = slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) }); at < 0 {
 			return lines
 		}
@@ -93,13 +99,12 @@ func promoteKeyCommand(_ context.Context, o operation, ring *keyring) error {
 }
 
 // pruneKeys is "cairn keys prune". It removes former signing keys if their last tokens have expired
-// and no seal of the audit log, accepted break or second factor needs them. If it may not write the
+// and no seal of the audit log and no second factor needs them. If it may not write the
 // key file, as with the Debian package, the error names these keys.
-func pruneKeys(ctx context.Context, o operation, ring *keyring) error {
+func pruneKeys(ctx context.Context, o invocation, ring *keyring) error {
 	const spent = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
 			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
-			AND NOT EXISTS (SELECT FROM audit_breaks WHERE kid = $3)
 			AND NOT EXISTS (SELECT FROM totp_secrets WHERE kid = $3 AND expires_at IS NULL)
 		FROM instances
 		WHERE signer = $1`
@@ -118,7 +123,7 @@ func pruneKeys(ctx context.Context, o operation, ring *keyring) error {
 		return o.print(nil, nil, "every key is needed")
 	}
 	ids := strings.Join(removed, " ")
-	err := editKeyFile(path, func(lines []string) []string {
+	err := editKeyFile(ctx, path, func(lines []string) []string {
 		return slices.DeleteFunc(lines, func(line string) bool {
 			return slices.ContainsFunc(removed, func(id string) bool { return isKey(line, id) })
 		})

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// operation is the input of a command.
-type operation struct {
+// invocation is the input of a command.
+type invocation struct {
 	cfg            config
 	env            []string
 	log            *slog.Logger
@@ -32,7 +32,7 @@ type operation struct {
 }
 
 // option returns the value of an option, or the default if it is not given.
-func (o operation) option(name, value string) string {
+func (o invocation) option(name, value string) string {
 	if o.options.Has(name) {
 		value = o.options.Get(name)
 	}
@@ -61,7 +61,7 @@ func readInput(ctx context.Context, read func() (string, error)) (string, error)
 
 // confirm asks a question on a terminal. It returns an error if the answer is not yes. Without a
 // terminal, as in a script, it does not ask.
-func (o operation) confirm(ctx context.Context, question string, of ...any) error {
+func (o invocation) confirm(ctx context.Context, question string, of ...any) error {
 	if !isTerminal(o.stdin) {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (o operation) confirm(ctx context.Context, question string, of ...any) erro
 }
 
 // print prints v as JSON with --json, else a line of text. If err is set, it only returns err.
-func (o operation) print(err error, v any, format string, args ...any) error {
+func (o invocation) print(err error, v any, format string, args ...any) error {
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (o operation) print(err error, v any, format string, args ...any) error {
 
 // createTokenCommand is "cairn token create". It prints the secret of a new API token. It creates
 // an unknown user first, as a service account: without a password, and with the given role.
-func createTokenCommand(ctx context.Context, o operation) error {
+func createTokenCommand(ctx context.Context, o invocation) error {
 	days, err := strconv.Atoi(o.option("days", "90"))
 	if err != nil || days < 1 || days > 366 {
 		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
@@ -126,7 +126,7 @@ func createTokenCommand(ctx context.Context, o operation) error {
 }
 
 // listTokensCommand is "cairn token list".
-func listTokensCommand(ctx context.Context, o operation) error {
+func listTokensCommand(ctx context.Context, o invocation) error {
 	u, err := userNamed(ctx, o.db, o.names[0])
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func listTokensCommand(ctx context.Context, o operation) error {
 }
 
 // revokeTokenCommand is "cairn token revoke".
-func revokeTokenCommand(ctx context.Context, o operation) error {
+func revokeTokenCommand(ctx context.Context, o invocation) error {
 	const query = `SELECT id::text FROM api_tokens WHERE user_id = $1 AND name = $2`
 	username, name := o.names[0], o.names[1]
 	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
@@ -159,7 +159,7 @@ func revokeTokenCommand(ctx context.Context, o operation) error {
 }
 
 // sendMessageCommand is "cairn message send". It reads the body from standard input.
-func sendMessageCommand(ctx context.Context, o operation) error {
+func sendMessageCommand(ctx context.Context, o invocation) error {
 	body, err := readInput(ctx, func() (string, error) {
 		text, err := io.ReadAll(io.LimitReader(o.stdin, large))
 		return strings.TrimSpace(string(text)), err
@@ -178,7 +178,7 @@ func sendMessageCommand(ctx context.Context, o operation) error {
 }
 
 // listMessagesCommand is "cairn message list". It prints the newest 500 messages.
-func listMessagesCommand(ctx context.Context, o operation) error {
+func listMessagesCommand(ctx context.Context, o invocation) error {
 	messages, err := listMessages(ctx, o.db, nil, messageFilter{}, []string{"infinity", "0"}, maxPage)
 	for _, m := range messages {
 		at := m.PublishAt.Format(time.RFC3339)
@@ -188,7 +188,7 @@ func listMessagesCommand(ctx context.Context, o operation) error {
 }
 
 // retractMessageCommand is "cairn message retract".
-func retractMessageCommand(ctx context.Context, o operation) error {
+func retractMessageCommand(ctx context.Context, o invocation) error {
 	id, err := strconv.ParseInt(o.names[0], 10, 64)
 	if err != nil {
 		return fmt.Errorf("%q is not the number of a message: %w", o.names[0], errUsage)
@@ -242,7 +242,7 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 }
 
 // routesCommand is "cairn routes". It prints the route table.
-func routesCommand(_ context.Context, o operation) (err error) {
+func routesCommand(_ context.Context, o invocation) (err error) {
 	for _, rt := range (&server{}).routes() {
 		limit := rt.class.timeout()
 		line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who, "seconds": limit.Seconds()}
@@ -253,7 +253,7 @@ func routesCommand(_ context.Context, o operation) (err error) {
 
 // checkConfig is "cairn config check". It prints the values in force. Of the database URL, which
 // may hold a password, it prints only where the database is.
-func checkConfig(_ context.Context, o operation) error {
+func checkConfig(_ context.Context, o invocation) error {
 	effective := map[string]string{
 		"CAIRN_STATE_DIR":          o.cfg.stateDir,
 		"CAIRN_DATABASE_URL":       "(unset: a private PostgreSQL in the state directory)",
@@ -280,14 +280,14 @@ func checkConfig(_ context.Context, o operation) error {
 	if unknown := unknownSettings(o.env); len(unknown) > 0 {
 		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))
 	}
-	return o.cfg.checkPlaces()
+	return o.cfg.checkSecretsOutsideRoots()
 }
 
 // migrateCommand is "cairn migrate".
-func migrateCommand(ctx context.Context, o operation) error { return migrate(ctx, o.db, o.log) }
+func migrateCommand(ctx context.Context, o invocation) error { return migrate(ctx, o.db, o.log) }
 
 // versionCommand is "cairn version".
-func versionCommand(_ context.Context, o operation) error {
+func versionCommand(_ context.Context, o invocation) error {
 	build, _ := debug.ReadBuildInfo()
 	return o.print(nil, nil, "cairn %s%s", version, describeCommit(build))
 }
@@ -309,40 +309,9 @@ func describeCommit(build *debug.BuildInfo) string {
 	return fmt.Sprintf(" (commit %.12s, %.10s%s)", found["vcs.revision"], found["vcs.time"], changed)
 }
 
-// completionCommand is "cairn completion". zsh runs the script for bash with its bashcompinit.
-func completionCommand(_ context.Context, o operation) error {
-	const forZsh = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
-	const script = `# Completion of cairn: load it with "source <(cairn completion bash)", or zsh.
-_cairn() {
-	local typed="${COMP_WORDS[*]:1:$((COMP_CWORD - 1))}" name options rest words=
-	local prefix="${typed:+$typed }"
-	while IFS=: read -r name options; do
-		case "$name" in "$prefix"*) rest="${name#"$prefix"}"; words="$words ${rest%%%% *}" ;; esac
-		case "$prefix" in "$name "*) words="$words $options" ;; esac
-	done <<'END'
-%sEND
-	COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))
-}
-complete -o default -F _cairn cairn
-`
-	var table strings.Builder
-	for _, c := range commands() {
-		fmt.Fprintf(&table, "%s:%s\n", c.name, strings.Join(optionNames.FindAllString(c.args, -1), " "))
-	}
-	switch o.names[0] {
-	case "zsh":
-		fmt.Fprint(o.stdout, forZsh)
-	case "bash":
-	default:
-		return fmt.Errorf("completion: the shell must be bash or zsh; %w completion", errUsage)
-	}
-	_, err := fmt.Fprintf(o.stdout, script, table.String())
-	return err
-}
-
 // withProgress runs work. If that takes more than two seconds and standard error is a terminal, a
 // line on it shows the text of say and the time, until the work ends.
-func (o operation) withProgress(say func() string, work func() error) error {
+func (o invocation) withProgress(say func() string, work func() error) error {
 	if !isTerminal(o.stderr) {
 		return work()
 	}

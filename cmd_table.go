@@ -20,7 +20,7 @@ type command struct {
 	name string // one word or two
 	args string // the names and options that it takes, as "cairn help" shows them: see parse
 	need need
-	do   func(context.Context, operation) error
+	do   func(context.Context, invocation) error
 	help string
 }
 
@@ -32,7 +32,7 @@ const (
 	needNothing  need = iota
 	needSettings      // they are valid
 	needOwner         // the process runs as the user of the packaged service
-	needDatabase      // operation.db is a connection to the service's database
+	needDatabase      // invocation.db is a connection to the service's database
 )
 
 // commands is the table of commands. They act as the operator, who holds every permission. All but
@@ -73,9 +73,7 @@ func commands() []command {
 			"delete a role that no user has, or give its users another"},
 
 		{"audit verify", "[--head HEAD]", needDatabase, withKeys(verifyAuditCommand),
-			"compare the audit log with its seals"},
-		{"audit accept", "", needDatabase, withKeys(acceptAuditCommand),
-			"record a known break of the log, such as a restore or a failover that lost rows, so that sealing goes on"},
+			"compare the audit log with its seals; record breaks that it does not tell of yet, and fail"},
 		{"audit prune", "--before DATE", needDatabase, withKeys(pruneAuditCommand),
 			"delete the audit log's rows from before a day, such as 2026-01-31"},
 
@@ -121,8 +119,6 @@ func commands() []command {
 		{"crs", "CODE [LON LAT] [--inverse]", needNothing, printCRS, "describe the CRS of an EPSG code, or convert " +
 			"degrees to its coordinates, or with --inverse its X Y to degrees"},
 		{"config check", "", needSettings, checkConfig, "print the settings in force"},
-		{"completion", "SHELL", needNothing, completionCommand,
-			"print the completion for bash or zsh: source <(cairn completion bash)"},
 		{"help", "[COMMAND...]", needNothing, helpCommand, "print this, or about one command"},
 		{"version", "", needNothing, versionCommand, "print the version, the commit and its date"},
 	}
@@ -263,7 +259,7 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 }
 
 // helpCommand is "cairn help". It prints the commands whose names begin with the given words.
-func helpCommand(_ context.Context, o operation) error {
+func helpCommand(_ context.Context, o invocation) error {
 	topic := strings.Join(o.names, " ")
 	var found []command
 	for _, c := range commands() {
@@ -281,7 +277,8 @@ func helpCommand(_ context.Context, o operation) error {
 		c.print(o.stdout)
 	}
 	if topic == "" {
-		fmt.Fprint(o.stdout, "\nExit status: 0 done, 1 failed, 2 wrong usage, 3 a report has findings.\n"+
+		fmt.Fprint(o.stdout, "\nExit status: 0 done, 1 failed, 2 wrong usage, 3 a report has findings\n"+
+			"or the audit log a new break.\n"+
 			"Settings are environment variables; docs/settings.md has the table.\n")
 	}
 	return nil

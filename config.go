@@ -67,7 +67,10 @@ func settings(c *config, env []string) []setting {
 	all := []setting{
 		{"CAIRN_LISTEN", "127.0.0.1:8080", func(v string) error {
 			_, port, err := net.SplitHostPort(v)
-			if _, portErr := net.LookupPort("tcp", port); cmp.Or(err, portErr) != nil {
+			if err == nil {
+				_, err = net.LookupPort("tcp", port)
+			}
+			if err != nil {
 				return errors.New("must be an address and a port, such as 127.0.0.1:8080 or :8080")
 			}
 			return text(&c.listen)(v)
@@ -326,8 +329,9 @@ func (c config) trusts(address netip.Addr) bool {
 	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
-// checkPlaces returns an error if secrets lie below a dataset root, where analyses would read them.
-func (c config) checkPlaces() error {
+// checkSecretsOutsideRoots returns an error if secrets lie below a dataset root, where analyses
+// would read them.
+func (c config) checkSecretsOutsideRoots() error {
 	for _, root := range c.datasetRoots {
 		for _, secret := range []string{c.stateDir, c.keysPath(), cmp.Or(c.tlsKey, c.stateDir)} {
 			below, err := filepath.Rel(resolve(root), resolve(secret))

@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -42,6 +46,11 @@ func TestConfigCheck(t *testing.T) {
 		{"CAIRN_COOKIE_INSECURE=secret", "", "CAIRN_COOKIE_INSECURE: must be 0 or 1"},
 		{"CAIRN_LOG_LEVEL=secret", "", "CAIRN_LOG_LEVEL: must be debug, info, warn or error"},
 		{"CAIRN_DATABASE_URL=postgres://u:secret@h/d?search_path=app", "", "must not set search_path"},
+		{"CAIRN_DATABASE_URL=postgres://u:secret@h/d?statement_timeout=1", "", "must not set statement_timeout"},
+		{"CAIRN_DATABASE_URL=postgres://u@h/d?password=secret", "", "must have its password as in postgres://user:password@host"},
+		{"CAIRN_DATABASE_URL=password='secret'", "", "must have its password as in postgres://user:password@host"},
+		{"CAIRN_DATABASE_URL=postgres://u:password=secret@h/d", "(database d of user u on h)", ""},
+		{"CAIRN_DATABASE_URL=postgres://u@h/d?sslrootcert=system", "", "must set sslmode=verify-full"},
 		{"CAIRN_TLS_CERT=a", "", "must be set together"},
 		{"CAIRN_DATASETS_DIR=a::b", "", "CAIRN_DATASETS_DIR: must be directories"},
 	} {
@@ -50,6 +59,46 @@ func TestConfigCheck(t *testing.T) {
 		if said := out.String(); !strings.Contains(said, c.says) || strings.Contains(said, "secret") || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, %s", c.env, err, said)
 		}
+	}
+}
+
+// TestAdoptRoot: a command, which root may run, reads the last dataset root of the service from a short regular file only.
+func TestAdoptRoot(t *testing.T) {
+	t.Parallel()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("/secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		make func(path string) error
+		want string // empty: the default
+	}{
+		"a regular file": {func(path string) error { return os.WriteFile(path, []byte("/srv/elevation"), 0o600) }, "/srv/elevation"},
+		"an empty file":  {func(path string) error { return os.WriteFile(path, nil, 0o600) }, ""},
+		"a large file":   {func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("/a"), 2049), 0o600) }, ""},
+		"a link":         {func(path string) error { return os.Symlink(secret, path) }, ""},
+		"an endless one": {func(path string) error { return os.Symlink("/dev/zero", path) }, ""},
+		"a named pipe":   {func(path string) error { return syscall.Mkfifo(path, 0o600) }, ""},
+		"a directory":    {func(path string) error { return os.Mkdir(path, 0o700) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			env := []string{"CAIRN_STATE_DIR=" + filepath.Join(dir, "state")}
+			if err := errors.Join(os.Mkdir(filepath.Join(dir, "state"), 0o700), c.make(filepath.Join(dir, "state", "dataset-root"))); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan string, 1)
+			go func() {
+				said, err := cairn(env, "config", "check")
+				done <- fmt.Sprint(said, err)
+			}()
+			waitFor(t, "the command", func() bool { return len(done) == 1 })
+			want := cmp.Or(c.want, filepath.Join(dir, "datasets"))
+			if said := <-done; !strings.Contains(said, "CAIRN_DATASETS_DIR="+want+"\n") {
+				t.Errorf("want %s, got %.500s", want, said)
+			}
+		})
 	}
 }
 

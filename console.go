@@ -259,7 +259,7 @@ func (c *console) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
 	kind := kinds[path.Ext(r.URL.Path)]
 	content, err := consoleFiles.ReadFile("console/" + r.PathValue("file"))
 	if err != nil || kind == "" {
-		return errNotFound
+		return errNoPath
 	}
 	for _, name := range []string{"Range", "If-Match"} { // ServeContent would answer 206, 412 or 416
 		r.Header.Del(name)

@@ -40,7 +40,7 @@ func TestHostileForms(t *testing.T) {
 	random, statuses := rand.New(rand.NewPCG(7, 19)), map[int]int{}
 	var b *browser
 	for i := range 3000 {
-		if i%50 == 0 { // requests may have ended these
+		if i%20 == 0 { // requests may have ended these
 			ts.exec(`DELETE FROM throttles`)
 			ts.exec(`DELETE FROM users WHERE username = 'root'`)
 			ts.exec(`DELETE FROM retired_usernames`)

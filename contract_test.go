@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -195,6 +196,14 @@ func TestContract(t *testing.T) {
 			continue
 		}
 		delete(documented, name)
+		if rt.method != http.MethodGet && at(operation, "responses", "413") == nil { // its body is read
+			t.Errorf("%s: 413 is not documented", name)
+		}
+		for _, status := range []string{"200", "206"} {
+			if rt.class == sending && at(operation, "responses", status, "headers", "Cache-Control") == nil {
+				t.Errorf("%s: Cache-Control with status %s is not documented", name, status)
+			}
+		}
 		if got := operation["x-cairn-access"]; got != string(rt.who) {
 			t.Errorf("%s: documented for %v, is for %s", name, got, rt.who)
 		}

@@ -4,20 +4,26 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 )
 
 // area is the coordinates of a GeoJSON MultiPolygon (RFC 7946, section 3.1.7): polygons of closed
 // rings, the first of which is the outer one.
 type area [][][]position
 
-// maxCorners is how many corners an area may have. It is compared with each file that its box
+// maxCorners is how many corners an area may have. The area is compared with each file that its box
 // meets.
-const maxCorners = 20_000
+const maxCorners = 1000
 
 // readGeometry reads a GeoJSON Point, Polygon or MultiPolygon. It returns the query parameter of a
 // fileFilter, point or bbox, with its value, and the area if it is not a point. ok is false for any
 // other text, and for an area of more than maxCorners.
 func readGeometry(text string) (parameter, value string, a area, ok bool) {
+	// A corner has three numbers at most. Count before anything is built.
+	if strings.Count(text, ",") > 3*maxCorners {
+		return "", "", nil, false
+	}
+
 	var g struct {
 		Type        string          `json:"type"`
 		Coordinates json.RawMessage `json:"coordinates"`

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,11 +42,14 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 		WHERE dataset_id = $1 AND path = $2`
 	path := encodeName(r.PathValue("path"))
 	if strings.ContainsRune(path, 0) {
-		return errNotFound
+		return notFound("file", path)
 	}
 	var m storedFile
 	err := withPoolSlot(r, quick, func(ctx context.Context) (err error) {
-		m, err = collectOne[storedFile](ctx, c.core.db, errNotFound, "get file", query, pathID(r, "id"), path)
+		m, err = collectOne[storedFile](ctx, c.core.db, nil, "get file", query, pathID(r, "id"), path)
+		if err == nil && m.ID == 0 {
+			err = c.missingPart(r.WithContext(ctx), "file", "path")
+		}
 		return err
 	})
 	if err != nil {
@@ -92,12 +94,12 @@ type content struct {
 	err   error // that ended the reading
 }
 
-// open opens the file. The error is errNotFound for anything but a regular file of the dataset, and
-// else that of fileUnavailable.
+// open opens the file. The error is a 404 for anything but a regular file of the dataset, and else
+// that of fileUnavailable.
 func (f *content) open() error {
 	place, wrong := f.catalogue.core.cfg.placeDataset(f.row.Directory)
 	if wrong != nil {
-		return errNotFound
+		return notFound("file", f.row.Path)
 	}
 	root, _, err := place.open()
 	if err == nil {
@@ -110,7 +112,7 @@ func (f *content) open() error {
 	case err == nil:
 		return nil
 	case isMissing(err), errno == syscall.ELOOP, !isOfSystem: // the last: a rule does not allow it
-		return errNotFound
+		return notFound("file", f.row.Path)
 	}
 	return fileUnavailable(fmt.Errorf("open %s in the dataset %s: %w", f.row.Path, f.row.Directory, err))
 }
@@ -130,10 +132,12 @@ func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// fileUnavailable returns the 503 for a file that cannot be read, although it should be there.
+// fileUnavailable returns the 503 for a file or directory that cannot be read, although it should
+// be there.
 func fileUnavailable(err error) *problem {
 	return &problem{status: http.StatusServiceUnavailable, code: "file_unavailable", retryAfter: 30 * time.Second,
-		detail: "The file cannot be read now. Try again later. The log has the reason under the request id.", err: err}
+		detail: "The file system does not answer, or fails. Try again later. " +
+			"The log has the reason under the request id.", err: err}
 }
 
 // askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
@@ -164,7 +168,10 @@ func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask fun
 	case err := <-answers:
 		return err
 	case <-limited.Done():
-		return cmp.Or(ctx.Err(), error(fileUnavailable(fmt.Errorf("the file system of %s does not answer", directory))))
+		if errors.Is(ctx.Err(), context.Canceled) { // the client left
+			return ctx.Err()
+		}
+		return fileUnavailable(fmt.Errorf("the file system of %s does not answer", directory))
 	}
 }
 

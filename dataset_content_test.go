@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -214,6 +215,32 @@ func TestHungFileCalls(t *testing.T) {
 	c.must(200, "GET", data+"good.tif", nil)
 	if n := calls.Load(); n != maxFileCalls {
 		t.Errorf("%d calls hang", n)
+	}
+	for name, test := range map[string]struct {
+		ctx  func() (context.Context, context.CancelFunc)
+		want string
+	}{
+		"the caller's time is up": {func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(t.Context(), time.Millisecond)
+		}, "file_unavailable"},
+		"the client left": {func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			return ctx, cancel
+		}, context.Canceled.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := test.ctx()
+			defer cancel()
+			err := ts.catalogue.askFileSystem(ctx, "another", func() error { <-answers; return nil }, func() {})
+			got := fmt.Sprint(err)
+			if p, ok := errors.AsType[*problem](err); ok {
+				got = p.code
+			}
+			if got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
 	}
 	close(answers)
 	waitFor(t, "late results to be dropped", func() bool { return dropped.Load() == maxFileCalls })

@@ -86,7 +86,8 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err := template.Must(template.New("coverage").Parse(coverageTemplate)).Execute(&svg, drawn); err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
+	const policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+	w.Header().Set("Content-Security-Policy", policy)
 	return writeBytes(w, http.StatusOK, "image/svg+xml", svg.Bytes())
 }
 
@@ -246,6 +247,9 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 			return err
 		}
 		for _, cell := range cells {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			c.draw(cell.Layer, cell.N, c.frame.mark(cell.file()), "")
 		}
 	}
@@ -300,6 +304,9 @@ func (c *coverage) drawMissing(ctx context.Context, q querier, d datasetDetails)
 	most := c.bytes + maxMissingBytes
 	for _, g := range grids {
 		for _, gap := range g.gaps {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			n, path := c.cellsInView(g, gap), ""
 			if n > 0 && c.bytes < most {
 				path = c.frame.mark(g.tile(gap).file())

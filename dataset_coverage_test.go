@@ -86,7 +86,7 @@ func TestCoverage(t *testing.T) {
 				t.Errorf("%s%s: says what the sizes are: %v, want %v", test.name, query, got, want)
 			}
 			if len(a.body) > 1_000_000 || a.header.Get("Content-Type") != "image/svg+xml" ||
-				a.header.Get("Content-Security-Policy") != "default-src 'none'; style-src 'unsafe-inline'; sandbox" {
+				a.header.Get("Content-Security-Policy") != "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'" {
 				t.Errorf("%s: %d bytes, %v", test.name, len(a.body), a.header)
 			}
 			for _, bad := range []string{"NaN", "Inf", "ZgotmplZ"} {

@@ -2,13 +2,14 @@ package main
 
 import (
 	"encoding/csv"
-	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // getTable answers GET /api/v1/datasets/{id}/files.csv with the files that match the filter, for
@@ -30,25 +31,53 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 }
 
 // csvRow returns the cells of a file.
-func csvRow(f datasetFile) (cells []string) {
-	corners := func(box []float64) []any {
-		if len(box) != 4 {
-			return []any{nil, nil, nil, nil}
+func csvRow(f datasetFile) []string {
+	corners := func(box []float64) []string {
+		cells := make([]string, 4) // empty without a box
+		for i := range box {
+			cells[i] = csvCell(&box[i])
 		}
-		return []any{box[0], box[1], box[2], box[3]}
+		return cells
 	}
-	for _, value := range slices.Concat([]any{f.ID, f.Path, f.SizeBytes, f.ModifiedAt, f.Format, f.Status, f.Reason,
-		f.Width, f.Height, f.Bands, f.SampleType, f.Nodata, f.PixelIs, f.COG, f.CRS, f.CRSName, f.VerticalCRS},
-		corners(f.NativeBBox), corners(f.BBox),
-		[]any{f.BBoxAccuracyM, f.ResolutionM, f.Source, strings.Join(f.Warnings, "; ")}) {
-		encoded, _ := json.Marshal(value) // text, numbers and times: there is no error
-		text := strings.TrimPrefix(string(encoded), "null")
-		if json.Unmarshal(encoded, &text) == nil { // a text; null leaves it empty
-			text = harmlessCell(text)
-		}
-		cells = append(cells, text)
+	cells := slices.Concat([]string{
+		csvCell(&f.ID),
+		f.Path,
+		csvCell(&f.SizeBytes),
+		f.ModifiedAt.Format(time.RFC3339Nano),
+		csvCell(f.Format),
+		f.Status,
+		csvCell(f.Reason),
+		csvCell(f.Width),
+		csvCell(f.Height),
+		csvCell(f.Bands),
+		csvCell(f.SampleType),
+		csvCell(f.Nodata),
+		csvCell(f.PixelIs),
+		csvCell(f.COG),
+		csvCell(f.CRS),
+		csvCell(f.CRSName),
+		csvCell(f.VerticalCRS),
+	}, corners(f.NativeBBox), corners(f.BBox), []string{
+		csvCell(f.BBoxAccuracyM),
+		csvCell(f.ResolutionM),
+		csvCell(f.Source),
+		strings.Join(f.Warnings, "; "),
+	})
+	for i := range cells {
+		cells[i] = harmlessCell(cells[i])
 	}
 	return cells
+}
+
+// csvCell returns a value as text, without an exponent. Nil is empty.
+func csvCell[T any](value *T) string {
+	if value == nil {
+		return ""
+	}
+	if number, isFloat := any(*value).(float64); isFloat {
+		return strconv.FormatFloat(number, 'f', -1, 64)
+	}
+	return fmt.Sprint(*value)
 }
 
 // formulas matches where a formula may begin: at the beginning of a text, or of a part of it where

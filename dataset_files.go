@@ -193,7 +193,7 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 	return writeEntity(w, file.ElevationDatasetFileMeta, "", err)
 }
 
-// pathFile returns the file whose id and dataset are in the path, or errNotFound. It leaves out the
+// pathFile returns the file whose id and dataset are in the path, or a 404. It leaves out the
 // dataset's name.
 func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 	const query = `
@@ -201,8 +201,11 @@ func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND id = $2`
 	file.DatasetID = pathID(r, "id")
-	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](r.Context(), c.core.db, errNotFound,
+	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](r.Context(), c.core.db, nil,
 		"get file", query, file.DatasetID, pathID(r, "file"))
+	if err == nil && file.ID == 0 {
+		err = c.missingPart(r, "file", "file")
+	}
 	return file, err
 }
 
@@ -256,7 +259,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	for {
 		candidates, err := listFiles(ctx, q, f, after, batch)
 		for _, file := range candidates {
-			if ctx.Err() != nil { // an area may have many corners
+			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			m := file.ElevationDatasetFileMeta // it meets the filter's box

@@ -61,7 +61,7 @@ const acceptedColumns = `id, code, path, note, accepted_by, accepted_at`
 func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 	code := r.PathValue("code")
 	if code == findingMissing || kindOf(code) < 0 {
-		return errNotFound
+		return notFound("list of findings", code)
 	}
 	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
 		_, files, err := heavyQuery(c, r, func(d dataset, ctx context.Context, q querier) ([]findingFile, error) {
@@ -140,7 +140,7 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request) error 
 		if err = cmp.Or(err, v.err()); err != nil {
 			return nil, nil, err
 		}
-		accepted, err = collectOne[acceptedFinding](ctx, tx, errNotFound, "accept a finding", query,
+		accepted, err = collectOne[acceptedFinding](ctx, tx, nil, "accept a finding", query,
 			d.ID, in.Code, in.Path, in.Note, actorOf(r).name)
 		if isUniqueViolation(err, "accepted_findings_key") {
 			err = newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
@@ -158,8 +158,9 @@ func (c *catalogue) reopenFinding(w http.ResponseWriter, r *http.Request) error 
 		WHERE dataset_id = $1 AND id = $2
 		RETURNING ` + acceptedColumns
 	return writeDone(w, c.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		was, err := collectOne[acceptedFinding](r.Context(), tx, errNotFound, "reopen a finding", query,
-			d.ID, pathID(r, "accepted"))
+		id := pathID(r, "accepted")
+		was, err := collectOne[acceptedFinding](r.Context(), tx, notFound("accepted finding", id),
+			"reopen a finding", query, d.ID, id)
 		return was, nil, err
 	}))
 }

@@ -20,15 +20,40 @@ import (
 // multiPolygon is the coordinates of polygons of one ring each (RFC 7946, section 3.1.7).
 type multiPolygon [][1][]position
 
-// fileProperties are the properties of a file's feature: its row, flat. The last four fields hide
-// the lists of the row: the warnings become one text, and the others are left out.
-type fileProperties struct {
-	Location string `json:"location"` // the path as gdaltindex in the dataset root writes it
-	datasetFile
-	Warnings   string `json:"warnings"`
-	Transform  *int   `json:"transform,omitempty"`
-	NativeBBox *int   `json:"native_bbox,omitempty"`
-	BBox       *int   `json:"bbox,omitempty"`
+// fileProperties returns the properties of a file's feature: its row, without lists. The field
+// location is the path as gdaltindex in the dataset root writes it.
+func fileProperties(d dataset, f datasetFile) object {
+	raw, _ := decodePath(f.Path) // as the walk wrote it
+	if !utf8.ValidString(raw) {  // JSON cannot hold it
+		raw = f.Path
+	}
+	return object{
+		"location":        path.Join(d.Path, raw),
+		"dataset_id":      f.DatasetID,
+		"dataset":         f.Dataset,
+		"id":              f.ID,
+		"path":            f.Path,
+		"size_bytes":      f.SizeBytes,
+		"modified_at":     f.ModifiedAt,
+		"analyzed_at":     f.AnalyzedAt,
+		"format":          f.Format,
+		"status":          f.Status,
+		"reason":          f.Reason,
+		"width":           f.Width,
+		"height":          f.Height,
+		"bands":           f.Bands,
+		"sample_type":     f.SampleType,
+		"nodata":          f.Nodata,
+		"pixel_is":        f.PixelIs,
+		"cog":             f.COG,
+		"crs":             f.CRS,
+		"crs_name":        f.CRSName,
+		"vertical_crs":    f.VerticalCRS,
+		"bbox_accuracy_m": f.BBoxAccuracyM,
+		"resolution_m":    f.ResolutionM,
+		"source":          f.Source,
+		"warnings":        strings.Join(f.Warnings, "; "),
+	}
 }
 
 // getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson with the files that match the
@@ -47,13 +72,7 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 			if file.BBox == nil && all != "1" {
 				return nil
 			}
-			raw, _ := decodePath(file.Path) // as the walk wrote it
-			if !utf8.ValidString(raw) {     // JSON cannot hold it
-				raw = file.Path
-			}
-			properties := fileProperties{Location: path.Join(d.Path, raw), datasetFile: file,
-				Warnings: strings.Join(file.Warnings, "; ")}
-			return emit(featureOf(file.ElevationDatasetFileMeta, properties))
+			return emit(featureOf(file.ElevationDatasetFileMeta, fileProperties(d, file)))
 		})
 	})
 }
@@ -158,18 +177,16 @@ func acceptsGzip(accepted string) bool {
 	return false
 }
 
-// featureOf returns the GeoJSON feature of a file (RFC 7946, section 3.2), without geometry if the
-// file has no outline in degrees.
+// featureOf returns the GeoJSON feature of a file (RFC 7946, section 3.2). If the file has no
+// outline in degrees, the feature has no geometry, and so no box.
 func featureOf(m ElevationDatasetFileMeta, properties any) object {
 	f := object{"type": "Feature", "geometry": nil, "properties": properties}
 	if m.ID != 0 {
 		f["id"] = m.ID
 	}
-	if m.BBox != nil {
-		f["bbox"] = m.BBox
-	}
 	if parts := footprint(m); len(parts) > 0 {
 		f["geometry"] = object{"type": "MultiPolygon", "coordinates": parts}
+		f["bbox"] = m.BBox
 	}
 	return f
 }

@@ -275,7 +275,7 @@ func TestStreamIsCut(t *testing.T) {
 	t.Parallel()
 	for _, accepted := range []string{"identity", "gzip"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+		r := computing(t, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
 		r.Header.Set("Accept-Encoding", accepted)
 		err := writeStream(httptest.NewRecorder(), r, "text/plain", func(out io.Writer) error {
 			_, err := io.WriteString(out, "all that there is")

@@ -161,9 +161,17 @@ func (c *catalogue) getGaps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return writeGaps(w, r, d, grids)
+}
+
+// writeGaps answers with the missing tiles of a dataset's grids.
+func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGrid) error {
 	return writeFeatures(w, r, d.Name, func(emit func(object) error) error {
 		for _, g := range grids {
 			for tile := range g.missing() {
+				if err := r.Context().Err(); err != nil {
+					return err
+				}
 				if m := tile.file(); m.BBox != nil { // else its CRS cannot be converted to degrees
 					if err := emit(featureOf(m, tile)); err != nil {
 						return err

@@ -48,7 +48,7 @@ WHERE least(dx, dy, w, h) > 1e-12
 
 -- query grid_tiles
 -- The tiles of the grids @grids, with the number of their grid. @definitions has the definition of each grid's CRS.
--- A tile covers the cell around its centre, and every cell whose centre it holds. A raster wider or higher than 64 cells
+-- A tile covers the cell around its centre, and every cell whose centre it holds. A raster wider or higher than 8 cells
 -- is not a tile.
 SELECT *,
   least(floor(u + uw / 2), ceil(u - 0.49))::bigint AS column_from,
@@ -66,7 +66,7 @@ FROM (
     ON g.crs = t.crs AND g.definition = t.definition AND to_char(g.height, '9.99999EEEE') = pixel
   OFFSET 0 -- an optimization fence: the join to the grid must come before generate_series expands the cells
 ) t
-WHERE w < 64 * east AND h < 64 * north
+WHERE w < 8 * east AND h < 8 * north
 
 -- query grids
 -- The grids with the most tiles, by CRS and pixel: at least three tiles, at most 20 grids. Step and origin are medians,

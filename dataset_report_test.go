@@ -451,3 +451,29 @@ func TestNeverAnalysed(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 }
+
+// TestLargeTiles: a raster as large as 8 cells of a grid of tiles is no tile of it.
+func TestLargeTiles(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	for cells, want := range map[float64]int{7: 1, 9: 0} {
+		t.Run(fmt.Sprintf("%v cells", cells), func(t *testing.T) {
+			var files []ElevationDatasetFileMeta
+			for i := range 20 { // 1 km each
+				x, y := 500_000+float64(i%5)*1000, 5_300_000+float64(i/5)*1000
+				files = append(files, placedFile(t, fmt.Sprintf("%d.tif", i), 32632, 10, 0, x, 0, -20, y))
+			}
+			large := placedFile(t, "large.tif", 32632, 10, 0, 500_000, 0, -20, 5_303_000)
+			large.Width, large.Height = new(int64(100*cells)), new(int64(50*cells))
+			large.NativeBBox[2] = large.NativeBBox[0] + 1000*cells
+			large.NativeBBox[1] = large.NativeBBox[3] - 1000*cells
+			id := ts.addFiles(fmt.Sprintf("tiles %v", cells), append(files, large))
+
+			found := c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/findings/overlap", id), nil).items()
+			if len(found) < want || want == 0 && len(found) > 0 {
+				t.Errorf("overlaps %v, want at least %d", found, want)
+			}
+		})
+	}
+}

@@ -102,12 +102,13 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
 func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error {
-	found, err := listCollections(r.Context(), c.core.db, new(pathID(r, "id")))
+	id := pathID(r, "id")
+	found, err := listCollections(r.Context(), c.core.db, &id)
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
-		return errNotFound
+		return notFound("collection", id)
 	}
 	return writeJSON(w, http.StatusOK, found[0].object(c.core.baseURL(r)+stacPath))
 }

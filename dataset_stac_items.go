@@ -40,18 +40,22 @@ func itemOf(f datasetFile, base string) object {
 		properties["proj:transform"], properties["proj:bbox"] = f.Transform, f.NativeBBox
 		properties["proj:shape"] = []int64{*f.Height, *f.Width}
 	}
-	item := object{
-		"type": "Feature", "stac_version": "1.0.0", "id": id, "collection": strconv.FormatInt(f.DatasetID, 10),
+
+	item := featureOf(f.ElevationDatasetFileMeta, properties)
+	maps.Copy(item, object{
+		"stac_version":    "1.0.0",
 		"stac_extensions": []string{stacProjection, stacFile},
-		"geometry":        nil, "properties": properties,
-		"links": []object{stacLink("self", collection+"/items/"+id, typeGeoJSON), stacLink("root", root, typeJSON),
-			stacLink("parent", collection, typeJSON), stacLink("collection", collection, typeJSON)},
+		"id":              id,
+		"collection":      strconv.FormatInt(f.DatasetID, 10),
+		"links": []object{
+			stacLink("self", collection+"/items/"+id, typeGeoJSON),
+			stacLink("root", root, typeJSON),
+			stacLink("parent", collection, typeJSON),
+			stacLink("collection", collection, typeJSON),
+		},
 		"assets": object{"data": object{"href": base + dataPath(f.DatasetID, f.Path), "type": mediaType(f.extent),
 			"title": f.Path, "roles": []string{"data"}, "file:size": f.SizeBytes}},
-	}
-	if parts := footprint(f.ElevationDatasetFileMeta); len(parts) > 0 { // without a geometry there is no box
-		item["geometry"], item["bbox"] = object{"type": "MultiPolygon", "coordinates": parts}, f.BBox
-	}
+	})
 	return item
 }
 
@@ -76,33 +80,47 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 	return writeBytes(w, http.StatusOK, typeGeoJSON, body)
 }
 
-// readSearch returns the parameters of a search. The fields of the JSON body of a POST are the
-// parameters of GET, but lists are arrays, and the geometry is an object. body is nil for a GET.
-func readSearch(r *http.Request) (query url.Values, body object, err error) {
+// readSearch returns the parameters of a search, once the request may compute what they ask for.
+// The fields of the JSON body of a POST are the parameters of GET, but lists are arrays, and the
+// geometry is an object. body is nil for a GET.
+func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMessage, err error) {
 	if isRead(r) {
 		return r.URL.Query(), nil, nil
 	}
-	query, body = url.Values{}, object{}
 	if err := decodeJSON(r, &body); err != nil {
 		return nil, nil, err
 	}
+
+	query = url.Values{}
 	for name, value := range body {
 		if !slices.Contains(strings.Fields(itemFilters+" collections"), name) {
 			return nil, nil, malformed("unknown_field", "There is no field %.64q.", name)
 		}
-		encoded, _ := json.Marshal(value) // it was JSON: there is no error
-		text, isText := value.(string)
-		if _, isList := value.([]any); isList {
-			text = strings.NewReplacer("[", "", "]", "", `"`, "").Replace(string(encoded))
-		} else if !isText {
-			text = string(encoded)
+		if string(value) == "null" {
+			continue
+		}
+
+		// It was JSON, so that there is no error.
+		text := string(value)
+		switch value[0] {
+		case '"':
+			json.Unmarshal(value, &text)
+		case '[':
+			var items []json.RawMessage
+			json.Unmarshal(value, &items)
+			if len(items) == 0 { // as if it were not there
+				continue
+			}
+			var texts []string
+			for _, item := range items {
+				texts = append(texts, strings.Trim(string(item), `"`))
+			}
+			text = strings.Join(texts, ",")
 		}
 		if strings.ContainsRune(text, 0) {
 			return nil, nil, malformed("malformed_json", "The field %.64q is not text.", name)
 		}
-		if value != nil && string(encoded) != "[]" { // an empty list is none
-			query.Set(name, text)
-		}
+		query.Set(name, text)
 	}
 	return query, body, nil
 }
@@ -117,9 +135,6 @@ const (
 // dataset, with a page of items.
 func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	query, body, err := readSearch(r)
-	if err == nil && query.Get("intersects") != "" { // areas are work for the processor
-		err = callerOf(r).slots.acquire(r.Context(), heavy)
-	}
 	if err != nil {
 		return err
 	}
@@ -144,9 +159,12 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 		limit = min(limit, maxItems)
 	}
+
+	// For the next page, a client may write the geometry in another way.
 	selection := maps.Clone(query)
-	selection.Del("cursor")
-	selection.Del("limit")
+	for _, name := range []string{"cursor", "limit", "intersects"} {
+		selection.Del(name)
+	}
 	scope, after := r.URL.Path+"?"+selection.Encode(), firstFile()
 	if cursor := query.Get("cursor"); cursor != "" {
 		if after, err = c.core.keys.Load().verifyCursor(scope, cursor); err != nil || len(after) != len(firstFile()) {
@@ -180,7 +198,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		query.Set("cursor", c.core.keys.Load().signCursor(scope, f.key(files[limit-1])))
 		next := stacLink("next", base+r.URL.EscapedPath()+"?"+query.Encode(), typeGeoJSON)
 		if body != nil {
-			body["cursor"] = query.Get("cursor")
+			body["cursor"] = json.RawMessage(strconv.Quote(query.Get("cursor")))
 			next = stacLink("next", base+r.URL.EscapedPath(), typeGeoJSON)
 			next["method"], next["body"] = r.Method, body
 		}
@@ -213,7 +231,8 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		}
 		parameter, value, a, ok := readGeometry(text)
 		if !ok {
-			return fileFilter{}, malformed("wrong_type", "intersects must be a GeoJSON Point, Polygon or MultiPolygon.")
+			return fileFilter{}, malformed("wrong_type",
+				"intersects must be a GeoJSON Point, Polygon or MultiPolygon of at most %d corners.", maxCorners)
 		}
 		selection.Set(parameter, value)
 		within = a

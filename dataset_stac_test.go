@@ -239,8 +239,25 @@ func TestSearchBounds(t *testing.T) {
 	t.Parallel()
 	c := startServer(t, nil).signIn("ada", datasetRead)
 	c.refused(400, "malformed_json", "POST", stacPath+"/search", `{"path":"\u0000"}`)
-	corners := strings.Repeat("[0,0],[1,0],[1,1],", maxCorners/3) + "[0,0],[1,0],[0,0]"
-	c.refused(400, "wrong_type", "POST", stacPath+"/search", `{"intersects":{"type":"Polygon","coordinates":[[`+corners+`]]}}`)
+	for name, test := range map[string]struct {
+		corners string
+		status  int
+	}{
+		"1,000 corners":       {"[0,0]," + strings.Repeat("[1,0,5],[1,1,5],", 499) + "[0,0]", 200},
+		"1,001 corners":       {"[0,0]," + strings.Repeat("[1,0,5],[1,1,5],", 499) + "[1,2],[0,0]", 400},
+		"a corner of many":    {"[0,0" + strings.Repeat(",0", 3001) + "],[0,1],[1,1],[0,0]", 400},
+		"8,000 equal corners": {strings.Repeat("[0,0],", 8000) + "[0,0]", 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := c.do("POST", stacPath+"/search", `{"intersects":{"type":"Polygon","coordinates":[[`+test.corners+`]]}}`)
+			if a.status != test.status {
+				t.Errorf("status %d, want %d: %s", a.status, test.status, a.body)
+			}
+			if a.status == 400 && !strings.Contains(a.text("detail"), "at most 1000 corners") {
+				t.Errorf("detail %q does not say how many corners", a.text("detail"))
+			}
+		})
+	}
 	c.must(200, "GET", stacPath+"/search?limit=99999999999999999999", nil)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/csv"
@@ -109,6 +110,30 @@ func TestVRT(t *testing.T) {
 	c.refused(422, "invalid", "GET", fmt.Sprintf("/api/v1/datasets/%d/mosaic.vrt", ts.addFiles("none", nil)), nil)
 	if v := vrt(t, c.must(200, "GET", other+"/mosaic.vrt?resolution=0.0004,0.0002", nil).body); len(v.Bands[0].Simple) != 1 || v.Width != 100 || v.Height != 50 {
 		t.Errorf("%+v", v)
+	}
+}
+
+// TestVRTOnTerminal: a terminal does not act on the names of files.
+func TestVRTOnTerminal(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	m := placedFile(t, "a\u009b31m\u007f\u202eb.tif", 25832, 10, 0, 500000, 0, -10, 5300000)
+	m.SampleType, m.Bands = new("int16"), new(int64(1))
+	ts.addFiles("tiles", []ElevationDatasetFileMeta{m})
+	program, person := openTerminal(t)
+	if err := run(t.Context(), []string{"vrt", "tiles"}, ts.env, nil, program, program); err != nil {
+		t.Fatal(err)
+	}
+	var said string
+	for lines := bufio.NewReader(person); !strings.Contains(said, "</VRTDataset>"); {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		said += line
+	}
+	if !strings.Contains(said, `/a\u009b31m\u007f\u202eb.tif<`) {
+		t.Errorf("the terminal got %q", said)
 	}
 }
 

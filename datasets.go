@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -72,8 +73,8 @@ func listDatasets(ctx context.Context, q querier, after string, name *string, li
 }
 
 // createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. If
-// the file system does not answer within 5 s, the error is not_a_directory. The abandoned call
-// keeps one of its root's 64 places until it returns.
+// the file system does not answer within 5 s, the error is that of fileUnavailable. The abandoned
+// call keeps one of its root's 64 places until it returns.
 func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        string `json:"name"`
@@ -83,34 +84,34 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request) error 
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.core.stopping, slow.timeout()/2)
-	defer cancel()
-	dir, _ := c.core.cfg.placeDataset(in.Path) // checkDataset says what is wrong with the path
-	err := c.askFileSystem(ctx, dir.root, func() error {
-		_, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
-		return err
-	}, func() {})
-	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem { // too slow, or the service stops
-		const hangs = "cannot be opened as a directory: the file system does not answer"
-		err = invalid{{"path", "not_a_directory", hangs}}.err()
-	}
+	where, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
 	if err != nil {
 		return err
 	}
-	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in.Name, dir.stored, in.Description)
+
+	ctx, cancel := context.WithTimeout(r.Context(), slow.timeout()/2)
+	defer cancel()
+	if err := c.askFileSystem(ctx, where.root, where.check, func() {}); err != nil {
+		return err
+	}
+
+	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in.Name, where.stored, in.Description)
 	return writeCreated(w, d, "/api/v1/datasets/"+strconv.FormatInt(d.ID, 10), err)
 }
 
-// checkDataset checks the fields of a new dataset, and that its directory can be listed. It returns
-// the directory, or a 422.
+// checkDataset checks the fields of a new dataset and returns its directory, or a 422. It does not
+// look at the directory.
 func (c config) checkDataset(name, path, description string) (place, error) {
 	var v invalid
 	checkDatasetTexts(&v, &name, &description)
 	where, wrong := c.placeDataset(path)
-	if wrong != nil {
-		return where, append(v, wrong...).err()
-	}
-	switch dir, _, err := where.open(); {
+	return where, append(v, wrong...).err()
+}
+
+// check returns a 422 if the directory cannot be listed.
+func (p place) check() error {
+	var v invalid
+	switch dir, _, err := p.open(); {
 	case err == nil:
 		dir.Close()
 	case errors.Is(err, os.ErrNotExist):
@@ -120,7 +121,7 @@ func (c config) checkDataset(name, path, description string) (place, error) {
 	default:
 		v.check(false, "path", "not_a_directory", "cannot be opened as a directory: "+reasonOf(err))
 	}
-	return where, v.err()
+	return v.err()
 }
 
 // checkDatasetTexts notes what is wrong with a dataset's name and description. Nil is not checked.
@@ -128,7 +129,8 @@ func checkDatasetTexts(v *invalid, name, description *string) {
 	v.check(name == nil || isLine(*name, 1, 100) && strings.TrimSpace(*name) == *name, "name", "malformed",
 		"must be one line of 1 to 100 characters without blanks at either end")
 	v.check(description == nil || *description == "" || isText(*description, 4000), "description", "malformed",
-		"must be text of at most 4,000 characters, without control characters other than tab and newline")
+		"must be text of at most 4,000 characters, without control characters other than tab and newline, "+
+			"and without those that change the direction of text")
 }
 
 // getDataset answers GET /api/v1/datasets/{id}.
@@ -145,8 +147,8 @@ func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
 func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		UPDATE datasets
-		SET name = coalesce($2, name),
-			description = coalesce($3, description),
+		SET name = $2,
+			description = $3,
 			updated_at = now()
 		WHERE id = $1
 		RETURNING ` + datasetColumns
@@ -164,7 +166,13 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request) error 
 	}
 	var after dataset
 	err := c.changeDataset(r, "dataset.update", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		after, err = oneDataset(r.Context(), tx, "update dataset", query, d.ID, in.Name, in.Description)
+		after = d
+		after.Name = *cmp.Or(in.Name, &d.Name)
+		after.Description = *cmp.Or(in.Description, &d.Description)
+		if isSame(d, after) {
+			return nil, nil, nil
+		}
+		after, err = oneDataset(r.Context(), tx, nil, "update dataset", query, d.ID, after.Name, after.Description)
 		return d, after, err
 	})
 	return writeEntity(w, after, "", err)
@@ -196,28 +204,39 @@ func (c *catalogue) changeDataset(r *http.Request, action string,
 }
 
 // changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with
-// the objects that do returns. Until the transaction ends, no other can change or delete the
-// dataset or begin an analysis of it.
+// the objects that do returns, unless both are nil. Until the transaction ends, no other can change
+// or delete the dataset or begin an analysis of it.
 func changeDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, action string,
 	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		d, err := oneDataset(ctx, tx, "lock dataset", query, id)
+		d, err := oneDataset(ctx, tx, notFound("dataset", id), "lock dataset", query, id)
 		if err != nil {
 			return err
 		}
 		before, after, err := do(tx, d)
-		if err != nil {
+		if err != nil || before == nil && after == nil {
 			return err
 		}
 		return audit(ctx, tx, by, action, d.target(), before, after)
 	})
 }
 
-// pathDataset returns the dataset whose id is in the path, or errNotFound.
+// pathDataset returns the dataset whose id is in the path, or a 404.
 func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1`
-	return oneDataset(r.Context(), c.core.db, "get dataset", query, pathID(r, "id"))
+	id := pathID(r, "id")
+	return oneDataset(r.Context(), c.core.db, notFound("dataset", id), "get dataset", query, id)
+}
+
+// missingPart returns the 404 for a part of the dataset in the path, which the path value called
+// name identifies, or for the dataset itself if it is that which is missing.
+func (c *catalogue) missingPart(r *http.Request, kind, name string) error {
+	d, err := c.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	return notFound(fmt.Sprintf("%s %s of dataset", kind, r.PathValue(name)), d.ID)
 }
 
 // place is a dataset's directory: its root, the path below that, and the path in datasets.path.
@@ -256,9 +275,16 @@ func (c config) rootFile() string { return filepath.Join(c.stateDir, "dataset-ro
 
 // adoptRoot makes the service's first dataset root the only one, if keepRoot has stored one.
 func (c *config) adoptRoot() {
-	if root, err := os.ReadFile(c.rootFile()); err == nil && len(root) > 0 {
+	if root, err := c.readRoot(); err == nil && len(root) > 0 {
 		c.datasetRoots = []string{string(root)}
 	}
+}
+
+// readRoot reads the file with the first dataset root. Root does so too, while the service's user
+// owns the directory and could put a link or a named pipe there.
+func (c config) readRoot() ([]byte, error) {
+	content, _, err := readRegular(c.rootFile(), syscall.O_NOFOLLOW, 4096)
+	return content, err
 }
 
 // keepRoot stores the first dataset root in the state directory. If another one is stored there,
@@ -271,7 +297,7 @@ func (c config) keepRoot(ctx context.Context, q querier) error {
 		return err
 	}
 	name, root := c.rootFile(), c.datasetRoots[0]
-	content, err := os.ReadFile(name)
+	content, err := c.readRoot()
 	before := string(content)
 	switch {
 	case err != nil && !errors.Is(err, os.ErrNotExist):
@@ -282,7 +308,10 @@ func (c config) keepRoot(ctx context.Context, q querier) error {
 		return fmt.Errorf("the paths of %s are relative to %s, the first of CAIRN_DATASETS_DIR at the last start: "+
 			"set it to %[2]s:%s, or remove %s if the files have moved", plural(relative, "dataset"), before, root, name)
 	}
-	return cmp.Or(removeIfThere(name), writeNewFile(name, []byte(root)))
+	if err := removeIfThere(name); err != nil {
+		return err
+	}
+	return writeNewFile(name, []byte(root))
 }
 
 // isThere reports whether there is a file of that name.
@@ -310,9 +339,9 @@ func (p place) open() (dir *os.Root, empty bool, err error) {
 	return dir, empty, nil
 }
 
-// oneDataset returns the dataset of a query, or errNotFound. A taken name or path is a 409.
-func oneDataset(ctx context.Context, q querier, doing, query string, args ...any) (dataset, error) {
-	d, err := collectOne[dataset](ctx, q, errNotFound, doing, query, args...)
+// oneDataset returns the dataset of a query, or the error missing. A taken name or path is a 409.
+func oneDataset(ctx context.Context, q querier, missing error, doing, query string, args ...any) (dataset, error) {
+	d, err := collectOne[dataset](ctx, q, missing, doing, query, args...)
 	switch {
 	case isUniqueViolation(err, "datasets_name_key"):
 		err = &problem{status: http.StatusConflict, code: "name_taken", detail: "Another dataset has that name."}
@@ -333,7 +362,7 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 		VALUES ($1, $2, $3)
 		RETURNING ` + datasetColumns
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if d, err = oneDataset(ctx, tx, "create dataset", query, name, path, description); err != nil {
+		if d, err = oneDataset(ctx, tx, nil, "create dataset", query, name, path, description); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "dataset.create", d.target(), nil, d)

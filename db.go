@@ -9,6 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -89,16 +91,43 @@ func databaseConfig(url string) (*pgxpool.Config, error) {
 		// pgx keeps the password out of its message, but not always the rest of a malformed URL.
 		return nil, errors.New("CAIRN_DATABASE_URL is not a PostgreSQL connection string")
 	}
-	for _, name := range []string{"search_path", "options"} { // backup and restore could not follow
-		if config.ConnConfig.RuntimeParams[name] != "" {
+	if hasPassword.MatchString(withoutPassword(url)) {
+		return nil, errors.New("CAIRN_DATABASE_URL must have its password as in " +
+			"postgres://user:password@host/database, or leave it to PGPASSWORD")
+	}
+
+	// pg_dump and psql refuse settings of the session in a URL. Cairn needs the role's defaults.
+	for name := range config.ConnConfig.RuntimeParams {
+		if name != "application_name" && name != "timezone" {
 			return nil, fmt.Errorf("CAIRN_DATABASE_URL (or PGOPTIONS) must not set %s: "+
-				"Cairn uses the default schema of its role", name)
+				"Cairn uses the default schema and settings of its role", name)
 		}
+	}
+
+	// sslrootcert=system verifies the whole name in pgx, but nothing in libpq 15.
+	tls := config.ConnConfig.TLSConfig
+	if tls != nil && !tls.InsecureSkipVerify && !strings.Contains(url+os.Getenv("PGSSLMODE"), "verify-full") {
+		return nil, errors.New("CAIRN_DATABASE_URL must set sslmode=verify-full " +
+			"with sslrootcert=system or a service file")
 	}
 	if len(config.ConnConfig.Fallbacks) > 0 && config.ConnConfig.ValidateConnect == nil {
 		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	return config, nil
+}
+
+// hasPassword matches a password in a connection string that is not in the user part of a URL.
+var hasPassword = regexp.MustCompile(`password\s*=`)
+
+// withoutPassword returns a connection string without the password in the user part of a URL.
+func withoutPassword(connection string) string {
+	scheme, rest, isURL := strings.Cut(connection, "://")
+	end := strings.IndexAny(rest, "@/") // as libpq and pgx find it: the password may have ? and &
+	if !isURL || end < 0 || rest[end] != '@' {
+		return connection
+	}
+	user, _, _ := strings.Cut(rest[:end], ":")
+	return scheme + "://" + user + rest[end:]
 }
 
 // How long the database may take to accept a connection, on each host, and to answer a probe.
@@ -110,12 +139,12 @@ const (
 // database holds three pools of connections to PostgreSQL: for requests, for analyses, and for the
 // service's own probes and heartbeats. No pool waits for another.
 type database struct {
-	pool    *pgxpool.Pool
-	work    *pgxpool.Pool
-	own     *pgxpool.Pool
-	made    sync.Map // of all pools: the time.Time at which each net.Conn was made
-	down    atomic.Bool
-	outages atomic.Int64 // how often the database became unreachable
+	pool        *pgxpool.Pool
+	work        *pgxpool.Pool
+	probes      *pgxpool.Pool
+	connectedAt sync.Map // of all pools: the time.Time at which each net.Conn was made
+	down        atomic.Bool
+	outages     atomic.Int64 // how often the database became unreachable
 }
 
 // openDatabase connects to the database. It fails if no connection can be made. Nothing depends on
@@ -149,14 +178,14 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	utc := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: utc})
-		d.made.Store(conn.PgConn().Conn(), time.Now())
+		d.connectedAt.Store(conn.PgConn().Conn(), time.Now())
 		return nil
 	}
-	config.BeforeClose = func(conn *pgx.Conn) { d.made.Delete(conn.PgConn().Conn()) }
+	config.BeforeClose = func(conn *pgx.Conn) { d.connectedAt.Delete(conn.PgConn().Conn()) }
 	for _, p := range []struct {
 		pool        **pgxpool.Pool
 		connections int32
-	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.own, 2}} {
+	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.probes, 2}} {
 		config = config.Copy()
 		config.MaxConns = p.connections
 		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil { // the settings are wrong
@@ -168,7 +197,7 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 
 // close closes all connections, once those in use have been given back.
 func (d *database) close() {
-	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.probes} {
 		pool.Close()
 	}
 }
@@ -176,7 +205,7 @@ func (d *database) close() {
 // reset closes all connections: those in use once they are given back. New ones are made on demand,
 // perhaps to another server.
 func (d *database) reset() {
-	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.own} {
+	for _, pool := range []*pgxpool.Pool{d.pool, d.work, d.probes} {
 		pool.Reset()
 	}
 }
@@ -215,7 +244,7 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		// answers: the connections stay.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
-			for conn, made := range d.made.Range { // a request that waits for an answer gets an error at once
+			for conn, made := range d.connectedAt.Range { // a request that waits for an answer gets an error at once
 				if made.(time.Time).Before(began) {
 					conn.(net.Conn).Close()
 				}
@@ -234,8 +263,16 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 
 // probe asks the database for an answer over the service's own connection.
 func (d *database) probe(ctx context.Context) error {
-	_, err := d.own.Exec(ctx, `SELECT`)
+	_, err := d.probes.Exec(ctx, `SELECT`)
 	return err
+}
+
+// answers reports whether the database answers at once: within 0.4 s, so that an answer to a
+// request whose time is up is no more than 0.5 s late.
+func (d *database) answers() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+	defer cancel()
+	return d.probe(ctx) == nil
 }
 
 // beginSQL begins a transaction. If this instance freezes inside it, PostgreSQL ends it after 15 s,
@@ -339,7 +376,9 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 		)`
 	const others = `
 		WITH tokens AS (DELETE FROM api_tokens WHERE expires_at < now() - interval '30 days'),
-			passwords AS (DELETE FROM password_tokens WHERE expires_at < now())
+			passwords AS (DELETE FROM password_tokens WHERE expires_at < now()),
+			unconfirmed AS (DELETE FROM totp_secrets WHERE expires_at < now()),
+			networks AS (DELETE FROM known_networks WHERE expires_at < now())
 		DELETE FROM instances WHERE seen_at < now() - interval '100 days'`
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -373,4 +412,11 @@ func isUnavailable(err error) bool {
 	_, isNet := errors.AsType[net.Error](err)
 	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+}
+
+// isTooSlow reports whether the time of a request ended, or PostgreSQL cancelled its statement
+// (57014).
+func isTooSlow(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return errors.Is(err, context.DeadlineExceeded) || ok && e.Code == "57014"
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"testing"
 )
 
@@ -13,16 +14,19 @@ func TestSweep(t *testing.T) {
 	for i, ago := range []string{"1 hour", "23 hours"} { // these stay
 		ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at, ended_at)
 			VALUES (gen_random_uuid(), $1, now() + interval '1 day', now() + interval '1 day', now() - $2::text::interval)`, ada, ago)
-		ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) VALUES ('live', $1, 1, now() + interval '1 hour')`, []byte{byte(i)})
+		ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) VALUES ('live', $1, 1, now() + interval '1 hour')`, fmt.Sprint(i))
 		ts.exec(`INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at) VALUES ($1, $2, $3, '{}', now() - $2::text::interval)`, ada, ago, []byte(ago))
 	}
 	ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at)
 		SELECT gen_random_uuid(), $1, now() - interval '25 hours', now() + interval '1 day' FROM generate_series(1, 2500)`, ada)
 	ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at)
-		SELECT 'old', int4send(i), 1, now() - interval '1 second' FROM generate_series(1, 2500) i`)
+		SELECT 'old', i::text, 1, now() - interval '1 second' FROM generate_series(1, 2500) i`)
 	ts.exec(`INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at) VALUES ($1, 'old', 'old', '{}', now() - interval '31 days')`, ada)
 	ts.exec(`INSERT INTO password_tokens (user_id, token_hash, expires_at) VALUES ($1, 'old', now() - interval '1 second')`, ada)
 	ts.exec(`INSERT INTO instances VALUES ('old', 'k', '{}', now() - interval '101 days', now(), now())`)
+	bob := ts.addUser("bob")
+	ts.exec(`INSERT INTO totp_secrets (user_id, kid, secret, expires_at) VALUES ($1, 'k', 'live', NULL), ($2, 'k', 'old', now() - interval '1 second')`, ada, bob)
+	ts.exec(`INSERT INTO known_networks VALUES ($1, 'live', now() + interval '1 hour'), ($1, 'old', now() - interval '1 second')`, ada)
 	errs := make(chan error)
 	for range 2 {
 		go func() { errs <- sweep(context.Background(), ts.db) }()
@@ -34,12 +38,13 @@ func TestSweep(t *testing.T) {
 	}
 	if n := ts.queryInt(`
 		SELECT (SELECT count(*) FROM throttles WHERE account = 'live') + (SELECT count(*) FROM sessions)
-			+ (SELECT count(*) FROM api_tokens)`); n != 6 {
+			+ (SELECT count(*) FROM api_tokens) + (SELECT count(*) FROM totp_secrets) + (SELECT count(*) FROM known_networks)`); n != 8 {
 		t.Errorf("%d live rows are left", n)
 	}
 	if n := ts.queryInt(`
 		SELECT (SELECT count(*) FROM throttles WHERE account = 'old') + (SELECT count(*) FROM password_tokens WHERE expires_at < now())
-			+ (SELECT count(*) FROM instances WHERE id = 'old')`); n != 0 {
+			+ (SELECT count(*) FROM instances WHERE id = 'old') + (SELECT count(*) FROM totp_secrets WHERE secret = 'old')
+			+ (SELECT count(*) FROM known_networks WHERE network = 'old')`); n != 0 {
 		t.Errorf("%d expired rows are left", n)
 	}
 }

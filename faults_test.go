@@ -110,7 +110,7 @@ func TestOutageWhileReading(t *testing.T) {
 	t.Parallel()
 	reading, proceed, free := make(chan bool), make(chan bool), make(chan bool)
 	ts := startServer(t, func(s *server) {
-		s.operations.life = 500 * time.Millisecond
+		s.operations.leaseTTL = 500 * time.Millisecond
 		s.analyzer.beforeRead = func(string) {
 			select {
 			case reading <- true:

@@ -67,7 +67,7 @@ func TestForgedTokens(t *testing.T) {
 func hostileText(random *rand.Rand) string {
 	texts := []string{"", "\x00", "a\x00b", "\xff\xfe", "\u202eexe", strings.Repeat("x", 5000), "' OR 1=1 --", "../../etc/passwd", "%00", "%", "_",
 		"-1", "0", "1", "9223372036854775807", "9223372036854775808", "1e9", "NaN", "null", "true", "[]", "{}", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z",
-		"10000-01-01T00:00:00Z", "infinity", "-infinity", "{1,2}", "\u00e9\U0001f600", "admin", "member", uuidText([16]byte{}), "ffffffff-ffff-ffff-ffff-ffffffffffff",
+		"10000-01-01T00:00:00Z", "infinity", "-infinity", "{1,2}", "\u00e9\U0001f600", "admin", "member", noUUID, "ffffffff-ffff-ffff-ffff-ffffffffffff",
 		strings.Repeat("(", 200), `\`, `"`, "\r\n", "*", "dataset.read", "EPSG:4326", "180,90", "-180,-90,180,90", "1,2,3,4,5", "60s", "-1s", "\ufdd0\uffff"}
 	return texts[random.IntN(len(texts))]
 }

@@ -18,7 +18,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -92,9 +91,6 @@ func checkJSON(body []byte) error {
 	if _, err := dec.Token(); err != io.EOF {
 		return malformed("trailing_data", "The body must end after the JSON object.")
 	}
-	if hasHalfPair(object) {
-		return malformed("malformed_json", "The body has half of a surrogate pair.")
-	}
 
 	// The text is valid JSON, so the decoder returns no error from here on.
 	dec = json.NewDecoder(bytes.NewReader(object))
@@ -126,33 +122,6 @@ func checkJSON(body []byte) error {
 		}
 	}
 	return nil
-}
-
-// hasHalfPair reports whether an escape in the text, which is valid JSON, is half of a surrogate
-// pair (RFC 8259, section 7).
-func hasHalfPair(text []byte) bool {
-	unit := func(at int) rune { // the UTF-16 code unit of the escape there, 0 if it is another one
-		if len(text) < at+6 || string(text[at:at+2]) != `\u` {
-			return 0
-		}
-		n, _ := strconv.ParseUint(string(text[at+2:at+6]), 16, 16)
-		return rune(n)
-	}
-	for {
-		start := bytes.IndexByte(text, '\\')
-		if start < 0 {
-			return false
-		}
-		text = text[start:]
-		size := 2
-		if first := unit(0); utf16.IsSurrogate(first) {
-			if utf16.DecodeRune(first, unit(6)) == utf8.RuneError {
-				return true
-			}
-			size = 12
-		}
-		text = text[size:]
-	}
 }
 
 // consistsOf reports whether text is not empty and has only characters of the set.
@@ -378,35 +347,27 @@ type fieldError struct {
 	Detail string `json:"detail"`
 }
 
-// errNotFound is the 404 for an object that does not exist. buildMux replaces it with notFound.
-var errNotFound = &problem{status: http.StatusNotFound, code: "not_found", detail: "There is nothing here."}
-
 // errNoPath is the 404 for a path without a route.
 var errNoPath = newProblem(http.StatusNotFound, "not_found", "No such path; see /api/v1/openapi.yaml.")
 
-// notFound returns the 404 that names the object of a request's path, as in "No file 3 of dataset
-// 99." pattern is the path of the route.
-func notFound(pattern string, r *http.Request) error {
-	var named []string
-	parts := strings.Split(pattern, "/")
-	for i, part := range parts {
-		if value, isValue := strings.CutPrefix(part, "{"); isValue {
-			kind := strings.TrimSuffix(strings.ReplaceAll(parts[i-1], "-", " "), "s")
-			if kind == "analyse" {
-				kind = "analysis"
-			}
-			value = cleanText([]byte(r.PathValue(strings.TrimRight(value, ".}"))), maxNameText)
-			named = append(named, kind+" "+value)
-		}
+// noUUID is the id of no object.
+const noUUID = "00000000-0000-0000-0000-000000000000"
+
+// notFound returns the 404 for an object that does not exist, as in "No dataset 99." An id that is
+// 0 or noUUID stands for text that is no id at all.
+func notFound(kind string, id any) error {
+	name := cleanText(fmt.Appendf(nil, "%s %v", kind, id), maxNameText)
+	if id == int64(0) || id == noUUID {
+		name = "such " + kind
 	}
-	if named == nil {
-		return errNotFound
-	}
-	slices.Reverse(named)
-	return newProblem(errNotFound.status, errNotFound.code, "No "+strings.Join(named, " of ")+".")
+	return newProblem(http.StatusNotFound, "not_found", "No "+name+".")
 }
 
-// databaseUnavailable returns the 503 for a database that is unavailable or too slow.
+// errTooSlow is the 503 for a request that ran out of its own time, while the database is up.
+var errTooSlow = &problem{status: http.StatusServiceUnavailable, code: "too_slow", retryAfter: 10 * time.Second,
+	detail: "The request did not end within its time limit. Ask for less, or try again later."}
+
+// databaseUnavailable returns the 503 for a database that is unavailable.
 func databaseUnavailable(err error) *problem {
 	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable",
 		detail: "The database is not available now. Try again.", retryAfter: 2 * time.Second, err: err}
@@ -473,7 +434,10 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 	case errors.Is(err, context.Canceled):
 		w.status = 499              // as nginx logs it
 		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
-	case isUnavailable(err) || errors.Is(err, context.DeadlineExceeded):
+	case isTooSlow(err) && c.database.answers():
+		c.log.Warn("request too slow", "id", w.requestID, "route", w.route, "error", err)
+		p = errTooSlow
+	case isUnavailable(err) || isTooSlow(err):
 		p = databaseUnavailable(err)
 	default:
 		p = newProblem(http.StatusInternalServerError, "internal",

@@ -289,8 +289,12 @@ var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
 
 // lastMoment returns a context for what a request must still store after its time limit, or after
 // its client has left. It ends 0.4 s after the limit of ctx, so that no answer is over 0.5 s late.
+// Without a limit, it ends 0.4 s after now.
 func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, _ := ctx.Deadline()
+	deadline, hasLimit := ctx.Deadline()
+	if !hasLimit {
+		deadline = time.Now()
+	}
 	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))
 }
 

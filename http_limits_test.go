@@ -334,7 +334,7 @@ func TestHealthFlood(t *testing.T) {
 		if err := ts.database.probe(t.Context()); err != nil {
 			t.Errorf("probe: %v", err)
 		}
-		if n := ts.database.own.Stat().AcquiredConns(); n > 2 {
+		if n := ts.database.probes.Stat().AcquiredConns(); n > 2 {
 			t.Fatalf("%d connections", n)
 		}
 	}
@@ -381,56 +381,29 @@ func TestManySessions(t *testing.T) {
 	}
 }
 
-// TestBodiesTogether: the bodies of all requests together are bounded by the bytes that have arrived, and what was
-// refused or answered takes no room.
-func TestBodiesTogether(t *testing.T) {
+// TestLastMoment: what has to be stored at the end of a request gets 0.4 s, with and without a time limit.
+func TestLastMoment(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("ada", "all")
-	body := map[string]string{"display_name": "Ada"}
-	ts.limits.bodyBytes.Add(maxBodies)
-	c.refused(503, "busy", "PATCH", mePath, body)
-	c.must(200, "GET", mePath, nil)
-	ts.limits.bodyBytes.Add(-maxBodies)
-	c.must(200, "PATCH", mePath, body)
-	c.refused(413, "body_too_large", "PATCH", mePath, map[string]string{"display_name": strings.Repeat("x", small)})
-	if n := ts.limits.bodyBytes.Load(); n != 0 {
-		t.Errorf("%d bytes are counted without a body", n)
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	limited, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	for name, ctx := range map[string]context.Context{"no limit": canceled, "limit": limited} {
+		last, cancel := lastMoment(ctx)
+		defer cancel()
+		end, _ := last.Deadline()
+		if left := time.Until(end); last.Err() != nil || left <= 0 || left > 400*time.Millisecond {
+			t.Errorf("%s: %v are left, want up to 0.4 s (%v)", name, left, last.Err())
+		}
 	}
 }
 
-// TestLargestBodies: each route takes a body up to the size in its row, and no byte more.
-func TestLargestBodies(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("ada", "all")
-	for _, rt := range apiRoutes(ts.server) {
-		if rt.method == "GET" {
-			continue
-		}
-		path := pathValues.ReplaceAllString(rt.path, "1")
-		if a, err := c.send(rt.method, path, strings.NewReader(strings.Repeat("x", int(rt.maxBody)+1))); err != nil || a.status != 413 {
-			t.Errorf("%s %s: got %d %v, want 413", rt.method, path, a.status, err)
-		}
+// computing returns the request of a caller who holds a slot to compute.
+func computing(t *testing.T, r *http.Request) *http.Request {
+	t.Helper()
+	c := &caller{slots: newSlots(newLimits(4), "caller")}
+	if err := c.slots.acquireCore(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	text := strings.Repeat("\u20ac", 20_000) // 9 bytes each in a form
-	c.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "long", "body": text})
-}
-
-// TestLargeObjects: what a body holds is counted before anything is made of it.
-func TestLargeObjects(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("ada", "all")
-	var names, ids []string
-	for i := range maxNames + 1 {
-		names = append(names, fmt.Sprintf(`"n%d":1`, i))
-	}
-	for i := range maxListItems + 1 {
-		ids = append(ids, fmt.Sprintf(`"%d"`, i))
-	}
-	c.refused(400, "malformed_json", "POST", searchPath, "{"+strings.Join(names, ",")+"}")
-	c.refused(400, "unknown_field", "POST", searchPath, "{"+strings.Join(names[1:], ",")+"}")
-	c.refused(400, "malformed_json", "POST", searchPath, `{"ids":[`+strings.Join(ids, ",")+"]}")
-	c.must(200, "POST", searchPath, `{"ids":[`+strings.Join(ids[1:], ",")+"]}")
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 }

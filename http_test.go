@@ -2,15 +2,20 @@ package main
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"go/ast"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // TestConditionalRequests: If-None-Match compares weakly, If-Match strongly (RFC 9110, section 13.1).
@@ -143,4 +148,83 @@ func TestAuditActions(t *testing.T) {
 	if found < 20 {
 		t.Error(fmt.Sprint(found, " actions found"))
 	}
+}
+
+// TestTooSlow: a request that runs out of its own time while the database is up is no outage, and no error in the log.
+func TestTooSlow(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", "all")
+	id := ts.addFiles("tiles", []ElevationDatasetFileMeta{placedFile(t, "a.tif", 32632, 10, 0, 500_000, 0, -20, 5_300_000)})
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", id)
+
+	ts.exec(`
+		CREATE FUNCTION cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE query_canceled; END $$;
+		CREATE TRIGGER cancel BEFORE UPDATE ON datasets EXECUTE FUNCTION cancel()`)
+	c.refused(503, "too_slow", "PATCH", dataset, map[string]string{"name": "other"})
+
+	tx := must(ts.db.Begin(t.Context()))
+	must(tx.Exec(t.Context(), `LOCK TABLE datasets`))
+	if a := c.refused(503, "too_slow", "GET", "/api/v1/datasets", nil); a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	tx.Rollback(t.Context())
+	ts.stop()
+	if log := ts.log.String(); strings.Contains(log, `"level":"ERROR"`) || !strings.Contains(log, `"msg":"request too slow"`) {
+		t.Errorf("log: %s", log)
+	}
+}
+
+// TestComputingEnds: what Go computes for a request looks at the request's time.
+func TestComputingEnds(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	var files []ElevationDatasetFileMeta
+	for i := range 12 {
+		if i != 5 { // a gap in a grid of four by three
+			x, y := 500_000+float64(i%4)*1000, 5_300_000+float64(i/4)*1000
+			files = append(files, placedFile(t, fmt.Sprintf("%d.tif", i), 32632, 10, 0, x, 0, -20, y))
+		}
+	}
+	ts.addFiles("tiles", files)
+	d := must(listDatasets(t.Context(), ts.db, "", nil, 1))[0]
+	grids := must(d.grids(t.Context(), ts.db))
+	details := must(summarizeDataset(t.Context(), ts.db, d))
+	over, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+
+	// The database is asked in time, and Go computes after it.
+	late := lateQuerier{ts.db, t.Context()}
+	c := &coverage{frame: worldFrame(), Layers: make([]coverageLayer, 9)}
+	for what, do := range map[string]func() error{
+		"missing cells": func() error { return c.drawMissing(over, late, details) },
+		"cells of files": func() error {
+			many := details
+			many.Files = map[string]int64{fileStatusOK: maxOutlined + 1}
+			return c.drawFiles(over, late, many)
+		},
+		"files of an area": func() error {
+			_, err := findFiles(over, late, fileFilter{area: area{}, box: &mapBox{-180, -90, 180, 90}}, firstFile(), 10)
+			return err
+		},
+		"gaps": func() error {
+			return writeGaps(httptest.NewRecorder(), computing(t, httptest.NewRequestWithContext(over, "GET", "/", nil)), d, grids)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			if err := do(); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("error %v, want %v", err, context.DeadlineExceeded)
+			}
+		})
+	}
+}
+
+// lateQuerier asks the database without the time limit of its caller.
+type lateQuerier struct {
+	querier
+	ctx context.Context
+}
+
+func (q lateQuerier) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return q.querier.Query(q.ctx, sql, args...)
 }

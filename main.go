@@ -12,7 +12,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -62,7 +61,7 @@ func exitStatus(err error) int {
 		return 0
 	case errors.Is(err, errUsage):
 		return 2
-	case errors.Is(err, errFindings):
+	case errors.Is(err, errFindings), errors.Is(err, errBreaks):
 		return 3
 	}
 	return 1
@@ -82,17 +81,17 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 	if errors.Is(err, fs.ErrPermission) && c.need > needNothing {
 		return fmt.Errorf("%w: run it as root: sudo cairn %s", err, strings.Join(args, " "))
 	}
-	info, statErr := os.Stat(cfg.stateDir)
-	if cmp.Or(err, statErr) != nil || c.need < needOwner || os.Geteuid() != 0 || ownerOf(info) == 0 {
+
+	// If the settings are wrong, the state directory is "", and run says what is wrong.
+	info, err := os.Stat(cfg.stateDir)
+	if err != nil || c.need < needOwner || os.Geteuid() != 0 || ownerOf(info) == 0 {
 		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	}
 	account, err := accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info))))
 	if err != nil {
 		return err
 	}
-	group := int(account.gid)
-	err = cmp.Or(syscall.Setgroups([]int{group}), syscall.Setgid(group), syscall.Setuid(int(account.uid)))
-	if err != nil {
+	if err := becomeUser(account); err != nil {
 		return fmt.Errorf("become user %s: %w", account.name, err)
 	}
 	err = run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
@@ -100,6 +99,17 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 		return fmt.Errorf("%w: for root this command runs as user %s, who needs access", err, account.name)
 	}
 	return err
+}
+
+// becomeUser gives up root for good.
+func becomeUser(account serverAccount) error {
+	if err := syscall.Setgroups([]int{int(account.gid)}); err != nil {
+		return err
+	}
+	if err := syscall.Setgid(int(account.gid)); err != nil {
+		return err
+	}
+	return syscall.Setuid(int(account.uid))
 }
 
 // limitMemory sets Go's soft limit of memory, because each password hash leaves 19 MiB or more of
@@ -115,7 +125,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if err != nil {
 		return err
 	}
-	o := operation{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
+	o := invocation{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
 	if o.names, o.options, err = c.parse(args); err != nil {
 		return err
 	}
@@ -136,7 +146,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 }
 
 // serveCommand is "cairn serve".
-func serveCommand(ctx context.Context, o operation) error {
+func serveCommand(ctx context.Context, o invocation) error {
 	for _, name := range unknownSettings(o.env) {
 		o.log.Warn("unknown setting", "name", name)
 	}
@@ -187,12 +197,16 @@ func newLogWriter(env []string, w io.Writer) io.Writer {
 
 // isTerminal reports whether the stream is a terminal, or a character device other than /dev/null.
 func isTerminal(stream any) bool {
-	if f, ok := stream.(*os.File); ok {
-		info, err := f.Stat()
-		null, nullErr := os.Stat(os.DevNull)
-		return cmp.Or(err, nullErr) == nil && info.Mode()&os.ModeCharDevice != 0 && !os.SameFile(info, null)
+	f, ok := stream.(*os.File)
+	if !ok {
+		return false
 	}
-	return false
+	info, err := f.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err == nil && !os.SameFile(info, null)
 }
 
 // newServer returns a service that does not run yet. breached and certificate may be nil.
@@ -213,7 +227,7 @@ func newServer(core *core, breached *breachedPasswords, certificate *certificate
 // and stores or gives back its analysis work. It prints its address on stdout when it is ready. It
 // calls adjust before it starts; tests set clocks and hooks there.
 func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) error {
-	if err := cfg.checkPlaces(); err != nil {
+	if err := cfg.checkSecretsOutsideRoots(); err != nil {
 		return err
 	}
 	breached, err := openBreachedPasswords(cfg.breachedFile)
@@ -248,13 +262,13 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		}
 		s := newServer(core, breached, pair, hangups)
 		adjust(s)
-		if err := succeedInstance(ctx, d.own, cfg.stateDir, s.operations.instance); err != nil {
+		if err := succeedInstance(ctx, d.probes, cfg.stateDir, s.operations.instance); err != nil {
 			return err
 		}
-		if err := auditNewSigner(ctx, d.pool, keys); err != nil {
+		if err := auditKeys(ctx, d.pool, keys); err != nil {
 			return err
 		}
-		if err := noteInstance(ctx, d.own, s.operations.instance, keys, s.operations.life); err != nil {
+		if err := noteInstance(ctx, d.probes, s.operations.instance, keys, s.operations.leaseTTL); err != nil {
 			return err
 		}
 		if err := s.accounts.ensureAdministrator(ctx); err != nil {
@@ -269,9 +283,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	})
 }
 
-// run serves on the listener and works on analyses until ctx ends.
-func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Writer) error {
-	web := &http.Server{
+// newWebServer returns the HTTP server, with its limits.
+func (s *server) newWebServer() *http.Server {
+	return &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
@@ -279,7 +293,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 32,
+			MaxConcurrentStreams:          32,
 			MaxReceiveBufferPerConnection: 64 << 10,
 			MaxReceiveBufferPerStream:     64 << 10,
 		},
@@ -287,12 +301,21 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 
 		DisableGeneralOptionsHandler: true, // ServeHTTP answers OPTIONS *
 	}
+}
+
+// run serves on the socket and works on analyses until ctx ends.
+func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer) error {
+	listener := s.operations.limitConnections(socket)
+	web := s.newWebServer()
 	var open sync.Map // connections that are new or have a running request
 	web.ConnState = func(conn net.Conn, state http.ConnState) {
 		if state == http.StateNew || state == http.StateActive {
 			open.Store(conn, nil)
 		} else {
 			open.Delete(conn)
+		}
+		if state == http.StateClosed {
+			listener.released(conn.RemoteAddr())
 		}
 	}
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
@@ -303,7 +326,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.core.database.watch(working, s.core.log) })
-	background.Go(func() { s.operations.sendHeartbeats(working) })
+	background.Go(func() { s.operations.keepLease(working) })
 	background.Go(func() { s.operations.runMaintenance(working) })
 	// The watchdog ends before the others: a service that stops answers no request.
 	background.Go(func() { s.operations.keepWatchdog(ctx, listener.Addr()) })
@@ -346,7 +369,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, stdout io.Write
 	ending := context.WithoutCancel(ctx)
 	s.operations.runBounded(ending, "counted failures not stored", 2*time.Second, s.accounts.flushTallies)
 	s.operations.runBounded(ending, "lease not ended", 2*time.Second, func(ctx context.Context) error {
-		return instanceStopped(ctx, s.core.database.own, s.operations.instance)
+		return instanceStopped(ctx, s.core.database.probes, s.operations.instance)
 	})
 	return err
 }

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -129,7 +129,8 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "",
 		"title", "malformed", "must be one line of 1 to 200 characters")
 	v.check(c.Body == nil || isText(*c.Body, 20000), "body", "malformed",
-		"must be text of 1 to 20,000 characters, without control characters other than tab and newline")
+		"must be text of 1 to 20,000 characters, without control characters other than tab and newline, "+
+			"and without those that change the direction of text")
 	v.oneOf("severity", c.Severity, "info", "warning", "critical")
 	v.check(c.Roles.value == nil || len(*c.Roles.value) > 0,
 		"roles", "missing", "must name a role, or be null for everybody")
@@ -142,11 +143,12 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 	return err
 }
 
-// isText reports whether text has 1 to high code points, is not blank, and has no control character
-// but tab, newline and carriage return.
+// isText reports whether text has 1 to high code points, is not blank, and has no unsafe character
+// (see isUnsafe) but tab, newline and carriage return.
 func isText(text string, high int) bool {
-	isForbidden := func(c rune) bool { return unicode.IsControl(c) && c != '\t' && c != '\n' && c != '\r' }
-	return strings.TrimSpace(text) != "" && utf8.RuneCountInString(text) <= high && !strings.ContainsFunc(text, isForbidden)
+	isForbidden := func(c rune) bool { return isUnsafe(c) && c != '\t' && c != '\n' && c != '\r' }
+	isShort := utf8.RuneCountInString(text) <= high
+	return isShort && strings.TrimSpace(text) != "" && !strings.ContainsFunc(text, isForbidden)
 }
 
 // createMessage answers POST /api/v1/system-messages.
@@ -305,7 +307,7 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 			return err
 		}
 	} else if in.IDs = []int64{pathID(r, "id")}; in.IDs[0] == 0 {
-		return errNotFound
+		return notFound("announcement", in.IDs[0])
 	}
 	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
 		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()
@@ -413,13 +415,13 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	m, err := getMessage(ctx, tx, nil, id)
 	if err == nil {
 		after = m
-	} else if err != errNotFound {
+	} else if _, isMissing := errors.AsType[*problem](err); !isMissing {
 		return err
 	}
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// changeMessage runs do on a message, or returns errNotFound. If do changes a row, it adds an audit
+// changeMessage runs do on a message, or returns a 404. If do changes a row, it adds an audit
 // row. Its transaction holds lockMessages. match are the lines of If-Match: if there are any, they
 // must name the message's entity tag.
 func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, action string, id int64, match []string,
@@ -456,7 +458,31 @@ func (c messageChange) apply(ctx context.Context, tx pgx.Tx, before message) (in
 		return 0, newProblem(http.StatusConflict, "already_published",
 			"The message has been published; publish_at cannot be changed any more.")
 	}
+	if isSame(before, c.edit(before)) {
+		return 0, nil
+	}
 	return 1, c.store(ctx, tx, before.ID)
+}
+
+// edit returns the message with the new fields.
+func (c messageChange) edit(m message) message {
+	m.Title = *cmp.Or(c.Title, &m.Title)
+	m.Body = *cmp.Or(c.Body, &m.Body)
+	m.Severity = *cmp.Or(c.Severity, &m.Severity)
+	m.IncludeNewUsers = *cmp.Or(c.IncludeNewUsers, &m.IncludeNewUsers)
+	if c.Roles.set {
+		m.Roles = nil // everybody
+	}
+	if c.Roles.value != nil {
+		m.Roles = asSet(*c.Roles.value)
+	}
+	if c.PublishAt.set {
+		m.PublishAt = *cmp.Or(c.publishAt, new(time.Time)) // null means now: another time in any case
+	}
+	if c.ExpiresAt.set {
+		m.ExpiresAt = c.expiresAt
+	}
+	return m
 }
 
 // store writes the checked fields into a message. A new publish_at is not before now, and after
@@ -507,12 +533,12 @@ func removeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, pe
 	return changeMessage(ctx, db, by, action, id, match, remove)
 }
 
-// getMessage returns a message as the user sees it, or errNotFound. A nil userID means no user.
+// getMessage returns a message as the user sees it, or a 404. A nil userID means no user.
 func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
 		WHERE m.id = $2`
-	return collectOne[message](ctx, q, errNotFound, "get message", query, userID, id)
+	return collectOne[message](ctx, q, notFound("announcement", id), "get message", query, userID, id)
 }
 
 // listMessages returns up to limit messages after the keys in after, as a user sees them, the
@@ -556,5 +582,5 @@ func countUnread(ctx context.Context, q querier, userID string) (unread, error) 
 				(SELECT publish_at FROM system_message_watermarks WHERE user_id = $1), '-infinity')
 			AND NOT ` + messageIsCovered + `
 			AND m.id NOT IN (SELECT mr.message_id FROM system_message_reads mr WHERE mr.user_id = $1)`
-	return collectOne[unread](ctx, q, errNotFound, "count unread messages", query, userID)
+	return collectOne[unread](ctx, q, nil, "count unread messages", query, userID)
 }

@@ -64,10 +64,14 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	for _, state := range byState {
 		states = append(states, fmt.Sprintf("{state=%q}", state.State), state.Count)
 	}
+	const auditBreaks = `SELECT count(*) FROM audit_log WHERE target = 'audit' AND action = 'audit.break_found'`
+	breaks, err := scalar[int](r.Context(), o.core.db, "count audit breaks", auditBreaks)
+	if err != nil {
+		return err
+	}
 	pool := o.core.db.Stat()
 	hashing, queued := o.accounts.hashing()
 	stored, hung := o.analyzer.counters()
-	broken := map[bool]int{true: 1}[o.sealer.broken.Load()]
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	var e exposition
@@ -87,7 +91,7 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	e.add("cairn_password_hashes_queued", "gauge", "Requests that hash a password or wait to do so.",
 		"", queued)
 	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.", states...)
-	e.add("cairn_audit_broken", "gauge", "1 if the audit log has a break that is not accepted.", "", broken)
+	e.add("cairn_audit_breaks", "gauge", "Rows of the audit log that tell of a break in it.", "", breaks)
 	e.add("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.",
 		"", stored)
 	e.add("cairn_analysis_reads_hung", "gauge", "Reads that wait for a stuck file system.", "", hung)

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
-	"slices"
+	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -18,7 +22,7 @@ type operations struct {
 	accounts    *accounts
 	analyzer    *analyzer
 	instance    string        // a random name, to tell instances that share a database apart
-	life        time.Duration // how long the instance's lease lasts after a heartbeat
+	leaseTTL    time.Duration // how long the instance's lease lasts after a heartbeat
 	health      *healthCheck
 	hangups     <-chan os.Signal // SIGHUP: reload the key file
 	certificate *certificate     // nil: plain HTTP
@@ -35,11 +39,11 @@ func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance 
 		accounts:    accounts,
 		analyzer:    analyzer,
 		instance:    instance,
-		life:        10 * time.Second,
+		leaseTTL:    10 * time.Second,
 		health:      &healthCheck{limit: newLimiter(1, unbounded)},
 		hangups:     hangups,
 		certificate: certificate,
-		sealer:      sealer{open: map[string]string{}},
+		sealer:      sealer{},
 	}
 }
 
@@ -83,21 +87,18 @@ func (o *operations) warnOfExposure(address net.Addr) {
 	}
 }
 
-// sendHeartbeats renews this instance's lease until ctx ends. On SIGHUP it reloads the key file.
-func (o *operations) sendHeartbeats(ctx context.Context) {
-	for tick := time.Tick(o.life / 3); ; {
+// keepLease renews this instance's lease until ctx ends. It reloads the key file in between, so
+// that no heartbeat has the keys from before.
+func (o *operations) keepLease(ctx context.Context) {
+	for tick := time.Tick(o.leaseTTL / 3); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-o.hangups:
-			reload, cancel := context.WithTimeout(ctx, 2*time.Second)
-			if err := o.reloadKeys(reload); err != nil {
-				o.core.log.Error("key file not reloaded", "error", err)
-			}
-			cancel()
+			o.reloadOnHangup(ctx)
 		case <-tick:
 			o.runBounded(ctx, "heartbeat failed", 2*time.Second, func(ctx context.Context) error {
-				return noteInstance(ctx, o.core.database.own, o.instance, o.core.keys.Load(), o.life)
+				return noteInstance(ctx, o.core.database.probes, o.instance, o.core.keys.Load(), o.leaseTTL)
 			})
 		}
 	}
@@ -145,27 +146,38 @@ func unlessRepeated(work func(context.Context) error) func(context.Context) erro
 	}
 }
 
-// sealAudit seals the new rows of the audit log, and logs the head for "cairn audit verify --head".
-// It also logs when it sees a break, and when all breaks have been accepted.
-func (o *operations) sealAudit(ctx context.Context) (err error) {
-	wasBroken, sealed := o.sealer.broken.Load(), 0
-	for n := 1; n > 0; sealed += n {
-		if n, err = o.sealer.sealRows(ctx, o.core.db, o.core.keys.Load()); err != nil {
+// sealAudit seals the new rows of the audit log, and logs the breaks that it records. It logs the
+// newest seal for "cairn audit verify --head", and keeps it in the state directory. So nobody who
+// can write only to the database cuts off the end of the log unnoticed, also before a restart.
+func (o *operations) sealAudit(ctx context.Context) error {
+	z := &o.sealer
+	before := z.last.seq
+	if before == 0 {
+		var err error
+		if z.last, err = o.rememberedSeal(ctx); err != nil {
 			return err
 		}
 	}
-	switch isBroken := o.sealer.broken.Load(); {
-	case isBroken && !wasBroken:
-		for _, finding := range o.sealer.open {
-			o.core.log.Error("audit log broken: nothing is sealed until \"cairn audit accept\"", "finding", finding)
+
+	for n := 1; n > 0; {
+		var found []string
+		var err error
+		if n, found, err = z.sealRows(ctx, o.core.db, o.core.keys.Load()); err != nil {
+			return err
 		}
-	case wasBroken && !isBroken:
-		o.core.log.Info("breaks of the audit log accepted")
+		for _, finding := range found {
+			o.core.log.Error("break of the audit log found", "finding", finding)
+		}
 	}
-	if sealed > 0 {
-		o.core.log.Info("audit log sealed", "head", auditHead(o.sealer.last.seq, o.sealer.last.mac))
+
+	if z.last.seq == before {
+		return nil
 	}
-	return nil
+	o.core.log.Info("audit log sealed", "head", z.last.head())
+	return replaceFile(o.sealPath(), func(f *os.File) error {
+		_, err := f.WriteString(z.last.head())
+		return err
+	})
 }
 
 // reloadKeys loads the key file again. It keeps the old keys if the file is malformed, or if this
@@ -173,22 +185,73 @@ func (o *operations) sealAudit(ctx context.Context) (err error) {
 func (o *operations) reloadKeys(ctx context.Context) error {
 	keys, err := loadKeys(o.core.cfg.keysPath(), o.core.cfg.credentialsDir, false)
 	if err == nil {
-		err = noteInstance(ctx, o.core.database.own, o.instance, keys, o.life)
+		err = auditKeys(ctx, o.core.db, keys)
+	}
+	if err == nil {
+		err = noteInstance(ctx, o.core.database.probes, o.instance, keys, o.leaseTTL)
 	}
 	if err != nil {
 		return err
 	}
-	before := o.core.keys.Swap(keys)
-	isSame := func(a, b key) bool { return a.id == b.id && a.fingerprint == b.fingerprint }
-	if !slices.EqualFunc(before.keys, keys.keys, isSame) {
-		if err := audit(ctx, o.core.db, serviceActor(), "keys.change", "", before.ids(), keys.ids()); err != nil {
-			o.core.log.Error("change of keys not audited", "error", err)
-		}
-	}
+	o.core.keys.Store(keys)
 	o.core.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
 	if o.core.cfg.keysAreCredential() {
 		o.core.log.Warn("key file is a copy that systemd made when the service started: " +
 			"restart the service to load a later change")
 	}
 	return nil
+}
+
+// sealPath returns the path of the file that keeps the newest seal.
+func (o *operations) sealPath() string { return filepath.Join(o.core.cfg.stateDir, "audit-head") }
+
+// rememberedSeal returns the newest seal that an instance with this state directory has seen. If
+// there was none, it returns the newest one in the database, on trust.
+func (o *operations) rememberedSeal(ctx context.Context) (seal, error) {
+	const newest = `
+		SELECT coalesce((SELECT seq || ':' || encode(mac, 'hex') FROM audit_seals ORDER BY seq DESC LIMIT 1), '0:00')`
+	content, err := os.ReadFile(o.sealPath())
+	head := string(content)
+	if errors.Is(err, fs.ErrNotExist) {
+		head, err = scalar[string](ctx, o.core.db, "read the newest seal", newest)
+	}
+	if err != nil {
+		return seal{}, err
+	}
+	return parseHead(head)
+}
+
+// reloadOnHangup reloads the key file after a SIGHUP.
+func (o *operations) reloadOnHangup(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := o.reloadKeys(ctx); err != nil {
+		o.core.log.Error("key file not reloaded", "error", err)
+	}
+}
+
+// connectionNetwork returns the network whose connections are limited together. It is the zero Addr
+// for this machine and for trusted proxies, which connect for many.
+func (o *operations) connectionNetwork(peer net.Addr) netip.Addr {
+	address := peerAddress(peer.String())
+	if address.IsLoopback() || o.core.cfg.trusts(address) {
+		return netip.Addr{}
+	}
+	return clientNetwork(address)
+}
+
+// limitConnections bounds the connections of the socket: of one network, and of all to nine tenths
+// of the files that the process may open. The rest is for the database and the datasets.
+func (o *operations) limitConnections(socket net.Listener) *boundedListener {
+	var files syscall.Rlimit
+	syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // fails only for an unknown resource: getrlimit(2)
+
+	return &boundedListener{
+		Listener:    socket,
+		log:         o.core.log,
+		network:     o.connectionNetwork,
+		mostNetwork: maxConnections,
+		mostAll:     int(min(files.Cur, math.MaxInt32) / 10 * 9),
+		counts:      map[netip.Addr]int{},
+	}
 }

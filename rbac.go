@@ -314,6 +314,9 @@ func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request) erro
 			return err
 		}
 		after = permissionView{p.Name, in.Meaning, true}
+		if in.Meaning == p.Meaning {
+			return nil
+		}
 		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
 			return err
 		}
@@ -376,11 +379,12 @@ func (a *accounts) actOnPermission(r *http.Request,
 		return newProblem(http.StatusConflict, "permission_built_in",
 			"This permission is part of Cairn. Only declared ones can be changed or removed.")
 	}
+	missing := notFound("permission", name)
 	if !permissionName.MatchString(name) {
-		return errNotFound
+		return missing
 	}
 	return a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
-		p, err := collectOne[heldPermission](ctx, tx, errNotFound, "get permission", query, name)
+		p, err := collectOne[heldPermission](ctx, tx, missing, "get permission", query, name)
 		if err != nil {
 			return err
 		}

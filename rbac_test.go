@@ -188,7 +188,7 @@ func TestLoginInFlightEnds(t *testing.T) {
 	ts := startServer(t, nil)
 	root := ts.signIn("root", "all")
 	ctx, id := context.Background(), ts.addUser("ada", datasetRead)
-	found := must(findCredentials(ctx, ts.db, "ada"))
+	found := must(findPasswordRecord(ctx, ts.db, "ada"))
 	root.must(204, "DELETE", "/api/v1/users/"+id+"/sessions", nil)
 	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", time.Hour, time.Hour); err != errWrongCredentials {
 		t.Errorf("the login opened a session: %v", err)

@@ -88,10 +88,11 @@ func (a *accounts) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// pathRole returns the role whose id is in the path, or errNotFound. For a change, If-Match, if
-// given, must name the role's entity tag.
+// pathRole returns the role whose id is in the path, or a 404. For a change, If-Match, if given,
+// must name the role's entity tag.
 func (a *accounts) pathRole(r *http.Request, q querier) (role, error) {
-	found, err := getRole(r.Context(), q, pathID(r, "id"), "", errNotFound)
+	id := pathID(r, "id")
+	found, err := getRole(r.Context(), q, id, "", notFound("role", id))
 	if err != nil || isRead(r) {
 		return found, err
 	}
@@ -162,7 +163,10 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	if c.Name == nil {
 		c.Name = new("") // refused below: a role needs a name
 	}
-	if err := cmp.Or(c.check(ctx, tx), by.covers(c.Permissions)); err != nil {
+	if err := c.check(ctx, tx); err != nil {
+		return role{}, err
+	}
+	if err := by.covers(c.Permissions); err != nil {
 		return role{}, err
 	}
 	id, err := scalar[int64](ctx, tx, "create role", `INSERT INTO roles (name) VALUES ($1) RETURNING id`, c.Name)
@@ -200,6 +204,9 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 			return role{}, err
 		}
 	}
+	if isSame(before, c.apply(before)) {
+		return before, nil
+	}
 	if isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted)) {
 		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
 			return role{}, err
@@ -210,6 +217,17 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return role{}, err
 	}
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
+}
+
+// apply returns the role with the new fields.
+func (c roleChange) apply(r role) role {
+	if c.Permissions != nil {
+		r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, c.Permissions)
+	}
+	r.Name = *cmp.Or(c.Name, &r.Name)
+	r.Description = *cmp.Or(c.Description, &r.Description)
+	r.RequiresSecondFactor = *cmp.Or(c.RequiresSecondFactor, &r.RequiresSecondFactor)
+	return r
 }
 
 // storeRole changes a role, unchecked and without an audit row, and returns it.
@@ -231,7 +249,7 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 	if err != nil {
 		return role{}, takenError(err)
 	}
-	return getRole(ctx, tx, id, "", errNotFound)
+	return getRole(ctx, tx, id, "", nil)
 }
 
 // deleteRole deletes a role. Its holders get the role that reassign names; without reassign, a role
@@ -280,7 +298,10 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	}
 	var v invalid
 	v.check(next.ID != old.ID, "reassign", "unknown", "must be another role")
-	if err := cmp.Or(v.err(), by.covers(next.Permissions)); err != nil {
+	if err := v.err(); err != nil {
+		return role{}, err
+	}
+	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
 	}
 	if next.RequiresSecondFactor != old.RequiresSecondFactor {

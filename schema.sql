@@ -148,11 +148,7 @@ CREATE TABLE api_tokens (
   CONSTRAINT api_tokens_name_key UNIQUE (user_id, name)
 );
 
--- Guesses at a password or code, registrations and changes of one's own address, counted for an
--- account, a network or both, by the rules in auth_throttle.go. account and network are HMACs; one is
--- empty if the row does not count by it. Until next_at all attempts are refused. A row for an account
--- alone makes one exception: networks that are known, because the account has signed in from them.
--- At expires_at a row is forgotten, with known. It is rounded, to save index updates.
+-- Counted attempts. Migration 3 replaces this table.
 CREATE TABLE throttles (
   account    bytea       NOT NULL,
   network    bytea       NOT NULL,
@@ -183,9 +179,9 @@ CREATE INDEX audit_log_actor_idx ON audit_log (actor, id);
 CREATE INDEX audit_log_target_idx ON audit_log (target, id);
 CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
--- The seals of the audit log's rows, numbered without a gap. mac is an HMAC of the seal before and of
--- the row, by the key named kid. checkpoint, if it is set, is a MAC which proves that retention
--- deleted this seal's row and the seals before this one.
+-- The seals of the audit log's rows, numbered without a gap: numbers of seals that are lost are not
+-- used again. mac is an HMAC of the seal before and of the row, by the key named kid. checkpoint, if
+-- it is set, is a MAC which proves that retention deleted this seal's row and the seals before it.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -468,8 +464,7 @@ ALTER TABLE api_tokens
   ADD CONSTRAINT api_tokens_former_hash_key UNIQUE (former_hash);
 CREATE INDEX api_tokens_expires_at_id_idx ON api_tokens (expires_at, id);
 
--- Breaks of the audit log. While one of them is not accepted, no instance seals. The operator accepts
--- one with the key named kid: accepted is a MAC over id and the newest seal (seq, mac) at that time.
+-- Breaks of the audit log. Migration 3 makes rows of the log itself of them.
 CREATE TABLE audit_breaks (
   id       text        COLLATE "C" PRIMARY KEY,
   seen_at  timestamptz NOT NULL DEFAULT now(),
@@ -513,3 +508,43 @@ ALTER TABLE api_tokens
 -- The name says what it means, as users see it: the role's holders have no permission from any role
 -- until they have a second factor.
 ALTER TABLE roles RENAME COLUMN requires_totp TO requires_second_factor;
+
+-- Users are listed by name alone.
+DROP INDEX users_created_at_id_idx;
+DROP INDEX users_last_login_at_id_idx;
+
+-- Guesses at a password or code, registrations and changes of one's own account, counted for an
+-- account, a network or both, by the rules in auth_throttle.go. account is empty, "registrations", "user:"
+-- with a user's id, or "name:" with the HMAC of a login name as it was typed. network is an IPv4
+-- address, the first address of an IPv6 /64, or empty. Until next_at attempts are refused. At
+-- expires_at a row is forgotten: the next attempt counts as the first.
+DROP TABLE throttles;
+CREATE TABLE throttles (
+  account    text        COLLATE "C" NOT NULL,
+  network    text        COLLATE "C" NOT NULL,
+  attempts   bigint      NOT NULL,
+  next_at    timestamptz,
+  expires_at timestamptz NOT NULL,
+  PRIMARY KEY (account, network)
+);
+CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
+
+-- The networks that a user has signed in from during the last 90 days. A lockout does not apply there.
+CREATE TABLE known_networks (
+  user_id    uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
+  network    text        COLLATE "C" NOT NULL,
+  expires_at timestamptz NOT NULL,
+  PRIMARY KEY (user_id, network)
+);
+
+-- Breaks of the audit log are rows of it. These rows have no MAC, so "cairn audit verify" reports once
+-- more what is still missing or wrong.
+INSERT INTO audit_log (actor, credential, address, request_id, action, target, after)
+  SELECT 'cairn', '', '', '', 'audit.break_found', 'audit', jsonb_build_object(
+    'findings', jsonb_build_array(finding),
+    'seen_at', seen_at,
+    'was_accepted', accepted <> '',
+    'head', seq || ':' || encode(mac, 'hex'))
+  FROM audit_breaks
+  ORDER BY seen_at, id;
+DROP TABLE audit_breaks;

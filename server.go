@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -97,7 +98,7 @@ func authRoutes(a *accounts) []route {
 // administrationRoutes returns the rows of users, roles, permissions and the audit log.
 func administrationRoutes(a *accounts) []route {
 	return []route{
-		{"GET", "/api/v1/users", userManage, a.listUsers, paged + " q username status role sort", slow, 0},
+		{"GET", "/api/v1/users", userManage, a.listUsers, paged + " q username status role", slow, 0},
 		{"POST", "/api/v1/users", userManage, a.createUser, "", quick, medium},
 		{"GET", "/api/v1/users/{id}", userManage, a.getUser, "", quick, 0},
 		{"PATCH", "/api/v1/users/{id}", userManage, a.updateUser, "", quick, medium},
@@ -217,9 +218,6 @@ func (s *server) buildMux() {
 			answer := w.(*responseWriter) // ServeHTTP passes nothing else
 			answer.route, answer.row, answer.routed = rt.path, i+1, true
 			err := s.call(rt, answer, r)
-			if err == errNotFound {
-				err = notFound(rt.path, r)
-			}
 			if err != nil {
 				s.core.writeProblem(answer, err)
 			}
@@ -232,7 +230,7 @@ func (s *server) buildMux() {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.core.now()
 	c := &caller{
-		requestID:   s.requestID(r),
+		requestID:   rand.Text(),
 		address:     s.clientAddress(r),
 		releaseBody: func() {},
 		recheck:     func(context.Context) error { return nil },
@@ -258,7 +256,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		took := s.core.now().Sub(start)
 		s.operations.counts[answer.row].count(answer.status, took)
 		s.core.log.Info("request", "id", c.requestID, "user", user, "method", r.Method, "route", answer.route,
-			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", c.address)
+			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", c.address, s.proxyID(r))
 	}()
 
 	switch err := s.core.origins.Check(r); {
@@ -379,21 +377,23 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 	return answer.Bytes(), err
 }
 
-// requestIDs matches the request ids that are accepted from a proxy.
-var requestIDs = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+// proxyIDs matches the request ids of proxies that are logged.
+var proxyIDs = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// requestID returns the id that a trusted proxy gave the request, else a new one.
-func (s *server) requestID(r *http.Request) string {
-	if id := r.Header.Get("X-Request-Id"); s.core.cfg.trusts(remoteAddress(r)) && requestIDs.MatchString(id) {
-		return id
+// proxyID returns the id that a trusted proxy gave the request, for the log, or else the zero Attr,
+// which is not logged. The id has no other use: many proxies pass on what the client sent.
+func (s *server) proxyID(r *http.Request) slog.Attr {
+	id := r.Header.Get("X-Request-Id")
+	if s.core.cfg.trusts(peerAddress(r.RemoteAddr)) && proxyIDs.MatchString(id) {
+		return slog.String("proxy_id", id)
 	}
-	return rand.Text()
+	return slog.Attr{}
 }
 
 // clientAddress returns the client's address: the other end of the connection or, behind trusted
 // proxies, the last address in X-Forwarded-For that is not one of theirs.
 func (s *server) clientAddress(r *http.Request) netip.Addr {
-	address := remoteAddress(r)
+	address := peerAddress(r.RemoteAddr)
 	forwarded := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
 	if forwarded == "" {
 		return address

@@ -182,7 +182,7 @@ func TestMixedLoad(t *testing.T) {
 	kills := 0
 	for ; kills < 3 || soakOr(1, 0) == 1 && time.Since(began) < 10*time.Minute; kills++ {
 		before := answered()
-		waitFor(t, "further answers", func() bool { return answered() > before+soakOr(1000, 300) })
+		waitFor(t, "further answers", func() bool { return answered() > before+soakOr(1000, 100) })
 		if which := random.IntN(3); which == 2 {
 			p.kill()
 			p.start()

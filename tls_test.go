@@ -22,14 +22,15 @@ import (
 	"time"
 )
 
-// writeCertificate writes a certificate for 127.0.0.1 that signs itself, with this serial number, and its key.
-func writeCertificate(t *testing.T, dir string, serial int64) *x509.Certificate {
+// writeCertificate writes a certificate that signs itself, with this serial number, and its key. It is for cairn.test
+// and for the addresses.
+func writeCertificate(t *testing.T, dir string, serial int64, addresses ...net.IP) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"cairn.test"}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"cairn.test"}, IPAddresses: addresses}
 	der, err1 := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	keyDER, err2 := x509.MarshalPKCS8PrivateKey(key)
 	certificate, err3 := x509.ParseCertificate(der)

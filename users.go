@@ -47,24 +47,27 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users.
+// listUsers answers GET /api/v1/users, ordered by user name.
 func (a *accounts) listUsers(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	f := userFilter{sort: cmp.Or(query.Get("sort"), "username"), username: optional(query, "username"),
-		status: optional(query, "status"), part: optional(query, "q"), role: optional(query, "role")}
-	order, isOrder := userOrders()[f.sort]
+	f := userFilter{
+		username: optional(query, "username"),
+		status:   optional(query, "status"),
+		part:     optional(query, "q"),
+		role:     optional(query, "role"),
+	}
+
 	var v invalid
-	v.check(isOrder, "sort", "unknown", "must be username, created_at or last_login_at, or one of them after a minus")
 	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254,
 		"q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
 	v.oneOf("status", f.status, statusActive, statusDisabled, statusPending)
 	if err := v.err(); err != nil {
 		return err
 	}
-	first := []string{order.first, uuidText([16]byte{})}
-	return writeList(a.core, w, r, first, func(after []string, limit int) ([]user, error) {
-		return listUsers(r.Context(), a.core.db, f, after, limit)
-	}, func(u user) []string { return []string{order.key(u), u.ID} })
+
+	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]user, error) {
+		return listUsers(r.Context(), a.core.db, f, after[0], limit)
+	}, func(u user) []string { return []string{u.Username} })
 }
 
 // passwordToken lets a user set a password once. Only the response to its creation shows it.
@@ -181,9 +184,10 @@ func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request) error {
 // removeUserRole answers DELETE /api/v1/users/{id}/roles/{name}, which takes one role away.
 func (a *accounts) removeUserRole(w http.ResponseWriter, r *http.Request) error {
 	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		at := slices.Index(target.Roles, r.PathValue("name"))
+		name := r.PathValue("name")
+		at := slices.Index(target.Roles, name)
 		if at < 0 {
-			return errNotFound
+			return notFound("role of "+target.Username+" called", name)
 		}
 		return replaceRoles(ctx, tx, by, target, slices.Delete(slices.Clone(target.Roles), at, at+1))
 	})
@@ -231,7 +235,7 @@ func (a *accounts) ofUser(write func(http.ResponseWriter, *http.Request, string)
 	}
 }
 
-// pathUser returns the user whose id is in the path, or errNotFound.
+// pathUser returns the user whose id is in the path, or a 404.
 func (a *accounts) pathUser(r *http.Request) (user, error) {
 	return getUser(r.Context(), a.core.db, pathUUID(r, "id"))
 }
@@ -239,7 +243,7 @@ func (a *accounts) pathUser(r *http.Request) (user, error) {
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
 func (a *accounts) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		return endOneOrAll(r, "session", func(id *string) (int64, error) {
+		return endOneOrAll(r, "session", "session", func(id *string) (int64, error) {
 			if id == nil {
 				return 0, endAllSessions(ctx, tx, by, target)
 			}
@@ -251,7 +255,9 @@ func (a *accounts) endSessionsOfUser(w http.ResponseWriter, r *http.Request) err
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
 func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		return endOneOrAll(r, "token", func(id *string) (int64, error) { return deleteAPITokens(ctx, tx, by, target, id) })
+		return endOneOrAll(r, "token", "token", func(id *string) (int64, error) {
+			return deleteAPITokens(ctx, tx, by, target, id)
+		})
 	}))
 }
 
@@ -282,92 +288,46 @@ func optional(query map[string][]string, name string) *string {
 	return nil
 }
 
-// userFilter selects and orders users. A nil field matches any user.
+// userFilter selects users. A nil field matches any user.
 type userFilter struct {
-	sort               string  // a key of userOrders
-	username           *string // in any case
-	status, part, role *string // part: of a user name, e-mail address or display name, in any case
+	username *string // in any case
+	status   *string
+	part     *string // of a user name, e-mail address or display name, in any case
+	role     *string
 }
 
-// userOrder is an order of the list of users: by a key, and by the id where keys are equal.
-type userOrder struct {
-	first string            // a key that sorts before every user's
-	key   func(user) string // the user's key, as text
-	after string            // SQL: the user u comes after the keys $1 and $2
-	by    string            // SQL: ORDER BY
-}
-
-// userOrders returns the orders by the value of the query parameter sort.
-func userOrders() map[string]userOrder {
-	name := func(u user) string { return u.Username }
-	created := func(u user) string { return u.CreatedAt.Format(time.RFC3339Nano) }
-	login := func(u user) string {
-		if u.LastLoginAt == nil { // the user has never signed in
-			return "-infinity"
-		}
-		return u.LastLoginAt.Format(time.RFC3339Nano)
-	}
-	const (
-		lastLogin = `coalesce(u.last_login_at, '-infinity')`
-		keys      = ` ($1::timestamptz, $2::uuid)`
-	)
-	return map[string]userOrder{
-		"username":       {"", name, `(u.username, u.id) > ($1, $2::uuid)`, `u.username`},
-		"-username":      {"~", name, `(u.username, u.id) < ($1, $2::uuid)`, `u.username DESC`},
-		"created_at":     {"-infinity", created, `(u.created_at, u.id) >` + keys, `u.created_at, u.id`},
-		"-created_at":    {"infinity", created, `(u.created_at, u.id) <` + keys, `u.created_at DESC, u.id DESC`},
-		"last_login_at":  {"-infinity", login, `(` + lastLogin + `, u.id) >` + keys, lastLogin + `, u.id`},
-		"-last_login_at": {"infinity", login, `(` + lastLogin + `, u.id) <` + keys, lastLogin + ` DESC, u.id DESC`},
-	}
-}
-
-// listUsers returns up to limit users after the keys in after. The plain list by name has a
-// constant limit, so that PostgreSQL keeps the plan of its prepared statement. Other lists are
-// planned for their values. A search first looks at the next 10,000 users in the order. If these do
-// not fill the page, it finds all hits by the trigram index and sorts them: the planner cannot know
-// how the hits are spread over the order.
-func listUsers(ctx context.Context, q querier, f userFilter, after []string, limit int) ([]user, error) {
-	const (
-		byName = `
+// listUsers returns up to limit users after a name, in the order of names. The statement is planned
+// for its values (CacheDescribe): a part of a name that few users have is best found by the trigram
+// index, and one that many have in the order of names. An unknown role is a 422.
+func listUsers(ctx context.Context, q querier, f userFilter, after string, limit int) ([]user, error) {
+	const query = `
 		SELECT ` + userColumns + `
-		FROM (SELECT * FROM users WHERE username > $1 ORDER BY username LIMIT 501) u -- maxPage + 1
+		FROM users u
+		WHERE u.username > $1
+			AND ($2::text IS NULL OR u.username = lower($2))
+			AND ($3::text IS NULL OR u.status = $3)
+			AND ($4::text IS NULL
+				OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))
+			AND ($5::bigint IS NULL OR u.id IN (SELECT user_id FROM user_roles WHERE role_id = $5))
 		ORDER BY u.username
-		LIMIT $2`
-		columns = `SELECT ` + userColumns + ` FROM `
-		matches = `
-		($3::text IS NULL OR u.status = $3)
-		AND ($4::text IS NULL
-			OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))
-		AND ($6::text IS NULL OR u.username = lower($6))`
-	)
-	if f == (userFilter{sort: "username"}) {
-		return collect[user](ctx, q, "list users", byName, after[0], limit)
-	}
+		LIMIT $6`
 	var pattern *string
 	if f.part != nil {
-		pattern = new("%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part) + "%") // for LIKE
+		escaped := strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part)
+		pattern = new("%" + escaped + "%") // for LIKE
 	}
-	order := userOrders()[f.sort]
-	args := []any{pgx.QueryExecModeCacheDescribe, after[0], after[1], f.status, pattern, limit, f.username}
-	where, sorted := ` WHERE `+order.after+` AND `+matches, ` ORDER BY `+order.by+` LIMIT `
-	from := `users u` + where
-	switch {
-	case f.role != nil:
-		role, err := roleNamed(ctx, q, "role", *f.role)
+
+	var roleID *int64
+	if f.role != nil {
+		found, err := roleNamed(ctx, q, "role", *f.role)
 		if err != nil {
 			return nil, err
 		}
-		from = `users u JOIN user_roles h ON h.user_id = u.id AND h.role_id = $7::bigint` + where
-		args = append(args, role.ID)
-	case f.part != nil:
-		near := `(SELECT * FROM users u WHERE ` + order.after + sorted + `10000) u WHERE ` + matches
-		users, err := collect[user](ctx, q, "list users", columns+near+sorted+`$5`, args...)
-		if err != nil || len(users) == limit {
-			return users, err
-		}
-		from = `(SELECT * FROM ` + from + ` OFFSET 0) u`
+		roleID = &found.ID
 	}
-	return collect[user](ctx, q, "list users", columns+from+sorted+`$5`, args...)
+
+	return collect[user](ctx, q, "list users", query, pgx.QueryExecModeCacheDescribe,
+		after, f.username, f.status, pattern, roleID, limit)
 }
 
 // newUser holds the fields of a user to insert. They have been checked.
@@ -500,6 +460,18 @@ func (c *userChange) check() error {
 	return v.err()
 }
 
+// apply returns the user with the new fields.
+func (c userChange) apply(u user) user {
+	u.Username = *cmp.Or(c.Username, &u.Username)
+	u.DisplayName = *cmp.Or(c.DisplayName, &u.DisplayName)
+	u.Status = *cmp.Or(c.Status, &u.Status)
+	u.Email = cmp.Or(c.Email, u.Email)
+	if u.Email != nil && *u.Email == "" {
+		u.Email = nil
+	}
+	return u
+}
+
 // updateUser changes a user. A change of status voids the password token and makes a login under
 // way fail. If the status becomes other than active, all sessions and API tokens end too. Requires
 // lockAccess and a checked target (see actOnUser).
@@ -513,7 +485,7 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 			credential_version = credential_version + (status <> coalesce($5, status))::int,
 			updated_at = now()
 		WHERE id = $1`
-	if c == (userChange{}) {
+	if isSame(target, c.apply(target)) {
 		return nil
 	}
 	args := []any{target.ID, c.Username, c.Email, c.DisplayName, c.Status}
@@ -584,7 +556,8 @@ func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (
 	return token, audit(ctx, tx, by, "user.password_reset", "user:"+target.Username, nil, nil)
 }
 
-// getUser returns the user with that id, or errNotFound.
+// getUser returns the user with that id, or a 404.
 func getUser(ctx context.Context, q querier, id string) (user, error) {
-	return collectOne[user](ctx, q, errNotFound, "get user", `SELECT `+userColumns+` FROM users u WHERE u.id = $1`, id)
+	const query = `SELECT ` + userColumns + ` FROM users u WHERE u.id = $1`
+	return collectOne[user](ctx, q, notFound("user", id), "get user", query, id)
 }
