@@ -275,7 +275,7 @@ func TestRevocationOnAnotherInstance(t *testing.T) {
 // typo and a forged refresh cookie do not reach it.
 func TestQueriesPerRequest(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.operations.leaseTTL = time.Hour })
+	ts := startServer(t, func(o *options) { o.leaseTTL = time.Hour })
 	c := ts.signIn("ada", datasetRead)
 	script := ts.addToken("ada", "script", datasetRead)
 	script.must(200, "GET", mePath, nil) // notes its use, at most once a minute

@@ -17,9 +17,9 @@ func TestIncremental(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var reads []string
-	ts := startServer(t, func(s *server) {
-		s.analyzer.chunkSize = 3
-		s.analyzer.beforeRead = func(path string) {
+	ts := startServer(t, func(o *options) {
+		o.batchSize = 3
+		o.beforeRead = func(path string) {
 			mu.Lock()
 			defer mu.Unlock()
 			reads = append(reads, path)

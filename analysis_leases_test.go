@@ -180,9 +180,9 @@ func TestCopiedStateDirectory(t *testing.T) {
 	t.Parallel()
 	reading, proceed := make(chan bool), make(chan bool)
 	var reads atomic.Int64
-	one := startServer(t, func(s *server) {
-		s.analyzer.chunkSize = 3
-		s.analyzer.beforeRead = func(string) {
+	one := startServer(t, func(o *options) {
+		o.batchSize = 3
+		o.beforeRead = func(string) {
 			if reads.Add(1) <= 4 { // the first of each chunk
 				reading <- true
 				<-proceed
@@ -222,10 +222,10 @@ func TestCopiedStateDirectory(t *testing.T) {
 func TestBlindInstance(t *testing.T) {
 	t.Parallel()
 	var seeing atomic.Pointer[testServer]
-	waits := func(s *server) {
-		s.operations.leaseTTL = time.Second
-		s.analyzer.chunkSize = 1
-		s.analyzer.beforeRead = func(string) {
+	waits := func(o *options) {
+		o.leaseTTL = time.Second
+		o.batchSize = 1
+		o.beforeRead = func(string) {
 			if ts := seeing.Load(); ts != nil { // the other has tried by now
 				waitFor(t, "the other to try", func() bool { return ts.queryInt(`SELECT max(cardinality(blind)) FROM analyses`) > 0 })
 			}
@@ -286,9 +286,9 @@ func TestRefusedWalk(t *testing.T) {
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	reading, proceed := make(chan bool, 100), make(chan bool, 100)
-	ts := startServer(t, func(s *server) {
-		s.analyzer.chunkSize = 1
-		s.analyzer.beforeRead = func(string) {
+	ts := startServer(t, func(o *options) {
+		o.batchSize = 1
+		o.beforeRead = func(string) {
 			reading <- true
 			<-proceed
 		}
@@ -321,13 +321,13 @@ func TestProgress(t *testing.T) {
 }
 
 // views starts two instances that share a database, but not what lies below the dataset root.
-func views(t *testing.T, one, two func(*server)) (first, second *testServer, c client) {
+func views(t *testing.T, one, two func(*options)) (first, second *testServer, c client) {
 	t.Helper()
-	small := func(adjust func(*server)) func(*server) {
-		return func(s *server) {
-			s.analyzer.chunkSize = 20
+	small := func(adjust func(*options)) func(*options) {
+		return func(o *options) {
+			o.batchSize = 20
 			if adjust != nil {
-				adjust(s)
+				adjust(o)
 			}
 		}
 	}
@@ -342,8 +342,8 @@ func views(t *testing.T, one, two func(*server)) (first, second *testServer, c c
 func TestFirstAnalysisOfBlindInstance(t *testing.T) {
 	t.Parallel()
 	var seeing atomic.Pointer[testServer]
-	one, two, c := views(t, func(s *server) {
-		s.analyzer.beforeRead = func(string) { // the other has tried by then
+	one, two, c := views(t, func(o *options) {
+		o.beforeRead = func(string) { // the other has tried by then
 			waitFor(t, "the other to try", func() bool {
 				return seeing.Load() != nil && seeing.Load().queryInt(`SELECT coalesce(min(cardinality(blind)), 1) FROM analyses WHERE finished_at IS NULL`) > 0
 			})
@@ -389,9 +389,9 @@ func TestFilesOfAnotherView(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
 			t.Parallel()
 			proceed := make(chan bool)
-			one := startServer(t, func(s *server) {
-				s.analyzer.chunkSize = 20
-				s.analyzer.beforeRead = func(string) { <-proceed }
+			one := startServer(t, func(o *options) {
+				o.batchSize = 20
+				o.beforeRead = func(string) { <-proceed }
 			})
 			c := one.signIn("root", "all")
 			dir := filepath.Join(one.datasets, "tiles")
@@ -469,8 +469,8 @@ func TestRowsOfAnotherView(t *testing.T) {
 func TestVanishedFile(t *testing.T) {
 	t.Parallel()
 	var dir string
-	ts := startServer(t, func(s *server) {
-		s.analyzer.beforeRead = func(path string) { os.Remove(filepath.Join(dir, "d0/t3.tif")) }
+	ts := startServer(t, func(o *options) {
+		o.beforeRead = func(path string) { os.Remove(filepath.Join(dir, "d0/t3.tif")) }
 	})
 	c := ts.signIn("root", "all")
 	dir = filepath.Join(ts.datasets, "tiles")
@@ -520,7 +520,7 @@ func TestLateClaim(t *testing.T) {
 	network := newLossyNetwork(t, filepath.Join(suite.dir, "data/.s.PGSQL.5432"))
 	_, port, _ := net.SplitHostPort(network.listener.Addr().String())
 	_, database, _ := strings.Cut(direct, "dbname=")
-	ts := startServer(t, func(s *server) { s.analyzer.workers = 2 }, // one of them claims chunks
+	ts := startServer(t, func(o *options) { o.workers = 2 }, // one of them claims chunks
 		"CAIRN_DATABASE_URL=host=127.0.0.1 port="+port+" user=cairn dbname="+database+" sslmode=disable")
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "d"), 1, 3)
@@ -573,9 +573,9 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
 	proceed := make(chan bool)
-	ts := startServer(t, func(s *server) {
-		s.operations.leaseTTL = time.Second
-		s.analyzer.beforeRead = func(string) { reads.Add(1); <-proceed }
+	ts := startServer(t, func(o *options) {
+		o.leaseTTL = time.Second
+		o.beforeRead = func(string) { reads.Add(1); <-proceed }
 	})
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)

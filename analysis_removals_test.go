@@ -20,7 +20,7 @@ func (c client) removedIn(a answer, dataset string) int {
 // startTiles starts a server with a dataset of dirs directories of n tiles each, which lie in dir. It reads them in chunks
 // of chunkSize files.
 func startTiles(t *testing.T, chunkSize, dirs, n int) (ts *testServer, c client, dir, dataset string) {
-	ts = startServer(t, func(s *server) { s.analyzer.chunkSize = chunkSize })
+	ts = startServer(t, func(o *options) { o.batchSize = chunkSize })
 	c, dir = ts.signIn("root", "all"), filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, dirs, n)
 	return ts, c, dir, c.addDataset("tiles")
@@ -119,7 +119,7 @@ func TestUnlistedIsNotMissing(t *testing.T) {
 // are and however deep they lay. Only force removes them. Those of a directory that is gone go.
 func TestEmptiedDirectory(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 50 })
+	ts := startServer(t, func(o *options) { o.batchSize = 50 })
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 2, 200)
@@ -172,8 +172,8 @@ func (ts *testServer) setDeaths(deaths int, when string) {
 func TestCutSecondLook(t *testing.T) {
 	t.Parallel()
 	var vanishing atomic.Pointer[string]
-	ts := startServer(t, func(s *server) {
-		s.analyzer.beforeRead = func(string) {
+	ts := startServer(t, func(o *options) {
+		o.beforeRead = func(string) {
 			if pattern := vanishing.Load(); pattern != nil {
 				names, _ := filepath.Glob(*pattern)
 				for _, name := range names {

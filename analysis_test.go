@@ -303,15 +303,16 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 			var armed atomic.Bool
 			var dir string
 			var once sync.Once
-			ts := startServer(t, func(s *server) {
-				s.analyzer.chunkSize = 10
-				s.analyzer.beforeRead = func(string) {
+			var ts *testServer
+			ts = startServer(t, func(o *options) {
+				o.batchSize = 10
+				o.beforeRead = func(string) {
 					if !armed.Load() {
 						return
 					}
 					once.Do(func() {
 						waitFor(t, "the end of the walk", func() (ended bool) {
-							err := s.core.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM analyses WHERE state = 'reading')`).Scan(&ended)
+							err := ts.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM analyses WHERE state = 'reading')`).Scan(&ended)
 							return err == nil && ended
 						})
 						switch how {
@@ -412,8 +413,8 @@ func TestStreamedOptions(t *testing.T) {
 func TestAnalysisConflictAndCancel(t *testing.T) {
 	t.Parallel()
 	reading, proceed := make(chan bool, 1), make(chan bool)
-	ts := startServer(t, func(s *server) {
-		s.analyzer.beforeRead = func(string) {
+	ts := startServer(t, func(o *options) {
+		o.beforeRead = func(string) {
 			select {
 			case reading <- true:
 			default:
@@ -461,7 +462,7 @@ func (ts *testServer) waitersOf() (waiters int) {
 // startQueued starts a server that reads no files, and queues an analysis there. It returns a client
 // with all permissions and the analysis.
 func startQueued(t *testing.T) (ts *testServer, c client, location string) {
-	ts = startServer(t, func(s *server) { s.analyzer.workers = 0 })
+	ts = startServer(t, func(o *options) { o.workers = 0 })
 	c = ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
 	return ts, c, c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
@@ -499,7 +500,7 @@ func TestManyWaiters(t *testing.T) {
 // answered meanwhile. The service stops while requests wait.
 func TestWaitingIsCapped(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
+	ts := startServer(t, func(o *options) { o.workers = 0 }) // nothing runs by itself
 	c, other := ts.signIn("root", "all"), ts.signIn("other")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
@@ -556,9 +557,9 @@ func TestWaitEndsInOutage(t *testing.T) {
 func TestHungRead(t *testing.T) {
 	t.Parallel()
 	hang := make(chan bool)
-	ts := startServer(t, func(s *server) {
-		s.core.patience = 200 * time.Millisecond
-		s.analyzer.beforeRead = func(path string) {
+	ts := startServer(t, func(o *options) {
+		o.patience = 200 * time.Millisecond
+		o.beforeRead = func(path string) {
 			if path == "d0/t1.tif" {
 				<-hang
 			}
@@ -579,8 +580,8 @@ func TestHungRead(t *testing.T) {
 // TestReaderPanics: a panic in a parser spoils one row only.
 func TestReaderPanics(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) {
-		s.analyzer.beforeRead = func(path string) {
+	ts := startServer(t, func(o *options) {
+		o.beforeRead = func(path string) {
 			if path == "d0/t1.tif" {
 				panic("mistake")
 			}
@@ -601,10 +602,10 @@ func TestTwoInstances(t *testing.T) {
 	// Each instance waits with its first file until the other has one too.
 	var meeting sync.WaitGroup
 	meeting.Add(2)
-	meet := func(s *server) {
+	meet := func(o *options) {
 		var once sync.Once
-		s.analyzer.chunkSize = 20
-		s.analyzer.beforeRead = func(string) {
+		o.batchSize = 20
+		o.beforeRead = func(string) {
 			once.Do(func() {
 				meeting.Done()
 				meeting.Wait()

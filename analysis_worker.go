@@ -30,8 +30,8 @@ type analyzer struct {
 	db        *pgxpool.Pool // for the work of analyses
 	instance  string
 
-	chunkSize  int               // files
-	beforeRead func(path string) // tests set it
+	chunkSize  int // files
+	beforeRead func(path string)
 
 	workers int           // goroutines: the first walks, the others read
 	walks   chan struct{} // has an element if the walker should look for work now
@@ -55,16 +55,17 @@ const (
 )
 
 // newAnalyzer returns an analyzer. run starts it.
-func newAnalyzer(core *core, catalogue *catalogue, instance string) *analyzer {
+func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tuning) *analyzer {
 	waits := newLimiter(maxWaiting, unbounded)
 	waits.maxQueue = maxWaiting
 	return &analyzer{
 		core: core, catalogue: catalogue, db: core.database.work, instance: instance,
-		chunkSize: 1000,
-		workers:   1 + readers,
-		walks:     make(chan struct{}, 1),
-		chunks:    make(chan struct{}, readers),
-		waits:     waits,
+		chunkSize:  tuning.batchSize,
+		workers:    tuning.workers,
+		beforeRead: tuning.beforeRead,
+		walks:      make(chan struct{}, 1),
+		chunks:     make(chan struct{}, readers),
+		waits:      waits,
 	}
 }
 

@@ -27,8 +27,8 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 145_850
-	maxAuditorTokens  = 41_200
+	maxProgramTokens  = 146_000
+	maxAuditorTokens  = 41_300
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads packages of the standard

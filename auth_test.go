@@ -145,8 +145,8 @@ func TestExpiredAccessToken(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	offset := time.Duration(0)
-	ts := startServer(t, func(s *server) {
-		s.core.now = func() time.Time {
+	ts := startServer(t, func(o *options) {
+		o.now = func() time.Time {
 			mu.Lock()
 			defer mu.Unlock()
 			return time.Now().Add(offset)
@@ -165,7 +165,7 @@ func TestExpiredAccessToken(t *testing.T) {
 func TestForeignTokens(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	ts := startServer(t, func(s *server) { s.core.now = func() time.Time { return now } }) // no token expires meanwhile
+	ts := startServer(t, func(o *options) { o.now = func() time.Time { return now } }) // no token expires meanwhile
 	c := ts.signIn("ada", "all")
 	claims, err := ts.keys.Load().verifyAccess(c.token, now, ts.cfg.sessionMax)
 	if err != nil {

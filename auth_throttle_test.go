@@ -23,8 +23,7 @@ func (c client) guess(name, password, address string) answer {
 // startThrottled starts a service that trusts the proxy of guess and hashes for next to nothing.
 func startThrottled(t *testing.T, env ...string) *testServer {
 	t.Helper()
-	return startServer(t, func(s *server) { s.accounts.hasher = newPasswordHasher(argonParameters{8, 1, 1}) },
-		append([]string{"CAIRN_TRUSTED_PROXIES=127.0.0.1/32"}, env...)...)
+	return startServer(t, nil, append([]string{"CAIRN_TRUSTED_PROXIES=127.0.0.1/32"}, env...)...)
 }
 
 // addUserCheaply adds a user whose password costs next to nothing to check.

@@ -61,9 +61,8 @@ func (a *app) wrong() string {
 // startTOTP starts a service with a clock that the test sets, a trusted proxy and cheap hashes.
 func startTOTP(t *testing.T, clock *testClock, env ...string) *testServer {
 	t.Helper()
-	return startServer(t, func(s *server) {
-		s.accounts.hasher = newPasswordHasher(argonParameters{8, 1, 1})
-		s.core.now = clock.now
+	return startServer(t, func(o *options) {
+		o.now = clock.now
 	}, append([]string{"CAIRN_TRUSTED_PROXIES=127.0.0.1/32"}, env...)...)
 }
 

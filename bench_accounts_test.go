@@ -136,7 +136,9 @@ func TestBenchAccounts(t *testing.T) {
 	stdout, lines := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- serve(ctx, cfg, slog.New(slog.NewJSONHandler(io.Discard, nil)), lines, func(s *server) { ts.server, ts.core = s, s.core })
+		opts := defaultOptions()
+		opts.started = func(s *server) { ts.server, ts.core = s, s.core }
+		done <- serve(ctx, cfg, slog.New(slog.NewJSONHandler(io.Discard, nil)), lines, opts)
 	}()
 	defer func() { cancel(); <-done }()
 	line, err := bufio.NewReader(stdout).ReadString('\n')

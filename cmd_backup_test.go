@@ -432,8 +432,8 @@ func TestRestoreSaysWhatLives(t *testing.T) {
 func TestRestoreRunningAnalyses(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
-	ts := startServer(t, func(s *server) {
-		s.analyzer.beforeRead = func(string) { reads.Add(1); <-t.Context().Done() }
+	ts := startServer(t, func(o *options) {
+		o.beforeRead = func(string) { reads.Add(1); <-t.Context().Done() }
 	})
 	c := ts.signIn("root", "all")
 	var analyses []string
@@ -466,7 +466,7 @@ func TestRestoreRunningAnalyses(t *testing.T) {
 	must(cairn(ts.env, "restore", file))
 
 	// No lease ends, so nothing is taken over. The state directory is new, so nothing is continued.
-	ts = startServer(t, func(s *server) { s.operations.leaseTTL = time.Hour }, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
+	ts = startServer(t, func(o *options) { o.leaseTTL = time.Hour }, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	c, _ = ts.client().login("root", testPassword)
 	for _, location := range analyses {
 		if a := c.finished(location); counts(a) != [6]int{3, 3, 0, 0, 0, 0} {

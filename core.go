@@ -27,15 +27,25 @@ type core struct {
 	keys atomic.Pointer[keyring] // replaced after SIGHUP
 }
 
+// tuning holds the clock, times and sizes that are no settings.
+type tuning struct {
+	now        func() time.Time  // the clock
+	patience   time.Duration     // how long the file system may take to answer
+	leaseTTL   time.Duration     // how long an instance's lease lasts after a heartbeat
+	batchSize  int               // files that an analysis stores at a time
+	workers    int               // goroutines of the analyzer: the first walks, the others read
+	beforeRead func(path string) // is called before a file is read
+}
+
 // newCore returns what the components of a service share.
-func newCore(cfg config, log *slog.Logger, d *database, keys *keyring) *core {
+func newCore(cfg config, log *slog.Logger, d *database, keys *keyring, tuning tuning) *core {
 	c := &core{
 		cfg:      cfg,
 		log:      log,
 		database: d,
 		db:       d.pool,
-		now:      time.Now,
-		patience: 30 * time.Second,
+		now:      tuning.now,
+		patience: tuning.patience,
 		origins:  http.NewCrossOriginProtection(),
 		limits:   newLimits(int(d.pool.Config().MaxConns)),
 	}

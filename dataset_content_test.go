@@ -186,7 +186,7 @@ func TestContentUnavailable(t *testing.T) {
 // hang, and the files of other datasets are served. Results that come late are dropped.
 func TestHungFileCalls(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.core.patience = time.Second })
+	ts := startServer(t, func(o *options) { o.patience = time.Second })
 	data := fmt.Sprintf("/api/v1/datasets/%d/data/", ts.addFiles("good", []ElevationDatasetFileMeta{placedFile(t, "good.tif", 4326, 0.01, 0, 7, 0, -0.02, 46)}))
 	if err := errors.Join(os.Mkdir(filepath.Join(ts.datasets, "good"), 0o755), os.WriteFile(filepath.Join(ts.datasets, "good/good.tif"), sampleTIFF(), 0o644)); err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestHungFileCalls(t *testing.T) {
 func TestHungRegistrations(t *testing.T) {
 	t.Parallel()
 	alive, dead := t.TempDir(), t.TempDir()
-	ts := startServer(t, func(s *server) { s.core.patience = time.Second }, "CAIRN_DATASETS_DIR="+alive+":"+dead)
+	ts := startServer(t, func(o *options) { o.patience = time.Second }, "CAIRN_DATASETS_DIR="+alive+":"+dead)
 	answers := make(chan bool)
 	var calls atomic.Int64
 	var all sync.WaitGroup

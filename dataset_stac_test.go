@@ -388,7 +388,7 @@ func TestSTACPaging(t *testing.T) {
 // checkPaging pages through n files, with so many on a page. Between two pages an analysis stores at least one chunk; when
 // it has ended, files are written, added and removed, and the next one begins.
 func checkPaging(t *testing.T, n, limit int) {
-	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = n / 30 })
+	ts := startServer(t, func(o *options) { o.batchSize = n / 30 })
 	dir := filepath.Join(ts.datasets, "tiles")
 	path := func(i int, suffix string) string {
 		return filepath.Join(dir, fmt.Sprintf("d%02d/kept%06d%s.tif", i*100/n, i, suffix))

@@ -28,7 +28,7 @@ func memoryDir(t *testing.T) string {
 func TestFilesReplacedByRename(t *testing.T) {
 	t.Parallel()
 	top := memoryDir(t)
-	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 20 }, "CAIRN_DATASETS_DIR="+top)
+	ts := startServer(t, func(o *options) { o.batchSize = 20 }, "CAIRN_DATASETS_DIR="+top)
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(top, "live"), 1, 300)
 	dataset := c.addDataset("live")
@@ -69,10 +69,10 @@ func TestFilesReplacedByRename(t *testing.T) {
 func TestCancelAndDeleteWhileStoring(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
-	ts := startServer(t, func(s *server) {
-		s.analyzer.chunkSize = 5
-		s.analyzer.workers += 2
-		s.analyzer.beforeRead = func(string) { reads.Add(1) }
+	ts := startServer(t, func(o *options) {
+		o.batchSize = 5
+		o.workers += 2
+		o.beforeRead = func(string) { reads.Add(1) }
 	})
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 200)
@@ -109,9 +109,9 @@ func TestCancelAndDeleteWhileStoring(t *testing.T) {
 func TestOutageWhileReading(t *testing.T) {
 	t.Parallel()
 	reading, proceed, free := make(chan bool), make(chan bool), make(chan bool)
-	ts := startServer(t, func(s *server) {
-		s.operations.leaseTTL = 500 * time.Millisecond
-		s.analyzer.beforeRead = func(string) {
+	ts := startServer(t, func(o *options) {
+		o.leaseTTL = 500 * time.Millisecond
+		o.beforeRead = func(string) {
 			select {
 			case reading <- true:
 				<-proceed
@@ -176,7 +176,7 @@ func TestOutageWhileReading(t *testing.T) {
 // TestRefusedRows: if the database refuses a row again and again, the analysis fails, and the other rows are stored.
 func TestRefusedRows(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.chunkSize = 1 })
+	ts := startServer(t, func(o *options) { o.batchSize = 1 })
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
 	dataset := c.addDataset("tiles")
@@ -199,10 +199,11 @@ func TestHungReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	hang := make(chan bool)
 	var most atomic.Int64
-	ts := startServer(t, func(s *server) {
-		s.analyzer.chunkSize, s.core.patience = 20, 200*time.Millisecond
-		s.analyzer.beforeRead = func(string) {
-			most.Store(max(most.Load(), s.analyzer.hung.Load()))
+	var ts *testServer
+	ts = startServer(t, func(o *options) {
+		o.batchSize, o.patience = 20, 200*time.Millisecond
+		o.beforeRead = func(string) {
+			most.Store(max(most.Load(), ts.analyzer.hung.Load()))
 			<-hang
 		}
 	})
@@ -240,7 +241,7 @@ func TestOnlyUnlistableDirectory(t *testing.T) {
 // TestStaleWalker: an instance that has lost a walk to another cannot end its analysis.
 func TestStaleWalker(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }) // nothing runs by itself
+	ts := startServer(t, func(o *options) { o.workers = 0 }) // nothing runs by itself
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 1, 3)
@@ -262,7 +263,7 @@ func TestStaleWalker(t *testing.T) {
 func TestOverlongNames(t *testing.T) {
 	t.Parallel()
 	top := memoryDir(t)
-	ts := startServer(t, func(s *server) { s.analyzer.workers = 0 }, "CAIRN_DATASETS_DIR="+top) // nothing runs by itself
+	ts := startServer(t, func(o *options) { o.workers = 0 }, "CAIRN_DATASETS_DIR="+top) // nothing runs by itself
 	c := ts.signIn("root", "all")
 	deep := "d/" + strings.Repeat(strings.Repeat("x", 240)+"/", 8)
 	root := mustOpenRoot(t, top)

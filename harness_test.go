@@ -215,8 +215,8 @@ func (b *lockedBuffer) String() string {
 }
 
 // startServer starts the service on a free port and a database of its own. env adds settings; of two with the same name
-// the last counts. adjust may set clocks and hooks.
-func startServer(t *testing.T, adjust func(*server), env ...string) *testServer {
+// the last counts. adjust may change the options.
+func startServer(t *testing.T, adjust func(*options), env ...string) *testServer {
 	t.Helper()
 	dir := t.TempDir()
 	roots := filepath.Join(dir, "datasets")
@@ -236,16 +236,20 @@ func startServer(t *testing.T, adjust func(*server), env ...string) *testServer 
 		cfg.argon = cheapArgon()
 	}
 	ts.datasets = cfg.datasetRoots[0]
+	opts := defaultOptions()
+	if adjust != nil {
+		adjust(&opts)
+	}
+	started := opts.started
+	opts.started = func(s *server) {
+		ts.server, ts.core = s, s.core
+		started(s)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	stdout, lines := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := serve(ctx, cfg, slog.New(slog.NewJSONHandler(ts.log, nil)), lines, func(s *server) {
-			ts.server, ts.core = s, s.core
-			if adjust != nil {
-				adjust(s)
-			}
-		})
+		err := serve(ctx, cfg, slog.New(slog.NewJSONHandler(ts.log, nil)), lines, opts)
 		lines.CloseWithError(fmt.Errorf("serve: %w", errors.Join(err, io.EOF)))
 		done <- err
 	}()
@@ -299,26 +303,31 @@ func serveUnderTest() int {
 		limitMemory(cfg)
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, func(s *server) {
-			s.operations.leaseTTL = time.Second
-			if life, err := time.ParseDuration(lookup(env, "CAIRN_TEST_LIFE")); err == nil {
-				s.operations.leaseTTL = life
-			}
-			if size, err := strconv.Atoi(lookup(env, "CAIRN_TEST_CHUNK")); err == nil {
-				s.analyzer.chunkSize = size
-			}
-			if name := lookup(env, "CAIRN_TEST_DIE_ON"); name != "" {
-				s.analyzer.beforeRead = func(path string) {
-					if path == name {
-						syscall.Kill(os.Getpid(), syscall.SIGKILL)
-						select {}
-					}
-				}
-			}
-		})
+		err = serve(ctx, cfg, slog.New(slog.NewJSONHandler(os.Stderr, nil)), os.Stdout, optionsUnderTest(env))
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1
+}
+
+// optionsUnderTest returns the options of serveUnderTest.
+func optionsUnderTest(env []string) options {
+	o := defaultOptions()
+	o.leaseTTL = time.Second
+	if life, err := time.ParseDuration(lookup(env, "CAIRN_TEST_LIFE")); err == nil {
+		o.leaseTTL = life
+	}
+	if size, err := strconv.Atoi(lookup(env, "CAIRN_TEST_CHUNK")); err == nil {
+		o.batchSize = size
+	}
+	if name := lookup(env, "CAIRN_TEST_DIE_ON"); name != "" {
+		o.beforeRead = func(path string) {
+			if path == name {
+				syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		}
+	}
+	return o
 }
 
 // process is a service that runs in a process of its own.

@@ -62,13 +62,13 @@ func TestHostileExtents(t *testing.T) {
 func TestForceWhereTheSeeingInstanceStops(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	one := startServer(t, func(s *server) { s.operations.leaseTTL = time.Second; s.analyzer.chunkSize = 10 })
+	one := startServer(t, func(o *options) { o.leaseTTL = time.Second; o.batchSize = 10 })
 	c := one.signIn("root", "all")
 	makeTiles(t, filepath.Join(one.datasets, "tiles"), 4, 10)
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
 	env := append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+t.TempDir())
-	two := startServer(t, func(s *server) { s.operations.leaseTTL = time.Second }, env...)
+	two := startServer(t, func(o *options) { o.leaseTTL = time.Second }, env...)
 	tx := must(two.db.Begin(ctx)) // holds the walk back
 	defer tx.Rollback(ctx)
 	if err := advisoryLock(ctx, tx, lockAnalyses+2); err != nil {

@@ -20,7 +20,7 @@ import (
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	ts := startServer(t, func(s *server) { s.core.now = func() time.Time { return now } }) // no token expires meanwhile
+	ts := startServer(t, func(o *options) { o.now = func() time.Time { return now } }) // no token expires meanwhile
 	c := ts.signIn("ada", "all")
 	claims, err := ts.keys.Load().verifyAccess(c.token, now, ts.cfg.sessionMax)
 	if err != nil {

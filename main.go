@@ -151,7 +151,7 @@ func serveCommand(ctx context.Context, o invocation) error {
 		o.log.Warn("unknown setting", "name", name)
 	}
 	limitMemory(o.cfg)
-	return serve(ctx, o.cfg, o.log, o.stdout, func(*server) {})
+	return serve(ctx, o.cfg, o.log, o.stdout, defaultOptions())
 }
 
 // newLogger returns a logger that writes to w with the format and the level of the settings.
@@ -209,24 +209,45 @@ func isTerminal(stream any) bool {
 	return err == nil && !os.SameFile(info, null)
 }
 
+// options are what a service has besides its settings. Tests change them.
+type options struct {
+	tuning
+	started func(*server) // gets the service before it serves
+}
+
+// defaultOptions returns the options of "cairn serve".
+func defaultOptions() options {
+	return options{
+		tuning: tuning{
+			now:        time.Now,
+			patience:   30 * time.Second,
+			leaseTTL:   10 * time.Second,
+			batchSize:  1000,
+			workers:    1 + readers,
+			beforeRead: func(string) {},
+		},
+		started: func(*server) {},
+	}
+}
+
 // newServer returns a service that does not run yet. breached and certificate may be nil.
-func newServer(core *core, breached *breachedPasswords, certificate *certificate, hangups <-chan os.Signal) *server {
+func newServer(core *core, tuning tuning, breached *breachedPasswords, certificate *certificate,
+	hangups <-chan os.Signal) *server {
 	s := &server{core: core}
 	s.accounts = newAccounts(core, breached)
 	s.announcements = &announcements{core}
 	s.catalogue = newCatalogue(core)
 	instance := rand.Text()
-	s.analyzer = newAnalyzer(core, s.catalogue, instance)
+	s.analyzer = newAnalyzer(core, s.catalogue, instance, tuning)
 	s.console = newConsole(core, s.accounts)
-	s.operations = newOperations(core, s.accounts, s.analyzer, instance, certificate, hangups)
+	s.operations = newOperations(core, s.accounts, s.analyzer, instance, tuning.leaseTTL, certificate, hangups)
 	s.buildMux()
 	return s
 }
 
 // serve runs the service until ctx ends. Then it accepts no new request, finishes the running ones,
-// and stores or gives back its analysis work. It prints its address on stdout when it is ready. It
-// calls adjust before it starts; tests set clocks and hooks there.
-func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, adjust func(*server)) error {
+// and stores or gives back its analysis work. It prints its address on stdout when it is ready.
+func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, opts options) error {
 	if err := cfg.checkSecretsOutsideRoots(); err != nil {
 		return err
 	}
@@ -252,7 +273,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if isNew {
 			log.Info("key file created", "path", cfg.keysPath())
 		}
-		core := newCore(cfg, log, d, keys)
+		core := newCore(cfg, log, d, keys, opts.tuning)
 		var pair *certificate
 		if cfg.tlsCert != "" {
 			if pair, err = loadCertificate(cfg, log); err != nil {
@@ -260,8 +281,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			}
 			core.isHTTPS = true
 		}
-		s := newServer(core, breached, pair, hangups)
-		adjust(s)
+		s := newServer(core, opts.tuning, breached, pair, hangups)
+		opts.started(s)
 		if err := succeedInstance(ctx, d.probes, cfg.stateDir, s.operations.instance); err != nil {
 			return err
 		}
@@ -388,7 +409,7 @@ func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer unlockStateDir(lock)
 	return connect(ctx, cfg, do)
 }
 

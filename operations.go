@@ -32,14 +32,14 @@ type operations struct {
 }
 
 // newOperations returns the operations of an instance. certificate may be nil.
-func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance string, certificate *certificate,
-	hangups <-chan os.Signal) *operations {
+func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance string, leaseTTL time.Duration,
+	certificate *certificate, hangups <-chan os.Signal) *operations {
 	return &operations{
 		core:        core,
 		accounts:    accounts,
 		analyzer:    analyzer,
 		instance:    instance,
-		leaseTTL:    10 * time.Second,
+		leaseTTL:    leaseTTL,
 		health:      &healthCheck{limit: newLimiter(1, unbounded)},
 		hangups:     hangups,
 		certificate: certificate,

@@ -42,7 +42,7 @@ func TestCorpus(t *testing.T) {
 // analyzeCorpus analyses the files of a corpus. The API returns exactly the rows that "cairn bbox" prints.
 func analyzeCorpus(t *testing.T, root string) (ts *testServer, c client, dataset string) {
 	t.Helper()
-	ts = startServer(t, func(s *server) { s.analyzer.chunkSize = 50 }, "CAIRN_DATASETS_DIR="+root)
+	ts = startServer(t, func(o *options) { o.batchSize = 50 }, "CAIRN_DATASETS_DIR="+root)
 	c = ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
 	dataset = ts.addDataset(c, "corpus", "files")
 	if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded {

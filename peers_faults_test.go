@@ -46,7 +46,7 @@ type sickFS struct {
 func startSick(t *testing.T, patience time.Duration) (*testServer, client, *sickFS) {
 	t.Helper()
 	needRoot(t)
-	ts := startServer(t, func(s *server) { s.core.patience = patience })
+	ts := startServer(t, func(o *options) { o.patience = patience })
 	share := filepath.Join(ts.datasets, "d/share")
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServeSick$")
 	cmd.Env = append(os.Environ(), sickDirEnv+"="+share)

@@ -84,6 +84,13 @@ func lockStateDir(stateDir string) (*os.File, error) {
 	return lock, nil
 }
 
+// unlockStateDir ends the lock of lockStateDir. A program that is being started has a copy of the
+// open file for a moment, so to close the file alone may leave it locked.
+func unlockStateDir(lock *os.File) error {
+	err := syscall.Flock(int(lock.Fd()), syscall.LOCK_UN)
+	return errors.Join(err, lock.Close())
+}
+
 // startPrivatePostgres locks the state directory, creates the cluster if it is missing, and starts
 // the server. It waits until the server answers or ctx ends.
 func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
@@ -96,7 +103,7 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 		c, err = createCluster(ctx, resolve(stateDir))
 	}
 	if err != nil {
-		lock.Close()
+		unlockStateDir(lock)
 		return nil, fmt.Errorf("find or create a private PostgreSQL: %w", err)
 	}
 	p := &privatePostgres{cluster: c, log: log, lock: lock}
@@ -128,7 +135,7 @@ func (p *privatePostgres) supervise() {
 func (p *privatePostgres) stop() error {
 	p.cancel()
 	p.processes.Wait()
-	return p.lock.Close()
+	return unlockStateDir(p.lock)
 }
 
 // bringUp launches the server and waits until it accepts a connection as role cairn. The server's

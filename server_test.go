@@ -349,14 +349,16 @@ func TestAuthorizationMatrix(t *testing.T) {
 // TestPanic: a panic is answered with a 500 that does not show it. The log shows it.
 func TestPanic(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, func(s *server) {
-		s.mux.HandleFunc("GET /panic", func(w http.ResponseWriter, r *http.Request) {
-			answer := w.(*responseWriter)
-			answer.routed = true
-			if err := s.call(route{who: public, handler: func(http.ResponseWriter, *http.Request) error { panic("secret detail") }}, answer, r); err != nil {
-				s.core.writeProblem(answer, err)
-			}
-		})
+	ts := startServer(t, func(o *options) {
+		o.started = func(s *server) {
+			s.mux.HandleFunc("GET /panic", func(w http.ResponseWriter, r *http.Request) {
+				answer := w.(*responseWriter)
+				answer.routed = true
+				if err := s.call(route{who: public, handler: func(http.ResponseWriter, *http.Request) error { panic("secret detail") }}, answer, r); err != nil {
+					s.core.writeProblem(answer, err)
+				}
+			})
+		}
 	})
 	a := ts.client().refused(500, "internal", "GET", "/panic", nil)
 	if strings.Contains(string(a.body), "secret detail") || !strings.Contains(ts.log.String(), "secret detail") {
@@ -470,13 +472,15 @@ func TestHealthWithoutDatabase(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	started, proceed := make(chan bool), make(chan bool)
-	ts := startServer(t, func(s *server) {
-		s.mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
-			w.(*responseWriter).routed = true
-			started <- true
-			<-proceed
-			fmt.Fprint(w, "done")
-		})
+	ts := startServer(t, func(o *options) {
+		o.started = func(s *server) {
+			s.mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
+				w.(*responseWriter).routed = true
+				started <- true
+				<-proceed
+				fmt.Fprint(w, "done")
+			})
+		}
 	})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
 	if err != nil {
