@@ -21,10 +21,10 @@ run: go postgres build ## start Cairn on the sample files, with its data in ./va
 	@tools/run
 
 # More tests at a time than cores, because many wait for a second to pass. `make lint` vets, so go test need not.
-test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself: under three minutes on two idle cores
+test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself, in a few minutes
 	CGO_ENABLED=0 $(GO) test -vet=off -tags $(TAGS) -shuffle=on -parallel 8 -timeout 10m .
 
-test-race: go postgres curl jq compiler ## the same with Go's race detector, which takes some three times as long
+test-race: go postgres curl jq compiler ## the same with Go's race detector, which takes several times as long
 	$(GO) test -race -vet=off -tags $(TAGS) -shuffle=on -timeout 30m .
 
 test-peers: postgres compiler ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU

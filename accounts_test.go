@@ -311,8 +311,9 @@ func TestQueriesPerRequest(t *testing.T) {
 // TestRehash: after the parameters rose, the first login hashes the password again, and later ones do not.
 func TestRehash(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, nil)
+	ts := startServer(t, nil, realArgon)
 	ts.addUser("ada", datasetRead)
+	ts.client().login("ada", testPassword) // hashes the password at the cost of the service
 	ts.stop()
 	ts = startServer(t, nil, append(ts.env, "CAIRN_ARGON2=m=20480,t=2,p=1")...)
 	ts.client().login("ada", testPassword)

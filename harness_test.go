@@ -524,8 +524,11 @@ func (ts *testServer) addUser(name string, permissions ...string) (id string) {
 	return id
 }
 
-// cheapArgon is the least cost of argon2id. Services of tests hash at this cost unless they have CAIRN_ARGON2 in their
-// settings.
+// realArgon is the setting of a service whose test is about the cost of hashing: the default of the program.
+const realArgon = "CAIRN_ARGON2=m=19456,t=2,p=1"
+
+// cheapArgon is the least cost of argon2id. Services of tests hash at this cost unless CAIRN_ARGON2, such as realArgon,
+// is among their settings.
 func cheapArgon() argonParameters {
 	return argonParameters{memory: 8, passes: 1, lanes: 1}
 }

@@ -14,11 +14,11 @@ import (
 )
 
 // startHostile starts a service in a process of its own, whose memory can be told from the test's.
-func startHostile(t *testing.T) (p *process, address string) {
+func startHostile(t *testing.T, env ...string) (p *process, address string) {
 	t.Helper()
 	dir := t.TempDir()
-	p = startProcess(t, []string{"CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir + "/datasets",
-		"CAIRN_DATABASE_URL=" + newDatabase(t), "CAIRN_TRUSTED_PROXIES=127.0.0.1/32"})
+	p = startProcess(t, append(env, "CAIRN_LISTEN=127.0.0.1:0", "CAIRN_STATE_DIR="+dir+"/state", "CAIRN_DATASETS_DIR="+dir+"/datasets",
+		"CAIRN_DATABASE_URL="+newDatabase(t), "CAIRN_TRUSTED_PROXIES=127.0.0.1/32"))
 	return p, strings.TrimPrefix(p.url, "http://")
 }
 
@@ -51,7 +51,7 @@ func peakMemory(t *testing.T, pid int) int {
 // bounded; only the soak says so, without the race detector, which multiplies it.
 func TestManyLogins(t *testing.T) {
 	t.Parallel()
-	p, _ := startHostile(t)
+	p, _ := startHostile(t, realArgon)
 	c := client{t: t, url: p.url}
 	statuses := make([]int, soakOr(1000, 300))
 	var wg sync.WaitGroup
