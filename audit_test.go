@@ -27,7 +27,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 146_000
+	maxProgramTokens  = 146_010
 	maxAuditorTokens  = 41_300
 )
 

@@ -61,8 +61,10 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer func() {
 		go func() { // Close may hang too, so it waits for places like any other call, without a time limit
-			leave, _ := c.fileCalls.acquire(context.WithoutCancel(f.ctx), m.Directory)
-			defer leave()
+			leave, err := c.fileCalls.acquire(context.WithoutCancel(f.ctx), m.Directory)
+			if err == nil { // else too many calls hang already, and this one does not wait
+				defer leave()
+			}
 			f.Close()
 		}()
 	}()
@@ -205,6 +207,9 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 	if err == nil && time.Since(w.rechecked) > recheckInterval {
 		err = w.caller.recheck(w.ctx)
 		w.rechecked = time.Now()
+		if refused, ok := errors.AsType[*problem](err); !ok || refused.status >= 500 {
+			err = nil // an outage of the database ends no answer
+		}
 	}
 	if err != nil || w.ctx.Err() != nil {
 		err = context.Canceled
