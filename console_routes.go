@@ -8,7 +8,7 @@ import (
 // messageFields are those of the form of an announcement.
 const messageFields = "title body* severity roles[] include_new_users! publish_at@ expires_at@"
 
-// pageRoutes returns the rows of pages. show reads a page.
+// pageRoutes returns the rows of pages.
 func pageRoutes(c *console) []route {
 	return []route{
 		{"GET", "/{$}", public, c.show(c.homePage), "", quick, 0},
@@ -46,7 +46,7 @@ type form struct {
 	to     string // the method and path of the route, below /api/v1
 	fields string // as formBody reads them
 	page   loader // the page that the form is on
-	next   string // the page after it; empty: the same, which shows the answer once
+	next   string // the page after it; if empty, the form's own page shows the answer once
 	class  class
 }
 

@@ -27,7 +27,7 @@ type core struct {
 	keys atomic.Pointer[keyring] // replaced after SIGHUP
 }
 
-// tuning holds the clock, times and sizes that are no settings.
+// tuning holds the clock, and the times and sizes that no setting changes.
 type tuning struct {
 	now        func() time.Time  // the clock
 	patience   time.Duration     // how long the file system may take to answer

@@ -60,9 +60,9 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer func() {
-		go func() { // Close may hang too, so it waits for places like any other call, without a time limit
+		go func() { // Close may hang too, so it takes a slot as any other call does, without a time limit
 			leave, err := c.fileCalls.acquire(context.WithoutCancel(f.ctx), m.Directory)
-			if err == nil { // else too many calls hang already, and this one does not wait
+			if err == nil { // with an error the queue is full, and Close does not wait
 				defer leave()
 			}
 			f.Close()
@@ -208,7 +208,7 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 		err = w.caller.recheck(w.ctx)
 		w.rechecked = time.Now()
 		if refused, ok := errors.AsType[*problem](err); !ok || refused.status >= 500 {
-			err = nil // an outage of the database ends no answer
+			err = nil // an outage of the database does not end the answer
 		}
 	}
 	if err != nil || w.ctx.Err() != nil {

@@ -152,7 +152,7 @@ func writeStream(w http.ResponseWriter, r *http.Request, contentType string, wri
 		return nil
 	}
 
-	// What is sent is computed while it is sent.
+	// The answer is computed in pieces, while it is sent.
 	err := callerOf(r).slots.acquireCore(r.Context())
 	if err == nil {
 		err = write(out)

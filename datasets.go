@@ -74,7 +74,7 @@ func listDatasets(ctx context.Context, q querier, after string, name *string, li
 
 // createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. If
 // the file system does not answer within 5 s, the error is that of fileUnavailable. The abandoned
-// call keeps one of its root's 64 places until it returns.
+// call keeps one of its root's 64 slots until it returns.
 func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request) error {
 	var in struct {
 		Name        string `json:"name"`

@@ -198,9 +198,9 @@ func (l *limiter) length(caller string) int {
 	return 0
 }
 
-// slots are what one request holds of the limits: at most one of each kind. A request waits for a
-// slot of a class or for a core only while it holds none of the pool, and for a core only while it
-// holds none of slow: so requests that compute do not keep others from the database.
+// slots are what one request holds of the limits: at most one slot of each kind. A request gives
+// its slot of the pool back before it waits for a class or for a core, and its slot of slow before
+// it waits for a core. So requests that compute do not keep others from the database.
 type slots struct {
 	limits *limits
 	caller string   // whose slots they are: an account or, while none is known, a network
