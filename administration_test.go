@@ -621,7 +621,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused'`); n != 20 {
 		t.Errorf("%d rows", n)
 	}
-	if err := ts.accounts.refused.flush(context.Background(), ts.db); err != nil {
+	if err := ts.accounts.failures.flush(context.Background(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	if n := ts.queryInt(`SELECT (after ->> 'more')::int FROM audit_log WHERE action = 'request.refused' AND actor = 'cairn'`); n != 23 {

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash"
 	"math"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,139 +50,6 @@ func operatorActor() actor { return actor{name: "operator", credential: "command
 
 // serviceActor returns the service itself, which holds every permission.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
-
-// auditRow is a row of the audit log.
-type auditRow struct {
-	ID         int64           `json:"id"`
-	At         time.Time       `json:"at"`
-	ActorID    *string         `json:"actor_id"`
-	Actor      string          `json:"actor"`
-	Credential string          `json:"credential"`
-	Address    string          `json:"address"`
-	RequestID  string          `json:"request_id"`
-	Action     string          `json:"action"`
-	Target     string          `json:"target"`
-	Before     json.RawMessage `json:"before"`
-	After      json.RawMessage `json:"after"`
-}
-
-// auditActions returns the names of all actions in the audit log.
-func auditActions() []string {
-	return strings.Fields(`
-		session.login session.login_refused session.otp_required session.logout session.end session.lost
-		session.refresh_token_reused login.throttled request.refused verify.refused token.refused
-		password_token.refused password.change password.reset token.create token.end
-		totp.enable totp.disable totp.recovery_code
-		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
-		role.create role.update role.delete permission.create permission.update permission.delete
-		message.create message.update message.retract message.delete
-		dataset.create dataset.update dataset.delete finding.accept finding.reopen analysis.create analysis.cancel
-		keys.prune audit.prune audit.break_found audit.keys_changed database.restore`)
-}
-
-// listAudit answers GET /api/v1/audit, the newest row first.
-func (a *accounts) listAudit(w http.ResponseWriter, r *http.Request) error {
-	const query = `
-		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
-		FROM audit_log
-		WHERE id < $1::text::bigint AND ($3::text IS NULL OR actor = $3)
-			AND ($4::text IS NULL OR credential = $4) AND ($5::text IS NULL OR action = $5)
-			AND ($6::text IS NULL OR target = $6) AND ($7::text IS NULL OR request_id = $7)
-			AND ($8::timestamptz IS NULL OR at >= $8) AND ($9::timestamptz IS NULL OR at < $9)
-		ORDER BY id DESC
-		LIMIT $2`
-	first := []string{strconv.FormatInt(1<<62, 10)}
-	return writeList(a.core, w, r, first, func(after []string, limit int) ([]auditRow, error) {
-		args := []any{pgx.QueryExecModeCacheDescribe, after[0], limit} // planned for these very filters
-		values := r.URL.Query()
-		for _, name := range []string{"actor", "credential", "action", "target", "request_id"} {
-			args = append(args, optional(values, name))
-		}
-		var v invalid
-		isAction := !values.Has("action") || slices.Contains(auditActions(), values.Get("action"))
-		v.check(isAction, "action", "unknown", "is not an action of the log")
-		args = append(args, v.time("since", optional(values, "since")), v.time("until", optional(values, "until")))
-		if err := v.err(); err != nil {
-			return nil, err
-		}
-		return collect[auditRow](r.Context(), a.core.db, "list audit log", query, args...)
-	}, func(row auditRow) []string { return []string{strconv.FormatInt(row.ID, 10)} })
-}
-
-// tally is a kind of repeated failure. Its fields are those of the audit row for it.
-type tally struct{ action, target, credential, address string }
-
-// tallies count failures that anyone can cause without end, by kind, until they are flushed.
-type tallies struct {
-	mu     sync.Mutex
-	counts map[tally]int64 // not nil
-}
-
-// maxTallies is how many kinds of one action are told apart in a minute. Further ones are counted
-// together.
-const maxTallies = 100
-
-// maxRefusals is how many refusals of one credential get a row of their own in a minute.
-const maxRefusals = 20
-
-// add counts n failures of a kind and returns the count of the kind or, beyond maxTallies kinds of
-// its action, of the further ones. It includes what flush could not store.
-func (c *tallies) add(t tally, n int64) int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	kinds := 0
-	for known := range c.counts {
-		if known.action == t.action {
-			kinds++
-		}
-	}
-	if c.counts[t] == 0 && kinds >= maxTallies {
-		t = tally{action: t.action}
-	}
-	c.counts[t] += n
-	return c.counts[t]
-}
-
-// flush adds a row to the audit log for each kind, and restarts the counts. It is called once a
-// minute, and when the service stops. A count that it could not store stays for the next minute.
-func (c *tallies) flush(ctx context.Context, q querier) (err error) {
-	c.mu.Lock()
-	counts := c.counts
-	c.counts = map[tally]int64{}
-	c.mu.Unlock()
-	for t, n := range counts {
-		after := map[string]int64{"attempts": n}
-		if t.action == "request.refused" { // the first maxRefusals have rows of their own
-			if n <= maxRefusals {
-				continue
-			}
-			after = map[string]int64{"more": n - maxRefusals}
-		}
-		by := serviceActor()
-		by.credential, by.address = t.credential, t.address
-		if failed := audit(ctx, q, by, t.action, t.target, nil, after); failed != nil {
-			err = errors.Join(err, failed)
-			c.add(t, n)
-		}
-	}
-	return err
-}
-
-// tallyToken counts the use of an API token that was refused although it is in the database: it has
-// expired, or its owner is not active.
-func (a *accounts) tallyToken(ctx context.Context, c *caller) error {
-	const query = `
-		SELECT t.id::text, u.username
-		FROM api_tokens t
-		JOIN users u ON u.id = t.user_id
-		WHERE t.token_hash = $1`
-	type token struct{ ID, Username string }
-	t, err := collectOne[token](ctx, a.core.db, nil, "find refused token", query, c.credential.tokenHash)
-	if t.ID != "" {
-		a.tallied.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
-	}
-	return err
-}
 
 // auditKeys adds a row if the keys are not those of the last such row or, before the first one,
 // those that an instance used last. So each change leaves one row, however many instances load it.
@@ -531,9 +396,4 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 	}
 	z.last = next
 	return n, found, nil
-}
-
-// flushTallies stores the failures that were counted since the last time.
-func (a *accounts) flushTallies(ctx context.Context) error {
-	return errors.Join(a.refused.flush(ctx, a.core.db), a.tallied.flush(ctx, a.core.db))
 }

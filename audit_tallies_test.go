@@ -20,7 +20,7 @@ func TestTalliedFailures(t *testing.T) {
 		ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset",
 			map[string]string{"token": "cairn_pw_guess", "new_password": "a long new password"})
 	}
-	if err := ts.accounts.tallied.flush(context.Background(), ts.db); err != nil {
+	if err := ts.accounts.failures.flush(context.Background(), ts.db); err != nil {
 		t.Fatal(err)
 	}
 	for action, target := range map[string]string{"verify.refused": "user:ada", "token.refused": "user:ada", "password_token.refused": ""} {
@@ -30,9 +30,9 @@ func TestTalliedFailures(t *testing.T) {
 		}
 	}
 	for range 2 * maxTallies {
-		ts.accounts.tallied.add(tally{action: "test", target: newKeyLine()}, 1)
+		ts.accounts.failures.add(tally{action: "test", target: newKeyLine()}, 1)
 	}
-	if n := len(ts.accounts.tallied.counts); n != maxTallies+1 {
+	if n := len(ts.accounts.failures.counts); n != maxTallies+1 {
 		t.Errorf("%d kinds", n)
 	}
 }
@@ -58,7 +58,7 @@ func TestTalliesOfActions(t *testing.T) {
 func TestTalliesAtTheEnd(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	ts.accounts.tallied.add(tally{action: "verify.refused", target: "user:ada"}, 7)
+	ts.accounts.failures.add(tally{action: "verify.refused", target: "user:ada"}, 7)
 	ts.stop()
 	two := startServer(t, nil, ts.env...)
 	if n := two.queryInt(`SELECT (after ->> 'attempts')::int FROM audit_log WHERE action = 'verify.refused'`); n != 7 {

@@ -27,8 +27,8 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 146_010
-	maxAuditorTokens  = 41_300
+	maxProgramTokens  = 156_250
+	maxAuditorTokens  = 38_880
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads packages of the standard

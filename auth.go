@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -18,10 +17,10 @@ type accounts struct {
 	hasher   *passwordHasher
 	breached *breachedPasswords // nil: no list
 	guesses  *limiter           // one undecided attempt at an account from a network
+	changes  *limiter           // one change of users and roles
 
-	users   userCache
-	refused tallies // refused requests, by credential
-	tallied tallies // other repeated failures
+	users    userCache
+	failures tallies
 }
 
 // newAccounts returns the accounts. breached may be nil.
@@ -31,9 +30,9 @@ func newAccounts(core *core, breached *breachedPasswords) *accounts {
 		hasher:   newPasswordHasher(core.cfg.argon),
 		breached: breached,
 		guesses:  newLimiter(1, unbounded),
+		changes:  newLimiter(1, 1),
 		users:    userCache{users: map[string]*cachedUser{}},
-		refused:  tallies{counts: map[tally]int64{}},
-		tallied:  tallies{counts: map[tally]int64{}},
+		failures: tallies{counts: map[tally]int64{}},
 	}
 }
 
@@ -46,12 +45,12 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		DisplayName string  `json:"display_name"`
 	}
 	if a.core.cfg.registration == registrationClosed {
-		return newProblem(http.StatusForbidden, "registration_closed",
-			"Only an administrator can create accounts here.")
+		return forbidden("registration_closed", "Only an administrator can create accounts here.")
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
+
 	n := newUser{
 		username: in.Username, email: in.Email, displayName: in.DisplayName,
 		status: statusActive, roles: []string{memberRole},
@@ -64,9 +63,10 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	v.check(n.username != "admin", "username", "reserved", "is the name of the first administrator")
 	err := checkPassword(&v, "password", in.Password, a.core.cfg.passwordMin, a.breached,
 		n.username, n.email, n.displayName)
-	if err = cmp.Or(v.err(), err); err != nil {
+	if err != nil {
 		return err
 	}
+
 	ctx := r.Context()
 	counted := newRegistration(callerOf(r).address)
 	var hash string
@@ -77,85 +77,92 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	n.passwordHash = &hash
 	var created user
-	err = changeAccess(ctx, a.core.db, func(tx pgx.Tx) (err error) {
+	err = a.changeAccess(ctx, func(tx pgx.Tx) (err error) {
 		if created, err = insertUser(ctx, tx, n); err != nil {
 			return err
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
+
 	return writeCreated(w, created, "", a.refundFault(ctx, counted, err))
+}
+
+// loginRequest is the body of POST /api/v1/auth/login.
+type loginRequest struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+	OTP      string `json:"otp"`
 }
 
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong
 // password get the same answer. They also take the same time, unless the user's hash was made with
 // other parameters. Only a client that knows the password learns that the account is disabled or
 // pending, or has a second factor.
-func (a *accounts) login(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Username string `json:"username"`
-		Password string `json:"password"`
-		OTP      string `json:"otp"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (a *accounts) login(w http.ResponseWriter, r *http.Request, in loginRequest) error {
 	found, err := a.checkCredentials(r, in.Username, in.Password, nil, in.OTP)
 	return a.finishLogin(w, r, found, in.Password, err)
 }
 
-// finishLogin opens a session for the user whose credentials were checked, unless err refuses the
-// login. It audits a refusal, and returns it. password is empty if an earlier step checked it.
+// finishLogin signs the user in whose credentials were checked, unless err refuses the login. It
+// audits a refusal, and returns it. password is empty if an earlier step checked it.
 func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found passwordRecord, password string,
 	err error) error {
-	var sess session
-	var u user
-	switch {
-	case err != nil:
-	case found.Status == statusPending:
-		err = newProblem(http.StatusForbidden, "account_pending", "The account waits for an administrator's approval.")
-	case found.Status != statusActive:
-		err = newProblem(http.StatusForbidden, "account_disabled", "The account is disabled.")
-	default:
-		sess, u, err = a.openSession(r, found)
-	}
 	if err == nil {
-		a.rehash(r, found, password)
-		if callerOf(r).inBrowser {
-			a.writeSessionCookie(w, r, u, sess)
-			return nil
-		}
-		return a.writeTokens(w, u, sess)
+		err = a.signIn(w, r, found, password)
 	}
 	refused, isProblem := errors.AsType[*problem](err)
 	if !isProblem || refused.status != http.StatusUnauthorized && refused.status != http.StatusForbidden {
-		return err // 429 or 503: no refusal, and not audited here
+		return err // nil, or 429 or 503: no refusal, and not audited here
 	}
+
 	target := ""
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
 	if err == errOTPRequired { // no failure and never throttled, so many of them share an audit row
-		a.tallied.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
+		a.failures.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
 		return err
 	}
+
 	ctx, cancel := lastMoment(r.Context()) // the audit log must have every failed guess
 	defer cancel()
 	code := map[string]string{"code": refused.code}
-	return cmp.Or(audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code), err)
+	if auditErr := audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code); auditErr != nil {
+		return auditErr
+	}
+	return err
 }
 
-// openSession opens a session for a user whose credentials were checked. On a page, it first ends
-// the session of the cookie that the browser has. If that fails, no session is opened.
-func (a *accounts) openSession(r *http.Request, found passwordRecord) (session, user, error) {
-	if callerOf(r).inBrowser {
+// signIn opens a session for a user whose credentials were checked, and answers. On a page, it
+// first ends the session of the cookie that the browser has. If that fails, no session is opened.
+func (a *accounts) signIn(w http.ResponseWriter, r *http.Request, found passwordRecord, password string) error {
+	if found.Status == statusPending {
+		return forbidden("account_pending", "The account waits for an administrator's approval.")
+	}
+	if found.Status != statusActive {
+		return forbidden("account_disabled", "The account is disabled.")
+	}
+	inBrowser := callerOf(r).inBrowser
+	if inBrowser {
 		if err := a.endBrowserSession(r); err != nil {
-			return session{}, user{}, err
+			return err
 		}
 	}
+
 	idle, longest := a.lifetimes(r)
-	return createSession(r.Context(), a.core.db, actorOf(r), found, device(r), idle, longest)
+	sess, u, err := createSession(r.Context(), a.core.db, actorOf(r), found, device(r), idle, longest)
+	if err != nil {
+		return err
+	}
+	a.rehash(r, found, password)
+	if inBrowser {
+		a.writeSessionCookie(w, r, u, sess)
+		return nil
+	}
+	return a.writeTokens(w, u, sess)
 }
 
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
@@ -228,24 +235,25 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 	cookie, err := r.Cookie(a.cookieName(refreshToken))
 	if err != nil {
-		return newProblem(http.StatusUnauthorized, "refresh_token_missing", "There is no refresh cookie. Sign in.")
+		return unauthorized("refresh_token_missing", "There is no refresh cookie. Sign in.")
 	}
 	id, generation, err := a.core.keys.Load().verifyRefresh(cookie.Value)
 	if err != nil { // the cookie stays: it may be valid once the right key file is in place
-		return newProblem(http.StatusUnauthorized, "refresh_token_invalid", "The refresh cookie is invalid. Sign in.")
+		return unauthorized("refresh_token_invalid", "The refresh cookie is invalid. Sign in.")
 	}
 	sess, err := rotateSession(r.Context(), a.core.db, id, generation, actorOf(r), a.core.cfg)
-	if err == nil {
-		found, err := a.users.get(r.Context(), a.core.db, sess.UserID, sess.accessVersions)
-		if err != nil {
-			return err
-		}
-		return a.writeTokens(w, found.User, sess.session)
-	}
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
 		a.setCookie(w, refreshToken, "", -1) // the session has ended
 	}
-	return err
+	if err != nil {
+		return err
+	}
+
+	found, err := a.users.get(r.Context(), a.core.db, sess.UserID, sess.accessVersions)
+	if err != nil {
+		return err
+	}
+	return a.writeTokens(w, found.User, sess.session)
 }
 
 // logout answers POST /api/v1/auth/logout: it ends the sessions that the refresh cookies and the
@@ -295,24 +303,22 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// ownChangeRequest is the body of PATCH /api/v1/auth/me.
+type ownChangeRequest struct {
+	confirmation         // for a new e-mail address
+	DisplayName  *string `json:"display_name"`
+	Email        *string `json:"email"`
+}
+
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
 // new address needs the password and the second factor, because users log in with it.
-func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		DisplayName     *string `json:"display_name"`
-		Email           *string `json:"email"`
-		CurrentPassword string  `json:"current_password"`
-		OTP             string  `json:"otp"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChangeRequest) error {
 	c := userChange{Email: in.Email, DisplayName: in.DisplayName}
 	if err := c.check(); err != nil {
 		return err
 	}
 	if c.Email != nil {
-		if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
+		if _, err := a.confirmPassword(r, in.confirmation); err != nil {
 			return err
 		}
 	}
@@ -350,7 +356,7 @@ func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	permission := optional(r.URL.Query(), "permission")
 	switch {
 	case permission == nil && p.Kind == "token":
-		return newProblem(http.StatusForbidden, "permission_required",
+		return forbidden("permission_required",
 			"An API token is accepted here only with ?permission=, and only if it names that permission.")
 	case permission == nil && p.isSuspended():
 		return errSecondFactorMissing

@@ -24,6 +24,17 @@ const (
 // of an answer, the connection is cut.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
+// withBody returns a handler that decodes the request's JSON object and passes it to do.
+func withBody[T any](do func(w http.ResponseWriter, r *http.Request, in T) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		var in T
+		if err := decodeJSON(r, &in); err != nil {
+			return err
+		}
+		return do(w, r, in)
+	}
+}
+
 // The largest bodies of requests, in bytes. A route that only reads takes none.
 const (
 	small  = 16 << 10  // names, passwords and tokens
@@ -48,7 +59,7 @@ func (rt route) permit(p *principal) error {
 	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session", p.holds(string(rt.who)):
 		return nil
 	case rt.who == ownSession:
-		return newProblem(http.StatusForbidden, "session_required", "An API token cannot do this: sign in.")
+		return forbidden("session_required", "An API token cannot do this: sign in.")
 	default:
 		return p.lacks(string(rt.who))
 	}
@@ -61,8 +72,9 @@ func (rt route) isPage() bool {
 }
 
 // admit returns nil if the caller may call the route, once the request holds what its class needs.
-// It reads the body first, because a slow body must not delay the request between the check of the
-// caller and the change.
+// The last check of the caller comes after the body has arrived, because a slow body must not delay
+// the request between that check and the change. Until the account is known, the network stands for
+// the caller, so that nobody can use up an account's room by a session that has ended.
 func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c := callerOf(r)
 	isPublic := rt.who == public || rt.who == refreshCookie
@@ -70,9 +82,18 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		if err := a.readCredentials(rt, r); err != nil {
 			return err
 		}
+		c.recheck = func(ctx context.Context) error { return a.identify(ctx, rt, c) }
 	}
 
-	c.releaseBody, err = receiveBody(w, r, a.core.limits, rt.maxBody)
+	// A large body is read only for an account that may send it.
+	if !isPublic && rt.maxBody > small {
+		if err := c.recheck(r.Context()); err != nil {
+			return err
+		}
+		c.slots.caller = c.principal.User.ID
+	}
+
+	c.releaseBody, err = receiveBody(w, r, c.slots, rt.maxBody)
 	if err != nil {
 		return err
 	}
@@ -80,12 +101,11 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		return c.slots.acquire(r.Context(), rt.class)
 	}
 
-	c.recheck = func(ctx context.Context) error { return a.identify(ctx, rt, c) }
 	if c.credential.tokenHash != nil {
 		return a.admitToken(rt, r)
 	}
 
-	// A session names its account. The session is looked up after the wait for a slot: it may have
+	// A session names its account. It is looked up after the wait for a slot, because it may have
 	// ended meanwhile.
 	c.slots.caller = c.credential.Subject
 	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
@@ -179,8 +199,7 @@ func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 }
 
 // errCrossOrigin is the 403 for a request that a page of another origin sent.
-var errCrossOrigin = newProblem(http.StatusForbidden, "cross_origin",
-	"This request came from a page of another origin.")
+var errCrossOrigin = forbidden("cross_origin", "This request came from a page of another origin.")
 
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
 // errCrossOrigin if that request may change something and a page of another origin sent it: the
@@ -210,25 +229,31 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	if !ok {
 		return err
 	}
+
 	c, by := callerOf(r), actorOf(r)
 	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
 	switch {
 	case p.code == "too_many_attempts":
-		a.tallied.add(tally{action: "login.throttled"}, 1) // without the network: a flood has too many
+		a.failures.add(tally{action: "login.throttled"}, 1) // without the network: a flood has too many
 		return err
 	case c.principal == nil || rt.who == public || !isRefusal:
 		return err
 	case rt.path == verifyPath: // a proxy asks for each request, so these are only counted
-		a.tallied.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
+		a.failures.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
 		return err
-	case a.refused.add(tally{"request.refused", "user:" + by.name, by.credential, ""}, 1) > maxRefusals:
+	case a.failures.add(tally{"request.refused", "user:" + by.name, by.credential, ""}, 1) > maxRefusals:
 		return err
 	}
+
 	ctx, cancel := lastMoment(r.Context()) // also if the client left
 	defer cancel()
 	path := cleanText([]byte(r.URL.Path), maxNameText)
 	after := map[string]string{"code": p.code, "permission": p.permission, "path": path}
-	if auditErr := audit(ctx, a.core.db, by, "request.refused", rt.method+" "+rt.path, nil, after); auditErr != nil {
+	auditErr := c.slots.acquirePool(ctx) // a request that sends holds no slot
+	if auditErr == nil {
+		auditErr = audit(ctx, a.core.db, by, "request.refused", rt.method+" "+rt.path, nil, after)
+	}
+	if auditErr != nil {
 		a.core.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
 	return err

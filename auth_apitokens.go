@@ -44,23 +44,22 @@ func (a *accounts) writeAPITokens(w http.ResponseWriter, r *http.Request, userID
 	}, func(t apiToken) []string { return []string{t.Name} })
 }
 
+// tokenRequest is the body of POST /api/v1/auth/tokens.
+type tokenRequest struct {
+	confirmation
+	Name        string   `json:"name"`
+	Permissions []string `json:"permissions"`
+	ExpiresAt   *string  `json:"expires_at"`
+}
+
 // createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret. It needs
 // the password and the second factor: the token outlives the session by up to a year.
-func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Name            string   `json:"name"`
-		Permissions     []string `json:"permissions"`
-		ExpiresAt       *string  `json:"expires_at"`
-		CurrentPassword string   `json:"current_password"`
-		OTP             string   `json:"otp"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request, in tokenRequest) error {
 	known, err := knownPermissions(r.Context(), a.core.db)
 	if err != nil {
 		return err
 	}
+
 	var v invalid
 	now, expires := a.core.now(), a.core.now().Add(defaultTokenTTL)
 	if at := v.time("expires_at", in.ExpiresAt); at != nil {
@@ -70,9 +69,11 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error 
 	if err := v.err(); err != nil {
 		return err
 	}
-	if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
+
+	if _, err := a.confirmPassword(r, in.confirmation); err != nil {
 		return err
 	}
+
 	var created apiToken
 	var secret string
 	err = a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
@@ -83,6 +84,7 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request) error 
 		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
 		return err
 	})
+
 	return writeCreated(w, createdToken{created, secret}, "/api/v1/auth/tokens/"+created.ID, err)
 }
 
@@ -109,9 +111,8 @@ func (a *accounts) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 		Username string `json:"username"`
 	}
 	first := []string{"-infinity", noUUID}
-	return writeList(a.core, w, r, first, func(after []string, limit int) ([]ownedToken, error) {
-		return collect[ownedToken](r.Context(), a.core.db, "list all API tokens", query, after[0], after[1], limit)
-	}, func(t ownedToken) []string { return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID} })
+	key := func(t ownedToken) []string { return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID} }
+	return writeRows(a.core, w, r, first, key, "list all API tokens", query)
 }
 
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
@@ -145,23 +146,26 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 		SELECT count(*)
 		FROM api_tokens
 		WHERE user_id = $1 AND expires_at > now()`
+
 	has, err := scalar[int](ctx, tx, "count API tokens", count, owner.ID)
 	if err != nil {
 		return t, "", err
 	}
+
 	if has >= maxTokens {
-		return t, "", newProblem(http.StatusConflict, "too_many_tokens",
+		return t, "", conflict("too_many_tokens",
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, nil, "create API token", query,
 		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt)
 	if isUniqueViolation(err, "api_tokens_name_key") {
-		return t, "", newProblem(http.StatusConflict, "name_taken", "There is a token of that name.")
+		return t, "", conflict("name_taken", "There is a token of that name.")
 	}
 	if err != nil {
 		return t, "", err
 	}
+
 	return t, secret, audit(ctx, tx, by, "token.create", "user:"+owner.Username, nil, t)
 }
 

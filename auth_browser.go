@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +116,10 @@ func signInPath(next string) string { return "/login?next=" + url.QueryEscape(ne
 // the result also has a Location: the login page, to which the proxy sends the browser. The proxy
 // names the page that was asked for in X-Original-Uri or X-Forwarded-Uri.
 func withLoginPage(r *http.Request, err error, baseURL string) error {
-	uri := cmp.Or(r.Header.Get("X-Original-Uri"), r.Header.Get("X-Forwarded-Uri"))
+	uri := r.Header.Get("X-Original-Uri")
+	if uri == "" {
+		uri = r.Header.Get("X-Forwarded-Uri")
+	}
 	refused, ok := errors.AsType[*problem](err)
 	isPage := strings.Contains(r.Header.Get("Accept"), "text/html")
 	if !ok || refused.status != http.StatusUnauthorized || uri == "" || !isPage {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -61,40 +60,52 @@ func (a *accounts) checkCredentials(r *http.Request, login, password string, pro
 	if found, err = findPasswordRecord(ctx, a.core.db, login); err != nil {
 		return found, err
 	}
+
 	if proof != nil && !a.core.keys.Load().verifyProof(*proof, found, a.core.now()) {
 		return found, errSignInAgain
 	}
+
 	guess, err := a.newGuess(ctx, found.ID, login, callerOf(r).address)
 	if err != nil {
 		return found, err
 	}
+
 	err = a.throttledHash(ctx, guess, func() (isSuccess bool, err error) {
 		if proof == nil {
 			isRight, err := a.hasher.verify(found.PasswordHash, password)
-			if err != nil || !isRight {
-				return false, cmp.Or(err, error(errWrongCredentials))
+			if err != nil {
+				return false, err
+			}
+			if !isRight {
+				return false, errWrongCredentials
 			}
 		}
 		err = a.checkSecondFactor(r, found.user, otp)
 		return err == nil && found.Status == statusActive, err
 	})
+
 	return found, err
 }
 
-// confirmPassword checks the caller's own password, where a stolen session alone must not suffice.
-// It counts as an attempt to log in. A missing password is a 422 and no attempt. The second factor
-// is checked only if otp is set.
-func (a *accounts) confirmPassword(r *http.Request, password, otp string) (passwordRecord, error) {
-	if password == "" {
+// confirmation is what a request shows beside a session, where a stolen session must not suffice.
+type confirmation struct {
+	CurrentPassword string `json:"current_password"`
+	OTP             string `json:"otp"` // for a caller with a second factor
+}
+
+// confirmPassword checks the caller's own password and, if there is one, the second factor. It
+// counts as an attempt to log in. A missing password is a 422 and no attempt.
+func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRecord, error) {
+	if c.CurrentPassword == "" {
 		return passwordRecord{}, invalid{{"current_password", "missing", "is required"}}.err()
 	}
 
-	found, err := a.checkCredentials(r, principalOf(r).User.Username, password, nil, otp)
+	found, err := a.checkCredentials(r, principalOf(r).User.Username, c.CurrentPassword, nil, c.OTP)
 	switch err { // a 401 would say that the session has ended
 	case errWrongCredentials:
-		err = newProblem(http.StatusForbidden, "wrong_password", "The current password is wrong.")
+		err = forbidden("wrong_password", "The current password is wrong.")
 	case errOTPRequired:
-		err = newProblem(http.StatusForbidden, errOTPRequired.code, errOTPRequired.detail)
+		err = forbidden(errOTPRequired.code, errOTPRequired.detail)
 	case errOTPInvalid:
 		err = errOTPWrong
 	}
@@ -103,36 +114,35 @@ func (a *accounts) confirmPassword(r *http.Request, password, otp string) (passw
 
 // checkNewPassword returns a 422 for the field new_password, or the 503 of checkPassword.
 func (a *accounts) checkNewPassword(password string, u user) error {
-	var v invalid
-	err := checkPassword(&v, "new_password", password, a.core.cfg.passwordMin, a.breached,
+	return checkPassword(&invalid{}, "new_password", password, a.core.cfg.passwordMin, a.breached,
 		u.Username, u.Email, u.DisplayName)
-	return cmp.Or(v.err(), err)
+}
+
+// passwordRequest is the body of PUT /api/v1/auth/password.
+type passwordRequest struct {
+	confirmation
+	NewPassword string `json:"new_password"`
+	EndTokens   bool   `json:"end_tokens"`
 }
 
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end and, with
 // end_tokens, the user's API tokens.
-func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		CurrentPassword string `json:"current_password"`
-		OTP             string `json:"otp"`
-		NewPassword     string `json:"new_password"`
-		EndTokens       bool   `json:"end_tokens"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in passwordRequest) error {
 	ctx, p := r.Context(), principalOf(r)
 	if err := a.checkNewPassword(in.NewPassword, p.User); err != nil {
 		return err
 	}
-	found, err := a.confirmPassword(r, in.CurrentPassword, in.OTP)
+
+	found, err := a.confirmPassword(r, in.confirmation)
 	if err != nil {
 		return err
 	}
+
 	hash, err := a.hasher.hash(ctx, in.NewPassword)
 	if err != nil {
 		return err
 	}
+
 	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
 			return err
@@ -146,23 +156,22 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request) error 
 	}))
 }
 
+// passwordResetRequest is the body of POST /api/v1/auth/password-reset.
+type passwordResetRequest struct {
+	Token       string `json:"token"`
+	NewPassword string `json:"new_password"`
+}
+
 // resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
 // password, once. It ends all sessions and API tokens of the user, and the account's throttling.
 // The account forgets the networks that it knows, except this one: one may be an intruder's.
-func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in passwordResetRequest) error {
 	const forget = `DELETE FROM known_networks WHERE user_id = $1 AND network <> $2`
-	var in struct {
-		Token       string `json:"token"`
-		NewPassword string `json:"new_password"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
 	ctx := r.Context()
 	// Read before hashing, so that guessing a token costs no hash. It is used up below.
 	u, err := getUserByPasswordToken(ctx, a.core.db, in.Token)
 	if _, isInvalid := errors.AsType[*problem](err); isInvalid {
-		a.tallied.add(tally{action: "password_token.refused", address: callerOf(r).network()}, 1)
+		a.failures.add(tally{action: "password_token.refused", address: callerOf(r).network()}, 1)
 	}
 	if err != nil {
 		return err
@@ -170,11 +179,13 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err := a.checkNewPassword(in.NewPassword, u); err != nil {
 		return err
 	}
+
 	hash, err := a.hasher.hash(ctx, in.NewPassword)
 	if err != nil {
 		return err
 	}
-	err = changeAccess(ctx, a.core.db, func(tx pgx.Tx) error {
+
+	err = a.changeAccess(ctx, func(tx pgx.Tx) error {
 		if u, err = getUserByPasswordToken(ctx, tx, in.Token); err != nil {
 			return err
 		}
@@ -192,6 +203,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	if u.Username == "admin" {
 		if err := removeIfThere(a.core.cfg.firstAdminFile()); err != nil { // the token in it is void
 			a.core.log.Warn("used token file not removed", "error", err)
@@ -208,7 +220,7 @@ func getUserByPasswordToken(ctx context.Context, q querier, token string) (user,
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1
 			AND t.expires_at > now()`
-	missing := newProblem(http.StatusUnauthorized, "password_token_invalid", "The token is unknown, used or expired.")
+	missing := unauthorized("password_token_invalid", "The token is unknown, used or expired.")
 	return collectOne[user](ctx, q, missing, "find password token", query, hashToken(token))
 }
 
@@ -246,8 +258,7 @@ func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user
 		return err
 	}
 	if n == 0 {
-		return newProblem(http.StatusConflict, "password_changed",
-			"The account was changed in the meantime. Try again.")
+		return conflict("password_changed", "The account was changed in the meantime. Try again.")
 	}
 	return audit(ctx, tx, by, action, "user:"+u.Username, nil, nil)
 }

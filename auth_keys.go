@@ -23,11 +23,11 @@ func (ring *keyring) fingerprints() (fingerprints []string) {
 // checkSecretFile returns an error if the file is not a regular one or if its group or others have
 // any permission for it. In credentialsDir, which systemd fills, the group may have some.
 func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error {
-	forbidden := os.FileMode(0o077)
+	excluded := os.FileMode(0o077)
 	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
-		forbidden = 0o007
+		excluded = 0o007
 	}
-	if info.Mode().Perm()&forbidden != 0 || !info.Mode().IsRegular() {
+	if info.Mode().Perm()&excluded != 0 || !info.Mode().IsRegular() {
 		return fmt.Errorf("%s has mode %v: it must be a regular file that only its owner can read (chmod 600)",
 			path, info.Mode())
 	}

@@ -1,19 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha1"
 	"crypto/subtle"
 	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -147,95 +142,10 @@ func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 //go:embed common-passwords.txt
 var commonPasswords string
 
-// breachedPasswords is a list of breached passwords, as published for use offline: a line
-// "HASH:count" for each, with SHA-1 in upper case hexadecimal, in ascending order. The file may
-// have any size: it is searched on disk. Nil is the empty list.
-type breachedPasswords struct {
-	file *os.File
-	size int64
-}
-
-// maxBreachedLine is the length of the longest line of a list of breached passwords, in bytes.
-const maxBreachedLine = 64
-
-// breachedLine matches a line of a list of breached passwords, without its newline.
-var breachedLine = regexp.MustCompile(`^[0-9A-F]{40}:[0-9]+\r?$`)
-
-// openBreachedPasswords opens the list in a file, or returns nil if path is empty. It checks the
-// form and the order of some lines, from the first to the last.
-func openBreachedPasswords(path string) (*breachedPasswords, error) {
-	if path == "" {
-		return nil, nil
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	list, before := &breachedPasswords{file, info.Size()}, ""
-	for i := range int64(65) {
-		_, line, err := list.lineAt((list.size - 1) * i / 64)
-		if err == nil && line < before {
-			err = errors.New("its lines are not in ascending order")
-		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s is not a sorted list of SHA-1 hashes: %w", path, err), file.Close())
-		}
-		before = line
-	}
-	return list, nil
-}
-
-// contains reports whether the password is in the list. An error says that the file cannot be read
-// or is malformed.
-func (l *breachedPasswords) contains(password string) (bool, error) {
-	if l == nil {
-		return false, nil
-	}
-	hash := fmt.Sprintf("%X", sha1.Sum([]byte(password)))
-	for low, high := int64(0), l.size; low < high; { // the line can only begin in [low, high)
-		begin, line, err := l.lineAt(low + (high-low)/2)
-		if err != nil {
-			return false, fmt.Errorf("search breached passwords: %w", err)
-		}
-		switch strings.Compare(line[:len(hash)], hash) {
-		case 0:
-			return true, nil
-		case -1:
-			low = begin + int64(len(line)) + 1
-		default:
-			high = begin
-		}
-	}
-	return false, nil
-}
-
-// lineAt returns the line that has the byte at an offset, and where it begins. It cuts the newline.
-func (l *breachedPasswords) lineAt(offset int64) (begin int64, line string, err error) {
-	near, from := make([]byte, 2*maxBreachedLine), max(0, offset-maxBreachedLine)
-	n, err := l.file.ReadAt(near, from)
-	if err != nil && err != io.EOF {
-		return 0, "", err
-	}
-	at := int(offset - from)
-	if n <= at || offset < 0 {
-		return 0, "", io.ErrUnexpectedEOF
-	}
-	start := bytes.LastIndexByte(near[:at], '\n') + 1
-	rest, _, _ := bytes.Cut(near[start:n], []byte("\n"))
-	if !breachedLine.Match(rest) {
-		return 0, "", fmt.Errorf("the line at byte %d is malformed", from+int64(start))
-	}
-	return from + int64(start), string(rest), nil
-}
-
 // checkPassword notes what is wrong with a new password: it is too short or too long, common,
 // breached, or a name of the account. No kind of character is required or forbidden (NIST SP
-// 800-63B-4, section 3.1.1.2). If the list cannot be read, the error is a 503: no password is
-// accepted unchecked.
+// 800-63B-4, section 3.1.1.2). It returns the 422 for all that v has. If that is nothing, and the
+// list cannot be read, the error is a 503: no password is accepted unchecked.
 func checkPassword(v *invalid, field, password string, least int, breached *breachedPasswords,
 	username string, email *string, displayName string) error {
 	n := utf8.RuneCountInString(password)
@@ -251,10 +161,10 @@ func checkPassword(v *invalid, field, password string, least int, breached *brea
 	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
 	v.check(!isCommon, field, "common", "is too common")
 	found, err := breached.contains(password)
-	if err != nil {
+	if err != nil && len(*v) == 0 {
 		return &problem{status: http.StatusServiceUnavailable, code: "password_list_unavailable", err: err,
 			detail: "New passwords cannot be checked now. Tell the operator.", retryAfter: time.Minute}
 	}
 	v.check(!found, field, "breached", "is known from a data breach: choose another")
-	return nil
+	return v.err()
 }

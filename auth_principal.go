@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // caller is the sender of a request, as far as it is known.
@@ -78,16 +74,14 @@ func (p *principal) holds(permission string) bool {
 }
 
 // errSecondFactorMissing is the 403 for a user who is suspended: see isSuspended.
-var errSecondFactorMissing = newProblem(http.StatusForbidden, "second_factor_missing",
+var errSecondFactorMissing = forbidden("second_factor_missing",
 	"One of your roles requires a second factor. Set one up to use your permissions.")
 
 // The 401 for a request without a credential, and the 401 for one whose credential is not valid.
 // The latter does not tell the reason.
 var (
-	errNotSignedIn = newProblem(http.StatusUnauthorized, "not_signed_in",
-		"This needs an access token: Authorization: Bearer …")
-	errInvalidToken = newProblem(http.StatusUnauthorized, "invalid_token",
-		"The token is invalid or has expired. Sign in again.")
+	errNotSignedIn  = unauthorized("not_signed_in", "This needs an access token: Authorization: Bearer …")
+	errInvalidToken = unauthorized("invalid_token", "The token is invalid or has expired. Sign in again.")
 )
 
 // readCredential returns the credential in the request, or the 401. It checks signature and expiry
@@ -113,6 +107,7 @@ func (a *accounts) readCredential(r *http.Request, onPage bool) (c credential, e
 	if err != nil {
 		return credential{}, errInvalidToken
 	}
+
 	return c, nil
 }
 
@@ -201,12 +196,14 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 			` + versionColumns + `
 		FROM users u, access_version a
 		WHERE u.id = $1`
+
 	c.mu.RLock()
 	cached := c.users[id]
 	c.mu.RUnlock()
 	if cached != nil && cached.accessVersions == versions {
 		return cached, nil
 	}
+
 	found, err := collectOne[struct {
 		user
 		accessVersions
@@ -216,6 +213,7 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 	if err != nil {
 		return nil, err
 	}
+
 	owned := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
 	cached = &cachedUser{found.accessVersions, found.user, found.SecondFactorRequired, owned}
 	if cached.isSuspended() {
@@ -237,44 +235,43 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const bySession = `
 		SELECT ` + versionColumns + `,
-			s.rotated_at < now() - interval '5 minutes'
+			s.user_id::text, s.id::text AS credential_id, s.rotated_at < now() - interval '5 minutes' AS is_stale,
+			'{}'::text[] AS permissions, $3::timestamptz AS expires_at
 		FROM sessions s, users u, access_version a
 		WHERE s.id = $1 AND s.user_id = $2 AND u.id = $2 AND u.status = 'active'
 			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
 	const byToken = `
 		SELECT ` + versionColumns + `,
-			u.id::text, t.id::text, t.permissions, t.expires_at,
-			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute'
+			t.user_id::text, t.id::text AS credential_id,
+			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
+			t.permissions, t.expires_at
 		FROM api_tokens t, users u, access_version a
 		WHERE u.id = t.user_id AND t.token_hash = $1
 			AND t.expires_at > now() AND u.status = 'active'`
-	var tokenPermissions []string
-	var versions accessVersions
-	userID := c.Subject
-	p := &principal{Kind: "session", CredentialID: c.SessionID, ExpiresAt: time.Unix(c.ExpiresAt, 0).UTC()}
-	var err error
-	if c.tokenHash == nil {
-		err = q.QueryRow(ctx, bySession, c.SessionID, c.Subject).
-			Scan(&versions.UserVersion, &versions.AccessVersion, &p.useIsStale)
-	} else {
-		p.Kind = "token"
-		err = q.QueryRow(ctx, byToken, c.tokenHash).
-			Scan(&versions.UserVersion, &versions.AccessVersion, &userID, &p.CredentialID, &tokenPermissions,
-				&p.ExpiresAt, &p.useIsStale)
+	kind, query, args := "session", bySession, []any{c.SessionID, c.Subject, time.Unix(c.ExpiresAt, 0)}
+	if c.tokenHash != nil {
+		kind, query, args = "token", byToken, []any{c.tokenHash}
 	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, errInvalidToken
-	}
+	found, err := collectOne[struct {
+		accessVersions
+		UserID       string
+		CredentialID string
+		IsStale      bool
+		Permissions  []string
+		ExpiresAt    time.Time
+	}](ctx, q, errInvalidToken, "get principal", query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("get principal: %w", err)
-	}
-	if p.cachedUser, err = cache.get(ctx, q, userID, versions); err != nil {
 		return nil, err
 	}
-	p.Permissions = p.owned
-	if p.Kind == "token" {
-		isUnnamed := func(permission string) bool { return !slices.Contains(tokenPermissions, permission) }
-		p.Permissions = slices.DeleteFunc(slices.Clone(p.owned), isUnnamed)
+
+	u, err := cache.get(ctx, q, found.UserID, found.accessVersions)
+	if err != nil {
+		return nil, err
+	}
+	p := &principal{u, kind, found.CredentialID, found.ExpiresAt, u.owned, found.IsStale}
+	if c.tokenHash != nil {
+		isUnnamed := func(permission string) bool { return !slices.Contains(found.Permissions, permission) }
+		p.Permissions = slices.DeleteFunc(slices.Clone(u.owned), isUnnamed)
 	}
 	return p, nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -57,11 +56,9 @@ func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID 
 			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
 		ORDER BY created_at DESC, sessions.id DESC
 		LIMIT $5`
-	current, first := principalOf(r).CredentialID, []string{"infinity", noUUID}
-	return writeList(a.core, w, r, first, func(after []string, limit int) ([]sessionView, error) {
-		return collect[sessionView](r.Context(), a.core.db, "list sessions", query,
-			userID, current, after[0], after[1], limit)
-	}, func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} })
+	first := []string{"infinity", noUUID}
+	key := func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} }
+	return writeRows(a.core, w, r, first, key, "list sessions", query, userID, principalOf(r).CredentialID)
 }
 
 // endOwnSessions answers DELETE /api/v1/auth/sessions, which ends the caller's sessions except the
@@ -124,6 +121,7 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found passwo
 				OFFSET $8
 				LIMIT 1000
 			)`
+
 	err = inTransaction(ctx, db, func(tx pgx.Tx) (err error) {
 		sess, err = collectOne[session](ctx, tx, errWrongCredentials, "create session", query,
 			found.ID, found.CredentialVersion, device, by.address, idle, longest)
@@ -141,16 +139,17 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found passwo
 		_, err = endSessions(ctx, tx, by, "session.end", oldest, u.ID, maxSessions)
 		return err
 	})
+
 	return sess, u, err
 }
 
 // The 401 for a session that has ended or never existed, for a refresh token that was replaced
 // before, and for a refresh token whose generation is higher than the database's.
 var (
-	errSessionEnded = newProblem(http.StatusUnauthorized, "session_ended", "The session has ended. Sign in again.")
-	errTokenReused  = newProblem(http.StatusUnauthorized, "refresh_token_reused",
+	errSessionEnded = unauthorized("session_ended", "The session has ended. Sign in again.")
+	errTokenReused  = unauthorized("refresh_token_reused",
 		"This refresh token was used before. The session has been ended; sign in again.")
-	errSessionLost = newProblem(http.StatusUnauthorized, "session_lost",
+	errSessionLost = unauthorized("session_lost",
 		"The server has lost the state of this session. Sign in again.")
 )
 
@@ -231,8 +230,10 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 	if generation > sess.Generation {
 		action, ended = "session.lost", errSessionLost
 	}
-	_, err = endSessions(ctx, db, by, action, `s.id = $7`, id)
-	return sess, cmp.Or(err, error(ended))
+	if _, err := endSessions(ctx, db, by, action, `s.id = $7`, id); err != nil {
+		return sess, err
+	}
+	return sess, ended
 }
 
 // endSessionsOf ends the live sessions of these users, except one; "" excepts none. It locks the

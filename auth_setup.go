@@ -25,8 +25,9 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 			EXISTS (SELECT FROM password_tokens t WHERE t.user_id = u.id AND t.expires_at > now()) AS token_waits
 		FROM users u
 		WHERE u.username = 'admin'`
+
 	file, isWritten := a.core.cfg.firstAdminFile(), false
-	err := changeAccess(ctx, a.core.db, func(tx pgx.Tx) error {
+	err := a.changeAccess(ctx, func(tx pgx.Tx) error {
 		exists, err := administratorExists(ctx, tx)
 		if err != nil {
 			return err
@@ -86,6 +87,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		a.core.log.Warn(nobodyCanSignIn, "error", p.code)
 		return nil
 	}
+
 	return err
 }
 

@@ -130,7 +130,10 @@ func newOwnChange(userID string, c userChange, address netip.Addr) attempt {
 // ring, the signer's first. Somebody may have typed a password as the name, so the table must not
 // reveal it.
 func (ring *keyring) throttleKeys(login string) (keys []string) {
-	name := cmp.Or(normalizeLogin(login), login)
+	name := normalizeLogin(login)
+	if name == "" {
+		name = login
+	}
 	for _, k := range ring.keys {
 		keys = append(keys, "name:"+encodedMAC(k.names, name))
 	}
@@ -189,10 +192,15 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	}
 	err := inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 
-	if err == errMustWait {
-		err = cmp.Or(a.throttled(ctx, db), err) // with the whole wait
+	if err != errMustWait {
+		return err
 	}
-	return err
+
+	// The problem has the whole wait, unless that has ended meanwhile.
+	if err := a.throttled(ctx, db); err != nil {
+		return err
+	}
+	return errMustWait
 }
 
 // newThrottleBatch returns a batch for a transaction whose commit does not wait for the disk.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -166,6 +167,7 @@ func TestThrottleAtOnce(t *testing.T) {
 	other := startThrottled(t, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
 	var mu sync.Mutex
 	statuses := map[int]int{}
+	began := time.Now()
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
@@ -176,8 +178,10 @@ func TestThrottleAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if statuses[401] != 5 || statuses[429] != 59 {
-		t.Errorf("statuses: %v", statuses)
+	// Five are free, and a further one after 1, 3, 7, … seconds, which pass on a slow machine.
+	most := 5 + bits.Len(uint(time.Since(began)/time.Second))
+	if n := statuses[401]; n < 5 || n > most || n+statuses[429] != 64 {
+		t.Errorf("statuses: %v, want 5 to %d of 401", statuses, most)
 	}
 }
 
@@ -215,7 +219,7 @@ func TestThrottledNetwork(t *testing.T) {
 			t.Fatalf("attempt %d: %d %s", i, a.status, a.body)
 		}
 	}
-	ts.exec(`UPDATE throttles SET next_at = now() + interval '1 minute' WHERE account = ''`)
+	ts.exec(`UPDATE throttles SET next_at = now() + interval '1 hour' WHERE account = ''`)
 	const all = `SELECT count(*) * 1000000 + sum(attempts) FROM throttles`
 	before := ts.queryInt(all)
 	for i := range 3000 {

@@ -71,6 +71,7 @@ func newKey(id string, secret []byte) (key, error) {
 			return key{}, fmt.Errorf("derive %s key: %w", use, err)
 		}
 	}
+
 	block, _ := aes.NewCipher(totp)                 // fails only for a key of another length
 	k.totp, _ = cipher.NewGCMWithRandomNonce(block) // fails only for another block size
 	k.fingerprint = hex.EncodeToString(fingerprint[:8])
@@ -111,6 +112,7 @@ func parseKeys(file []byte) (*keyring, error) {
 	if len(ring.keys) == 0 {
 		return nil, errors.New("it holds no key")
 	}
+
 	return &ring, nil
 }
 
@@ -166,11 +168,13 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 	if len(token) > maxTokenLength || !ring.isSigned(token, func(k key) string { return k.signJWT(payload) }) {
 		return accessClaims{}, errToken
 	}
+
 	var claims accessClaims
 	decoded, err := base64.RawURLEncoding.Strict().DecodeString(payload)
 	if err != nil || json.Unmarshal(decoded, &claims) != nil {
 		return accessClaims{}, errToken
 	}
+
 	again, _ := json.Marshal(claims)
 	switch at := now.Unix(); {
 	case payload != base64.RawURLEncoding.EncodeToString(again),
@@ -181,6 +185,7 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 		claims.ExpiresAt > claims.IssuedAt+int64(longest/time.Second)+maxClockSkew:
 		return accessClaims{}, errToken
 	}
+
 	return claims, nil
 }
 

@@ -45,6 +45,7 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		UPDATE totp_secrets
 		SET last_step = $3, kid = $4, secret = $5
 		WHERE user_id = $1 AND secret = $2 AND last_step < $3`
+
 	found, err := collectOne[struct {
 		KID    string
 		Secret []byte
@@ -52,6 +53,7 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 	if err != nil || found.KID == "" {
 		return false, err
 	}
+
 	ring, sealed := a.core.keys.Load(), found.Secret
 	k, isKnown := ring.find(found.KID)
 	if !isKnown {
@@ -63,10 +65,12 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 	if err != nil {
 		return false, fmt.Errorf("decrypt TOTP secret: %w", err)
 	}
+
 	step, isRight := totpStep(secret, code, a.core.now())
 	if !isRight {
 		return false, nil
 	}
+
 	if k.id != ring.keys[0].id {
 		k = ring.keys[0]
 		sealed = k.totp.Seal(nil, nil, secret, []byte(userID))
@@ -94,14 +98,12 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 // The refusals of an attempt to sign in. errOTPRequired and errOTPInvalid reveal that the password
 // is right. errOTPWrong is the 403 for a wrong code of somebody who is signed in.
 var (
-	errWrongCredentials = newProblem(http.StatusUnauthorized, "invalid_credentials",
-		"The user name or the password is wrong.")
-	errOTPRequired = newProblem(http.StatusUnauthorized, "otp_required",
+	errWrongCredentials = unauthorized("invalid_credentials", "The user name or the password is wrong.")
+	errOTPRequired      = unauthorized("otp_required",
 		"Send otp too: the code of your authenticator app, or a recovery code.")
-	errOTPInvalid = newProblem(http.StatusUnauthorized, "otp_invalid",
-		"The code is wrong, or was used before. Wait for the next one.")
-	errOTPWrong    = newProblem(http.StatusForbidden, "otp_invalid", errOTPInvalid.detail)
-	errSignInAgain = newProblem(http.StatusUnauthorized, "sign_in_again",
+	errOTPInvalid  = unauthorized("otp_invalid", "The code is wrong, or was used before. Wait for the next one.")
+	errOTPWrong    = forbidden("otp_invalid", errOTPInvalid.detail)
+	errSignInAgain = unauthorized("sign_in_again",
 		"The code came too late, or your account was changed. Sign in again with your password.")
 )
 
@@ -154,28 +156,27 @@ func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error 
 	return err
 }
 
+// totpRequest is the body of POST /api/v1/auth/totp.
+type totpRequest struct {
+	CurrentPassword string `json:"current_password"`
+}
+
 // createTOTP answers POST /api/v1/auth/totp: it checks the caller's password and stores a new
 // secret, in place of one that was not confirmed. The answer has the secret in base32 and its
 // otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes. The URI's account name
 // has the host, where it fits: an app replaces an account of the same name.
-func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpRequest) error {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
 		VALUES ($1, $2, $3, now() + interval '15 minutes')
 		ON CONFLICT (user_id) DO UPDATE
 		SET kid = $2, secret = $3, last_step = 0, expires_at = excluded.expires_at
 		WHERE t.expires_at IS NOT NULL`
-	var in struct {
-		CurrentPassword string `json:"current_password"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
 	u := principalOf(r).User
 	if u.TOTP {
 		return errTOTPEnabled
 	}
-	if _, err := a.confirmPassword(r, in.CurrentPassword, ""); err != nil {
+	if _, err := a.confirmPassword(r, confirmation{CurrentPassword: in.CurrentPassword}); err != nil {
 		return err
 	}
 
@@ -200,13 +201,18 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request) error {
 }
 
 // errTOTPEnabled is the 409 for a user who has a second factor already.
-var errTOTPEnabled = newProblem(http.StatusConflict, "totp_enabled", "Remove your second factor first.")
+var errTOTPEnabled = conflict("totp_enabled", "Remove your second factor first.")
+
+// totpConfirmRequest is the body of POST /api/v1/auth/totp/confirm.
+type totpConfirmRequest struct {
+	OTP string `json:"otp"`
+}
 
 // enableTOTP answers POST /api/v1/auth/totp/confirm: it makes the secret of createTOTP the caller's
 // second factor, if the code is right. The answer has ten recovery codes, of which only the hashes
 // are stored. It ends the caller's other sessions and makes a login under way fail, because these
 // have not used the second factor.
-func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpConfirmRequest) error {
 	const enable = `
 		WITH enabled AS (
 			UPDATE totp_secrets
@@ -219,12 +225,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 			credential_version = credential_version + 1,
 			updated_at = now()
 		WHERE id = (SELECT user_id FROM enabled)`
-	var in struct {
-		OTP string `json:"otp"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+
 	var recovery []string
 	var hashes [][]byte
 	for range 10 {
@@ -232,6 +233,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 		recovery = append(recovery, strings.Join([]string{text[:6], text[6:12], text[12:18], text[18:]}, "-"))
 		hashes = append(hashes, hashToken(text))
 	}
+
 	p := principalOf(r)
 	guess, err := a.newGuess(r.Context(), p.User.ID, p.User.Username, callerOf(r).address)
 	if err != nil {
@@ -240,10 +242,11 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 	if err := guess.count(r.Context(), a.core.db); err != nil {
 		return err
 	}
+
 	err = a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		n, err := execute(ctx, tx, "enable TOTP", enable, p.User.ID, hashes)
 		if err == nil && n == 0 {
-			err = newProblem(http.StatusConflict, "totp_not_begun", "Ask for a secret first.")
+			err = conflict("totp_not_begun", "Ask for a secret first.")
 		}
 		if err != nil {
 			return err
@@ -263,24 +266,18 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request) error {
 	if err != errOTPWrong { // that one stays counted, as a wrong password does
 		a.refund(r.Context(), guess, false)
 	}
+
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
 
 // deleteTOTP answers DELETE /api/v1/auth/totp: it removes the caller's second factor, if password
 // and code are right.
-func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		CurrentPassword string `json:"current_password"`
-		OTP             string `json:"otp"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request, in confirmation) error {
 	u := principalOf(r).User
 	if !u.TOTP {
 		return notFound("second factor of", u.Username)
 	}
-	if _, err := a.confirmPassword(r, in.CurrentPassword, in.OTP); err != nil {
+	if _, err := a.confirmPassword(r, in); err != nil {
 		return err
 	}
 	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {

@@ -16,33 +16,33 @@ import (
 // extent is what a file's header, name and sidecars say of its raster. A nil pointer or slice means
 // "not known". Text from the file is valid UTF-8 without NUL, and limited in length.
 type extent struct {
-	Format     *string `json:"format" db:"format"` // geotiff for every TIFF, as in GDAL's list of drivers
-	Status     string  `json:"status" db:"status"` // one of the status constants
-	Reason     *string `json:"reason" db:"reason"` // what is wrong; nil only where Status is ok
-	Width      *int64  `json:"width" db:"width"`
-	Height     *int64  `json:"height" db:"height"`
-	Bands      *int64  `json:"bands" db:"bands"`
-	SampleType *string `json:"sample_type" db:"sample_type"`
-	Nodata     *string `json:"nodata" db:"nodata"`     // as written in the file, trimmed
-	PixelIs    *string `json:"pixel_is" db:"pixel_is"` // area or point; nil where the file does not say
-	COG        *bool   `json:"cog" db:"cog"`           // a cloud-optimized GeoTIFF; nil for other formats
+	Format     *string `json:"format"` // geotiff for every TIFF, as in GDAL's list of drivers
+	Status     string  `json:"status"` // one of the status constants
+	Reason     *string `json:"reason"` // what is wrong; nil only where Status is ok
+	Width      *int64  `json:"width"`
+	Height     *int64  `json:"height"`
+	Bands      *int64  `json:"bands"`
+	SampleType *string `json:"sample_type"`
+	Nodata     *string `json:"nodata"`   // as written in the file, trimmed
+	PixelIs    *string `json:"pixel_is"` // area or point; nil where the file does not say
+	COG        *bool   `json:"cog"`      // a cloud-optimized GeoTIFF; nil for other formats
 
 	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the outer
 	// corner.
-	Transform []float64 `json:"transform" db:"transform"`
+	Transform []float64 `json:"transform"`
 	// NativeBBox is [minx miny maxx maxy] of the four outer corners in the file's own CRS.
-	NativeBBox    []float64 `json:"native_bbox" db:"native_bbox"`
-	CRS           *string   `json:"crs" db:"crs"`           // EPSG:n, or nil where the CRS has no code
-	CRSDefinition *string   `json:"-" db:"crs_definition"`  // of a CRS without a code, for crsByDefinition
-	CRSName       *string   `json:"crs_name" db:"crs_name"` // the name in the file
-	VerticalCRS   *string   `json:"vertical_crs" db:"vertical_crs"`
+	NativeBBox    []float64 `json:"native_bbox"`
+	CRS           *string   `json:"crs"`      // EPSG:n, or nil where the CRS has no code
+	CRSDefinition *string   `json:"-"`        // of a CRS without a code, for crsByDefinition
+	CRSName       *string   `json:"crs_name"` // the name in the file
+	VerticalCRS   *string   `json:"vertical_crs"`
 	// BBox is [west south east north] in degrees: west > east across 180° (RFC 7946, section 5).
-	BBox []float64 `json:"bbox" db:"bbox"`
+	BBox []float64 `json:"bbox"`
 	// BBoxAccuracyM is the largest error in metres of BBox against WGS 84.
-	BBoxAccuracyM *float64 `json:"bbox_accuracy_m" db:"bbox_accuracy_m"`
-	ResolutionM   *float64 `json:"resolution_m" db:"resolution_m"` // ground size of a pixel at the centre, metres
-	Source        *string  `json:"source" db:"source"`             // the tag, header or sidecar that gave the extent
-	Warnings      []string `json:"warnings" db:"warnings"`         // contradictions and guesses; never nil
+	BBoxAccuracyM *float64 `json:"bbox_accuracy_m"`
+	ResolutionM   *float64 `json:"resolution_m"` // ground size of a pixel at the centre, metres
+	Source        *string  `json:"source"`       // the tag, header or sidecar that gave the extent
+	Warnings      []string `json:"warnings"`     // contradictions and guesses; never nil
 }
 
 // The values of extent.Status.
@@ -182,9 +182,13 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	if err != nil {
 		return err
 	}
+
 	width, err := h.number(d, tagImageWidth, 0)
-	height, err2 := h.number(d, tagImageLength, 0)
-	if err = cmp.Or(err, err2); err != nil {
+	if err != nil {
+		return err
+	}
+	height, err := h.number(d, tagImageLength, 0)
+	if err != nil {
 		return err
 	}
 	bands, bits := h.numberOr(1, d, tagSamplesPerPixel, m), h.numberOr(1, d, tagBitsPerSample, m)
@@ -193,6 +197,7 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 		return err
 	}
 	m.setSamples(bands, bits, format)
+
 	if !h.within(h.next, 1) {
 		m.warnf("its second image, such as an overview, lies at %d, beyond the file's end at %d: it may be cut short",
 			h.next, h.size)
@@ -200,6 +205,8 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	nodata, err := h.text(d.field(tagGDALNoData))
 	m.warnOnError(err)
 	m.Nodata = nonEmpty(cleanText(nodata, maxNodataText))
+
+	// An error about the data itself comes before one about the place.
 	err = h.placeGeoTIFF(d, m)
 	if wrong := h.checkBlocks(d, bands, bits, m); wrong != nil {
 		return wrong
@@ -256,6 +263,7 @@ func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, 
 	tie, err2 := h.numbers(d.field(tagModelTiepoint))
 	matrix, err3 := h.numbers(d.field(tagModelTransformation))
 	broken := cmp.Or(err, err2, err3) // fatal only if the other tags give no extent
+
 	scaled := len(scale) >= 2 && scale[0] != 0 && scale[1] != 0
 	switch {
 	case scaled && len(tie) >= 6:
@@ -279,6 +287,7 @@ func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, 
 		return t, "", noGeoreff("the TIFF has no georeferencing tags (33550 and 33922, or 34264), " +
 			"and no world file lies beside it")
 	}
+
 	if m.PixelIs != nil && *m.PixelIs == "point" {
 		t = shiftHalfPixel(t)
 	}

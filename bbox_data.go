@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -137,10 +136,14 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 		return f
 	}
 	offsets, err := h.numbers(part(t.offsets))
-	counts, err2 := h.numbers(part(t.counts))
-	if err = cmp.Or(err, err2); err != nil {
+	if err != nil {
 		return err
 	}
+	counts, err := h.numbers(part(t.counts))
+	if err != nil {
+		return err
+	}
+
 	for i, offset := range offsets {
 		block, count := first+uint64(i), 0.0 // as in libtiff, a missing count is 0
 		switch {
@@ -188,9 +191,13 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	case float64(rest) < 2*columns*rows-1:
 		return missing(columns*rows - math.Ceil(float64(rest)/2))
 	}
+
 	first, err := h.at(start, lineBytes, "the samples")
-	last, err2 := h.at(h.size-lineBytes, lineBytes, "the samples")
-	if err = cmp.Or(err, err2); err != nil {
+	if err != nil {
+		return err
+	}
+	last, err := h.at(h.size-lineBytes, lineBytes, "the samples")
+	if err != nil {
 		return err
 	}
 	last = bytes.TrimRightFunc(last, func(r rune) bool { return r <= ' ' })

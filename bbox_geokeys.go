@@ -204,7 +204,9 @@ func (k *geoKeys) parameters() crsParameters {
 	}
 	if isEPSG(p.code) { // the other keys only matter for a CRS without a code
 		if p.linearUnit == 0 && p.kind != modelTypeGeographic {
-			p.citedUnit = cmp.Or(citedUnit(k.citation(keyProjectedCitation)), citedUnit(k.citation(keyCitation)))
+			if p.citedUnit = citedUnit(k.citation(keyProjectedCitation)); p.citedUnit == 0 {
+				p.citedUnit = citedUnit(k.citation(keyCitation))
+			}
 		}
 		return p
 	}

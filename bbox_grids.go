@@ -40,7 +40,9 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 	m.Format, m.Bands = new("asc"), new(int64(1))
 	err = h.placeGrid(g, "the header of the ASCII grid", m)
 	if m.Width != nil {
-		err = cmp.Or(h.checkASCII(head, float64(*m.Width), float64(*m.Height)), err)
+		if cut := h.checkASCII(head, float64(*m.Width), float64(*m.Height)); cut != nil {
+			return true, cut
+		}
 	}
 	return true, err
 }
@@ -195,7 +197,10 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 	}
 	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat - dy/2 + rows*dy}
 	err = h.place(m, t, "the User Header Label (UHL) of the DTED file", p)
-	return cmp.Or(h.checkLength(float64(at+uhlSize+dsiSize+accSize), columns*(12+2*rows)), err)
+	if cut := h.checkLength(float64(at+uhlSize+dsiSize+accSize), columns*(12+2*rows)); cut != nil {
+		return cut
+	}
+	return err
 }
 
 // gridHeader is the header of an Esri grid: keys in lower case, each with its first value.
@@ -305,7 +310,9 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 			start = 0
 		}
 		samples := float64(*m.Width) * float64(*m.Height) * bands // rows may have padding, but the last one needs none
-		err = cmp.Or(h.checkLength(start, math.Ceil(samples*bits/8)), err)
+		if cut := h.checkLength(start, math.Ceil(samples*bits/8)); cut != nil {
+			return true, cut
+		}
 	}
 	return true, err
 }

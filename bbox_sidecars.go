@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/xml"
 	"math"
 	"path"
@@ -73,8 +72,11 @@ func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte,
 // worldFile returns the transform of a world file. Without one it returns the error missing.
 func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]float64, source string, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, extensions...)
-	if name == "" || err != nil {
-		return t, "", cmp.Or(err, missing)
+	if err != nil {
+		return t, "", err
+	}
+	if name == "" {
+		return t, "", missing
 	}
 	t, err = parseWorldFile(content)
 	return t, "the world file " + cleanText([]byte(name), maxNameText), err
@@ -113,8 +115,11 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
 	if !found && err == nil {
 		return
 	}
-	t, invalid := parseWorldFile(content)
-	if err = cmp.Or(err, invalid); err != nil {
+	var t [6]float64
+	if err == nil {
+		t, err = parseWorldFile(content)
+	}
+	if err != nil {
 		m.warnf("the world file beside it cannot be used: %s", reasonOf(err))
 		return
 	}

@@ -362,9 +362,11 @@ func TestJSON(t *testing.T) {
 		t.Errorf("%s, %v", b, err)
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[ElevationDatasetFileMeta]()) {
+		// pgx finds the column of a field by the field's name, without underscores and in any case.
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name != field.Tag.Get("db") && (field.Name != "CRSDefinition" || name != "-") {
-			t.Errorf("field %s is %q in JSON and %q in the database", field.Name, name, field.Tag.Get("db"))
+		isShown := name != "" && name != "-"
+		if column := strings.ReplaceAll(name, "_", ""); isShown && !strings.EqualFold(column, field.Name) {
+			t.Errorf("field %s is %q in JSON, want the name of its column", field.Name, name)
 		}
 	}
 }

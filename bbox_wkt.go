@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -96,7 +95,10 @@ func (n *wktNode) epsg() int {
 // unit returns the size of a node's unit or its axis's, in radians, metres or 1; otherwise absent.
 func (n *wktNode) unit(absent float64) float64 {
 	u := n.child("UNIT", "ANGLEUNIT", "LENGTHUNIT", "SCALEUNIT")
-	return cmp.Or(u, n.child("AXIS").child("UNIT", "ANGLEUNIT", "LENGTHUNIT")).number(1, absent)
+	if u == nil {
+		u = n.child("AXIS").child("UNIT", "ANGLEUNIT", "LENGTHUNIT")
+	}
+	return u.number(1, absent)
 }
 
 // crsFromWKT returns the CRS that well-known text describes. The error has the status no_bbox.
@@ -149,10 +151,14 @@ func (p *crsParameters) setDatum(n *wktNode) {
 	if datum == nil {
 		return
 	}
-	p.geographic = cmp.Or(n.epsg(), userDefined)
+	if p.geographic = n.epsg(); p.geographic == 0 {
+		p.geographic = userDefined
+	}
 	// The name is Esri's D_WGS_1984, GDAL's WGS_1984 or EPSG's World Geodetic System 1984.
 	name := strings.TrimSuffix(plainName(strings.TrimPrefix(datum.text(0), "D_")), "ensemble")
-	p.datum = cmp.Or(datum.epsg(), codeOfName(indexOfDatums, name))
+	if p.datum = datum.epsg(); p.datum == 0 {
+		p.datum = codeOfName(indexOfDatums, name)
+	}
 	spheroid := datum.child("SPHEROID", "ELLIPSOID")
 	p.ellipsoid = ellipsoid{spheroid.number(1, math.NaN()) * spheroid.unit(1), spheroid.number(2, math.NaN())}
 	if shift := datum.child("TOWGS84"); shift != nil && (len(shift.values) == 3 || len(shift.values) == 7) {
@@ -186,7 +192,9 @@ func (p *crsParameters) setProjection(n *wktNode) {
 		conversion, metres, degrees = c, 1, math.Pi/180
 	}
 	method := conversion.child("PROJECTION", "METHOD")
-	p.method = cmp.Or(method.epsg(), codeOfName(indexOfMethods, method.text(0)))
+	if p.method = method.epsg(); p.method == 0 {
+		p.method = codeOfName(indexOfMethods, method.text(0))
+	}
 	p.sphereOrEllipsoid = p.method == methodEquidistantCylindrical && method.epsg() == 0
 	if s := n.child("EXTENSION").text(1); strings.Contains(s, "+proj=merc") && strings.Contains(s, "@null") {
 		p.method = methodPseudoMercator // as GDAL writes it in WKT 1

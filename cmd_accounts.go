@@ -10,11 +10,38 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// setStatus returns a function for onUser that sets the status of a user.
-func setStatus(status string) func(context.Context, pgx.Tx, actor, user) error {
+// setStatus returns an operation that sets the status of a user.
+func setStatus(status string) userOperation {
 	return func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		return updateUser(ctx, tx, by, u, userChange{Status: &status})
 	}
+}
+
+// revokeUser ends all sessions, API tokens and the password token of a user.
+func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	if err := revokeCredentials(ctx, tx, by, u); err != nil {
+		return err
+	}
+	return audit(ctx, tx, by, "user.revoke", "user:"+u.Username, nil, nil)
+}
+
+// changeUser runs the operation on the user whom the command names first. It returns the changed
+// user or, if the operation deletes the user, the user as before.
+func (o invocation) changeUser(ctx context.Context, do userOperation) (u user, err error) {
+	err = changeAccess(ctx, o.db, func(tx pgx.Tx) error {
+		if u, err = userNamed(ctx, tx, o.names[0]); err != nil {
+			return err
+		}
+		if err = do(ctx, tx, operatorActor(), u); err != nil {
+			return err
+		}
+
+		if after, err := getUser(ctx, tx, u.ID); err == nil { // not deleted
+			u = after
+		}
+		return nil
+	})
+	return u, err
 }
 
 // printUser prints a user. If err is set, it only returns err.
@@ -22,23 +49,11 @@ func (o invocation) printUser(err error, u user) error {
 	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
-// onUser returns a command that runs do on the named user. It then prints the text done with the
-// user's name or, without done or with --json, the user. A deleted one is printed as it was before.
-func onUser(done string, do func(context.Context, pgx.Tx, actor, user) error) func(context.Context, invocation) error {
+// onUser returns a command that runs an operation on the named user. It then prints the text done
+// with the user's name or, without done or with --json, the user.
+func onUser(done string, do userOperation) action {
 	return func(ctx context.Context, o invocation) error {
-		var u user
-		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
-			if u, err = userNamed(ctx, tx, o.names[0]); err != nil {
-				return err
-			}
-			if err := do(ctx, tx, operatorActor(), u); err != nil {
-				return err
-			}
-			if after, err := getUser(ctx, tx, u.ID); err == nil { // not deleted
-				u = after
-			}
-			return nil
-		})
+		u, err := o.changeUser(ctx, do)
 		if done == "" {
 			return o.printUser(err, u)
 		}
@@ -58,6 +73,7 @@ func createUserCommand(ctx context.Context, o invocation) error {
 	if err := v.err(); err != nil {
 		return err
 	}
+
 	password, err := readPassword(ctx, o.stdin, o.stderr)
 	if err != nil {
 		return err
@@ -67,14 +83,16 @@ func createUserCommand(ctx context.Context, o invocation) error {
 		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
 	}
 	err = checkPassword(&v, "password", password, o.cfg.passwordMin, breached, n.username, n.email, n.displayName)
-	if err = cmp.Or(v.err(), err); err != nil {
+	if err != nil {
 		return err
 	}
+
 	hash, err := newPasswordHasher(o.cfg.argon).hash(ctx, password)
 	if err != nil {
 		return err
 	}
 	n.passwordHash = &hash
+
 	var u user
 	err = changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
 		u, err = createUser(ctx, tx, operatorActor(), n)
@@ -85,16 +103,17 @@ func createUserCommand(ctx context.Context, o invocation) error {
 
 // listUsersCommand is "cairn user list".
 func listUsersCommand(ctx context.Context, o invocation) error {
-	for after := ""; ; {
-		users, err := listUsers(ctx, o.db, userFilter{}, after, maxPage)
-		for _, u := range users {
-			err = o.printUser(err, u)
-		}
-		if err != nil || len(users) == 0 {
-			return err
-		}
-		after = users[len(users)-1].Username
+	users, err := listUsers(ctx, o.db, userFilter{}, "", math.MaxInt32)
+	for _, u := range users {
+		err = o.printUser(err, u)
 	}
+	return err
+}
+
+// showUserCommand is "cairn user show".
+func showUserCommand(ctx context.Context, o invocation) error {
+	u, err := userNamed(ctx, o.db, o.names[0])
+	return o.printUser(err, u)
 }
 
 // deleteUserCommand is "cairn user delete".
@@ -103,14 +122,6 @@ func deleteUserCommand(ctx context.Context, o invocation) error {
 		return err
 	}
 	return onUser("deleted user %s", deleteUser)(ctx, o)
-}
-
-// revokeUser ends all sessions, API tokens and the password token of a user.
-func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-	if err := revokeCredentials(ctx, tx, by, u); err != nil {
-		return err
-	}
-	return audit(ctx, tx, by, "user.revoke", "user:"+u.Username, nil, nil)
 }
 
 // setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list removes all roles.
@@ -128,11 +139,8 @@ func splitList(text string) []string {
 // resetPasswordCommand is "cairn user reset-password". It prints a token that sets a new password.
 func resetPasswordCommand(ctx context.Context, o invocation) error {
 	var t passwordToken
-	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		u, err := userNamed(ctx, tx, o.names[0])
-		if err == nil {
-			t, err = startPasswordReset(ctx, tx, operatorActor(), u)
-		}
+	_, err := o.changeUser(ctx, func(ctx context.Context, tx pgx.Tx, by actor, u user) (err error) {
+		t, err = startPasswordReset(ctx, tx, by, u)
 		return err
 	})
 	t = t.withLink(o.cfg)
@@ -156,7 +164,7 @@ func (o invocation) printRole(err error, r role) error {
 }
 
 // onRole returns a command that runs do with the fields of a role and prints the resulting role.
-func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) func(context.Context, invocation) error {
+func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) action {
 	return func(ctx context.Context, o invocation) error {
 		c := roleChange{Name: &o.names[0], Description: optional(o.options, "description")}
 		if o.options.Has("permissions") { // an empty list removes all permissions

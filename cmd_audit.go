@@ -13,7 +13,7 @@ import (
 )
 
 // withKeys returns a command that runs do with the keys of the key file.
-func withKeys(do func(context.Context, invocation, *keyring) error) func(context.Context, invocation) error {
+func withKeys(do func(context.Context, invocation, *keyring) error) action {
 	return func(ctx context.Context, o invocation) error {
 		ring, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
 		if err != nil {
@@ -44,9 +44,6 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 	}
 
 	var added []string
-	var breaks []auditBreak
-	var hasHead bool
-	var waiting int64
 	err = inTransaction(ctx, o.db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
@@ -55,18 +52,22 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 		if err != nil {
 			return err
 		}
-		if added, err = recordBreaks(ctx, tx, ring, append(c.findings, unsealed...)); err != nil {
-			return err
-		}
-		if breaks, err = listBreaks(ctx, tx, ring); err != nil {
-			return err
-		}
-		if hasHead, err = scalar[bool](ctx, tx, "look for the head", holds, head.seq, head.mac); err != nil {
-			return err
-		}
-		waiting, err = scalar[int64](ctx, tx, "count unsealed rows", `SELECT count(*) FROM audit_unsealed`)
+		added, err = recordBreaks(ctx, tx, ring, append(c.findings, unsealed...))
 		return err
 	})
+	if err != nil {
+		return err
+	}
+
+	breaks, err := listBreaks(ctx, o.db, ring)
+	if err != nil {
+		return err
+	}
+	hasHead, err := scalar[bool](ctx, o.db, "look for the head", holds, head.seq, head.mac)
+	if err != nil {
+		return err
+	}
+	waiting, err := scalar[int64](ctx, o.db, "count unsealed rows", `SELECT count(*) FROM audit_unsealed`)
 	if err != nil {
 		return err
 	}
@@ -144,6 +145,7 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
 		}
+
 		newest, err := collectOne[struct {
 			Seq int64
 			MAC []byte
@@ -154,11 +156,13 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		if _, err := tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`); err != nil {
 			return err
 		}
+
 		checkpoint := k.checkpointMAC(newest.Seq, newest.MAC)
 		removed, err = execute(ctx, tx, "remove audit rows", remove, newest.Seq, k.id, checkpoint)
 		if err != nil {
 			return err
 		}
+
 		after := map[string]any{"removed": removed, "head": hex.EncodeToString(newest.MAC)}
 		return audit(ctx, tx, operatorActor(), "audit.prune", fmt.Sprint("audit:", newest.Seq), nil, after)
 	})

@@ -129,78 +129,94 @@ func backupCommand(ctx context.Context, o invocation) error {
 // or nothing, and ends all sessions and, without --keep-tokens, all API tokens. No instance may run
 // meanwhile: it locks the state directory and starts the private PostgreSQL, as serve does.
 func restoreCommand(ctx context.Context, o invocation) error {
-	const foreignTables = `
-		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
-		FROM pg_tables
-		WHERE schemaname = current_schema() AND tableowner = current_user
-			AND (tablename <> 'schema_migrations' AND strpos($1, 'CREATE TABLE ' || tablename || ' (') = 0
-				OR to_regclass('schema_migrations') IS NULL)`
-	cfg, log, name, keepTokens := o.cfg, o.log, o.names[0], o.options.Has("keep-tokens")
-	file, err := os.Open(name)
+	file, err := os.Open(o.names[0])
 	if err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	file.Close()
-	steps, stop := parseMigrations(schemaSQL), "stop it first, with Ctrl-C in its terminal"
-	if credentialFile(cfg.credentialsDir, "cairn.env") != "" {
+
+	stop := "stop it first, with Ctrl-C in its terminal"
+	if credentialFile(o.cfg.credentialsDir, "cairn.env") != "" {
 		stop = "stop it first: sudo systemctl stop cairn.socket cairn.service"
 	}
 	errRuns := fmt.Errorf("the service uses the database, or did so a moment ago; %s", stop)
-	err = withOwnDatabase(ctx, cfg, log, func(d *database) error {
-		db := d.pool
-		var foreign string
-		if err := db.QueryRow(ctx, foreignTables, schemaSQL).Scan(&foreign); err != nil {
-			return fmt.Errorf("look for tables of other programs: %w", err)
-		}
-		if foreign != "" {
-			return fmt.Errorf("the database has tables that are not Cairn's and that restore would drop: %s", foreign)
-		}
-		if err := migrate(ctx, db, log); err != nil { // the table of instances may be missing
+	err = withOwnDatabase(ctx, o.cfg, o.log, func(d *database) error {
+		// The table of instances may be missing, so migrate comes first.
+		if err := checkTables(ctx, d.pool); err != nil {
 			return err
 		}
-		if runs, err := anyInstanceLives(ctx, db); err != nil {
+		if err := migrate(ctx, d.pool, o.log); err != nil {
 			return err
-		} else if runs {
+		}
+		runs, err := anyInstanceLives(ctx, d.pool)
+		if err != nil {
+			return err
+		}
+		if runs {
 			return errRuns
 		}
-		before, err := listLiving(ctx, db)
-		if err != nil {
-			return err
-		}
-		err = o.withProgress(func() string { return "restore" }, func() error {
-			return restoreDump(ctx, db, name, keepTokens, len(steps))
-		})
-		if err != nil {
-			return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
-		}
-		db.Reset() // prepared statements of the old connections are for the dropped tables
-		if err := migrate(ctx, db, log); err != nil {
-			return err
-		}
-		after, err := listLiving(ctx, db)
-		if err != nil {
-			return err
-		}
-		ended := "sessions and API tokens"
-		if keepTokens {
-			ended = "sessions"
-		}
-		fmt.Fprintf(o.stdout, "The database has been restored from %s. All %s have ended.\n", name, ended)
-		for _, l := range after {
-			if !slices.Contains(before, l) {
-				fmt.Fprintf(o.stdout, "%s again: %s\n", l.What, l.Name)
-			}
-		}
-		err = audit(ctx, db, operatorActor(), "database.restore", "", nil, map[string]string{"ended": ended})
-		if err != nil {
-			return err
-		}
-		return o.warnOfMissingKey(ctx, db)
+		return o.restore(ctx, d.pool)
 	})
 	if errors.Is(err, syscall.EWOULDBLOCK) { // of lockStateDir
 		return errRuns
 	}
 	return err
+}
+
+// checkTables returns an error if the database has tables that are not Cairn's: restore would drop
+// them.
+func checkTables(ctx context.Context, q querier) error {
+	const query = `
+		SELECT coalesce(string_agg(tablename, ', ' ORDER BY tablename), '')
+		FROM pg_tables
+		WHERE schemaname = current_schema() AND tableowner = current_user
+			AND (tablename <> 'schema_migrations' AND strpos($1, 'CREATE TABLE ' || tablename || ' (') = 0
+				OR to_regclass('schema_migrations') IS NULL)`
+	foreign, err := scalar[string](ctx, q, "look for tables of other programs", query, schemaSQL)
+	if err == nil && foreign != "" {
+		err = fmt.Errorf("the database has tables that are not Cairn's and that restore would drop: %s", foreign)
+	}
+	return err
+}
+
+// restore replaces the contents of the database by the backup, and prints which users and API
+// tokens are active or valid again.
+func (o invocation) restore(ctx context.Context, db *pgxpool.Pool) error {
+	name, keepTokens, ended := o.names[0], o.options.Has("keep-tokens"), "sessions and API tokens"
+	if keepTokens {
+		ended = "sessions"
+	}
+	before, err := listLiving(ctx, db)
+	if err != nil {
+		return err
+	}
+	err = o.withProgress(func() string { return "restore" }, func() error {
+		return restoreDump(ctx, db, name, keepTokens)
+	})
+	if err != nil {
+		return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
+	}
+
+	db.Reset() // prepared statements of the old connections are for the dropped tables
+	if err := migrate(ctx, db, o.log); err != nil {
+		return err
+	}
+	after, err := listLiving(ctx, db)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.stdout, "The database has been restored from %s. All %s have ended.\n", name, ended)
+	for _, l := range after {
+		if !slices.Contains(before, l) {
+			fmt.Fprintf(o.stdout, "%s again: %s\n", l.What, l.Name)
+		}
+	}
+
+	err = audit(ctx, db, operatorActor(), "database.restore", "", nil, map[string]string{"ended": ended})
+	if err != nil {
+		return err
+	}
+	return o.warnOfMissingKey(ctx, db)
 }
 
 // warnOfMissingKey prints a line if the key file lacks the key of the newest seal of the audit log.
@@ -210,17 +226,20 @@ func (o invocation) warnOfMissingKey(ctx context.Context, db *pgxpool.Pool) erro
 	if err != nil || id == "" {
 		return err
 	}
-	path, found := o.cfg.keysPath(), false
+
+	path := o.cfg.keysPath()
 	ring, err := loadKeys(path, o.cfg.credentialsDir, false)
-	if err == nil {
-		_, found = ring.find(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		ring, err = &keyring{}, nil
 	}
-	if !found && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+	if err != nil {
+		return err
+	}
+	if _, found := ring.find(id); !found {
 		fmt.Fprintf(terminalWriter{o.stderr}, "cairn: %s has no key %s, which sealed the audit log: "+
 			"put the copy of the key file there before the start\n", path, id)
-		return nil
 	}
-	return err
+	return nil
 }
 
 // living is a user who is active, or an API token that is valid.
@@ -242,12 +261,12 @@ func listLiving(ctx context.Context, q querier) ([]living, error) {
 }
 
 // restoreDump pipes the backup as SQL from pg_restore to psql, which runs it in one transaction.
-// newest is the newest schema version that the program knows.
-func restoreDump(ctx context.Context, db *pgxpool.Pool, name string, keepTokens bool, newest int) error {
-	read := exec.CommandContext(ctx, clientProgram("pg_restore"), "--file=-", "--no-owner", "--no-privileges", name)
+func restoreDump(ctx context.Context, db *pgxpool.Pool, name string, keepTokens bool) error {
+	read := exec.CommandContext(ctx, clientProgram("pg_restore"), "--file=-", "--no-owner", "--no-privileges",
+		"--", name)
 	write := databaseProgram(ctx, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
 		"--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse",
-		fmt.Sprint("--set=newest=", newest), fmt.Sprint("--set=keep_tokens=", keepTokens))
+		fmt.Sprint("--set=newest=", len(parseMigrations(schemaSQL))), fmt.Sprint("--set=keep_tokens=", keepTokens))
 	script, feed := io.Pipe()
 	defer script.Close()
 	write.Stdin, read.Stdout = script, feed

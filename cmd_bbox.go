@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,11 +15,7 @@ import (
 // named directory. With --root, the printed paths are relative to it. Symbolic links may not lead
 // out of --root or, without it, out of the directory that is named or holds the named file.
 func printExtents(ctx context.Context, o invocation) error {
-	out := bufio.NewWriter(o.stdout)
-	var rows io.Writer = out // each row is one write
-	if isTerminal(o.stdout) {
-		rows = terminalWriter{out}
-	}
+	rows, out := o.rows()
 	stderr := terminalWriter{o.stderr}
 	failed := 0
 	for _, path := range o.names {
@@ -56,16 +50,24 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	default:
 		top, shown = filepath.Join(dir, "."), encodeName(dir)
 	}
-	absTop, topErr := filepath.Abs(top)
-	absPath, pathErr := filepath.Abs(path)
+
+	absTop, err := filepath.Abs(top)
+	if err != nil {
+		return err
+	}
+	absPath, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
 	below, err := filepath.Rel(absTop, absPath)
-	if cmp.Or(topErr, pathErr, err) != nil || !filepath.IsLocal(below) {
+	if err != nil || !filepath.IsLocal(below) {
 		return fmt.Errorf("%s does not lie below %s", path, top)
 	}
 	root, err := os.OpenRoot(top)
 	if err != nil {
 		return err
 	}
+
 	reader := &fileReader{root: root, now: time.Now}
 	defer reader.close()
 	encoder := json.NewEncoder(out)
@@ -81,6 +83,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	if !info.IsDir() {
 		return printFile(entry{Path: encodeName(below)})
 	}
+
 	dir, err := root.OpenRoot(below)
 	if err != nil {
 		return err

@@ -24,11 +24,13 @@ func printCRS(_ context.Context, o invocation) error {
 	if err != nil || len(args) == 1 {
 		return err
 	}
+
 	x, errX := strconv.ParseFloat(args[1], 64)
 	y, errY := strconv.ParseFloat(args[2], 64)
 	if errX != nil || errY != nil {
 		return fmt.Errorf("%q and %q must be numbers; %w crs", args[1], args[2], errUsage)
 	}
+
 	decimals := 9
 	if inverse {
 		if x, y, err = c.projection.inverse(x, y); err == nil {
@@ -46,6 +48,7 @@ func printCRS(_ context.Context, o invocation) error {
 			decimals = 4
 		}
 	}
+
 	if err == nil {
 		_, err = fmt.Fprintf(stdout, "%.*f %.*f\n", decimals, x, decimals, y)
 	}

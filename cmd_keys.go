@@ -12,8 +12,11 @@ import (
 	"time"
 )
 
-// isKey reports whether a line of the key file holds the key with this id.
-func isKey(line, id string) bool { return strings.HasPrefix(strings.TrimSpace(line), id+" ") }
+// keyID returns the id of the key that a line of the key file holds.
+func keyID(line string) string {
+	id, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+	return id
+}
 
 // editKeyFile replaces the lines of the key file, which path may link to, by what edit makes of
 // them. Each line ends in a newline. Owner, group and mode stay. Commands that edit at once take
@@ -73,27 +76,23 @@ func (c config) takeUp() string {
 // addKeyCommand is "cairn keys add". The new key only verifies, until it is promoted.
 func addKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
 	line := newKeyLine()
-	id, _, _ := strings.Cut(line, " ")
+	id := keyID(line)
 	err := editKeyFile(ctx, o.cfg.keysPath(), func(lines []string) []string { return append(lines, line) })
 	const next = "added key %s: copy the key file to every instance, %s them, then: cairn keys promote %s"
 	return o.print(err, nil, next, id, o.cfg.takeUp(), id)
 }
 
 // promoteKeyCommand is "cairn keys promote". It makes a key the signer.
-func promoteKeyCommand(ctx context.Context, o invocation, ring *keyring) error {
-	id := o.names[0]
-	if _, isKnown := ring.find(id); !isKnown {
-		return fmt.Errorf("there is no key %s: see cairn keys list", id)
-	}
-	at := -1
+func promoteKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
+	id, at := o.names[0], -1
 	err := editKeyFile(ctx, o.cfg.keysPath(), func(lines []string) []string {
-		if at = slices.IndexFunc(lines, func(line string) bool { return isKey(line, id) }); at < 0 {
+		if at = slices.IndexFunc(lines, func(line string) bool { return keyID(line) == id }); at < 0 {
 			return lines
 		}
 		return slices.Concat(lines[at:at+1], lines[:at], lines[at+1:])
 	})
 	if err == nil && at < 0 {
-		err = fmt.Errorf("another command has removed the key %s", id)
+		err = fmt.Errorf("there is no key %s: see cairn keys list", id)
 	}
 	return o.print(err, nil, "promoted key %s: %s the service, so that it signs with the key", id, o.cfg.takeUp())
 }
@@ -111,22 +110,21 @@ func pruneKeys(ctx context.Context, o invocation, ring *keyring) error {
 	path, removed := o.cfg.keysPath(), []string{}
 	life := max(o.cfg.refreshTTL, o.cfg.accessTTL, min(o.cfg.sessionMax, browserMax))
 	for _, k := range ring.keys[1:] {
-		var isSpent bool
-		if err := o.db.QueryRow(ctx, spent, k.fingerprint, life, k.id).Scan(&isSpent); err != nil {
-			return fmt.Errorf("look for the use of a key: %w", err)
+		isSpent, err := scalar[bool](ctx, o.db, "look for the use of a key", spent, k.fingerprint, life, k.id)
+		if err != nil {
+			return err
 		}
 		if isSpent {
 			removed = append(removed, k.id)
 		}
 	}
+
 	if len(removed) == 0 {
 		return o.print(nil, nil, "every key is needed")
 	}
 	ids := strings.Join(removed, " ")
 	err := editKeyFile(ctx, path, func(lines []string) []string {
-		return slices.DeleteFunc(lines, func(line string) bool {
-			return slices.ContainsFunc(removed, func(id string) bool { return isKey(line, id) })
-		})
+		return slices.DeleteFunc(lines, func(line string) bool { return slices.Contains(removed, keyID(line)) })
 	})
 	if err != nil {
 		return fmt.Errorf("remove the lines of %s from %s: %w", ids, path, err)

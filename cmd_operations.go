@@ -73,14 +73,24 @@ func (o invocation) confirm(ctx context.Context, question string, of ...any) err
 	return nil
 }
 
+// rows returns a writer of rows, each of which is one write. out must be flushed in the end.
+func (o invocation) rows() (rows io.Writer, out *bufio.Writer) {
+	out = bufio.NewWriter(o.stdout)
+	if isTerminal(o.stdout) {
+		return terminalWriter{out}, out
+	}
+	return out, out
+}
+
 // print prints v as JSON with --json, else a line of text. If err is set, it only returns err.
 func (o invocation) print(err error, v any, format string, args ...any) error {
 	if err != nil {
 		return err
 	}
 	if !o.options.Has("json") {
-		_, err = fmt.Fprintf(o.stdout, format+"\n", args...)
-		return err
+		row, out := o.rows()
+		_, err = fmt.Fprintf(row, format+"\n", args...)
+		return errors.Join(err, out.Flush())
 	}
 	body, err := encodeJSON(v)
 	if err == nil {
@@ -96,20 +106,25 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 	if err != nil || days < 1 || days > 366 {
 		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
 	}
-	now := time.Now()
-	t := apiToken{Name: o.names[1], Permissions: splitList(o.options.Get("permissions")),
-		ExpiresAt: now.Add(time.Duration(days) * 24 * time.Hour)}
 	known, err := knownPermissions(ctx, o.db)
 	if err != nil {
 		return err
 	}
+
+	now := time.Now().UTC()
 	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.option("role", memberRole)}}
+	t := apiToken{
+		Name:        o.names[1],
+		Permissions: splitList(o.options.Get("permissions")),
+		ExpiresAt:   now.AddDate(0, 0, days),
+	}
 	var v invalid
 	checkIdentity(&v, &n.username, nil, nil)
 	checkAPIToken(&v, known, t.Name, t.Permissions, now, t.ExpiresAt)
 	if err := v.err(); err != nil {
 		return err
 	}
+
 	var secret string
 	err = changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err := userNamed(ctx, tx, n.username)
@@ -141,18 +156,17 @@ func listTokensCommand(ctx context.Context, o invocation) error {
 
 // revokeTokenCommand is "cairn token revoke".
 func revokeTokenCommand(ctx context.Context, o invocation) error {
-	const query = `SELECT id::text FROM api_tokens WHERE user_id = $1 AND name = $2`
+	const query = `SELECT (SELECT id::text FROM api_tokens WHERE user_id = $1 AND name = $2)`
 	username, name := o.names[0], o.names[1]
-	err := changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		u, err := userNamed(ctx, tx, username)
+	_, err := o.changeUser(ctx, func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+		id, err := scalar[*string](ctx, tx, "find API token", query, u.ID, name)
 		if err != nil {
 			return err
 		}
-		missing := fmt.Errorf("%s has no API token %q", username, name)
-		token, err := collectOne[struct{ ID string }](ctx, tx, missing, "find API token", query, u.ID, name)
-		if err == nil {
-			_, err = deleteAPITokens(ctx, tx, operatorActor(), u, &token.ID)
+		if id == nil {
+			return fmt.Errorf("%s has no API token %q", username, name)
 		}
+		_, err = deleteAPITokens(ctx, tx, by, u, id)
 		return err
 	})
 	return o.print(err, nil, "ended API token %s of %s", name, username)
@@ -210,35 +224,40 @@ func userNamed(ctx context.Context, q querier, name string) (user, error) {
 // readPassword reads a password: from a terminal twice and without echo, else from one line of
 // stdin.
 func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (string, error) {
+	lines := bufio.NewReader(stdin)
+	read := func(prompt string) (string, error) {
+		fmt.Fprint(stderr, prompt)
+		line, err := readInput(ctx, func() (string, error) { return lines.ReadString('\n') })
+		if err != nil && (err != io.EOF || line == "") {
+			return "", fmt.Errorf("read password: %w", err)
+		}
+		return strings.TrimRight(line, "\r\n"), nil
+	}
+	if !isTerminal(stdin) {
+		return read("")
+	}
+
 	stty := func(setting string) error {
 		c := exec.Command("stty", setting)
 		c.Stdin = stdin
 		return c.Run()
 	}
-	prompts, newline := []string{""}, ""
-	if isTerminal(stdin) {
-		if err := stty("-echo"); err != nil {
-			return "", fmt.Errorf("cannot turn off the echo of the terminal (%w): pipe the password "+
-				"to standard input", err)
-		}
-		defer stty("echo")
-		prompts, newline = []string{"Password: ", "Again: "}, "\n" // the typed one is not echoed
+	if err := stty("-echo"); err != nil {
+		return "", fmt.Errorf("cannot turn off the echo of the terminal (%w): pipe the password "+
+			"to standard input", err)
 	}
-	lines := bufio.NewReader(stdin)
-	var typed []string
-	for _, prompt := range prompts {
-		fmt.Fprint(stderr, prompt)
-		line, err := readInput(ctx, func() (string, error) { return lines.ReadString('\n') })
-		fmt.Fprint(stderr, newline)
-		if err != nil && (err != io.EOF || line == "") {
-			return "", fmt.Errorf("read password: %w", err)
-		}
-		typed = append(typed, strings.TrimRight(line, "\r\n"))
+	defer fmt.Fprintln(stderr) // the typed newline is not echoed either
+	defer stty("echo")
+
+	first, err := read("Password: ")
+	if err != nil {
+		return "", err
 	}
-	if typed[0] != typed[len(typed)-1] {
-		return "", errors.New("the passwords differ: try again")
+	second, err := read("\nAgain: ")
+	if err == nil && first != second {
+		err = errors.New("the passwords differ: try again")
 	}
-	return typed[0], nil
+	return first, err
 }
 
 // routesCommand is "cairn routes". It prints the route table.
@@ -246,7 +265,7 @@ func routesCommand(_ context.Context, o invocation) (err error) {
 	for _, rt := range (&server{}).routes() {
 		limit := rt.class.timeout()
 		line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who, "seconds": limit.Seconds()}
-		err = errors.Join(err, o.print(nil, line, "%-7s %-51s %-21s %v", rt.method, rt.path, rt.who, limit))
+		err = o.print(err, line, "%-7s %-51s %-21s %v", rt.method, rt.path, rt.who, limit)
 	}
 	return err
 }
@@ -271,12 +290,14 @@ func checkConfig(_ context.Context, o invocation) error {
 		c := database.ConnConfig
 		effective["CAIRN_DATABASE_URL"] = fmt.Sprintf("(database %s of user %s on %s)", c.Database, c.User, c.Host)
 	}
+
 	for _, s := range settings(new(config), o.env) {
 		if value, ok := effective[s.name]; ok {
 			s.value = value
 		}
 		fmt.Fprintf(o.stdout, "%s=%s\n", s.name, s.value)
 	}
+
 	if unknown := unknownSettings(o.env); len(unknown) > 0 {
 		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))
 	}

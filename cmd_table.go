@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,9 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // command is a row of the table of commands.
@@ -20,9 +16,12 @@ type command struct {
 	name string // one word or two
 	args string // the names and options that it takes, as "cairn help" shows them: see parse
 	need need
-	do   func(context.Context, invocation) error
+	do   action
 	help string
 }
+
+// action is what a command does.
+type action func(ctx context.Context, o invocation) error
 
 // need is a precondition of a command. Each includes those before it.
 type need int
@@ -46,7 +45,7 @@ func commands() []command {
 			createUserCommand, "create a user, with the role member unless another is given; the password is read " +
 				"from the terminal or the first line of standard input"},
 		{"user list", "[--json]", needDatabase, listUsersCommand, "list the users: name, status, roles"},
-		{"user show", "NAME [--json]", needDatabase, onUser("", showUser), "show a user"},
+		{"user show", "NAME [--json]", needDatabase, showUserCommand, "show a user"},
 		{"user disable", "NAME [--json]", needDatabase, onUser("", setStatus(statusDisabled)), "keep a user out"},
 		{"user enable", "NAME [--json]", needDatabase, onUser("", setStatus(statusActive)),
 			"let a user in: one that is pending or was disabled"},
@@ -124,36 +123,39 @@ func commands() []command {
 	}
 }
 
-// showUser is for onUser, which prints the user.
-func showUser(context.Context, pgx.Tx, actor, user) error { return nil }
-
 // findCommand returns the command that args begin with, and the arguments that follow. Help and
 // version may be asked for by options.
 func findCommand(args []string) (c command, rest []string, err error) {
-	options := args
-	if at := slices.Index(args, "--"); at >= 0 { // after it there are only names
-		options = args[:at]
+	for i, arg := range args {
+		isValue := i > 0 && strings.HasPrefix(args[i-1], "--") // of an option
+		isHelp := (arg == "--help" || arg == "-h") && !isValue
+		if isHelp {
+			args = append([]string{"help"}, args[:min(i, 2)]...)
+		}
+		if isHelp || arg == "--" { // after it there are only names
+			break
+		}
 	}
-	if at := slices.IndexFunc(options, func(a string) bool { return a == "--help" || a == "-h" }); at >= 0 {
-		args = append([]string{"help"}, args[:min(at, 2)]...)
-	}
-	switch {
-	case len(args) == 0:
+	if len(args) == 0 {
 		args = []string{"help"}
-	case args[0] == "--version":
+	}
+	if args[0] == "--version" {
 		args = append([]string{"version"}, args[1:]...)
 	}
-	var names, subcommands []string
+
+	var subcommands []string
 	for _, c := range commands() {
 		words := strings.Fields(c.name)
-		if n := len(words); len(args) >= n && slices.Equal(args[:n], words) {
+		n := len(words)
+		if len(args) >= n && slices.Equal(args[:n], words) {
 			return c, args[n:], nil
 		}
-		if names = append(names, c.name, words[0]); len(words) > 1 && words[0] == args[0] {
+		if n > 1 && words[0] == args[0] {
 			subcommands = append(subcommands, words[1])
 		}
 	}
-	if len(args) == 1 && subcommands != nil {
+
+	if subcommands != nil {
 		return c, nil, fmt.Errorf("%s needs a subcommand: %s; %w %[1]s",
 			args[0], strings.Join(subcommands, ", "), errUsage)
 	}
@@ -161,49 +163,14 @@ func findCommand(args []string) (c command, rest []string, err error) {
 		return c, nil, fmt.Errorf("%q is not a command: systemd does that: systemctl %[1]s cairn; %w",
 			args[0], errUsage)
 	}
-	name, both := args[0], strings.Join(args[:min(2, len(args))], " ")
-	if subcommands != nil {
-		name = both
-	}
-	meant := cmp.Or(suggest(both, names), suggest(args[0], names))
-	return c, nil, fmt.Errorf("%q is not a command%s; %w", name, meant, errUsage)
+	return c, nil, fmt.Errorf("%q is not a command; %w", args[0], errUsage)
 }
 
-// suggest returns a question that names the word most like a misspelt one, or "" if none is within
-// two edits. An edit adds, removes or replaces a byte (Levenshtein).
-func suggest(misspelt string, words []string) (question string) {
-	least := min(3, len(misspelt))
-	for _, word := range words {
-		row := make([]int, len(word)+1) // the edits from the first i bytes of misspelt to the first j of word
-		for j := range row {
-			row[j] = j
-		}
-		for i := range len(misspelt) {
-			diagonal := row[0]
-			row[0] = i + 1
-			for j := range len(word) {
-				if misspelt[i] != word[j] {
-					diagonal = 1 + min(diagonal, row[j], row[j+1])
-				}
-				diagonal, row[j+1] = row[j+1], diagonal
-			}
-		}
-		edits := row[len(word)]
-		if word == "restore" && edits > 1 { // it replaces the database: no wild guess leads there
-			continue
-		}
-		if edits < least {
-			question, least = fmt.Sprintf(" (did you mean %q?)", word), edits
-		}
-	}
-	return question
-}
-
-// optionNames finds the options in the args of a command, optionParts each with its value and
-// brackets.
+// argumentParts matches each part of a command's args: brackets with what they hold, an option with
+// its value, or a name. repeatedName matches the end of "NAME...", but not of "NAME,...".
 var (
-	optionNames = regexp.MustCompile(`--[a-z-]+`)
-	optionParts = regexp.MustCompile(`\[?--[a-z-]+( [^] ]+)?\]?`)
+	argumentParts = regexp.MustCompile(`\[[^]]+\]|--\S+ \S+|\S+`)
+	repeatedName  = regexp.MustCompile(`\w\.\.\.`)
 )
 
 // parse reads the arguments of a command by its args. There, "NAME" is a name that has to be given,
@@ -211,49 +178,65 @@ var (
 // value, and "[--option]" none. Names and options may come in any order; after "--" there are only
 // names.
 func (c command) parse(args []string) (names []string, options url.Values, err error) {
-	known := optionNames.FindAllString(c.args, -1)
-	takesValue := func(option string) bool { return strings.Contains(c.args, option+" ") }
-	wanted := strings.Fields(optionParts.ReplaceAllString(c.args, ""))
-	most := len(wanted)
-	if most == 1 && strings.Contains(wanted[0], "...") {
-		most = len(args)
-	}
-	needed := slices.DeleteFunc(wanted, func(name string) bool { return strings.ContainsAny(name, "[]") })
 	wrong := func(format string, of ...any) ([]string, url.Values, error) {
 		return nil, nil, fmt.Errorf("%s: %s; %w %[1]s", c.name, fmt.Sprintf(format, of...), errUsage)
 	}
+	parts := argumentParts.FindAllString(c.args, -1)
+	takesValue := map[string]bool{} // by option
+	for _, part := range parts {
+		words := strings.Fields(strings.Trim(part, "[]"))
+		takesValue[words[0]] = len(words) > 1
+	}
+
 	options = url.Values{}
-	for onlyNames := false; len(args) > 0; args = args[1:] {
-		_, notNumber := strconv.ParseFloat(args[0], 64)
-		option, value, hasValue := strings.Cut(args[0], "=")
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		if arg == "--" {
+			names = append(names, args...)
+			break
+		}
+		_, notNumber := strconv.ParseFloat(arg, 64)
+		if !strings.HasPrefix(arg, "-") || notNumber == nil {
+			names = append(names, arg)
+			continue
+		}
+
+		option, value, hasValue := strings.Cut(arg, "=")
+		needsValue, isKnown := takesValue[option]
 		switch {
-		case onlyNames || !strings.HasPrefix(option, "-") || notNumber == nil:
-			names = append(names, args[0])
-			continue
-		case args[0] == "--":
-			onlyNames = true
-			continue
-		case !slices.Contains(known, option):
-			return wrong("there is no option %s%s", option, suggest(option, known))
-		case hasValue && !takesValue(option):
+		case !isKnown:
+			return wrong("there is no option %s", option)
+		case hasValue && !needsValue:
 			return wrong("%s takes no value", option)
-		case takesValue(option) && !hasValue && len(args) == 1:
+		case needsValue && !hasValue && len(args) == 0:
 			return wrong("%s needs a value", option)
-		case takesValue(option) && !hasValue:
-			value, args = args[1], args[1:]
+		case needsValue && !hasValue:
+			value = args[0]
+			args = args[1:]
 		}
 		options.Set(option[2:], value)
 	}
-	if len(names) < len(needed) {
-		return wrong("%s is missing", needed[len(names)])
-	}
-	if len(names) > most {
-		return wrong("unexpected argument %q", names[most])
-	}
-	for _, option := range known {
-		if !strings.Contains(c.args, "["+option) && !options.Has(option[2:]) {
-			return wrong("%s is missing", option)
+
+	var missing []string
+	further := names // those that no part has taken yet
+	for _, part := range parts {
+		words := strings.Fields(strings.Trim(part, "[]"))
+		option, isOption := strings.CutPrefix(words[0], "--")
+		isGiven := options.Has(option)
+		if !isOption {
+			isGiven = len(further) > 0
+			further = further[min(len(words), len(further)):]
 		}
+		if !isGiven && part[0] != '[' {
+			missing = append(missing, words[0])
+		}
+	}
+	if len(further) > 0 && !repeatedName.MatchString(c.args) {
+		return wrong("unexpected argument %q", further[0])
+	}
+	if missing != nil {
+		return wrong("%s is missing", missing[0])
 	}
 	return names, options, nil
 }
@@ -287,21 +270,20 @@ func helpCommand(_ context.Context, o invocation) error {
 // print writes the command with its arguments, and from column 35 on what it does.
 func (c command) print(w io.Writer) {
 	const column, width = 35, 80
-	synopsis := fold(c.name+" "+c.args, width-10)
-	left := "  " + strings.Join(synopsis, "\n          ")
-	gap := column - len(left)
-	if len(synopsis) > 1 || gap < 2 {
-		left, gap = left+"\n", column
+	indent := strings.Repeat(" ", column)
+	left := "  " + strings.Join(fold(c.name+" "+c.args, width-10), "\n"+indent[:10])
+	if len(left) > column-2 {
+		left += "\n" + indent
 	}
-	help := strings.Join(fold(c.help, width-column), "\n"+strings.Repeat(" ", column))
-	fmt.Fprintf(w, "%s%*s%s\n", left, gap, "", help)
+	help := strings.Join(fold(c.help, width-column), "\n"+indent)
+	fmt.Fprintf(w, "%-*s%s\n", column, left, help)
 }
 
-// fold breaks a text at blanks into lines of at most width characters.
+// fold breaks a text at blanks into lines of at most width bytes.
 func fold(text string, width int) (lines []string) {
 	for _, word := range strings.Fields(text) {
 		last := len(lines) - 1
-		if last < 0 || utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) > width {
+		if last < 0 || len(lines[last])+1+len(word) > width {
 			lines = append(lines, word)
 		} else {
 			lines[last] += " " + word

@@ -39,7 +39,7 @@ func usageOf(t *testing.T, args ...string) (all []documented) {
 	}
 	for _, synopsis := range synopses {
 		name, _, _ := strings.Cut(regexp.MustCompile(` [A-Z[-].*`).ReplaceAllString(synopsis, ""), " (")
-		all = append(all, documented{name, synopsis, optionNames.FindAllString(synopsis, -1)})
+		all = append(all, documented{name, synopsis, regexp.MustCompile(`--[a-z-]+`).FindAllString(synopsis, -1)})
 	}
 	return all
 }
@@ -106,7 +106,7 @@ func usageSteps() []struct {
 		{"token revoke robot night", "", 0, `ended API token night`},
 		{"dataset create tiles tiles", "", 0, `created dataset 1, tiles, of `},
 		{"dataset add $root/odd --name broken", "", 0, `created dataset 2, broken, of .*/odd\nanalysis 1 of broken: 1 file, 1 added`},
-		{"dataset analyze tiles --wait --force", "", 0, `analysis 2 of tiles: 2 files, 2 added, 0 changed, 0 removed\n2 of 2 files placed`},
+		{"dataset analyze tiles --wait --force", "", 0, `analysis 2 of tiles: 2 files, 2 added, 0 changed, 0 removed\n2 of 2 files located`},
 		{"dataset list --json", "", 0, `"name":"broken"`},
 		{"report 1", "", 0, `no findings: dataset tiles`},
 		{"report broken", "", 3, `1 finding: dataset broken`},
@@ -225,19 +225,19 @@ func TestWrongUsage(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"usr list":              `did you mean "user list"?`,
-		"user craete ada":       `"user craete" is not a command (did you mean "user create"?)`,
-		"raport tiles":          `did you mean "report"?`,
-		"dataset":               "dataset needs a subcommand: add, create, list, analyze, remove",
-		"user create a --emial": `did you mean "--email"?`,
-		"restart":               `"restart" is not a command: systemd does that: systemctl restart cairn; see`,
-		"restoer now":           `"restoer" is not a command; see`, // no guess leads to a restore
-		"restor":                `did you mean "restore"?`,
-		"frobnicate":            `"frobnicate" is not a command;`,
-		"help frobnicate":       `"frobnicate" is not a command;`,
-		"completion bash":       `"completion" is not a command;`,
-		"token create bob ci":   "token create: --permissions is missing",
-		"crs 25832 a b":         `"a" and "b" must be numbers`,
+		"usr list":                     `"usr" is not a command;`,
+		"user craete ada":              "user needs a subcommand: create, list, show,",
+		"dataset":                      "dataset needs a subcommand: add, create, list, analyze, remove",
+		"user create a --emial":        "user create: there is no option --emial;",
+		"token create bob ci --role=x": "token create: --permissions is missing",
+		"user create a --rol x":        "user create: there is no option --rol;",
+		"restart":                      `"restart" is not a command: systemd does that: systemctl restart cairn; see`,
+		"restoer now":                  `"restoer" is not a command; see`,
+		"frobnicate":                   `"frobnicate" is not a command;`,
+		"help frobnicate":              `"frobnicate" is not a command;`,
+		"completion bash":              `"completion" is not a command;`,
+		"token create bob ci":          "token create: --permissions is missing",
+		"crs 25832 a b":                `"a" and "b" must be numbers`,
 	} {
 		refused(want, strings.Fields(line)...)
 	}
@@ -253,6 +253,10 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%v: %v, want %v", args, got, c)
 			}
 		}
+	}
+	c, rest, err := findCommand([]string{"user", "create", "x", "--display-name", "-h"})
+	if err != nil || c.name != "user create" || len(rest) != 3 {
+		t.Errorf("-h as the value of an option: %s with %q, %v", c.name, rest, err)
 	}
 	if got := usageOf(t, "user", "--help"); len(got) != 12 {
 		t.Errorf("user --help: %v", got)

@@ -73,7 +73,8 @@ func settings(c *config, env []string) []setting {
 			if err != nil {
 				return errors.New("must be an address and a port, such as 127.0.0.1:8080 or :8080")
 			}
-			return text(&c.listen)(v)
+			c.listen = v
+			return nil
 		}},
 		{"CAIRN_BASE_URL", "", c.parseBaseURL},
 		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
@@ -81,7 +82,8 @@ func settings(c *config, env []string) []setting {
 			if v == "" && databaseErr != nil {
 				return databaseErr
 			}
-			return text(&c.databaseURL)(v)
+			c.databaseURL = v
+			return nil
 		}},
 		{"CAIRN_DATASETS_DIR", "", c.parseRoots},
 		{"CAIRN_KEYS_FILE", "", absolute(&c.keysFile)},
@@ -121,8 +123,10 @@ func settings(c *config, env []string) []setting {
 			return nil
 		}},
 	}
-	for i := range all {
-		all[i].value = cmp.Or(lookup(env, all[i].name), all[i].value)
+	for i, s := range all {
+		if value := lookup(env, s.name); value != "" {
+			all[i].value = value
+		}
 	}
 	return all
 }
@@ -233,7 +237,9 @@ func loadConfig(env []string) (config, error) {
 	if (c.tlsCert == "") != (c.tlsKey == "") {
 		return config{}, errors.New("CAIRN_TLS_CERT and CAIRN_TLS_KEY must be set together")
 	}
-	c.keysFile = cmp.Or(c.keysFile, credentialFile(c.credentialsDir, "keys"))
+	if c.keysFile == "" {
+		c.keysFile = credentialFile(c.credentialsDir, "keys")
+	}
 	return c, nil
 }
 

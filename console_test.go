@@ -200,7 +200,7 @@ func TestDatasetPageWords(t *testing.T) {
 	b.shows(200, "GET", "/datasets", "", "A folder below "+ts.datasets+". A relative path starts at "+ts.datasets+".")
 	all := b.shows(200, "GET", "/datasets/1", "", " 1 file, 4 B", ">corrupt</span> 1<", ">Corrupt or unreadable</th>")
 	all += b.shows(200, "GET", "/datasets/1/analyses/1", "", "<dt>Corrupt or unreadable</dt><dd>1</dd>")
-	all += b.shows(200, "GET", "/datasets/1/report", "", "0 of 1 file placed; 1 corrupt", "files are corrupt: 1")
+	all += b.shows(200, "GET", "/datasets/1/report", "", "0 of 1 file located; 1 corrupt", "files are corrupt: 1")
 	if strings.Contains(all, "amaged") || strings.Contains(all, "Failed") {
 		t.Error(all)
 	}

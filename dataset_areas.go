@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -96,14 +98,87 @@ func (a area) meets(footprint multiPolygon) bool {
 	return false
 }
 
+// meetsFile reports whether the area and the footprint of a file with a box have a point in common.
+func (a area) meetsFile(m ElevationDatasetFileMeta) bool {
+	box := degreesRange{m.BBox[0], m.BBox[1], m.BBox[2], m.BBox[3]}
+	crossesAntimeridian := box.west > box.east
+	if crossesAntimeridian || a.hasEdgeNear(box) {
+		return a.meets(footprint(m))
+	}
+
+	// The whole box, and so the footprint, lies inside of a polygon or outside of all.
+	corner := position{box.west, box.south}
+	return slices.ContainsFunc(a, func(polygon [][]position) bool { return isInside(corner, polygon) })
+}
+
+// hasEdgeNear reports whether the box around an edge of the area meets a range.
+func (a area) hasEdgeNear(r degreesRange) bool {
+	for _, polygon := range a {
+		for _, ring := range polygon {
+			for i, q := range ring[1:] {
+				if !r.isApart(ring[i], q) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// isApart reports whether the box around the edge from p to q does not meet the range.
+func (r degreesRange) isApart(p, q position) bool {
+	return max(p[0], q[0]) < r.west || min(p[0], q[0]) > r.east ||
+		max(p[1], q[1]) < r.south || min(p[1], q[1]) > r.north
+}
+
+// findInArea returns up to limit files after the keys in after whose footprints meet the filter's
+// area. It compares up to maxHits files of the area's box, or as many times that as it needs to
+// find one: some clients take an empty page for the last. next are the keys after which a further
+// search goes on, or nil if there are no more files.
+func findInArea(ctx context.Context, q querier, f fileFilter, after []string, limit int) (
+	found []datasetFile, next []string, err error) {
+	for len(found) == 0 {
+		candidates, err := listFiles(ctx, q, f, after, maxHits)
+		if err != nil {
+			return nil, nil, err
+		}
+
+		for _, file := range candidates {
+			if ctx.Err() != nil {
+				return nil, nil, ctx.Err()
+			}
+			if len(found) == limit {
+				return found, f.key(found[limit-1]), nil
+			}
+			if f.area.meetsFile(file.ElevationDatasetFileMeta) {
+				found = append(found, file)
+			}
+		}
+
+		if len(candidates) < maxHits {
+			return found, nil, nil
+		}
+		after = f.key(candidates[maxHits-1])
+		f.isScanned = candidates[0].Hits == 0
+	}
+	return found, after, nil
+}
+
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.
 func edgesMeet(polygon [][]position, ring []position) bool {
 	side := func(p, q, of position) float64 { // of the line from p to q: its sign
 		return (q[0]-p[0])*(of[1]-p[1]) - (q[1]-p[1])*(of[0]-p[0])
 	}
+	around := emptyRange()
+	for _, p := range ring {
+		around.add(p)
+	}
 	for _, edges := range polygon {
 		for i, p := range edges[1:] {
 			q := edges[i]
+			if around.isApart(p, q) {
+				continue
+			}
 			for j, a := range ring[1:] {
 				b := ring[j]
 				if max(p[0], q[0]) >= min(a[0], b[0]) && min(p[0], q[0]) <= max(a[0], b[0]) &&

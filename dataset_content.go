@@ -203,14 +203,16 @@ func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
 // context.Canceled: the client left or was too slow, ctx ended, or the credential is not valid any
 // more.
 func (w *patientWriter) Write(b []byte) (int, error) {
-	n, err := w.send(b)
-	if err == nil && time.Since(w.rechecked) > recheckInterval {
-		err = w.caller.recheck(w.ctx)
+	if time.Since(w.rechecked) > recheckInterval {
 		w.rechecked = time.Now()
-		if refused, ok := errors.AsType[*problem](err); !ok || refused.status >= 500 {
-			err = nil // an outage of the database does not end the answer
+		err := w.caller.recheck(w.ctx)
+		refused, isProblem := errors.AsType[*problem](err)
+		if isProblem && refused.status < 500 { // an outage of the database does not end the answer
+			return 0, context.Canceled
 		}
 	}
+
+	n, err := w.send(b)
 	if err != nil || w.ctx.Err() != nil {
 		err = context.Canceled
 	}

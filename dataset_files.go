@@ -21,12 +21,12 @@ import (
 
 // ElevationDatasetFileMeta is the row of one file of a dataset.
 type ElevationDatasetFileMeta struct {
-	ID         int64    `json:"id,omitzero" db:"id"`
-	Path       string   `json:"path" db:"path"`
-	SizeBytes  int64    `json:"size_bytes" db:"size_bytes"`
-	ModifiedAt fileTime `json:"modified_at" db:"modified_at"`
+	ID         int64    `json:"id,omitzero"`
+	Path       string   `json:"path"`
+	SizeBytes  int64    `json:"size_bytes"`
+	ModifiedAt fileTime `json:"modified_at"`
 	extent
-	AnalyzedAt time.Time `json:"analyzed_at" db:"analyzed_at"`
+	AnalyzedAt time.Time `json:"analyzed_at"`
 
 	changed   int64 // the file's st_ctime, in nanoseconds since 1970
 	unsettled bool  // not a regular file: what it is or leads to can change while its own size and time stay
@@ -99,6 +99,7 @@ type fileFilter struct {
 	box       *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
 	isPoint   bool    // the box is a point, and the rasters themselves must cover it
 	area      area    // inside the box; the files' footprints must meet it; nil: any
+	isScanned bool    // the box is known to have more than maxHits hits
 	sort      string  // "": as order says
 }
 
@@ -159,31 +160,35 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown",
 		"must be one of "+strings.Join(fileStatuses(), ", "))
 	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be used together with bbox")
-	for name, size := range map[string]int{"bbox": 4, "point": 2} {
-		if !query.Has(name) {
-			continue
-		}
-		var at []float64
-		parts := strings.Split(query.Get(name), ",")
-		for i, text := range parts {
-			angle, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-			if err != nil || !isFinite(angle) || len(parts) != size {
-				return f, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
-			}
-			at = append(at, angle)
-			v.check(math.Abs(angle) <= [...]float64{180, 90}[i%2], name, "out_of_range",
-				"longitudes go from -180 to 180, latitudes from -90 to 90")
-		}
-		at = append(at, at...)[:4]
-		v.check(at[1] <= at[3], name, "out_of_range", "south must not lie north of north")
-		if f.isPoint && math.Abs(at[1]) == 90 { // a pole has every longitude
-			at[0], at[2] = -180, 180
-		}
-		if at[2] < at[0] {
-			at[2] += 360
-		}
-		f.box = &mapBox{at[0], at[1], at[2], at[3]}
+	name, size := "bbox", 4
+	if f.isPoint {
+		name, size = "point", 2
 	}
+	if !query.Has(name) {
+		return f, v.err()
+	}
+	var at []float64
+	parts := strings.Split(query.Get(name), ",")
+	for i, text := range parts {
+		angle, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+		if err != nil || !isFinite(angle) || len(parts) != size {
+			return f, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
+		}
+		at = append(at, angle)
+		v.check(math.Abs(angle) <= [...]float64{180, 90}[i%2], name, "out_of_range",
+			"longitudes go from -180 to 180, latitudes from -90 to 90")
+	}
+	if f.isPoint {
+		at = append(at, at...)
+	}
+	v.check(at[1] <= at[3], name, "out_of_range", "south must not lie north of north")
+	if f.isPoint && math.Abs(at[1]) == 90 { // a pole has every longitude
+		at[0], at[2] = -180, 180
+	}
+	if at[2] < at[0] {
+		at[2] += 360
+	}
+	f.box = &mapBox{at[0], at[1], at[2], at[3]}
 	return f, v.err()
 }
 
@@ -248,14 +253,11 @@ func (f fileFilter) key(file datasetFile) []string {
 	return []string{strconv.FormatFloat(rank, 'g', -1, 64), strconv.FormatInt(file.DatasetID, 10), file.Path}
 }
 
-// findFiles returns up to limit files after the keys in after. For a point or an area it compares
-// the files of the box one by one.
+// findFiles returns up to limit files after the keys in after. For a point it compares the files of
+// the box one by one. It ignores the filter's area: see findInArea.
 func findFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	var found []datasetFile
 	batch := limit
-	if f.area != nil { // which may fill little of its box
-		batch = max(limit, maxItems)
-	}
 	for {
 		candidates, err := listFiles(ctx, q, f, after, batch)
 		for _, file := range candidates {
@@ -263,7 +265,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 				return nil, ctx.Err()
 			}
 			m := file.ElevationDatasetFileMeta // it meets the filter's box
-			if (!f.isPoint || contains(m, f.box.West, f.box.South)) && (f.area == nil || f.area.meets(footprint(m))) {
+			if !f.isPoint || contains(m, f.box.West, f.box.South) {
 				found = append(found, file)
 			}
 		}
@@ -331,125 +333,156 @@ func crsByText(text string) (crsDefinition, error) {
 // Lists with more files are not counted to their end.
 const maxHits = 10_000
 
-// Parts of the queries for files f. The parameters 1 to 18 are those of fileFilter.args.
+// Parts of the queries for files f. Their parameters are those of fileFilter.args.
 const (
 	fileMatches = `
-			AND ($2::text IS NULL OR f.status = $2)
-			AND ($3::text IS NULL OR f.format = $3)
-			AND ($4::text IS NULL OR f.crs = upper($4) OR f.crs_name = $4)
-			AND ($5::text IS NULL OR f.path ~ $5)
-			AND ($11::text IS NULL OR f.path ^@ $11)
-			AND ($12::boolean IS NOT TRUE OR f.warnings <> '{}')
-			AND ($15::bigint[] IS NULL OR f.id = ANY ($15))
-			AND ($16::bigint[] IS NULL OR f.dataset_id = ANY ($16))
-			AND ($17::bigint IS NULL OR f.modified_ns >= $17)
-			AND ($18::bigint IS NULL OR f.modified_ns <= $18)`
-	// fileUnfiltered is fileMatches for a filter that isUnfiltered.
-	fileUnfiltered = `
-			AND $12::boolean IS NOT TRUE AND num_nonnulls($2::text, $3::text, $4::text, $5::text, $11::text,
-				$15::bigint[], $16::bigint[], $17::bigint, $18::bigint) = 0`
+			(@dataset::bigint IS NULL OR f.dataset_id = @dataset)
+			AND (@status::text IS NULL OR f.status = @status)
+			AND (@format::text IS NULL OR f.format = @format)
+			AND (@crs::text IS NULL OR f.crs = upper(@crs) OR f.crs_name = @crs)
+			AND (@part::text IS NULL OR f.path ~ @part)
+			AND (@prefix::text IS NULL OR f.path ^@ @prefix)
+			AND (@warned::boolean IS NOT TRUE OR f.warnings <> '{}')
+			AND (@ids::bigint[] IS NULL OR f.id = ANY (@ids))
+			AND (@datasets::bigint[] IS NULL OR f.dataset_id = ANY (@datasets))
+			AND (@since::bigint IS NULL OR f.modified_ns >= @since)
+			AND (@until::bigint IS NULL OR f.modified_ns <= @until)`
 	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileTurn     = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrower
 	fileMeetsBox = `
-			f.bbox[2] <= $9 AND f.bbox[4] >= $7 AND (
-				f.bbox[1] <= $8 AND ` + fileEast + ` >= $6
-				OR f.bbox[1] <= $8 - 360::float8
-				OR ` + fileEast + ` >= $6 + 360::float8
+			f.bbox[2] <= @north
+			AND f.bbox[4] >= @south
+			AND (
+				f.bbox[1] <= @east AND ` + fileEast + ` >= @west
+				OR f.bbox[1] <= @east - 360::float8
+				OR ` + fileEast + ` >= @west + 360::float8
 			)`
-	// The planner expects three elements of this array, but ten of $14 as a whole.
-	fileNearBox = `f.bbox IS NOT NULL AND` + fileMeetsBox + `
-			AND degrees_box(f.bbox) && ANY (ARRAY[($14::box[])[1], ($14::box[])[2], ($14::box[])[3]])`
+	// The planner expects three elements of this array, but ten of @boxes as a whole.
+	fileNearBox = `
+			f.bbox IS NOT NULL
+			AND degrees_box(f.bbox) && ANY (ARRAY[(@boxes::box[])[1], (@boxes::box[])[2], (@boxes::box[])[3]])
+			AND` + fileMeetsBox
 	fileRank = `
-		CASE $13::text
+		CASE @order::text
 			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
 			WHEN '-resolution' THEN -coalesce(f.resolution_m, 0)
 			WHEN '-modified' THEN (-f.modified_ns)::float8
 			ELSE 0
 		END`
+	fileOrder = fileRank + `, f.dataset_id, f.path`
 )
 
-// args returns the parameters of the queries for files: 1 is the dataset, 2 to 5, 11, 12 and 15 to
-// 18 are filters, 6 to 9 the box from west to north, 10 is the limit, 13 the order, 14 has f.boxes.
-// Without a box, 14 is null, and 6 to 9 are 0.
-func (f fileFilter) args(limit int64) []any {
-	box := *cmp.Or(f.box, &mapBox{})
-	return []any{f.datasetID, f.status, f.format, f.crs, f.part, box.West, box.South, box.East, box.North, limit,
-		f.prefix, f.warned, f.order(), f.boxes(), f.ids, f.datasets, f.since, f.until}
-}
-
-// isUnfiltered reports whether the filter selects by dataset and box alone.
-func (f fileFilter) isUnfiltered() bool {
-	return f.status == nil && f.format == nil && f.crs == nil && f.part == nil && f.prefix == nil && !f.warned &&
-		f.ids == nil && f.datasets == nil && f.since == nil && f.until == nil
+// args returns the parameters of the queries for up to limit files after the keys in after. Without
+// a box, boxes is null, and no query looks at the corners.
+func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
+	box := mapBox{}
+	if f.box != nil {
+		box = *f.box
+	}
+	return pgx.NamedArgs{
+		"dataset":       f.datasetID,
+		"status":        f.status,
+		"format":        f.format,
+		"crs":           f.crs,
+		"part":          f.part,
+		"prefix":        f.prefix,
+		"warned":        f.warned,
+		"ids":           f.ids,
+		"datasets":      f.datasets,
+		"since":         f.since,
+		"until":         f.until,
+		"west":          box.West,
+		"south":         box.South,
+		"east":          box.East,
+		"north":         box.North,
+		"boxes":         f.boxes(),
+		"order":         f.order(),
+		"after_rank":    after[0],
+		"after_dataset": after[1],
+		"after_path":    after[2],
+		"limit":         limit,
+	}
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
-// whose box covers it.
-//
-// It tries up to three statements. For a large box in an indexed order it first checks the next
-// 5,000 files, which often fill the page. Otherwise it looks the box up in the GiST index and
-// checks each hit exactly, because the index rounds by up to 1e-6 degrees. Without a box, or with
-// more than maxHits hits, it scans the files in order. The scans are planned for their actual
-// parameters (CacheDescribe), so that PostgreSQL can use a partial index.
+// whose box covers it. It tries up to three statements.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
 	const (
 		columns = `
-		SELECT f.dataset_id, (SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-		isAfter = `(` + fileRank + `, f.dataset_id, f.path) > ($19::float8, $20::bigint, $21::text)`
-		hits    = `
+		SELECT f.dataset_id,
+			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
+		isAfter = `(` + fileOrder + `) > (@after_rank::float8, @after_dataset::bigint, @after_path::text)`
+		near    = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
-			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE $1::bigint IS NULL OR id = $1))
-				AND ` + fileNearBox
-		sorted = ` AND ` + isAfter + `
-			LIMIT $22
-		)` + columns + `, (SELECT count(*) FROM hits) AS hits
+			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE @dataset::bigint IS NULL OR id = @dataset))
+				AND` + fileNearBox + `
+				AND` + fileMatches + `
+				AND ` + isAfter + `
+			LIMIT @most_hits::bigint
+		)` + columns + `,
+			(SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
-		LIMIT $10`
-		near           = hits + fileMatches + sorted
-		nearUnfiltered = hits + fileUnfiltered + sorted
-		next           = `
-		FROM elevation_dataset_file_meta f
-		WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND CASE
-				WHEN $13 = 'path' THEN (f.dataset_id, f.path) > ($20, $21)
-				WHEN $1 IS NULL THEN ` + isAfter + `
-				ELSE (` + fileRank + `, f.path) > ($19, $21)
+		LIMIT @limit`
+		isNext = `
+			CASE
+				WHEN @order = 'path' THEN (f.dataset_id, f.path) > (@after_dataset, @after_path)
+				WHEN @dataset::bigint IS NULL THEN ` + isAfter + `
+				ELSE (` + fileRank + `, f.path) > (@after_rank, @after_path)
 			END`
-		ordered = `
-		ORDER BY ` + fileRank + `, f.dataset_id, f.path
-		LIMIT`
 		matching = `
-			($14::box[] IS NULL OR` + fileMeetsBox + `)` + fileMatches + ordered + ` $10`
-		amongNext = columns + `, 0 AS hits FROM (SELECT *` + next + ordered + ` 5000) f WHERE` + matching
-		inOrder   = columns + `, 0 AS hits` + next + ` AND` + matching
+			(@boxes::box[] IS NULL OR` + fileMeetsBox + `)
+			AND` + fileMatches + `
+		ORDER BY ` + fileOrder + `
+		LIMIT @limit`
+		inOrder = columns + `,
+			0 AS hits
+		FROM elevation_dataset_file_meta f
+		WHERE` + isNext + `
+			AND` + matching
+		amongNext = columns + `,
+			0 AS hits
+		FROM (
+			SELECT f.*
+			FROM elevation_dataset_file_meta f
+			WHERE (@dataset::bigint IS NULL OR f.dataset_id = @dataset)
+				AND` + isNext + `
+			ORDER BY ` + fileOrder + `
+			LIMIT 5000
+		) f
+		WHERE` + matching
 	)
-	args := append(f.args(int64(limit)), after[0], after[1], after[2])
-	planned := append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+	args := f.args(after, limit)
+
+	// The next 5,000 files in an indexed order often fill a page with files of a large box.
 	const large = 400 // square degrees
+	isLarge := f.box != nil && (f.box.East-f.box.West)*(f.box.North-f.box.South) > large
 	isIndexed := f.datasetID != nil || f.order() == sortPath
-	if b := f.box; b != nil && isIndexed && (b.East-b.West)*(b.North-b.South) > large {
-		files, err := collect[datasetFile](ctx, q, "try files", amongNext, planned...)
+	if isLarge && isIndexed {
+		files, err := collect[datasetFile](ctx, q, "try files", amongNext, pgx.QueryExecModeCacheDescribe, args)
 		if err != nil || len(files) == limit {
 			return files, err
 		}
 	}
-	if f.box != nil {
-		most := int64(maxHits + 1)
-		if f.isPoint { // few files cover a point, and none may be missed before the sort
-			most = math.MaxInt64
+
+	// The GiST index finds the files of a box. It rounds by up to 1e-6 degrees, so each hit is
+	// compared exactly. Few files cover a point, and none may be missed before the sort.
+	if f.box != nil && !f.isScanned {
+		args["most_hits"] = maxHits + 1
+		if f.isPoint {
+			args["most_hits"] = nil
 		}
-		query := near
-		if f.isUnfiltered() { // PostgreSQL keeps its plan: planning takes twice as long as the lookup
-			query = nearUnfiltered
-		}
-		files, err := collect[datasetFile](ctx, q, "find files", query, append(args, most)...)
+		files, err := collect[datasetFile](ctx, q, "find files", near, args)
 		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
 			return files, err
 		}
 	}
-	return collect[datasetFile](ctx, q, "list files", inOrder, planned...)
+
+	// Otherwise PostgreSQL scans the files in order. It plans for the values of the parameters
+	// (CacheDescribe), so that it can use a partial index.
+	return collect[datasetFile](ctx, q, "list files", inOrder, pgx.QueryExecModeCacheDescribe, args)
 }
 
 // countFiles returns how many files match the filter: exactly up to maxHits, else as the database
@@ -460,37 +493,38 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		matching = `
 			SELECT
 			FROM elevation_dataset_file_meta f
-			WHERE ($1::bigint IS NULL OR f.dataset_id = $1) AND $13::text <> ''` + fileMatches + ` AND (
-				$14::box[] IS NULL OR ` + fileNearBox + `
-			)
-			LIMIT $10`
-		counting   = `SELECT count(*) FROM (` + matching + `) f`
+			WHERE (@boxes::box[] IS NULL OR` + fileNearBox + `)
+				AND` + fileMatches
+		counting   = `SELECT count(*) FROM (` + matching + ` LIMIT @limit) f`
 		estimating = `EXPLAIN (FORMAT JSON)` + matching
 	)
-	ok := fileStatusOK
-	if b := f.box; b != nil && b.East-b.West == 360 && b.North-b.South == 180 && *cmp.Or(f.status, &ok) == ok {
-		f.box, f.status = nil, &ok // every file with a box meets the globe, and only those are ok
+	// Every file with a box meets the globe, and only those are ok.
+	isGlobe := f.box != nil && f.box.East-f.box.West == 360 && f.box.North-f.box.South == 180
+	if isGlobe && (f.status == nil || *f.status == fileStatusOK) {
+		f.box, f.status = nil, new(fileStatusOK)
 	}
-	args := func(limit int64) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, f.args(limit)...) }
+
+	args := f.args(firstFile(), maxHits+1)
 	var n int64
+	var err error
 	if f.isPoint {
-		files, err := findFiles(ctx, q, f, firstFile(), maxHits+1)
-		if n = int64(len(files)); err != nil {
-			return nil, err
-		}
-	} else if err := q.QueryRow(ctx, counting, args(maxHits+1)...).Scan(&n); err != nil {
-		return nil, fmt.Errorf("count files: %w", err)
+		var files []datasetFile
+		files, err = findFiles(ctx, q, f, firstFile(), maxHits+1)
+		n = int64(len(files))
+	} else {
+		n, err = scalar[int64](ctx, q, "count files", counting, pgx.QueryExecModeCacheDescribe, args)
 	}
-	if n <= maxHits {
-		return &listTotal{Total: n}, nil
+	if err != nil || n <= maxHits {
+		return &listTotal{Total: n}, err
 	}
-	var plans []struct {
+	type planned struct {
 		Plan struct {
 			Rows float64 `json:"Plan Rows"`
 		}
 	}
-	if err := q.QueryRow(ctx, estimating, args(math.MaxInt64)...).Scan(&plans); err != nil {
-		return nil, fmt.Errorf("estimate files: %w", err)
+	plans, err := scalar[[]planned](ctx, q, "estimate files", estimating, pgx.QueryExecModeCacheDescribe, args)
+	if err != nil {
+		return nil, err
 	}
 	return &listTotal{Total: max(n, int64(plans[0].Plan.Rows)), TotalIsEstimate: true}, nil
 }

@@ -153,7 +153,9 @@ func writeStream(w http.ResponseWriter, r *http.Request, contentType string, wri
 	}
 
 	// The answer is computed in pieces, while it is sent.
-	err := callerOf(r).slots.acquireCore(r.Context())
+	slots := callerOf(r).slots
+	slots.leavePool()
+	err := slots.acquireCore(r.Context())
 	if err == nil {
 		err = write(out)
 	}

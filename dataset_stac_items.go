@@ -1,7 +1,7 @@
 package main
 
 import (
-	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -84,6 +84,13 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 // The fields of the JSON body of a POST are the parameters of GET, but lists are arrays, and the
 // geometry is an object. body is nil for a GET.
 func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMessage, err error) {
+	// A body or an area is read, and compared with files, on a core of the request's own.
+	if r.Method == http.MethodPost || r.URL.Query().Has("intersects") {
+		if err := callerOf(r).slots.acquire(r.Context(), heavy); err != nil {
+			return nil, nil, err
+		}
+	}
+
 	if isRead(r) {
 		return r.URL.Query(), nil, nil
 	}
@@ -172,14 +179,15 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	ctx := r.Context()
-	files, err := findFiles(ctx, c.core.db, f, after, limit+1)
+	files, next, err := findItems(ctx, c.core.db, f, after, limit)
 	if err != nil {
 		return err
 	}
+
 	answer := object{"type": "FeatureCollection"}
-	if len(files) <= limit && !query.Has("cursor") {
+	if next == nil && !query.Has("cursor") {
 		answer["numberMatched"] = len(files)
-	} else if f.area == nil { // to count for an area may take as long as to compare every file
+	} else if f.area == nil { // to count for an area is to compare every file
 		total, err := countFiles(ctx, c.core.db, f)
 		if err != nil {
 			return err
@@ -193,16 +201,15 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if f.datasetID != nil {
 		links = append(links, stacLink("collection", collectionURL(base+stacPath, *f.datasetID), typeJSON))
 	}
-	if len(files) > limit {
-		files = files[:limit]
-		query.Set("cursor", c.core.keys.Load().signCursor(scope, f.key(files[limit-1])))
-		next := stacLink("next", base+r.URL.EscapedPath()+"?"+query.Encode(), typeGeoJSON)
+	if next != nil {
+		query.Set("cursor", c.core.keys.Load().signCursor(scope, next))
+		link := stacLink("next", base+r.URL.EscapedPath()+"?"+query.Encode(), typeGeoJSON)
 		if body != nil {
 			body["cursor"] = json.RawMessage(strconv.Quote(query.Get("cursor")))
-			next = stacLink("next", base+r.URL.EscapedPath(), typeGeoJSON)
-			next["method"], next["body"] = r.Method, body
+			link = stacLink("next", base+r.URL.EscapedPath(), typeGeoJSON)
+			link["method"], link["body"] = r.Method, body
 		}
-		links = append(links, next)
+		links = append(links, link)
 	}
 	items := []object{}
 	for _, file := range files {
@@ -210,6 +217,22 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	}
 	answer["features"], answer["links"], answer["numberReturned"] = items, links, len(items)
 	return writeGeoJSON(w, answer)
+}
+
+// findItems returns up to limit files after the keys in after. next are the keys after which the
+// next page begins, or nil if this one is the last.
+func findItems(ctx context.Context, q querier, f fileFilter, after []string, limit int) (
+	files []datasetFile, next []string, err error) {
+	if f.area != nil {
+		return findInArea(ctx, q, f, after, limit)
+	}
+
+	files, err = findFiles(ctx, q, f, after, limit+1)
+	if len(files) > limit {
+		files = files[:limit]
+		next = f.key(files[limit-1])
+	}
+	return files, next, err
 }
 
 // readItemFilter reads the parameters of a search: those of a fileFilter, and datetime, ids,
@@ -264,21 +287,29 @@ func idList(query url.Values, name string) (ids []int64) {
 // readInterval reads a time or an interval in the form of RFC 3339 (OGC API Features, section
 // 7.15.4), in nanoseconds since 1970. An end that is open, "" or "..", is nil.
 func readInterval(text string) (since, until *int64, err error) {
+	wrong := malformed("wrong_type", "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
 	first, last, isInterval := strings.Cut(text, "/")
 	if !isInterval {
 		last = first
 	}
+
 	var ends [2]*int64
 	for i, end := range [...]string{first, last} {
 		if isInterval && (end == "" || end == "..") {
 			continue
 		}
-		at, wrong := time.Parse(time.RFC3339, strings.ToUpper(end))
-		ends[i], err = new(unixNano(at)), cmp.Or(err, wrong)
+		at, err := time.Parse(time.RFC3339, strings.ToUpper(end))
+		if err != nil {
+			return nil, nil, wrong
+		}
+		ends[i] = new(unixNano(at))
 	}
+
 	since, until = ends[0], ends[1]
-	if err != nil || since == nil && until == nil || since != nil && until != nil && *since > *until {
-		err = malformed("wrong_type", "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
+	isUnbounded := since == nil && until == nil
+	isReversed := since != nil && until != nil && *since > *until
+	if isUnbounded || isReversed {
+		return nil, nil, wrong
 	}
-	return since, until, err
+	return since, until, nil
 }

@@ -422,7 +422,7 @@ func checkPaging(t *testing.T, n, limit int) {
 		waitFor(t, "rows to change", func() bool { return ts.analyzer.stored.Load() > stored || ended() })
 	})
 	c.finished(running)
-	for _, a := range c.must(200, "GET", dataset+"/analyses", nil).items()[:rounds] {
+	for _, a := range c.must(200, "GET", dataset+"/analyses?limit=500", nil).items()[:rounds] {
 		for i, count := range counts(answer{json: a}) {
 			found[i] += count
 		}
@@ -449,4 +449,55 @@ func checkPaging(t *testing.T, n, limit int) {
 	}
 	c.refused(400, "invalid_cursor", "POST", stacPath+"/search", map[string]any{"bbox": []int{0, 0, 1, 1},
 		"cursor": linkTo(c.must(200, "POST", stacPath+"/search", map[string]any{"limit": 1}), "next")["body"].(map[string]any)["cursor"]})
+}
+
+// TestAreaOfManyFiles: a search for an area compares 10,000 files at a time. It answers with what it found among them,
+// and a link to the next page. If that is nothing it goes on, because some clients take an empty page for the last.
+func TestAreaOfManyFiles(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage)
+	if err := os.Mkdir(filepath.Join(ts.datasets, "tiles"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.addDataset("tiles")
+	// 100 × 101 tiles of a hundredth of a degree, from west to east in the order of their paths.
+	ts.exec(`
+		INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, format, status, width, height,
+			transform, native_bbox, crs, bbox, resolution_m, source, warnings, analyzed_at)
+		SELECT d.id, format('%s_%s.tif', 1000 + i, 1000 + j), 1, 1, 'geotiff', 'ok', 10, 10,
+			ARRAY[0.001, 0, i * 0.01, 0, -0.001, j * 0.01 + 0.01], ARRAY[i * 0.01, j * 0.01, i * 0.01 + 0.01, j * 0.01 + 0.01],
+			'EPSG:4326', ARRAY[i * 0.01, j * 0.01, i * 0.01 + 0.01, j * 0.01 + 0.01], 100, 'x', '{}', now()
+		FROM datasets d, generate_series(0, 100) i, generate_series(0, 99) j`)
+
+	// The area has the tile in the south-east corner inside, and meets no other.
+	area := `{"intersects":{"type":"Polygon","coordinates":[[[-0.5,-0.5],[1.009,0.001],[1.011,0.001],[1.02,1.5],[1.02,0],[-0.5,-0.6],[-0.5,-0.5]]]}}`
+	only := c.must(200, "POST", stacPath+"/search", area)
+	if got := itemTitles(only); !slices.Equal(got, []string{"1100_1000.tif"}) {
+		t.Errorf("the first page has %q, want the tile in the corner", got)
+	}
+
+	// With a tile among the first 10,000 too, there are two pages, with fewer items than the limit.
+	area = strings.Replace(area, `"Polygon","coordinates":[`, `"MultiPolygon","coordinates":[[[[0,0],[0.001,0],[0,0.001],[0,0]]],[`, 1)
+	area = strings.Replace(area, "]]]}}", "]]]]}}", 1)
+	first := c.must(200, "POST", stacPath+"/search", area)
+	if got := itemTitles(first); !slices.Equal(got, []string{"1000_1000.tif"}) {
+		t.Errorf("the first page has %q, want the tile in the south-west", got)
+	}
+	if _, isThere := first.json["numberMatched"]; isThere {
+		t.Error("the first page says how many match, before all were compared")
+	}
+	var next map[string]any
+	for _, link := range first.json["links"].([]any) {
+		if link := link.(map[string]any); link["rel"] == "next" {
+			next = link["body"].(map[string]any)
+		}
+	}
+	if next == nil {
+		t.Fatalf("the first page has no link to the next: %s", first.body)
+	}
+	second := c.must(200, "POST", stacPath+"/search", next)
+	if got := itemTitles(second); !slices.Equal(got, []string{"1100_1000.tif"}) {
+		t.Errorf("the second page has %q, want the tile in the corner", got)
+	}
 }

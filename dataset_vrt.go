@@ -93,9 +93,17 @@ func vrtType(types ...string) string {
 	if len(types) > 1 {
 		return "Float64"
 	}
-	return cmp.Or(map[string]string{"uint8": "Byte", "complex64": "CFloat32", "complex128": "CFloat64",
-		"complex_int16": "CInt16", "complex_int32": "CInt32", "": "Float32"}[types[0]],
-		strings.NewReplacer("uint", "UInt", "int", "Int", "float", "Float").Replace(types[0]))
+	switch types[0] {
+	case "":
+		return "Float32"
+	case "uint8":
+		return "Byte"
+	case "complex64":
+		return "CFloat32"
+	case "complex128":
+		return "CFloat64"
+	}
+	return strings.NewReplacer("complex_int", "CInt", "uint", "UInt", "int", "Int", "float", "Float").Replace(types[0])
 }
 
 // vrtNumber returns a number as GDAL writes it.
@@ -166,11 +174,7 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 	} else if source != "url" {
 		return invalid{{"source", "unknown", "must be url or path"}}.err()
 	}
-	var g vrtGrid
-	err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
-		g, err = findGrid(ctx, c.core.db, d.ID, optional(query, "crs"), optional(query, "resolution"))
-		return err
-	})
+	g, err := findGrid(r.Context(), c.core.db, d.ID, optional(query, "crs"), optional(query, "resolution"))
 	if err != nil {
 		return err
 	}

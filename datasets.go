@@ -26,8 +26,7 @@ type catalogue struct {
 
 // newCatalogue returns the catalogue.
 func newCatalogue(core *core) *catalogue {
-	c := &catalogue{core: core, fileCalls: newLimiter(maxFileCalls, maxAllFileCalls)}
-	return c
+	return &catalogue{core: core, fileCalls: newLimiter(maxFileCalls, maxAllFileCalls)}
 }
 
 // dataset is a directory of elevation files.
@@ -72,18 +71,17 @@ func listDatasets(ctx context.Context, q querier, after string, name *string, li
 	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
 }
 
+// datasetRequest is the body of POST /api/v1/datasets.
+type datasetRequest struct {
+	Name        string `json:"name"`
+	Path        string `json:"path"`
+	Description string `json:"description"`
+}
+
 // createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. If
 // the file system does not answer within 5 s, the error is that of fileUnavailable. The abandoned
 // call keeps one of its root's 64 slots until it returns.
-func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Name        string `json:"name"`
-		Path        string `json:"path"`
-		Description string `json:"description"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in datasetRequest) error {
 	where, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
 	if err != nil {
 		return err
@@ -143,8 +141,14 @@ func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
 	return writeEntity(w, details, "", err)
 }
 
+// datasetChangeRequest is the body of PATCH /api/v1/datasets/{id}. Nil is no change.
+type datasetChangeRequest struct {
+	Name        *string `json:"name"`
+	Description *string `json:"description"`
+}
+
 // updateDataset answers PATCH /api/v1/datasets/{id}, which changes name and description.
-func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in datasetChangeRequest) error {
 	const query = `
 		UPDATE datasets
 		SET name = $2,
@@ -152,13 +156,6 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request) error 
 			updated_at = now()
 		WHERE id = $1
 		RETURNING ` + datasetColumns
-	var in struct {
-		Name        *string `json:"name"`
-		Description *string `json:"description"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
 	var v invalid
 	checkDatasetTexts(&v, in.Name, in.Description)
 	if err := v.err(); err != nil {

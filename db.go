@@ -136,6 +136,10 @@ const (
 	probeTimeout   = 2 * time.Second
 )
 
+// maxProbes is the number of connections for GET /health, the watch and the heartbeat: one each, so
+// that none waits for another that hangs.
+const maxProbes = 3
+
 // database holds three pools of connections to PostgreSQL: for requests, for analyses, and for the
 // service's own probes and heartbeats. No pool waits for another.
 type database struct {
@@ -162,6 +166,7 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
+
 	if pooled {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
@@ -171,27 +176,31 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 		}
 		return e.Severity != "FATAL"
 	}
+
 	config.PingTimeout = connectTimeout
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > 250*time.Millisecond // the database may have been restarted meanwhile
 	}
+
 	utc := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: utc})
 		d.connectedAt.Store(conn.PgConn().Conn(), time.Now())
 		return nil
 	}
+
 	config.BeforeClose = func(conn *pgx.Conn) { d.connectedAt.Delete(conn.PgConn().Conn()) }
 	for _, p := range []struct {
 		pool        **pgxpool.Pool
 		connections int32
-	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.probes, 2}} {
+	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.probes, maxProbes}} {
 		config = config.Copy()
 		config.MaxConns = p.connections
 		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil { // the settings are wrong
 			return nil, fmt.Errorf("open the database pool: %w", err)
 		}
 	}
+
 	return d, nil
 }
 
@@ -380,6 +389,7 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 			unconfirmed AS (DELETE FROM totp_secrets WHERE expires_at < now()),
 			networks AS (DELETE FROM known_networks WHERE expires_at < now())
 		DELETE FROM instances WHERE seen_at < now() - interval '100 days'`
+
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for _, query := range []string{sessions, throttles, others} {
@@ -390,6 +400,7 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -40,17 +39,20 @@ func decodeJSON(r *http.Request, v any) error {
 	if err := checkJSON(body); err != nil {
 		return err
 	}
+
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return malformed("wrong_type", "%s cannot be a JSON %s.", e.Field, e.Value)
+			name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
+			return malformed("wrong_type", "%s cannot be a JSON %s.", name, e.Value)
 		}
 		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 			return malformed("unknown_field", "There is no field %.64s.", field)
 		}
 		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 	}
+
 	return nil
 }
 
@@ -132,10 +134,12 @@ func checkQuery(r *http.Request, allowed string) error {
 	if r.URL.RawQuery == "" {
 		return nil
 	}
+
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return malformed("malformed_query", "The query string is malformed.")
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(strings.Fields(allowed), name) {
 			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
@@ -147,6 +151,7 @@ func checkQuery(r *http.Request, allowed string) error {
 			return malformed("malformed_query", "The query parameter %.64q is not UTF-8 text.", name)
 		}
 	}
+
 	return nil
 }
 
@@ -170,8 +175,18 @@ func encodeJSON(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// writeBytes answers with a body that is complete.
+// writeBytes answers with a body that is complete. If large answers take too much memory, because
+// their clients are slow, the error is errBusy.
 func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) error {
+	answer, isSent := w.(*responseWriter) // else a page is made of it
+	if isSent && len(body) > largeAnswer {
+		answers, caller, n := answer.slots.limits.answers, answer.slots.caller, int64(len(body))
+		defer answers.add(caller, -n)
+		if !answers.add(caller, n) {
+			return errBusy
+		}
+	}
+
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -259,64 +274,6 @@ func writeDone(w http.ResponseWriter, err error) error {
 	return nil
 }
 
-// maxPage is the largest number of items on a page of a list.
-const maxPage = 500
-
-// listTotal is how many items a list has on all its pages together.
-type listTotal struct {
-	Total           int64 `json:"total"`
-	TotalIsEstimate bool  `json:"total_is_estimate"`
-}
-
-// writeList answers with one page of a list. read returns up to limit items after the sort keys in
-// after: one more than the page has, which tells whether there is a next one. first are sort keys
-// that come before every item's, and key returns an item's. count, if given, returns the total for
-// total=1. A cursor holds the keys of the last item before it, and is valid only for this list and
-// its filters.
-func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first []string,
-	read func(after []string, limit int) ([]T, error), key func(T) []string,
-	count ...func() (*listTotal, error)) error {
-	query, after := r.URL.Query(), first
-	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), "50"))
-	if err != nil {
-		return malformed("wrong_type", "limit must be a number.")
-	}
-	if limit < 1 || limit > maxPage {
-		return invalid{{"limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage)}}.err()
-	}
-	filters := r.URL.Query()
-	for _, name := range []string{"cursor", "limit", "total"} {
-		filters.Del(name)
-	}
-	keys, scope := core.keys.Load(), r.URL.Path+"?"+filters.Encode()
-	if cursor := query.Get("cursor"); cursor != "" {
-		if after, err = keys.verifyCursor(scope, cursor); err != nil || len(after) != len(first) {
-			return malformed("invalid_cursor", "The cursor is not of this list with these filters: begin without one.")
-		}
-	}
-	items, err := read(after, limit+1)
-	if err != nil {
-		return err
-	}
-	answer := struct {
-		Items      []T     `json:"items"`
-		NextCursor *string `json:"next_cursor"`
-		*listTotal
-	}{Items: append([]T{}, items[:min(len(items), limit)]...)} // never null
-	if query.Get("total") == "1" && len(count) > 0 {
-		if answer.listTotal, err = count[0](); err != nil {
-			return err
-		}
-	}
-	if len(items) > limit {
-		cursor := keys.signCursor(scope, key(items[limit-1]))
-		answer.NextCursor = &cursor
-		query.Set("cursor", cursor)
-		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
-	}
-	return writeTagged(w, r, answer)
-}
-
 // problem is an error that the client gets as problem details (RFC 9457).
 type problem struct {
 	status     int
@@ -378,6 +335,17 @@ func newProblem(status int, code, detail string) *problem {
 	return &problem{status: status, code: code, detail: detail}
 }
 
+// unauthorized returns the 401 for a request without a valid proof of identity.
+func unauthorized(code, detail string) *problem {
+	return newProblem(http.StatusUnauthorized, code, detail)
+}
+
+// forbidden returns the 403 for what the caller may not do.
+func forbidden(code, detail string) *problem { return newProblem(http.StatusForbidden, code, detail) }
+
+// conflict returns the 409 for what the present state does not allow.
+func conflict(code, detail string) *problem { return newProblem(http.StatusConflict, code, detail) }
+
 // malformed returns the 400 for a request that cannot be read.
 func malformed(code, format string, args ...any) error {
 	return &problem{status: http.StatusBadRequest, code: code, detail: fmt.Sprintf(format, args...)}
@@ -424,26 +392,31 @@ func (v invalid) err() error {
 	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
 }
 
+// problemOf returns the problem that the client gets for err. If the client left, it panics with
+// http.ErrAbortHandler: nobody reads an answer.
+func (c *core) problemOf(w *responseWriter, err error) *problem {
+	if p, ok := errors.AsType[*problem](err); ok {
+		return p
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		w.status = 499 // as nginx logs it
+		panic(http.ErrAbortHandler)
+	case isTooSlow(err) && c.database.answers():
+		c.log.Warn("request too slow", "id", w.requestID, "route", w.route, "error", err)
+		return errTooSlow
+	case isUnavailable(err) || isTooSlow(err):
+		return databaseUnavailable(err)
+	}
+	return &problem{status: http.StatusInternalServerError, code: "internal", err: err,
+		detail: "Internal error. The server log has the cause under this request id."}
+}
+
 // writeProblem answers with err as problem details or, for a browser's page, as a page. It logs an
 // error that is not a problem, and does not show it to the client. If the client left, or part of
 // an answer was sent, it panics with http.ErrAbortHandler, which cuts the connection.
 func (c *core) writeProblem(w *responseWriter, err error) {
-	p, ok := errors.AsType[*problem](err)
-	switch {
-	case ok:
-	case errors.Is(err, context.Canceled):
-		w.status = 499              // as nginx logs it
-		panic(http.ErrAbortHandler) // the client left; nobody reads an answer
-	case isTooSlow(err) && c.database.answers():
-		c.log.Warn("request too slow", "id", w.requestID, "route", w.route, "error", err)
-		p = errTooSlow
-	case isUnavailable(err) || isTooSlow(err):
-		p = databaseUnavailable(err)
-	default:
-		p = newProblem(http.StatusInternalServerError, "internal",
-			"The service failed. Its log has the cause under this request id.")
-		p.err = err
-	}
+	p := c.problemOf(w, err)
 	if p.err != nil {
 		c.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
@@ -481,6 +454,7 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 		w.page(p)
 		return
 	}
+
 	encoded, _ := encodeJSON(body) // text and numbers: there is no error
 	writeBytes(w, p.status, "application/problem+json", encoded)
 }
@@ -494,6 +468,7 @@ type responseWriter struct {
 	http.ResponseWriter
 	requestID string
 	basic     bool   // a 401 offers HTTP Basic: see offersBasic
+	slots     *slots // of the request
 	route     string // the request's path in the route table; empty if it matches no route
 	row       int    // its row in the route table, from 1; 0 if it matches no route
 	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux
@@ -508,6 +483,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		return
 	}
 	w.status = status
+	w.slots.beginAnswer()
 	if w.routed {
 		w.ResponseWriter.WriteHeader(status)
 	}
@@ -544,5 +520,8 @@ func (c *core) scheme() string {
 
 // baseURL returns the scheme and the host by which clients know the service.
 func (c *core) baseURL(r *http.Request) string {
-	return cmp.Or(c.cfg.baseURL, c.scheme()+"://"+r.Host)
+	if c.cfg.baseURL != "" {
+		return c.cfg.baseURL
+	}
+	return c.scheme() + "://" + r.Host
 }

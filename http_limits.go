@@ -8,14 +8,13 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // class says what a request needs, and how long it may take. The route's row names it.
 type class int
 
-// The classes. All but light, stream and sending hold a slot of the pool of database connections.
+// The classes. All but light and sending hold a slot of the pool of database connections.
 const (
 	light   class = iota // does not use the database
 	quick                // most routes
@@ -24,7 +23,7 @@ const (
 	slow                 // searches
 	bulk                 // may change every row of a dataset or role
 	heavy                // computes for more than 50 ms
-	stream               // sends many rows, and takes a slot of the pool only for each batch
+	stream               // sends many rows, and then holds a slot of the pool only for each batch
 	sending              // sends a file, and uses the database only before that
 )
 
@@ -44,18 +43,21 @@ func (c class) timeout() time.Duration {
 }
 
 // usesPool reports whether a request of the class holds a slot of the pool while it runs.
-func (c class) usesPool() bool { return c != light && c != stream && c != sending }
+func (c class) usesPool() bool { return c != light && c != sending }
 
 // maxWait is the longest time that a client may ask to wait for a change.
 const maxWait = time.Minute
 
 // Limits of requests.
 const (
-	maxQueue    = 4000 // requests of one caller that have a slot or wait for one
-	maxSlow     = 2    // searches of one caller at a time
-	maxStreams  = 2    // streamed answers to one account at a time
-	maxFiles    = 256  // files sent to one account at a time; each holds an open file and a buffer
-	maxBodies   = 64 << 20
+	maxQueue    = 4000             // requests of one caller that have a slot or wait for one
+	maxSlow     = 2                // searches of one caller at a time
+	maxStreams  = 2                // streamed answers to one account at a time
+	maxFiles    = 256              // files sent to one account at a time; each holds an open file and a buffer
+	maxBodies   = 64 << 20         // bytes of all bodies in memory
+	maxAnswers  = 128 << 20        // bytes of all large answers that are being sent
+	ownShare    = 4                // one caller may use a fourth of maxBodies, and of maxAnswers
+	largeAnswer = 64 << 10         // smaller answers are not counted
 	bodyTimeout = 10 * time.Second // a body must arrive within this
 )
 
@@ -74,22 +76,27 @@ type limits struct {
 	cores   *limiter           // slots to compute: one for a caller, and one for each core
 	classes map[class]*limiter // slots of the other classes that have some
 
-	bodyBytes atomic.Int64 // of request bodies in memory
+	bodies  *byteLimiter // of requests, in memory
+	answers *byteLimiter // over largeAnswer bytes, in memory while they are sent
 }
 
 // newLimits returns the limits for a pool of that many connections.
 func newLimits(connections int) *limits {
-	searches := newLimiter(maxSlow, max(1, connections/2))
+	cores := runtime.GOMAXPROCS(0)
+	// The database searches on cores too: more searches at once would end no sooner.
+	searches := newLimiter(maxSlow, max(1, min(connections/2, 2*cores)))
 
 	return &limits{
 		pool:  newLimiter(max(1, connections/4), unbounded),
-		cores: newLimiter(1, runtime.GOMAXPROCS(0)),
+		cores: newLimiter(1, cores),
 		classes: map[class]*limiter{
 			slow:    searches,
 			bulk:    searches,
 			stream:  newLimiter(maxStreams, unbounded),
 			sending: newLimiter(maxFiles, unbounded),
 		},
+		bodies:  newByteLimiter(maxBodies),
+		answers: newByteLimiter(maxAnswers),
 	}
 }
 
@@ -273,6 +280,17 @@ func (s *slots) leavePool() {
 	}
 }
 
+// beginAnswer gives back what a request does not need while the client takes its answer, which may
+// be slow: all but the slot of a stream or of a file that is sent.
+func (s *slots) beginAnswer() {
+	if s.class == s.limits.classes[slow] {
+		s.release()
+		return
+	}
+	s.leavePool()
+	s.leaveCore()
+}
+
 // release gives back what the request holds.
 func (s *slots) release() {
 	s.leavePool()
@@ -301,7 +319,7 @@ func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 // receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the
 // time limit of the request. release gives back its room. A body of GET or HEAD has no meaning (RFC
 // 9110, section 9.3.1) and is dropped.
-func receiveBody(w http.ResponseWriter, r *http.Request, limits *limits, size int64) (release func(), err error) {
+func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int64) (release func(), err error) {
 	if r.ContentLength == 0 { // with HTTP/2, r.Body is not http.NoBody then
 		r.Body = http.NoBody
 		return func() {}, nil
@@ -314,19 +332,19 @@ func receiveBody(w http.ResponseWriter, r *http.Request, limits *limits, size in
 	}
 	response.SetReadDeadline(deadline)
 
-	body := &receivedBody{Reader: http.MaxBytesReader(w, r.Body, size), limits: limits}
-	var content bytes.Buffer
-	if isRead(r) {
-		_, err = io.Copy(io.Discard, body)
-		body.release()
-	} else {
-		_, err = content.ReadFrom(body)
+	body := &receivedBody{
+		Reader: http.MaxBytesReader(w, r.Body, size),
+		bodies: slots.limits.bodies,
+		caller: slots.caller,
 	}
+	var content bytes.Buffer
+	_, err = content.ReadFrom(body)
 	if err == nil {
 		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
 	}
 
 	if isRead(r) {
+		body.release()
 		r.Body = http.NoBody
 		return func() {}, nil
 	}
@@ -339,19 +357,51 @@ func receiveBody(w http.ResponseWriter, r *http.Request, limits *limits, size in
 	return body.release, nil
 }
 
-// receivedBody is the body of a request while it arrives. What has arrived counts with the bodies
-// of all requests, so a client that sends nothing takes no room.
-type receivedBody struct {
-	io.Reader
-	limits *limits
-	bytes  int64 // that have arrived
+// byteLimiter counts bytes in memory, for each caller and for all callers together.
+type byteLimiter struct {
+	most int64
+
+	mu      sync.Mutex
+	all     int64
+	callers map[string]int64 // no caller has 0
 }
 
-// Read reads what has arrived. If all bodies together are too large, the error is errBusy.
+// newByteLimiter returns a limiter with room for that many bytes.
+func newByteLimiter(most int64) *byteLimiter {
+	return &byteLimiter{most: most, callers: map[string]int64{}}
+}
+
+// add counts n more bytes of a caller, or fewer. It reports whether there is room for them. A
+// caller who has nothing else in memory always has room, so that others cannot take it away.
+func (l *byteLimiter) add(caller string, n int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.all += n
+	l.callers[caller] += n
+	own := l.callers[caller]
+	if own == 0 {
+		delete(l.callers, caller)
+	}
+
+	isOnly := own == n
+	return isOnly || l.all <= l.most && own <= l.most/ownShare
+}
+
+// receivedBody is the body of a request while it arrives. Only what has arrived counts, so a client
+// that sends nothing takes no room.
+type receivedBody struct {
+	io.Reader
+	bodies *byteLimiter
+	caller string // whose bytes they are
+	bytes  int64  // that have arrived
+}
+
+// Read reads what has arrived. If there is no room for it, the error is errBusy.
 func (b *receivedBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	b.bytes += int64(n)
-	if b.limits.bodyBytes.Add(int64(n)) > maxBodies {
+	if !b.bodies.add(b.caller, int64(n)) {
 		return n, errBusy
 	}
 	return n, err
@@ -359,6 +409,6 @@ func (b *receivedBody) Read(p []byte) (int, error) {
 
 // release gives back the room of the body.
 func (b *receivedBody) release() {
-	b.limits.bodyBytes.Add(-b.bytes)
+	b.bodies.add(b.caller, -b.bytes)
 	b.bytes = 0
 }

@@ -152,11 +152,7 @@ func isText(text string, high int) bool {
 }
 
 // createMessage answers POST /api/v1/system-messages.
-func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request) error {
-	var c messageChange
-	if err := decodeJSON(r, &c); err != nil {
-		return err
-	}
+func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c messageChange) error {
 	id, err := createMessage(r.Context(), a.core.db, actorOf(r), c)
 	if err != nil {
 		return err
@@ -167,11 +163,7 @@ func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request) er
 }
 
 // updateMessage answers PATCH /api/v1/system-messages/{id}.
-func (a *announcements) updateMessage(w http.ResponseWriter, r *http.Request) error {
-	var c messageChange
-	if err := decodeJSON(r, &c); err != nil {
-		return err
-	}
+func (a *announcements) updateMessage(w http.ResponseWriter, r *http.Request, c messageChange) error {
 	id, match := pathID(r, "id"), r.Header["If-Match"]
 	err := changeMessage(r.Context(), a.core.db, actorOf(r), "message.update", id, match, c.apply)
 	if err != nil {
@@ -194,9 +186,10 @@ func (a *announcements) deleteMessage(w http.ResponseWriter, r *http.Request) er
 
 // flagParameter returns a query parameter that is true or false. It is false if absent.
 func flagParameter(v *invalid, query url.Values, name string) bool {
-	value := cmp.Or(optional(query, name), new("false"))
-	v.check(*value == "true" || *value == "false", name, "malformed", "must be true or false")
-	return *value == "true"
+	value := query.Get(name)
+	isSet := value == "true"
+	v.check(isSet || value == "false" || !query.Has(name), name, "malformed", "must be true or false")
+	return isSet
 }
 
 // messageFilter selects messages. Nil and false select all.
@@ -253,9 +246,8 @@ func (a *announcements) listUnreadBy(w http.ResponseWriter, r *http.Request) err
 	if _, err := getMessage(r.Context(), a.core.db, nil, id); err != nil {
 		return err
 	}
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]recipient, error) {
-		return collect[recipient](r.Context(), a.core.db, "list recipients without a mark", query, id, after[0], limit)
-	}, func(u recipient) []string { return []string{u.Username} })
+	key := func(u recipient) []string { return []string{u.Username} }
+	return writeRows(a.core, w, r, []string{""}, key, "list recipients without a mark", query, id)
 }
 
 // getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
@@ -299,6 +291,7 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 		)
 		SELECT count(*) = cardinality($2)
 		FROM there`
+
 	var in struct {
 		IDs []int64 `json:"ids"`
 	}
@@ -309,9 +302,11 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 	} else if in.IDs = []int64{pathID(r, "id")}; in.IDs[0] == 0 {
 		return notFound("announcement", in.IDs[0])
 	}
+
 	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
 		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()
 	}
+
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
 	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, principalOf(r).User.ID, ids)
 	if err == nil && !all {
@@ -355,6 +350,7 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 		FROM shown
 		WHERE publish_at >= now() - interval '1 minute'
 		ON CONFLICT DO NOTHING`
+
 	var in struct {
 		UpTo *int64 `json:"up_to"`
 	}
@@ -392,6 +388,7 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 		INSERT INTO system_messages (title, body, severity, publish_at, author_id, author)
 		VALUES ('', '', 'info', 'infinity', $1, $2)
 		RETURNING id`
+
 	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
 	c.Roles.set, c.PublishAt.set, c.ExpiresAt.set = true, true, true    // null is the default
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
@@ -401,11 +398,12 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 		if id, err = scalar[int64](ctx, tx, "create message", query, by.id, by.name); err != nil {
 			return err
 		}
-		if err := c.store(ctx, tx, id); err != nil {
+		if _, err := c.store(ctx, tx, id); err != nil {
 			return err
 		}
 		return auditMessage(ctx, tx, by, "message.create", id, nil)
 	})
+
 	return id, err
 }
 
@@ -445,75 +443,75 @@ func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, action strin
 	})
 }
 
-// apply changes the message before, and returns that it changed one row. A retracted message cannot
-// be changed, and publish_at of a published message cannot either.
+// apply changes the message before, and returns how many rows that changed: 1 or 0. A retracted
+// message cannot be changed, and publish_at of a published message cannot either.
 func (c messageChange) apply(ctx context.Context, tx pgx.Tx, before message) (int64, error) {
 	if err := c.check(ctx, tx); err != nil {
 		return 0, err
 	}
 	if before.State == "retracted" {
-		return 0, newProblem(http.StatusConflict, "retracted", "The message has been retracted.")
+		return 0, conflict("retracted", "The message has been retracted.")
 	}
 	if c.PublishAt.set && before.State != "scheduled" {
-		return 0, newProblem(http.StatusConflict, "already_published",
+		return 0, conflict("already_published",
 			"The message has been published; publish_at cannot be changed any more.")
 	}
-	if isSame(before, c.edit(before)) {
-		return 0, nil
-	}
-	return 1, c.store(ctx, tx, before.ID)
+	return c.store(ctx, tx, before.ID)
 }
 
-// edit returns the message with the new fields.
-func (c messageChange) edit(m message) message {
-	m.Title = *cmp.Or(c.Title, &m.Title)
-	m.Body = *cmp.Or(c.Body, &m.Body)
-	m.Severity = *cmp.Or(c.Severity, &m.Severity)
-	m.IncludeNewUsers = *cmp.Or(c.IncludeNewUsers, &m.IncludeNewUsers)
-	if c.Roles.set {
-		m.Roles = nil // everybody
-	}
-	if c.Roles.value != nil {
-		m.Roles = asSet(*c.Roles.value)
-	}
-	if c.PublishAt.set {
-		m.PublishAt = *cmp.Or(c.publishAt, new(time.Time)) // null means now: another time in any case
-	}
-	if c.ExpiresAt.set {
-		m.ExpiresAt = c.expiresAt
-	}
-	return m
-}
-
-// store writes the checked fields into a message. A new publish_at is not before now, and after
-// every watermark: none covers the message even if the clock was set back.
-func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) error {
+// store writes the checked fields into a message, and returns how many rows that changed: 1 or 0. A
+// new publish_at is not before now, and after every watermark: none covers the message even if the
+// clock was set back.
+func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) (int64, error) {
 	const query = `
-		UPDATE system_messages
-		SET title = coalesce($2, title),
-			body = coalesce($3, body),
-			severity = coalesce($4, severity),
-			role_ids = CASE
-				WHEN NOT $5 THEN role_ids
-				WHEN $6::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($6) ORDER BY id)
-				END, -- null: everybody
-			include_new_users = coalesce($7, include_new_users),
-			publish_at = CASE WHEN $8
-				THEN greatest($9::timestamptz, clock_timestamp(),
-					(SELECT max(publish_at) + interval '1 microsecond' FROM system_message_watermarks))
-				ELSE publish_at END,
-			expires_at = CASE WHEN $10 THEN $11 ELSE expires_at END,
-			updated_at = now()
-		WHERE id = $1
-		RETURNING coalesce(expires_at > publish_at, true)`
-	isShown, err := scalar[bool](ctx, tx, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set,
+		WITH new AS (
+			SELECT
+				coalesce($2, title) AS title,
+				coalesce($3, body) AS body,
+				coalesce($4, severity) AS severity,
+				CASE
+					WHEN NOT $5 THEN role_ids
+					WHEN $6::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($6) ORDER BY id)
+				END AS role_ids, -- null: everybody
+				coalesce($7, include_new_users) AS include_new_users,
+				CASE WHEN $8
+					THEN greatest($9::timestamptz, clock_timestamp(),
+						(SELECT max(publish_at) + interval '1 microsecond' FROM system_message_watermarks))
+					ELSE publish_at
+				END AS publish_at,
+				CASE WHEN $10 THEN $11 ELSE expires_at END AS expires_at
+			FROM system_messages
+			WHERE id = $1
+		), stored AS (
+			UPDATE system_messages m
+			SET title = new.title,
+				body = new.body,
+				severity = new.severity,
+				role_ids = new.role_ids,
+				include_new_users = new.include_new_users,
+				publish_at = new.publish_at,
+				expires_at = new.expires_at,
+				updated_at = now()
+			FROM new
+			WHERE m.id = $1
+				AND (m.title, m.body, m.severity, m.role_ids, m.include_new_users, m.publish_at, m.expires_at)
+					IS DISTINCT FROM (new.*)
+			RETURNING coalesce(m.expires_at > m.publish_at, true) AS is_shown
+		)
+		SELECT count(*) AS changed, coalesce(bool_and(is_shown), true) AS is_shown
+		FROM stored`
+	stored, err := collectOne[struct {
+		Changed int64
+		IsShown bool
+	}](ctx, tx, nil, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set,
 		c.Roles.value, c.IncludeNewUsers, c.PublishAt.set, c.publishAt, c.ExpiresAt.set, c.expiresAt)
 	if err != nil {
-		return err
+		return 0, err
 	}
+
 	var v invalid
-	v.check(isShown, "expires_at", "out_of_range", "must be after publish_at")
-	return v.err()
+	v.check(stored.IsShown, "expires_at", "out_of_range", "must be after publish_at")
+	return stored.Changed, v.err()
 }
 
 // removeMessage retracts a message or, permanently, deletes it with its marks. The audit row keeps

@@ -43,7 +43,6 @@ func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance 
 		health:      &healthCheck{limit: newLimiter(1, unbounded)},
 		hangups:     hangups,
 		certificate: certificate,
-		sealer:      sealer{},
 	}
 }
 

@@ -151,6 +151,7 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 		return err
 	}
 	defer data.Close()
+
 	dir, err := data.Open(".")
 	if err != nil {
 		return err
@@ -161,13 +162,16 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 		return err
 	}
 	defer serverLog.Close()
+
 	if err := p.awaitUnused(ctx, data, dir, serverLog); err != nil {
 		return err
 	}
+
 	unfinished, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
 	for _, name := range unfinished {
 		folder.RemoveAll(name) // if an orphaned initdb still writes there, the next start removes it
 	}
+
 	if err := p.launch(data, serverLog); err != nil {
 		return err
 	}
@@ -213,12 +217,14 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	if info, err := serverLog.Stat(); err == nil && info.Size() > serverLogLimit {
 		serverLog.Truncate(0)
 	}
+
 	// initdb has created the access files. Written in place, they keep their owner.
 	if err := errors.Join(serverLog.Chown(int(p.account.uid), -1),
 		data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
 		data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600)); err != nil {
 		return err
 	}
+
 	// Neither the operator's postgresql.conf nor ALTER SYSTEM can override the command line.
 	cmd := p.account.command(p.running, p.dataDir(), filepath.Join(programs, "postgres"),
 		"-D", p.dataDir(), "-k", ".", "-p", "5432",
@@ -229,6 +235,7 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	cmd.SysProcAttr.Pdeathsig = fastShutdown
 	cmd.Cancel = func() error { return cmd.Process.Signal(fastShutdown) }
 	cmd.WaitDelay = 30 * time.Second // then it is killed
+
 	started := make(chan struct{})
 	p.ended = make(chan struct{})
 	p.processes.Go(func() {
@@ -371,7 +378,10 @@ func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 	if err != nil {
 		return cluster{}, err
 	}
-	uid := cmp.Or(uint32(os.Geteuid()), ownerOf(info))
+	uid := uint32(os.Geteuid())
+	if uid == 0 {
+		uid = ownerOf(info)
+	}
 	account, err := accountOf(osuser.LookupId(fmt.Sprint(uid)))
 	if uid == 0 {
 		account, err = accountOf(osuser.Lookup("postgres"))
@@ -402,6 +412,7 @@ func (c cluster) create(ctx context.Context, programs string) error {
 	if err != nil {
 		return err
 	}
+
 	path := filepath.Join(c.folder, unfinished)
 	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
 		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
@@ -482,6 +493,7 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 			}
 		}
 	}
+
 	if version != "" {
 		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): "+
 			"apt-get install postgresql-%[1]s", version, found)

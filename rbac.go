@@ -85,11 +85,23 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 		}
 		after, err := administratorExists(ctx, tx)
 		if err == nil && !after {
-			err = newProblem(http.StatusConflict, "last_administrator",
+			err = conflict("last_administrator",
 				"This would leave no administrator who can sign in. Make another one first.")
 		}
 		return err
 	})
+}
+
+// changeAccess runs the function changeAccess for a request. Requests wait for each other before
+// they take a connection, because a change of a role that many users hold takes long.
+func (a *accounts) changeAccess(ctx context.Context, do func(tx pgx.Tx) error) error {
+	leave, err := a.changes.acquire(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer leave()
+
+	return changeAccess(ctx, a.core.db, do)
 }
 
 // administratorExists reports whether an active user holds the role admin and has a password.
@@ -111,7 +123,7 @@ func administratorExists(ctx context.Context, q querier) (bool, error) {
 func (a *accounts) administer(r *http.Request, permission string,
 	do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
 	ctx, by := r.Context(), actorOf(r)
-	return changeAccess(ctx, a.core.db, func(tx pgx.Tx) error {
+	return a.changeAccess(ctx, func(tx pgx.Tx) error {
 		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
 		if err == nil && permission != "" && !p.holds(permission) {
 			err = p.lacks(permission)
@@ -197,10 +209,12 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 				JOIN role_permissions rp ON rp.role_id = ur.role_id
 				WHERE ur.user_id = h.user_id
 			)`
+
 	gainers, err := scalar[[]string](ctx, tx, "void password tokens", query, userID, roleID, given)
 	if err != nil {
 		return err
 	}
+
 	return endSessionsOf(ctx, tx, by, gainers, "")
 }
 
@@ -265,20 +279,21 @@ func (a *accounts) listPermissions(w http.ResponseWriter, r *http.Request) error
 	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
 }
 
+// permissionRequest is the body of POST /api/v1/permissions.
+type permissionRequest struct {
+	Name    string `json:"name"`
+	Meaning string `json:"meaning"`
+}
+
 // declarePermission answers POST /api/v1/permissions.
-func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in permissionRequest) error {
 	const insert = dropGrants + ` -- grants that were added by hand must not become valid
 		INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
-	var in struct {
-		Name    string `json:"name"`
-		Meaning string `json:"meaning"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+
 	if err := checkDeclaration(in.Name, in.Meaning); err != nil {
 		return err
 	}
+
 	created := permissionView{in.Name, in.Meaning, true}
 	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		known, err := knownPermissions(ctx, tx)
@@ -286,9 +301,9 @@ func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request) err
 		case err != nil:
 			return err
 		case slices.Contains(known, in.Name):
-			return newProblem(http.StatusConflict, "name_taken", "There is a permission of that name.")
+			return conflict("name_taken", "There is a permission of that name.")
 		case len(known) >= len(builtInNames())+maxDeclared:
-			return newProblem(http.StatusConflict, "too_many_permissions",
+			return conflict("too_many_permissions",
 				"A hundred permissions are declared. Remove one that nobody needs.")
 		}
 		if _, err := execute(ctx, tx, "declare permission", insert, in.Name, in.Meaning); err != nil {
@@ -296,18 +311,18 @@ func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request) err
 		}
 		return audit(ctx, tx, by, "permission.create", "permission:"+in.Name, nil, created)
 	})
+
 	return writeCreated(w, created, "", err)
 }
 
+// meaningRequest is the body of PATCH /api/v1/permissions/{name}.
+type meaningRequest struct {
+	Meaning string `json:"meaning"`
+}
+
 // updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.
-func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request) error {
+func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in meaningRequest) error {
 	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
-	var in struct {
-		Meaning string `json:"meaning"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
 	var after permissionView
 	err := a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
 		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
@@ -337,7 +352,7 @@ func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) erro
 	isForced := query.Has("force") && force != "false"
 	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
 		if !isForced && (len(p.Roles) > 0 || p.APITokens > 0) {
-			return newProblem(http.StatusConflict, "permission_in_use",
+			return conflict("permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
 		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
@@ -374,15 +389,17 @@ func (a *accounts) actOnPermission(r *http.Request,
 				WHERE d.name = ANY (t.permissions) AND t.expires_at > now()) AS api_tokens
 		FROM declared_permissions d
 		WHERE d.name = $1`
+
 	name := r.PathValue("name")
 	if slices.Contains(builtInNames(), name) {
-		return newProblem(http.StatusConflict, "permission_built_in",
+		return conflict("permission_built_in",
 			"This permission is part of Cairn. Only declared ones can be changed or removed.")
 	}
 	missing := notFound("permission", name)
 	if !permissionName.MatchString(name) {
 		return missing
 	}
+
 	return a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		p, err := collectOne[heldPermission](ctx, tx, missing, "get permission", query, name)
 		if err != nil {

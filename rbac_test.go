@@ -310,3 +310,18 @@ func TestInboxIsNoGrant(t *testing.T) {
 	script := ts.addToken("root", "script", slices.DeleteFunc(builtInNames(), isOther)...)
 	script.must(200, "PATCH", other, map[string]any{"status": "disabled"})
 }
+
+// TestAdministratorsByName: the role admin is known by its name alone. In a database where it has another id, as after a
+// copy by hand, its last holder stays protected.
+func TestAdministratorsByName(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ts.exec(`INSERT INTO roles (name) VALUES ('other')`)
+	ts.exec(`UPDATE roles SET name = 'former' WHERE name = 'admin'`)
+	ts.exec(`UPDATE roles SET name = 'admin' WHERE name = 'other'`)
+	ts.exec(`UPDATE user_roles SET role_id = (SELECT id FROM roles WHERE name = 'admin')`)
+	path := "/api/v1/users/" + userID(ts, "root")
+	root.refused(409, "last_administrator", "PATCH", path, map[string]string{"status": "disabled"})
+	root.refused(409, "last_administrator", "DELETE", path+"/roles/admin", nil)
+}

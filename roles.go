@@ -43,11 +43,7 @@ func (a *accounts) getRole(w http.ResponseWriter, r *http.Request) error {
 }
 
 // createRole answers POST /api/v1/roles.
-func (a *accounts) createRole(w http.ResponseWriter, r *http.Request) error {
-	var c roleChange
-	if err := decodeJSON(r, &c); err != nil {
-		return err
-	}
+func (a *accounts) createRole(w http.ResponseWriter, r *http.Request, c roleChange) error {
 	if c.Permissions == nil {
 		return invalid{{"permissions", "missing", "is required; an empty list allows nothing"}}.err()
 	}
@@ -60,11 +56,7 @@ func (a *accounts) createRole(w http.ResponseWriter, r *http.Request) error {
 }
 
 // updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
-func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request) error {
-	var c roleChange
-	if err := decodeJSON(r, &c); err != nil {
-		return err
-	}
+func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request, c roleChange) error {
 	var after role
 	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		before, err := a.pathRole(r, tx)
@@ -155,7 +147,7 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 }
 
 // errBuiltIn is the 409 of a change to a built-in role.
-var errBuiltIn = newProblem(http.StatusConflict, "role_built_in", "The role admin cannot be removed or changed, "+
+var errBuiltIn = conflict("role_built_in", "The role admin cannot be removed or changed, "+
 	"except for requires_second_factor. The role member cannot be renamed or removed.")
 
 // createRole creates a role. The actor must hold its permissions. Requires lockAccess.
@@ -186,29 +178,29 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
-	isRenamed := c.Name != nil && *c.Name != before.Name
-	if before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil) ||
-		before.Name == memberRole && isRenamed {
+	wanted := c.apply(before)
+	isRenamed := wanted.Name != before.Name
+	isOfAdmin := before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil)
+	isOfMember := before.Name == memberRole && isRenamed
+	if isOfAdmin || isOfMember {
 		return role{}, errBuiltIn
 	}
-	granted, isLifted := c.Permissions, false
-	if granted == nil {
-		granted = before.Permissions
-	}
-	if err := by.covers(slices.Concat(before.Permissions, granted)); err != nil {
+
+	if err := by.covers(slices.Concat(before.Permissions, wanted.Permissions)); err != nil {
 		return role{}, err
 	}
-	if c.RequiresSecondFactor != nil && *c.RequiresSecondFactor != before.RequiresSecondFactor {
-		isLifted = before.RequiresSecondFactor
+	if wanted.RequiresSecondFactor != before.RequiresSecondFactor {
 		if err := by.coversHolders(ctx, tx, before.ID); err != nil {
 			return role{}, err
 		}
 	}
-	if isSame(before, c.apply(before)) {
+	if isSame(before, wanted) {
 		return before, nil
 	}
-	if isLifted || !slices.Equal(asSet(before.Permissions), asSet(granted)) {
-		if err := endOldCredentials(ctx, tx, by, nil, before.ID, granted); err != nil {
+
+	isLifted := before.RequiresSecondFactor && !wanted.RequiresSecondFactor
+	if isLifted || !slices.Equal(before.Permissions, wanted.Permissions) {
+		if err := endOldCredentials(ctx, tx, by, nil, before.ID, wanted.Permissions); err != nil {
 			return role{}, err
 		}
 	}
@@ -259,12 +251,14 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	const query = `
 		WITH dropped AS (UPDATE system_messages SET role_ids = array_remove(role_ids, $1) WHERE $1 = ANY (role_ids))
 		DELETE FROM roles WHERE id = $1 AND NOT EXISTS (SELECT FROM user_roles WHERE role_id = $1)`
+
 	if old.Name == adminRole || old.Name == memberRole {
 		return errBuiltIn
 	}
 	if err := by.covers(old.Permissions); err != nil {
 		return err
 	}
+
 	var after any
 	if reassign != nil {
 		next, err := reassignRole(ctx, tx, by, old, *reassign)
@@ -276,14 +270,16 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 		return err
 	}
+
 	n, err := execute(ctx, tx, "delete role", query, old.ID)
 	if err == nil && n == 0 {
-		err = newProblem(http.StatusConflict, "role_in_use",
+		err = conflict("role_in_use",
 			"Users hold this role. The parameter reassign names the role that they get instead.")
 	}
 	if err != nil {
 		return err
 	}
+
 	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
 }
 
@@ -292,10 +288,12 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	const move = `
 		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id)
 		INSERT INTO user_roles (user_id, role_id) SELECT user_id, $2 FROM holders ON CONFLICT DO NOTHING`
+
 	next, err := roleNamed(ctx, tx, "reassign", name)
 	if err != nil {
 		return role{}, err
 	}
+
 	var v invalid
 	v.check(next.ID != old.ID, "reassign", "unknown", "must be another role")
 	if err := v.err(); err != nil {
@@ -304,6 +302,7 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
 	}
+
 	if next.RequiresSecondFactor != old.RequiresSecondFactor {
 		if err := by.coversHolders(ctx, tx, old.ID); err != nil {
 			return role{}, err
@@ -312,6 +311,7 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
 		return role{}, err
 	}
+
 	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	return next, err
 }

@@ -47,6 +47,18 @@ func (s *server) routes() []route {
 	return slices.Concat(api, pageRoutes(s.console), formRoutes(s.console, api))
 }
 
+// reads returns the row of a route that only reads. It takes no body.
+func reads(path string, who requirement, handler handler, class class, query ...string) route {
+	return route{http.MethodGet, path, who, handler, strings.Join(query, " "), class, 0}
+}
+
+// changes returns the row of a route for another method, which takes a body of up to maxBody bytes.
+// The pattern is the method and the path.
+func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
+	method, path, _ := strings.Cut(pattern, " ")
+	return route{method, path, who, handler, strings.Join(query, " "), class, maxBody}
+}
+
 // apiRoutes returns the rows of the API.
 func (s *server) apiRoutes() []route {
 	return slices.Concat(
@@ -63,145 +75,147 @@ func (s *server) apiRoutes() []route {
 // operationRoutes returns the rows of health, metrics and the contract.
 func operationRoutes(o *operations) []route {
 	return []route{
-		{"GET", "/health", public, o.getHealth, "", light, 0},
-		{"GET", "/api/v1/ping", public, ping, "", light, 0},
-		{"GET", "/api/v1/openapi.yaml", public, getContract, "", light, 0},
-		{"GET", "/metrics", metricsRead, o.getMetrics, "", quick, 0},
+		reads("/health", public, o.getHealth, light),
+		reads("/api/v1/ping", public, ping, light),
+		reads("/api/v1/openapi.yaml", public, getContract, light),
+		reads("/metrics", metricsRead, o.getMetrics, quick),
 	}
 }
 
 // authRoutes returns the rows of the caller's own account.
 func authRoutes(a *accounts) []route {
 	return []route{
-		{"POST", "/api/v1/auth/register", public, a.register, "", hashing, small},
-		{"POST", "/api/v1/auth/login", public, a.login, "", hashing, small},
-		{"POST", "/api/v1/auth/refresh", refreshCookie, a.refresh, "", quick, small},
-		{"POST", "/api/v1/auth/logout", public, a.logout, "", quick, small},
-		{"GET", "/api/v1/auth/me", signedIn, a.getMe, "", quick, 0},
-		{"PATCH", "/api/v1/auth/me", ownSession, a.updateMe, "", hashing, small},
-		{"PUT", "/api/v1/auth/password", ownSession, a.changePassword, "", hashing, small},
-		{"POST", "/api/v1/auth/password-reset", public, a.resetPassword, "", hashing, small},
-		{"POST", "/api/v1/auth/totp", ownSession, a.createTOTP, "", hashing, small},
-		{"POST", "/api/v1/auth/totp/confirm", ownSession, a.enableTOTP, "", quick, small},
-		{"DELETE", "/api/v1/auth/totp", ownSession, a.deleteTOTP, "", hashing, small},
-		{"GET", "/api/v1/auth/sessions", ownSession, a.listOwnSessions, paged, quick, 0},
-		{"DELETE", "/api/v1/auth/sessions", ownSession, a.endOwnSessions, "", quick, small},
-		{"DELETE", "/api/v1/auth/sessions/{id}", ownSession, a.endOwnSessions, "", quick, small},
-		{"GET", "/api/v1/auth/tokens", ownSession, a.listOwnTokens, paged, quick, 0},
-		{"POST", "/api/v1/auth/tokens", ownSession, a.createOwnToken, "", hashing, small},
-		{"DELETE", "/api/v1/auth/tokens", ownSession, a.endOwnTokens, "", quick, small},
-		{"DELETE", "/api/v1/auth/tokens/{id}", ownSession, a.endOwnTokens, "", quick, small},
-		{"GET", verifyPath, signedIn, a.verifyCaller, "permission", quick, 0},
+		changes("POST /api/v1/auth/register", public, a.register, hashing, small),
+		changes("POST /api/v1/auth/login", public, withBody(a.login), hashing, small),
+		changes("POST /api/v1/auth/refresh", refreshCookie, a.refresh, quick, small),
+		changes("POST /api/v1/auth/logout", public, a.logout, quick, small),
+		reads("/api/v1/auth/me", signedIn, a.getMe, quick),
+		changes("PATCH /api/v1/auth/me", ownSession, withBody(a.updateMe), hashing, small),
+		changes("PUT /api/v1/auth/password", ownSession, withBody(a.changePassword), hashing, small),
+		changes("POST /api/v1/auth/password-reset", public, withBody(a.resetPassword), hashing, small),
+		changes("POST /api/v1/auth/totp", ownSession, withBody(a.createTOTP), hashing, small),
+		changes("POST /api/v1/auth/totp/confirm", ownSession, withBody(a.enableTOTP), quick, small),
+		changes("DELETE /api/v1/auth/totp", ownSession, withBody(a.deleteTOTP), hashing, small),
+		reads("/api/v1/auth/sessions", ownSession, a.listOwnSessions, quick, paged),
+		changes("DELETE /api/v1/auth/sessions", ownSession, a.endOwnSessions, quick, small),
+		changes("DELETE /api/v1/auth/sessions/{id}", ownSession, a.endOwnSessions, quick, small),
+		reads("/api/v1/auth/tokens", ownSession, a.listOwnTokens, quick, paged),
+		changes("POST /api/v1/auth/tokens", ownSession, withBody(a.createOwnToken), hashing, small),
+		changes("DELETE /api/v1/auth/tokens", ownSession, a.endOwnTokens, quick, small),
+		changes("DELETE /api/v1/auth/tokens/{id}", ownSession, a.endOwnTokens, quick, small),
+		reads(verifyPath, signedIn, a.verifyCaller, quick, "permission"),
 	}
 }
 
 // administrationRoutes returns the rows of users, roles, permissions and the audit log.
 func administrationRoutes(a *accounts) []route {
 	return []route{
-		{"GET", "/api/v1/users", userManage, a.listUsers, paged + " q username status role", slow, 0},
-		{"POST", "/api/v1/users", userManage, a.createUser, "", quick, medium},
-		{"GET", "/api/v1/users/{id}", userManage, a.getUser, "", quick, 0},
-		{"PATCH", "/api/v1/users/{id}", userManage, a.updateUser, "", quick, medium},
-		{"DELETE", "/api/v1/users/{id}", userManage, a.deleteUser, "", quick, medium},
-		{"PUT", "/api/v1/users/{id}/roles", userManage, a.replaceUserRoles, "", quick, medium},
-		{"POST", "/api/v1/users/{id}/roles", userManage, a.addUserRole, "", quick, medium},
-		{"DELETE", "/api/v1/users/{id}/roles/{name}", userManage, a.removeUserRole, "", quick, medium},
-		{"POST", "/api/v1/users/{id}/password-reset", userManage, a.createPasswordReset, "", quick, medium},
-		{"DELETE", "/api/v1/users/{id}/totp", userManage, a.deleteTOTPOfUser, "", quick, medium},
-		{"GET", "/api/v1/users/{id}/sessions", userManage, a.ofUser(a.writeSessions), paged, quick, 0},
-		{"DELETE", "/api/v1/users/{id}/sessions", userManage, a.endSessionsOfUser, "", quick, medium},
-		{"DELETE", "/api/v1/users/{id}/sessions/{session}", userManage, a.endSessionsOfUser, "", quick, medium},
-		{"GET", "/api/v1/users/{id}/tokens", userManage, a.ofUser(a.writeAPITokens), paged, quick, 0},
-		{"DELETE", "/api/v1/users/{id}/tokens", userManage, a.endTokensOfUser, "", quick, medium},
-		{"DELETE", "/api/v1/users/{id}/tokens/{token}", userManage, a.endTokensOfUser, "", quick, medium},
-		{"GET", "/api/v1/tokens", userManage, a.listAllTokens, paged, quick, 0},
-		{"GET", "/api/v1/permissions", userManage, a.listPermissions, "", quick, 0},
-		{"POST", "/api/v1/permissions", roleManage, a.declarePermission, "", slow, medium},
-		{"PATCH", "/api/v1/permissions/{name}", roleManage, a.updatePermission, "", slow, medium},
-		{"DELETE", "/api/v1/permissions/{name}", roleManage, a.removePermission, "force", slow, medium},
-		{"GET", "/api/v1/roles", userManage, a.listRoles, paged + " name", quick, 0},
-		{"POST", "/api/v1/roles", roleManage, a.createRole, "", quick, medium},
-		{"GET", "/api/v1/roles/{id}", userManage, a.getRole, "", quick, 0},
-		{"PATCH", "/api/v1/roles/{id}", roleManage, a.updateRole, "", bulk, medium},
-		{"DELETE", "/api/v1/roles/{id}", roleManage, a.deleteRole, "reassign", bulk, medium},
-		{"GET", "/api/v1/audit", auditRead, a.listAudit,
-			paged + " actor credential action target request_id since until", slow, 0},
+		reads("/api/v1/users", userManage, a.listUsers, slow, paged, "q username status role"),
+		changes("POST /api/v1/users", userManage, a.createUser, quick, medium),
+		reads("/api/v1/users/{id}", userManage, a.getUser, quick),
+		changes("PATCH /api/v1/users/{id}", userManage, withBody(a.updateUser), quick, medium),
+		changes("DELETE /api/v1/users/{id}", userManage, a.deleteUser, quick, medium),
+		changes("PUT /api/v1/users/{id}/roles", userManage, withBody(a.replaceUserRoles), quick, medium),
+		changes("POST /api/v1/users/{id}/roles", userManage, withBody(a.addUserRole), quick, medium),
+		changes("DELETE /api/v1/users/{id}/roles/{name}", userManage, a.removeUserRole, quick, medium),
+		changes("POST /api/v1/users/{id}/password-reset", userManage, a.createPasswordReset, quick, medium),
+		changes("DELETE /api/v1/users/{id}/totp", userManage, a.deleteTOTPOfUser, quick, medium),
+		reads("/api/v1/users/{id}/sessions", userManage, a.ofUser(a.writeSessions), quick, paged),
+		changes("DELETE /api/v1/users/{id}/sessions", userManage, a.endSessionsOfUser, quick, medium),
+		changes("DELETE /api/v1/users/{id}/sessions/{session}", userManage, a.endSessionsOfUser, quick, medium),
+		reads("/api/v1/users/{id}/tokens", userManage, a.ofUser(a.writeAPITokens), quick, paged),
+		changes("DELETE /api/v1/users/{id}/tokens", userManage, a.endTokensOfUser, quick, medium),
+		changes("DELETE /api/v1/users/{id}/tokens/{token}", userManage, a.endTokensOfUser, quick, medium),
+		reads("/api/v1/tokens", userManage, a.listAllTokens, quick, paged),
+		reads("/api/v1/permissions", userManage, a.listPermissions, quick),
+		changes("POST /api/v1/permissions", roleManage, withBody(a.declarePermission), slow, medium),
+		changes("PATCH /api/v1/permissions/{name}", roleManage, withBody(a.updatePermission), slow, medium),
+		changes("DELETE /api/v1/permissions/{name}", roleManage, a.removePermission, slow, medium, "force"),
+		reads("/api/v1/roles", userManage, a.listRoles, quick, paged, "name"),
+		changes("POST /api/v1/roles", roleManage, withBody(a.createRole), quick, medium),
+		reads("/api/v1/roles/{id}", userManage, a.getRole, quick),
+		changes("PATCH /api/v1/roles/{id}", roleManage, withBody(a.updateRole), bulk, medium),
+		changes("DELETE /api/v1/roles/{id}", roleManage, a.deleteRole, bulk, medium, "reassign"),
+		reads("/api/v1/audit", auditRead, a.listAudit, slow,
+			paged, "actor credential action target request_id since until"),
 	}
 }
 
 // messageRoutes returns the rows of system messages and the inbox.
 func messageRoutes(a *announcements) []route {
 	return []route{
-		{"POST", "/api/v1/system-messages", adminSystemMessage, a.createMessage, "", quick, large},
-		{"GET", "/api/v1/system-messages", adminSystemMessage, a.listMessages(false),
-			paged + " q severity state since until", slow, 0},
-		{"GET", "/api/v1/system-messages/unread-count", adminSystemMessage, a.countUnread, "", quick, 0},
-		{"POST", "/api/v1/system-messages/read-all", adminSystemMessage, a.readAllMessages, "", quick, medium},
-		{"GET", "/api/v1/system-messages/{id}", adminSystemMessage, a.getMessage, "", quick, 0},
-		{"PATCH", "/api/v1/system-messages/{id}", adminSystemMessage, a.updateMessage, "", quick, large},
-		{"DELETE", "/api/v1/system-messages/{id}", adminSystemMessage, a.deleteMessage, "permanently", quick, medium},
-		{"GET", "/api/v1/system-messages/{id}/unread-by", adminSystemMessage, a.listUnreadBy, paged, slow, 0},
-		{"POST", "/api/v1/system-messages/{id}/read", adminSystemMessage, a.readMessages, "", quick, medium},
-		{"GET", "/api/v1/inbox", inboxRead, a.listMessages(true), paged + " unread", quick, 0},
-		{"GET", "/api/v1/inbox/unread-count", inboxRead, a.countUnread, "", quick, 0},
-		{"POST", "/api/v1/inbox/read", inboxRead, a.readMessages, "", quick, medium},
-		{"POST", "/api/v1/inbox/read-all", inboxRead, a.readAllMessages, "", quick, medium},
-		{"POST", "/api/v1/inbox/{id}/read", inboxRead, a.readMessages, "", quick, medium},
+		changes("POST /api/v1/system-messages", adminSystemMessage, withBody(a.createMessage), quick, large),
+		reads("/api/v1/system-messages", adminSystemMessage, a.listMessages(false), slow,
+			paged, "q severity state since until"),
+		reads("/api/v1/system-messages/unread-count", adminSystemMessage, a.countUnread, quick),
+		changes("POST /api/v1/system-messages/read-all", adminSystemMessage, a.readAllMessages, quick, medium),
+		reads("/api/v1/system-messages/{id}", adminSystemMessage, a.getMessage, quick),
+		changes("PATCH /api/v1/system-messages/{id}", adminSystemMessage, withBody(a.updateMessage), quick, large),
+		changes("DELETE /api/v1/system-messages/{id}", adminSystemMessage, a.deleteMessage, quick, medium,
+			"permanently"),
+		reads("/api/v1/system-messages/{id}/unread-by", adminSystemMessage, a.listUnreadBy, slow, paged),
+		changes("POST /api/v1/system-messages/{id}/read", adminSystemMessage, a.readMessages, quick, medium),
+		reads("/api/v1/inbox", inboxRead, a.listMessages(true), quick, paged, "unread"),
+		reads("/api/v1/inbox/unread-count", inboxRead, a.countUnread, quick),
+		changes("POST /api/v1/inbox/read", inboxRead, a.readMessages, quick, medium),
+		changes("POST /api/v1/inbox/read-all", inboxRead, a.readAllMessages, quick, medium),
+		changes("POST /api/v1/inbox/{id}/read", inboxRead, a.readMessages, quick, medium),
 	}
 }
 
 // datasetRoutes returns the rows of datasets and their files.
 func datasetRoutes(c *catalogue) []route {
 	return []route{
-		{"GET", "/api/v1/datasets", datasetRead, c.listDatasets, paged + " name", quick, 0},
-		{"POST", "/api/v1/datasets", datasetManage, c.createDataset, "", slow, large},
-		{"GET", "/api/v1/datasets/{id}", datasetRead, c.getDataset, "", slow, 0},
-		{"PATCH", "/api/v1/datasets/{id}", datasetManage, c.updateDataset, "", bulk, large},
-		{"DELETE", "/api/v1/datasets/{id}", datasetManage, c.deleteDataset, "", bulk, medium},
-		{"GET", "/api/v1/datasets/{id}/files", datasetRead, c.listFiles,
-			fileFilters + " limit cursor sort total", slow, 0},
-		{"GET", "/api/v1/datasets/{id}/files/{file}", datasetRead, c.getFile, "", quick, 0},
-		{"GET", "/api/v1/datasets/{id}/footprints.geojson", datasetRead, c.getFootprints,
-			fileFilters + " all", stream, 0},
-		{"GET", "/api/v1/datasets/{id}/gaps.geojson", datasetRead, c.getGaps, "", heavy, 0},
-		{"GET", "/api/v1/datasets/{id}/coverage.svg", datasetRead, c.getCoverage, "color bbox", heavy, 0},
-		{"GET", "/api/v1/datasets/{id}/report", datasetRead, c.getReport, "", heavy, 0},
-		{"GET", "/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, paged, heavy, 0},
-		{"GET", "/api/v1/datasets/{id}/accepted-findings", datasetRead, c.listAccepted, paged, quick, 0},
-		{"POST", "/api/v1/datasets/{id}/accepted-findings", datasetManage, c.acceptFinding, "", quick, medium},
-		{"DELETE", "/api/v1/datasets/{id}/accepted-findings/{accepted}", datasetManage, c.reopenFinding,
-			"", quick, medium},
-		{"GET", "/api/v1/datasets/{id}/files.csv", datasetRead, c.getTable, fileFilters + " sort", stream, 0},
-		{"GET", "/api/v1/datasets/{id}/mosaic.vrt", datasetRead, c.getMosaic, "crs resolution source", stream, 0},
-		{"GET", "/api/v1/datasets/{id}/data/{path...}", datasetDownload, c.getContent, "", sending, 0},
-		{"GET", "/api/v1/files", datasetRead, c.listFiles, fileFilters + " limit cursor sort total", slow, 0},
+		reads("/api/v1/datasets", datasetRead, c.listDatasets, quick, paged, "name"),
+		changes("POST /api/v1/datasets", datasetManage, withBody(c.createDataset), slow, large),
+		reads("/api/v1/datasets/{id}", datasetRead, c.getDataset, slow),
+		changes("PATCH /api/v1/datasets/{id}", datasetManage, withBody(c.updateDataset), bulk, large),
+		changes("DELETE /api/v1/datasets/{id}", datasetManage, c.deleteDataset, bulk, medium),
+		reads("/api/v1/datasets/{id}/files", datasetRead, c.listFiles, slow,
+			fileFilters, "limit cursor sort total"),
+		reads("/api/v1/datasets/{id}/files/{file}", datasetRead, c.getFile, quick),
+		reads("/api/v1/datasets/{id}/footprints.geojson", datasetRead, c.getFootprints, stream,
+			fileFilters, "all"),
+		reads("/api/v1/datasets/{id}/gaps.geojson", datasetRead, c.getGaps, heavy),
+		reads("/api/v1/datasets/{id}/coverage.svg", datasetRead, c.getCoverage, heavy, "color bbox"),
+		reads("/api/v1/datasets/{id}/report", datasetRead, c.getReport, heavy),
+		reads("/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, heavy, paged),
+		reads("/api/v1/datasets/{id}/accepted-findings", datasetRead, c.listAccepted, quick, paged),
+		changes("POST /api/v1/datasets/{id}/accepted-findings",
+			datasetManage, c.acceptFinding, quick, medium),
+		changes("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}",
+			datasetManage, c.reopenFinding, quick, medium),
+		reads("/api/v1/datasets/{id}/files.csv", datasetRead, c.getTable, stream, fileFilters, "sort"),
+		reads("/api/v1/datasets/{id}/mosaic.vrt", datasetRead, c.getMosaic, stream, "crs resolution source"),
+		reads("/api/v1/datasets/{id}/data/{path...}", datasetDownload, c.getContent, sending),
+		reads("/api/v1/files", datasetRead, c.listFiles, slow, fileFilters, "limit cursor sort total"),
 	}
 }
 
 // analysisRoutes returns the rows of analyses.
 func analysisRoutes(a *analyzer) []route {
 	return []route{
-		{"POST", "/api/v1/datasets/{id}/analyses", datasetAnalyze, a.createAnalysis, "", quick, medium},
-		{"GET", "/api/v1/datasets/{id}/analyses", datasetRead, a.listAnalyses, paged, quick, 0},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}", datasetRead, a.getAnalysis, "wait", waiting, 0},
-		{"GET", "/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead, a.listChanges,
-			paged + " change", quick, 0},
-		{"DELETE", "/api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze, a.cancelAnalysis, "", bulk, medium},
+		changes("POST /api/v1/datasets/{id}/analyses", datasetAnalyze, a.createAnalysis, quick, medium),
+		reads("/api/v1/datasets/{id}/analyses", datasetRead, a.listAnalyses, quick, paged),
+		reads("/api/v1/datasets/{id}/analyses/{analysis}", datasetRead, a.getAnalysis, waiting, "wait"),
+		reads("/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead, a.listChanges, quick,
+			paged, "change"),
+		changes("DELETE /api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze, a.cancelAnalysis, bulk, medium),
 	}
 }
 
 // stacRoutes returns the rows of STAC API and OGC API Features.
 func stacRoutes(c *catalogue) []route {
 	return []route{
-		{"GET", stacPath, datasetRead, c.getSTAC, "", quick, 0},
-		{"GET", stacPath + "/api", datasetRead, c.getSTACAPI, "", quick, 0},
-		{"GET", stacPath + "/conformance", datasetRead, c.getSTACConformance, "", quick, 0},
-		{"GET", stacPath + "/collections", datasetRead, c.listCollections, "", heavy, 0},
-		{"GET", stacPath + "/collections/{id}", datasetRead, c.getCollection, "", slow, 0},
-		{"GET", stacPath + "/collections/{id}/items", datasetRead, c.searchItems, itemFilters, slow, 0},
-		{"GET", stacPath + "/collections/{id}/items/{file}", datasetRead, c.getItem, "", quick, 0},
-		{"GET", searchPath, datasetRead, c.searchItems, itemFilters + " collections", slow, 0},
-		{"POST", searchPath, datasetRead, c.searchItems, "", slow, medium},
+		reads(stacPath, datasetRead, c.getSTAC, quick),
+		reads(stacPath+"/api", datasetRead, c.getSTACAPI, quick),
+		reads(stacPath+"/conformance", datasetRead, c.getSTACConformance, quick),
+		reads(stacPath+"/collections", datasetRead, c.listCollections, heavy),
+		reads(stacPath+"/collections/{id}", datasetRead, c.getCollection, slow),
+		reads(stacPath+"/collections/{id}/items", datasetRead, c.searchItems, slow, itemFilters),
+		reads(stacPath+"/collections/{id}/items/{file}", datasetRead, c.getItem, quick),
+		reads(searchPath, datasetRead, c.searchItems, slow, itemFilters, "collections"),
+		changes("POST "+searchPath, datasetRead, c.searchItems, slow, medium),
 	}
 }
 
@@ -237,7 +251,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.slots = newSlots(s.core.limits, c.network())
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, basic: offersBasic(r)}
+	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, basic: offersBasic(r), slots: c.slots}
 	h := answer.Header()
 	h.Set("X-Request-Id", c.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -259,34 +273,48 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", c.address, s.proxyID(r))
 	}()
 
-	switch err := s.core.origins.Check(r); {
-	case !s.core.cfg.isOwnHost(r.Host) && r.URL.Path != "/health" && r.URL.Path != "/metrics":
-		s.core.writeProblem(answer, newProblem(http.StatusMisdirectedRequest, "wrong_host",
-			"This service has another host name: use the one in CAIRN_BASE_URL."))
-	case err != nil:
-		s.core.writeProblem(answer, errCrossOrigin)
-	case r.Method == http.MethodOptions && r.RequestURI == "*": // about the server (RFC 9110, section 9.3.7)
+	if err := s.checkTarget(r); err != nil {
+		s.core.writeProblem(answer, err)
+		return
+	}
+	if r.Method == http.MethodOptions && r.RequestURI == "*" { // about the server (RFC 9110, section 9.3.7)
 		answer.routed = true
 		answer.WriteHeader(http.StatusNoContent)
-	case path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/": // the mux would redirect
-		s.core.writeProblem(answer, errNoPath)
-	default:
-		if r.URL.Path == stacPath+"/" { // some clients of STAC end its root with a slash
-			r.URL.Path = stacPath
-		}
-		s.mux.ServeHTTP(answer, r)
-		if !answer.routed {
-			// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
-			h.Del("Content-Type")
-			err := error(errNoPath)
-			if answer.status == http.StatusMethodNotAllowed {
-				detail := "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."
-				err = newProblem(answer.status, "method_not_allowed", detail)
-			}
-			answer.status = 0
-			s.core.writeProblem(answer, err)
-		}
+		return
 	}
+	if r.URL.Path == stacPath+"/" { // some clients of STAC end its root with a slash
+		r.URL.Path = stacPath
+	}
+
+	s.mux.ServeHTTP(answer, r)
+	if !answer.routed {
+		// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
+		h.Del("Content-Type")
+		err := errNoPath
+		if answer.status == http.StatusMethodNotAllowed {
+			detail := "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."
+			err = newProblem(answer.status, "method_not_allowed", detail)
+		}
+		answer.status = 0
+		s.core.writeProblem(answer, err)
+	}
+}
+
+// checkTarget refuses a request for another host, from a page of another origin, or for a path that
+// the mux would redirect.
+func (s *server) checkTarget(r *http.Request) error {
+	isProbe := r.URL.Path == "/health" || r.URL.Path == "/metrics"
+	if !isProbe && !s.core.cfg.isOwnHost(r.Host) {
+		return newProblem(http.StatusMisdirectedRequest, "wrong_host",
+			"This service has another host name: use the one in CAIRN_BASE_URL.")
+	}
+	if s.core.origins.Check(r) != nil {
+		return errCrossOrigin
+	}
+	if path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/" {
+		return errNoPath
+	}
+	return nil
 }
 
 // call runs the route's handler within the route's time limit, if the caller may call it. A panic
@@ -303,6 +331,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
+
 	ctx, limit := r.Context(), rt.class.timeout()
 	if !isRead(r) || limit <= hashing.timeout() {
 		// A change, such as a logout, is completed even if the client leaves. So is a short read:
@@ -398,12 +427,14 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 	if forwarded == "" {
 		return address
 	}
+
 	if !s.core.cfg.trusts(address) {
 		if address.IsLoopback() && s.warnedForwarded.CompareAndSwap(false, true) {
 			s.core.log.Warn("X-Forwarded-For ignored: CAIRN_TRUSTED_PROXIES does not name the proxy on this machine")
 		}
 		return address
 	}
+
 	for _, hop := range slices.Backward(strings.Split(forwarded, ",")) {
 		next, err := netip.ParseAddr(strings.TrimSpace(hop))
 		if err != nil {
@@ -413,6 +444,7 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 			break
 		}
 	}
+
 	return address
 }
 

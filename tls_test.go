@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -75,7 +76,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Errorf("the watchdog gets %v", err)
 	}
-	ts.limits.bodyBytes.Add(maxBodies) // a request without a body needs no room for one
+	ts.limits.bodies.add("", maxBodies) // a request without a body needs no room for one
 	first, old := browser(), browser("http/1.1")
 	serial, response := get(first)
 	if serial != 1 || response.ProtoMajor != 2 || response.StatusCode != 200 {
@@ -227,5 +228,59 @@ func TestCertificateReadLater(t *testing.T) {
 	write(good) // the same size, time and inode
 	if n := serial(); n != 2 {
 		t.Errorf("serial %d, %s", n, log.String())
+	}
+}
+
+// TestHTTP2Windows: a connection of HTTP/2 may send 64 KiB, and each of its streams too, before a handler reads. The
+// server says so in its first frames (RFC 9113, sections 6.5.2 and 6.9).
+func TestHTTP2Windows(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	pool := x509.NewCertPool()
+	pool.AddCert(writeCertificate(t, dir, 1))
+	ts := startServer(t, nil, "CAIRN_TLS_CERT="+dir+"/cert.pem", "CAIRN_TLS_KEY="+dir+"/key.pem")
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(ts.url, "https://"),
+		&tls.Config{RootCAs: pool, ServerName: "cairn.test", NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const emptySettings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+emptySettings); err != nil {
+		t.Fatal(err)
+	}
+
+	const (
+		frameSettings     = 4
+		frameWindowUpdate = 8
+		initialWindowSize = 4
+	)
+	connection, stream := uint32(65_535), uint32(65_535) // where the server says nothing
+	header := make([]byte, 9)
+	for isAcknowledged := false; !isAcknowledged; {
+		if _, err := io.ReadFull(conn, header); err != nil {
+			t.Fatal(err)
+		}
+		payload := make([]byte, int(header[0])<<16|int(header[1])<<8|int(header[2]))
+		if _, err := io.ReadFull(conn, payload); err != nil {
+			t.Fatal(err)
+		}
+		switch header[3] {
+		case frameSettings:
+			isAcknowledged = header[4] == 1 // the frames before it are the server's first
+			for ; len(payload) >= 6; payload = payload[6:] {
+				if binary.BigEndian.Uint16(payload) == initialWindowSize {
+					stream = binary.BigEndian.Uint32(payload[2:])
+				}
+			}
+		case frameWindowUpdate:
+			connection += binary.BigEndian.Uint32(payload)
+		}
+	}
+	if connection > 64<<10 {
+		t.Errorf("a connection may send %d bytes, want at most %d", connection, 64<<10)
+	}
+	if stream > 64<<10 {
+		t.Errorf("a stream may send %d bytes, want at most %d", stream, 64<<10)
 	}
 }

@@ -47,29 +47,6 @@ const (
 	statusPending  = "pending" // registered, waiting for approval
 )
 
-// listUsers answers GET /api/v1/users, ordered by user name.
-func (a *accounts) listUsers(w http.ResponseWriter, r *http.Request) error {
-	query := r.URL.Query()
-	f := userFilter{
-		username: optional(query, "username"),
-		status:   optional(query, "status"),
-		part:     optional(query, "q"),
-		role:     optional(query, "role"),
-	}
-
-	var v invalid
-	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254,
-		"q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
-	v.oneOf("status", f.status, statusActive, statusDisabled, statusPending)
-	if err := v.err(); err != nil {
-		return err
-	}
-
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]user, error) {
-		return listUsers(r.Context(), a.core.db, f, after[0], limit)
-	}, func(u user) []string { return []string{u.Username} })
-}
-
 // passwordToken lets a user set a password once. Only the response to its creation shows it.
 type passwordToken struct {
 	PasswordToken string    `json:"password_token"`
@@ -96,12 +73,14 @@ func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeJSON(r, &in); err != nil {
 		return err
 	}
+
 	var v invalid
 	checkIdentity(&v, &in.Username, in.Email, &in.DisplayName)
 	v.check(in.Roles != nil, "roles", "missing", "must be a list; an empty one gives no role")
 	if err := v.err(); err != nil {
 		return err
 	}
+
 	n := newUser{in.Username, in.Email, in.DisplayName, statusActive, nil, in.Roles}
 	var u user
 	var token passwordToken
@@ -111,6 +90,7 @@ func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	})
+
 	return writeCreated(w, struct {
 		user
 		passwordToken
@@ -124,16 +104,12 @@ func (a *accounts) getUser(w http.ResponseWriter, r *http.Request) error {
 }
 
 // errUseOwnRoute is the 403 of a change to oneself for which another route asks for the password.
-var errUseOwnRoute = newProblem(http.StatusForbidden, "use_own_route",
+var errUseOwnRoute = forbidden("use_own_route",
 	"Change your own e-mail address by PATCH /api/v1/auth/me, your own password by PUT /api/v1/auth/password "+
 		"and your own second factor by DELETE /api/v1/auth/totp.")
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
-func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request) error {
-	var c userChange
-	if err := decodeJSON(r, &c); err != nil {
-		return err
-	}
+func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request, c userChange) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -145,14 +121,13 @@ func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// rolesRequest is the body of PUT /api/v1/users/{id}/roles.
+type rolesRequest struct {
+	Roles []string `json:"roles"`
+}
+
 // replaceUserRoles answers PUT /api/v1/users/{id}/roles.
-func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Roles []string `json:"roles"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request, in rolesRequest) error {
 	if in.Roles == nil {
 		return invalid{{"roles", "missing", "is required; an empty list takes all roles away"}}.err()
 	}
@@ -161,14 +136,13 @@ func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request) erro
 	})
 }
 
+// roleRequest is the body of POST /api/v1/users/{id}/roles.
+type roleRequest struct {
+	Role string `json:"role"`
+}
+
 // addUserRole answers POST /api/v1/users/{id}/roles, which gives the user one more role.
-func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Role string `json:"role"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
+func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request, in roleRequest) error {
 	name, ok := normalizeUsername(in.Role) // roles are named as users are
 	if !ok {
 		return invalid{{"role", "malformed", usernameRule}}.err()
@@ -193,9 +167,12 @@ func (a *accounts) removeUserRole(w http.ResponseWriter, r *http.Request) error 
 	})
 }
 
+// userOperation changes a user, or ends credentials of the user, on behalf of an actor. Requires
+// lockAccess and a checked target (see actOnUser).
+type userOperation func(ctx context.Context, tx pgx.Tx, by actor, target user) error
+
 // changeUser runs do on the user of the path, as actOnUser does, and answers with the changed user.
-func (a *accounts) changeUser(w http.ResponseWriter, r *http.Request,
-	do func(context.Context, pgx.Tx, actor, user) error) error {
+func (a *accounts) changeUser(w http.ResponseWriter, r *http.Request, do userOperation) error {
 	var after user
 	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
 		if err = do(ctx, tx, by, target); err == nil {
@@ -264,7 +241,7 @@ func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error
 // actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
 // caller must hold every permission of this user's roles, and If-Match, if given, must name the
 // user's entity tag.
-func (a *accounts) actOnUser(r *http.Request, do func(context.Context, pgx.Tx, actor, user) error) error {
+func (a *accounts) actOnUser(r *http.Request, do userOperation) error {
 	return a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := getUser(ctx, tx, pathUUID(r, "id"))
 		if err == nil {
@@ -286,48 +263,6 @@ func optional(query map[string][]string, name string) *string {
 		return &values[0]
 	}
 	return nil
-}
-
-// userFilter selects users. A nil field matches any user.
-type userFilter struct {
-	username *string // in any case
-	status   *string
-	part     *string // of a user name, e-mail address or display name, in any case
-	role     *string
-}
-
-// listUsers returns up to limit users after a name, in the order of names. The statement is planned
-// for its values (CacheDescribe): a part of a name that few users have is best found by the trigram
-// index, and one that many have in the order of names. An unknown role is a 422.
-func listUsers(ctx context.Context, q querier, f userFilter, after string, limit int) ([]user, error) {
-	const query = `
-		SELECT ` + userColumns + `
-		FROM users u
-		WHERE u.username > $1
-			AND ($2::text IS NULL OR u.username = lower($2))
-			AND ($3::text IS NULL OR u.status = $3)
-			AND ($4::text IS NULL
-				OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))
-			AND ($5::bigint IS NULL OR u.id IN (SELECT user_id FROM user_roles WHERE role_id = $5))
-		ORDER BY u.username
-		LIMIT $6`
-	var pattern *string
-	if f.part != nil {
-		escaped := strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part)
-		pattern = new("%" + escaped + "%") // for LIKE
-	}
-
-	var roleID *int64
-	if f.role != nil {
-		found, err := roleNamed(ctx, q, "role", *f.role)
-		if err != nil {
-			return nil, err
-		}
-		roleID = &found.ID
-	}
-
-	return collect[user](ctx, q, "list users", query, pgx.QueryExecModeCacheDescribe,
-		after, f.username, f.status, pattern, roleID, limit)
 }
 
 // newUser holds the fields of a user to insert. They have been checked.
@@ -435,11 +370,11 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 func takenError(err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
-		return newProblem(http.StatusConflict, "username_taken", "A user has, or had, that name.")
+		return conflict("username_taken", "A user has, or had, that name.")
 	case isUniqueViolation(err, "users_email_key"):
-		return newProblem(http.StatusConflict, "email_taken", "Another user has that e-mail address.")
+		return conflict("email_taken", "Another user has that e-mail address.")
 	case isUniqueViolation(err, "roles_name_key"):
-		return newProblem(http.StatusConflict, "name_taken", "Another role has that name.")
+		return conflict("name_taken", "Another role has that name.")
 	}
 	return err
 }
@@ -485,13 +420,16 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 			credential_version = credential_version + (status <> coalesce($5, status))::int,
 			updated_at = now()
 		WHERE id = $1`
+
 	if isSame(target, c.apply(target)) {
 		return nil
 	}
+
 	args := []any{target.ID, c.Username, c.Email, c.DisplayName, c.Status}
 	if _, err := execute(ctx, tx, "change user", query, args...); err != nil {
 		return takenError(err)
 	}
+
 	after, err := getUser(ctx, tx, target.ID)
 	switch {
 	case err != nil || after.Status == target.Status:
@@ -503,6 +441,7 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	if err != nil {
 		return err
 	}
+
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
@@ -515,10 +454,16 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 			touched AS (UPDATE users SET updated_at = now() WHERE id = $1)
 		INSERT INTO user_roles (user_id, role_id) SELECT $1, id FROM given ON CONFLICT DO NOTHING`
 	given, err := rolePermissions(ctx, tx, names)
-	err = cmp.Or(err, by.covers(given))
-	names = asSet(names)
-	if err != nil || slices.Equal(names, target.Roles) {
+	if err != nil {
 		return err
+	}
+	if err := by.covers(given); err != nil {
+		return err
+	}
+
+	names = asSet(names)
+	if slices.Equal(names, target.Roles) {
+		return nil
 	}
 	if err := endOldCredentials(ctx, tx, by, &target.ID, 0, given); err != nil {
 		return err

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// maxPage is the largest number of items on a page of a list.
+const maxPage = 500
+
+// listTotal is how many items a list has on all its pages together.
+type listTotal struct {
+	Total           int64 `json:"total"`
+	TotalIsEstimate bool  `json:"total_is_estimate"`
+}
+
+// writeList answers with one page of a list. read returns up to limit items after the sort keys in
+// after: one more than the page has, which tells whether there is a next one. first are sort keys
+// that come before every item's, and key returns an item's. count, if given, returns the total for
+// total=1. A cursor holds the keys of the last item before it, and is valid only for this list and
+// its filters.
+func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first []string,
+	read func(after []string, limit int) ([]T, error), key func(T) []string,
+	count ...func() (*listTotal, error)) error {
+	query, after := r.URL.Query(), first
+	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), "50"))
+	if err != nil {
+		return malformed("wrong_type", "limit must be a number.")
+	}
+
+	if limit < 1 || limit > maxPage {
+		return invalid{{"limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage)}}.err()
+	}
+
+	filters := r.URL.Query()
+	for _, name := range []string{"cursor", "limit", "total"} {
+		filters.Del(name)
+	}
+
+	keys, scope := core.keys.Load(), r.URL.Path+"?"+filters.Encode()
+	if cursor := query.Get("cursor"); cursor != "" {
+		if after, err = keys.verifyCursor(scope, cursor); err != nil || len(after) != len(first) {
+			return malformed("invalid_cursor", "The cursor is not of this list with these filters: begin without one.")
+		}
+	}
+	items, err := read(after, limit+1)
+	if err != nil {
+		return err
+	}
+
+	answer := struct {
+		Items      []T     `json:"items"`
+		NextCursor *string `json:"next_cursor"`
+		*listTotal
+	}{Items: append([]T{}, items[:min(len(items), limit)]...)} // never null
+	if query.Get("total") == "1" && len(count) > 0 {
+		if answer.listTotal, err = count[0](); err != nil {
+			return err
+		}
+	}
+	if len(items) > limit {
+		cursor := keys.signCursor(scope, key(items[limit-1]))
+		answer.NextCursor = &cursor
+		query.Set("cursor", cursor)
+		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
+	}
+	return writeTagged(w, r, answer)
+}
+
+// writeRows is writeList for the rows of a query. Its parameters are args, then the sort keys after
+// which the page begins, then the limit. doing begins the text of an error.
+func writeRows[T any](core *core, w http.ResponseWriter, r *http.Request, first []string, key func(T) []string,
+	doing, query string, args ...any) error {
+	return writeList(core, w, r, first, func(after []string, limit int) ([]T, error) {
+		for _, sortKey := range after {
+			args = append(args, sortKey)
+		}
+		return collect[T](r.Context(), core.db, doing, query, append(args, limit)...)
+	}, key)
+}
