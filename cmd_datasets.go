@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -91,21 +89,23 @@ func addDatasetCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
-	return o.analyze(ctx, d, false)
+	return o.analyze(ctx, d, true)
 }
 
 // listDatasetsCommand is "cairn dataset list".
 func listDatasetsCommand(ctx context.Context, o invocation) error {
 	datasets, err := listDatasets(ctx, o.db, "", nil, math.MaxInt32)
-	for _, d := range datasets {
-		analyses, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
-		state := "never analysed"
-		if len(analyses) > 0 {
-			state = analyses[0].State
-		}
-		err = o.print(errors.Join(err, listErr), d, "%d\t%s\t%s\t%s", d.ID, d.Name, d.Path, state)
+	if err != nil {
+		return err
 	}
-	return err
+	for _, d := range datasets {
+		a, err := newestAnalysisOf(ctx, o.db, d)
+		state := cmp.Or(a.State, "never analysed")
+		if err := o.print(err, d, "%d\t%s\t%s\t%s", d.ID, d.Name, d.Path, state); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // analyzeCommand is "cairn dataset analyze".
@@ -114,66 +114,76 @@ func analyzeCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
-	if o.options.Has("wait") {
-		return o.analyze(ctx, d, o.options.Has("force"))
-	}
-	a, isRunning, err := o.createAnalysis(ctx, d, o.options.Has("force"))
-	if isRunning {
-		return fmt.Errorf("analysis %d of %s is running already", a.ID, d.Name)
-	}
-	return o.print(err, nil, "analysis %d of %s queued", a.ID, d.Name)
+	return o.analyze(ctx, d, o.options.Has("wait"))
 }
 
-// createAnalysis starts an analysis. If one runs already, it returns that one, and true.
-func (o invocation) createAnalysis(ctx context.Context, d dataset, force bool) (analysis, bool, error) {
+// analyze has the running instances analyse a dataset. With wait, it joins an analysis that runs
+// already, and waits for the end.
+func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
+	force := o.options.Has("force")
 	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, force)
-	if p, ok := errors.AsType[*problem](err); ok && p.code == "analysis_running" {
-		newest, listErr := listAnalyses(ctx, o.db, d.ID, newestAnalysis, 1)
-		if listErr == nil && len(newest) > 0 {
-			return newest[0], true, nil
-		}
+	p, ok := errors.AsType[*problem](err)
+	isRunning := ok && p.code == "analysis_running"
+	if isRunning {
+		a, err = newestAnalysisOf(ctx, o.db, d)
 	}
-	return a, false, err
-}
-
-// analyze has the running instances analyse a dataset, or joins the analysis that runs. It waits
-// for the end, and prints the counts and the sum of the report.
-func (o invocation) analyze(ctx context.Context, d dataset, force bool) error {
-	a, isRunning, err := o.createAnalysis(ctx, d, force)
 	if err != nil {
 		return err
+	}
+
+	if isRunning && !wait {
+		return fmt.Errorf("analysis %d of %s is running already", a.ID, d.Name)
 	}
 	if isRunning && force && !a.Force {
 		return fmt.Errorf("analysis %d of %s is running already, without --force", a.ID, d.Name)
 	}
-	if runs, err := anyInstanceLives(ctx, o.db); err != nil {
+	if !wait {
+		return o.print(nil, nil, "analysis %d of %s queued", a.ID, d.Name)
+	}
+	runs, err := anyInstanceLives(ctx, o.db)
+	if err != nil {
 		return err
-	} else if !runs {
+	}
+	if !runs {
 		return fmt.Errorf("analysis %d of %s is queued, but no instance of the service runs: start it", a.ID, d.Name)
 	}
-	var now atomic.Pointer[analysis]
-	now.Store(&a)
-	err = o.withProgress(func() string { return now.Load().describe(d.Name) }, func() error {
-		for now.Load().FinishedAt == nil {
+	return o.awaitAnalysis(ctx, d, a.ID)
+}
+
+// newestAnalysisOf returns the dataset's newest analysis. If there is none, its id is 0.
+func newestAnalysisOf(ctx context.Context, q querier, d dataset) (a analysis, err error) {
+	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
+	if len(analyses) > 0 {
+		a = analyses[0]
+	}
+	return a, err
+}
+
+// awaitAnalysis waits for the end of an analysis, and prints the counts and the sum of the report.
+func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) error {
+	var a analysis
+	say := func() string {
+		now, _ := getAnalysis(ctx, o.db, d.ID, id) // after an error, the wait below ends too
+		return now.describe(d.Name)
+	}
+	err := o.withProgress(say, func() (err error) {
+		for err == nil && a.FinishedAt == nil {
 			pause(ctx, 100*time.Millisecond)
-			next, err := getAnalysis(ctx, o.db, d.ID, a.ID)
-			if err != nil {
-				return err
-			}
-			now.Store(&next)
+			a, err = getAnalysis(ctx, o.db, d.ID, id)
 		}
-		return nil
+		return err
 	})
 	if ctx.Err() != nil {
-		return fmt.Errorf("analysis %d of %s goes on: see cairn dataset list", a.ID, d.Name)
+		return fmt.Errorf("analysis %d of %s goes on: see cairn dataset list", id, d.Name)
 	}
 	if err != nil {
 		return err
 	}
-	if a = *now.Load(); a.State != stateSucceeded {
-		return fmt.Errorf("analysis %d of %s failed: %s", a.ID, d.Name, *cmp.Or(a.Failure, new("it was canceled")))
+
+	if a.State != stateSucceeded {
+		return fmt.Errorf("analysis %d of %s failed: %s", id, d.Name, *cmp.Or(a.Failure, new("it was canceled")))
 	}
-	fmt.Fprintf(o.stdout, "analysis %d of %s: %s, %d added, %d changed, %d removed\n", a.ID, d.Name,
+	fmt.Fprintf(o.stdout, "analysis %d of %s: %s, %d added, %d changed, %d removed\n", id, d.Name,
 		plural(a.Total, "file"), a.Added, a.Changed, a.Removed)
 	report, err := inSnapshot(ctx, o.db, d.report)
 	return o.print(err, nil, "%s", report.Summary)
@@ -211,8 +221,8 @@ func removeDatasetCommand(ctx context.Context, o invocation) error {
 	return o.print(deleteDataset(ctx, o.db, operatorActor(), d.ID), nil, "removed dataset %d, %s", d.ID, d.Name)
 }
 
-// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, and
-// another error if the dataset was never analysed or the last analysis failed.
+// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings or no
+// file is located, and another error if the dataset was never analysed or the last analysis failed.
 func reportCommand(ctx context.Context, o invocation) error {
 	name := o.names[0]
 	d, err := o.getDataset(ctx, name)
@@ -223,18 +233,20 @@ func reportCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
+
 	out := bufio.NewWriter(o.stdout)
 	report.print(out)
 	if err := out.Flush(); err != nil {
 		return err
 	}
+
 	if report.AnalyzedAt == nil {
 		return fmt.Errorf("dataset %q was never analysed: cairn dataset analyze %[1]s", name)
 	}
 	if report.Failure != nil {
 		return fmt.Errorf("the last analysis of %q failed", name)
 	}
-	if len(report.Findings) > 0 {
+	if !report.isClean() {
 		return errFindings
 	}
 	return nil
@@ -254,19 +266,18 @@ func vrtCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
-	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
-	out := bufio.NewWriter(o.stdout)
-	var rows io.Writer = out // each row is one write
-	if isTerminal(o.stdout) {
-		rows = terminalWriter{out}
-	}
-	err = g.write(rows, 0, func(f datasetFile) string {
+
+	source := func(f datasetFile) string {
 		raw, _ := decodePath(f.Path) // as the walk wrote it
 		return filepath.Join(place.root, place.below, raw)
-	}, func(emit func(datasetFile) error) error {
-		return readInBatches(f, func(after []string, limit int) ([]datasetFile, error) {
-			return findFiles(ctx, o.db, f, after, limit)
-		}, emit)
+	}
+	filter := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
+	read := func(after []string, limit int) ([]datasetFile, error) {
+		return findFiles(ctx, o.db, filter, after, limit)
+	}
+	rows, out := o.rows()
+	err = g.write(rows, 0, source, func(emit func(datasetFile) error) error {
+		return readInBatches(filter, read, emit)
 	})
 	return errors.Join(err, out.Flush())
 }

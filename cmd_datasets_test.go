@@ -33,7 +33,7 @@ func TestDatasetCommands(t *testing.T) {
 		t.Error(said)
 	}
 	says(1, "there is no such directory", "dataset", "add", ts.datasets+"/3")
-	says(0, "created dataset 1, 2, of "+ts.datasets+"/2\nanalysis 1 of 2: 1 file, 1 added, 0 changed, 0 removed\n1 of 1 file placed", "dataset", "add", "2")
+	says(0, "created dataset 1, 2, of "+ts.datasets+"/2\nanalysis 1 of 2: 1 file, 1 added, 0 changed, 0 removed\n1 of 1 file located", "dataset", "add", "2")
 	says(1, ts.datasets+"/2 is registered already, as dataset 1, 2", "dataset", "add", ts.datasets+"/2")
 	says(1, "Another dataset has that name", "dataset", "add", ts.datasets+"/2/sub", "--name", "2")
 	says(0, "created dataset 4, all, of "+ts.datasets+"\n", "dataset", "add", ts.datasets, "--name", "all") // refusals use up numbers
@@ -57,7 +57,7 @@ func TestDatasetCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(1, "analysis 5 of 2 failed: The dataset's directory cannot be read", "dataset", "analyze", "2", "--wait")
-	says(1, "the last analysis failed: The dataset's directory cannot be read: no such file or directory. Before it: 1 of 1 file placed\n", "report", "2")
+	says(1, "the last analysis failed: The dataset's directory cannot be read: no such file or directory. Before it: 1 of 1 file located\n", "report", "2")
 	says(0, "removed dataset 1, 2", "dataset", "remove", "2")
 	c.refused(404, "not_found", "GET", "/api/v1/datasets/1", nil)
 	if n := len(c.must(200, "GET", "/api/v1/audit?actor=operator", nil).items()); n != 8 {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"net/url"
@@ -69,7 +68,7 @@ func (d *datasetData) addMap(a *apiReader) {
 	lon, lat := (box.West+box.East)/2, (box.South+box.North)/2
 	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)
 	y, errY := strconv.ParseFloat(query.Get("at.y"), 64)
-	isClicked := cmp.Or(errX, errY) == nil && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
+	isClicked := errX == nil && errY == nil && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
 	if isClicked {
 		lon, lat = frameFor([]filesCell{{mapBox: box}}).place(x, y)
 	}

@@ -222,23 +222,25 @@ func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, b
 // drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
 // cell of a grid, which is made coarser until the picture is small enough.
 func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) error {
-	few := d.Files[fileStatusOK] <= maxOutlined || c.view != nil
-	if few {
+	if d.Files[fileStatusOK] <= maxOutlined || c.view != nil {
 		located := fileFilter{datasetID: &d.ID, status: new(fileStatusOK), box: c.view}
 		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
 		if err != nil {
 			return err
 		}
-		few = len(files) <= maxOutlined
-		for _, file := range files {
-			c.draw(c.layerOf(file.extent), 1, c.frame.mark(file.ElevationDatasetFileMeta), xmlText(file.Path))
-			if few {
+		if len(files) <= maxOutlined {
+			for _, file := range files {
+				c.draw(c.layerOf(file.extent), 1, c.frame.mark(file.ElevationDatasetFileMeta), xmlText(file.Path))
 				c.label(file)
+			}
+			if c.bytes <= maxFileBytes {
+				return nil
 			}
 		}
 	}
-	for grid := int64(256); !few || c.bytes > maxFileBytes; grid /= 2 {
-		few, c.bytes, c.Labels = true, 0, nil
+
+	for grid := int64(256); ; grid /= 2 {
+		c.bytes, c.Labels = 0, nil
 		for i := range c.Layers {
 			c.Layers[i].Count, c.Layers[i].Marks = 0, nil
 		}
@@ -252,8 +254,10 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 			}
 			c.draw(cell.Layer, cell.N, c.frame.mark(cell.file()), "")
 		}
+		if c.bytes <= maxFileBytes {
+			return nil
+		}
 	}
-	return nil
 }
 
 // label writes the name of a file into its box where there is room for it.

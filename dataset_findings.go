@@ -12,29 +12,42 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// findingKind is a code of findings, the report's query that looks for them, and their meaning.
-type findingKind struct{ code, query, detail string }
+// findingKind is a code of findings and its meaning. short is its word in the summary.
+type findingKind struct {
+	code, severity, detail, short string
+	isUnlocated                   bool // its files are not located
+}
 
-// findingMissing is the code of missing tiles. Findings of all other codes are files.
-const findingMissing = "missing"
+// Codes of findings that are not about a file: about a missing tile, about a folder.
+const (
+	findingMissing = "missing"
+	findingMixed   = "mixed"
+)
 
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
+	const severe, warning, note = "error", "warning", "note"
 	return []findingKind{
-		{fileStatusCorrupt, "unusable", "files are corrupt"},
-		{"unreadable", "unusable", "files that should be rasters cannot be read as such"},
-		{"no_extent", "unusable", "files have no position, or an unknown CRS"},
-		{findingMissing, "", "tiles are missing inside the area that the others cover"},
-		{"name", "names", "file names contradict what is in the files"},
-		{"crs", "odd", "files have another CRS than most"},
-		{"vertical_crs", "odd", "files have another vertical system than most"},
-		{"resolution", "odd", "files have another pixel size than most of their CRS"},
-		{"sample_type", "odd", "files have another data type than most"},
-		{"nodata", "odd", "files have another nodata value than most"},
-		{"overlap", "overlaps", "tiles cover the same cell of their grid"},
-		{"duplicate", "duplicates", "files have the same extent and size in pixels as another"},
-		{"seam", "seams", "tiles lie off the grid by a part of a pixel"},
-		{"warning", "warnings", "files were read with a warning"},
+		{fileStatusCorrupt, severe, "files are corrupt", "corrupt", true},
+		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable", true},
+		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS", true},
+		{"unread", severe, "files of formats that Cairn does not read, and half-finished copies", "not read", true},
+		{findingMissing, severe, "tiles are missing inside the area that the others cover", "missing tile", false},
+		{"far", severe, "files lie far from all others", "far away", false},
+		{"name", severe, "file names contradict what is in the files", "misnamed", false},
+		{"misaligned", severe, "tiles do not fill exactly their cell of the grid", "misaligned", false},
+		{"overlap", severe, "tiles cover the place of another", "overlapping", false},
+		{"crs", severe, "files have another CRS than most", "in another CRS", false},
+		{"vertical_crs", severe, "files have another vertical CRS than most", "with another vertical CRS", false},
+		{findingMixed, warning, "folders hold files of several kinds, none of which is usual", "mixed", false},
+		{"resolution", warning, "files have another posting than most of their CRS", "with another posting", false},
+		{"sample_type", warning, "files have another data type than most", "with another data type", false},
+		{"nodata", warning, "files have another nodata value than most", "with another nodata value", false},
+		{"bands", warning, "files have another number of bands than most", "with another number of bands", false},
+		{"orientation", warning, "files are rotated or upside down, unlike most", "with another orientation", false},
+		{"suspect_data", warning, "files are far smaller than their neighbours", "with suspect data", false},
+		{"duplicate", warning, "files seem to be copies of another", "duplicate", false},
+		{"warning", note, "files were read with a warning", "with a warning", false},
 	}
 }
 
@@ -57,7 +70,7 @@ type acceptedFinding struct {
 const acceptedColumns = `id, code, path, note, accepted_by, accepted_at`
 
 // listFindings answers GET /api/v1/datasets/{id}/findings/{code}: the files with that fault, by
-// path, less the accepted ones. Missing tiles are in the gaps.
+// path, less the accepted ones, at most maxFlaws. Missing tiles are in the gaps.
 func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 	code := r.PathValue("code")
 	if code == findingMissing || kindOf(code) < 0 {
@@ -65,25 +78,17 @@ func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 	}
 	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
 		_, files, err := heavyQuery(c, r, func(d dataset, ctx context.Context, q querier) ([]findingFile, error) {
-			return d.findings(ctx, q, code, after[0], limit)
+			s, err := d.examine(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			return s.list(ctx, q, code, maxFlaws)
 		})
-		return files, err
+		first, _ := slices.BinarySearchFunc(files, after[0], func(f findingFile, after string) int {
+			return cmp.Or(cmp.Compare(f.Path, after), -1) // the one behind it
+		})
+		return files[first:min(len(files), first+limit)], err
 	}, func(f findingFile) []string { return []string{f.Path} })
-}
-
-// findings returns up to limit files with a fault after a path, less the accepted ones.
-func (d dataset) findings(ctx context.Context, q querier, code, after string, limit int) (
-	files []findingFile, err error) {
-	query := findingKinds()[kindOf(code)].query
-	var grids []tileGrid
-	if query == "overlaps" || query == "seams" {
-		if grids, err = d.grids(ctx, q); err != nil {
-			return nil, err
-		}
-	}
-	args := d.gridArgs(grids)
-	args["code"], args["after"], args["limit"] = code, after, limit
-	return collect[findingFile](ctx, q, "list "+query, reportQuery("page", query), args)
 }
 
 // listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.
@@ -103,9 +108,16 @@ func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request) error {
 	}, func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} })
 }
 
+// acceptRequest is the body of POST /api/v1/datasets/{id}/accepted-findings.
+type acceptRequest struct {
+	Code string  `json:"code"`
+	Path *string `json:"path"`
+	Note string  `json:"note"`
+}
+
 // acceptFinding answers POST /api/v1/datasets/{id}/accepted-findings. Without a path it accepts
 // every finding of the code, also those to come.
-func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
 	const (
 		isFile = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2)`
 		query  = `
@@ -113,14 +125,6 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request) error 
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + acceptedColumns
 	)
-	var in struct {
-		Code string  `json:"code"`
-		Path *string `json:"path"`
-		Note string  `json:"note"`
-	}
-	if err := decodeJSON(r, &in); err != nil {
-		return err
-	}
 	var v invalid
 	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
 	v.check(in.Path == nil || *in.Path != "" && !strings.ContainsRune(*in.Path, 0), "path", "malformed",
@@ -132,13 +136,14 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request) error 
 	var accepted acceptedFinding
 	ctx := r.Context()
 	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		known := in.Path == nil || in.Code == findingMissing
-		if !known {
-			err = tx.QueryRow(ctx, isFile, d.ID, *in.Path).Scan(&known)
-			v.check(known, "path", "not_found", "the dataset has no such file")
-		}
-		if err = cmp.Or(err, v.err()); err != nil {
-			return nil, nil, err
+		if in.Path != nil && in.Code != findingMissing && in.Code != findingMixed {
+			known, err := scalar[bool](ctx, tx, "look for the file", isFile, d.ID, *in.Path)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !known {
+				return nil, nil, invalid{{"path", "not_found", "the dataset has no such file"}}.err()
+			}
 		}
 		accepted, err = collectOne[acceptedFinding](ctx, tx, nil, "accept a finding", query,
 			d.ID, in.Code, in.Path, in.Note, actorOf(r).name)

@@ -172,7 +172,7 @@ func TestGapsWithoutCode(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, []string{"15.0 ours 501000 5300000", "9.0 ours 501000 5300000"}) {
 		t.Errorf("gaps: %q", got)
 	}
-	for _, code := range []string{"duplicate", "overlap", "seam"} {
+	for _, code := range []string{"duplicate", "overlap", "misaligned"} {
 		if items := c.must(200, "GET", dataset+"/findings/"+code, nil).items(); len(items) > 0 {
 			t.Errorf("%s: %v", code, items)
 		}

@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,45 +21,35 @@ import (
 
 // folderReport lists the faults of a dataset's files, found in their rows alone, the worst first.
 type folderReport struct {
-	DatasetID  int64           `json:"dataset_id"`
-	Dataset    string          `json:"dataset"`
-	AnalyzedAt *time.Time      `json:"analyzed_at"` // null: it never was, and there is nothing to report
-	Failure    *string         `json:"failure"`     // why the last analysis failed; null: it did not
-	Summary    string          `json:"summary"`     // one line
-	Files      int64           `json:"files"`
-	Placed     int64           `json:"placed"`
-	Grids      []tileGrid      `json:"grids"`
-	Findings   []finding       `json:"findings"`
-	Accepted   []acceptedCount `json:"accepted"`
+	DatasetID   int64           `json:"dataset_id"`
+	Dataset     string          `json:"dataset"`
+	AnalyzedAt  *time.Time      `json:"analyzed_at"` // null: it never was, and there is nothing to report
+	Failure     *string         `json:"failure"`     // why the last analysis failed; null: it did not
+	Summary     string          `json:"summary"`     // one line
+	Files       int64           `json:"files"`
+	Placed      int64           `json:"placed"` // located files
+	Grids       []tileGrid      `json:"grids"`
+	Contents    []contentCount  `json:"contents"`
+	Findings    []finding       `json:"findings"`
+	Accepted    []acceptedCount `json:"accepted"`
+	NotExamined []string        `json:"not_examined"`
 }
 
-// tileGrid is the grid of the tiles of one CRS and pixel size, a cell for each step between tiles.
-type tileGrid struct {
-	CRS     string  `json:"crs"`
-	Tiles   int64   `json:"tiles"`
-	DX      float64 `json:"pixel_width"`
-	DY      float64 `json:"pixel_height"`
-	X       float64 `json:"origin_x"`
-	Y       float64 `json:"origin_y"`
-	East    float64 `json:"step_x"`
-	North   float64 `json:"step_y"`
-	Missing int64   `json:"missing" db:"-"`
-
-	Definition string `json:"-"` // of a CRS without a code, as a row has it; empty: unknown
-	gaps       []cellRun
+// contentCount says how many rasters have which values of an attribute, such as the CRS.
+type contentCount struct {
+	Attribute string `json:"attribute"`
+	Values    string `json:"values"`
 }
-
-// cellRun is a run of cells in one row of a grid, from one column to another, both included.
-type cellRun struct{ Row, From, To int64 }
 
 // finding is a kind of fault, with the first files or missing tiles that nobody has accepted.
 type finding struct {
-	Code   string        `json:"code"`
-	Detail string        `json:"detail"`
-	Total  int64         `json:"total"`
-	All    string        `json:"all"` // where they are listed; for missing tiles, with the accepted ones
-	Files  []findingFile `json:"files"`
-	Tiles  []missingTile `json:"tiles,omitempty"`
+	Code     string        `json:"code"`
+	Severity string        `json:"severity"`
+	Detail   string        `json:"detail"`
+	Total    int64         `json:"total"`
+	All      string        `json:"all"` // where they are listed; for missing tiles, with the accepted ones
+	Files    []findingFile `json:"files"`
+	Tiles    []missingTile `json:"tiles,omitempty"`
 }
 
 // acceptedCount is how many findings of a code were accepted.
@@ -69,54 +58,22 @@ type acceptedCount struct {
 	Total int64  `json:"total"`
 }
 
-// findingFile is a file with a fault.
+// findingFile is a file with a fault. The path of a mixed folder is that of the folder, "." for the
+// dataset's own.
 type findingFile struct {
 	Path   string `json:"path"`
 	Detail string `json:"detail"`
 }
 
-// missingTile is the place of a missing tile. Name identifies it in an accepted finding.
-type missingTile struct {
-	Name   string  `json:"name"`
-	CRS    string  `json:"crs"`
-	Column int64   `json:"column"`
-	Row    int64   `json:"row"`
-	MinX   float64 `json:"min_x"`
-	MinY   float64 `json:"min_y"`
-	MaxX   float64 `json:"max_x"`
-	MaxY   float64 `json:"max_y"`
-
-	definition string // as in tileGrid
-}
-
-// reportSQL holds the queries of the report.
-//
-//go:embed dataset_report.sql
-var reportSQL string
-
-// reportQuery returns the query of that name. In it :findings stands for the query named findings.
-func reportQuery(name, findings string) string {
-	section := func(name string) string {
-		_, text, _ := strings.Cut(reportSQL, "-- query "+name+"\n")
-		text, _, _ = strings.Cut(text, "-- query ")
-		return text
-	}
-	query := section(name)
-	for _, part := range [...][2]string{{":findings", findings}, {":accepted", "accepted"},
-		{":grid_tiles", "grid_tiles"}, {":tiles", "tiles"}} {
-		query = strings.ReplaceAll(query, part[0], section(part[1]))
-	}
-	return query
-}
-
 // maxFindingFiles is how many files or tiles a finding names.
 const maxFindingFiles = 20
 
-// errFindings is returned for a report with findings. It means exit status 3.
+// errFindings is returned for a report with findings, and if no file was located. It means exit
+// status 3.
 var errFindings = errors.New("the report has findings")
 
 // heavyQuery runs read in a snapshot for the dataset in the path of a request. read may go through
-// all its rows. Before the answer is sent, it frees the slot of the pool: the client may be slow.
+// all its rows. It frees the slot of the pool, because the answer may still have to be computed.
 func heavyQuery[T any](c *catalogue, r *http.Request, read func(dataset, context.Context, querier) (T, error)) (
 	d dataset, result T, err error) {
 	defer callerOf(r).slots.leavePool()
@@ -183,36 +140,72 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 	})
 }
 
-// print writes the report as text for a terminal: the summary, a line for scripts, the findings.
+// isClean reports whether there is no finding and at least one file is located.
+func (report *folderReport) isClean() bool { return len(report.Findings) == 0 && report.Placed > 0 }
+
+// print writes the report as text for a terminal: the verdict in two lines, the second for scripts,
+// the findings, what is there, and what was not examined.
 func (report folderReport) print(w io.Writer) {
 	fmt.Fprintln(w, report.Summary)
 	if report.AnalyzedAt == nil {
 		fmt.Fprintf(w, "no report: dataset %s; start an analysis first\n", report.Dataset)
 		return
 	}
+
+	w = terminalWriter{w}
 	found := "no findings"
 	if n := len(report.Findings); n > 0 {
 		found = plural(int64(n), "finding")
+	} else if !report.isClean() {
+		found = "no file located"
 	}
-	w = terminalWriter{w}
-	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 	fmt.Fprintf(w, "%s: dataset %s, %s, analysed %s\n", found, report.Dataset, plural(report.Files, "file"),
 		report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
+
+	severity := ""
 	for _, f := range report.Findings {
-		fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
-		for _, file := range f.Files {
-			fmt.Fprintf(w, "  %s: %s\n", clean(file.Path), clean(file.Detail))
+		if f.Severity != severity {
+			severity = f.Severity
+			fmt.Fprintf(w, "\n%s\n", strings.ToUpper(severity+"s"))
 		}
-		for _, tile := range f.Tiles {
-			unit := unitOfCRS(tile.CRS)
-			fmt.Fprintf(w, "  column %d, row %d: from %.8g%s, %.8g%s to %.8g%s, %.8g%s\n",
-				tile.Column, tile.Row, tile.MinX, unit, tile.MinY, unit, tile.MaxX, unit, tile.MaxY, unit)
-		}
-		if rest := f.Total - int64(len(f.Files)+len(f.Tiles)); rest > 0 {
-			fmt.Fprintf(w, "  and %d more: %s\n", rest, f.All)
-		}
+		f.print(w)
 	}
-	if len(report.Grids) > 0 {
+	report.printContents(w)
+
+	fmt.Fprintln(w)
+	for _, text := range report.NotExamined {
+		fmt.Fprintln(w, text)
+	}
+}
+
+// print writes a finding with its first files or tiles.
+func (f finding) print(w io.Writer) {
+	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
+	fmt.Fprintf(w, "\n%s: %s (%d)\n", f.Code, f.Detail, f.Total)
+	for _, file := range f.Files {
+		fmt.Fprintf(w, "  %s: %s\n", clean(file.Path), clean(file.Detail))
+	}
+	for _, tile := range f.Tiles {
+		unit := unitOfCRS(tile.CRS)
+		fmt.Fprint(w, "  ")
+		if tile.Expected != "" {
+			fmt.Fprintf(w, "%s: ", clean(tile.Expected))
+		}
+		fmt.Fprintf(w, "from %.8g%s, %.8g%s to %.8g%s, %.8g%s",
+			tile.MinX, unit, tile.MinY, unit, tile.MaxX, unit, tile.MaxY, unit)
+		if tile.There != "" {
+			fmt.Fprintf(w, "; the file of this name: %s", clean(tile.There))
+		}
+		fmt.Fprintln(w)
+	}
+	if rest := f.Total - int64(len(f.Files)+len(f.Tiles)); rest > 0 {
+		fmt.Fprintf(w, "  and %d more: %s\n", rest, f.All)
+	}
+}
+
+// printContents writes what is there: grids, the values of attributes, and what was accepted.
+func (report folderReport) printContents(w io.Writer) {
+	if len(report.Contents) > 0 {
 		fmt.Fprintln(w)
 	}
 	for _, g := range report.Grids {
@@ -220,6 +213,9 @@ func (report folderReport) print(w io.Writer) {
 		fmt.Fprintf(w, "grid: %s of %s, %.7g%s by %.7g%s from %.8g%s, %.8g%s, pixels of %.4g%s by %.4g%s\n",
 			plural(g.Tiles, "tile"), cmp.Or(g.CRS, "no CRS"), g.East, unit, g.North, unit, g.X, unit, g.Y, unit,
 			g.DX, unit, g.DY, unit)
+	}
+	for _, c := range report.Contents {
+		fmt.Fprintf(w, "%s: %s\n", c.Attribute, c.Values)
 	}
 	for _, a := range report.Accepted {
 		fmt.Fprintf(w, "accepted: %s (%d)\n", a.Code, a.Total)
@@ -252,8 +248,8 @@ func unitOfCRS(name string) string {
 
 // report looks for every kind of fault in the dataset's rows.
 func (d dataset) report(ctx context.Context, q querier) (report folderReport, err error) {
-	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Summary: "never analysed",
-		Grids: []tileGrid{}, Findings: []finding{}, Accepted: []acceptedCount{}}
+	report = folderReport{DatasetID: d.ID, Dataset: d.Name, Summary: "never analysed", Grids: []tileGrid{},
+		Contents: []contentCount{}, Findings: []finding{}, Accepted: []acceptedCount{}, NotExamined: []string{}}
 	const analyzed = `
 		SELECT max(finished_at) FILTER (WHERE state = 'succeeded'), (array_agg(failure ORDER BY finished_at DESC))[1]
 		FROM analyses
@@ -261,258 +257,289 @@ func (d dataset) report(ctx context.Context, q querier) (report folderReport, er
 	if err := q.QueryRow(ctx, analyzed, d.ID).Scan(&report.AnalyzedAt, &report.Failure); err != nil {
 		return report, fmt.Errorf("find the last analysis: %w", err)
 	}
-	defer func() {
-		if report.Failure != nil {
-			report.Summary = "the last analysis failed: " + *report.Failure + " Before it: " + report.Summary
-		}
-	}()
-	if report.AnalyzedAt == nil {
-		return report, nil
-	}
-	if report.Grids, err = d.grids(ctx, q); err != nil {
-		return report, err
-	}
-	if err := report.findMissing(ctx, q); err != nil {
-		return report, err
-	}
-	args := d.gridArgs(report.Grids)
-	args["limit"] = maxFindingFiles
-	for _, query := range [...]string{"unusable", "warnings", "duplicates", "odd", "names", "overlaps", "seams"} {
-		if err := report.find(ctx, q, query, args); err != nil {
+
+	if report.AnalyzedAt != nil {
+		s, err := d.examine(ctx, q)
+		if err != nil {
 			return report, err
 		}
+		report.Grids = s.grids
+		report.Contents = s.contents()
+		report.Files = int64(len(s.files))
+		report.Placed = s.located()
+		report.NotExamined = []string{"Heights were not examined."}
+		if err := report.addFindings(ctx, q, s); err != nil {
+			return report, err
+		}
+		report.summarize(s)
 	}
-	slices.SortFunc(report.Findings, func(a, b finding) int { return kindOf(a.Code) - kindOf(b.Code) })
-	slices.SortFunc(report.Accepted, func(a, b acceptedCount) int { return kindOf(a.Code) - kindOf(b.Code) })
-	details, err := summarizeDataset(ctx, q, d)
-	report.summarize(details.Files)
-	return report, err
+	if report.Failure != nil {
+		report.Summary = "the last analysis failed: " + *report.Failure + " Before it: " + report.Summary
+	}
+	return report, nil
 }
 
-// summarize counts the files and writes the summary, which leaves out empty groups.
-func (report *folderReport) summarize(files map[string]int64) {
-	report.Files, report.Placed = files["total"], files[fileStatusOK]
-	report.Summary = fmt.Sprintf("%d of %s placed", report.Placed, plural(report.Files, "file"))
+// addFindings adds the findings of each kind, the worst first, and the numbers of accepted ones.
+func (report *folderReport) addFindings(ctx context.Context, q querier, s *fileSet) error {
+	for _, kind := range findingKinds() {
+		list := s.flaws[kind.code]
+		if list == nil {
+			continue
+		}
+		if list.accepted > 0 {
+			report.Accepted = append(report.Accepted, acceptedCount{kind.code, list.accepted})
+		}
+		if list.total == 0 {
+			continue
+		}
+
+		f := finding{Code: kind.code, Severity: kind.severity, Detail: kind.detail, Total: list.total}
+		f.All = fmt.Sprintf("/api/v1/datasets/%d/findings/%s", report.DatasetID, kind.code)
+		f.Tiles = list.tiles
+		if kind.code == findingMissing {
+			f.All = fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", report.DatasetID)
+		}
+		var err error
+		if f.Files, err = s.list(ctx, q, kind.code, maxFindingFiles); err != nil {
+			return err
+		}
+		report.Findings = append(report.Findings, f)
+	}
+	return nil
+}
+
+// summarize sets the summary: how many files are located, how many findings of each kind there are,
+// accepted ones included, and how many other files.
+func (report *folderReport) summarize(s *fileSet) {
+	report.Summary = fmt.Sprintf("%d of %s located", report.Placed, plural(report.Files, "file"))
 	if report.Files == 0 {
 		report.Summary = "no files in the directory"
 	}
-	totals := map[string]int64{} // by code, with those that were accepted
-	for _, f := range report.Findings {
-		totals[f.Code] += f.Total
-	}
-	for _, a := range report.Accepted {
-		totals[a.Code] += a.Total
-	}
-	others := report.Files - report.Placed - totals["unreadable"] - totals[fileStatusCorrupt] - totals["no_extent"]
-	for _, part := range [...]struct {
-		n    int64
-		text string
-	}{
-		{totals["unreadable"], "unreadable"}, {totals[fileStatusCorrupt], "corrupt"},
-		{totals["no_extent"], "without a place"}, {totals[findingMissing], "cells missing"}, {others, "other files"},
-	} {
-		if part.n == 1 {
-			part.text = strings.NewReplacer("cells", "cell", "files", "file").Replace(part.text)
+	others := report.Files - report.Placed
+	for _, kind := range findingKinds() {
+		list := s.flaws[kind.code]
+		if list == nil {
+			continue
 		}
-		if part.n > 0 {
-			report.Summary += fmt.Sprintf("; %d %s", part.n, part.text)
+		n := list.total + list.accepted
+		text := fmt.Sprintf("%d %s", n, kind.short)
+		if isNoun := strings.HasSuffix(kind.short, "tile"); isNoun {
+			text = plural(n, kind.short)
 		}
+		report.Summary += "; " + text
+		if kind.isUnlocated {
+			others -= n
+		}
+	}
+	if others > 0 {
+		report.Summary += "; " + plural(others, "other file")
 	}
 }
 
-// findMissing adds the missing tiles of the grids, less those that were accepted.
-func (report *folderReport) findMissing(ctx context.Context, q querier) error {
-	const query = `
-		SELECT coalesce(path, '') AS name FROM accepted_findings WHERE dataset_id = $1 AND code = 'missing'`
-	accepted, err := collect[struct{ Name string }](ctx, q, "list accepted gaps", query, report.DatasetID)
-	names := map[string]bool{}
+// examine reads the rows of the dataset, in one statement, and runs the checks.
+func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
+	const (
+		countRows = `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`
+		query     = `
+		SELECT id, path, size_bytes, modified_ns, status, coalesce(format, ''), coalesce(crs, crs_name, ''),
+			coalesce(crs_definition, ''), coalesce(vertical_crs, ''), coalesce(sample_type, ''), coalesce(nodata, ''),
+			coalesce(bands::text, ''), native_bbox IS NOT NULL AND transform IS NOT NULL,
+			coalesce(transform[1], 0), coalesce(transform[2], 0), coalesce(transform[4], 0), coalesce(transform[5], 0),
+			coalesce(native_bbox[1], 0), coalesce(native_bbox[2], 0), coalesce(native_bbox[3], 0),
+			coalesce(native_bbox[4], 0),
+			cardinality(warnings),
+			CASE
+				WHEN warnings = '{}' THEN 0
+				ELSE (SELECT count(*) FROM unnest(warnings) warning WHERE warning LIKE 'its name says%')
+			END
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1
+		ORDER BY path`
+		acceptedKeys = `SELECT code, coalesce(path, '') AS path FROM accepted_findings WHERE dataset_id = $1`
+	)
+	n, err := scalar[int64](ctx, q, "count files", countRows, d.ID)
+	if err != nil {
+		return nil, err
+	}
+	s := newFileSet(n)
+	accepted, err := collect[acceptedKey](ctx, q, "list accepted findings", acceptedKeys, d.ID)
+	if err != nil {
+		return nil, err
+	}
 	for _, a := range accepted {
-		names[a.Name] = true
+		s.accept(a)
 	}
-	all := names[""]
-	lost := finding{Code: findingMissing, Files: []findingFile{}}
-	known := int64(0)
-	for _, g := range report.Grids {
-		lost.Total += g.Missing
-		for tile := range g.missing() {
-			if all || len(names) == 0 && len(lost.Tiles) == maxFindingFiles {
-				break
-			}
-			if names[tile.Name] {
-				known++
-			} else if len(lost.Tiles) < maxFindingFiles {
-				lost.Tiles = append(lost.Tiles, tile)
-			}
-		}
-	}
-	if all {
-		known = lost.Total
-	}
-	lost.Total -= known
-	report.add(lost, known)
-	return err
-}
 
-// add adds the findings of a code, and the number of those that were accepted.
-func (report *folderReport) add(f finding, accepted int64) {
-	if accepted > 0 {
-		report.Accepted = append(report.Accepted, acceptedCount{f.Code, accepted})
+	var f fileRow
+	rows, _ := q.Query(ctx, query, d.ID) // its error comes back from ForEachRow
+	_, err = pgx.ForEachRow(rows, []any{&f.id, &f.path, &f.size, &f.modified, &f.status, &f.format, &f.crs,
+		&f.definition, &f.vertical, &f.sampleType, &f.nodata, &f.bands, &f.hasBox,
+		&f.transform[0], &f.transform[1], &f.transform[3], &f.transform[4],
+		&f.box[0], &f.box[1], &f.box[2], &f.box[3],
+		&f.warnings, &f.nameWarnings},
+		func() error {
+			s.add(f)
+			return nil
+		})
+	if err != nil {
+		return nil, fmt.Errorf("read files: %w", err)
 	}
-	if f.Total == 0 {
-		return
+	if err := s.check(ctx); err != nil {
+		return nil, err
 	}
-	f.Detail = findingKinds()[kindOf(f.Code)].detail
-	f.All = fmt.Sprintf("/api/v1/datasets/%d/findings/%s", report.DatasetID, f.Code)
-	if f.Code == findingMissing {
-		f.All = fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", report.DatasetID)
+	if err := s.nameMissing(ctx, q, d.ID); err != nil {
+		return nil, err
 	}
-	report.Findings = append(report.Findings, f)
-}
-
-// find adds what the query of that name finds. Each of its rows has the totals of the row's code.
-func (report *folderReport) find(ctx context.Context, q querier, name string, args pgx.NamedArgs) error {
-	rows, err := collect[struct {
-		findingFile
-		Code       string
-		IsAccepted bool
-		Total      int64
-		Accepted   int64
-	}](ctx, q, "look for "+name, reportQuery("found", name), args)
-	for len(rows) > 0 {
-		f, accepted := finding{Code: rows[0].Code, Total: rows[0].Total, Files: []findingFile{}}, rows[0].Accepted
-		for ; len(rows) > 0 && rows[0].Code == f.Code; rows = rows[1:] {
-			if !rows[0].IsAccepted {
-				f.Files = append(f.Files, rows[0].findingFile)
-			}
-		}
-		report.add(f, accepted)
-	}
-	return err
+	s.listMissing()
+	return s, nil
 }
 
 // grids returns the grids with the most tiles, and their gaps.
 func (d dataset) grids(ctx context.Context, q querier) ([]tileGrid, error) {
-	grids, err := collect[tileGrid](ctx, q, "find grids", reportQuery("grids", ""), d.gridArgs(nil))
+	s, err := d.examine(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	cells, err := collect[struct {
-		Grid int64 // from 1
-		cellRun
-	}](ctx, q, "read the cells of grids", reportQuery("cells", ""), d.gridArgs(grids))
-	for i := range grids {
-		var runs []cellRun
-		for ; len(cells) > 0 && cells[0].Grid == int64(i+1); cells = cells[1:] {
-			runs = append(runs, cells[0].cellRun)
-		}
-		grids[i].gaps = grids[i].findGaps(runs)
-		for _, gap := range grids[i].gaps {
-			grids[i].Missing += gap.To - gap.From + 1
-		}
-	}
-	return grids, err
+	return s.grids, nil
 }
 
-// gridArgs returns the parameters of the queries for the tiles of grids.
-func (d dataset) gridArgs(grids []tileGrid) pgx.NamedArgs {
-	definitions := make([]string, len(grids)) // which a grid in JSON lacks
-	for i, g := range grids {
-		definitions[i] = g.Definition
+// list returns the first findings of a code that nobody has accepted, by path.
+func (s *fileSet) list(ctx context.Context, q querier, code string, limit int) ([]findingFile, error) {
+	files := []findingFile{}
+	list := s.flaws[code]
+	if list == nil {
+		return files, nil
 	}
-	return pgx.NamedArgs{"dataset": d.ID, "grids": grids, "definitions": definitions}
+
+	slices.SortStableFunc(list.first, func(a, b flaw) int { return cmp.Compare(a.file, b.file) })
+	first := list.first[:min(len(list.first), limit)]
+	var wanted []int32
+	for _, f := range first {
+		wanted = append(wanted, f.file, f.other)
+	}
+	rows, err := s.rowsOf(ctx, q, wanted)
+
+	for _, f := range first {
+		files = append(files, s.describe(code, f, rows))
+	}
+	// Folders are in another order than their files.
+	slices.SortFunc(files, func(a, b findingFile) int { return cmp.Compare(a.Path, b.Path) })
+	return files, err
 }
 
-// gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
-// cells with a tile, by row and column. If tiles fill seven eighths of the rectangle around them,
-// it returns all empty cells of the rectangle.
-//
-// It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
-// of empty cells around the rectangle makes the outside one set, that of the first gap. If around
-// is not 0, that many columns go around the globe: there is no border in the west and in the east,
-// and rows without tiles are outside.
-func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
-	if len(runs) == 0 {
-		return nil
-	}
-	west, east, tiles := runs[0].From, runs[0].To, int64(0)
-	for _, run := range runs {
-		west, east, tiles = min(west, run.From), max(east, run.To), tiles+run.To-run.From+1
-	}
-	border := int64(1)
-	if around > 0 {
-		east, border = west+around-1, 0
-	}
-	first, last := runs[0].Row, runs[len(runs)-1].Row
-	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
-	gaps := []cellRun{{first - 1, west - border, east + border}}
-	parents := []int{0} // of each gap: itself, or an earlier gap of its set
-	root := func(i int) int {
-		for parents[i] != i {
-			parents[i] = parents[parents[i]]
-			i = parents[i]
-		}
-		return i
-	}
-	join := func(i, j int) {
-		a, b := root(i), root(j)
-		parents[max(a, b)] = min(a, b)
-	}
-	above := 0 // the first gap of the row before
-	for row := first; row <= last+1; row++ {
-		here, at := len(gaps), west-border
-		for ; len(runs) > 0 && runs[0].Row == row; runs = runs[1:] {
-			gaps, parents = append(gaps, cellRun{row, at, runs[0].From - 1}), append(parents, len(gaps))
-			at = runs[0].To + 1
-		}
-		gaps, parents = append(gaps, cellRun{row, at, east + border}), append(parents, len(gaps))
-		for i, j := above, here; i < here && j < len(gaps); {
-			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To {
-				join(i, j)
-			}
-			if gaps[i].To < gaps[j].To {
-				i++
-			} else {
-				j++
-			}
-		}
-		if around > 0 && at == west {
-			join(0, here)
-		} else if around > 0 && gaps[here].To >= west && at <= east {
-			join(here, len(gaps)-1) // the first and the last gap of the row touch around the globe
-		}
-		above = here
-		if at == west-border && len(runs) > 0 && !full { // every row up to the next tile is outside
-			row = runs[0].Row - 1
+// rowsOf reads the rows of files, by id. noFile is no file.
+func (s *fileSet) rowsOf(ctx context.Context, q querier, files []int32) (map[int64]flawRow, error) {
+	const query = `
+		SELECT id, path, coalesce(reason, status) AS reason, warnings
+		FROM elevation_dataset_file_meta
+		WHERE id = ANY($1::bigint[])`
+	var ids []int64
+	for _, file := range files {
+		if file != noFile {
+			ids = append(ids, s.files[file].id)
 		}
 	}
-	for i := 1; i < len(gaps)-1; i++ {
-		gap := cellRun{gaps[i].Row, max(gaps[i].From, west), min(gaps[i].To, east)}
-		if gap.From <= gap.To && (full || root(i) != 0) {
-			enclosed = append(enclosed, gap)
-		}
+	rows, err := collect[flawRow](ctx, q, "read the files of findings", query, ids)
+	byID := map[int64]flawRow{}
+	for _, row := range rows {
+		byID[row.ID] = row
 	}
-	return enclosed
+	return byID, err
 }
 
-// missing iterates over the missing tiles of the grid, row by row.
-func (g tileGrid) missing() iter.Seq[missingTile] {
-	return func(yield func(missingTile) bool) {
-		for _, gap := range g.gaps {
-			for column := gap.From; column <= gap.To; column++ {
-				if !yield(g.tile(cellRun{gap.Row, column, column})) {
-					return
-				}
-			}
-		}
-	}
+// flawRow is what a finding shows of a row.
+type flawRow struct {
+	ID       int64
+	Path     string
+	Reason   string
+	Warnings []string
 }
 
-// tile returns the place of a run of cells.
-func (g tileGrid) tile(run cellRun) missingTile {
-	x, y := g.X+float64(run.From)*g.East, g.Y+float64(run.Row)*g.North
-	name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
-	width := float64(run.To-run.From+1) * g.East
-	return missingTile{name, g.CRS, run.From, run.Row, x, y, x + width, y + g.North, g.Definition}
+// describe returns a finding with its text. rows has the rows of its files.
+func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingFile {
+	if f.file == noFile {
+		return findingFile{".", f.detail}
+	}
+	row := rows[s.files[f.file].id]
+	if code == findingMixed {
+		return findingFile{path.Dir(row.Path), f.detail}
+	}
+	if f.detail != "" {
+		if f.other != noFile {
+			f.detail += rows[s.files[f.other].id].Path
+		}
+		return findingFile{row.Path, f.detail}
+	}
+
+	var texts []string
+	if s.kinds[s.files[f.file].kind].status != fileStatusOK && code != "name" {
+		texts = append(texts, row.Reason)
+	}
+	for _, warning := range row.Warnings {
+		if isAboutName := strings.HasPrefix(warning, "its name says"); isAboutName == (code == "name") {
+			texts = append(texts, warning)
+		}
+	}
+	return findingFile{row.Path, strings.Join(texts, "; ")}
+}
+
+// nameMissing gives the first missing tiles the paths that the names of their neighbours suggest,
+// and says what is wrong with the file that has such a path.
+func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) error {
+	const present = `
+		SELECT path, status, coalesce(crs, crs_name, '') AS crs, coalesce(abs(transform[5]), 0) AS pixel
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path = ANY($2::text[])`
+	wanted := s.neighboursOfMissing()
+	var neighbours []int32
+	for _, tile := range wanted {
+		neighbours = append(neighbours, tile.neighbour)
+	}
+	rows, err := s.rowsOf(ctx, q, neighbours)
+	if err != nil {
+		return err
+	}
+
+	var expected []string
+	for i, tile := range wanted {
+		r := s.files[tile.neighbour]
+		wanted[i].path = s.rules[r.pattern].rename(rows[r.id].Path, tile.east, tile.north)
+		expected = append(expected, wanted[i].path)
+	}
+	files, err := collect[presentFile](ctx, q, "look for missing tiles by name", present, datasetID, expected)
+	there := map[string]presentFile{}
+	for _, f := range files {
+		there[f.Path] = f
+	}
+	for _, tile := range wanted {
+		named := namedTile{expected: tile.path}
+		if f, found := there[tile.path]; found {
+			named.there = f.fault(tile.grid)
+		}
+		tile.grid.named[tile.at] = named
+	}
+	return err
+}
+
+// presentFile is a file that has the path of a missing tile.
+type presentFile struct {
+	Path, Status, CRS string
+	Pixel             float64
+}
+
+// fault says why the file does not fill its cell.
+func (f presentFile) fault(g *tileGrid) string {
+	switch {
+	case f.Status == fileStatusCorrupt, f.Status == fileStatusUnreadable:
+		return "it is " + f.Status
+	case f.Status != fileStatusOK:
+		return "it has no georeference or CRS"
+	case f.CRS != g.CRS:
+		return "it is in " + titleOfCode(f.CRS)
+	case math.Abs(f.Pixel-g.DY) > g.DY*1e-5:
+		return "its pixels are of " + posting(f.Pixel, f.Pixel) + unitOfCRS(g.CRS)
+	}
+	return "it lies elsewhere"
 }
 
 // file returns the missing tile as a file of one pixel. It has no BBox if its CRS is unknown.

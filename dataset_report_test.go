@@ -120,7 +120,7 @@ func TestReport(t *testing.T) {
 	if a := c.must(200, "GET", clean+"/report", nil); len(a.json["findings"].([]any)) != 0 || a.number("files") != 25 || len(a.json["grids"].([]any)) != 1 {
 		t.Errorf("a clean folder: %s", a.body)
 	}
-	if a := c.must(200, "GET", clean+"/report", nil, "Accept: text/plain"); !strings.HasPrefix(string(a.body), "25 of 25 files placed\nno findings: dataset clean, 25 files, analysed 20") ||
+	if a := c.must(200, "GET", clean+"/report", nil, "Accept: text/plain"); !strings.HasPrefix(string(a.body), "25 of 25 files located\nno findings: dataset clean, 25 files, analysed 20") ||
 		!strings.Contains(string(a.body), "\ngrid: 25 tiles of EPSG:4326, 1° by 1° from 7°, 46°, pixels of 0.25° by 0.3333°\n") {
 		t.Errorf("a clean folder: %s", a.body)
 	}
@@ -169,11 +169,11 @@ func TestReport(t *testing.T) {
 	for code, want := range map[string]string{
 		"missing":    "506000 5202000, 503000 5203000, 505000 5205000, 506000 5206000",
 		"duplicate":  "copy of a tile.tif",
-		"seam":       name(505, 5203),
-		"overlap":    name(505, 5202),
+		"misaligned": "dtm_32_504_5202b.tif, " + name(505, 5203),
+		"overlap":    "dtm_32_504_5202b.tif",
 		"crs":        name(505, 5205),
 		"nodata":     name(502, 5206),
-		"name":       "copy of a tile.tif, dtm_32_999_5204.tif",
+		"name":       "dtm_32_999_5204.tif", // "copy of a tile.tif" holds no coordinates
 		"corrupt":    name(506, 5206),
 		"unreadable": name(506, 5202),
 	} {
@@ -192,7 +192,7 @@ func TestReport(t *testing.T) {
 	out = &lockedBuffer{}
 	if err := run(context.Background(), []string{"report", "all"}, ts.env, nil, out, out); !errors.Is(err, errFindings) ||
 		!strings.Contains(out.String(), "\nmissing: tiles are missing inside the area that the others cover (4)\n") ||
-		!strings.HasPrefix(out.String(), "53 of 56 files placed; 1 unreadable; 1 corrupt; 4 cells missing; 1 other file\n") {
+		!strings.HasPrefix(out.String(), "53 of 56 files located; 1 corrupt; 1 unreadable; 4 missing tiles; 1 misnamed; 2 misaligned; 1 overlapping; 1 in another CRS; 1 with another nodata value; 1 duplicate; 1 other file\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if err := run(context.Background(), []string{"report", "nothing"}, ts.env, nil, out, out); err == nil || errors.Is(err, errFindings) {
@@ -307,11 +307,13 @@ func TestNoFalseStatements(t *testing.T) {
 		want  map[string][]string
 	}{
 		{"metres and degrees", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", utm(32632, 503), "e", degrees},
-			map[string][]string{"crs": {"e: EPSG:4326 where EPSG:32632 is usual"}}},
-		{"a tie", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502, double...), "d", utm(32632, 503, double...)}, nil},
-		{"two zones", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32633, 500), "d", utm(32633, 501), "e", utm(32632, 502)}, nil},
+			map[string][]string{"crs": {"e: EPSG:4326 (WGS 84) where EPSG:32632 (WGS 84 / UTM zone 32N) is usual"}}},
+		{"a tie", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502, double...), "d", utm(32632, 503, double...)},
+			map[string][]string{"mixed": {".: data type: 2 files float32, 2 files uint16"}}},
+		{"two zones", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32633, 500), "d", utm(32633, 501), "e", utm(32632, 502)},
+			map[string][]string{"mixed": {".: CRS: 3 files EPSG:32632 (WGS 84 / UTM zone 32N), 2 files EPSG:32633 (WGS 84 / UTM zone 33N)"}}},
 		{"a copy that sorts first", []any{"a copy of b", utm(32632, 500), "b", utm(32632, 500), "c", utm(32632, 501), "d", utm(32632, 502)},
-			map[string][]string{"duplicate": {"a copy of b: same extent and size in pixels as b"}}},
+			map[string][]string{"duplicate": {"a copy of b: the same extent, pixels and size in bytes as b"}}},
 		{"no CRS", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", noCRS, "e", utm(32632, 504), "f", utm(32632, 505)},
 			map[string][]string{"no_extent": {"d: the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs"}}},
 		{"another pixel size", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", coarse},
@@ -379,7 +381,7 @@ func TestAcceptedFindings(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	}
-	const sum = "18 of 20 files placed; 2 corrupt; 2 cells missing"
+	const sum = "18 of 20 files located; 2 corrupt; 2 missing tiles"
 	report(3, sum, "2 findings: dataset tiles, 20 files, analysed ")
 	accept := func(body map[string]any) answer {
 		t.Helper()
@@ -411,7 +413,7 @@ func TestAcceptedFindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.analyze(dataset, nil)
-	report(3, "18 of 21 files placed; 3 corrupt; 2 cells missing", "1 finding:")
+	report(3, "18 of 21 files located; 3 corrupt; 2 missing tiles", "1 finding:")
 	c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	c.refused(404, "not_found", "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	if got := c.reported(dataset); fmt.Sprint(got["missing"]) != "[EPSG:32632 506000 5200000]" {

@@ -16,5 +16,5 @@ func TestReadmeFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.shows(c.run("sh", "set -eu\n"+examples(t, "README.md", "console")[0], ""),
-		"created dataset 1, alps, of "+alps, "1 of 1 file placed", "no findings: dataset alps, 1 file,")
+		"created dataset 1, alps, of "+alps, "1 of 1 file located", "no findings: dataset alps, 1 file,")
 }

@@ -68,7 +68,7 @@ func TestNightlyUnit(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := night()
-		if want := []string{"1 of 1 file placed", "1 of 2 files placed"}[i]; !strings.Contains(out, want) || errors.Is(err, errFindings) != (i == 1) {
+		if want := []string{"1 of 1 file located", "1 of 2 files located"}[i]; !strings.Contains(out, want) || errors.Is(err, errFindings) != (i == 1) {
 			t.Errorf("night %d: %v, %s", i, err, out)
 		}
 	}

@@ -548,3 +548,13 @@ INSERT INTO audit_log (actor, credential, address, request_id, action, target, a
   FROM audit_breaks
   ORDER BY seen_at, id;
 DROP TABLE audit_breaks;
+
+-- Findings that were accepted as seams are those of misaligned tiles. What was accepted as a duplicate
+-- may be an overlap now, because duplicates have the same size in bytes.
+UPDATE accepted_findings SET code = 'misaligned' WHERE code = 'seam';
+INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by, accepted_at)
+  SELECT dataset_id, 'overlap', path, note, accepted_by, accepted_at
+  FROM accepted_findings
+  WHERE code = 'duplicate'
+  ORDER BY id
+  ON CONFLICT DO NOTHING;

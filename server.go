@@ -182,7 +182,7 @@ func datasetRoutes(c *catalogue) []route {
 		reads("/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, heavy, paged),
 		reads("/api/v1/datasets/{id}/accepted-findings", datasetRead, c.listAccepted, quick, paged),
 		changes("POST /api/v1/datasets/{id}/accepted-findings",
-			datasetManage, c.acceptFinding, quick, medium),
+			datasetManage, withBody(c.acceptFinding), quick, medium),
 		changes("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}",
 			datasetManage, c.reopenFinding, quick, medium),
 		reads("/api/v1/datasets/{id}/files.csv", datasetRead, c.getTable, stream, fileFilters, "sort"),

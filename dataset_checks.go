@@ -1,0 +1,374 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"hash/maphash"
+	"iter"
+	"math"
+	"path"
+	"slices"
+	"strings"
+)
+
+// This file and dataset_checks_*.go hold the checks of the report. They look at records in memory
+// and know neither the database nor HTTP.
+
+// fileRow holds the columns of a file's row that the checks need.
+type fileRow struct {
+	id, size, modified int64 // modified in nanoseconds since 1970
+	path               string
+	status, format     string
+	crs, definition    string // crs: a code, or the name in the file
+	vertical           string
+	sampleType, nodata string
+	bands              string
+	hasBox             bool       // box and transform are known
+	transform          [6]float64 // as in extent
+	box                [4]float64 // minx, miny, maxx, maxy in the file's own CRS
+	nameWarnings       int64      // how many warnings say that the name contradicts the place
+	warnings           int64      // how many there are in all
+}
+
+// fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
+// A path is examined while its row is read. It is read again only for a finding.
+type fileRecord struct {
+	id, size, modified int64
+	folder             uint64    // a hash of the folder
+	pattern            uint64    // a hash of the path without its numbers; 0 if they cannot be a place
+	fits               [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
+	kind               int32     // an index of fileSet.kinds
+	x, y, w, h         float64   // the lower left corner and the size of the box, in its own CRS
+	dx, dy             float64   // the size of a pixel
+	pathLength         uint16    // in bytes
+	nameRank           uint8     // nameFollows and so on
+}
+
+// fileKind holds the values that many files share, so that each set of them is stored once.
+type fileKind struct {
+	status      string
+	extension   string // of the path, in lower case
+	unread      string // the name of a format that Cairn does not read, or halfFinished
+	system      string // the CRS: a code, a name or ""
+	definition  string // of a CRS without a code
+	unit        string // of the CRS, set in fileSet.kinds only
+	vertical    string
+	sampleType  string
+	nodata      string
+	bands       string
+	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
+	isNameWrong bool   // the reader says so
+	isWarned    bool   // of anything else
+}
+
+// halfFinished stands for the format of a file whose copying has not ended.
+const halfFinished = "half-finished copy"
+
+// notStated stands for a value that a file lacks.
+const notStated = "not stated"
+
+// Orientations of a raster.
+const (
+	isNorthUp = "north up"
+	isSouthUp = "south up"
+	isRotated = "rotated"
+)
+
+// isLocated reports whether the file's place on the globe is known.
+func (k fileKind) isLocated() bool { return k.status == fileStatusOK && k.unread == "" }
+
+// isTile reports whether the edges of a raster are parallel to the axes of its CRS.
+func (k fileKind) isTile() bool { return k.orientation == isNorthUp || k.orientation == isSouthUp }
+
+// fileSet holds the records of a dataset in the order of paths, and what the checks found.
+type fileSet struct {
+	files    []fileRecord
+	kinds    []fileKind
+	grids    []tileGrid
+	rules    map[uint64]nameRule // by pattern
+	flaws    map[string]*flawList
+	accepted map[string]map[int32]bool // by code: records whose finding was accepted
+
+	seed          maphash.Seed
+	kindOf        map[fileKind]int32
+	formats       map[string]string   // unreadFormats
+	acceptedAt    map[string][]string // codes by path
+	acceptedTiles map[string]bool     // names of missing tiles
+}
+
+// flawList is what one kind of check found.
+type flawList struct {
+	total, accepted int64
+	first           []flaw        // at most maxFlaws that nobody has accepted
+	tiles           []missingTile // at most maxFindingFiles
+}
+
+// flaw is one finding, of the file with that index. If other is a file, its path is added to
+// detail. Without a detail, the finding shows the reason or the warnings of the row.
+type flaw struct {
+	file, other int32
+	detail      string
+}
+
+// noFile is the index in a flaw that names no file: file for a finding about the whole dataset,
+// other where a finding is about one file only.
+const noFile = int32(-1)
+
+// maxFlaws is how many findings of a kind are kept. The totals are always exact.
+const maxFlaws = 10_000
+
+// newFileSet returns an empty set with room for n files.
+func newFileSet(n int64) *fileSet {
+	return &fileSet{
+		files:    make([]fileRecord, 0, n),
+		flaws:    map[string]*flawList{},
+		accepted: map[string]map[int32]bool{},
+		seed:     maphash.MakeSeed(),
+		kindOf:   map[fileKind]int32{},
+		formats:  unreadFormats(),
+
+		acceptedAt:    map[string][]string{},
+		acceptedTiles: map[string]bool{},
+	}
+}
+
+// unreadFormats returns the names of raster and point-cloud formats that Cairn does not read. The
+// keys are extensions, and the formats that unsupportedFormat recognizes.
+func unreadFormats() map[string]string {
+	return map[string]string{
+		".part": halfFinished, ".partial": halfFinished, ".filepart": halfFinished, ".tmp": halfFinished,
+		".crdownload": halfFinished, ".download": halfFinished,
+		".img": "Erdas Imagine", "hfa": "Erdas Imagine",
+		".nc": "netCDF", "netcdf": "netCDF", ".h5": "HDF5", ".hdf": "HDF", "hdf5": "HDF5 or netCDF-4",
+		".las": "LAS point cloud", ".laz": "LAZ point cloud", "las": "LAS point cloud", ".e57": "E57 point cloud",
+		".jp2": "JPEG 2000", "jp2": "JPEG 2000", ".ecw": "ECW", ".sid": "MrSID",
+		".grb": "GRIB", ".grb2": "GRIB", ".grib": "GRIB", "grib": "GRIB",
+		".gpkg": "GeoPackage", ".mbtiles": "MBTiles", ".vrt": "GDAL VRT", ".xyz": "XYZ text", ".grd": "GRD grid",
+		".adf": "Arc/Info grid", ".dem": "USGS DEM", ".bag": "BAG", ".bil": "BIL", ".bip": "BIP", ".bsq": "BSQ",
+		".kea": "KEA", ".bt": "Binary Terrain", ".ter": "Terragen", ".rst": "Idrisi", ".pix": "PCIDSK",
+	}
+}
+
+// add appends the record of a row. Rows come in the order of their paths.
+func (s *fileSet) add(row fileRow) {
+	k := fileKind{
+		status:      row.status,
+		extension:   strings.ToLower(path.Ext(row.path)),
+		system:      row.crs,
+		definition:  row.definition,
+		vertical:    cmp.Or(row.vertical, notStated),
+		sampleType:  cmp.Or(row.sampleType, notStated),
+		nodata:      cmp.Or(row.nodata, notStated),
+		bands:       row.bands,
+		isNameWrong: row.nameWarnings > 0,
+		isWarned:    row.warnings > row.nameWarnings,
+	}
+	if k.system == "EPSG:4979" { // WGS 84 with heights above the ellipsoid
+		k.system, k.vertical = "EPSG:4326", "ellipsoidal (EPSG:4979)"
+	}
+	switch format := s.formats[k.extension]; {
+	case format == halfFinished:
+		k.unread = format
+	case row.status == fileStatusUnsupported:
+		k.unread = cmp.Or(format, s.formats[row.format])
+	}
+
+	r := fileRecord{id: row.id, size: row.size, modified: row.modified, pathLength: uint16(len(row.path))}
+	folder := path.Dir(row.path)
+	r.folder = maphash.String(s.seed, folder)
+	if isBroken := row.status == fileStatusCorrupt || k.unread != ""; row.hasBox && !isBroken {
+		k.orientation = r.setBox(row)
+	}
+	if k.isTile() {
+		s.readName(&r, row.path)
+	}
+	r.kind = s.internKind(k)
+
+	at := int32(len(s.files))
+	s.files = append(s.files, r)
+	for _, code := range s.acceptedAt[row.path] {
+		s.acceptFile(code, at)
+	}
+	if slices.Contains(s.acceptedAt[folder], findingMixed) {
+		s.acceptFile(findingMixed, at)
+	}
+}
+
+// acceptedKey identifies an accepted finding. path is empty if all of the code are accepted.
+type acceptedKey struct{ Code, Path string }
+
+// accept notes an accepted finding, before rows are added.
+func (s *fileSet) accept(a acceptedKey) {
+	switch {
+	case a.Path == "":
+		s.acceptFile(a.Code, allFiles)
+	case a.Code == findingMissing:
+		s.acceptedTiles[a.Path] = true
+	case a.Code == findingMixed && a.Path == ".":
+		s.acceptFile(a.Code, noFile)
+	default:
+		s.acceptedAt[a.Path] = append(s.acceptedAt[a.Path], a.Code)
+	}
+}
+
+// acceptFile notes that a finding of a file is accepted.
+func (s *fileSet) acceptFile(code string, file int32) {
+	if s.accepted[code] == nil {
+		s.accepted[code] = map[int32]bool{}
+	}
+	s.accepted[code][file] = true
+}
+
+// setBox sets the box and the pixel size of a record, and returns the orientation. That is "" if a
+// number is too large or too small to compute with.
+func (r *fileRecord) setBox(row fileRow) string {
+	const largest, smallest = 1e15, 1e-12
+	for i, v := range row.box {
+		if !(math.Abs(v) < largest) {
+			return ""
+		}
+		if math.Abs(v) < smallest {
+			row.box[i] = 0
+		}
+	}
+	r.x, r.y = row.box[0], row.box[1]
+	r.w, r.h = row.box[2]-r.x, row.box[3]-r.y
+	r.dx, r.dy = math.Abs(row.transform[0]), math.Abs(row.transform[4])
+	switch t := row.transform; {
+	case t[1] != 0 || t[3] != 0:
+		return isRotated
+	case min(r.dx, r.dy, r.w, r.h) <= smallest:
+		return ""
+	case t[4] > 0:
+		return isSouthUp
+	}
+	return isNorthUp
+}
+
+// internKind returns the index of a kind.
+func (s *fileSet) internKind(k fileKind) int32 {
+	i, found := s.kindOf[k]
+	if !found {
+		i = int32(len(s.kinds))
+		s.kindOf[k] = i
+		k.unit = unitOfCRS(k.system)
+		s.kinds = append(s.kinds, k)
+	}
+	return i
+}
+
+// found notes a finding of a file.
+func (s *fileSet) found(code string, f flaw) {
+	list := s.flaws[code]
+	if list == nil {
+		list = &flawList{}
+		s.flaws[code] = list
+	}
+	accepted := s.accepted[code]
+	if accepted[f.file] || accepted[allFiles] {
+		list.accepted++
+		return
+	}
+	list.total++
+	if len(list.first) < maxFlaws {
+		list.first = append(list.first, f)
+	}
+}
+
+// allFiles in fileSet.accepted stands for all findings of a code.
+const allFiles = int32(-2)
+
+// groups iterates over the files with the same key, each group in the order of paths. Files with
+// the key 0 are in no group. The slice is valid until the next group.
+func (s *fileSet) groups(key func(r *fileRecord, k *fileKind) uint64) iter.Seq[[]int32] {
+	type keyed struct {
+		key  uint64
+		file int32
+	}
+	all := make([]keyed, 0, len(s.files))
+	for i := range s.files {
+		r := &s.files[i]
+		if n := key(r, &s.kinds[r.kind]); n != 0 {
+			all = append(all, keyed{n, int32(i)})
+		}
+	}
+	slices.SortFunc(all, func(a, b keyed) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.file, b.file))
+	})
+	return func(yield func([]int32) bool) {
+		var group []int32
+		for i, k := range all {
+			group = append(group, k.file)
+			if isLast := i+1 == len(all) || all[i+1].key != k.key; isLast {
+				if !yield(group) {
+					return
+				}
+				group = group[:0]
+			}
+		}
+	}
+}
+
+// check runs all checks, in an order in which later ones use what earlier ones stored in the
+// records. It ends early if ctx does.
+func (s *fileSet) check(ctx context.Context) error {
+	steps := [...]func(){s.checkStatus, s.checkNames, s.checkAttributes, s.checkSamePlace, s.makeGrids}
+	for _, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		step()
+	}
+	for i := range s.grids {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.checkCells(&s.grids[i])
+	}
+	return nil
+}
+
+// located returns how many files are located.
+func (s *fileSet) located() (n int64) {
+	for _, r := range s.files {
+		if s.kinds[r.kind].isLocated() {
+			n++
+		}
+	}
+	return n
+}
+
+// checkStatus finds files that were not read as rasters, and files that were read with a warning.
+func (s *fileSet) checkStatus() {
+	isRead := map[string]bool{} // by extension
+	for _, k := range s.kinds {
+		if k.isLocated() && k.extension != "" {
+			isRead[k.extension] = true
+		}
+	}
+	for i, r := range s.files {
+		k := s.kinds[r.kind]
+		f := flaw{file: int32(i), other: noFile}
+		hasNoExtent := k.status == fileStatusNoBBox || k.status == fileStatusNoGeoref
+		isUnsupported := k.status == fileStatusUnsupported
+		switch {
+		case k.unread != "":
+			f.detail = k.unread
+			s.found("unread", f)
+		case k.status == fileStatusCorrupt:
+			s.found(fileStatusCorrupt, f)
+		case k.status == fileStatusUnreadable, isUnsupported && isRead[k.extension]:
+			s.found("unreadable", f)
+		case hasNoExtent:
+			s.found("no_extent", f)
+		case k.isWarned:
+			s.found("warning", f)
+		}
+	}
+}
+
+// median returns the middle one of at least one value. It sorts the values.
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[(len(values)-1)/2]
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// attribute is a property that the files of a folder or a dataset should have in common.
+type attribute struct {
+	code, name string
+	prefix     string                                  // stands before an unusual value in a finding
+	value      func(r *fileRecord, k *fileKind) string // "": the file has none
+}
+
+// attributes returns the attributes that are compared.
+func attributes() []attribute {
+	return []attribute{
+		{"crs", "CRS", "", func(_ *fileRecord, k *fileKind) string {
+			if !k.isLocated() {
+				return "" // no_extent says so
+			}
+			return k.system
+		}},
+		{"vertical_crs", "vertical CRS", "", func(_ *fileRecord, k *fileKind) string { return k.vertical }},
+		{"resolution", "posting", "pixels of ", func(r *fileRecord, k *fileKind) string {
+			if k.system == "" || !k.isTile() {
+				return ""
+			}
+			return posting(r.dx, r.dy) + k.unit
+		}},
+		{"sample_type", "data type", "", func(_ *fileRecord, k *fileKind) string { return k.sampleType }},
+		{"nodata", "nodata", "", func(_ *fileRecord, k *fileKind) string { return k.nodata }},
+		{"bands", "bands", "bands: ", func(_ *fileRecord, k *fileKind) string { return k.bands }},
+		{"orientation", "orientation", "", func(_ *fileRecord, k *fileKind) string { return k.orientation }},
+	}
+}
+
+// posting returns the size of pixels in the unit of their CRS: "1", or "1 × 1.0001".
+func posting(dx, dy float64) string {
+	width, height := strconv.FormatFloat(dx, 'g', 6, 64), strconv.FormatFloat(dy, 'g', 6, 64)
+	if width == height {
+		return width
+	}
+	return width + " × " + height
+}
+
+// scope identifies the files that are compared with each other: the files of one folder, or those
+// of all folders with fewer than minLot files. The posting is compared only within one CRS and, in
+// degrees, within one degree of latitude, because pixels get wider to the poles.
+type scope struct {
+	folder   uint64 // 0: all folders with fewer than minLot files
+	system   string
+	latitude float64
+}
+
+// minLot is the least number of files with a common value that is taken for intended.
+const minLot = 10
+
+// usualValues returns the values that are no finding: a value that three quarters of the files
+// have, and every value that a tenth of them and at least minLot have.
+func usualValues(counts map[string]int, files int) (usual []string) {
+	for value, n := range counts {
+		isLot := n >= minLot && n*10 >= files
+		if isLot || n*4 >= files*3 {
+			usual = append(usual, value)
+		}
+	}
+	slices.Sort(usual)
+	return usual
+}
+
+// checkAttributes finds the files of each scope with an unusual value. If no value is usual in a
+// folder, or several are, the folder is mixed. If folders have different usual values, the dataset
+// is mixed.
+func (s *fileSet) checkAttributes() {
+	sizes := map[uint64]int{} // of folders
+	for _, r := range s.files {
+		sizes[r.folder]++
+	}
+	mixed := map[uint64]*flaw{} // by folder, 0 for the dataset
+	for _, a := range attributes() {
+		all := map[scope]map[string]int{} // counts of the dataset
+		usualOfAll := map[scope][]string{}
+		scopeOf := func(r *fileRecord, k *fileKind) (of scope) {
+			if sizes[r.folder] >= minLot {
+				of.folder = r.folder
+			}
+			if a.code == "resolution" {
+				of.system = k.system
+				if k.unit == "°" {
+					of.latitude = math.Floor(r.y + r.h/2)
+				}
+			}
+			return of
+		}
+		key := func(r *fileRecord, k *fileKind) uint64 {
+			if k.orientation == "" || a.value(r, k) == "" {
+				return 0
+			}
+			return maphash.Comparable(s.seed, scopeOf(r, k))
+		}
+
+		for files := range s.groups(key) {
+			r := &s.files[files[0]]
+			of := scopeOf(r, &s.kinds[r.kind])
+			usual, counts := s.checkScope(a, files)
+			if len(usual) != 1 {
+				s.addMixed(mixed, of.folder, files[0], a.name+": "+a.count(counts))
+			}
+
+			of.folder = 0
+			if all[of] == nil {
+				all[of] = map[string]int{}
+			}
+			for value, n := range counts {
+				all[of][value] += n
+			}
+			if len(usual) == 1 {
+				usualOfAll[of] = append(usualOfAll[of], usual...)
+			}
+		}
+		for of, usual := range usualOfAll {
+			slices.Sort(usual)
+			if len(slices.Compact(usual)) > 1 {
+				s.addMixed(mixed, 0, noFile, a.name+": "+a.count(all[of]))
+			}
+		}
+	}
+	for _, f := range mixed {
+		s.found(findingMixed, *f)
+	}
+}
+
+// checkScope finds the files of one scope with an unusual value of an attribute.
+func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts map[string]int) {
+	counts = map[string]int{}
+	for _, i := range files {
+		r := &s.files[i]
+		counts[a.value(r, &s.kinds[r.kind])]++
+	}
+	usual = usualValues(counts, len(files))
+	if len(usual) == 0 || len(usual) == len(counts) {
+		return usual, counts
+	}
+
+	for _, i := range files {
+		r := &s.files[i]
+		k := &s.kinds[r.kind]
+		value := a.value(r, k)
+		if slices.Contains(usual, value) {
+			continue
+		}
+		var texts []string
+		for _, v := range usual {
+			texts = append(texts, titleOfCode(v))
+		}
+		detail := a.prefix + titleOfCode(value) + " where " + strings.Join(texts, " or ") + " is usual"
+		s.found(a.code, flaw{file: i, other: noFile, detail: detail})
+	}
+	return usual, counts
+}
+
+// addMixed adds a detail to the finding of a mixed folder. file is any file of the folder. For the
+// top folder and for small folders, the finding is about the whole dataset.
+func (s *fileSet) addMixed(mixed map[uint64]*flaw, folder uint64, file int32, detail string) {
+	if folder == maphash.String(s.seed, ".") || folder == 0 {
+		folder, file = 0, noFile
+	}
+	if f := mixed[folder]; f != nil {
+		f.detail += "; " + detail
+	} else {
+		mixed[folder] = &flaw{file: file, other: noFile, detail: detail}
+	}
+}
+
+// titleOfCode adds the name to an EPSG code. Any other text stays as it is.
+func titleOfCode(text string) string {
+	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
+	if record := findRecord(recordCRS, code); err == nil && len(record) > 0 && strings.HasPrefix(text, "EPSG:") {
+		return text + " (" + record.name() + ")"
+	}
+	return text
+}
+
+// count returns the most frequent values as text: "3 files EPSG:25832, 2 files EPSG:25833".
+func (a attribute) count(counts map[string]int) string {
+	const maxValues = 5
+	values := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b))
+	})
+	var texts []string
+	for _, value := range values[:min(len(values), maxValues)] {
+		texts = append(texts, fmt.Sprintf("%s %s", plural(int64(counts[value]), "file"), titleOfCode(value)))
+	}
+	if more := len(values) - maxValues; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d other values", more))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// contents returns, for each attribute, how many rasters have which value.
+func (s *fileSet) contents() (all []contentCount) {
+	for _, a := range attributes() {
+		counts := map[string]int{}
+		for i := range s.files {
+			r := &s.files[i]
+			k := &s.kinds[r.kind]
+			if value := a.value(r, k); k.orientation != "" && value != "" {
+				counts[value]++
+			}
+		}
+		all = append(all, contentCount{a.name, a.count(counts)})
+	}
+	return all
+}
+
+// checkSamePlace finds tiles with the same extent (to a tenth of a pixel) and size in pixels. The
+// tile with the right name, the shortest path or the newest time is no finding. Of the others,
+// those with its size in bytes are duplicates, and the rest are overlaps.
+func (s *fileSet) checkSamePlace() {
+	type extentKey struct {
+		system, definition string
+		x, y, w, h         float64 // in pixels
+	}
+	key := func(r *fileRecord, k *fileKind) uint64 {
+		if !k.isTile() {
+			return 0
+		}
+		return maphash.Comparable(s.seed, extentKey{k.system, k.definition, math.Round(r.x / r.dx * 10),
+			math.Round(r.y / r.dy * 10), math.Round(r.w / r.dx), math.Round(r.h / r.dy)})
+	}
+	for files := range s.groups(key) {
+		first := slices.MinFunc(files, func(i, j int32) int {
+			a, b := s.files[i], s.files[j]
+			return cmp.Or(cmp.Compare(a.nameRank, b.nameRank), cmp.Compare(a.pathLength, b.pathLength),
+				cmp.Compare(b.modified, a.modified))
+		})
+		for _, i := range files {
+			f := flaw{file: i, other: first}
+			switch a, b := s.files[i], s.files[first]; {
+			case i == first:
+			case a.size == b.size:
+				f.detail = "the same extent, pixels and size in bytes as "
+				s.found("duplicate", f)
+			case a.modified < b.modified:
+				f.detail = "the same extent as a newer file: "
+				s.found("overlap", f)
+			default:
+				f.detail = "the same extent as an older file: "
+				s.found("overlap", f)
+			}
+		}
+	}
+}

@@ -1,0 +1,482 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// tileGrid is the grid of the tiles with one CRS and one pixel height. Its cells are as far apart as
+// the tiles.
+type tileGrid struct {
+	CRS     string  `json:"crs"`
+	Tiles   int64   `json:"tiles"`
+	DX      float64 `json:"pixel_width"` // of most tiles
+	DY      float64 `json:"pixel_height"`
+	X       float64 `json:"origin_x"`
+	Y       float64 `json:"origin_y"`
+	East    float64 `json:"step_x"`
+	North   float64 `json:"step_y"`
+	Missing int64   `json:"missing"`
+
+	Definition string     `json:"-"` // of a CRS without a code, as a row has it; empty: unknown
+	w, h       float64    // the size of most tiles
+	isRegular  bool       // half of the tiles fill their cells; else there are no missing ones
+	files      []int32    // the tiles
+	cells      []tileCell // by row, column and file
+	gaps       []cellRun
+	named      map[cellRun]namedTile // of some missing tiles
+}
+
+// cellRun is a run of cells in one row of a grid, from one column to another, both included.
+type cellRun struct{ Row, From, To int64 }
+
+// tileCell is a cell of a grid, with a tile that covers it.
+type tileCell struct {
+	row, column int64
+	file        int32
+}
+
+// missingTile is the place of a missing tile. Name identifies it in an accepted finding.
+type missingTile struct {
+	Name     string  `json:"name"`
+	CRS      string  `json:"crs"`
+	Column   int64   `json:"column"`
+	Row      int64   `json:"row"`
+	MinX     float64 `json:"min_x"`
+	MinY     float64 `json:"min_y"`
+	MaxX     float64 `json:"max_x"`
+	MaxY     float64 `json:"max_y"`
+	Expected string  `json:"expected,omitempty"` // its path, if the names of its neighbours say it
+	There    string  `json:"there,omitempty"`    // what is wrong with the file that has this path
+
+	definition string // as in tileGrid
+}
+
+// makeGrids makes a grid for each CRS and pixel height that at least three tiles have. It keeps the
+// 20 grids with the most tiles. In degrees, the pixels of one grid may get wider to the poles.
+func (s *fileSet) makeGrids() {
+	const maxGrids = 20
+	type system struct{ crs, definition, pixel string }
+	key := func(r *fileRecord, k *fileKind) uint64 {
+		if !k.isTile() {
+			return 0
+		}
+		return maphash.Comparable(s.seed, system{k.system, k.definition, strconv.FormatFloat(r.dy, 'e', 5, 64)})
+	}
+	s.grids = []tileGrid{}
+	for files := range s.groups(key) {
+		if len(files) < 3 {
+			continue
+		}
+		r := s.files[files[0]]
+		k := s.kinds[r.kind]
+		s.grids = append(s.grids, tileGrid{CRS: k.system, Definition: k.definition, DY: r.dy,
+			Tiles: int64(len(files)), files: slices.Clone(files)})
+	}
+	slices.SortFunc(s.grids, func(a, b tileGrid) int {
+		return cmp.Or(cmp.Compare(b.Tiles, a.Tiles), cmp.Compare(a.CRS, b.CRS),
+			cmp.Compare(a.Definition, b.Definition), cmp.Compare(a.DY, b.DY))
+	})
+	s.grids = s.grids[:min(len(s.grids), maxGrids)]
+
+	for i := range s.grids {
+		g := &s.grids[i]
+		s.measure(g)
+		s.fillCells(g)
+		if g.isRegular = s.mostFill(g); g.isRegular {
+			s.findMissing(g)
+		}
+	}
+}
+
+// median returns the middle of a number of each tile of the grid.
+func (s *fileSet) median(g *tileGrid, number func(r *fileRecord) float64) float64 {
+	values := make([]float64, len(g.files))
+	for i, file := range g.files {
+		values[i] = number(&s.files[file])
+	}
+	return median(values)
+}
+
+// measure sets the steps and the origin of a grid. Both are medians, so that a few misplaced tiles
+// do not move them.
+func (s *fileSet) measure(g *tileGrid) {
+	g.DX = s.median(g, func(r *fileRecord) float64 { return r.dx })
+	g.w = s.median(g, func(r *fileRecord) float64 { return r.w })
+	g.h = s.median(g, func(r *fileRecord) float64 { return r.h })
+
+	var xs, ys []float64
+	for _, file := range g.files {
+		r := &s.files[file]
+		isUsual := math.Abs(r.dx-g.DX) < g.DX*1e-6
+		if isUsual { // else its columns may begin elsewhere
+			xs = append(xs, r.x)
+		}
+		ys = append(ys, r.y)
+	}
+	g.X, g.East = lattice(xs, g.w)
+	g.Y, g.North = lattice(ys, g.h)
+}
+
+// lattice returns the origin and the step of the edges of tiles of that size. The step is the median
+// distance of tiles that touch or overlap by less than half. The origin is the median position of
+// the edges after whole steps are taken off.
+func lattice(edges []float64, size float64) (origin, step float64) {
+	slices.Sort(edges)
+	var steps []float64
+	for i := 1; i < len(edges); i++ {
+		if d := edges[i] - edges[i-1]; d >= size/2 && d <= size*1.001 {
+			steps = append(steps, d)
+		}
+	}
+	step = size
+	if len(steps) > 0 {
+		step = median(steps)
+	}
+
+	first := edges[0]
+	for i, edge := range edges {
+		edges[i] = edge - step*math.Round((edge-first)/step)
+	}
+	return median(edges), step
+}
+
+// originFor returns the x of column 0 for a tile. Where pixels get wider to the poles, columns begin
+// at an edge of a pixel or, as in Copernicus and DTED, in the middle of one.
+func (g *tileGrid) originFor(r *fileRecord) float64 {
+	middle := g.X + (g.DX-r.dx)/2
+	off := func(origin float64) float64 {
+		cells := (r.x - origin) / g.East
+		return math.Abs(cells - math.Round(cells))
+	}
+	if off(middle) < off(g.X) {
+		return middle
+	}
+	return g.X
+}
+
+// fillCells finds the cells of each tile: the cell around its centre, and every cell whose centre it
+// covers. A raster as wide or as high as 8 cells is no tile.
+func (s *fileSet) fillCells(g *tileGrid) {
+	span := func(from, size float64) (first, last int64) {
+		middle := math.Floor(from + size/2)
+		return int64(min(middle, math.Ceil(from-0.49))), int64(max(middle, math.Floor(from+size-0.51)))
+	}
+	g.files = slices.DeleteFunc(g.files, func(file int32) bool {
+		r := &s.files[file]
+		return r.w >= 8*g.East || r.h >= 8*g.North
+	})
+	for _, file := range g.files {
+		r := &s.files[file]
+		west, east := span((r.x-g.originFor(r))/g.East, r.w/g.East)
+		south, north := span((r.y-g.Y)/g.North, r.h/g.North)
+		for row := south; row <= north; row++ {
+			for column := west; column <= east; column++ {
+				g.cells = append(g.cells, tileCell{row, column, file})
+			}
+		}
+	}
+	slices.SortFunc(g.cells, compareCells)
+}
+
+// compareCells orders cells by row, column and file.
+func compareCells(a, b tileCell) int {
+	return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.column, b.column), cmp.Compare(a.file, b.file))
+}
+
+// tileMisfit holds how far each edge of a tile lies east or north of that edge of its cell, in pixels
+// of the tile. If most tiles are larger than their cells, that much does not count.
+type tileMisfit struct{ west, south, east, north float64 }
+
+// misfit returns the misfit of a tile.
+func (g *tileGrid) misfit(r *fileRecord) (off tileMisfit) {
+	edges := func(from, size, step, pixel, usual float64) (lower, upper float64) {
+		cell := math.Floor((from + size/2) / step)
+		return (from - cell*step) / pixel, (from+size-(cell+1)*step)/pixel - usual
+	}
+	off.west, off.east = edges(r.x-g.originFor(r), r.w, g.East, r.dx, (g.w-g.East)/g.DX)
+	off.south, off.north = edges(r.y-g.Y, r.h, g.North, r.dy, (g.h-g.North)/g.DY)
+	return off
+}
+
+// fills reports whether a tile fills its cell: no edge is off by more than a twentieth of a pixel.
+func (off tileMisfit) fills() bool {
+	const tolerance = 0.05
+	return max(math.Abs(off.west), math.Abs(off.south), math.Abs(off.east), math.Abs(off.north)) <= tolerance
+}
+
+// mostFill reports whether at least half of the tiles fill their cells.
+func (s *fileSet) mostFill(g *tileGrid) bool {
+	n := 0
+	for _, file := range g.files {
+		if g.misfit(&s.files[file]).fills() {
+			n++
+		}
+	}
+	return n > 0 && n*2 >= len(g.files)
+}
+
+// String returns the misfit as text: "moved by 0.5 pixels in x, 0 in y".
+func (off tileMisfit) String() string {
+	round := func(v float64) float64 { return math.Round(v*100) / 100 }
+	west, south, east, north := round(off.west), round(off.south), round(off.east), round(off.north)
+	isMoved := math.Abs(west-east) <= 0.05 && math.Abs(south-north) <= 0.05
+	isLarger := west <= 0 && south <= 0 && east >= 0 && north >= 0
+	switch {
+	case isMoved:
+		return fmt.Sprintf("moved by %g pixels in x, %g in y", west, south)
+	case isLarger:
+		return fmt.Sprintf("larger than its cell by %g pixels in the west, %g south, %g east, %g north",
+			-west, -south, east, north)
+	}
+	return fmt.Sprintf("its edges are off by %g pixels in the west, %g south, %g east, %g north",
+		west, south, east, north)
+}
+
+// find returns the index of the first tile of a cell, or of the next cell that has one.
+func (g *tileGrid) find(row, column int64) int {
+	at, _ := slices.BinarySearchFunc(g.cells, tileCell{row, column, 0}, compareCells)
+	return at
+}
+
+// at returns the tiles of a cell.
+func (g *tileGrid) at(row, column int64) []tileCell {
+	from := g.find(row, column)
+	to := from
+	for to < len(g.cells) && g.cells[to].row == row && g.cells[to].column == column {
+		to++
+	}
+	return g.cells[from:to]
+}
+
+// around returns the other tiles in the cells of a tile, and in those that touch them.
+func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
+	for _, c := range cells {
+		for i := range int64(9) {
+			for _, other := range g.at(c.row+i/3-1, c.column+i%3-1) {
+				if other.file != file {
+					others = append(others, other.file)
+				}
+			}
+		}
+	}
+	slices.Sort(others)
+	return slices.Compact(others)
+}
+
+// checkCells finds tiles that do not fill exactly their cell, and overlaps with their neighbours. It
+// also finds tiles with at least five neighbours, all of which are far larger files: a tile without
+// data, or of one height, compresses well.
+func (s *fileSet) checkCells(g *tileGrid) {
+	const factor = 10
+	usual := s.median(g, func(r *fileRecord) float64 { return float64(r.size) })
+	cellsOf := map[int32][]tileCell{} // of the tiles to look at
+	for _, c := range g.cells {
+		r := &s.files[c.file]
+		isSmall := float64(r.size)*factor <= usual
+		if isSmall || g.isRegular && !g.misfit(r).fills() {
+			cellsOf[c.file] = append(cellsOf[c.file], c)
+		}
+	}
+
+	for file, cells := range cellsOf {
+		r := &s.files[file]
+		others := g.around(file, cells)
+		if off := g.misfit(r); g.isRegular && !off.fills() {
+			detail := off.String()
+			if share := r.w * r.h / g.w / g.h; share < 0.99 {
+				detail = fmt.Sprintf("it covers %.0f %% of its cell: %s", share*100, detail)
+			}
+			s.found("misaligned", flaw{file: file, other: noFile, detail: detail})
+			s.checkOverlap(g, file, others)
+		}
+
+		least := int64(math.MaxInt64)
+		for _, other := range others {
+			least = min(least, s.files[other].size)
+		}
+		if len(others) >= 5 && r.size*factor <= least {
+			s.found("suspect_data", flaw{file: file, other: noFile, detail: fmt.Sprintf(
+				"it has %d bytes, its neighbours have at least %d: it may hold no data, or one height", r.size, least)})
+		}
+	}
+}
+
+// overlap returns the area that two tiles share, in the unit of their CRS. One pixel does not
+// count, nor what neighbours usually share.
+func (g *tileGrid) overlap(a, b *fileRecord) float64 {
+	width := min(a.x+a.w, b.x+b.w) - max(a.x, b.x)
+	height := min(a.y+a.h, b.y+b.h) - max(a.y, b.y)
+	isUsual := width <= max(g.w-g.East, 0)+max(a.dx, b.dx) || height <= max(g.h-g.North, 0)+max(a.dy, b.dy)
+	if isUsual {
+		return 0
+	}
+	return width * height
+}
+
+// checkOverlap finds the neighbours that a misaligned tile overlaps. If both are misaligned, the one
+// with the later path gets the finding. checkSamePlace finds tiles with the same extent.
+func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
+	r := &s.files[file]
+	area, first, n := 0.0, noFile, int64(0)
+	for _, other := range around {
+		o := &s.files[other]
+		shared := g.overlap(r, o)
+		isSame := shared > 0.999*max(r.w*r.h, o.w*o.h)
+		isLater := other > file && !g.misfit(o).fills()
+		if shared == 0 || isSame || isLater {
+			continue
+		}
+		if n == 0 {
+			first = other
+		}
+		area += shared
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	share := fmt.Sprintf("%.3g %% of a tile", area/g.w/g.h*100)
+	if unitOfCRS(g.CRS) == " m" {
+		share = fmt.Sprintf("%.3g km²", area/1e6)
+	}
+	detail := fmt.Sprintf("it overlaps %s by %s, first ", plural(n, "tile"), share)
+	s.found("overlap", flaw{file: file, other: first, detail: detail})
+}
+
+// findMissing finds the missing tiles of the grid, and the tiles that lie far from all others.
+func (s *fileSet) findMissing(g *tileGrid) {
+	var runs []cellRun
+	for _, c := range g.cells {
+		last := len(runs) - 1
+		switch {
+		case last >= 0 && runs[last].Row == c.row && c.column <= runs[last].To+1:
+			runs[last].To = c.column
+		default:
+			runs = append(runs, cellRun{c.row, c.column, c.column})
+		}
+	}
+	g.gaps = g.findGaps(runs)
+	g.Missing = tilesIn(g.gaps)
+	for _, run := range strays(runs) {
+		for column := run.From; column <= run.To; column++ {
+			for _, c := range g.at(run.Row, column) {
+				r := &s.files[c.file]
+				s.found("far", flaw{file: c.file, other: noFile, detail: fmt.Sprintf(
+					"its lower left corner is at %.10g, %.10g, far from the other tiles", r.x, r.y)})
+			}
+		}
+	}
+}
+
+// missing iterates over the missing tiles of the grid, row by row.
+func (g *tileGrid) missing() iter.Seq[missingTile] {
+	return func(yield func(missingTile) bool) {
+		for _, gap := range g.gaps {
+			for column := gap.From; column <= gap.To; column++ {
+				if !yield(g.tile(cellRun{gap.Row, column, column})) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// tile returns the place of a run of cells.
+func (g *tileGrid) tile(run cellRun) missingTile {
+	x, y := g.X+float64(run.From)*g.East, g.Y+float64(run.Row)*g.North
+	width := float64(run.To-run.From+1) * g.East
+	named := g.named[run]
+	return missingTile{
+		Name:       fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y),
+		CRS:        g.CRS,
+		Column:     run.From,
+		Row:        run.Row,
+		MinX:       x,
+		MinY:       y,
+		MaxX:       x + width,
+		MaxY:       y + g.North,
+		Expected:   named.expected,
+		There:      named.there,
+		definition: g.Definition,
+	}
+}
+
+// namedTile is the path that a missing tile would have, and what is wrong with the file there.
+type namedTile struct{ expected, there string }
+
+// wantedTile is a missing tile with a neighbour. It lies that far east and north of the neighbour.
+type wantedTile struct {
+	grid        *tileGrid
+	at          cellRun
+	neighbour   int32
+	east, north float64
+	path        string
+}
+
+// neighboursOfMissing returns the first maxFlaws missing tiles for which there is a neighbour whose
+// name follows a rule.
+func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
+	for i := range s.grids {
+		g := &s.grids[i]
+		g.named = map[cellRun]namedTile{}
+		for tile := range g.missing() {
+			if len(wanted) == maxFlaws {
+				return wanted
+			}
+			if c, ok := s.neighbour(g, tile); ok {
+				wanted = append(wanted, wantedTile{g, cellRun{tile.Row, tile.Column, tile.Column}, c.file,
+					float64(tile.Column-c.column) * g.East, float64(tile.Row-c.row) * g.North, ""})
+			}
+		}
+	}
+	return wanted
+}
+
+// neighbour returns the tile nearest to a missing one, of the next few before and after it, whose
+// name follows a rule.
+func (s *fileSet) neighbour(g *tileGrid, tile missingTile) (nearest tileCell, ok bool) {
+	const tried = 8
+	at := g.find(tile.Row, tile.Column)
+	least := math.Inf(1)
+	for _, c := range g.cells[max(0, at-tried):min(len(g.cells), at+tried)] {
+		r := &s.files[c.file]
+		away := math.Hypot(float64(c.row-tile.Row), float64(c.column-tile.Column))
+		if away < least && r.nameRank == nameFollows && g.misfit(r).fills() {
+			nearest, least = c, away
+		}
+	}
+	return nearest, !math.IsInf(least, 1)
+}
+
+// listMissing collects the missing tiles of all grids, without the accepted ones.
+func (s *fileSet) listMissing() {
+	list := &flawList{}
+	for i := range s.grids {
+		g := &s.grids[i]
+		list.total += g.Missing
+		for tile := range g.missing() {
+			isEnough := len(list.tiles) == maxFindingFiles && len(s.acceptedTiles) == 0
+			if s.accepted[findingMissing][allFiles] || isEnough {
+				break
+			}
+			if s.acceptedTiles[tile.Name] {
+				list.accepted++
+			} else if len(list.tiles) < maxFindingFiles {
+				list.tiles = append(list.tiles, tile)
+			}
+		}
+	}
+	if s.accepted[findingMissing][allFiles] {
+		list.accepted = list.total
+	}
+	list.total -= list.accepted
+	if list.total+list.accepted > 0 {
+		s.flaws[findingMissing] = list
+	}
+}

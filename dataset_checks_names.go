@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// nameNumber is a number in a path.
+type nameNumber struct {
+	from, to int // its bytes in the path; to is behind the last one
+	value    float64
+	sign     float64 // -1 after the letter S or W, 1 after N or E; 0: there is no such letter
+}
+
+// maxNameNumbers is how many numbers are looked at: first those of the name, then of its folder.
+const maxNameNumbers = 8
+
+// nameScales returns the units in which names give coordinates, as multiples of the unit of the
+// CRS. For metres these are m, km, 10 km and 100 km.
+func nameScales() [4]float64 { return [4]float64{1, 1e3, 1e4, 1e5} }
+
+// numbersOf returns the numbers of a file's name, then those of its folder, and the path without
+// them: "a/e#/n#.dt1", with the same letters in all four quarters of the globe.
+func numbersOf(name string) (numbers []nameNumber, pattern string) {
+	base := strings.LastIndexByte(name, '/') + 1
+	folder := strings.LastIndexByte(name[:max(base-1, 0)], '/') + 1
+	inFolder, patternOfFolder := numbersBetween(name, folder, base)
+	numbers, patternOfBase := numbersBetween(name, base, len(name))
+	numbers = append(numbers, inFolder...)
+	return numbers[:min(len(numbers), maxNameNumbers)], name[:folder] + patternOfFolder + patternOfBase
+}
+
+// numbersBetween returns the numbers in a part of a text, and the part without them.
+func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern string) {
+	isDigit := func(i int) bool { return i < to && text[i] >= '0' && text[i] <= '9' }
+	isLetter := func(i int) bool { return i >= from && (text[i]|0x20) >= 'a' && (text[i]|0x20) <= 'z' }
+	part := []byte{}
+	for i := from; i < to; i++ {
+		if !isDigit(i) {
+			part = append(part, text[i])
+			continue
+		}
+		n := nameNumber{from: i}
+		for isDigit(i + 1) {
+			i++
+		}
+		n.to = i + 1
+		n.value, _ = strconv.ParseFloat(text[n.from:n.to], 64)
+		if before := n.from - 1; isLetter(before) && !isLetter(before-1) {
+			letter := strings.IndexByte("nesw", text[before]|0x20)
+			n.sign = [...]float64{0, 1, 1, -1, -1}[letter+1]
+			part[len(part)-1] = [...]byte{text[before], 'n', 'e', 'n', 'e'}[letter+1]
+		}
+		numbers = append(numbers, n)
+		part = append(part, '#')
+	}
+	return numbers, string(part)
+}
+
+// fits returns the units in which the number is the coordinate: bit i stands for nameScales()[i].
+func (n nameNumber) fits(coordinate float64) (fits uint32) {
+	for i, scale := range nameScales() {
+		inUnit := math.Round(coordinate / scale)
+		isEqual := n.value == math.Abs(inUnit)
+		if n.sign != 0 {
+			isEqual = n.sign*n.value == inUnit
+		}
+		if isEqual {
+			fits |= 1 << i
+		}
+	}
+	return fits
+}
+
+// readName stores which numbers of a path can be the left, the lower and the upper edge: four bits
+// of fits for each number.
+func (s *fileSet) readName(r *fileRecord, name string) {
+	numbers, pattern := numbersOf(name)
+	if len(numbers) < 2 {
+		return
+	}
+	r.pattern = maphash.String(s.seed, pattern)
+	for i, n := range numbers {
+		for edge, at := range [3]float64{r.x, r.y, r.y + r.h} {
+			r.fits[edge] |= n.fits(at) << (4 * i)
+		}
+	}
+}
+
+// nameRule says which numbers of the names of a pattern are the coordinates.
+type nameRule struct{ x, y nameCoordinate }
+
+// nameCoordinate is a coordinate in names.
+type nameCoordinate struct {
+	edge  int // of fileRecord.fits
+	bit   uint32
+	at    int // which number
+	scale float64
+	files int // how many names fit
+}
+
+// Ranks of a name, from best to worst.
+const (
+	nameFollows     = iota // it follows the rule of its pattern
+	nameSaysNothing        // it has no coordinates
+	nameContradicts        // its coordinates are not those of the file
+)
+
+// checkNames finds the rule of each pattern, and the files whose names contradict it. A pattern has
+// a rule if three quarters of its files follow that rule. A name without coordinates contradicts
+// nothing.
+func (s *fileSet) checkNames() {
+	s.rules = map[uint64]nameRule{}
+	for files := range s.groups(func(r *fileRecord, _ *fileKind) uint64 { return r.pattern }) {
+		rule := nameRule{x: s.usualCoordinate(files, 0)}
+		rule.y = s.usualCoordinate(files, 1)
+		if upper := s.usualCoordinate(files, 2); upper.files > rule.y.files {
+			rule.y = upper
+		}
+		if min(rule.x.files, rule.y.files) > 0 && rule.x.at != rule.y.at {
+			s.rules[s.files[files[0]].pattern] = rule
+		}
+	}
+
+	for i := range s.files {
+		r := &s.files[i]
+		f := flaw{file: int32(i), other: noFile}
+		rule, hasRule := s.rules[r.pattern]
+		switch {
+		case hasRule && !(rule.x.fits(r) && rule.y.fits(r)):
+			f.detail = fmt.Sprintf("its lower left corner is at %.10g, %.10g", r.x, r.y)
+			fallthrough
+		case s.kinds[r.kind].isNameWrong:
+			r.nameRank = nameContradicts
+			s.found("name", f)
+		case !hasRule:
+			r.nameRank = nameSaysNothing
+		}
+	}
+}
+
+// fits reports whether the name of a file has the coordinate.
+func (c nameCoordinate) fits(r *fileRecord) bool { return r.fits[c.edge]&c.bit != 0 }
+
+// usualCoordinate returns which number of the names, in which unit, is the coordinate of an edge. At
+// least four files are needed, and three quarters of them must agree. Of several, it returns the one
+// in the finest unit. If there is none, the result has no files.
+func (s *fileSet) usualCoordinate(files []int32, edge int) nameCoordinate {
+	for unit, scale := range nameScales() {
+		for n := range maxNameNumbers {
+			c := nameCoordinate{edge: edge, bit: 1 << (4*n + unit), at: n, scale: scale}
+			for _, i := range files {
+				if c.fits(&s.files[i]) {
+					c.files++
+				}
+			}
+			if len(files) >= 4 && c.files*4 >= len(files)*3 {
+				return c
+			}
+		}
+	}
+	return nameCoordinate{}
+}
+
+// rename returns the path for the tile that lies so far east and north of the named one. It is "" if
+// a name of this rule cannot express that place.
+func (rule nameRule) rename(name string, east, north float64) string {
+	numbers, _ := numbersOf(name)
+	if len(numbers) <= max(rule.x.at, rule.y.at) {
+		return ""
+	}
+	x, y := numbers[rule.x.at].text(east/rule.x.scale), numbers[rule.y.at].text(north/rule.y.scale)
+	if x == "" || y == "" {
+		return ""
+	}
+
+	// The number that comes last is replaced first, so that the other stays in its place.
+	first, second := numbers[rule.x.at], numbers[rule.y.at]
+	if first.from > second.from {
+		first, second, x, y = second, first, y, x
+	}
+	return name[:first.from] + x + name[first.to:second.from] + y + name[second.to:]
+}
+
+// text returns the sum of the number and by, with as many digits. It is "" if the sum is not a whole
+// number or has another sign.
+func (n nameNumber) text(by float64) string {
+	value := n.value + by
+	if n.sign < 0 {
+		value = n.value - by
+	}
+	isWhole := math.Abs(by-math.Round(by)) < 0.01
+	isSameSide := value >= 0 && (n.sign >= 0 || value > 0)
+	if !isWhole || !isSameSide {
+		return ""
+	}
+	return fmt.Sprintf("%0*.0f", n.to-n.from, value)
+}
