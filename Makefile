@@ -27,7 +27,7 @@ test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL th
 test-race: go postgres curl jq compiler ## the same with Go's race detector, which takes several times as long
 	$(GO) test -race -vet=off -tags $(TAGS) -shuffle=on -timeout 30m .
 
-test-peers: postgres compiler ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v caddy >/dev/null || tools/install caddy
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
@@ -43,7 +43,7 @@ test-peers: postgres compiler ## run, as root, the tests that need FUSE, huge fi
 	@command -v chromedriver >/dev/null || tools/install chromium chromium-driver
 	@command -v npx >/dev/null || tools/install npm
 	@command -v systemd-analyze >/dev/null || tools/install systemd
-	$(GO) test -race -tags peers,$(TAGS) -run '^TestPeer' -count 1 -timeout 25m .
+	CGO_ENABLED=0 $(GO) test -tags peers,$(TAGS) -run '^TestPeer' -count 1 -timeout 25m .
 
 test-scale: build postgres curl ## kill the primary of a Patroni cluster five times under load, as root: see docs/scale.md (DIRECT=1 leaves PgBouncer out); it installs nginx, PgBouncer, HAProxy, etcd and Patroni
 	@PATH=$$PATH:/usr/sbin; for program in nginx:nginx-light pgbouncer:pgbouncer haproxy:haproxy etcd:etcd-server patroni:patroni openssl:openssl; do \

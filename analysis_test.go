@@ -504,19 +504,21 @@ func TestWaitingIsCapped(t *testing.T) {
 	c, other := ts.signIn("root", "all"), ts.signIn("other")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
-	var waiting, refused atomic.Int64
+	var waiting, refused, sent atomic.Int64
 	var all sync.WaitGroup
-	const requests = 2500
-	for range requests {
+	const requests, clients = 2500, maxWaiting + 50 // so that at most 50 requests at a time want an answer at once
+	for range clients {
 		all.Go(func() {
-			a, err := c.send("GET", location+"?wait=60s", nil)
-			switch {
-			case err == nil && a.status == 200 && a.text("state") == stateQueued:
-				waiting.Add(1)
-			case err == nil && a.status == 429 && a.text("code") == "too_many_waiting" && a.header.Get("Retry-After") != "":
-				refused.Add(1)
-			default:
-				t.Errorf("%d %s %v", a.status, a.body, err)
+			for sent.Add(1) <= requests {
+				a, err := c.send("GET", location+"?wait=60s", nil)
+				switch {
+				case err == nil && a.status == 200 && a.text("state") == stateQueued:
+					waiting.Add(1)
+				case err == nil && a.status == 429 && a.text("code") == "too_many_waiting" && a.header.Get("Retry-After") != "":
+					refused.Add(1)
+				default:
+					t.Errorf("%d %s %v", a.status, a.body, err)
+				}
 			}
 		})
 	}

@@ -105,8 +105,8 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		return a.admitToken(rt, r)
 	}
 
-	// A session names its account. The session is looked up after the wait for a slot, because it may
-	// have ended meanwhile.
+	// A session names its account. It is looked up after the wait for a slot, because it may have
+	// ended meanwhile.
 	c.slots.caller = c.credential.Subject
 	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
 		return err

@@ -143,12 +143,23 @@ const maxProbes = 3
 // database holds three pools of connections to PostgreSQL: for requests, for analyses, and for the
 // service's own probes and heartbeats. No pool waits for another.
 type database struct {
-	pool        *pgxpool.Pool
-	work        *pgxpool.Pool
-	probes      *pgxpool.Pool
-	connectedAt sync.Map // of all pools: the time.Time at which each net.Conn was made
-	down        atomic.Bool
-	outages     atomic.Int64 // how often the database became unreachable
+	pool     *pgxpool.Pool
+	work     *pgxpool.Pool
+	probes   *pgxpool.Pool
+	dialedAt sync.Map // of all pools: the time.Time at which each open net.Conn was made
+	down     atomic.Bool
+	outages  atomic.Int64 // how often the database became unreachable
+}
+
+// trackedConn is a connection that stands in a map until it is closed.
+type trackedConn struct {
+	net.Conn
+	open *sync.Map
+}
+
+func (c *trackedConn) Close() error {
+	c.open.Delete(c)
+	return c.Conn.Close()
 }
 
 // openDatabase connects to the database. It fails if no connection can be made. Nothing depends on
@@ -182,14 +193,25 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 		return p.IdleDuration > 250*time.Millisecond // the database may have been restarted meanwhile
 	}
 
+	// A connection has a second to be made, and one that cancels a statement has a second for that: a
+	// place in the pool is free again only after both.
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		tracked := &trackedConn{conn, &d.dialedAt}
+		d.dialedAt.Store(tracked, time.Now())
+		return tracked, conn.SetDeadline(time.Now().Add(connectTimeout))
+	}
+
 	utc := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: utc})
-		d.connectedAt.Store(conn.PgConn().Conn(), time.Now())
-		return nil
+		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}
 
-	config.BeforeClose = func(conn *pgx.Conn) { d.connectedAt.Delete(conn.PgConn().Conn()) }
 	for _, p := range []struct {
 		pool        **pgxpool.Pool
 		connections int32
@@ -253,9 +275,9 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		// answers: the connections stay.
 		refusal, answered := errors.AsType[*pgconn.PgError](err)
 		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
-			for conn, made := range d.connectedAt.Range { // a request that waits for an answer gets an error at once
+			for conn, made := range d.dialedAt.Range { // a request that waits for an answer gets an error at once
 				if made.(time.Time).Before(began) {
-					conn.(net.Conn).Close()
+					conn.(*trackedConn).Close()
 				}
 			}
 			d.reset()
