@@ -27,8 +27,8 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 156_250
-	maxAuditorTokens  = 38_880
+	maxProgramTokens  = 156_330
+	maxAuditorTokens  = 38_990
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads packages of the standard

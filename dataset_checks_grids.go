@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// tileGrid is the grid of the tiles with one CRS and one pixel height. Its cells are as far apart as
-// the tiles.
+// tileGrid is the grid of the tiles with one CRS and one pixel height. Its cells are as far apart
+// as the tiles.
 type tileGrid struct {
 	CRS     string  `json:"crs"`
 	Tiles   int64   `json:"tiles"`
@@ -123,9 +123,9 @@ func (s *fileSet) measure(g *tileGrid) {
 	g.Y, g.North = lattice(ys, g.h)
 }
 
-// lattice returns the origin and the step of the edges of tiles of that size. The step is the median
-// distance of tiles that touch or overlap by less than half. The origin is the median position of
-// the edges after whole steps are taken off.
+// lattice returns the origin and the step of the edges of tiles of that size. The step is the
+// median distance of tiles that touch or overlap by less than half. The origin is the median
+// position of the edges after whole steps are taken off.
 func lattice(edges []float64, size float64) (origin, step float64) {
 	slices.Sort(edges)
 	var steps []float64
@@ -146,8 +146,8 @@ func lattice(edges []float64, size float64) (origin, step float64) {
 	return median(edges), step
 }
 
-// originFor returns the x of column 0 for a tile. Where pixels get wider to the poles, columns begin
-// at an edge of a pixel or, as in Copernicus and DTED, in the middle of one.
+// originFor returns the x of column 0 for a tile. Where pixels get wider to the poles, columns
+// begin at an edge of a pixel or, as in Copernicus and DTED, in the middle of one.
 func (g *tileGrid) originFor(r *fileRecord) float64 {
 	middle := g.X + (g.DX-r.dx)/2
 	off := func(origin float64) float64 {
@@ -160,8 +160,8 @@ func (g *tileGrid) originFor(r *fileRecord) float64 {
 	return g.X
 }
 
-// fillCells finds the cells of each tile: the cell around its centre, and every cell whose centre it
-// covers. A raster as wide or as high as 8 cells is no tile.
+// fillCells finds the cells of each tile: the cell around its centre, and every cell whose centre
+// it covers. A raster as wide or as high as 8 cells is no tile.
 func (s *fileSet) fillCells(g *tileGrid) {
 	span := func(from, size float64) (first, last int64) {
 		middle := math.Floor(from + size/2)
@@ -189,8 +189,8 @@ func compareCells(a, b tileCell) int {
 	return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.column, b.column), cmp.Compare(a.file, b.file))
 }
 
-// tileMisfit holds how far each edge of a tile lies east or north of that edge of its cell, in pixels
-// of the tile. If most tiles are larger than their cells, that much does not count.
+// tileMisfit holds how far each edge of a tile lies east or north of that edge of its cell, in
+// pixels of the tile. If most tiles are larger than their cells, that much does not count.
 type tileMisfit struct{ west, south, east, north float64 }
 
 // misfit returns the misfit of a tile.
@@ -269,9 +269,9 @@ func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
 	return slices.Compact(others)
 }
 
-// checkCells finds tiles that do not fill exactly their cell, and overlaps with their neighbours. It
-// also finds tiles with at least five neighbours, all of which are far larger files: a tile without
-// data, or of one height, compresses well.
+// checkCells finds tiles that do not fill exactly their cell, and overlaps with their neighbours.
+// It also finds tiles with at least five neighbours, all of which are far larger files: a tile
+// without data, or of one height, compresses well.
 func (s *fileSet) checkCells(g *tileGrid) {
 	const factor = 10
 	usual := s.median(g, func(r *fileRecord) float64 { return float64(r.size) })
@@ -319,8 +319,8 @@ func (g *tileGrid) overlap(a, b *fileRecord) float64 {
 	return width * height
 }
 
-// checkOverlap finds the neighbours that a misaligned tile overlaps. If both are misaligned, the one
-// with the later path gets the finding. checkSamePlace finds tiles with the same extent.
+// checkOverlap finds the neighbours that a misaligned tile overlaps. If both are misaligned, the
+// one with the later path gets the finding. checkSamePlace finds tiles with the same extent.
 func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 	r := &s.files[file]
 	area, first, n := 0.0, noFile, int64(0)

@@ -145,9 +145,9 @@ func (s *fileSet) checkNames() {
 // fits reports whether the name of a file has the coordinate.
 func (c nameCoordinate) fits(r *fileRecord) bool { return r.fits[c.edge]&c.bit != 0 }
 
-// usualCoordinate returns which number of the names, in which unit, is the coordinate of an edge. At
-// least four files are needed, and three quarters of them must agree. Of several, it returns the one
-// in the finest unit. If there is none, the result has no files.
+// usualCoordinate returns which number of the names, in which unit, is the coordinate of an edge.
+// At least four files are needed, and three quarters of them must agree. Of several, it returns the
+// one in the finest unit. If there is none, the result has no files.
 func (s *fileSet) usualCoordinate(files []int32, edge int) nameCoordinate {
 	for unit, scale := range nameScales() {
 		for n := range maxNameNumbers {
@@ -165,8 +165,8 @@ func (s *fileSet) usualCoordinate(files []int32, edge int) nameCoordinate {
 	return nameCoordinate{}
 }
 
-// rename returns the path for the tile that lies so far east and north of the named one. It is "" if
-// a name of this rule cannot express that place.
+// rename returns the path for the tile that lies so far east and north of the named one. It is ""
+// if a name of this rule cannot express that place.
 func (rule nameRule) rename(name string, east, north float64) string {
 	numbers, _ := numbersOf(name)
 	if len(numbers) <= max(rule.x.at, rule.y.at) {
@@ -185,8 +185,8 @@ func (rule nameRule) rename(name string, east, north float64) string {
 	return name[:first.from] + x + name[first.to:second.from] + y + name[second.to:]
 }
 
-// text returns the sum of the number and by, with as many digits. It is "" if the sum is not a whole
-// number or has another sign.
+// text returns the sum of the number and by, with as many digits. It is "" if the sum is not a
+// whole number or has another sign.
 func (n nameNumber) text(by float64) string {
 	value := n.value + by
 	if n.sign < 0 {

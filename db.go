@@ -130,9 +130,11 @@ func withoutPassword(connection string) string {
 	return scheme + "://" + user + rest[end:]
 }
 
-// How long the database may take to accept a connection, on each host, and to answer a probe.
+// How long the database may take to accept a connection, on each host, and to answer a probe. When
+// the service starts, the database may be starting too.
 const (
 	connectTimeout = time.Second
+	startTimeout   = 5 * time.Second
 	probeTimeout   = 2 * time.Second
 )
 
@@ -157,6 +159,7 @@ type trackedConn struct {
 	open *sync.Map
 }
 
+// Close takes the connection out of the map, and closes it.
 func (c *trackedConn) Close() error {
 	c.open.Delete(c)
 	return c.Conn.Close()
@@ -171,13 +174,14 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
 		config.MaxConns = 16
 	}
-	config.ConnConfig.ConnectTimeout = connectTimeout
+	config.ConnConfig.ConnectTimeout = startTimeout
 	config.ConnConfig.RuntimeParams["application_name"] = "cairn"
 	pooled, err := isBehindPooler(ctx, config.ConnConfig)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 
+	config.ConnConfig.ConnectTimeout = connectTimeout
 	if pooled {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
@@ -193,8 +197,8 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 		return p.IdleDuration > 250*time.Millisecond // the database may have been restarted meanwhile
 	}
 
-	// A connection has a second to be made, and one that cancels a statement has a second for that: a
-	// place in the pool is free again only after both.
+	// A connection has a second to be made, and one that cancels a statement has a second for that:
+	// a place in the pool is free again only after both.
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
