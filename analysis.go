@@ -33,7 +33,7 @@ type analysis struct {
 // analysisCounts counts files. When an analysis has succeeded, total = added + changed + unchanged.
 // Among these, failed counts files whose row is corrupt or unreadable.
 type analysisCounts struct {
-	Total     int64 `json:"total"` // found by the walk, less those that were gone before they were read
+	Total     int64 `json:"total"` // found in the directory, less those that were gone before they were read
 	Added     int64 `json:"added"`
 	Changed   int64 `json:"changed"`
 	Unchanged int64 `json:"unchanged"`
@@ -44,15 +44,13 @@ type analysisCounts struct {
 // progress tells how far an analysis is.
 type progress struct {
 	Done        int64  `json:"done"`         // files whose row is stored
-	Expected    *int64 `json:"expected"`     // files; during the walk those of the last analysis, if there was one
+	Expected    *int64 `json:"expected"`     // files of the last analysis, if there was one; at the end all files
 	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null if there is none
 }
 
-// The states of an analysis: queued, then walking (files are listed, and read at the same time),
-// then reading, then one of the last three.
+// The states of an analysis: queued, then reading, then one of the last three.
 const (
 	stateQueued    = "queued"
-	stateWalking   = "walking"
 	stateReading   = "reading"
 	stateSucceeded = "succeeded"
 	stateFailed    = "failed"
@@ -61,14 +59,15 @@ const (
 
 // analysisColumns is SQL for the columns of an analysis a.
 const analysisColumns = `
-	a.id, a.dataset_id, a.state, a.force, a.total, a.added, a.changed, a.unchanged, a.removed, a.failed,
+	a.id, a.dataset_id, a.state, a.force,
+	a.total, a.added, a.changed, greatest(a.total - a.added - a.changed, 0) AS unchanged, a.removed, a.failed,
 	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at,
-	a.added + a.changed + a.unchanged AS done,
-	CASE WHEN a.state NOT IN ('queued', 'walking') THEN a.total
+	a.total AS done,
+	CASE WHEN a.finished_at IS NOT NULL THEN a.total
 		WHEN a.expected > 0 THEN greatest(a.expected, a.total) END AS expected,
-	CASE WHEN a.state = 'reading' OR a.state = 'walking' AND a.expected > 0 THEN
-		(extract(epoch FROM now() - a.started_at) * (greatest(a.expected * (a.state = 'walking')::int, a.total)
-			/ nullif(a.added + a.changed + a.unchanged, 0)::float8 - 1))::bigint END AS seconds_left`
+	CASE WHEN a.state = 'reading' AND a.expected > 0 THEN
+		(extract(epoch FROM now() - a.started_at)
+			* (greatest(a.expected, a.total) / nullif(a.total, 0)::float8 - 1))::bigint END AS seconds_left`
 
 // analysisPath returns the path of an analysis in the API.
 func analysisPath(datasetID, id int64) string {
@@ -89,20 +88,15 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	wake(a.walks)
+	wake(a.queued)
 	w.Header().Set("Location", analysisPath(created.DatasetID, created.ID))
 	return writeJSON(w, http.StatusAccepted, created)
 }
 
-// createAnalysis queues an analysis, and keeps the changes of only the last changesKept analyses.
-// If one is running, the error is a 409.
+// createAnalysis queues an analysis. If one is running, the error is a 409.
 func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64, force bool) (
 	a analysis, err error) {
 	const query = `
-		WITH forgotten AS (
-			DELETE FROM analysis_changes
-			WHERE analysis_id IN (SELECT id FROM analyses WHERE dataset_id = $1 ORDER BY id DESC OFFSET $4)
-		)
 		INSERT INTO analyses AS a (dataset_id, force, requested_by, expected)
 		SELECT $1, $2, $3, coalesce((
 			SELECT total FROM analyses WHERE dataset_id = $1 AND state = 'succeeded' ORDER BY id DESC LIMIT 1
@@ -118,7 +112,7 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			return nil, nil, err
 		}
 		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query,
-			d.ID, force, by.name, changesKept-1)
+			d.ID, force, by.name)
 		return nil, map[string]any{"id": a.ID, "force": a.Force}, err
 	})
 	return a, err
@@ -192,25 +186,13 @@ type fileChange struct {
 	Change string `json:"change"` // added, changed or removed
 }
 
-// changesKept is the number of analyses of a dataset whose changes are kept.
-const changesKept = 10
-
-// listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path. Each
-// row covers an interval of paths, and the intervals do not overlap. So a page starts in the last
-// interval with from_path < after.
+// listChanges answers GET …/analyses/{analysis}/changes, of all kinds or one, ordered by path.
 func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT e.path, e.change
-		FROM analysis_changes c, LATERAL (
-			SELECT unnest(c.added) AS path, 'added' AS change
-			UNION ALL SELECT unnest(c.changed), 'changed'
-			UNION ALL SELECT unnest(c.removed), 'removed'
-		) e
-		WHERE c.analysis_id = $1 AND e.path > $2 AND ($3::text IS NULL OR e.change = $3)
-			AND c.from_path >= (
-				SELECT coalesce(max(from_path), '') FROM analysis_changes WHERE analysis_id = $1 AND from_path < $2
-			)
-		ORDER BY c.from_path, e.path
+		SELECT path, change
+		FROM analysis_changes
+		WHERE analysis_id = $1 AND path > $2 AND ($3::text IS NULL OR change = $3)
+		ORDER BY path
 		LIMIT $4`
 	change := optional(r.URL.Query(), "change")
 	if change != nil && !slices.Contains([]string{"added", "changed", "removed"}, *change) {
@@ -280,9 +262,9 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 }
 
 // changeAnalysis runs do in a transaction with the advisory lock of an analysis. Transactions that
-// store work share the lock, endAnalysis takes it exclusively. All take it before any row of the
-// analysis or its chunks, so that they cannot deadlock. Claims and giveBack change tasks without
-// the lock, in single statements.
+// store a batch share the lock. A takeover, the step to removals, endAnalysis and the removal of a
+// dataset take it exclusively. All take it before any row of the analysis, so that they cannot
+// deadlock. Claims and giveBack change the analysis without the lock, in single statements.
 func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		const lock = `SELECT pg_advisory_xact_lock_shared($1)`
@@ -293,24 +275,26 @@ func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx
 	})
 }
 
-// endAnalysis ends an analysis as failed or canceled. With a token it does so for the holder of
-// that task. It returns errNotOurs if the analysis has ended already, or the token is stale.
+// endAnalysis ends an analysis. With a token it does so for the owner. It returns errNotOurs if the
+// analysis has ended already, or the token is stale. The changes that are stored say how many
+// files were added and changed, whatever was counted meanwhile.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
+	const query = `
+		WITH dropped AS (
+			DELETE FROM analysis_candidates WHERE analysis_id = $1
+		), acquitted AS (
+			DELETE FROM analysis_suspects WHERE analysis_id = $1
+		)
+		UPDATE analyses
+		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now(),
+			(added, changed) = (
+				SELECT count(*) FILTER (WHERE change = 'added'), count(*) FILTER (WHERE change = 'changed')
+				FROM analysis_changes
+				WHERE analysis_id = $1
+			)
+		WHERE id = $1 AND finished_at IS NULL AND $5 IN ('', owner_token::text)`
 	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {
 		return err
 	}
-	return closeAnalysis(ctx, tx, id, token, state, why)
-}
-
-// closeAnalysis is endAnalysis for a transaction that has the lock of the analysis.
-func closeAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
-	const query = `
-		WITH dropped AS (
-			DELETE FROM analysis_chunks WHERE analysis_id = $1
-		)
-		UPDATE analyses
-		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now()
-		WHERE id = $1 AND finished_at IS NULL AND ($5 IN ('', walker_token::text)
-			OR EXISTS (SELECT FROM analysis_chunks WHERE analysis_id = $1 AND token::text = $5))`
 	return oneRow(ctx, tx, "end analysis", query, id, state, why.code, why.reason, token)
 }

@@ -28,16 +28,21 @@ const deadInstances = `
 const othersSee = `
 	EXISTS (SELECT FROM instances i WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind))`
 
-// maySee is SQL for whether instance $1 may take work of analysis a. An instance that does not see
-// the directory may do so only if no other is left. Then the analysis fails.
-const maySee = `($1 <> ALL (a.blind) OR NOT ` + othersSee + `)`
-
-// othersMayFind is SQL for whether a living instance other than $1 has still to look for the files
-// of chunk c. That instance has five minutes. Its file system may hang, and then it takes no work.
-const othersMayFind = `
+// othersMayLook is SQL for whether a living instance other than $1 has still to look for the
+// candidates of analysis a. That instance has five minutes after $1 has looked. Its file system may
+// hang, and then it owns no analysis.
+const othersMayLook = `
 	EXISTS (SELECT FROM instances i
-		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (c.missed_by)
-			AND c.missed_at > now() - interval '5 minutes')`
+		WHERE i.id <> $1 AND i.live_until > now() AND i.id <> ALL (a.blind) AND i.id <> ALL (a.missed_by)
+			AND ($1 <> ALL (a.missed_by) OR a.missed_at > now() - interval '5 minutes'))`
+
+// mayOwn is SQL for whether instance $1 may own analysis a. An instance that does not see the
+// directory may do so only if no other is left, or if none of them has begun within five minutes;
+// then the analysis fails. One that has looked for the candidates may do so if no other has still
+// to look.
+const mayOwn = `
+	($1 <> ALL (a.blind) OR NOT ` + othersSee + ` OR a.owner IS NULL AND a.blind_at < now() - interval '5 minutes')
+	AND ($1 <> ALL (a.missed_by) OR NOT ` + othersMayLook + `)`
 
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
 // error unless this instance and all other living ones know each other's signing key: one would
@@ -89,10 +94,10 @@ func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string)
 	const release = `
 		WITH ended AS (
 			UPDATE instances SET live_until = now() - interval '1 second' WHERE id = $1 AND live_until > now()
-		), walk AS (
-			UPDATE analyses SET walker = NULL, walker_token = NULL WHERE walker = $1 AND finished_at IS NULL
 		)
-		UPDATE analysis_chunks SET reader = NULL, token = NULL, deaths = deaths + 1 WHERE reader = $1`
+		UPDATE analyses
+		SET owner = NULL, owner_token = NULL, deaths = deaths + 1
+		WHERE owner = $1 AND finished_at IS NULL`
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("read the last instance's id: %w", err)

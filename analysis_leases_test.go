@@ -34,8 +34,9 @@ func (c client) changes(analysis, query string) (all []string) {
 	}
 }
 
-// TestKilledInstances lets two instances analyse a folder that changes before each round, and kills one of them, sometimes
-// with PostgreSQL, somewhere in the middle. Each analysis ends by itself, and its counts, changes and rows are exact.
+// TestKilledInstances lets two instances analyse a folder that changes before each round, and kills
+// one of them, sometimes with PostgreSQL, somewhere in the middle. Each analysis ends by itself,
+// and its counts, changes and rows are exact.
 func TestKilledInstances(t *testing.T) {
 	t.Parallel()
 	db := startOwnPostgres(t)
@@ -153,8 +154,8 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 	}
 }
 
-// TestRestartedInstance: an instance that starts again after it was killed takes its walk and its chunks back at once,
-// though its lease lasts for long.
+// TestRestartedInstance: an instance that starts again after it was killed takes its analysis back
+// at once, though its lease lasts for long.
 func TestRestartedInstance(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -174,8 +175,8 @@ func TestRestartedInstance(t *testing.T) {
 	}
 }
 
-// TestCopiedStateDirectory: a service on a copy of the state directory of another that lives takes its work over, and
-// what the other does after that counts for nothing.
+// TestCopiedStateDirectory: a service on a copy of the state directory of another that lives takes
+// its work over, and what the other does after that counts for nothing.
 func TestCopiedStateDirectory(t *testing.T) {
 	t.Parallel()
 	reading, proceed := make(chan bool), make(chan bool)
@@ -183,7 +184,7 @@ func TestCopiedStateDirectory(t *testing.T) {
 	one := startServer(t, func(o *options) {
 		o.batchSize = 3
 		o.beforeRead = func(string) {
-			if reads.Add(1) <= 4 { // the first of each chunk
+			if reads.Add(1) <= 4 { // the first of each batch
 				reading <- true
 				<-proceed
 			}
@@ -217,31 +218,36 @@ func TestCopiedStateDirectory(t *testing.T) {
 	}
 }
 
-// TestBlindInstance: an instance that does not see the directory says so and leaves the analysis to another, also
-// with force; where none sees it, it fails and keeps every row.
+// ownsNothing keeps an instance from claiming an analysis until resume is called.
+func (ts *testServer) ownsNothing() (resume func()) {
+	ts.analyzer.hung.Add(maxHung)
+	waitFor(ts.t, "running claims", func() bool {
+		none := true
+		ts.analyzer.held.Range(func(any, any) bool { none = false; return false })
+		return none
+	})
+	return func() { ts.analyzer.hung.Add(-maxHung) }
+}
+
+// TestBlindInstance: an instance that does not see the directory says so and leaves the analysis to
+// another, also with force; where none sees it, it fails and keeps every row.
 func TestBlindInstance(t *testing.T) {
 	t.Parallel()
-	var seeing atomic.Pointer[testServer]
-	waits := func(o *options) {
-		o.leaseTTL = time.Second
-		o.batchSize = 1
-		o.beforeRead = func(string) {
-			if ts := seeing.Load(); ts != nil { // the other has tried by now
-				waitFor(t, "the other to try", func() bool { return ts.queryInt(`SELECT max(cardinality(blind)) FROM analyses`) > 0 })
-			}
-		}
-	}
-	one := startServer(t, waits)
+	one := startServer(t, func(o *options) { o.leaseTTL = time.Second })
 	c := one.signIn("root", "all")
 	dir := filepath.Join(one.datasets, "tiles")
 	makeTiles(t, dir, 4, 10)
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
-	two := startServer(t, waits, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+t.TempDir())...)
-	seeing.Store(one)
+	two := startServer(t, func(o *options) { o.leaseTTL = time.Second },
+		append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+t.TempDir())...)
 	for _, force := range []bool{false, true} {
 		one.exec(`UPDATE elevation_dataset_file_meta SET reader_version = 0`)
-		a := c.analyze(dataset, map[string]bool{"force": force})
+		resume := one.ownsNothing()
+		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": force}).header.Get("Location")
+		waitFor(t, "the other to try", func() bool { return one.queryInt(`SELECT max(cardinality(blind)) FROM analyses`) > 0 })
+		resume()
+		a := c.finished(location)
 		warnings, _ := a.json["warnings"].([]any)
 		if counts(a) != [6]int{40, 0, 0, 40, 0, 0} || len(warnings) != 1 || !strings.Contains(fmt.Sprint(warnings...), "leaves the work") {
 			t.Errorf("force %v: %s", force, a.body)
@@ -266,18 +272,18 @@ func TestBlindInstance(t *testing.T) {
 	}
 }
 
-// TestRefusedWalk: a walk that the database refuses again and again fails the analysis.
-func TestRefusedWalk(t *testing.T) {
+// TestRefusedBatch: a batch that the database refuses again and again fails the analysis.
+func TestRefusedBatch(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
 	dataset := c.addDataset("tiles")
-	ts.exec(`ALTER TABLE analysis_chunks ADD CONSTRAINT refused CHECK (from_path <> '')`)
+	ts.exec(`ALTER TABLE analyses ADD CONSTRAINT refused CHECK (total = 0)`)
 	if a := c.analyze(dataset, nil); a.text("failure_code") != failureInternal {
 		t.Errorf("%s", a.body)
 	}
-	if n := strings.Count(ts.log.String(), "add chunk"); n != maxFailures {
+	if n := strings.Count(ts.log.String(), "count files"); n != maxFailures {
 		t.Errorf("%d attempts", n)
 	}
 }
@@ -302,7 +308,7 @@ func TestProgress(t *testing.T) {
 			a := c.must(200, "GET", location, nil)
 			p := a.json["progress"].(map[string]any)
 			expected := p["expected"]
-			if a.text("state") == stateReading && expected != 40.0 || p["seconds_left"] != nil && done == 0 {
+			if a.json["finished_at"] == nil && (expected != nil || p["seconds_left"] != nil) {
 				encoded, _ := json.Marshal(p)
 				t.Errorf("%s", encoded)
 			}
@@ -313,6 +319,7 @@ func TestProgress(t *testing.T) {
 		}
 	}
 	close(proceed)
+	c.finished(location)
 	location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	if p := c.must(200, "GET", location, nil).json["progress"].(map[string]any); p["expected"] != 40.0 {
 		t.Errorf("the second: %v", p)
@@ -337,36 +344,27 @@ func views(t *testing.T, one, two func(*options)) (first, second *testServer, c 
 	return first, second, first.signIn("root", "all")
 }
 
-// TestFirstAnalysisOfBlindInstance: of two instances one sees an empty folder, which may be so the first time. It leaves
-// the work to the other, whichever of them begins, and every file gets its row.
+// TestFirstAnalysisOfBlindInstance: of two instances one sees an empty folder, which may be so the
+// first time. It leaves the work to the other, and every file gets its row.
 func TestFirstAnalysisOfBlindInstance(t *testing.T) {
 	t.Parallel()
-	var seeing atomic.Pointer[testServer]
-	one, two, c := views(t, func(o *options) {
-		o.beforeRead = func(string) { // the other has tried by then
-			waitFor(t, "the other to try", func() bool {
-				return seeing.Load() != nil && seeing.Load().queryInt(`SELECT coalesce(min(cardinality(blind)), 1) FROM analyses WHERE finished_at IS NULL`) > 0
-			})
-		}
-	}, nil)
-	seeing.Store(one)
-	clients := []client{c, c}
-	clients[1].url = two.url
-	for trial := range 12 {
-		name := fmt.Sprintf("tiles%d", trial)
-		dir := filepath.Join(one.datasets, name)
-		makeTiles(t, dir, 4, 50)
-		if err := os.Mkdir(filepath.Join(two.datasets, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		dataset := c.addDataset(name)
-		a := clients[trial%2].analyze(dataset, nil)
-		warnings := a.json["warnings"].([]any)
-		if counts(a) != [6]int{200, 200, 0, 0, 0, 0} || len(warnings) != 1 || !strings.Contains(fmt.Sprint(warnings...), "leaves the work") {
-			t.Errorf("trial %d: %s", trial, a.body)
-		}
-		sameRows(t, c.files(dataset), dir)
+	one, two, c := views(t, nil, nil)
+	dir := filepath.Join(one.datasets, "tiles")
+	makeTiles(t, dir, 4, 50)
+	if err := os.Mkdir(filepath.Join(two.datasets, "tiles"), 0o755); err != nil {
+		t.Fatal(err)
 	}
+	dataset := c.addDataset("tiles")
+	resume := one.ownsNothing()
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	waitFor(t, "the blind one to try", func() bool { return one.queryInt(`SELECT cardinality(blind) FROM analyses`) == 1 })
+	resume()
+	a := c.finished(location)
+	warnings := a.json["warnings"].([]any)
+	if counts(a) != [6]int{200, 200, 0, 0, 0, 0} || len(warnings) != 1 || !strings.Contains(fmt.Sprint(warnings...), "leaves the work") {
+		t.Errorf("%s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
 	// Where nobody sees a file the first time, there is none.
 	for _, ts := range []*testServer{one, two} {
 		if err := os.Mkdir(filepath.Join(ts.datasets, "empty"), 0o755); err != nil {
@@ -378,64 +376,75 @@ func TestFirstAnalysisOfBlindInstance(t *testing.T) {
 	}
 }
 
-// TestFilesOfAnotherView: files that one instance lists and another does not find are left to the first, also where the
-// other's folder is not empty. If the first has ended, the analysis fails or warns.
+// TestFilesOfAnotherView: the owner of a first analysis ends in the middle, and the instance that
+// takes over sees another folder. The analysis fails, and keeps the rows that were stored.
 func TestFilesOfAnotherView(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		stray bool // the second instance sees a file, though none of these
-		ends  bool // the first instance ends after it has listed the files
-	}{{true, false}, {true, true}, {false, true}} {
-		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+	for _, stray := range []bool{false, true} { // the second instance sees one file, though none of these
+		t.Run(fmt.Sprint(stray), func(t *testing.T) {
 			t.Parallel()
+			var reads atomic.Int64
 			proceed := make(chan bool)
-			one := startServer(t, func(o *options) {
-				o.batchSize = 20
-				o.beforeRead = func(string) { <-proceed }
-			})
-			c := one.signIn("root", "all")
-			dir := filepath.Join(one.datasets, "tiles")
-			makeTiles(t, dir, 4, 100)
-			dataset := c.addDataset("tiles")
-			location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
-			waitFor(t, "the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })
-			other := t.TempDir()
-			if err := os.Mkdir(filepath.Join(other, "tiles"), 0o755); err != nil {
+			one, two, c := views(t, func(o *options) {
+				o.beforeRead = func(string) {
+					if reads.Add(1) > 200 {
+						<-proceed
+					}
+				}
+			}, nil)
+			resume := two.ownsNothing()
+			makeTiles(t, filepath.Join(one.datasets, "tiles"), 10, 100)
+			if err := os.Mkdir(filepath.Join(two.datasets, "tiles"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if test.stray {
-				if err := os.WriteFile(filepath.Join(other, "tiles/NOT-MOUNTED"), nil, 0o644); err != nil {
+			if stray {
+				if err := os.WriteFile(filepath.Join(two.datasets, "tiles/NOT-MOUNTED"), nil, 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
-			two := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+other)...)
-			if test.stray { // 8 of the 21 chunks are held by the first
-				waitFor(t, "the other to try", func() bool { return two.queryInt(`SELECT count(*) FROM analysis_chunks WHERE missed_by <> '{}'`) >= 12 })
-			}
-			c.url = two.url
-			if !test.ends {
-				close(proceed)
-				if a := c.finished(location); counts(a) != [6]int{400, 400, 0, 0, 0, 0} || len(a.json["warnings"].([]any)) != 0 {
-					t.Errorf("%s", a.body)
-				}
-				sameRows(t, c.files(dataset), dir)
-				return
-			}
+			dataset := c.addDataset("tiles")
+			location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+			waitFor(t, "rows", func() bool { return one.queryInt(`SELECT count(*) FROM elevation_dataset_file_meta`) > massRemoval })
 			stopped := make(chan bool)
 			go func() { one.stop(); close(stopped) }()
-			waitFor(t, "the first to give its chunks back", func() bool { return one.analyzer.hung.Load() >= readers })
+			waitFor(t, "the stop", func() bool { return one.stopping.Err() != nil })
 			close(proceed)
 			<-stopped
-			a := c.finished(location)
-			warned := strings.Contains(fmt.Sprint(a.json["warnings"]), "gone when it was to be read")
-			if test.stray != warned || !test.stray && a.text("failure_code") != failureUnavailable || len(c.files(dataset)) != 0 {
-				t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+			resume()
+			c.url = two.url
+			before := two.queryInt(`SELECT count(*) FROM elevation_dataset_file_meta`)
+			code := failureUnavailable
+			if stray {
+				code = failureMassRemoval
+				before++
+			}
+			if a := c.finished(location); a.text("failure_code") != code || len(c.files(dataset)) != before {
+				t.Errorf("%d rows, %d before, %s", len(c.files(dataset)), before, a.body)
 			}
 		})
 	}
 }
 
-// TestRowsOfAnotherView: an instance that lacks a nested share does not remove its rows as long as another sees the files.
+// analyzeBy analyses a dataset with one of some instances as the owner. The others own nothing
+// until it has passed the analysis on, or has ended it.
+func (c client) analyzeBy(dataset string, owner *testServer, others ...*testServer) answer {
+	c.t.Helper()
+	var resume []func()
+	for _, other := range others {
+		resume = append(resume, other.ownsNothing())
+	}
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	waitFor(c.t, "the owner's look", func() bool {
+		return owner.queryInt(`SELECT count(*) FROM analyses WHERE finished_at IS NULL AND missed_by = '{}'`) == 0
+	})
+	for _, f := range resume {
+		f()
+	}
+	return c.finished(location)
+}
+
+// TestRowsOfAnotherView: an instance that lacks a nested share does not remove its rows as long as
+// another sees the files. The analysis fails, because the next one might not be so lucky.
 func TestRowsOfAnotherView(t *testing.T) {
 	t.Parallel()
 	one, two, c := views(t, nil, nil)
@@ -448,13 +457,12 @@ func TestRowsOfAnotherView(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
 		t.Fatal(err)
 	}
-	clients := []client{c, c}
-	clients[1].url = two.url
-	for trial := range 8 {
-		a := clients[trial%2].analyze(dataset, nil)
-		if n := counts(a); a.text("state") != stateSucceeded || n[4] != 0 || len(c.files(dataset)) != 200 {
-			t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
-		}
+	if a := c.analyzeBy(dataset, one, two); a.text("state") != stateSucceeded || counts(a)[4] != 0 {
+		t.Errorf("the one that sees them: %s", a.body)
+	}
+	a := c.analyzeBy(dataset, two, one)
+	if a.text("failure_code") != failureViewsDiffer || !strings.Contains(a.text("failure"), "50 files") || len(c.files(dataset)) != 200 {
+		t.Errorf("the other: %d rows, %s", len(c.files(dataset)), a.body)
 	}
 	// Gone for both, they go.
 	if err := os.RemoveAll(filepath.Join(one.datasets, "tiles/d1")); err != nil {
@@ -465,25 +473,8 @@ func TestRowsOfAnotherView(t *testing.T) {
 	}
 }
 
-// TestVanishedFile: a file that is gone between the walk and its reading is no row, and is warned of.
-func TestVanishedFile(t *testing.T) {
-	t.Parallel()
-	var dir string
-	ts := startServer(t, func(o *options) {
-		o.beforeRead = func(path string) { os.Remove(filepath.Join(dir, "d0/t3.tif")) }
-	})
-	c := ts.signIn("root", "all")
-	dir = filepath.Join(ts.datasets, "tiles")
-	makeTiles(t, dir, 1, 5)
-	dataset := c.addDataset("tiles")
-	a := c.analyze(dataset, nil)
-	if counts(a) != [6]int{4, 4, 0, 0, 0, 0} || !strings.Contains(fmt.Sprint(a.json["warnings"]), "d0/t3.tif") {
-		t.Errorf("%s", a.body)
-	}
-	sameRows(t, c.files(dataset), dir)
-}
-
-// TestRowsOfThirdView: rows whose files two instances do not find stay as long as a third one finds them.
+// TestRowsOfThirdView: rows whose files two instances do not find stay as long as a third one finds
+// them.
 func TestRowsOfThirdView(t *testing.T) {
 	t.Parallel()
 	one, two, c := views(t, nil, nil)
@@ -501,8 +492,11 @@ func TestRowsOfThirdView(t *testing.T) {
 	}
 	gone(one)
 	gone(two)
-	for range 5 {
-		if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded || counts(a)[4] != 0 || len(c.files(dataset)) != 200 {
+	for i, owner := range []*testServer{one, two} {
+		others := []*testServer{two, one}[i : i+1]
+		others = append(others, three)
+		a := c.analyzeBy(dataset, owner, others...)
+		if a.text("failure_code") != failureViewsDiffer || counts(a)[4] != 0 || len(c.files(dataset)) != 200 {
 			t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
 		}
 	}
@@ -512,15 +506,70 @@ func TestRowsOfThirdView(t *testing.T) {
 	}
 }
 
-// TestLateClaim: a claim may be committed long after the instance gave up on it, because a commit waits for a synchronous
-// standby and nobody sees the row until then. It does not hold up the analysis.
+// TestVanishedFile: a file that is gone between the walk and its reading is no row, and is warned
+// of.
+func TestVanishedFile(t *testing.T) {
+	t.Parallel()
+	var dir string
+	ts := startServer(t, func(o *options) {
+		o.beforeRead = func(path string) { os.Remove(filepath.Join(dir, "d0/t3.tif")) }
+	})
+	c := ts.signIn("root", "all")
+	dir = filepath.Join(ts.datasets, "tiles")
+	makeTiles(t, dir, 1, 5)
+	dataset := c.addDataset("tiles")
+	a := c.analyze(dataset, nil)
+	if counts(a) != [6]int{4, 4, 0, 0, 0, 0} || !strings.Contains(fmt.Sprint(a.json["warnings"]), "d0/t3.tif") {
+		t.Errorf("%s", a.body)
+	}
+	sameRows(t, c.files(dataset), dir)
+}
+
+// TestInstanceThatNeverLooks: an instance lives, but owns nothing because its file system hangs. It
+// holds up neither an analysis that is passed on to it, nor one whose directory the other does not
+// see.
+func TestInstanceThatNeverLooks(t *testing.T) {
+	t.Parallel()
+	one, two, c := views(t, nil, nil)
+	two.ownsNothing()
+	dir := filepath.Join(one.datasets, "tiles")
+	makeTiles(t, dir, 2, 5)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
+		t.Fatal(err)
+	}
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	waitFor(t, "the analysis to be passed on", func() bool {
+		return one.queryInt(`SELECT count(*) FROM analyses WHERE missed_by <> '{}' AND owner IS NULL`) == 1
+	})
+	one.exec(`UPDATE analyses SET missed_at = now() - interval '6 minutes'`)
+	if a := c.finished(location); counts(a) != [6]int{5, 0, 0, 5, 5, 0} {
+		t.Errorf("passed on: %s", a.body)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	waitFor(t, "the analysis to be left to the other", func() bool {
+		return one.queryInt(`SELECT count(*) FROM analyses WHERE blind <> '{}' AND owner IS NULL AND finished_at IS NULL`) == 1
+	})
+	one.exec(`UPDATE analyses SET blind_at = now() - interval '6 minutes'`)
+	if a := c.finished(location); a.text("failure_code") != failureUnavailable || len(c.files(dataset)) != 5 {
+		t.Errorf("not seen: %s", a.body)
+	}
+}
+
+// TestLateClaim: a claim may be committed long after the instance gave up on it, because a commit
+// waits for a synchronous standby and nobody sees the row until then. It does not hold up the
+// analysis.
 func TestLateClaim(t *testing.T) {
 	t.Parallel()
 	direct := newDatabase(t)
 	network := newLossyNetwork(t, filepath.Join(suite.dir, "data/.s.PGSQL.5432"))
 	_, port, _ := net.SplitHostPort(network.listener.Addr().String())
 	_, database, _ := strings.Cut(direct, "dbname=")
-	ts := startServer(t, func(o *options) { o.workers = 2 }, // one of them claims chunks
+	ts := startServer(t, func(o *options) { o.workers = 1 },
 		"CAIRN_DATABASE_URL=host=127.0.0.1 port="+port+" user=cairn dbname="+database+" sslmode=disable")
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "d"), 1, 3)
@@ -529,12 +578,12 @@ func TestLateClaim(t *testing.T) {
 	ts.exec(`
 		CREATE FUNCTION count_claims() RETURNS trigger LANGUAGE plpgsql
 		AS $$ BEGIN PERFORM nextval('claims'); RETURN NULL; END $$`)
-	ts.exec(`CREATE TRIGGER claims BEFORE UPDATE OF deaths ON analysis_chunks EXECUTE FUNCTION count_claims()`)
+	ts.exec(`CREATE TRIGGER claims BEFORE UPDATE OF deaths ON analyses EXECUTE FUNCTION count_claims()`)
 	ts.exec(`
 		CREATE FUNCTION wait_for_standby() RETURNS trigger LANGUAGE plpgsql
 		AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$`)
 	ts.exec(`
-		CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON analysis_chunks
+		CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON analyses
 		DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_for_standby()`)
 	standby, err := pgx.Connect(t.Context(), direct)
 	if err != nil {
@@ -567,8 +616,8 @@ func TestLateClaim(t *testing.T) {
 	}
 }
 
-// TestLeaseAfterKeyChange: an instance that signs with another key keeps its lease and its work. When it stops, it has
-// used only that key just now.
+// TestLeaseAfterKeyChange: an instance that signs with another key keeps its lease and its work.
+// When it stops, it has used only that key just now.
 func TestLeaseAfterKeyChange(t *testing.T) {
 	t.Parallel()
 	var reads atomic.Int64
@@ -598,10 +647,10 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM (`+deadInstances+`) dead`, ts.operations.instance); n != 0 {
 		t.Error("the instance counts as dead")
 	}
-	for range 4 * readers { // each makes a reader look for work
-		ts.analyzer.chunks <- struct{}{}
+	for range 8 { // each makes the idle worker look for work
+		ts.analyzer.queued <- struct{}{}
 	}
-	if n := ts.queryInt(`SELECT sum(deaths) FROM analysis_chunks`); n != 0 || reads.Load() != 1 {
+	if n := ts.queryInt(`SELECT sum(deaths) FROM analyses`); n != 0 || reads.Load() != 1 {
 		t.Errorf("%d deaths, %d reads", n, reads.Load())
 	}
 	close(proceed)
@@ -628,7 +677,8 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	}
 }
 
-// TestForceBesideOthers: where force does not empty a dataset because another instance runs, the failure says so.
+// TestForceBesideOthers: where force does not empty a dataset because another instance runs, the
+// failure says so.
 func TestForceBesideOthers(t *testing.T) {
 	t.Parallel()
 	one, _ := startTwoServers(t)

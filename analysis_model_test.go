@@ -24,16 +24,17 @@ type modelRow struct {
 	modified time.Time
 }
 
-// folderModel changes a folder at random, and tells by itself what rows an analysis has to store: it knows every content
-// that it wrote.
+// folderModel changes a folder at random, and tells by itself what rows an analysis has to store:
+// it knows every content that it wrote.
 type folderModel struct {
-	t    *testing.T
-	r    *rand.Rand
-	dir  string              // of the dataset
-	away string              // beside it: shares that are not mounted
-	seen map[string]modelRow // by content: status and place
-	made int                 // names
-	rows map[string]modelRow // that are stored
+	t     *testing.T
+	r     *rand.Rand
+	dir   string              // of the dataset
+	away  string              // beside it: shares that are not mounted
+	seen  map[string]modelRow // by content: status and place
+	made  int                 // names
+	rows  map[string]modelRow // that are stored
+	known map[string]bool     // what the last complete analysis knew
 }
 
 // must fails the test if a change of the folder failed.
@@ -44,7 +45,8 @@ func (m *folderModel) must(errs ...error) {
 	}
 }
 
-// list returns the paths of the directories, or of the other files whose base names begin with prefix.
+// list returns the paths of the directories, or of the other files whose base names begin with
+// prefix.
 func (m *folderModel) list(dirs bool, prefix string) (paths []string) {
 	m.must(filepath.WalkDir(m.dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() == dirs && strings.HasPrefix(d.Name(), prefix) && path != m.dir {
@@ -69,7 +71,8 @@ func (m *folderModel) fresh(prefix, extension string) string {
 	return filepath.Join(m.pick(append(m.list(true, ""), m.dir)), fmt.Sprintf("%s%d%s", prefix, m.made, extension))
 }
 
-// content returns content of a kind: a GeoTIFF in degrees, a TIFF without a place, or one that ends in its header.
+// content returns content of a kind: a GeoTIFF in degrees, a TIFF without a place, or one that ends
+// in its header.
 func (m *folderModel) content(kind string) []byte {
 	place := [2]float64{float64(m.r.IntN(300) - 150), float64(m.r.IntN(140) - 60)}
 	switch kind {
@@ -299,7 +302,8 @@ func (m *folderModel) look() map[string]modelRow {
 	return rows
 }
 
-// emptied returns the empty directory that keeps the row of a path that is not there any more, or "".
+// emptied returns the empty directory that keeps the row of a path that is not there any more, or
+// "".
 func (m *folderModel) emptied(path string) string {
 	for {
 		path = filepath.Dir(path)
@@ -350,7 +354,16 @@ func (m *folderModel) expect(force bool) modelOutcome {
 		}
 	}
 	o.emptiedDirs, o.removed = len(dirs), len(gone)
-	if !force && len(gone) > massRemoval && 2*len(gone) > len(m.rows) {
+	known, goneKnown := 0, 0
+	for path := range m.rows {
+		if m.known[path] {
+			known++
+			if _, isGone := gone[path]; isGone {
+				goneKnown++
+			}
+		}
+	}
+	if !force && goneKnown > massRemoval && 2*goneKnown > known {
 		o.fails, o.removed = true, 0
 		maps.Copy(o.rows, gone)
 	}
@@ -377,8 +390,8 @@ func (m *folderModel) compare(round int, got map[string]ElevationDatasetFileMeta
 	}
 }
 
-// TestFolderModel holds the stored rows against a model of a folder over rounds of random changes, some of them with a kill
-// of the instance in the middle of the analysis.
+// TestFolderModel holds the stored rows against a model of a folder over rounds of random changes,
+// some of them with a kill of the instance in the middle of the analysis.
 func TestFolderModel(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -446,6 +459,12 @@ func TestFolderModel(t *testing.T) {
 			t.Fatalf("round %d after %q", round, done)
 		}
 		m.rows = want.rows
+		if !want.fails {
+			m.known = map[string]bool{}
+			for path := range m.rows {
+				m.known[path] = true
+			}
+		}
 	}
 	t.Logf("%d kinds of changes, %d kills, %d forced, %d failed as mass removal, %d kept rows; %d files at the end", len(names), kills, forced, failures, kept, len(m.rows))
 }

@@ -17,17 +17,17 @@ func (c client) removedIn(a answer, dataset string) int {
 	return len(c.changes(fmt.Sprintf("%s/analyses/%d", dataset, a.number("id")), "&change=removed"))
 }
 
-// startTiles starts a server with a dataset of dirs directories of n tiles each, which lie in dir. It reads them in chunks
-// of chunkSize files.
-func startTiles(t *testing.T, chunkSize, dirs, n int) (ts *testServer, c client, dir, dataset string) {
-	ts = startServer(t, func(o *options) { o.batchSize = chunkSize })
+// startTiles starts a server with a dataset of dirs directories of n tiles each, which lie in dir.
+// It stores batchSize files at a time.
+func startTiles(t *testing.T, batchSize, dirs, n int) (ts *testServer, c client, dir, dataset string) {
+	ts = startServer(t, func(o *options) { o.batchSize = batchSize })
 	c, dir = ts.signIn("root", "all"), filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, dirs, n)
 	return ts, c, dir, c.addDataset("tiles")
 }
 
-// TestMassRemoval: an analysis that would remove more than a hundred rows and more than half of them fails and keeps all
-// of them, unless it is forced. Up to that it removes them.
+// TestMassRemoval: an analysis that would remove more than a hundred rows and more than half of
+// them fails and keeps all of them, unless it is forced. Up to that it removes them.
 func TestMassRemoval(t *testing.T) {
 	t.Parallel()
 	ts, c, dir, dataset := startTiles(t, 50, 3, 80)
@@ -52,8 +52,8 @@ func TestMassRemoval(t *testing.T) {
 			t.Errorf("not mounted: %d rows, %s", len(c.files(dataset)), a.body)
 		}
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM analysis_chunks`); n != 0 {
-		t.Errorf("%d chunks are left", n)
+	if n := ts.queryInt(`SELECT count(*) FROM analysis_candidates`); n != 0 {
+		t.Errorf("%d candidates are left", n)
 	}
 	move(dir, dir+".stray")
 	move(dir+".away", dir)
@@ -94,8 +94,8 @@ func TestMassRemoval(t *testing.T) {
 	sameRows(t, c.files(dataset), dir)
 }
 
-// TestUnlistedIsNotMissing: files that exist where the walk cannot list them do not count as missing, however many they
-// are. The directory is too deep here, as in TestUnreadableDirectory.
+// TestUnlistedIsNotMissing: files that exist where the walk cannot list them do not count as
+// missing, however many they are. The directory is too deep here, as in TestUnreadableDirectory.
 func TestUnlistedIsNotMissing(t *testing.T) {
 	t.Parallel()
 	ts, c, dir, dataset := startTiles(t, 50, 2, 120)
@@ -115,8 +115,9 @@ func TestUnlistedIsNotMissing(t *testing.T) {
 	}
 }
 
-// TestEmptiedDirectory: the rows below a directory that exists and is empty stay, with one warning, however many there
-// are and however deep they lay. Only force removes them. Those of a directory that is gone go.
+// TestEmptiedDirectory: the rows below a directory that exists and is empty stay, with one warning,
+// however many there are and however deep they lay. Only force removes them. Those of a directory
+// that is gone go.
 func TestEmptiedDirectory(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(o *options) { o.batchSize = 50 })
@@ -160,16 +161,9 @@ func TestEmptiedDirectory(t *testing.T) {
 	sameRows(t, c.files(dataset), dir)
 }
 
-// setDeaths sets the deaths of chunks as they are stored. when is the middle of a CREATE TRIGGER: the events and the condition.
-func (ts *testServer) setDeaths(deaths int, when string) {
-	ts.t.Helper()
-	ts.exec(fmt.Sprintf(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.deaths := %d; RETURN NEW; END'`, deaths))
-	ts.exec(`CREATE TRIGGER die BEFORE ` + when + ` EXECUTE FUNCTION die()`)
-}
-
-// TestCutSecondLook: a chunk for a second look that is cut into its files, because its holders died, removes the same rows
-// and lists the same changes, in order.
-func TestCutSecondLook(t *testing.T) {
+// TestGoneAndVanished: files that are gone, and files that go before they are read, have no row.
+// Changes are listed in order.
+func TestGoneAndVanished(t *testing.T) {
 	t.Parallel()
 	var vanishing atomic.Pointer[string]
 	ts := startServer(t, func(o *options) {
@@ -188,7 +182,6 @@ func TestCutSecondLook(t *testing.T) {
 	in := func(name string) string { return filepath.Join(dir, "d0", name) }
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
-	ts.setDeaths(3, `UPDATE ON analysis_chunks FOR EACH ROW WHEN (OLD.missed_by = '{}' AND NEW.missed_by <> '{}')`)
 	for _, name := range []string{"new1.tif", "t2a.tif", "t9.tif"} {
 		if err := os.WriteFile(in(name), sampleTIFF(), 0o644); err != nil {
 			t.Fatal(err)
@@ -205,53 +198,116 @@ func TestCutSecondLook(t *testing.T) {
 	if got := c.changes(location, ""); counts(a) != [6]int{7, 1, 1, 5, 3, 0} || !slices.Equal(got, want) {
 		t.Errorf("%q, %s", got, a.body)
 	}
-	if warnings := fmt.Sprint(a.json["warnings"]); !strings.Contains(warnings, "new1.tif") || !strings.Contains(warnings, "t2a.tif") {
+	if warnings := fmt.Sprint(a.json["warnings"]); !strings.Contains(warnings, "new1.tif") || !strings.Contains(warnings, "(2 files in all)") {
 		t.Errorf("not warned of both: %s", warnings)
 	}
 	sameRows(t, c.files(dataset), dir)
 }
 
-// TestDeathsOfSecondLook: the deaths of a chunk's holders do not count against the files that are kept for a second look.
-func TestDeathsOfSecondLook(t *testing.T) {
+// TestDeathsAfterTheMerge: if the owners of an analysis die again and again after the merge, no
+// file is at fault, and the analysis fails.
+func TestDeathsAfterTheMerge(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("root", "all")
-	dir := filepath.Join(ts.datasets, "tiles")
-	makeTiles(t, dir, 1, 3)
-	dataset := c.addDataset("tiles")
-	ts.setDeaths(2, `INSERT ON analysis_chunks FOR EACH ROW`)
-	ts.exec(`ALTER TABLE analysis_chunks ADD CONSTRAINT none CHECK (missed_by = '{}' OR deaths = 0)`)
-	c.analyze(dataset, nil)
-	if err := os.Remove(filepath.Join(dir, "d0/t1.tif")); err != nil {
-		t.Fatal(err)
-	}
-	if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded || counts(a) != [6]int{2, 0, 0, 2, 1, 0} {
-		t.Errorf("%s", a.body)
+	for _, step := range []string{stepLook, stepRemove} {
+		ts, c, location := startQueued(t)
+		ts.exec(`UPDATE analyses SET deaths = $1, step = $2`, maxDeaths, step)
+		if _, err := ts.analyzer.work(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+		if a := c.must(200, "GET", location, nil); a.text("failure_code") != failureInternal {
+			t.Errorf("%s: %s", step, a.body)
+		}
 	}
 }
 
-// TestDeadlyFileGone: a file that ended the program three times and is gone then gets no row.
-func TestDeadlyFileGone(t *testing.T) {
+// TestOwnerDiesLater: an owner that takes over after the merge does not begin it again, and counts
+// stay exact.
+func TestOwnerDiesLater(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("root", "all")
-	dir := filepath.Join(ts.datasets, "tiles")
-	makeTiles(t, dir, 1, 1)
-	if err := os.WriteFile(filepath.Join(dir, "stays.txt"), nil, 0o644); err != nil {
+	for _, step := range []string{stepLook, stepRemove} {
+		ts, c, dir, dataset := startTiles(t, 2, 2, 5)
+		c.analyze(dataset, nil)
+		if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
+			t.Fatal(err)
+		}
+		// As if the owner had died, and the file d1/t1.tif had been added in this analysis.
+		ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, state, started_at, step, total, owner, owner_token)
+			VALUES (1, false, 'root', 'reading', now(), $1, 5, 'dead', gen_random_uuid())`, step)
+		ts.exec(`INSERT INTO analysis_candidates SELECT 2, path FROM elevation_dataset_file_meta WHERE path LIKE 'd1/%'`)
+		ts.exec(`UPDATE elevation_dataset_file_meta SET added_in = 2 WHERE path = 'd1/t1.tif'`)
+		ts.exec(`INSERT INTO analysis_changes VALUES (2, 'd1/t1.tif', 'added'), (2, 'd1/t2.tif', 'changed')`)
+		ts.exec(`INSERT INTO instances VALUES ('dead', '', '{}', now() - interval '1 day', now() - interval '1 day', now())`)
+		ts.exec(`UPDATE instances SET alive_since = now() - interval '1 day' WHERE id <> 'dead'`)
+		a := c.finished(dataset + "/analyses/2")
+		if counts(a) != [6]int{5, 0, 0, 5, 4, 0} || len(c.files(dataset)) != 5 {
+			t.Errorf("%s: %s", step, a.body)
+		}
+		if got := c.changes(dataset+"/analyses/2", ""); len(got) != 4 || got[1] != "removed d1/t2.tif" {
+			t.Errorf("%s: %q", step, got)
+		}
+	}
+}
+
+// TestFilesThatComeBack: rows stay whose files are there again when an owner takes over in the
+// middle of removals.
+func TestFilesThatComeBack(t *testing.T) {
+	t.Parallel()
+	ts, c, _, dataset := startTiles(t, 2, 2, 5)
+	c.analyze(dataset, nil)
+	resume := ts.ownsNothing()
+	ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, state, started_at, step, total)
+		VALUES (1, false, 'root', 'reading', now(), 'remove', 5)`)
+	ts.exec(`INSERT INTO analysis_candidates SELECT 2, path FROM elevation_dataset_file_meta WHERE path LIKE 'd1/%'`)
+	ts.exec(`INSERT INTO analysis_changes SELECT 2, path, 'added' FROM elevation_dataset_file_meta WHERE path LIKE 'd1/%'`)
+	resume()
+	a := c.finished(dataset + "/analyses/2")
+	if counts(a) != [6]int{10, 5, 0, 5, 0, 0} || len(c.files(dataset)) != 10 {
+		t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
+	}
+}
+
+// TestKnownIsWhatTheLastCompleteAnalysisKnew: rows that failed analyses added do not let the next
+// one remove more.
+func TestKnownIsWhatTheLastCompleteAnalysisKnew(t *testing.T) {
+	t.Parallel()
+	_, c, dir, dataset := startTiles(t, 50, 1, 240)
+	c.analyze(dataset, nil)
+	if err := os.Rename(filepath.Join(dir, "d0"), filepath.Join(dir, "moved")); err != nil {
 		t.Fatal(err)
 	}
-	dataset := c.addDataset("tiles")
-	ts.setDeaths(3, `INSERT ON analysis_chunks FOR EACH ROW`)
-	ts.analyzer.solo.Lock() // no reader begins
-	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
-	waitFor(t, "the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })
-	err := os.RemoveAll(filepath.Join(dir, "d0"))
-	ts.analyzer.solo.Unlock()
-	if err != nil {
+	for night := range 3 {
+		a := c.analyze(dataset, nil)
+		if a.text("failure_code") != failureMassRemoval || !strings.Contains(a.text("failure"), "240 of 240") || len(c.files(dataset)) != 480 {
+			t.Errorf("night %d: %s", night, a.body)
+		}
+	}
+	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{240, 0, 0, 240, 240, 0} {
+		t.Errorf("forced: %s", a.body)
+	}
+}
+
+// TestDeadlyFile: a file that ended the program three times is not read. If it is gone, it has no
+// row.
+func TestDeadlyFile(t *testing.T) {
+	t.Parallel()
+	var reads atomic.Int64
+	ts := startServer(t, func(o *options) {
+		o.workers = 0
+		o.beforeRead = func(string) { reads.Add(1) }
+	})
+	if err := os.WriteFile(filepath.Join(ts.datasets, "stays.txt"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	a, rows := c.finished(location), c.files(dataset)
-	if counts(a) != [6]int{1, 1, 0, 0, 0, 1} || rows["stays.txt"].Status != fileStatusCorrupt {
-		t.Errorf("%+v, %s", rows, a.body)
+	for name, stays := range map[string]bool{"stays.txt": true, "gone.txt": false} {
+		b := batch{files: []batchFile{{entry: entry{Path: name}}}, isDeadly: true}
+		if err := ts.analyzer.readFiles(t.Context(), task{Path: ts.datasets}, b); err != nil {
+			t.Error(err)
+		}
+		if row := b.files[0].row; (row != nil) != stays || stays && row.Status != fileStatusCorrupt {
+			t.Errorf("%s: %+v", name, row)
+		}
+	}
+	if reads.Load() != 0 {
+		t.Errorf("%d reads, want none", reads.Load())
 	}
 }

@@ -51,8 +51,8 @@ func (c client) files(dataset string) map[string]ElevationDatasetFileMeta {
 	}
 }
 
-// sameRows compares rows of the API with those that "cairn bbox" prints for the directory. The id and the time of reading
-// may differ.
+// sameRows compares rows of the API with those that "cairn bbox" prints for the directory. The id
+// and the time of reading may differ.
 func sameRows(t *testing.T, got map[string]ElevationDatasetFileMeta, dir string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -77,7 +77,8 @@ func sameRows(t *testing.T, got map[string]ElevationDatasetFileMeta, dir string)
 	}
 }
 
-// TestAnalysis: an analysis stores a row for every kind of file. A later one stores exactly the changes.
+// TestAnalysis: an analysis stores a row for every kind of file. A later one stores exactly the
+// changes.
 func TestAnalysis(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -220,7 +221,8 @@ func TestDatasets(t *testing.T) {
 	}
 }
 
-// TestRootsHoldNoSecrets: the service does not start if a dataset root holds the state directory or the keys.
+// TestRootsHoldNoSecrets: the service does not start if a dataset root holds the state directory or
+// the keys.
 func TestRootsHoldNoSecrets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -240,8 +242,9 @@ func TestRootsHoldNoSecrets(t *testing.T) {
 	}
 }
 
-// TestUnavailableDataset: if the directory is missing, or empty though files are known, the analysis fails and keeps
-// every row, unless it is forced. The failure does not tell where the server keeps its files.
+// TestUnavailableDataset: if the directory is missing, or empty though files are known, the
+// analysis fails and keeps every row, unless it is forced. The failure does not tell where the
+// server keeps its files.
 func TestUnavailableDataset(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -293,8 +296,8 @@ func TestUnavailableDataset(t *testing.T) {
 	}
 }
 
-// TestEmptiedWhileAnalysed: the directory goes away between the walk and the reading. No row is lost. It must go
-// after the walk, because a walk that sees files go removes their rows, and rightly so.
+// TestEmptiedWhileAnalysed: the directory goes away between the walk and the reading. No row is
+// lost.
 func TestEmptiedWhileAnalysed(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"moved", "emptied", "part"} {
@@ -311,10 +314,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 						return
 					}
 					once.Do(func() {
-						waitFor(t, "the end of the walk", func() (ended bool) {
-							err := ts.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM analyses WHERE state = 'reading')`).Scan(&ended)
-							return err == nil && ended
-						})
+						waitFor(t, "all readers to have a batch", func() bool { return len(ts.analyzer.reading.total) == maxReaders })
 						switch how {
 						case "moved":
 							os.Rename(dir, dir+".away")
@@ -366,8 +366,9 @@ func makeTiles(t *testing.T, dir string, dirs, files int) {
 	}
 }
 
-// TestUnreadableDirectory: rows below a directory that cannot be listed are kept, with a warning. The directory is too
-// deep here, which holds for every user; root may list any other. TestPeerSickSubdirectory has other errors.
+// TestUnreadableDirectory: rows below a directory that cannot be listed are kept, with a warning.
+// The directory is too deep here, which holds for every user; root may list any other.
+// TestPeerSickSubdirectory has other errors.
 func TestUnreadableDirectory(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -388,7 +389,8 @@ func TestUnreadableDirectory(t *testing.T) {
 	}
 }
 
-// TestStreamedOptions: the options of an analysis are never ignored, also if they come without length and type.
+// TestStreamedOptions: the options of an analysis are never ignored, also if they come without
+// length and type.
 func TestStreamedOptions(t *testing.T) {
 	t.Parallel()
 	_, c, location := startQueued(t)
@@ -409,7 +411,8 @@ func TestStreamedOptions(t *testing.T) {
 	}
 }
 
-// TestAnalysisConflictAndCancel: a dataset has one analysis at a time. A canceled one stops even while a read hangs.
+// TestAnalysisConflictAndCancel: a dataset has one analysis at a time. A canceled one stops even
+// while a read hangs.
 func TestAnalysisConflictAndCancel(t *testing.T) {
 	t.Parallel()
 	reading, proceed := make(chan bool, 1), make(chan bool)
@@ -440,9 +443,6 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{3, 3, 0, 0, 0, 0} {
 		t.Errorf("after the canceled one: %s", a.body)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM analysis_chunks`); n != 0 {
-		t.Errorf("%d chunks left over", n)
-	}
 	if items := c.must(200, "GET", dataset+"/analyses", nil).items(); len(items) != 2 || items[0]["state"] != "succeeded" {
 		t.Errorf("list: %v", items)
 	}
@@ -459,8 +459,8 @@ func (ts *testServer) waitersOf() (waiters int) {
 	return waiters
 }
 
-// startQueued starts a server that reads no files, and queues an analysis there. It returns a client
-// with all permissions and the analysis.
+// startQueued starts a server that reads no files, and queues an analysis there. It returns a
+// client with all permissions and the analysis.
 func startQueued(t *testing.T) (ts *testServer, c client, location string) {
 	ts = startServer(t, func(o *options) { o.workers = 0 })
 	c = ts.signIn("root", "all")
@@ -468,8 +468,8 @@ func startQueued(t *testing.T) (ts *testServer, c client, location string) {
 	return ts, c, c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
 }
 
-// TestManyWaiters: requests that wait for an analysis hold no connection. All are answered when the analysis ends, and
-// then none is counted as waiting.
+// TestManyWaiters: requests that wait for an analysis hold no connection. All are answered when the
+// analysis ends, and then none is counted as waiting.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	ts, c, location := startQueued(t)
@@ -496,8 +496,8 @@ func TestManyWaiters(t *testing.T) {
 	waitFor(t, "no request to count as waiting", func() bool { return ts.waitersOf() == 0 })
 }
 
-// TestWaitingIsCapped: if one user sends very many requests that wait, all but a few are refused, and other users are
-// answered meanwhile. The service stops while requests wait.
+// TestWaitingIsCapped: if one user sends very many requests that wait, all but a few are refused,
+// and other users are answered meanwhile. The service stops while requests wait.
 func TestWaitingIsCapped(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(o *options) { o.workers = 0 }) // nothing runs by itself
@@ -534,7 +534,8 @@ func TestWaitingIsCapped(t *testing.T) {
 	}
 }
 
-// TestWaitEndsInOutage: after a wait, a request reads the analysis within the short time limit of most routes.
+// TestWaitEndsInOutage: after a wait, a request reads the analysis within the short time limit of
+// most routes.
 func TestWaitEndsInOutage(t *testing.T) {
 	t.Parallel()
 	ts, c, location := startQueued(t)
@@ -598,7 +599,7 @@ func TestReaderPanics(t *testing.T) {
 	}
 }
 
-// TestTwoInstances: two services on one database share one analysis, and each does part of it.
+// TestTwoInstances: two services on one database analyse two datasets at a time.
 func TestTwoInstances(t *testing.T) {
 	t.Parallel()
 	// Each instance waits with its first file until the other has one too.
@@ -606,7 +607,7 @@ func TestTwoInstances(t *testing.T) {
 	meeting.Add(2)
 	meet := func(o *options) {
 		var once sync.Once
-		o.batchSize = 20
+		o.workers = 1
 		o.beforeRead = func(string) {
 			once.Do(func() {
 				meeting.Done()
@@ -617,33 +618,40 @@ func TestTwoInstances(t *testing.T) {
 	one := startServer(t, meet)
 	two := startServer(t, meet, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
 	c := one.signIn("root", "all")
-	dir := filepath.Join(one.datasets, "tiles")
-	makeTiles(t, dir, 10, 50)
-	dataset := c.addDataset("tiles")
-	a := c.analyze(dataset, nil)
-	if counts(a) != [6]int{500, 500, 0, 0, 0, 0} {
-		t.Errorf("%s", a.body)
+	var analyses []string
+	for _, name := range []string{"a", "b"} {
+		makeTiles(t, filepath.Join(one.datasets, name), 1, 50)
+		analyses = append(analyses, c.must(202, "POST", c.addDataset(name)+"/analyses", nil).header.Get("Location"))
 	}
-	sameRows(t, c.files(dataset), dir)
-	if x, y := one.analyzer.stored.Load(), two.analyzer.stored.Load(); x == 0 || y == 0 || x+y != 26 {
-		t.Errorf("one stored %d chunks, the other %d", x, y)
+	for _, location := range analyses {
+		if a := c.finished(location); counts(a) != [6]int{50, 50, 0, 0, 0, 0} {
+			t.Errorf("%s", a.body)
+		}
+	}
+	if x, y := one.analyzer.stored.Load(), two.analyzer.stored.Load(); x != 1 || y != 1 {
+		t.Errorf("one stored %d batches, the other %d", x, y)
 	}
 }
 
-// TestPoisonFile: a file whose reading kills the process gets a row that says so. Every other file gets its row, and is
-// not blamed.
+// TestPoisonFile: a file whose reading kills the process gets a row that says so. Every other file
+// gets its row, and is not blamed.
 func TestPoisonFile(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 2, 5)
+	if err := os.Symlink("nowhere", filepath.Join(dir, "d0/a.tif")); err != nil { // each owner reads it again
+		t.Fatal(err)
+	}
 	dataset := c.addDataset("tiles")
-	ts.stop() // the processes under test do the work
+	innocent := c.addDataset("tiles/d1") // its analysis runs beside the other
+	ts.stop()                            // the processes under test do the work
 	env := append(ts.env, "CAIRN_TEST_DIE_ON=d0/t3.tif", "CAIRN_LISTEN=127.0.0.1:0")
 	p := startProcess(t, env)
 	c.url = p.url
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	other := c.must(202, "POST", innocent+"/analyses", nil).header.Get("Location")
 	deaths := 0
 	for ended := false; !ended; {
 		watch := make(chan bool)
@@ -673,18 +681,28 @@ func TestPoisonFile(t *testing.T) {
 	}
 	rows := c.files(dataset)
 	for path, m := range rows {
-		if path == "d0/t3.tif" && (m.Status != "corrupt" || m.Reason == nil) || path != "d0/t3.tif" && m.Status != "ok" {
-			t.Errorf("%s: %s", path, m.Status)
+		want := fileStatusOK
+		switch path {
+		case "d0/a.tif":
+			want = fileStatusUnreadable
+		case "d0/t3.tif":
+			want = fileStatusCorrupt
+		}
+		if m.Status != want {
+			t.Errorf("%s: %s, want %s", path, m.Status, want)
 		}
 	}
-	if a := c.finished(location); len(rows) != 10 || counts(a) != [6]int{10, 10, 0, 0, 0, 1} {
+	if a := c.finished(other); counts(a) != [6]int{5, 5, 0, 0, 0, 0} {
+		t.Errorf("the other dataset: %s", a.body)
+	}
+	if a := c.finished(location); len(rows) != 11 || counts(a) != [6]int{11, 11, 0, 0, 0, 2} {
 		t.Errorf("%d rows after %d deaths, %s", len(rows), deaths, a.body)
 	}
 	t.Logf("the file killed the service %d times", deaths)
 }
 
-// TestKilledWhileAnalysing kills the service several times during an analysis. The analysis ends by itself, every file
-// has one row, and the counts add up.
+// TestKilledWhileAnalysing kills the service several times during an analysis. The analysis ends by
+// itself, every file has one row, and the counts add up.
 func TestKilledWhileAnalysing(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -723,8 +741,8 @@ func TestKilledWhileAnalysing(t *testing.T) {
 	sameRows(t, rows, dir)
 }
 
-// TestKilledWithDatabase kills the service and its private PostgreSQL at once. Every account that was answered 201 exists
-// after the next start.
+// TestKilledWithDatabase kills the service and its private PostgreSQL at once. Every account that
+// was answered 201 exists after the next start.
 func TestKilledWithDatabase(t *testing.T) {
 	t.Parallel()
 	state := newStateDir(t)

@@ -117,9 +117,8 @@ func unixNano(t time.Time) int64 {
 // walker walks a directory tree in byte order of the stored paths, without following symbolic
 // links. A directory sorts as "name/".
 type walker struct {
-	after string                            // skip files up to this path; "" skips none
-	file  func(entry) error                 // called for each file
-	warn  func(dir string, err error) error // called for a directory ("", "a/b/") that cannot be listed
+	file func(entry) error                 // called for each file
+	warn func(dir string, err error) error // called for a directory ("", "a/b/") that cannot be listed
 
 	progress atomic.Int64 // rises with every answer of the file system
 }
@@ -157,8 +156,6 @@ func (w *walker) visit(ctx context.Context, dir *os.Root, prefix string, e entry
 	name, isDir := strings.CutSuffix(e.Path, "/")
 	e.Path = prefix + e.Path
 	switch {
-	case e.Path <= w.after && !(isDir && strings.HasPrefix(w.after, e.Path)):
-		return nil
 	case len(e.Path) > maxPath:
 		return w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
 	case !isDir:

@@ -27,7 +27,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 156_330
+	maxProgramTokens  = 157_950
 	maxAuditorTokens  = 38_990
 )
 

@@ -52,13 +52,14 @@ BEGIN
 		RAISE 'the backup has schema version %, newer than this program''s %: run the newer cairn',
 			version, current_setting('cairn.newest');
 	END IF;
+	IF version >= 4 THEN -- else the migrations release the analyses
+		UPDATE analyses SET owner = NULL, owner_token = NULL WHERE finished_at IS NULL;
+	END IF;
 END $$;
 UPDATE sessions SET ended_at = now(), end_reason = 'restored' WHERE ended_at IS NULL;
 DELETE FROM password_tokens;
 DELETE FROM api_tokens WHERE NOT :keep_tokens;
 UPDATE instances SET live_until = now() - interval '1 second' WHERE live_until > now();
-UPDATE analyses SET walker = NULL, walker_token = NULL WHERE finished_at IS NULL;
-UPDATE analysis_chunks SET reader = NULL, token = NULL;
 COMMIT;
 `
 

@@ -444,13 +444,13 @@ func TestRestoreRunningAnalyses(t *testing.T) {
 	}
 	begin("reading")
 	waitFor(t, "the read", func() bool { return reads.Load() == 1 })
-	tx := must(ts.db.Begin(t.Context())) // holds the walk back
+	tx := must(ts.db.Begin(t.Context())) // holds the merge back
 	defer tx.Rollback(context.Background())
 	if err := advisoryLock(t.Context(), tx, lockAnalyses+2); err != nil {
 		t.Fatal(err)
 	}
-	begin("walking")
-	waitFor(t, "the walk", func() bool { return ts.queryInt(`SELECT count(*) FROM analyses WHERE state = 'walking'`) == 1 })
+	begin("waiting")
+	waitFor(t, "the second claim", func() bool { return ts.queryInt(`SELECT count(*) FROM analyses WHERE owner IS NOT NULL`) == 2 })
 	former := ts.keys.Load().keys[0]
 	added := must(ts.command("keys", "add"))
 	must(ts.command("keys", "promote", strings.TrimSuffix(strings.Fields(added)[2], ":")))

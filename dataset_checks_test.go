@@ -22,8 +22,9 @@ func (d *delivery) tile(path, crs string, x, y, w, h, dx, dy float64) {
 		transform: [6]float64{dx, 0, x, 0, -dy, y + h}, box: [4]float64{x, y, x + w, y + h}}
 }
 
-// copernicus is laid out as GLO-30 and GLO-90 are in the bucket on AWS: pixels are registered at their centres, and get
-// wider at 50°, 60°, 70°, 80° and 85°, so that columns of pixels are 1, 1.5, 2, 3, 5 and 10 times as wide.
+// copernicus is laid out as GLO-30 and GLO-90 are in the bucket on AWS: pixels are registered at
+// their centres, and get wider at 50°, 60°, 70°, 80° and 85°, so that columns of pixels are 1, 1.5,
+// 2, 3, 5 and 10 times as wide.
 func copernicus(name string, rows float64) delivery {
 	d := delivery{name, map[string]*fileRow{}}
 	for lat := 45; lat < 88; lat++ {
@@ -46,8 +47,9 @@ func copernicus(name string, rows float64) delivery {
 	return d
 }
 
-// dtedDelivery is laid out as MIL-PRF-89020B says: a folder for each degree of longitude, posts at the edges of cells, which
-// neighbours share, and longitude intervals 1, 2, 3, 4 and 6 times as wide from 50°, 70°, 75° and 80° on.
+// dtedDelivery is laid out as MIL-PRF-89020B says: a folder for each degree of longitude, posts at
+// the edges of cells, which neighbours share, and longitude intervals 1, 2, 3, 4 and 6 times as
+// wide from 50°, 70°, 75° and 80° on.
 func dtedDelivery(level int, posts float64) delivery {
 	d := delivery{fmt.Sprint("DTED", level), map[string]*fileRow{}}
 	for lat := 40; lat < 84; lat++ {
@@ -339,7 +341,8 @@ func faultsOfNames() []plantedFault {
 	}
 }
 
-// TestPlantedFaults plants one fault of each kind into a clean delivery, and finds it with its file, and nothing else.
+// TestPlantedFaults plants one fault of each kind into a clean delivery, and finds it with its
+// file, and nothing else.
 func TestPlantedFaults(t *testing.T) {
 	t.Parallel()
 	for _, test := range slices.Concat(faultsOfPlace(), faultsOfKind(), faultsOfNames()) {

@@ -392,7 +392,7 @@ func TestDatasetAudit(t *testing.T) {
 	analysis := path + "/analyses/" + fmt.Sprint(c.must(202, "POST", path+"/analyses", nil).number("id"))
 	c.finished(analysis)
 	c.must(204, "DELETE", analysis, nil) // it has ended: nothing is cancelled
-	ts.exec(`UPDATE analyses SET finished_at = NULL, state = 'reading', chunks_left = 1, walker = NULL`)
+	ts.exec(`UPDATE analyses SET finished_at = NULL, state = 'reading', owner = NULL`)
 	c.must(204, "DELETE", analysis, nil)
 	c.must(204, "DELETE", path, nil)
 	if _, err := ts.command("dataset", "create", "again", "tiles"); err != nil {

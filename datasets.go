@@ -184,7 +184,7 @@ func (c *catalogue) deleteDataset(w http.ResponseWriter, r *http.Request) error 
 func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
 	return changeDataset(ctx, db, by, id, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		running, err := runningAnalysis(ctx, tx, d.ID)
-		if err == nil && running != 0 { // wait for the chunk that is being stored
+		if err == nil && running != 0 { // wait for the batches that are being stored
 			err = advisoryLock(ctx, tx, lockAnalyses+running)
 		}
 		if err == nil {

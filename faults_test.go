@@ -161,7 +161,7 @@ func TestOutageWhileReading(t *testing.T) {
 	}
 	awaitRead()
 	var blamed int
-	const query = `SELECT deaths + failures FROM analysis_chunks`
+	const query = `SELECT deaths + failures FROM analyses`
 	waitFor(t, "the database", func() bool { return ts.db.QueryRow(t.Context(), query).Scan(&blamed) == nil })
 	if blamed != 0 {
 		t.Errorf("the file is blamed for %d outages", blamed)
@@ -184,7 +184,7 @@ func TestRefusedRows(t *testing.T) {
 	if a := c.analyze(dataset, nil); a.text("failure_code") != failureInternal || counts(a)[1] != 2 || len(c.files(dataset)) != 2 {
 		t.Errorf("%s", a.body)
 	}
-	if n := strings.Count(ts.log.String(), "store rows"); n != maxFailures || ts.queryInt(`SELECT count(*) FROM analysis_chunks`) != 0 {
+	if n := strings.Count(ts.log.String(), "store rows"); n != maxFailures {
 		t.Errorf("%d attempts", n)
 	}
 	ts.exec(`ALTER TABLE elevation_dataset_file_meta DROP CONSTRAINT refused`)
@@ -211,7 +211,7 @@ func TestHungReadsAreBounded(t *testing.T) {
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 2*maxHung+10)
 	dataset := c.addDataset("tiles")
 	a := c.analyze(dataset, nil)
-	if a.text("failure_code") != failureUnavailable || most.Load() > int64(maxHung+ts.analyzer.workers-1) {
+	if a.text("failure_code") != failureUnavailable || most.Load() > int64(maxHung+maxReaders-1) {
 		t.Errorf("%d reads hung, the bound is %d: %s", most.Load(), maxHung, a.body)
 	}
 	close(hang)
@@ -238,15 +238,15 @@ func TestOnlyUnlistableDirectory(t *testing.T) {
 	}
 }
 
-// TestStaleWalker: an instance that has lost a walk to another cannot end its analysis.
-func TestStaleWalker(t *testing.T) {
+// TestStaleOwner: an instance that has lost an analysis to another cannot end it.
+func TestStaleOwner(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(o *options) { o.workers = 0 }) // nothing runs by itself
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 1, 3)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
-	ts.exec(`UPDATE analyses SET state = 'walking', walker = 'another', walker_token = gen_random_uuid()`)
+	ts.exec(`UPDATE analyses SET state = 'reading', owner = 'another', owner_token = gen_random_uuid()`)
 	lost := task{AnalysisID: int64(c.must(200, "GET", location, nil).number("id")), Token: "00000000-0000-0000-0000-000000000000"}
 	for _, others := range []bool{false, true} {
 		lost.OthersMaySee = others
@@ -254,12 +254,12 @@ func TestStaleWalker(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if a := c.must(200, "GET", location, nil); a.text("state") != stateWalking {
+	if a := c.must(200, "GET", location, nil); a.text("state") != stateReading {
 		t.Errorf("%s", a.body)
 	}
 }
 
-// TestOverlongNames: very many names that are too long for a row make neither a chunk nor the answer large.
+// TestOverlongNames: very many names that are too long for a row do not make the answer large.
 func TestOverlongNames(t *testing.T) {
 	t.Parallel()
 	top := memoryDir(t)
@@ -283,13 +283,7 @@ func TestOverlongNames(t *testing.T) {
 		f.Close()
 	}
 	location := c.must(202, "POST", c.addDataset("d")+"/analyses", nil).header.Get("Location")
-	if _, err := ts.analyzer.walkStep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if n := ts.queryInt(`SELECT max(octet_length(c::text)) FROM analysis_chunks c`); n > 10_000 {
-		t.Errorf("a chunk of %d bytes", n)
-	}
-	if _, err := ts.analyzer.readStep(t.Context()); err != nil {
+	if _, err := ts.analyzer.work(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	a := c.must(200, "GET", location, nil)

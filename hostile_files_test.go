@@ -75,8 +75,8 @@ func TestForceWhereTheSeeingInstanceStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true}).header.Get("Location")
-	waitFor(t, "the walk", func() bool {
-		return one.queryInt(`SELECT count(*) FROM analyses WHERE walker = $1 AND finished_at IS NULL`, one.analyzer.instance) > 0
+	waitFor(t, "the claim", func() bool {
+		return one.queryInt(`SELECT count(*) FROM analyses WHERE owner = $1 AND finished_at IS NULL`, one.analyzer.instance) > 0
 	})
 	stopped := make(chan bool)
 	go func() {
@@ -95,7 +95,7 @@ func TestForceWhereTheSeeingInstanceStops(t *testing.T) {
 	}
 }
 
-// TestManyRowsGone: where more rows go than one chunk may have, the chunk is cut, and each is counted and listed once.
+// TestManyRowsGone: where more rows go than the merge reads at a time, each is counted and listed once.
 func TestManyRowsGone(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -103,7 +103,7 @@ func TestManyRowsGone(t *testing.T) {
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 10)
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
-	const n = 3*maxUnlisted + 1
+	const n = 15_001
 	ts.exec(`INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, reason, warnings, analyzed_at)
 		SELECT 1, 'd' || i % 3 || '/gone' || i, 1, 0, 'unsupported', 'x', '{}', now() FROM generate_series(1, $1::int) i`, n)
 	a := c.analyze(dataset, nil)

@@ -223,7 +223,7 @@ func defaultOptions() options {
 			patience:   30 * time.Second,
 			leaseTTL:   10 * time.Second,
 			batchSize:  1000,
-			workers:    1 + readers,
+			workers:    2,
 			beforeRead: func(string) {},
 		},
 		started: func(*server) {},

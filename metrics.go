@@ -49,7 +49,7 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	// States without an analysis are there with 0: an alert on an increase misses a new series.
 	const analyses = `
 		SELECT state, count(a.id)
-		FROM unnest('{queued,walking,reading,succeeded,failed,canceled}'::text[]) state
+		FROM unnest('{queued,reading,succeeded,failed,canceled}'::text[]) state
 		LEFT JOIN analyses a USING (state)
 		GROUP BY state
 		ORDER BY state`
@@ -92,7 +92,7 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		"", queued)
 	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.", states...)
 	e.add("cairn_audit_breaks", "gauge", "Rows of the audit log that tell of a break in it.", "", breaks)
-	e.add("cairn_analysis_chunks_stored_total", "counter", "Chunks of files that this instance has stored.",
+	e.add("cairn_analysis_batches_stored_total", "counter", "Batches of files that this instance has stored.",
 		"", stored)
 	e.add("cairn_analysis_reads_hung", "gauge", "Reads that wait for a stuck file system.", "", hung)
 	e.add("go_goroutines", "gauge", "Goroutines.", "", runtime.NumGoroutine())

@@ -272,6 +272,30 @@ func stopsPromptly(t *testing.T, ts *testServer) {
 	}
 }
 
+// readNothing keeps readers from reading batches until resume is called.
+func (ts *testServer) readNothing() (resume func()) {
+	var releases []func()
+	for range maxReaders {
+		releases = append(releases, must(ts.analyzer.reading.acquire(ts.t.Context(), "test")))
+	}
+	return func() {
+		for _, release := range releases {
+			release()
+		}
+	}
+}
+
+// readersOf returns how many readers read a batch or wait to do so.
+func (ts *testServer) readersOf() (n int) {
+	reading := ts.analyzer.reading
+	reading.mu.Lock()
+	defer reading.mu.Unlock()
+	for _, queue := range reading.callers {
+		n += queue.length
+	}
+	return n
+}
+
 // TestPeerHungFileSystem: while the file system does not answer, an analysis ends and loses no row, other datasets are
 // analysed, and the service can be stopped. When the file system answers again, the next analysis succeeds.
 func TestPeerHungFileSystem(t *testing.T) {
@@ -294,16 +318,17 @@ func TestPeerHungFileSystem(t *testing.T) {
 		dataset := datasets[test.dataset]
 		c.analyze(dataset, nil)
 		rows, before := len(c.files(dataset)), fs.hangs.Load()
-		ts.analyzer.solo.Lock() // no reader begins
-		if !test.atReading {
+		resume := func() {}
+		if test.atReading {
+			resume = ts.readNothing()
+		} else {
 			fs.set(test.rule)
-			ts.analyzer.solo.Unlock()
 		}
 		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true}).header.Get("Location")
 		if test.atReading {
-			waitFor(t, "the end of the walk", func() bool { return c.must(200, "GET", location, nil).text("state") == stateReading })
+			waitFor(t, "the end of the walk", func() bool { return ts.readersOf() > maxReaders })
 			fs.set(test.rule)
-			ts.analyzer.solo.Unlock()
+			resume()
 		}
 		waitFor(t, "the file system to hang", func() bool { return fs.hangs.Load() > before })
 		if a := c.analyze(datasets["good"], nil); a.text("state") != stateSucceeded {

@@ -558,3 +558,76 @@ INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by, accept
   WHERE code = 'duplicate'
   ORDER BY id
   ON CONFLICT DO NOTHING;
+
+-- migration 4: version 1.0.0, third step
+
+-- One instance owns an analysis. It compares the directory with the rows, in one order, from the
+-- beginning; what an owner before it has stored is unchanged then. The steps are merge, look (for the
+-- files of rows that the merge did not find), and remove. owner_token is a fencing token: it changes
+-- with each claim, so that an owner whose lease expired can store nothing. deaths counts owners that
+-- died during the merge or after it. missed_by lists the instances that did not find the files of the
+-- candidates, and missed_at is when the last of them looked. blind_at is when the last instance found
+-- that it does not see the directory. expected is the number of files that the analysis before it
+-- found.
+DELETE FROM analysis_changes WHERE analysis_id IN (SELECT id FROM analyses WHERE finished_at IS NULL);
+DROP TABLE analysis_chunks;
+ALTER TABLE analyses
+  DROP COLUMN walked_to,
+  DROP COLUMN chunks_left,
+  DROP COLUMN unchanged,
+  DROP COLUMN missing,
+  DROP CONSTRAINT analyses_state_check,
+  ADD COLUMN step      text        NOT NULL DEFAULT 'merge',
+  ADD COLUMN deaths    integer     NOT NULL DEFAULT 0,
+  ADD COLUMN missed_by text[]      NOT NULL DEFAULT '{}',
+  ADD COLUMN missed_at timestamptz,
+  ADD COLUMN blind_at  timestamptz;
+ALTER TABLE analyses RENAME COLUMN walker TO owner;
+ALTER TABLE analyses RENAME COLUMN walker_token TO owner_token;
+UPDATE analyses
+  SET state = 'queued', owner = NULL, owner_token = NULL, total = 0, added = 0, changed = 0, removed = 0,
+    failed = 0
+  WHERE finished_at IS NULL;
+ALTER TABLE analyses ADD CONSTRAINT analyses_state_check CHECK (state IN
+  ('queued', 'reading', 'succeeded', 'failed', 'canceled'));
+
+-- The files that an analysis found added, changed and removed.
+ALTER TABLE analysis_changes RENAME TO former_changes;
+ALTER TABLE former_changes RENAME CONSTRAINT analysis_changes_pkey TO former_changes_pkey;
+CREATE TABLE analysis_changes (
+  analysis_id bigint NOT NULL REFERENCES analyses ON DELETE CASCADE,
+  path        text   COLLATE "C" NOT NULL,
+  change      text   NOT NULL,
+  CONSTRAINT analysis_changes_change_check CHECK (change IN ('added', 'changed', 'removed')),
+  PRIMARY KEY (analysis_id, path)
+);
+INSERT INTO analysis_changes (analysis_id, path, change)
+  SELECT analysis_id, unnest(added), 'added' FROM former_changes
+  UNION ALL
+  SELECT analysis_id, unnest(changed), 'changed' FROM former_changes
+  UNION ALL
+  SELECT analysis_id, unnest(removed), 'removed' FROM former_changes
+  ON CONFLICT DO NOTHING;
+DROP TABLE former_changes;
+
+-- The rows that an analysis did not find a file for. They go at its end, if their files are gone then.
+CREATE TABLE analysis_candidates (
+  analysis_id bigint NOT NULL REFERENCES analyses ON DELETE CASCADE,
+  path        text   COLLATE "C" NOT NULL,
+  PRIMARY KEY (analysis_id, path)
+);
+
+-- After an owner has died, files are read one by one. A row says which file, with its size and times,
+-- is being read, and how often that was begun. It goes when the file has been read.
+CREATE TABLE analysis_suspects (
+  analysis_id bigint  NOT NULL REFERENCES analyses ON DELETE CASCADE,
+  file        text    COLLATE "C" NOT NULL,
+  reads       integer NOT NULL DEFAULT 1,
+  PRIMARY KEY (analysis_id, file)
+);
+
+-- The analysis that added the row, and the one that last read the file; 0 if that was before this
+-- migration.
+ALTER TABLE elevation_dataset_file_meta
+  ADD COLUMN added_in bigint NOT NULL DEFAULT 0,
+  ADD COLUMN read_in  bigint NOT NULL DEFAULT 0;

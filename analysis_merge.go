@@ -1,0 +1,431 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// readerVersion is stored with each row. Raise it when the same file may get another row: then all
+// files are read again.
+const readerVersion = 3
+
+// batch is a part of the outcome of comparing the directory with the rows. It is stored at once.
+type batch struct {
+	files    []batchFile // new or changed, to be read
+	missing  []string    // paths of rows for which the directory has no file
+	seen     int         // files in the directory
+	failed   int         // unchanged files that are corrupt
+	warnings []string
+	isDeadly bool // the first file has ended the program maxDeaths times
+}
+
+// batchFile is a file to be read.
+type batchFile struct {
+	entry
+	known knownRow                  // the row that it has; zero for a new file
+	row   *ElevationDatasetFileMeta // nil if the file is gone
+}
+
+// knownRow is what the merge needs of a row.
+type knownRow struct {
+	ID            int64
+	Path          string
+	Status        string
+	Size          int64
+	Modified      int64
+	Changed       int64
+	Sidecars      int64
+	ReaderVersion int
+	AddedIn       int64 // analyses
+	ReadIn        int64
+}
+
+// isUnchanged reports whether the file of a row need not be read again: its size, times and
+// sidecars are those of the row, and a reader of this version made the row. With force, this
+// analysis must have read it.
+func (r knownRow) isUnchanged(e entry, t task) bool {
+	isSame := r.Size == e.Size && r.Modified == e.Modified && r.Changed == e.Changed && r.Sidecars == e.Sidecars
+	isRead := r.Status != fileStatusUnreadable && r.ReaderVersion == readerVersion
+	return isSame && isRead && (!t.Force || r.ReadIn == t.AnalysisID)
+}
+
+// merger compares the files of a directory with the rows of its dataset. Both come in bytewise
+// order of the paths.
+type merger struct {
+	a    *analyzer
+	t    task
+	rows []knownRow // read from the database, and not yet passed
+	last string     // the path of the last row that was read
+	done bool       // all rows have been read
+
+	next    batch
+	anySeen bool
+	careful int               // so many files are read and stored one by one
+	send    func(batch) error // gives a batch to a reader
+	alone   func(batch) error // reads and stores a batch before it returns
+}
+
+// merge compares the directory with the rows, reads what is new or changed, and stores it in
+// batches. What an owner before this one stored is unchanged now.
+func (a *analyzer) merge(ctx context.Context, t task) error {
+	if err := a.beginMerge(ctx, t); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	// Batches are read and stored side by side. A refused row does not keep the others from being
+	// stored; it fails the merge in the end.
+	batches := make(chan batch)
+	var readers sync.WaitGroup
+	var refused atomic.Pointer[error]
+	for range maxReaders {
+		readers.Go(func() {
+			for b := range batches {
+				err := a.doBatch(ctx, t, b)
+				if isRefused(err) {
+					refused.CompareAndSwap(nil, &err)
+				} else if err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+
+	m := &merger{a: a, t: t}
+	if t.Deaths > 0 {
+		m.careful = maxReaders * a.batchSize // as many as were read at a time when the owner died
+	}
+	m.alone = func(b batch) error { return a.doAlone(ctx, t, b) }
+	m.send = func(b batch) error {
+		select {
+		case batches <- b:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := m.run(ctx); err != nil {
+		cancel(err)
+	}
+	close(batches)
+	readers.Wait()
+
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := refused.Load(); err != nil {
+		return *err
+	}
+	return a.setStep(ctx, t, stepLook)
+}
+
+// beginMerge begins a merge anew: it forgets the candidates and counts of the owner before, and the
+// changes of old analyses.
+func (a *analyzer) beginMerge(ctx context.Context, t task) error {
+	const begin = `
+		WITH dropped AS (
+			DELETE FROM analysis_candidates WHERE analysis_id = $1
+		)
+		UPDATE analyses
+		SET total = 0, failed = 0
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+	const forget = `
+		DELETE FROM analysis_changes
+		WHERE analysis_id IN (
+			SELECT id
+			FROM (
+				SELECT id, queued_at, row_number() OVER newest AS n,
+					sum(added + changed + removed) OVER newest AS changes
+				FROM analyses
+				WHERE dataset_id = $1
+				WINDOW newest AS (ORDER BY id DESC)
+			) a
+			WHERE id <> $4 AND (n > $2 OR changes > $3 OR queued_at < now() - interval '1 year')
+		)`
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
+			return err
+		}
+		if err := oneRow(ctx, tx, "begin merge", begin, t.AnalysisID, t.Token); err != nil {
+			return err
+		}
+		_, err := execute(ctx, tx, "forget changes", forget, t.DatasetID, maxAnalysesKept, maxChangesKept,
+			t.AnalysisID)
+		return err
+	})
+}
+
+// The changes of a dataset are kept for a year, of so many analyses and so many changes at most.
+const (
+	maxAnalysesKept = 400
+	maxChangesKept  = 2_000_000
+)
+
+// setStep stores that the next step of an analysis begins.
+func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
+	const query = `UPDATE analyses SET step = $3, deaths = 0 WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		return oneRow(ctx, tx, "set step", query, t.AnalysisID, t.Token, step)
+	})
+}
+
+// run walks the directory and passes on batches until both files and rows have been compared.
+func (m *merger) run(ctx context.Context) error {
+	w := &walker{}
+	return m.a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
+		var found []entry
+		var warnings []string
+		pass := func() error {
+			entries, said := found, warnings
+			found, warnings = nil, nil
+			return send(func() error { return m.compare(ctx, entries, said) })
+		}
+		w.file = func(e entry) error {
+			found = append(found, e)
+			if len(found) < m.a.batchSize {
+				return nil
+			}
+			return pass()
+		}
+		w.warn = func(dir string, err error) error {
+			if dir == "" {
+				return unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
+			}
+			if len(warnings) < maxWarnings {
+				warnings = append(warnings, fmt.Sprintf("%s: %s", dir, reasonOf(err)))
+			}
+			return nil
+		}
+
+		filesExpected := m.t.Known || m.t.OthersMaySee // another instance may see some
+		root, err := m.a.openDataset(m.t, filesExpected)
+		if err != nil {
+			return err
+		}
+		if root != nil {
+			defer root.Close()
+			if err := w.walk(detached, root, ""); err != nil {
+				return err
+			}
+		}
+		if err := pass(); err != nil {
+			return err
+		}
+		return send(func() error {
+			if !m.anySeen && filesExpected && !m.t.emptyIsIntended() {
+				return m.t.unexpectedlyEmpty("No file is in the dataset's directory.")
+			}
+			return m.end(ctx)
+		})
+	})
+}
+
+// compare compares the next files of the directory with the rows up to them.
+func (m *merger) compare(ctx context.Context, entries []entry, warnings []string) error {
+	m.next.warnings = append(m.next.warnings, warnings...)
+	for _, e := range entries {
+		row, err := m.rowAt(ctx, e.Path)
+		if err != nil {
+			return err
+		}
+
+		m.anySeen = true
+		m.next.seen++
+		if !row.isUnchanged(e, m.t) {
+			m.next.files = append(m.next.files, batchFile{entry: e, known: row})
+		} else if row.Status == fileStatusCorrupt {
+			m.next.failed++
+		}
+		if err := m.flush(false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rowAt returns the row with this path, or a zero row. The rows before it have no file.
+func (m *merger) rowAt(ctx context.Context, path string) (row knownRow, err error) {
+	for {
+		first, err := m.firstRow(ctx)
+		if err != nil || first == nil || first.Path > path {
+			return knownRow{}, err
+		}
+		m.rows = m.rows[1:]
+		if first.Path == path {
+			return *first, nil
+		}
+		m.next.missing = append(m.next.missing, first.Path)
+		if err := m.flush(false); err != nil {
+			return knownRow{}, err
+		}
+	}
+}
+
+// firstRow returns the first row that has not been passed, or nil at the end. It reads the next
+// rows when the files have come to the last one, so no row is among them that this merge has
+// stored.
+func (m *merger) firstRow(ctx context.Context) (*knownRow, error) {
+	const query = `
+		SELECT id, path, status, size_bytes AS size, modified_ns AS modified, changed_ns AS changed, sidecars,
+			reader_version, added_in, read_in
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path > $2
+		ORDER BY path
+		LIMIT $3`
+	const atOnce = 5000
+	if len(m.rows) == 0 && !m.done {
+		rows, err := collect[knownRow](ctx, m.a.db, "read rows", query, m.t.DatasetID, m.last, atOnce)
+		if err != nil {
+			return nil, err
+		}
+		m.rows, m.done = rows, len(rows) < atOnce
+		if len(rows) > 0 {
+			m.last = rows[len(rows)-1].Path
+		}
+	}
+	if len(m.rows) == 0 {
+		return nil, nil
+	}
+	return &m.rows[0], nil
+}
+
+// end passes on what is left: the rows after the last file have none.
+func (m *merger) end(ctx context.Context) error {
+	const afterAllPaths = "\xff" // paths are UTF-8
+	if _, err := m.rowAt(ctx, afterAllPaths); err != nil {
+		return err
+	}
+	return m.flush(true)
+}
+
+// flush passes the batch on if it is full. With last it does so in any case.
+//
+// If an owner before died, a file may be at fault. So as many files as it had in its hands are read
+// one by one, and each is stored before the next is read.
+func (m *merger) flush(last bool) error {
+	b := m.next
+	isFull := len(b.files) >= m.a.batchSize || len(b.missing) >= m.a.batchSize || b.seen >= 20*m.a.batchSize
+	isSingle := m.careful > 0 && len(b.files) == 1
+	if !isFull && !isSingle && !last {
+		return nil
+	}
+	m.next = batch{}
+	if !isSingle {
+		return m.send(b)
+	}
+
+	if b.files[0].known.ReadIn != m.t.AnalysisID { // else an owner before has read it, and lived
+		m.careful--
+	}
+	return m.alone(b)
+}
+
+// doAlone reads and stores a batch of one file, which may end the program. If it has done so
+// maxDeaths times, it is not read.
+func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
+	const begin = `
+		INSERT INTO analysis_suspects AS s (analysis_id, file)
+		SELECT id, $3 FROM analyses WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL
+		ON CONFLICT (analysis_id, file) DO UPDATE SET reads = s.reads + 1
+		RETURNING reads > $4 AS is_deadly`
+	const end = `DELETE FROM analysis_suspects WHERE analysis_id = $1 AND file = $2`
+	f := b.files[0]
+	file := fmt.Sprintf("%d %d %d %s", f.Size, f.Modified, f.Changed, f.Path)
+	suspect, err := collectOne[struct{ IsDeadly bool }](ctx, a.db, errNotOurs, "note suspect", begin,
+		t.AnalysisID, t.Token, file, maxDeaths)
+	if err != nil {
+		return err
+	}
+
+	b.isDeadly = suspect.IsDeadly
+	if err := a.doBatch(ctx, t, b); err != nil {
+		return err
+	}
+	_, err = execute(ctx, a.db, "acquit suspect", end, t.AnalysisID, file)
+	return err
+}
+
+// doBatch reads the files of a batch and stores it, when one of the readers' slots is free.
+func (a *analyzer) doBatch(ctx context.Context, t task, b batch) error {
+	release, err := a.reading.acquire(ctx, t.Token)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := a.readFiles(ctx, t, b); err != nil {
+		return err
+	}
+	return a.storeBatch(ctx, t, b)
+}
+
+// readFiles sets the rows of the files of a batch. A file whose reading hangs becomes unreadable,
+// and another goroutine continues after it. If the dataset's directory hangs when it is opened, no
+// file is at fault, and readFiles returns errHangs.
+func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
+	for files := b.files; len(files) > 0; {
+		todo := slices.Clone(files) // an abandoned goroutine keeps its own
+		var opened atomic.Int64     // 1 once the dataset's directory is open
+		err := a.runDetached(ctx, &opened, func(_ context.Context, send func(func() error) error) error {
+			root, err := a.openDataset(t, true)
+			if err != nil {
+				return err
+			}
+			opened.Store(1)
+			fr := &fileReader{root: root, now: a.core.now, before: a.beforeRead, listed: true}
+			if root != nil { // else the directory is missing, which is intended
+				defer fr.close()
+			}
+
+			for _, f := range todo {
+				if root != nil {
+					f.row = fr.readRow(f.entry, b.isDeadly)
+				}
+				err := send(func() error {
+					files[0].row, files = f.row, files[1:]
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			return nil
+		}
+
+		isFileAtFault := errors.Is(err, errHangs) && opened.Load() == 1 && len(files) > 0
+		if !isFileAtFault || a.hung.Load() >= maxHung {
+			return err
+		}
+		files[0].row = new(files[0].unread(a.core.now(), fileStatusUnreadable,
+			"reading it did not end within %v", a.core.patience))
+		files = files[1:]
+	}
+	return nil
+}
+
+// readRow returns the row of a file, or nil if it is gone. A deadly file is not read.
+func (fr *fileReader) readRow(e entry, isDeadly bool) *ElevationDatasetFileMeta {
+	if isDeadly {
+		if found, _ := lookFor(fr.root, e.Path); found == fileGone || found == fileEmptied {
+			return nil
+		}
+		return new(e.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is "+
+			"not read any more; mend or remove it", maxDeaths))
+	}
+
+	m, found := fr.readEntry(e)
+	if !found {
+		return nil
+	}
+	m.withdrawPlace()
+	return &m
+}

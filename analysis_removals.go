@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// massRemoval is the number of known rows that any analysis may remove. To remove more than these
+// and more than half of all known rows, it needs force. Known are the rows of the last complete
+// analysis.
+const massRemoval = 100
+
+// look looks for the files of the candidates. Then it decides what comes next and returns the step.
+// With stepLook, another instance looks next; the analysis has no owner then.
+func (a *analyzer) look(ctx context.Context, t task) (step string, err error) {
+	isThere, err := a.lookForAll(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	if t.OthersLooked && isThere > 0 {
+		return "", &failure{failureViewsDiffer, fmt.Sprintf("The running instances see different files: %s that one "+
+			"of them does not find are there for another. No row was removed. Mount the same directory on all of "+
+			"them, and analyse again.", plural(int64(isThere), "file"))}
+	}
+	return a.decide(ctx, t)
+}
+
+// lookForAll looks for the files of the candidates, and keeps as candidates those that are gone. It
+// returns how many files are there.
+func (a *analyzer) lookForAll(ctx context.Context, t task) (isThere int, err error) {
+	const page = `
+		SELECT path
+		FROM analysis_candidates
+		WHERE analysis_id = $1 AND path > $2
+		ORDER BY path
+		LIMIT $3`
+	for after := ""; ; {
+		paths, err := collect[struct{ Path string }](ctx, a.db, "list candidates", page,
+			t.AnalysisID, after, a.batchSize)
+		if err != nil || len(paths) == 0 {
+			return isThere, err
+		}
+		n, err := a.lookForSome(ctx, t, paths)
+		if err != nil {
+			return isThere, err
+		}
+		isThere += n
+		after = paths[len(paths)-1].Path
+	}
+}
+
+// lookForSome looks for the files of some candidates. It drops those that are not known to be gone,
+// and returns how many of them are there. If an owner before had stored a dropped one, it counts
+// again.
+func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []struct{ Path string }) (
+	isThere int, err error) {
+	const drop = `DELETE FROM analysis_candidates WHERE analysis_id = $1 AND path = ANY ($2::text[])`
+	const warn = `
+		UPDATE analyses a
+		SET total = total + (SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($5::text[])),
+			warnings = (warnings || ARRAY(SELECT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)))[1:$4]
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+	var kept, warnings []string // kept rows are no candidates any more
+	var looked atomic.Int64
+	err = a.runDetached(ctx, &looked, func(_ context.Context, send func(func() error) error) error {
+		root, err := a.openDataset(t, true)
+		if err != nil || root == nil { // it is missing, which is intended: all files are gone
+			return err
+		}
+		defer root.Close()
+
+		var notGone, said []string
+		there := 0
+		for _, c := range candidates {
+			found, above := lookFor(root, c.Path)
+			looked.Add(1)
+			if found == fileGone || found == fileEmptied && t.Force {
+				continue
+			}
+			notGone = append(notGone, c.Path)
+			if found == fileThere {
+				there++
+			}
+			if found == fileEmptied {
+				warning := above + ": this directory is empty now, so the rows of its files stay; " +
+					"if the files are gone, analyse with the option force"
+				if !slices.Contains(said, warning) {
+					said = append(said, warning)
+				}
+			}
+		}
+		return send(func() error {
+			kept, warnings, isThere = notGone, said, there
+			return nil
+		})
+	})
+	if err != nil || len(kept) == 0 {
+		return isThere, err
+	}
+
+	return isThere, changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		if _, err := execute(ctx, tx, "drop candidates", drop, t.AnalysisID, kept); err != nil {
+			return err
+		}
+		return oneRow(ctx, tx, "store warnings", warn, t.AnalysisID, t.Token, warnings, maxWarnings, kept)
+	})
+}
+
+// decide stores what comes after a look, and returns that step. If another instance has still to
+// look, it releases the analysis. It returns a failure if more rows would go than may.
+func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) {
+	const ask = `
+		SELECT EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AS any_missing,
+			` + othersMayLook + ` AS others_may_look
+		FROM analyses a
+		WHERE a.id = $2 AND a.owner_token = $3 AND a.finished_at IS NULL`
+	const passOn = `
+		UPDATE analyses
+		SET owner = NULL, owner_token = NULL, missed_by = array_append(missed_by, $2), missed_at = now()
+		WHERE id = $1`
+	const count = `
+		SELECT count(*) AS known, count(c.path) AS missing
+		FROM elevation_dataset_file_meta f
+		LEFT JOIN analysis_candidates c ON c.analysis_id = $1 AND c.path = f.path
+		WHERE f.dataset_id = $2 AND f.added_in <= coalesce((
+			SELECT max(id) FROM analyses WHERE dataset_id = $2 AND state = 'succeeded'
+		), $1)`
+	const proceed = `UPDATE analyses SET step = $2 WHERE id = $1`
+	step = stepRemove
+	err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
+			return err
+		}
+		now, err := collectOne[struct{ AnyMissing, OthersMayLook bool }](ctx, tx, errNotOurs, "look at analysis", ask,
+			a.instance, t.AnalysisID, t.Token)
+		if err != nil {
+			return err
+		}
+		if now.AnyMissing && now.OthersMayLook {
+			step = stepLook
+			return oneRow(ctx, tx, "pass analysis on", passOn, t.AnalysisID, a.instance)
+		}
+
+		rows, err := collectOne[struct{ Known, Missing int64 }](ctx, tx, nil, "count missing rows", count,
+			t.AnalysisID, t.DatasetID)
+		if err != nil {
+			return err
+		}
+		if !t.Force && rows.Missing > massRemoval && 2*rows.Missing > rows.Known {
+			return &failure{failureMassRemoval, fmt.Sprintf("%d of %d known files were not found. "+
+				"No row was removed. If a share was not mounted, mount it; if the files are gone, "+
+				"analyse with the option force.", rows.Missing, rows.Known)}
+		}
+		return oneRow(ctx, tx, "begin removal", proceed, t.AnalysisID, step)
+	})
+	return step, err
+}
+
+// removeCandidates removes the rows of the candidates, a batch at a time, and ends the analysis. A
+// row that this analysis added is no change.
+func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
+	const remove = `
+		WITH gone AS (
+			DELETE FROM analysis_candidates
+			WHERE analysis_id = $1 AND path IN (
+				SELECT path FROM analysis_candidates WHERE analysis_id = $1 ORDER BY path LIMIT $4
+			)
+			RETURNING path
+		), removed AS (
+			DELETE FROM elevation_dataset_file_meta f
+			USING gone
+			WHERE f.dataset_id = $2 AND f.path = gone.path
+			RETURNING f.path, f.added_in
+		), forgotten AS (
+			DELETE FROM analysis_changes c
+			USING removed r
+			WHERE c.analysis_id = $1 AND c.path = r.path AND r.added_in = $1
+		), noted AS (
+			INSERT INTO analysis_changes (analysis_id, path, change)
+			SELECT $1, path, 'removed' FROM removed WHERE added_in <> $1
+			ON CONFLICT (analysis_id, path) DO UPDATE SET change = 'removed'
+			RETURNING path
+		)
+		UPDATE analyses
+		SET removed = removed + (SELECT count(*) FROM noted)
+		WHERE id = $1 AND owner_token = $3 AND finished_at IS NULL
+		RETURNING (SELECT count(*) FROM gone) AS n`
+	for n := int64(1); n > 0; {
+		err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+			gone, err := collectOne[struct{ N int64 }](ctx, tx, errNotOurs, "remove rows", remove,
+				t.AnalysisID, t.DatasetID, t.Token, a.batchSize)
+			n = gone.N
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+		return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateSucceeded, failure{})
+	})
+}
+
+// presence is the outcome of looking for a file.
+type presence string
+
+// The outcomes of looking for a file.
+const (
+	fileThere   presence = "there"
+	fileGone    presence = "gone"    // no walk would find it
+	fileEmptied presence = "emptied" // the lowest existing directory above it is empty
+	fileUnknown presence = "unknown" // an error prevented the look
+)
+
+// lookFor looks for a file. above is the lowest existing directory above it, as stored. If that is
+// empty, it may be the mount point of a share that is not mounted now, so the files that it held
+// are not known to be gone.
+func lookFor(root *os.Root, path string) (found presence, above string) {
+	raw, err := decodePath(path)
+	if err != nil {
+		return fileUnknown, ""
+	}
+
+	above = "."
+	for i := range len(raw) + 1 {
+		if i < len(raw) && raw[i] != '/' {
+			continue
+		}
+		info, err := root.Lstat(raw[:i])
+		switch {
+		case isMissing(err):
+			return lookInto(root, above), encodeName(above)
+		case err != nil:
+			return fileUnknown, ""
+		case info.IsDir() == (i == len(raw)):
+			return fileGone, "" // a directory became a file or a symbolic link, or the file became a directory
+		}
+		above = raw[:i]
+	}
+	return fileThere, ""
+}
+
+// lookInto returns what is known of a file that is missing below this directory.
+func lookInto(root *os.Root, dir string) presence {
+	empty, err := isEmpty(root, dir)
+	if err != nil {
+		return fileUnknown
+	}
+	if empty {
+		return fileEmptied
+	}
+	return fileGone
+}
+
+// isEmpty reports whether a directory is empty.
+func isEmpty(root *os.Root, name string) (bool, error) {
+	dir, err := root.Open(name + "/")
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	if _, err = dir.Readdirnames(1); err == io.EOF {
+		return true, nil
+	}
+	return false, err
+}

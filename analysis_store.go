@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// storeBatch stores a batch or, if this instance no longer owns the analysis, nothing. A file that
+// was gone when it was to be read becomes a candidate if it has a row; else a warning names it.
+func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
+	const addCandidates = `
+		INSERT INTO analysis_candidates (analysis_id, path)
+		SELECT $1, unnest($2::text[])
+		ON CONFLICT DO NOTHING`
+	const count = `
+		UPDATE analyses a
+		SET total = total + $3, added = added + $4, changed = changed + $5, failed = failed + $6,
+			warnings = (warnings || ARRAY(SELECT w FROM unnest($7::text[]) w WHERE w <> ALL (a.warnings)))[1:$8]
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		before, err := replaceRows(ctx, tx, t, b.files)
+		if err != nil {
+			return err
+		}
+
+		o := b.classify(before)
+		if err := storeChanges(ctx, tx, t.AnalysisID, o); err != nil {
+			return err
+		}
+		if len(o.missing) > 0 {
+			if _, err := execute(ctx, tx, "add candidates", addCandidates, t.AnalysisID, o.missing); err != nil {
+				return err
+			}
+		}
+		return oneRow(ctx, tx, "count files", count, t.AnalysisID, t.Token,
+			o.total, len(o.added), len(o.changed), o.failed, o.warnings, maxWarnings)
+	})
+	if err == nil {
+		a.stored.Add(1)
+	}
+	return err
+}
+
+// outcome is what is stored of a batch besides rows.
+type outcome struct {
+	added, changed, missing []string // paths
+	total, failed           int      // files
+	warnings                []string
+}
+
+// classify returns the outcome of a batch whose files have been read. before holds the rows that
+// were replaced, by path.
+func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
+	o := outcome{missing: b.missing, total: b.seen, failed: b.failed, warnings: b.warnings}
+	var vanished []string
+	for _, f := range b.files {
+		old, isKnown := before[f.Path]
+		switch {
+		case f.row == nil && f.known.ID != 0:
+			o.missing = append(o.missing, f.Path)
+			o.total--
+		case f.row == nil:
+			vanished = append(vanished, f.Path)
+			o.total--
+		case !isKnown:
+			o.added = append(o.added, f.Path)
+		case !sameContent(old, *f.row):
+			o.changed = append(o.changed, f.Path)
+		}
+		if f.row != nil && (f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable) {
+			o.failed++
+		}
+	}
+	if n := len(vanished); n > 0 {
+		o.warnings = append(o.warnings, fmt.Sprintf("%s: this file was found, but was gone when it was to be read "+
+			"(%s in all)", vanished[0], plural(int64(n), "file")))
+	}
+	return o
+}
+
+// storeChanges notes the files that were added and changed. A file that an owner before this one
+// added stays added, though it has changed since.
+func storeChanges(ctx context.Context, tx pgx.Tx, analysis int64, o outcome) error {
+	const query = `
+		INSERT INTO analysis_changes (analysis_id, path, change)
+		SELECT $1::bigint, unnest($2::text[]), 'added'
+		UNION ALL
+		SELECT $1::bigint, unnest($3::text[]), 'changed'
+		ON CONFLICT DO NOTHING`
+	if len(o.added)+len(o.changed) == 0 {
+		return nil
+	}
+	_, err := execute(ctx, tx, "note changes", query, analysis, o.added, o.changed)
+	return err
+}
+
+// replaceRows deletes the rows of files that were read again, and adds the new ones, with the same
+// ids. It returns the deleted rows by path.
+func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
+	before map[string]ElevationDatasetFileMeta, err error) {
+	const remove = `
+		DELETE FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path = ANY ($2::text[])
+		RETURNING` + fileColumns
+	const newIDs = `
+		SELECT nextval('elevation_dataset_file_meta_id_seq') AS id
+		FROM generate_series(1, $1::integer)`
+	var replaced []string
+	var read []batchFile
+	for _, f := range files {
+		if f.row != nil {
+			read = append(read, f)
+			if f.known.ID != 0 {
+				replaced = append(replaced, f.Path)
+			}
+		}
+	}
+	if len(read) == 0 {
+		return nil, nil
+	}
+
+	before = map[string]ElevationDatasetFileMeta{}
+	if len(replaced) > 0 {
+		removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, t.DatasetID, replaced)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range removed {
+			before[row.Path] = row
+		}
+	}
+	ids, err := collect[struct{ ID int64 }](ctx, tx, "take ids", newIDs, len(read)-len(replaced))
+	if err != nil {
+		return nil, err
+	}
+
+	var columns []string
+	var rows [][]any
+	for _, f := range read {
+		id, addedIn := f.known.ID, f.known.AddedIn
+		if id == 0 {
+			id, addedIn, ids = ids[0].ID, t.AnalysisID, ids[1:]
+		}
+		version := readerVersion
+		if f.row.unsettled || !isSettled(f.row.ModifiedAt.Time, f.row.AnalyzedAt) {
+			version = 0 // a later change may keep size and time, so the file is read again next time
+		}
+		names, row := f.row.stored()
+		columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version", "added_in", "read_in")
+		rows = append(rows, append(row, id, t.DatasetID, f.row.changed, f.Sidecars, version, addedIn, t.AnalysisID))
+	}
+	table := pgx.Identifier{"elevation_dataset_file_meta"}
+	if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(rows)); err != nil {
+		return nil, fmt.Errorf("store rows: %w", err)
+	}
+	return before, nil
+}
+
+// sameContent reports whether two rows of a file are equal, but for the id and the time of reading.
+func sameContent(a, b ElevationDatasetFileMeta) bool {
+	a.ID, a.AnalyzedAt = b.ID, b.AnalyzedAt
+	x, errA := json.Marshal(a)
+	y, errB := json.Marshal(b)
+	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)
+}
