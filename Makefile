@@ -20,9 +20,9 @@ build: go ## build ./cairn
 run: go postgres build ## start Cairn on the sample files, with its data in ./var
 	@tools/run
 
-# More tests at a time than cores, because many wait for a second to pass. `make lint` vets, so go test need not.
+# More tests at a time than cores, because many wait for a second to pass; on slow machines no more than four. `make lint` vets, so go test need not.
 test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself, in a few minutes
-	CGO_ENABLED=0 $(GO) test -vet=off -tags $(TAGS) -shuffle=on -parallel 8 -timeout 20m .
+	CGO_ENABLED=0 $(GO) test -vet=off -tags $(TAGS) -shuffle=on -parallel 4 -timeout 20m .
 
 # Nothing runs side by side in the tests that only read the source.
 test-race: go postgres curl jq compiler ## the same with Go's race detector, which takes several times as long

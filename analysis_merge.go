@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -345,10 +346,14 @@ func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
 	}
 
 	b.isDeadly = suspect.IsDeadly
-	if err := a.doBatch(ctx, t, b); err != nil {
-		return err
+	err = a.doBatch(ctx, t, b)
+
+	// Also if the service stops now, or the rows are refused, the file has not ended the program.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if _, ended := execute(ctx, a.db, "acquit suspect", end, t.AnalysisID, file); err == nil {
+		err = ended
 	}
-	_, err = execute(ctx, a.db, "acquit suspect", end, t.AnalysisID, file)
 	return err
 }
 

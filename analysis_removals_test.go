@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -309,5 +310,35 @@ func TestDeadlyFile(t *testing.T) {
 	}
 	if reads.Load() != 0 {
 		t.Errorf("%d reads, want none", reads.Load())
+	}
+}
+
+// TestStopIsNoDeath: a service that is stopped while it reads a file alone does not count that against the file.
+func TestStopIsNoDeath(t *testing.T) {
+	t.Parallel()
+	reading, proceed := make(chan bool), make(chan bool)
+	ts := startServer(t, func(o *options) {
+		o.workers = 0
+		o.beforeRead = func(string) { reading <- true; <-proceed }
+	})
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
+	c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil)
+	ts.exec(`UPDATE analyses SET deaths = 1`)
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan bool)
+	go func() {
+		ts.analyzer.work(ctx, false)
+		close(stopped)
+	}()
+	<-reading
+	if n := ts.queryInt(`SELECT count(*) FROM analysis_suspects`); n != 1 {
+		t.Errorf("%d suspects while a file is read alone, want 1", n)
+	}
+	stop()
+	<-stopped
+	close(proceed)
+	if n := ts.queryInt(`SELECT count(*) FROM analysis_suspects`); n != 0 {
+		t.Errorf("%d suspects after the stop, want 0", n)
 	}
 }

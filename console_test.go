@@ -251,6 +251,7 @@ func TestAnalysisPage(t *testing.T) {
 	for _, query := range []string{"", "?change=added"} {
 		b.shows(200, "GET", "/datasets/1/analyses/1"+query, "", "The list of changes is no longer kept.")
 	}
+	ts.ownsNothing()
 	ts.exec(`UPDATE analyses SET state = 'reading', finished_at = NULL WHERE id = 2`)
 	_, live, _ := strings.Cut(b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "No change yet."), `<div id="live"`)
 	if live, _, _ = strings.Cut(live, "</div>"); !strings.Contains(live, "The analysis has been queued.") {

@@ -392,6 +392,7 @@ func TestDatasetAudit(t *testing.T) {
 	analysis := path + "/analyses/" + fmt.Sprint(c.must(202, "POST", path+"/analyses", nil).number("id"))
 	c.finished(analysis)
 	c.must(204, "DELETE", analysis, nil) // it has ended: nothing is cancelled
+	ts.ownsNothing()
 	ts.exec(`UPDATE analyses SET finished_at = NULL, state = 'reading', owner = NULL`)
 	c.must(204, "DELETE", analysis, nil)
 	c.must(204, "DELETE", path, nil)
