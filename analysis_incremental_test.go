@@ -151,6 +151,45 @@ func TestOldChangesAreForgotten(t *testing.T) {
 	}
 }
 
+// TestAnalysesOfFormerVersion: after the upgrade an analysis that ran begins again, former changes are listed, and what was
+// accepted stays accepted under its new code.
+func TestAnalysesOfFormerVersion(t *testing.T) {
+	t.Parallel()
+	url := formerDatabase(t, `
+		INSERT INTO datasets (name, path) VALUES ('tiles', 'tiles');
+		INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, warnings, analyzed_at)
+			VALUES (1, 'd0/t0.tif', 1, 0, 'unsupported', '{}', now()), (1, 'gone.tif', 1, 0, 'unsupported', '{}', now());
+		INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at, total, added, unchanged)
+			VALUES (1, false, 'root', 'succeeded', now(), 5, 3, 2);
+		INSERT INTO analysis_changes VALUES (1, '', '{b,d}', '{a}', '{c}');
+		INSERT INTO analyses (dataset_id, force, requested_by, state, total, added, walker, walker_token, chunks_left)
+			VALUES (1, false, 'root', 'walking', 3, 1, 'dead', gen_random_uuid(), 1);
+		INSERT INTO analysis_changes VALUES (2, '', '{d0/t0.tif}', '{}', '{}');
+		INSERT INTO analysis_chunks (analysis_id, from_path, paths, sizes, modified, changed, sidecars)
+			VALUES (2, 'd0/t0.tif', '{d0/t1.tif}', '{1}', '{1}', '{1}', '{0}');
+		INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by)
+			VALUES (1, 'seam', 'x', '', 'root'), (1, 'duplicate', 'y', '', 'root')`)
+	top := t.TempDir()
+	makeTiles(t, filepath.Join(top, "tiles"), 1, 3)
+	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url, "CAIRN_DATASETS_DIR="+top)
+	c := ts.signIn("root", "all")
+	const dataset = "/api/v1/datasets/1"
+	if a := c.finished(dataset + "/analyses/2"); counts(a) != [6]int{3, 2, 1, 0, 1, 0} {
+		t.Errorf("the analysis that ran: %s", a.body)
+	}
+	sameRows(t, c.files(dataset), filepath.Join(top, "tiles"))
+	if got, want := c.changes(dataset+"/analyses/1", ""), []string{"changed a", "added b", "removed c", "added d"}; !slices.Equal(got, want) {
+		t.Errorf("former changes: got %q, want %q", got, want)
+	}
+	var accepted []string
+	for _, item := range c.must(200, "GET", dataset+"/accepted-findings", nil).items() {
+		accepted = append(accepted, fmt.Sprint(item["code"], " ", item["path"]))
+	}
+	if want := []string{"misaligned x", "duplicate y", "overlap y"}; !slices.Equal(accepted, want) {
+		t.Errorf("accepted: got %q, want %q", accepted, want)
+	}
+}
+
 // TestLinkThroughFile: a symbolic link whose way leads through a file leads to nothing, whether it
 // has led somewhere before or not. So does the world file of a raster.
 func TestLinkThroughFile(t *testing.T) {

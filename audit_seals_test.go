@@ -467,18 +467,25 @@ func TestSealsOfUnknownKey(t *testing.T) {
 	}
 }
 
-// TestBreaksOfFormerVersion: breaks that version 1.0.0 noted in a table of its own, accepted or not, are rows of the log
-// after the upgrade.
-func TestBreaksOfFormerVersion(t *testing.T) {
-	t.Parallel()
-	url := newDatabase(t)
+// formerDatabase returns a new database with the schema of version 1.0.0, after these statements.
+func formerDatabase(t *testing.T, statements string) (url string) {
+	t.Helper()
+	url = newDatabase(t)
 	former := `DROP SCHEMA public CASCADE; CREATE SCHEMA public;
 		CREATE TABLE schema_migrations (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now());
 		INSERT INTO schema_migrations (version) VALUES (1), (2);`
 	for _, step := range parseMigrations(schemaSQL)[:2] {
 		former += step
 	}
-	change(t, []string{"CAIRN_DATABASE_URL=" + url}, former+`;
+	change(t, []string{"CAIRN_DATABASE_URL=" + url}, former+";"+statements)
+	return url
+}
+
+// TestBreaksOfFormerVersion: breaks that version 1.0.0 noted in a table of its own, accepted or not, are rows of the log
+// after the upgrade.
+func TestBreaksOfFormerVersion(t *testing.T) {
+	t.Parallel()
+	url := formerDatabase(t, `
 		INSERT INTO audit_breaks (id, seen_at, finding) VALUES ('a', '2026-01-01', 'the first');
 		INSERT INTO audit_breaks (id, seen_at, finding, accepted) VALUES ('b', '2026-01-02', 'the second', 'x')`)
 	two := startServer(t, nil, "CAIRN_DATABASE_URL="+url)
