@@ -151,8 +151,8 @@ func TestOldChangesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestAnalysesOfFormerVersion: after the upgrade an analysis that ran begins again, former changes are listed, and what was
-// accepted stays accepted under its new code.
+// TestAnalysesOfFormerVersion: after the upgrade an analysis that ran begins again, former changes
+// are listed, and what was accepted stays accepted under its new code.
 func TestAnalysesOfFormerVersion(t *testing.T) {
 	t.Parallel()
 	url := formerDatabase(t, `

@@ -48,8 +48,8 @@ type knownRow struct {
 }
 
 // isUnchanged reports whether the file of a row need not be read again: its size, times and
-// sidecars are those of the row, and a reader of this version made the row. With force, this
-// analysis must have read it.
+// sidecars are those of the row, and a reader of this version made the row. With force, only a row
+// that this analysis has stored is unchanged.
 func (r knownRow) isUnchanged(e entry, t task) bool {
 	isSame := r.Size == e.Size && r.Modified == e.Modified && r.Changed == e.Changed && r.Sidecars == e.Sidecars
 	isRead := r.Status != fileStatusUnreadable && r.ReaderVersion == readerVersion
@@ -67,13 +67,12 @@ type merger struct {
 
 	next    batch
 	anySeen bool
-	careful int               // so many files are read and stored one by one
-	send    func(batch) error // gives a batch to a reader
-	alone   func(batch) error // reads and stores a batch before it returns
+	careful int          // how many of the next files are read and stored one by one
+	batches chan<- batch // for the readers
 }
 
 // merge compares the directory with the rows, reads what is new or changed, and stores it in
-// batches. What an owner before this one stored is unchanged now.
+// batches. Files that a former owner stored are unchanged now.
 func (a *analyzer) merge(ctx context.Context, t task) error {
 	if err := a.beginMerge(ctx, t); err != nil {
 		return err
@@ -99,18 +98,9 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 		})
 	}
 
-	m := &merger{a: a, t: t}
+	m := &merger{a: a, t: t, batches: batches}
 	if t.Deaths > 0 {
-		m.careful = maxReaders * a.batchSize // as many as were read at a time when the owner died
-	}
-	m.alone = func(b batch) error { return a.doAlone(ctx, t, b) }
-	m.send = func(b batch) error {
-		select {
-		case batches <- b:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		m.careful = maxReaders * a.batchSize // as many as the readers had when the owner died
 	}
 	if err := m.run(ctx); err != nil {
 		cancel(err)
@@ -127,8 +117,8 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 	return a.setStep(ctx, t, stepLook)
 }
 
-// beginMerge begins a merge anew: it forgets the candidates and counts of the owner before, and the
-// changes of old analyses.
+// beginMerge begins a merge from the start: it forgets the candidates and counts of the former
+// owner, and the changes of old analyses.
 func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 	const begin = `
 		WITH dropped AS (
@@ -163,7 +153,7 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 	})
 }
 
-// The changes of a dataset are kept for a year, of so many analyses and so many changes at most.
+// The changes of a dataset are kept for a year at most, and not beyond these numbers.
 const (
 	maxAnalysesKept = 400
 	maxChangesKept  = 2_000_000
@@ -244,7 +234,7 @@ func (m *merger) compare(ctx context.Context, entries []entry, warnings []string
 		} else if row.Status == fileStatusCorrupt {
 			m.next.failed++
 		}
-		if err := m.flush(false); err != nil {
+		if err := m.flush(ctx, false); err != nil {
 			return err
 		}
 	}
@@ -263,15 +253,14 @@ func (m *merger) rowAt(ctx context.Context, path string) (row knownRow, err erro
 			return *first, nil
 		}
 		m.next.missing = append(m.next.missing, first.Path)
-		if err := m.flush(false); err != nil {
+		if err := m.flush(ctx, false); err != nil {
 			return knownRow{}, err
 		}
 	}
 }
 
 // firstRow returns the first row that has not been passed, or nil at the end. It reads the next
-// rows when the files have come to the last one, so no row is among them that this merge has
-// stored.
+// page of rows when the files have passed the last page. This merge has stored no row beyond that.
 func (m *merger) firstRow(ctx context.Context) (*knownRow, error) {
 	const query = `
 		SELECT id, path, status, size_bytes AS size, modified_ns AS modified, changed_ns AS changed, sidecars,
@@ -303,14 +292,14 @@ func (m *merger) end(ctx context.Context) error {
 	if _, err := m.rowAt(ctx, afterAllPaths); err != nil {
 		return err
 	}
-	return m.flush(true)
+	return m.flush(ctx, true)
 }
 
 // flush passes the batch on if it is full. With last it does so in any case.
 //
-// If an owner before died, a file may be at fault. So as many files as it had in its hands are read
-// one by one, and each is stored before the next is read.
-func (m *merger) flush(last bool) error {
+// If a former owner died, a file may be at fault. So as many files as its readers had are read one
+// by one, and each is stored before the next is read.
+func (m *merger) flush(ctx context.Context, last bool) error {
 	b := m.next
 	isFull := len(b.files) >= m.a.batchSize || len(b.missing) >= m.a.batchSize || b.seen >= 20*m.a.batchSize
 	isSingle := m.careful > 0 && len(b.files) == 1
@@ -319,13 +308,18 @@ func (m *merger) flush(last bool) error {
 	}
 	m.next = batch{}
 	if !isSingle {
-		return m.send(b)
+		select {
+		case m.batches <- b:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 
-	if b.files[0].known.ReadIn != m.t.AnalysisID { // else an owner before has read it, and lived
+	if b.files[0].known.ReadIn != m.t.AnalysisID { // else a former owner has read the file and survived
 		m.careful--
 	}
-	return m.alone(b)
+	return m.a.doAlone(ctx, m.t, b)
 }
 
 // doAlone reads and stores a batch of one file, which may end the program. If it has done so
@@ -348,7 +342,7 @@ func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
 	b.isDeadly = suspect.IsDeadly
 	err = a.doBatch(ctx, t, b)
 
-	// Also if the service stops now, or the rows are refused, the file has not ended the program.
+	// The program still runs, so the file has not ended it, whatever the error says.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if _, ended := execute(ctx, a.db, "acquit suspect", end, t.AnalysisID, file); err == nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // massRemoval is the number of known rows that any analysis may remove. To remove more than these
-// and more than half of all known rows, it needs force. Known are the rows of the last complete
-// analysis.
+// and more than half of all known rows, it needs force. Known rows are those that existed when the
+// last complete analysis ended; before the first one, all rows.
 const massRemoval = 100
 
 // look looks for the files of the candidates. Then it decides what comes next and returns the step.
@@ -56,8 +56,8 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (isThere int, err err
 }
 
 // lookForSome looks for the files of some candidates. It drops those that are not known to be gone,
-// and returns how many of them are there. If an owner before had stored a dropped one, it counts
-// again.
+// and returns how many of them are there. A dropped one counts among the files if a former owner
+// stored it.
 func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []struct{ Path string }) (
 	isThere int, err error) {
 	const drop = `DELETE FROM analysis_candidates WHERE analysis_id = $1 AND path = ANY ($2::text[])`
@@ -163,7 +163,7 @@ func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) 
 }
 
 // removeCandidates removes the rows of the candidates, a batch at a time, and ends the analysis. A
-// row that this analysis added is no change.
+// row that this analysis added leaves no change.
 func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 	const remove = `
 		WITH gone AS (

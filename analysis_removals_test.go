@@ -313,7 +313,8 @@ func TestDeadlyFile(t *testing.T) {
 	}
 }
 
-// TestStopIsNoDeath: a service that is stopped while it reads a file alone does not count that against the file.
+// TestStopIsNoDeath: a service that is stopped while it reads a file alone does not count that
+// against the file.
 func TestStopIsNoDeath(t *testing.T) {
 	t.Parallel()
 	reading, proceed := make(chan bool), make(chan bool)

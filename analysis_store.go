@@ -83,8 +83,8 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 	return o
 }
 
-// storeChanges notes the files that were added and changed. A file that an owner before this one
-// added stays added, though it has changed since.
+// storeChanges notes the files that were added and changed. A file that a former owner added stays
+// added, even if it has changed since.
 func storeChanges(ctx context.Context, tx pgx.Tx, analysis int64, o outcome) error {
 	const query = `
 		INSERT INTO analysis_changes (analysis_id, path, change)

@@ -34,7 +34,7 @@ type analyzer struct {
 
 	workers int           // analyses that this instance owns at a time
 	queued  chan struct{} // has an element if a worker should look for an analysis now
-	reading *limiter      // batches of one analysis that are read and stored
+	reading *limiter      // slots for batches that are being read and stored
 	waits   *limiter      // requests of one user that wait for a change; none waits in line
 	held    sync.Map      // the fencing tokens of analyses that are claimed or worked on
 	outage  atomic.Bool   // the log has said that the database is unavailable
@@ -221,9 +221,9 @@ const (
 )
 
 // claim claims an analysis without a living owner: the oldest of those with the fewest failures or,
-// with smallest, the one with the fewest expected files. A second worker takes the smallest, so
-// that a small dataset need not wait for two large ones. It leaves those whose owners died, so that
-// no more than one suspect is read in a process.
+// with smallest, the one with the fewest expected files. The second worker takes the smallest, so
+// that a small dataset need not wait for two large ones. It leaves analyses whose owners died to
+// the first worker, so that a process reads no more than one suspect.
 func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]task, error) {
 	const query = `
 		UPDATE analyses a
@@ -297,7 +297,7 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 		return &failure{failureInternal, "The program ended three times while it looked for missing files."}
 	}
 
-	if t.Step == stepRemove { // the look of the owner before may be old: what is there now stays
+	if t.Step == stepRemove { // the former owner may have looked long ago, so files may be back
 		if _, err := a.lookForAll(ctx, t); err != nil {
 			return err
 		}

@@ -561,14 +561,13 @@ INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by, accept
 
 -- migration 4: version 1.0.0, third step
 
--- One instance owns an analysis. It compares the directory with the rows, in one order, from the
--- beginning; what an owner before it has stored is unchanged then. The steps are merge, look (for the
+-- One instance owns an analysis. It compares the directory with the rows, both in the order of paths,
+-- from the beginning. What a former owner has stored is unchanged then. The steps are merge, look (for the
 -- files of rows that the merge did not find), and remove. owner_token is a fencing token: it changes
 -- with each claim, so that an owner whose lease expired can store nothing. deaths counts owners that
 -- died during the merge or after it. missed_by lists the instances that did not find the files of the
 -- candidates, and missed_at is when the last of them looked. blind_at is when the last instance found
--- that it does not see the directory. expected is the number of files that the analysis before it
--- found.
+-- that it does not see the directory. expected is the number of files that the previous analysis found.
 DELETE FROM analysis_changes WHERE analysis_id IN (SELECT id FROM analyses WHERE finished_at IS NULL);
 DROP TABLE analysis_chunks;
 ALTER TABLE analyses
