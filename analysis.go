@@ -19,6 +19,7 @@ type analysis struct {
 	DatasetID      int64  `json:"dataset_id"`
 	State          string `json:"state"`
 	Force          bool   `json:"force"`
+	ChecksOnly     bool   `json:"checks_only"` // it only checks the rows that there are
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
 	Warnings       []string   `json:"warnings"`     // what the analysis could not see, and instances that left its work
@@ -48,10 +49,11 @@ type progress struct {
 	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null if there is none
 }
 
-// The states of an analysis: queued, then reading, then one of the last three.
+// The states of an analysis: queued, reading, checking, then one of the last three.
 const (
 	stateQueued    = "queued"
 	stateReading   = "reading"
+	stateChecking  = "checking" // the rows are complete
 	stateSucceeded = "succeeded"
 	stateFailed    = "failed"
 	stateCanceled  = "canceled"
@@ -59,7 +61,7 @@ const (
 
 // analysisColumns is SQL for the columns of an analysis a.
 const analysisColumns = `
-	a.id, a.dataset_id, a.state, a.force,
+	a.id, a.dataset_id, a.state, a.force, a.checks_only,
 	a.total, a.added, a.changed, greatest(a.total - a.added - a.changed, 0) AS unchanged, a.removed, a.failed,
 	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at,
 	a.total AS done,
@@ -99,7 +101,11 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 	const query = `
 		INSERT INTO analyses AS a (dataset_id, force, requested_by, expected)
 		SELECT $1, $2, $3, coalesce((
-			SELECT total FROM analyses WHERE dataset_id = $1 AND state = 'succeeded' ORDER BY id DESC LIMIT 1
+			SELECT total
+			FROM analyses
+			WHERE dataset_id = $1 AND state = 'succeeded' AND NOT checks_only
+			ORDER BY id DESC
+			LIMIT 1
 		), 0)
 		RETURNING ` + analysisColumns
 	err = changeDataset(ctx, db, by, datasetID, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
@@ -276,8 +282,9 @@ func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx
 }
 
 // endAnalysis ends an analysis. With a token it does so for the owner. It returns errNotOurs if the
-// analysis has ended already, or the token is stale. The changes that are stored say how many
-// files were added and changed, whatever was counted meanwhile.
+// analysis has ended already, or the token is stale. Without a new failure, one that is stored
+// stays, and makes failed of succeeded. The changes that are stored say how many files were added
+// and changed, whatever was counted meanwhile.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const query = `
 		WITH dropped AS (
@@ -286,7 +293,9 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, 
 			DELETE FROM analysis_suspects WHERE analysis_id = $1
 		)
 		UPDATE analyses
-		SET state = $2, failure_code = nullif($3, ''), failure = nullif($4, ''), finished_at = now(),
+		SET state = CASE WHEN $2 = 'succeeded' AND failure_code IS NOT NULL THEN 'failed' ELSE $2 END,
+			failure_code = coalesce(nullif($3, ''), failure_code), failure = coalesce(nullif($4, ''), failure),
+			finished_at = now(),
 			(added, changed) = (
 				SELECT count(*) FILTER (WHERE change = 'added'), count(*) FILTER (WHERE change = 'changed')
 				FROM analysis_changes

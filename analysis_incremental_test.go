@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -168,11 +169,23 @@ func TestAnalysesOfFormerVersion(t *testing.T) {
 		INSERT INTO analysis_chunks (analysis_id, from_path, paths, sizes, modified, changed, sidecars)
 			VALUES (2, 'd0/t0.tif', '{d0/t1.tif}', '{1}', '{1}', '{1}', '{0}');
 		INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by)
-			VALUES (1, 'seam', 'x', '', 'root'), (1, 'duplicate', 'y', '', 'root')`)
+			VALUES (1, 'seam', 'x', '', 'root'), (1, 'duplicate', 'y', '', 'root');
+		INSERT INTO datasets (name, path) VALUES ('not there', 'not there');
+		INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, reason, warnings, analyzed_at)
+			VALUES (2, 'a.tif', 1, 0, 'corrupt', 'cut off', '{}', now());
+		INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at)
+			VALUES (2, false, 'root', 'succeeded', '2026-01-05')`)
 	top := t.TempDir()
 	makeTiles(t, filepath.Join(top, "tiles"), 1, 3)
 	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url, "CAIRN_DATASETS_DIR="+top)
 	c := ts.signIn("root", "all")
+	if a := c.finished("/api/v1/datasets/2/analyses/4"); a.json["checks_only"] != true || a.text("state") != stateSucceeded {
+		t.Errorf("the checks after the upgrade: %s", a.body)
+	}
+	if a := c.must(200, "GET", "/api/v1/datasets/2/report", nil); a.text("summary") != "0 of 1 file located; 1 corrupt" ||
+		!strings.HasPrefix(a.text("analyzed_at"), "2026-01-05") {
+		t.Errorf("the report after the upgrade: %s", a.body)
+	}
 	const dataset = "/api/v1/datasets/1"
 	if a := c.finished(dataset + "/analyses/2"); counts(a) != [6]int{3, 2, 1, 0, 1, 0} {
 		t.Errorf("the analysis that ran: %s", a.body)

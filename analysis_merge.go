@@ -161,7 +161,10 @@ const (
 
 // setStep stores that the next step of an analysis begins.
 func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
-	const query = `UPDATE analyses SET step = $3, deaths = 0 WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+	const query = `
+		UPDATE analyses
+		SET step = $3, deaths = 0, state = CASE WHEN $3 = 'check' THEN 'checking' ELSE state END
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "set step", query, t.AnalysisID, t.Token, step)
 	})

@@ -113,7 +113,8 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []struct{
 }
 
 // decide stores what comes after a look, and returns that step. If another instance has still to
-// look, it releases the analysis. It returns a failure if more rows would go than may.
+// look, it releases the analysis. If more rows would go than may, the rows are kept and checked,
+// and the analysis fails then.
 func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) {
 	const ask = `
 		SELECT EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AS any_missing,
@@ -129,9 +130,13 @@ func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) 
 		FROM elevation_dataset_file_meta f
 		LEFT JOIN analysis_candidates c ON c.analysis_id = $1 AND c.path = f.path
 		WHERE f.dataset_id = $2 AND f.added_in <= coalesce((
-			SELECT max(id) FROM analyses WHERE dataset_id = $2 AND state = 'succeeded'
+			SELECT max(id) FROM analyses WHERE dataset_id = $2 AND state = 'succeeded' AND NOT checks_only
 		), $1)`
 	const proceed = `UPDATE analyses SET step = $2 WHERE id = $1`
+	const keep = `
+		UPDATE analyses
+		SET state = 'checking', step = 'check', failure_code = $2, failure = $3
+		WHERE id = $1`
 	step = stepRemove
 	err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
@@ -153,17 +158,18 @@ func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) 
 			return err
 		}
 		if !t.Force && rows.Missing > massRemoval && 2*rows.Missing > rows.Known {
-			return &failure{failureMassRemoval, fmt.Sprintf("%d of %d known files were not found. "+
-				"No row was removed. If a share was not mounted, mount it; if the files are gone, "+
-				"analyse with the option force.", rows.Missing, rows.Known)}
+			step = stepCheck
+			why := fmt.Sprintf("%d of %d known files were not found. No row was removed. If a share was not mounted, "+
+				"mount it; if the files are gone, analyse with the option force.", rows.Missing, rows.Known)
+			return oneRow(ctx, tx, "keep rows", keep, t.AnalysisID, failureMassRemoval, why)
 		}
 		return oneRow(ctx, tx, "begin removal", proceed, t.AnalysisID, step)
 	})
 	return step, err
 }
 
-// removeCandidates removes the rows of the candidates, a batch at a time, and ends the analysis. A
-// row that this analysis added leaves no change.
+// removeCandidates removes the rows of the candidates, a batch at a time. A row that this analysis
+// added leaves no change.
 func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 	const remove = `
 		WITH gone AS (
@@ -202,9 +208,7 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 			return err
 		}
 	}
-	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
-		return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateSucceeded, failure{})
-	})
+	return a.setStep(ctx, t, stepCheck)
 }
 
 // presence is the outcome of looking for a file.

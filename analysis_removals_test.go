@@ -53,6 +53,10 @@ func TestMassRemoval(t *testing.T) {
 			t.Errorf("not mounted: %d rows, %s", len(c.files(dataset)), a.body)
 		}
 	}
+	report := c.must(200, "GET", dataset+"/report", nil)
+	if first := report.json["findings"].([]any)[0].(map[string]any); first["code"] != "not_found" || first["total"] != 240.0 || first["new"] != 0.0 {
+		t.Errorf("not mounted: %s", report.body)
+	}
 	if n := ts.queryInt(`SELECT count(*) FROM analysis_candidates`); n != 0 {
 		t.Errorf("%d candidates are left", n)
 	}
@@ -113,6 +117,10 @@ func TestUnlistedIsNotMissing(t *testing.T) {
 	}
 	if warnings := fmt.Sprint(a.json["warnings"]); !strings.Contains(warnings, "directories deep") {
 		t.Errorf("warnings: %s", warnings)
+	}
+	if items := c.must(200, "GET", dataset+"/findings/not_examined", nil).items(); len(items) != 1 ||
+		!strings.HasPrefix(items[0]["path"].(string), "d/d/") || !strings.Contains(items[0]["detail"].(string), "directories deep") {
+		t.Errorf("findings: %v", items)
 	}
 }
 

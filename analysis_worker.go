@@ -32,14 +32,15 @@ type analyzer struct {
 	batchSize  int // files
 	beforeRead func(path string)
 
-	workers int           // analyses that this instance owns at a time
-	queued  chan struct{} // has an element if a worker should look for an analysis now
-	reading *limiter      // slots for batches that are being read and stored
-	waits   *limiter      // requests of one user that wait for a change; none waits in line
-	held    sync.Map      // the fencing tokens of analyses that are claimed or worked on
-	outage  atomic.Bool   // the log has said that the database is unavailable
-	hung    atomic.Int64  // abandoned goroutines that have not returned
-	stored  atomic.Int64  // batches stored by this instance
+	workers  int           // analyses that this instance owns at a time
+	queued   chan struct{} // has an element if a worker should look for an analysis now
+	reading  *limiter      // slots for batches that are being read and stored
+	checking *limiter      // one dataset is checked at a time, because its rows are in memory
+	waits    *limiter      // requests of one user that wait for a change; none waits in line
+	held     sync.Map      // the fencing tokens of analyses that are claimed or worked on
+	outage   atomic.Bool   // the log has said that the database is unavailable
+	hung     atomic.Int64  // abandoned goroutines that have not returned
+	stored   atomic.Int64  // batches stored by this instance
 }
 
 // Bounds of the analyzer.
@@ -63,6 +64,7 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tunin
 		beforeRead: tuning.beforeRead,
 		queued:     make(chan struct{}, 1),
 		reading:    newLimiter(maxReaders, maxReaders),
+		checking:   newLimiter(1, 1),
 		waits:      waits,
 	}
 }
@@ -204,7 +206,7 @@ type task struct {
 	Force      bool
 	Token      string // the fencing token: the claim is void once the row has another
 	Known      bool   // the dataset has rows
-	Step       string // stepMerge, stepLook or stepRemove
+	Step       string // stepMerge and so on
 	Failures   int    // attempts that the database refused
 	Deaths     int    // of owners
 
@@ -218,6 +220,7 @@ const (
 	stepMerge  = "merge"  // the directory is compared with the rows
 	stepLook   = "look"   // the files of the candidates are looked for
 	stepRemove = "remove" // the rows of the candidates go
+	stepCheck  = "check"  // the rows are checked
 )
 
 // claim claims an analysis without a living owner: the oldest of those with the fewest failures or,
@@ -227,7 +230,8 @@ const (
 func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]task, error) {
 	const query = `
 		UPDATE analyses a
-		SET state = 'reading', started_at = coalesce(a.started_at, now()),
+		SET state = CASE WHEN a.step = 'check' THEN 'checking' ELSE 'reading' END,
+			started_at = coalesce(a.started_at, now()),
 			deaths = a.deaths + (a.owner IS NOT NULL)::int, owner = $1, owner_token = $2
 		FROM datasets d
 		WHERE d.id = a.dataset_id AND a.id = (
@@ -294,7 +298,7 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 		return &failure{failureInternal, "Rows could not be stored; the log says why."}
 	}
 	if t.Deaths >= maxDeaths && t.Step != stepMerge {
-		return &failure{failureInternal, "The program ended three times while it looked for missing files."}
+		return &failure{failureInternal, "The program ended three times after it had read the files."}
 	}
 
 	if t.Step == stepRemove { // the former owner may have looked long ago, so files may be back
@@ -314,7 +318,41 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 			return err
 		}
 	}
-	return a.removeCandidates(ctx, t)
+	if t.Step == stepRemove {
+		if err := a.removeCandidates(ctx, t); err != nil {
+			return err
+		}
+	}
+	return a.check(ctx, t)
+}
+
+// check runs the checks over the rows that there are now, stores what they find, and ends the
+// analysis.
+func (a *analyzer) check(ctx context.Context, t task) error {
+	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
+	release, err := a.checking.acquire(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer release()
+
+	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (*results, error) {
+		return findResults(ctx, q, dataset{ID: t.DatasetID}, t.AnalysisID)
+	})
+	if err != nil {
+		return err
+	}
+
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+		// The dataset comes first, as in changeDataset, so that nothing deadlocks.
+		if _, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID); err != nil {
+			return err
+		}
+		if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateSucceeded, failure{}); err != nil {
+			return err
+		}
+		return found.store(ctx, tx, t.DatasetID)
+	})
 }
 
 // settle ends the ownership of an analysis whose work returned err, and returns the error to be

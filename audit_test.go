@@ -27,8 +27,8 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 157_950
-	maxAuditorTokens  = 38_990
+	maxProgramTokens  = 160_500
+	maxAuditorTokens  = 38_995
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads packages of the standard

@@ -221,8 +221,8 @@ func removeDatasetCommand(ctx context.Context, o invocation) error {
 	return o.print(deleteDataset(ctx, o.db, operatorActor(), d.ID), nil, "removed dataset %d, %s", d.ID, d.Name)
 }
 
-// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings or no
-// file is located, and another error if the dataset was never analysed or the last analysis failed.
+// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, no
+// file is located, or the dataset was not checked, and another error if the last analysis failed.
 func reportCommand(ctx context.Context, o invocation) error {
 	name := o.names[0]
 	d, err := o.getDataset(ctx, name)
@@ -240,13 +240,10 @@ func reportCommand(ctx context.Context, o invocation) error {
 		return err
 	}
 
-	if report.AnalyzedAt == nil {
-		return fmt.Errorf("dataset %q was never analysed: cairn dataset analyze %[1]s", name)
-	}
 	if report.Failure != nil {
 		return fmt.Errorf("the last analysis of %q failed", name)
 	}
-	if !report.isClean() {
+	if report.Verdict != hasNoFindings {
 		return errFindings
 	}
 	return nil

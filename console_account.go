@@ -17,7 +17,7 @@ func (c *console) homePage(a *apiReader) *page {
 		data["Messages"] = get[listOf[message]](a, "/api/v1/inbox", "unread=true&limit=5").Items
 	}
 	if reader != nil && reader.holds(datasetRead) {
-		data["Datasets"] = a.addAnalyses(get[listOf[dataset]](a, "/api/v1/datasets", "limit=20").Items)
+		data["Datasets"] = a.addAnalyses(get[listOf[datasetItem]](a, "/api/v1/datasets", "limit=20").Items)
 	}
 	return &page{Template: "home", Title: "Cairn", Data: data}
 }
@@ -52,8 +52,9 @@ func (c *console) recognizeLost(r *http.Request) {
 	}
 }
 
-// addAnalyses returns the datasets with no other detail than the newest analysis, if there is one.
-func (a *apiReader) addAnalyses(datasets []dataset) (list []datasetDetails) {
+// addAnalyses returns the datasets with no other details than the overview of the report and the
+// newest analysis, if there is one.
+func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM unnest($1::bigint[]) dataset
@@ -63,7 +64,7 @@ func (a *apiReader) addAnalyses(datasets []dataset) (list []datasetDetails) {
 	}
 	var ids []int64
 	for _, d := range datasets {
-		ids, list = append(ids, d.ID), append(list, datasetDetails{dataset: d})
+		ids, list = append(ids, d.ID), append(list, datasetDetails{dataset: d.dataset, Report: d.Report})
 	}
 	newest, err := collect[analysis](a.r.Context(), a.console.core.db, "list newest analyses", query, ids)
 	a.err = err

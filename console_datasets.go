@@ -13,7 +13,7 @@ func (c *console) datasetsPage(a *apiReader) *page {
 	return &page{Template: "datasets", Title: "Datasets", Data: struct {
 		List         []datasetDetails
 		Roots, First string
-	}{a.addAnalyses(getPage[dataset](a, "/api/v1/datasets")), strings.Join(c.core.cfg.datasetRoots, " or "),
+	}{a.addAnalyses(getPage[datasetItem](a, "/api/v1/datasets")), strings.Join(c.core.cfg.datasetRoots, " or "),
 		c.core.cfg.datasetRoots[0]}}
 }
 
@@ -60,10 +60,10 @@ func (d *datasetData) addMap(a *apiReader) {
 			return
 		}
 		box = *f.box
-	} else if cells, err := new(coverage).filesCells(a.r.Context(), a.console.core.db, d.ID, box, 256); err != nil {
+	} else if picture, err := storedPicture(a.r.Context(), a.console.core.db, d.dataset, false); err != nil {
 		a.err = err
-	} else if cells, _ = splitOutliers(cells); len(cells) > 0 {
-		box = joinCells(cells...).mapBox
+	} else if picture != nil {
+		box = picture.All
 	}
 	lon, lat := (box.West+box.East)/2, (box.South+box.North)/2
 	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)

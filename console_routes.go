@@ -36,7 +36,7 @@ func pageRoutes(c *console) []route {
 			"q status warnings path point sort cursor", slow, 0},
 		{"GET", "/datasets/{id}/analyses/{analysis}", datasetRead, c.show(c.analysisPage),
 			"change cursor done", slow, 0},
-		{"GET", "/datasets/{id}/report", datasetRead, c.show(c.reportPage), "cursor done", heavy, 0},
+		{"GET", "/datasets/{id}/report", datasetRead, c.show(c.reportPage), "cursor done", quick, 0},
 	}
 }
 
@@ -101,9 +101,9 @@ func forms(c *console) []form {
 		{"/datasets/{id}/analyses/{analysis}/cancel", "DELETE /datasets/{id}/analyses/{analysis}", "",
 			c.analysisPage, "/datasets/{id}/analyses/{analysis}?done=canceled", bulk},
 		{"/datasets/{id}/accepted", "POST /datasets/{id}/accepted-findings", "code path? note",
-			c.reportPage, "/datasets/{id}/report?done=saved", heavy},
+			c.reportPage, "/datasets/{id}/report?done=saved", bulk},
 		{"/datasets/{id}/accepted/{accepted}/reopen", "DELETE /datasets/{id}/accepted-findings/{accepted}", "",
-			c.reportPage, "/datasets/{id}/report?done=saved", heavy},
+			c.reportPage, "/datasets/{id}/report?done=saved", bulk},
 	}
 }
 

@@ -715,7 +715,7 @@ func TestNewestAnalyses(t *testing.T) {
 func TestPageStopsReading(t *testing.T) {
 	t.Parallel()
 	a := &apiReader{console: &console{}, r: httptest.NewRequest("GET", "/", nil), err: errNoPath} // without a database
-	if states, names := a.addAnalyses([]dataset{{ID: 1}}), a.roleNames(); len(states)+len(names) > 0 || a.err != errNoPath {
+	if states, names := a.addAnalyses([]datasetItem{{dataset: dataset{ID: 1}}}), a.roleNames(); len(states)+len(names) > 0 || a.err != errNoPath {
 		t.Errorf("%v, %v, %v", states, names, a.err)
 	}
 }

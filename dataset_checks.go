@@ -82,29 +82,35 @@ func (k fileKind) isTile() bool { return k.orientation == isNorthUp || k.orienta
 
 // fileSet holds the records of a dataset in the order of paths, and what the checks found.
 type fileSet struct {
-	files    []fileRecord
-	kinds    []fileKind
-	grids    []tileGrid
-	rules    map[uint64]nameRule // by pattern
-	flaws    map[string]*flawList
-	accepted map[string]map[int32]bool // by code: records whose finding was accepted
+	files  []fileRecord
+	kinds  []fileKind
+	grids  []tileGrid
+	rules  map[uint64]nameRule // by pattern
+	flaws  map[string]*flawList
+	isCopy map[int32]bool       // files at the place of another
+	named  map[string]namedTile // by name; the first maxFlaws missing tiles
 
-	seed          maphash.Seed
-	kindOf        map[fileKind]int32
-	formats       map[string]string   // unreadFormats
-	acceptedAt    map[string][]string // codes by path
-	acceptedTiles map[string]bool     // names of missing tiles
+	seed    maphash.Seed
+	kindOf  map[fileKind]int32
+	formats map[string]string // unreadFormats
 }
 
 // flawList is what one kind of check found.
 type flawList struct {
-	total, accepted int64
-	first           []flaw        // at most maxFlaws that nobody has accepted
-	tiles           []missingTile // at most maxFindingFiles
+	total   int64
+	first   []flaw                 // at most maxFlaws
+	folders map[uint64]folderFlaws // by fileRecord.folder; 0 for the whole dataset
 }
 
-// flaw is one finding, of the file with that index. If other is a file, its path is added to
-// detail. Without a detail, the finding shows the reason or the warnings of the row.
+// folderFlaws counts the findings of a folder, of which file is one.
+type folderFlaws struct {
+	file  int32
+	total int64
+}
+
+// flaw is one finding, of the file with that index; a file has at most one of each kind. If other
+// is a file, its path is added to detail. Without a detail, the finding shows the reason or the
+// warnings of the row.
 type flaw struct {
 	file, other int32
 	detail      string
@@ -120,15 +126,12 @@ const maxFlaws = 10_000
 // newFileSet returns an empty set with room for n files.
 func newFileSet(n int64) *fileSet {
 	return &fileSet{
-		files:    make([]fileRecord, 0, n),
-		flaws:    map[string]*flawList{},
-		accepted: map[string]map[int32]bool{},
-		seed:     maphash.MakeSeed(),
-		kindOf:   map[fileKind]int32{},
-		formats:  unreadFormats(),
-
-		acceptedAt:    map[string][]string{},
-		acceptedTiles: map[string]bool{},
+		files:   make([]fileRecord, 0, n),
+		flaws:   map[string]*flawList{},
+		isCopy:  map[int32]bool{},
+		seed:    maphash.MakeSeed(),
+		kindOf:  map[fileKind]int32{},
+		formats: unreadFormats(),
 	}
 }
 
@@ -174,8 +177,7 @@ func (s *fileSet) add(row fileRow) {
 	}
 
 	r := fileRecord{id: row.id, size: row.size, modified: row.modified, pathLength: uint16(len(row.path))}
-	folder := path.Dir(row.path)
-	r.folder = maphash.String(s.seed, folder)
+	r.folder = maphash.String(s.seed, path.Dir(row.path))
 	if isBroken := row.status == fileStatusCorrupt || k.unread != ""; row.hasBox && !isBroken {
 		k.orientation = r.setBox(row)
 	}
@@ -183,40 +185,7 @@ func (s *fileSet) add(row fileRow) {
 		s.readName(&r, row.path)
 	}
 	r.kind = s.internKind(k)
-
-	at := int32(len(s.files))
 	s.files = append(s.files, r)
-	for _, code := range s.acceptedAt[row.path] {
-		s.acceptFile(code, at)
-	}
-	if slices.Contains(s.acceptedAt[folder], findingMixed) {
-		s.acceptFile(findingMixed, at)
-	}
-}
-
-// acceptedKey identifies an accepted finding. path is empty if all of the code are accepted.
-type acceptedKey struct{ Code, Path string }
-
-// accept notes an accepted finding, before rows are added.
-func (s *fileSet) accept(a acceptedKey) {
-	switch {
-	case a.Path == "":
-		s.acceptFile(a.Code, allFiles)
-	case a.Code == findingMissing:
-		s.acceptedTiles[a.Path] = true
-	case a.Code == findingMixed && a.Path == ".":
-		s.acceptFile(a.Code, noFile)
-	default:
-		s.acceptedAt[a.Path] = append(s.acceptedAt[a.Path], a.Code)
-	}
-}
-
-// acceptFile notes that a finding of a file is accepted.
-func (s *fileSet) acceptFile(code string, file int32) {
-	if s.accepted[code] == nil {
-		s.accepted[code] = map[int32]bool{}
-	}
-	s.accepted[code][file] = true
 }
 
 // setBox sets the box and the pixel size of a record, and returns the orientation. That is "" if a
@@ -257,26 +226,24 @@ func (s *fileSet) internKind(k fileKind) int32 {
 	return i
 }
 
-// found notes a finding of a file.
+// found notes a finding of a file, or of the whole dataset.
 func (s *fileSet) found(code string, f flaw) {
 	list := s.flaws[code]
 	if list == nil {
-		list = &flawList{}
+		list = &flawList{folders: map[uint64]folderFlaws{}}
 		s.flaws[code] = list
-	}
-	accepted := s.accepted[code]
-	if accepted[f.file] || accepted[allFiles] {
-		list.accepted++
-		return
 	}
 	list.total++
 	if len(list.first) < maxFlaws {
 		list.first = append(list.first, f)
 	}
-}
 
-// allFiles in fileSet.accepted stands for all findings of a code.
-const allFiles = int32(-2)
+	folder := uint64(0)
+	if f.file != noFile {
+		folder = s.files[f.file].folder
+	}
+	list.folders[folder] = folderFlaws{f.file, list.folders[folder].total + 1}
+}
 
 // groups iterates over the files with the same key, each group in the order of paths. Files with
 // the key 0 are in no group. The slice is valid until the next group.
@@ -334,6 +301,14 @@ func (s *fileSet) located() (n int64) {
 		if s.kinds[r.kind].isLocated() {
 			n++
 		}
+	}
+	return n
+}
+
+// bytes returns the size of all files.
+func (s *fileSet) bytes() (n int64) {
+	for _, r := range s.files {
+		n += r.size
 	}
 	return n
 }

@@ -243,6 +243,9 @@ func (s *fileSet) checkSamePlace() {
 		})
 		for _, i := range files {
 			f := flaw{file: i, other: first}
+			if i != first {
+				s.isCopy[i] = true
+			}
 			switch a, b := s.files[i], s.files[first]; {
 			case i == first:
 			case a.size == b.size:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -23,13 +24,15 @@ type tileGrid struct {
 	North   float64 `json:"step_y"`
 	Missing int64   `json:"missing"`
 
-	Definition string     `json:"-"` // of a CRS without a code, as a row has it; empty: unknown
-	w, h       float64    // the size of most tiles
-	isRegular  bool       // half of the tiles fill their cells; else there are no missing ones
-	files      []int32    // the tiles
-	cells      []tileCell // by row, column and file
-	gaps       []cellRun
-	named      map[cellRun]namedTile // of some missing tiles
+	Definition string `json:"definition,omitempty"` // of a CRS without a code, as a row has it
+
+	index     int        // in the list of grids
+	w, h      float64    // the size of most tiles
+	isRegular bool       // half of the tiles fill their cells; else there are no missing ones
+	files     []int32    // the tiles
+	cells     []tileCell // by row, column and file
+	gaps      []cellRun
+	named     map[string]namedTile // some missing tiles, by name
 }
 
 // cellRun is a run of cells in one row of a grid, from one column to another, both included.
@@ -44,6 +47,7 @@ type tileCell struct {
 // missingTile is the place of a missing tile. Name identifies it in an accepted finding.
 type missingTile struct {
 	Name     string  `json:"name"`
+	Grid     int     `json:"grid"` // an index of the report's grids
 	CRS      string  `json:"crs"`
 	Column   int64   `json:"column"`
 	Row      int64   `json:"row"`
@@ -86,6 +90,8 @@ func (s *fileSet) makeGrids() {
 
 	for i := range s.grids {
 		g := &s.grids[i]
+		g.index = i
+		g.named = map[string]namedTile{}
 		s.measure(g)
 		s.fillCells(g)
 		if g.isRegular = s.mostFill(g); g.isRegular {
@@ -284,9 +290,9 @@ func (s *fileSet) checkCells(g *tileGrid) {
 		}
 	}
 
-	for file, cells := range cellsOf {
+	for _, file := range slices.Sorted(maps.Keys(cellsOf)) {
 		r := &s.files[file]
-		others := g.around(file, cells)
+		others := g.around(file, cellsOf[file])
 		if off := g.misfit(r); g.isRegular && !off.fills() {
 			detail := off.String()
 			if share := r.w * r.h / g.w / g.h; share < 0.99 {
@@ -322,6 +328,9 @@ func (g *tileGrid) overlap(a, b *fileRecord) float64 {
 // checkOverlap finds the neighbours that a misaligned tile overlaps. If both are misaligned, the
 // one with the later path gets the finding. checkSamePlace finds tiles with the same extent.
 func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
+	if s.isCopy[file] {
+		return
+	}
 	r := &s.files[file]
 	area, first, n := 0.0, noFile, int64(0)
 	for _, other := range around {
@@ -363,14 +372,19 @@ func (s *fileSet) findMissing(g *tileGrid) {
 	}
 	g.gaps = g.findGaps(runs)
 	g.Missing = tilesIn(g.gaps)
+
+	far := map[int32]bool{} // a tile may have several cells
 	for _, run := range strays(runs) {
 		for column := run.From; column <= run.To; column++ {
 			for _, c := range g.at(run.Row, column) {
-				r := &s.files[c.file]
-				s.found("far", flaw{file: c.file, other: noFile, detail: fmt.Sprintf(
-					"its lower left corner is at %.10g, %.10g, far from the other tiles", r.x, r.y)})
+				far[c.file] = true
 			}
 		}
+	}
+	for _, file := range slices.Sorted(maps.Keys(far)) {
+		r := &s.files[file]
+		s.found("far", flaw{file: file, other: noFile, detail: fmt.Sprintf(
+			"its lower left corner is at %.10g, %.10g, far from the other tiles", r.x, r.y)})
 	}
 }
 
@@ -391,9 +405,11 @@ func (g *tileGrid) missing() iter.Seq[missingTile] {
 func (g *tileGrid) tile(run cellRun) missingTile {
 	x, y := g.X+float64(run.From)*g.East, g.Y+float64(run.Row)*g.North
 	width := float64(run.To-run.From+1) * g.East
-	named := g.named[run]
+	name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
+	named := g.named[name]
 	return missingTile{
-		Name:       fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y),
+		Name:       name,
+		Grid:       g.index,
 		CRS:        g.CRS,
 		Column:     run.From,
 		Row:        run.Row,
@@ -413,7 +429,7 @@ type namedTile struct{ expected, there string }
 // wantedTile is a missing tile with a neighbour. It lies that far east and north of the neighbour.
 type wantedTile struct {
 	grid        *tileGrid
-	at          cellRun
+	name        string
 	neighbour   int32
 	east, north float64
 	path        string
@@ -424,13 +440,12 @@ type wantedTile struct {
 func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 	for i := range s.grids {
 		g := &s.grids[i]
-		g.named = map[cellRun]namedTile{}
 		for tile := range g.missing() {
 			if len(wanted) == maxFlaws {
 				return wanted
 			}
 			if c, ok := s.neighbour(g, tile); ok {
-				wanted = append(wanted, wantedTile{g, cellRun{tile.Row, tile.Column, tile.Column}, c.file,
+				wanted = append(wanted, wantedTile{g, tile.Name, c.file,
 					float64(tile.Column-c.column) * g.East, float64(tile.Row-c.row) * g.North, ""})
 			}
 		}
@@ -452,31 +467,4 @@ func (s *fileSet) neighbour(g *tileGrid, tile missingTile) (nearest tileCell, ok
 		}
 	}
 	return nearest, !math.IsInf(least, 1)
-}
-
-// listMissing collects the missing tiles of all grids, without the accepted ones.
-func (s *fileSet) listMissing() {
-	list := &flawList{}
-	for i := range s.grids {
-		g := &s.grids[i]
-		list.total += g.Missing
-		for tile := range g.missing() {
-			isEnough := len(list.tiles) == maxFindingFiles && len(s.acceptedTiles) == 0
-			if s.accepted[findingMissing][allFiles] || isEnough {
-				break
-			}
-			if s.acceptedTiles[tile.Name] {
-				list.accepted++
-			} else if len(list.tiles) < maxFindingFiles {
-				list.tiles = append(list.tiles, tile)
-			}
-		}
-	}
-	if s.accepted[findingMissing][allFiles] {
-		list.accepted = list.total
-	}
-	list.total -= list.accepted
-	if list.total+list.accepted > 0 {
-		s.flaws[findingMissing] = list
-	}
 }

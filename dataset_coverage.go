@@ -23,20 +23,20 @@ var coverageTemplate string
 
 // coverage is the picture: the values of the template, and what is needed to draw it.
 type coverage struct {
-	Name, Summary, Extent, Scale, Note string
-	Height                             int
-	PixelsY                            int // of the line above the layers by pixel size; 0: there are none
-	Lines                              []mapLine
-	Layers                             []coverageLayer // missing cells, then files as layerLimits has them
-	Coast, ScaleBar, World, Here       string          // SVG paths
-	Apart, Unlisted                    int64           // outliers, and those that are not listed
-	Outliers                           []coverageMark
-	Labels                             []mapLine // names of files, without a path
-	byStatus                           bool
-	view                               *mapBox // the part to show; nil: all
-	frame                              mapFrame
-	all                                mapBox // around the files that are no outliers
-	bytes                              int    // of the marks, about
+	Name, Summary, Extent, Scale string
+	Height                       int
+	PixelsY                      int // of the line above the layers by pixel size; 0: there are none
+	Lines                        []mapLine
+	Layers                       []coverageLayer // missing cells, then files as layerLimits has them
+	Coast, ScaleBar, World, Here string          // SVG paths
+	Apart, Unlisted              int64           // outliers, and those that are not listed
+	Outliers                     []coverageMark
+	Labels                       []mapLine // names of files, without a path
+	byStatus                     bool
+	All                          mapBox  // around the files that are no outliers
+	view                         *mapBox // the part to show; nil: all
+	frame                        mapFrame
+	bytes                        int // of the marks, about
 }
 
 // coverageLayer shows the files of one colour, or the missing cells.
@@ -58,7 +58,6 @@ const (
 	maxOutlined     = 2000    // files that are drawn one by one; more are drawn by cells of a grid
 	maxFileBytes    = 700_000 // of the marks of all files, about
 	maxMissingBytes = 150_000 // of the marks of missing cells, about; the others are only counted
-	maxGridded      = 100_000 // files of a dataset whose missing cells are looked for
 	maxOutliers     = 10      // listed beside the map
 )
 
@@ -76,12 +75,19 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 		}
 		view = f.box
 	}
-	_, drawn, err := heavyQuery(c, r, func(d dataset, ctx context.Context, q querier) (*coverage, error) {
-		return drawCoverage(ctx, q, d, by == "status", view)
-	})
+	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
+	drawn, err := storedPicture(r.Context(), c.core.db, d, by == "status")
+	if err == nil && (view != nil || drawn == nil) {
+		drawn, err = c.drawView(r, d, by == "status", view)
+	}
+	if err != nil {
+		return err
+	}
+
+	drawn.Name = d.Name // which may have changed
 	var svg bytes.Buffer
 	if err := template.Must(template.New("coverage").Parse(coverageTemplate)).Execute(&svg, drawn); err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
@@ -91,8 +97,36 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	return writeBytes(w, http.StatusOK, "image/svg+xml", svg.Bytes())
 }
 
-// drawCoverage returns the picture of a dataset.
-func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view *mapBox) (*coverage, error) {
+// storedPicture returns the whole picture, as the last analysis stored it. It is nil if there is
+// none.
+func storedPicture(ctx context.Context, q querier, d dataset, byStatus bool) (*coverage, error) {
+	const query = `
+		SELECT CASE WHEN $2 THEN picture_by_status ELSE picture END AS picture
+		FROM dataset_results
+		WHERE dataset_id = $1`
+	stored, err := collectOne[struct{ Picture *coverage }](ctx, q, nil, "get picture", query, d.ID, byStatus)
+	return stored.Picture, err
+}
+
+// drawView draws a part of the dataset or, if view is nil, all of it.
+func (c *catalogue) drawView(r *http.Request, d dataset, byStatus bool, view *mapBox) (*coverage, error) {
+	slots := callerOf(r).slots
+	if err := slots.acquire(r.Context(), heavy); err != nil {
+		return nil, err
+	}
+	defer slots.leavePool()
+	return inSnapshot(r.Context(), c.core.db, func(ctx context.Context, q querier) (*coverage, error) {
+		grids, err := storedGrids(ctx, q, d.ID)
+		if err != nil {
+			return nil, err
+		}
+		return drawCoverage(ctx, q, d, grids, byStatus, view)
+	})
+}
+
+// drawCoverage returns the picture of a dataset with these grids, or of a part of it.
+func drawCoverage(ctx context.Context, q querier, d dataset, grids []tileGrid, byStatus bool, view *mapBox) (
+	*coverage, error) {
 	details, err := summarizeDataset(ctx, q, d)
 	if err != nil {
 		return nil, err
@@ -120,7 +154,7 @@ func drawCoverage(ctx context.Context, q querier, d dataset, byStatus bool, view
 		c.Layers = append(c.Layers, coverageLayer{Label: label[0], Color: label[1], Class: "files"})
 	}
 	if details.BBox != nil {
-		if err := c.drawMap(ctx, q, details); err != nil {
+		if err := c.drawMap(ctx, q, details, grids); err != nil {
 			return nil, err
 		}
 	}
@@ -154,7 +188,7 @@ func (c *coverage) Drawn() []coverageLayer {
 }
 
 // drawMap draws the files that are no outliers, and all that helps to find them on the globe.
-func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) error {
+func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails, grids []tileGrid) error {
 	var cells, outliers []filesCell
 	if c.view != nil {
 		cells = []filesCell{{mapBox: *c.view}}
@@ -165,15 +199,15 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 		}
 		cells, outliers = splitOutliers(found)
 	}
-	c.all = joinCells(cells...).mapBox
-	c.Extent = "extent: " + c.all.String()
+	c.All = joinCells(cells...).mapBox
+	c.Extent = "extent: " + c.All.String()
 	if len(outliers) > 0 {
 		c.Extent = "without outliers, " + c.Extent
 	}
 	c.frame = frameFor(cells)
-	c.Lines = c.frame.graticule(c.all)
-	c.ScaleBar, c.Scale = c.frame.scaleBar(c.all)
-	c.World, c.Here = worldFrame().coastline(), worldFrame().mark(c.all.file())
+	c.Lines = c.frame.graticule(c.All)
+	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
+	c.World, c.Here = worldFrame().coastline(), worldFrame().mark(c.All.file())
 	const coarsest = 90 // pixels per degree: beyond it the coast is off by more than some 20 pixels
 	if c.frame.perLat < coarsest {
 		c.Coast = c.frame.coastline()
@@ -181,7 +215,7 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails) err
 	if err := c.drawFiles(ctx, q, d); err != nil {
 		return err
 	}
-	if err := c.drawMissing(ctx, q, d); err != nil {
+	if err := c.drawMissing(ctx, grids); err != nil {
 		return err
 	}
 	return c.listOutliers(ctx, q, d.ID, outliers)
@@ -244,7 +278,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 		for i := range c.Layers {
 			c.Layers[i].Count, c.Layers[i].Marks = 0, nil
 		}
-		cells, err := c.filesCells(ctx, q, d.ID, c.all, grid)
+		cells, err := c.filesCells(ctx, q, d.ID, c.All, grid)
 		if err != nil {
 			return err
 		}
@@ -298,13 +332,8 @@ func (c *coverage) layerOf(m extent) (layer int) {
 	return layer
 }
 
-// drawMissing draws the missing cells of the dataset's grids, neighbours in a row as one.
-func (c *coverage) drawMissing(ctx context.Context, q querier, d datasetDetails) error {
-	if d.Files[fileStatusOK] > maxGridded {
-		c.Note = fmt.Sprintf("missing cells: not looked for in more than %d files", maxGridded)
-		return nil
-	}
-	grids, err := d.grids(ctx, q)
+// drawMissing draws the missing cells of the grids, neighbours in a row as one.
+func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 	most := c.bytes + maxMissingBytes
 	for _, g := range grids {
 		for _, gap := range g.gaps {
@@ -318,7 +347,7 @@ func (c *coverage) drawMissing(ctx context.Context, q querier, d datasetDetails)
 			c.draw(layerMissing, n, path, "")
 		}
 	}
-	return err
+	return nil
 }
 
 // cellsInView returns how many cells of a run meet the view. All do if the run is no wider than the

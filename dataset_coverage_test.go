@@ -54,7 +54,7 @@ func TestCoverage(t *testing.T) {
 		{"many", utm(1600), []string{"1600 files", "48°N"}},
 		{"across", across, []string{"extent: 178.5°E 0° to 178.5°W 1°N", ">180°E<", ">179°W<"}},
 	} {
-		dataset := fmt.Sprintf("/api/v1/datasets/%d/coverage.svg", ts.addFiles(test.name, test.files))
+		dataset := fmt.Sprintf("/api/v1/datasets/%d/coverage.svg", ts.addChecked(test.name, test.files))
 		for _, query := range []string{"", "?color=resolution", "?color=status"} {
 			a := c.do("GET", dataset+query, nil)
 			if a.status != 200 {
@@ -266,7 +266,7 @@ func TestMissingInView(t *testing.T) {
 			}
 		}
 	}
-	picture := fmt.Sprintf("/api/v1/datasets/%d/coverage.svg", ts.addFiles("chess", files))
+	picture := fmt.Sprintf("/api/v1/datasets/%d/coverage.svg", ts.addChecked("chess", files))
 	for box, want := range map[string][2]string{"5.05,51.05,5.25,51.25": {"6", "4"}, "5.05,30,5.25,31": {"", "0"}, "-5,51.05,5.25,51.08": {"33", "20"}} {
 		count, marks := marksOf(string(c.must(200, "GET", picture+"?bbox="+box, nil).body), "missing cells", "#d7191c")
 		if got := [2]string{count, fmt.Sprint(marks)}; got != want {

@@ -64,6 +64,37 @@ func (ts *testServer) addFiles(name string, files []ElevationDatasetFileMeta) (d
 	return d.ID
 }
 
+// addChecked adds a dataset with these files, which have been checked.
+func (ts *testServer) addChecked(name string, files []ElevationDatasetFileMeta) (dataset int64) {
+	ts.t.Helper()
+	id := ts.addFiles(name, files)
+	ts.checkRows(id)
+	return id
+}
+
+// checkRows checks the rows of a dataset.
+func (ts *testServer) checkRows(id int64) {
+	ts.t.Helper()
+	const analysis = `
+		INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at)
+		VALUES ($1, false, 'test', 'succeeded', now())
+		RETURNING id`
+	err := inTransaction(ts.t.Context(), ts.db, func(tx pgx.Tx) error {
+		analysisID, err := scalar[int64](ts.t.Context(), tx, "add analysis", analysis, id)
+		if err != nil {
+			return err
+		}
+		found, err := findResults(ts.t.Context(), tx, dataset{ID: id}, analysisID)
+		if err != nil {
+			return err
+		}
+		return found.store(ts.t.Context(), tx, id)
+	})
+	if err != nil {
+		ts.t.Fatal(err)
+	}
+}
+
 // worldFiles are files all over the globe, in degrees, UTM and Web Mercator, some turned, across 180° and at the poles.
 func worldFiles(t testing.TB, random *rand.Rand, n int) (files []ElevationDatasetFileMeta) {
 	quarter := func(from, to float64) float64 { return math.Round((from+random.Float64()*(to-from))*4) / 4 }

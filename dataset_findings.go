@@ -1,8 +1,8 @@
 package main
 
 import (
-	"cmp"
-	"context"
+	"encoding/csv"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,10 +24,14 @@ const (
 	findingMixed   = "mixed"
 )
 
+// Severities of findings.
+const severe, warning, note = "error", "warning", "note"
+
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
-	const severe, warning, note = "error", "warning", "note"
 	return []findingKind{
+		{"not_found", severe, "known files were not found, too many to be removed", "not found", false},
+		{"not_examined", severe, "directories could not be examined", "not examined", false},
 		{fileStatusCorrupt, severe, "files are corrupt", "corrupt", true},
 		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable", true},
 		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS", true},
@@ -60,7 +64,7 @@ func kindOf(code string) int {
 type acceptedFinding struct {
 	ID         int64     `json:"id"`
 	Code       string    `json:"code"`
-	Path       *string   `json:"path"` // a file, or the name of a missing tile; null: all of that code
+	Path       *string   `json:"path"` // see flagAccepted; null: all of that code
 	Note       string    `json:"note"`
 	AcceptedBy string    `json:"accepted_by"`
 	AcceptedAt time.Time `json:"accepted_at"`
@@ -69,26 +73,64 @@ type acceptedFinding struct {
 // acceptedColumns are the columns of an accepted finding.
 const acceptedColumns = `id, code, path, note, accepted_by, accepted_at`
 
-// listFindings answers GET /api/v1/datasets/{id}/findings/{code}: the files with that fault, by
-// path, less the accepted ones, at most maxFlaws. Missing tiles are in the gaps.
+// listFindings answers GET /api/v1/datasets/{id}/findings/{code}: the findings of a kind that
+// nobody has accepted, by path, at most maxFlaws.
 func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT path, detail, first_seen
+		FROM dataset_findings
+		WHERE dataset_id = $1 AND code = $2 AND path > $3 AND NOT is_accepted
+		ORDER BY path
+		LIMIT $4`
 	code := r.PathValue("code")
-	if code == findingMissing || kindOf(code) < 0 {
+	if kindOf(code) < 0 {
 		return notFound("list of findings", code)
 	}
+	d, err := c.pathDataset(r)
+	if err != nil {
+		return err
+	}
 	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
-		_, files, err := heavyQuery(c, r, func(d dataset, ctx context.Context, q querier) ([]findingFile, error) {
-			s, err := d.examine(ctx, q)
-			if err != nil {
-				return nil, err
-			}
-			return s.list(ctx, q, code, maxFlaws)
-		})
-		first, _ := slices.BinarySearchFunc(files, after[0], func(f findingFile, after string) int {
-			return cmp.Or(cmp.Compare(f.Path, after), -1) // the one behind it
-		})
-		return files[first:min(len(files), first+limit)], err
+		return collect[findingFile](r.Context(), c.core.db, "list findings", query, d.ID, code, after[0], limit)
 	}, func(f findingFile) []string { return []string{f.Path} })
+}
+
+// getFindingsTable answers GET /api/v1/datasets/{id}/findings.csv with the findings of all kinds,
+// at most maxFlaws of each, for spreadsheets.
+func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT code, path, detail, first_seen, is_accepted
+		FROM dataset_findings
+		WHERE dataset_id = $1
+		ORDER BY code, path`
+	type row struct {
+		Code, Path, Detail string
+		FirstSeen          int64
+		IsAccepted         bool
+	}
+	d, err := c.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	rows, err := collect[row](r.Context(), c.core.db, "list findings", query, d.ID)
+	if err != nil {
+		return err
+	}
+	kinds := findingKinds()
+	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
+		table := csv.NewWriter(out)
+		table.Write([]string{"code", "severity", "path", "detail", "first_seen", "accepted"})
+		for _, f := range rows {
+			severity := ""
+			if at := kindOf(f.Code); at >= 0 {
+				severity = kinds[at].severity
+			}
+			table.Write([]string{f.Code, severity, harmlessCell(f.Path), harmlessCell(f.Detail),
+				csvCell(&f.FirstSeen), csvCell(&f.IsAccepted)})
+		}
+		table.Flush()
+		return table.Error()
+	})
 }
 
 // listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.
@@ -115,12 +157,14 @@ type acceptRequest struct {
 	Note string  `json:"note"`
 }
 
-// acceptFinding answers POST /api/v1/datasets/{id}/accepted-findings. Without a path it accepts
-// every finding of the code, also those to come.
+// acceptFinding answers POST /api/v1/datasets/{id}/accepted-findings. It accepts findings also to
+// come: all whose path matches the given one (see flagAccepted), or all of the code.
 func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
 	const (
-		isFile = `SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2)`
-		query  = `
+		isKnown = `
+		SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2)
+			OR EXISTS (SELECT FROM dataset_findings WHERE dataset_id = $1 AND code = $3 AND path = $2)`
+		query = `
 		INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by)
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + acceptedColumns
@@ -128,7 +172,8 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 	var v invalid
 	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
 	v.check(in.Path == nil || *in.Path != "" && !strings.ContainsRune(*in.Path, 0), "path", "malformed",
-		"must be the path of a file or the name of a missing tile; leave it out to accept all findings of the code")
+		"must be the path of a finding, a folder with a slash at its end, or a pattern with asterisks; "+
+			"leave it out to accept all findings of the code")
 	v.check(isText(in.Note, 1000), "note", "malformed", "must say why, in text of 1 to 1,000 characters")
 	if err := v.err(); err != nil {
 		return err
@@ -136,8 +181,9 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 	var accepted acceptedFinding
 	ctx := r.Context()
 	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		if in.Path != nil && in.Code != findingMissing && in.Code != findingMixed {
-			known, err := scalar[bool](ctx, tx, "look for the file", isFile, d.ID, *in.Path)
+		isPattern := in.Path != nil && (strings.HasSuffix(*in.Path, "/") || strings.Contains(*in.Path, "*"))
+		if in.Path != nil && !isPattern && in.Code != findingMissing && in.Code != findingMixed {
+			known, err := scalar[bool](ctx, tx, "look for the file", isKnown, d.ID, *in.Path, in.Code)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -150,7 +196,10 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 		if isUniqueViolation(err, "accepted_findings_key") {
 			err = newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
 		}
-		return nil, accepted, err
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, accepted, flagAccepted(ctx, tx, d.ID)
 	})
 	return writeCreated(w, accepted, "", err)
 }
@@ -166,6 +215,9 @@ func (c *catalogue) reopenFinding(w http.ResponseWriter, r *http.Request) error 
 		id := pathID(r, "accepted")
 		was, err := collectOne[acceptedFinding](r.Context(), tx, notFound("accepted finding", id),
 			"reopen a finding", query, d.ID, id)
-		return was, nil, err
+		if err != nil {
+			return nil, nil, err
+		}
+		return was, nil, flagAccepted(r.Context(), tx, d.ID)
 	}))
 }

@@ -134,7 +134,7 @@ func TestGapsAcross180(t *testing.T) {
 					of.size/100, 0, float64(x)*of.size, 0, -of.size/50, float64(row+1)*of.size))
 			}
 		}
-		a := c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", ts.addFiles(name, files)), nil)
+		a := c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/gaps.geojson", ts.addChecked(name, files)), nil)
 		var got []string
 		for _, item := range a.json["features"].([]any) {
 			tile := item.(map[string]any)["properties"].(map[string]any)
@@ -163,7 +163,7 @@ func TestGapsWithoutCode(t *testing.T) {
 			}
 		}
 	}
-	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("ours", files))
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addChecked("ours", files))
 	var got []string
 	for _, item := range c.must(200, "GET", dataset+"/gaps.geojson", nil).json["features"].([]any) {
 		f := item.(map[string]any)

@@ -49,14 +49,35 @@ type datasetDetails struct {
 	TotalBytes int64            `json:"total_bytes"`
 	BBox       []float64        `json:"bbox"` // of all files; null if none has one
 	Analysis   *analysis        `json:"analysis"`
+	Report     resultOverview   `json:"report"`
+}
+
+// datasetItem is a dataset in a list.
+type datasetItem struct {
+	dataset
+	Report resultOverview `json:"report"`
 }
 
 // listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
 func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	name := optional(r.URL.Query(), "name")
-	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]dataset, error) {
-		return listDatasets(r.Context(), c.core.db, after[0], name, limit)
-	}, func(d dataset) []string { return []string{d.Name} })
+	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]datasetItem, error) {
+		datasets, err := listDatasets(r.Context(), c.core.db, after[0], name, limit)
+		if err != nil {
+			return nil, err
+		}
+
+		var ids []int64
+		for _, d := range datasets {
+			ids = append(ids, d.ID)
+		}
+		reports, err := overviews(r.Context(), c.core.db, ids)
+		items := []datasetItem{}
+		for _, d := range datasets {
+			items = append(items, datasetItem{d, reports[d.ID]})
+		}
+		return items, err
+	}, func(d datasetItem) []string { return []string{d.Name} })
 }
 
 // listDatasets returns datasets with names after a given one, ordered by name; with name, only that
@@ -415,8 +436,13 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		}
 	}
 	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
+	if err != nil {
+		return details, err
+	}
 	if len(analyses) > 0 {
 		details.Analysis = &analyses[0]
 	}
+	reports, err := overviews(ctx, q, []int64{d.ID})
+	details.Report = reports[d.ID]
 	return details, err
 }

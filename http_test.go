@@ -186,9 +186,9 @@ func TestComputingEnds(t *testing.T) {
 			files = append(files, placedFile(t, fmt.Sprintf("%d.tif", i), 32632, 10, 0, x, 0, -20, y))
 		}
 	}
-	ts.addFiles("tiles", files)
+	ts.addChecked("tiles", files)
 	d := must(listDatasets(t.Context(), ts.db, "", nil, 1))[0]
-	grids := must(d.grids(t.Context(), ts.db))
+	grids := must(storedGrids(t.Context(), ts.db, d.ID))
 	details := must(summarizeDataset(t.Context(), ts.db, d))
 	over, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
@@ -197,7 +197,7 @@ func TestComputingEnds(t *testing.T) {
 	late := lateQuerier{ts.db, t.Context()}
 	c := &coverage{frame: worldFrame(), Layers: make([]coverageLayer, 9)}
 	for what, do := range map[string]func() error{
-		"missing cells": func() error { return c.drawMissing(over, late, details) },
+		"missing cells": func() error { return c.drawMissing(over, grids) },
 		"cells of files": func() error {
 			many := details
 			many.Files = map[string]int64{fileStatusOK: maxOutlined + 1}

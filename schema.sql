@@ -563,7 +563,8 @@ INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by, accept
 
 -- One instance owns an analysis. It compares the directory with the rows, both in the order of paths,
 -- from the beginning. What a former owner has stored is unchanged then. The steps are merge, look (for the
--- files of rows that the merge did not find), and remove. owner_token is a fencing token: it changes
+-- files of rows that the merge did not find), remove, and check (the rows that are left). Of an analysis
+-- with checks_only, check is the only step. owner_token is a fencing token: it changes
 -- with each claim, so that an owner whose lease expired can store nothing. deaths counts owners that
 -- died during the merge or after it. missed_by lists the instances that did not find the files of the
 -- candidates, and missed_at is when the last of them looked. blind_at is when the last instance found
@@ -576,11 +577,12 @@ ALTER TABLE analyses
   DROP COLUMN unchanged,
   DROP COLUMN missing,
   DROP CONSTRAINT analyses_state_check,
-  ADD COLUMN step      text        NOT NULL DEFAULT 'merge',
-  ADD COLUMN deaths    integer     NOT NULL DEFAULT 0,
-  ADD COLUMN missed_by text[]      NOT NULL DEFAULT '{}',
-  ADD COLUMN missed_at timestamptz,
-  ADD COLUMN blind_at  timestamptz;
+  ADD COLUMN step        text        NOT NULL DEFAULT 'merge',
+  ADD COLUMN deaths      integer     NOT NULL DEFAULT 0,
+  ADD COLUMN missed_by   text[]      NOT NULL DEFAULT '{}',
+  ADD COLUMN missed_at   timestamptz,
+  ADD COLUMN blind_at    timestamptz,
+  ADD COLUMN checks_only boolean     NOT NULL DEFAULT false;
 ALTER TABLE analyses RENAME COLUMN walker TO owner;
 ALTER TABLE analyses RENAME COLUMN walker_token TO owner_token;
 UPDATE analyses
@@ -588,7 +590,7 @@ UPDATE analyses
     failed = 0
   WHERE finished_at IS NULL;
 ALTER TABLE analyses ADD CONSTRAINT analyses_state_check CHECK (state IN
-  ('queued', 'reading', 'succeeded', 'failed', 'canceled'));
+  ('queued', 'reading', 'checking', 'succeeded', 'failed', 'canceled'));
 
 -- The files that an analysis found added, changed and removed.
 ALTER TABLE analysis_changes RENAME TO former_changes;
@@ -630,3 +632,59 @@ CREATE TABLE analysis_suspects (
 ALTER TABLE elevation_dataset_file_meta
   ADD COLUMN added_in bigint NOT NULL DEFAULT 0,
   ADD COLUMN read_in  bigint NOT NULL DEFAULT 0;
+
+-- What the checks of an analysis found in a dataset. The last transaction of an analysis replaces all
+-- of it. summary is a resultSummary in JSON, and a picture is a coverage. is_first is true until a second
+-- analysis has checked the dataset.
+CREATE TABLE dataset_results (
+  dataset_id        bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
+  analysis_id       bigint      NOT NULL,
+  is_first          boolean     NOT NULL,
+  analyzed_at       timestamptz NOT NULL,
+  checked_at        timestamptz NOT NULL DEFAULT now(),
+  summary           jsonb       NOT NULL,
+  picture           jsonb       NOT NULL,
+  picture_by_status jsonb       NOT NULL
+);
+
+-- The findings, at most 10,000 of a code, without those beyond. path is a file, a folder or the name
+-- of a missing tile. first_seen is the first of the successive analyses that found it.
+CREATE TABLE dataset_findings (
+  dataset_id  bigint  NOT NULL REFERENCES datasets ON DELETE CASCADE,
+  code        text    COLLATE "C" NOT NULL,
+  path        text    COLLATE "C" NOT NULL,
+  folder      text    COLLATE "C" NOT NULL,
+  detail      text    NOT NULL,
+  tile        jsonb,
+  first_seen  bigint  NOT NULL,
+  is_accepted boolean NOT NULL DEFAULT false,
+  PRIMARY KEY (dataset_id, code, path)
+);
+
+-- Runs of missing tiles in a row of a grid, from one column to another, both included. grid is the
+-- index of the grid in the summary.
+CREATE TABLE dataset_gaps (
+  dataset_id   bigint  NOT NULL REFERENCES datasets ON DELETE CASCADE,
+  grid         integer NOT NULL,
+  row          bigint  NOT NULL,
+  first_column bigint  NOT NULL,
+  last_column  bigint  NOT NULL,
+  PRIMARY KEY (dataset_id, grid, row, first_column)
+);
+
+-- The exact numbers of findings.
+CREATE TABLE dataset_finding_totals (
+  dataset_id bigint NOT NULL REFERENCES datasets ON DELETE CASCADE,
+  code       text   COLLATE "C" NOT NULL,
+  folder     text   COLLATE "C" NOT NULL,
+  total      bigint NOT NULL,
+  accepted   bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (dataset_id, code, folder)
+);
+
+-- Datasets of former versions are checked.
+INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only)
+  SELECT id, false, 'cairn', 'check', true
+  FROM datasets d
+  WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded')
+    AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL);

@@ -639,7 +639,7 @@ func TestNotFoundNamesIt(t *testing.T) {
 		{"GET", "/stac/collections/1/items/3", "No file 3 of dataset 1."},
 		{"GET", "/datasets/1/data/folder/" + strings.Repeat("x", 300), "No file folder/" + strings.Repeat("x", maxNameText-len("file folder/")) + "."},
 		{"GET", "/datasets/1/data/a%00b", "No file a."},
-		{"GET", "/datasets/1/findings/missing", "No list of findings missing."},
+		{"GET", "/datasets/1/findings/nothing", "No list of findings nothing."},
 		{"DELETE", "/datasets/1/accepted-findings/5", "No accepted finding 5."},
 		{"GET", "/datasets/", "No such path; see /api/v1/openapi.yaml."},
 	} {

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// examine reads the rows of the dataset, in one statement, and runs the checks.
+func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
+	const (
+		countRows = `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`
+		query     = `
+		SELECT id, path, size_bytes, modified_ns, status, coalesce(format, ''), coalesce(crs, crs_name, ''),
+			coalesce(crs_definition, ''), coalesce(vertical_crs, ''), coalesce(sample_type, ''), coalesce(nodata, ''),
+			coalesce(bands::text, ''), native_bbox IS NOT NULL AND transform IS NOT NULL,
+			coalesce(transform[1], 0), coalesce(transform[2], 0), coalesce(transform[4], 0), coalesce(transform[5], 0),
+			coalesce(native_bbox[1], 0), coalesce(native_bbox[2], 0), coalesce(native_bbox[3], 0),
+			coalesce(native_bbox[4], 0),
+			cardinality(warnings),
+			CASE
+				WHEN warnings = '{}' THEN 0
+				ELSE (SELECT count(*) FROM unnest(warnings) warning WHERE warning LIKE 'its name says%')
+			END
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1
+		ORDER BY path`
+	)
+	n, err := scalar[int64](ctx, q, "count files", countRows, d.ID)
+	if err != nil {
+		return nil, err
+	}
+
+	s := newFileSet(n)
+	var f fileRow
+	rows, _ := q.Query(ctx, query, d.ID) // its error comes back from ForEachRow
+	_, err = pgx.ForEachRow(rows, []any{&f.id, &f.path, &f.size, &f.modified, &f.status, &f.format, &f.crs,
+		&f.definition, &f.vertical, &f.sampleType, &f.nodata, &f.bands, &f.hasBox,
+		&f.transform[0], &f.transform[1], &f.transform[3], &f.transform[4],
+		&f.box[0], &f.box[1], &f.box[2], &f.box[3],
+		&f.warnings, &f.nameWarnings},
+		func() error {
+			s.add(f)
+			return nil
+		})
+	if err != nil {
+		return nil, fmt.Errorf("read files: %w", err)
+	}
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
+	return s, s.nameMissing(ctx, q, d.ID)
+}
+
+// rowsOf reads the rows of files, by id. noFile is no file.
+func (s *fileSet) rowsOf(ctx context.Context, q querier, files []int32) (map[int64]flawRow, error) {
+	const query = `
+		SELECT id, path, coalesce(reason, status) AS reason, warnings
+		FROM elevation_dataset_file_meta
+		WHERE id = ANY($1::bigint[])`
+	var ids []int64
+	for _, file := range files {
+		if file != noFile {
+			ids = append(ids, s.files[file].id)
+		}
+	}
+	rows, err := collect[flawRow](ctx, q, "read the files of findings", query, ids)
+	byID := map[int64]flawRow{}
+	for _, row := range rows {
+		byID[row.ID] = row
+	}
+	return byID, err
+}
+
+// flawRow is what a finding shows of a row.
+type flawRow struct {
+	ID       int64
+	Path     string
+	Reason   string
+	Warnings []string
+}
+
+// describe returns a finding with its text. rows has the rows of its files.
+func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingFile {
+	if f.file == noFile {
+		return findingFile{Path: ".", Detail: f.detail}
+	}
+	row := rows[s.files[f.file].id]
+	if code == findingMixed {
+		return findingFile{Path: path.Dir(row.Path), Detail: f.detail}
+	}
+	if f.detail != "" {
+		if f.other != noFile {
+			f.detail += rows[s.files[f.other].id].Path
+		}
+		return findingFile{Path: row.Path, Detail: f.detail}
+	}
+
+	var texts []string
+	if s.kinds[s.files[f.file].kind].status != fileStatusOK && code != "name" {
+		texts = append(texts, row.Reason)
+	}
+	for _, warning := range row.Warnings {
+		if isAboutName := strings.HasPrefix(warning, "its name says"); isAboutName == (code == "name") {
+			texts = append(texts, warning)
+		}
+	}
+	return findingFile{Path: row.Path, Detail: strings.Join(texts, "; ")}
+}
+
+// nameMissing gives the first missing tiles the paths that the names of their neighbours suggest,
+// and says what is wrong with the file that has such a path.
+func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) error {
+	const present = `
+		SELECT path, status, coalesce(crs, crs_name, '') AS crs, coalesce(abs(transform[5]), 0) AS pixel
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path = ANY($2::text[])`
+	wanted := s.neighboursOfMissing()
+	var neighbours []int32
+	for _, tile := range wanted {
+		neighbours = append(neighbours, tile.neighbour)
+	}
+	rows, err := s.rowsOf(ctx, q, neighbours)
+	if err != nil {
+		return err
+	}
+
+	var expected []string
+	for i, tile := range wanted {
+		r := s.files[tile.neighbour]
+		wanted[i].path = s.rules[r.pattern].rename(rows[r.id].Path, tile.east, tile.north)
+		expected = append(expected, wanted[i].path)
+	}
+	files, err := collect[presentFile](ctx, q, "look for missing tiles by name", present, datasetID, expected)
+	there := map[string]presentFile{}
+	for _, f := range files {
+		there[f.Path] = f
+	}
+	for _, tile := range wanted {
+		named := namedTile{expected: tile.path}
+		if f, found := there[tile.path]; found {
+			named.there = f.fault(tile.grid)
+		}
+		tile.grid.named[tile.name] = named
+	}
+	return err
+}
+
+// presentFile is a file that has the path of a missing tile.
+type presentFile struct {
+	Path, Status, CRS string
+	Pixel             float64
+}
+
+// fault says why the file does not fill its cell.
+func (f presentFile) fault(g *tileGrid) string {
+	switch {
+	case f.Status == fileStatusCorrupt, f.Status == fileStatusUnreadable:
+		return "it is " + f.Status
+	case f.Status != fileStatusOK:
+		return "it has no georeference or CRS"
+	case f.CRS != g.CRS:
+		return "it is in " + titleOfCode(f.CRS)
+	case math.Abs(f.Pixel-g.DY) > g.DY*1e-5:
+		return "its pixels are of " + posting(f.Pixel, f.Pixel) + unitOfCRS(g.CRS)
+	}
+	return "it lies elsewhere"
+}

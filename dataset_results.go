@@ -1,0 +1,381 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// results is what the checks found in the rows of a dataset. It is stored when an analysis ends.
+type results struct {
+	analysisID        int64
+	summary           resultSummary
+	grids             []tileGrid
+	findings          []findingRow
+	totals            []findingTotal
+	picture, byStatus *coverage
+}
+
+// resultSummary is what is there.
+type resultSummary struct {
+	Files    int64          `json:"files"`
+	Placed   int64          `json:"placed"` // located files
+	Bytes    int64          `json:"bytes"`
+	Grids    []tileGrid     `json:"grids"`
+	Contents []contentCount `json:"contents"`
+}
+
+// findingRow is a row of dataset_findings, before it is stored.
+type findingRow struct {
+	code, path, folder, detail string
+	tile                       *missingTile
+}
+
+// findingTotal is a row of dataset_finding_totals, before it is stored.
+type findingTotal struct {
+	code, folder string
+	total        int64
+}
+
+// findResults runs the checks over the rows of a dataset after an analysis.
+func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*results, error) {
+	s, err := d.examine(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	r := &results{
+		analysisID: analysisID,
+		grids:      s.grids,
+		summary: resultSummary{
+			Files:    int64(len(s.files)),
+			Placed:   s.located(),
+			Bytes:    s.bytes(),
+			Grids:    s.grids,
+			Contents: s.contents(),
+		},
+	}
+
+	for _, kind := range findingKinds() {
+		if list := s.flaws[kind.code]; list != nil {
+			if err := r.add(ctx, q, s, kind.code, list); err != nil {
+				return nil, err
+			}
+		}
+	}
+	r.addMissing()
+	if err := r.addNotExamined(ctx, q); err != nil {
+		return nil, err
+	}
+
+	if r.picture, err = drawCoverage(ctx, q, d, s.grids, false, nil); err != nil {
+		return nil, err
+	}
+	r.byStatus, err = drawCoverage(ctx, q, d, s.grids, true, nil)
+	return r, err
+}
+
+// add adds the findings of a kind, and their numbers in each folder.
+func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, list *flawList) error {
+	folders := make([]folderFlaws, 0, len(list.folders))
+	var wanted []int32
+	for _, folder := range list.folders {
+		folders = append(folders, folder)
+		wanted = append(wanted, folder.file)
+	}
+	for _, f := range list.first {
+		wanted = append(wanted, f.file, f.other)
+	}
+	rows, err := s.rowsOf(ctx, q, wanted)
+	if err != nil {
+		return err
+	}
+
+	for _, f := range list.first {
+		file := s.describe(code, f, rows)
+		folder := file.Path
+		if code != findingMixed {
+			folder = path.Dir(file.Path)
+		}
+		r.findings = append(r.findings, findingRow{code, file.Path, folder, file.Detail, nil})
+	}
+	for _, f := range folders {
+		folder := "."
+		if f.file != noFile {
+			folder = path.Dir(rows[s.files[f.file].id].Path)
+		}
+		r.totals = append(r.totals, findingTotal{code, folder, f.total})
+	}
+	return nil
+}
+
+// addMissing adds the first missing tiles, and their number in each grid. Their folder is the CRS.
+func (r *results) addMissing() {
+	totals := map[string]int64{}
+	isTaken := map[string]bool{}
+	for i := range r.grids {
+		g := &r.grids[i]
+		if g.Missing > 0 {
+			totals[g.CRS] += g.Missing
+		}
+		for tile := range g.missing() {
+			if len(isTaken) == maxFlaws {
+				break
+			}
+			if isTaken[tile.Name] { // another grid has a cell there
+				tile.Name += fmt.Sprintf(", grid %d", i+1)
+			}
+			isTaken[tile.Name] = true
+			r.findings = append(r.findings, findingRow{findingMissing, tile.Name, g.CRS, tile.String(), &tile})
+		}
+	}
+	for system, total := range totals {
+		r.totals = append(r.totals, findingTotal{findingMissing, system, total})
+	}
+}
+
+// addNotExamined adds the known files that the analysis did not find, if there are too many to be
+// removed, and the directories that it could not examine.
+func (r *results) addNotExamined(ctx context.Context, q querier) error {
+	const candidates = `
+		SELECT path, $2 AS code, 'the analysis did not find it; its row is kept' AS detail
+		FROM analysis_candidates
+		WHERE analysis_id = $1
+		ORDER BY path`
+	const directories = `
+		SELECT DISTINCT ON (path) split_part(w, ': ', 1) AS path, $2 AS code,
+			substr(w, position(': ' in w) + 2) AS detail
+		FROM analyses, unnest(warnings) w
+		WHERE id = $1 AND w NOT LIKE '%` + wasGone + `%'`
+	for code, query := range map[string]string{"not_found": candidates, "not_examined": directories} {
+		found, err := collect[struct{ Path, Code, Detail string }](ctx, q, "list "+code, query, r.analysisID, code)
+		if err != nil {
+			return err
+		}
+		totals := map[string]int64{}
+		for i, f := range found {
+			folder := path.Dir(f.Path)
+			totals[folder]++
+			if i < maxFlaws {
+				r.findings = append(r.findings, findingRow{code, f.Path, folder, f.Detail, nil})
+			}
+		}
+		for folder, total := range totals {
+			r.totals = append(r.totals, findingTotal{code, folder, total})
+		}
+	}
+	return nil
+}
+
+// store replaces the results of a dataset. A finding that was there before keeps its first_seen.
+func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
+	const replace = `
+		INSERT INTO dataset_results AS r (dataset_id, analysis_id, is_first, analyzed_at, summary, picture,
+			picture_by_status)
+		SELECT $1, id, true, CASE WHEN checks_only THEN (
+				SELECT coalesce(max(finished_at), now())
+				FROM analyses
+				WHERE dataset_id = $1 AND state = 'succeeded' AND NOT checks_only
+			) ELSE now() END, $3, $4, $5
+		FROM analyses
+		WHERE id = $2
+		ON CONFLICT (dataset_id) DO UPDATE
+		SET analysis_id = excluded.analysis_id, is_first = false, analyzed_at = excluded.analyzed_at,
+			checked_at = now(), summary = excluded.summary, picture = excluded.picture,
+			picture_by_status = excluded.picture_by_status`
+	const clear = `
+		WITH gaps AS (
+			DELETE FROM dataset_gaps WHERE dataset_id = $1
+		), totals AS (
+			DELETE FROM dataset_finding_totals WHERE dataset_id = $1
+		)
+		DELETE FROM dataset_findings
+		WHERE dataset_id = $1
+		RETURNING code, path, first_seen`
+	if _, err := execute(ctx, tx, "store results", replace, datasetID, r.analysisID, r.summary, r.picture,
+		r.byStatus); err != nil {
+		return err
+	}
+	type key struct{ code, path string }
+	former, err := collect[struct {
+		Code, Path string
+		FirstSeen  int64
+	}](ctx, tx, "remove former findings", clear, datasetID)
+	if err != nil {
+		return err
+	}
+	firstSeen := map[key]int64{}
+	for _, f := range former {
+		firstSeen[key{f.Code, f.Path}] = f.FirstSeen
+	}
+
+	var findings, totals, gaps [][]any
+	for _, f := range r.findings {
+		first := cmp.Or(firstSeen[key{f.code, f.path}], r.analysisID)
+		findings = append(findings, []any{datasetID, f.code, f.path, f.folder, f.detail, f.tile, first})
+	}
+	for _, t := range r.totals {
+		totals = append(totals, []any{datasetID, t.code, t.folder, t.total})
+	}
+	for i, g := range r.grids {
+		for _, run := range g.gaps {
+			gaps = append(gaps, []any{datasetID, i, run.Row, run.From, run.To})
+		}
+	}
+	for table, rows := range map[string][][]any{
+		"dataset_findings dataset_id code path folder detail tile first_seen": findings,
+		"dataset_finding_totals dataset_id code folder total":                 totals,
+		"dataset_gaps dataset_id grid row first_column last_column":           gaps,
+	} {
+		names := strings.Fields(table)
+		if _, err := tx.CopyFrom(ctx, names[:1], names[1:], pgx.CopyFromRows(rows)); err != nil {
+			return fmt.Errorf("store %s: %w", names[0], err)
+		}
+	}
+	return flagAccepted(ctx, tx, datasetID)
+}
+
+// flagAccepted sets which findings of a dataset are accepted. An accepted path is that of a
+// finding. It is a folder if it ends with a slash, and an asterisk stands for any characters.
+// Findings that are not stored are accepted with their folder or with all of their code.
+func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
+	const patterns = `
+		WITH patterns AS (
+			SELECT code, coalesce(replace(regexp_replace(path, '([\\%_])', '\\\1', 'g'), '*', '%')
+				|| CASE WHEN path LIKE '%/' THEN '%' ELSE '' END, '%') AS pattern
+			FROM accepted_findings
+			WHERE dataset_id = $1
+		)`
+	const flag = patterns + `
+		UPDATE dataset_findings f
+		SET is_accepted = NOT is_accepted
+		WHERE dataset_id = $1
+			AND is_accepted <> EXISTS (SELECT FROM patterns p WHERE p.code = f.code AND f.path LIKE p.pattern)`
+	const count = patterns + `, accepted AS (
+			SELECT code, folder, count(*) AS n
+			FROM dataset_findings
+			WHERE dataset_id = $1 AND is_accepted
+			GROUP BY code, folder
+		)
+		UPDATE dataset_finding_totals t
+		SET accepted = CASE
+			WHEN EXISTS (SELECT FROM patterns p WHERE p.code = t.code AND t.folder || '/' LIKE p.pattern) THEN total
+			ELSE coalesce((SELECT n FROM accepted a WHERE a.code = t.code AND a.folder = t.folder), 0)
+		END
+		WHERE dataset_id = $1`
+	if _, err := execute(ctx, tx, "flag accepted findings", flag, datasetID); err != nil {
+		return err
+	}
+	_, err := execute(ctx, tx, "count accepted findings", count, datasetID)
+	return err
+}
+
+// storedGrids returns the grids of the last results of a dataset, with their gaps.
+func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, error) {
+	const query = `SELECT grid, row, first_column AS "from", last_column AS "to" FROM dataset_gaps
+		WHERE dataset_id = $1
+		ORDER BY grid, row, first_column`
+	const named = `
+		SELECT (tile -> 'grid')::integer AS grid, path, coalesce(tile ->> 'expected', '') AS expected,
+			coalesce(tile ->> 'there', '') AS there
+		FROM dataset_findings
+		WHERE dataset_id = $1 AND code = '` + findingMissing + `'`
+	results, err := collect[struct{ Summary resultSummary }](ctx, q, "get results",
+		`SELECT summary FROM dataset_results WHERE dataset_id = $1`, datasetID)
+	if err != nil || len(results) == 0 {
+		return nil, err
+	}
+
+	gaps, err := collect[struct {
+		Grid int
+		cellRun
+	}](ctx, q, "list gaps", query, datasetID)
+	if err != nil {
+		return nil, err
+	}
+	tiles, err := collect[struct {
+		Grid                  int
+		Path, Expected, There string
+	}](ctx, q, "list missing tiles", named, datasetID)
+
+	grids := results[0].Summary.Grids
+	for i := range grids {
+		grids[i].index = i
+		grids[i].named = map[string]namedTile{}
+	}
+	for _, tile := range tiles {
+		grids[tile.Grid].named[tile.Path] = namedTile{tile.Expected, tile.There}
+	}
+	for _, gap := range gaps {
+		g := &grids[gap.Grid]
+		g.gaps = append(g.gaps, gap.cellRun)
+	}
+	return grids, err
+}
+
+// resultOverview is a verdict, with the numbers of findings that nobody has accepted.
+type resultOverview struct {
+	Verdict   string     `json:"verdict"`
+	Errors    int64      `json:"errors"`
+	Warnings  int64      `json:"warnings"`
+	Notes     int64      `json:"notes"`
+	CheckedAt *time.Time `json:"checked_at"` // null: never
+}
+
+// Verdicts.
+const (
+	notChecked     = "not_checked"
+	hasFindings    = "findings"
+	nothingLocated = "nothing_located" // no file is located, so that nothing was checked
+	hasNoFindings  = "no_findings"
+)
+
+// overviews returns the overviews of datasets, by id.
+func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOverview, error) {
+	const query = `
+		SELECT r.dataset_id AS id, r.checked_at, (r.summary -> 'placed')::bigint AS placed,
+			coalesce(t.code, '') AS code, coalesce(sum(t.total - t.accepted), 0)::bigint AS n
+		FROM dataset_results r
+		LEFT JOIN dataset_finding_totals t ON t.dataset_id = r.dataset_id AND t.total > t.accepted
+		WHERE r.dataset_id = ANY ($1)
+		GROUP BY r.dataset_id, t.code`
+	found, err := collect[struct {
+		ID        int64
+		CheckedAt time.Time
+		Placed    int64
+		Code      string
+		N         int64
+	}](ctx, q, "count findings", query, ids)
+	all := map[int64]resultOverview{}
+	for _, id := range ids {
+		all[id] = resultOverview{Verdict: notChecked}
+	}
+	kinds := findingKinds()
+	for _, f := range found {
+		o := all[f.ID]
+		o.CheckedAt = &f.CheckedAt
+		at := slices.IndexFunc(kinds, func(kind findingKind) bool { return kind.code == f.Code })
+		if at >= 0 {
+			*map[string]*int64{severe: &o.Errors, warning: &o.Warnings, note: &o.Notes}[kinds[at].severity] += f.N
+		}
+		o.Verdict = verdict(o.Errors+o.Warnings+o.Notes, f.Placed)
+		all[f.ID] = o
+	}
+	return all, err
+}
+
+// verdict returns the verdict on a checked dataset.
+func verdict(findings, placed int64) string {
+	switch {
+	case findings > 0:
+		return hasFindings
+	case placed == 0:
+		return nothingLocated
+	}
+	return hasNoFindings
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// corruptTiles makes a folder of tiles, of which those with these numbers are cut off.
+func corruptTiles(t *testing.T, dir string, n int, corrupt ...int) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		content := utmTIFF(32632, float64(500+i)*1000, 5200_000)
+		if slices.Contains(corrupt, i) {
+			content = content[:60]
+		}
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("t%02d.tif", i)), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestStoredFindings: an analysis that is canceled or fails leaves the findings of the one before,
+// with what happened. Findings know since when they have been there.
+func TestStoredFindings(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	dir := filepath.Join(ts.datasets, "tiles")
+	corruptTiles(t, dir, 12, 11)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	findings := func() string {
+		t.Helper()
+		var all []string
+		for _, item := range c.must(200, "GET", dataset+"/report", nil).json["findings"].([]any) {
+			f := item.(map[string]any)
+			text := fmt.Sprint(f["code"], " ", f["total"], " ", f["new"])
+			for _, file := range f["files"].([]any) {
+				text += fmt.Sprint(" ", file.(map[string]any)["path"], " ", file.(map[string]any)["first_seen"])
+			}
+			all = append(all, text)
+		}
+		return strings.Join(all, "; ")
+	}
+	if got, want := findings(), "corrupt 1 <nil> t11.tif 1"; got != want {
+		t.Errorf("first: got %q, want %q", got, want)
+	}
+
+	corruptTiles(t, dir, 12, 10, 11)
+	resume := ts.ownsNothing()
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	if a := c.must(200, "GET", dataset+"/report", nil); a.text("running") != stateQueued || a.text("verdict") != hasFindings {
+		t.Errorf("while one runs: %s", a.body)
+	}
+	c.must(204, "DELETE", location, nil)
+	resume()
+	if a := c.must(200, "GET", dataset+"/report", nil); a.json["running"] != nil ||
+		a.text("summary") != "the last analysis was canceled. Before it: 11 of 12 files located; 1 corrupt" {
+		t.Errorf("after one was canceled: %s", a.body)
+	}
+	c.analyze(dataset, nil)
+	if got, want := findings(), "corrupt 2 1 t10.tif 3 t11.tif 1"; got != want {
+		t.Errorf("one more: got %q, want %q", got, want)
+	}
+
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.analyze(dataset, nil); a.text("failure_code") != failureUnavailable {
+		t.Errorf("without the folder: %s", a.body)
+	}
+	if a := c.must(200, "GET", dataset+"/report", nil); !strings.HasPrefix(a.text("summary"), "the last analysis failed: ") ||
+		!strings.HasSuffix(a.text("summary"), " Before it: 10 of 12 files located; 2 corrupt") {
+		t.Errorf("after one failed: %s", a.body)
+	}
+	overview := fmt.Sprint(c.must(200, "GET", "/api/v1/datasets", nil).items()[0]["report"])
+	if !strings.HasSuffix(overview, "errors:2 notes:0 verdict:findings warnings:0]") {
+		t.Errorf("the list has %s", overview)
+	}
+	table := string(c.must(200, "GET", dataset+"/findings.csv", nil).body)
+	if lines := strings.Split(table, "\n"); len(lines) != 4 || !strings.HasPrefix(lines[1], "corrupt,error,t10.tif,") || !strings.HasSuffix(lines[1], ",3,false") {
+		t.Errorf("the table is %q", table)
+	}
+}
+
+// TestAcceptedPatterns: a folder and a pattern are accepted now and at the next analysis, and are
+// reported again when the acceptance is withdrawn.
+func TestAcceptedPatterns(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	corruptTiles(t, filepath.Join(ts.datasets, "tiles"), 3, 0, 1)
+	corruptTiles(t, filepath.Join(ts.datasets, "tiles", "a_b"), 4, 1, 2)
+	corruptTiles(t, filepath.Join(ts.datasets, "tiles", "axb"), 4, 3)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	corrupt := func() string { return strings.Join(paths(c.must(200, "GET", dataset+"/findings/corrupt", nil)), " ") }
+	for _, test := range []struct{ accepted, left string }{
+		{"a_b/", "axb/t03.tif t00.tif t01.tif"}, // the underscore is no wildcard
+		{"*0?.tif", "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif t01.tif"},
+		{"t*1.tif", "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif"},
+		{"a*", "t00.tif t01.tif"},
+		{"*", ""},
+	} {
+		a := c.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "corrupt", "path": test.accepted, "note": "known"})
+		if got := corrupt(); got != test.left {
+			t.Errorf("with %s: got %q, want %q", test.accepted, got, test.left)
+		}
+		report := c.must(200, "GET", dataset+"/report", nil)
+		c.analyze(dataset, map[string]bool{"force": true})
+		if got := corrupt(); got != test.left {
+			t.Errorf("with %s, analysed again: got %q, want %q", test.accepted, got, test.left)
+		}
+		if again := c.must(200, "GET", dataset+"/report", nil); fmt.Sprint(again.json["accepted"]) != fmt.Sprint(report.json["accepted"]) {
+			t.Errorf("with %s: %s, analysed again: %s", test.accepted, report.body, again.body)
+		}
+		c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", a.number("id")), nil)
+	}
+	if got, want := corrupt(), "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif t01.tif"; got != want {
+		t.Errorf("withdrawn: got %q, want %q", got, want)
+	}
+}
+
+// paths returns the paths of the items of a list.
+func paths(a answer) (all []string) {
+	for _, item := range a.items() {
+		all = append(all, item["path"].(string))
+	}
+	return all
+}
+
+// TestManyFindings: of a kind only maxFlaws findings are stored. Totals are exact, also of what is
+// accepted by folder.
+func TestManyFindings(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage)
+	var files []ElevationDatasetFileMeta
+	for i := range maxFlaws + 2000 {
+		m := ElevationDatasetFileMeta{Path: fmt.Sprintf("d%d/%06d.tif", i%2, i), extent: extent{Status: fileStatusCorrupt, Warnings: []string{}}}
+		files = append(files, m)
+	}
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addChecked("tiles", files))
+	if a := c.must(200, "GET", dataset+"/report", nil); a.json["findings"].([]any)[0].(map[string]any)["total"] != float64(maxFlaws+2000) {
+		t.Errorf("%s", a.body)
+	}
+	c.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "corrupt", "path": "d0/", "note": "known"})
+	if a := c.must(200, "GET", dataset+"/report", nil); a.json["findings"].([]any)[0].(map[string]any)["total"] != float64(maxFlaws/2+1000) {
+		t.Errorf("d0 accepted: %s", a.body)
+	}
+}
+
+// TestCanceledWhileChecking: an analysis whose ownership ends during the checks stores nothing of
+// them, and another owner continues with the checks.
+func TestCanceledWhileChecking(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(o *options) { o.workers = 0 })
+	c := ts.signIn("root", "all")
+	corruptTiles(t, filepath.Join(ts.datasets, "tiles"), 5, 4)
+	dataset := c.addDataset("tiles")
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	ctx := t.Context()
+	tasks := must(ts.analyzer.claim(ctx, "00000000-0000-4000-8000-000000000001", false))
+	if err := ts.analyzer.merge(ctx, tasks[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := ts.analyzer.setStep(ctx, tasks[0], stepCheck); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.must(200, "GET", location, nil); a.text("state") != stateChecking {
+		t.Errorf("in the step: %s", a.body)
+	}
+	ts.exec(`UPDATE analyses SET owner = NULL, owner_token = NULL`)
+	if err := ts.analyzer.check(ctx, tasks[0]); !errors.Is(err, errNotOurs) {
+		t.Errorf("without ownership: %v", err)
+	}
+	if a := c.must(200, "GET", dataset+"/report", nil); a.text("verdict") != notChecked || a.text("running") != stateChecking {
+		t.Errorf("before the next owner: %s", a.body)
+	}
+	if _, err := ts.analyzer.work(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.must(200, "GET", location, nil); a.text("state") != stateSucceeded || counts(a) != [6]int{5, 5, 0, 0, 0, 1} {
+		t.Errorf("after the next owner: %s", a.body)
+	}
+	if a := c.must(200, "GET", dataset+"/report", nil); a.text("verdict") != hasFindings {
+		t.Errorf("after the next owner: %s", a.body)
+	}
+}
