@@ -215,8 +215,8 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	return err
 }
 
-// placeGeoTIFF sets the extent and the CRS. The .aux.xml or the world file beside the file gives an
-// extent that tags do not, and the .aux.xml or the .prj a CRS.
+// placeGeoTIFF sets the extent and the CRS. As in GDAL, the .aux.xml beside the file comes before
+// the tags, the world file and the .prj after them.
 func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	keys, err := h.readGeoKeys(d)
 	m.warnOnError(err)
@@ -226,31 +226,38 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	case rasterPixelIsPoint:
 		m.PixelIs = new("point")
 	}
-	crs := keys.parameters()
-	t, source, err := h.readTransform(d, m)
-	var aux auxiliary
-	if err != nil || !crs.present {
-		var failed error
-		if aux, failed = h.readAuxiliary(); failed != nil {
-			return failed
-		}
+	aux, err := h.readAuxiliary()
+	if err != nil {
+		return err
 	}
+
+	t, source, err := h.readTransform(d, m)
 	switch {
+	case aux.transform != nil:
+		if err == nil {
+			m.compareTransforms([6]float64(aux.transform), t, "its .aux.xml and its tags", "the .aux.xml is used")
+		}
+		t, source, err = [6]float64(aux.transform), "the GeoTransform in "+aux.name, nil
 	case err == nil:
 		h.compareWorldFile(t, m)
-	case aux.transform != nil:
-		t, source, err = [6]float64(aux.transform), "the GeoTransform in "+aux.name, nil
 	default:
 		t, source, err = h.worldFile(err, "tfw", "tifw", "tiffw", "wld")
 	}
-	if err == nil && !crs.present {
-		crs = aux.crs(m, &source)
-	}
-	if err == nil && !crs.present {
-		crs, err = h.projectionFile(m)
-	}
 	if err != nil {
 		return err
+	}
+
+	inKeys := keys.parameters()
+	crs := aux.crs(m, &source)
+	switch {
+	case crs.present && inKeys.present:
+		defer h.compareCRS(inKeys, m)
+	case inKeys.present:
+		crs = inKeys
+	case !crs.present:
+		if crs, err = h.projectionFile(m); err != nil {
+			return err
+		}
 	}
 	return h.place(m, t, source, crs)
 }

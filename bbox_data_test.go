@@ -235,8 +235,10 @@ func TestAuxiliary(t *testing.T) {
 		{"the place alone", "x.tif", bare, transform, nil, "no_bbox", good, "", "the GeoTransform in x.tif.aux.xml"},
 		{"before a world file, as in GDAL", "x.tif", bare, transform + srs, files{"x.tfw": world}, "ok", good, "EPSG:4326", "the GeoTransform in x.tif.aux.xml; CRS from x.tif.aux.xml"},
 		{"the CRS to a world file", "x.tif", bare, srs, files{"x.tfw": world}, "ok", far, "EPSG:4326", "the world file x.tfw; CRS from x.tif.aux.xml"},
-		{"the CRS to tags", "x.tif", placed, "<GeoTransform>1,2,3,4,5,6</GeoTransform>" + srs, nil, "ok", good, "EPSG:4326", tags + "; CRS from x.tif.aux.xml"},
-		{"not over tags and keys", "x.tif", whole, "<GeoTransform>1,2,3,4,5,6</GeoTransform><SRS>LOCAL_CS[&quot;x&quot;]</SRS>", nil, "ok", good, "EPSG:4326", tags},
+		{"the CRS to tags", "x.tif", placed, srs, nil, "ok", good, "EPSG:4326", tags + "; CRS from x.tif.aux.xml"},
+		{"before tags, as in GDAL", "x.tif", whole, "<GeoTransform>100,0.5,0,50,0,-0.25</GeoTransform>", nil, "ok", far, "EPSG:4326", "the GeoTransform in x.tif.aux.xml"},
+		{"before keys, as in GDAL", "x.tif", whole, strings.ReplaceAll(srs, "4326", "4269"), nil, "ok", good, "EPSG:4269", tags + "; CRS from x.tif.aux.xml"},
+		{"a CRS that is none, over keys", "x.tif", whole, "<SRS>GEOGCS[</SRS>", nil, "ok", good, "EPSG:4326", tags},
 		{"rotated", "x.tif", bare, "<GeoTransform>10,0.5,0.1,50,0.2,-0.25</GeoTransform>", nil, "no_bbox", []float64{10, 49.25, 12.3, 50.8}, "", "the GeoTransform in x.tif.aux.xml"},
 		{"an ASCII grid", "x.asc", grid, srs, nil, "ok", good, "EPSG:4326", "the header of the ASCII grid; CRS from x.asc.aux.xml"},
 		{"not over a .prj", "x.asc", grid, srs, files{"x.prj": `GEOGCS["g",DATUM["D_North_American_1983",SPHEROID["GRS_1980",6378137.0,298.257222101]],PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]`}, "ok", good, "EPSG:4269", "the header of the ASCII grid"},
@@ -262,6 +264,16 @@ func TestAuxiliary(t *testing.T) {
 			t.Errorf("%s: %s %q %v %q %q", c.name, m.Status, value(m.Reason), m.NativeBBox, value(m.CRS), value(m.Source))
 		}
 		checkRow(t, m)
+	}
+	for aux, want := range map[string]string{
+		transform + srs: "[]",
+		"<GeoTransform>100,0.5,0,50,0,-0.25</GeoTransform>" + strings.ReplaceAll(srs, "4326", "4269"): "[its .aux.xml and its tags differ by up to 90 units of its CRS, " +
+			"or 255 pixels; the .aux.xml is used its .aux.xml says EPSG:4269, and its keys EPSG:4326; the .aux.xml is used]",
+	} {
+		m := files{"x.tif": whole, "x.tif.aux.xml": "<PAMDataset>" + aux + "</PAMDataset>"}.read("x.tif", 0)
+		if fmt.Sprint(m.Warnings) != want {
+			t.Errorf("%s: got %q, want %q", aux, m.Warnings, want)
+		}
 	}
 	vertical := files{"x.tif": placed, "x.tif.aux.xml": "<PAMDataset><SRS>COMPD_CS[&quot;a&quot;,VERT_CS[&quot;b&quot;]]</SRS></PAMDataset>"}
 	if m := vertical.read("x.tif", 0); fmt.Sprint(m.Warnings) != "[the CRS in x.tif.aux.xml cannot be used: it has no horizontal part]" {

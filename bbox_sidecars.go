@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/xml"
 	"math"
 	"path"
@@ -123,6 +124,11 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
 		m.warnf("the world file beside it cannot be used: %s", reasonOf(err))
 		return
 	}
+	m.compareTransforms(t, tags, "its world file and its tags", "the tags are used")
+}
+
+// compareTransforms warns if two transforms of a raster differ by more than a hundredth of a pixel.
+func (m *extent) compareTransforms(t, tags [6]float64, what, used string) {
 	var off float64 // largest distance between the corners, in units of the CRS
 	for _, at := range [...][2]float64{{0, 0}, {float64(*m.Width), 0}, {0, float64(*m.Height)}} {
 		x, y := applyTransform(t, at[0], at[1])
@@ -131,9 +137,28 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
 	}
 	pixel := math.Sqrt(math.Abs(tags[0]*tags[4] - tags[1]*tags[3]))
 	if off > 0.01*pixel {
-		m.warnf("its world file and its tags differ by up to %.6g units of its CRS, or %.3g pixels; the tags are used",
-			off, off/pixel)
+		m.warnf("%s differ by up to %.6g units of its CRS, or %.3g pixels; %s", what, off, off/pixel, used)
 	}
+}
+
+// compareCRS warns if the CRS of m, from the .aux.xml, is not that of the keys.
+func (h *headerReader) compareCRS(keys crsParameters, m *extent) {
+	var other extent
+	crs, err := keys.definition(&other, &h.crs)
+	isSame := err == nil && m.CRSDefinition != nil && *m.CRSDefinition == crs.text()
+	used, unused := m.nameOfCRS(), other.nameOfCRS()
+	if used != unused && !isSame {
+		m.warnf("its .aux.xml says %s, and its keys %s; the .aux.xml is used", used, unused)
+	}
+}
+
+// nameOfCRS returns the code or else the name of the CRS, with that of the vertical CRS.
+func (m *extent) nameOfCRS() string {
+	name := *cmp.Or(m.CRS, m.CRSName, new("a CRS without a name"))
+	if m.VerticalCRS != nil {
+		name += " with " + *m.VerticalCRS
+	}
+	return name
 }
 
 // projectionFile returns the CRS in the .prj beside the file.
