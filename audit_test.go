@@ -27,7 +27,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 160_500
+	maxProgramTokens  = 161_050
 	maxAuditorTokens  = 38_995
 )
 

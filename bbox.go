@@ -339,10 +339,41 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 		m.CRSDefinition = new(crs.text())
 	}
 	m.Warnings = append(m.Warnings, box.warnings...)
+	m.checkArea(crs.area)
 	if r, err := pixelSizeMetres(crs.projection, t, width/2, height/2); err == nil {
 		m.ResolutionM = &r
 	}
 	return nil
+}
+
+// aboutArea begins the warning about a raster outside the area of use of its CRS.
+const aboutArea = "it lies outside the area of use of its CRS"
+
+// checkArea warns if the box is more than a degree away from the area of use of its CRS.
+func (m *extent) checkArea(area []float64) {
+	if area == nil {
+		return
+	}
+	const margin = 1 // degree
+	box := m.BBox
+	meetsLatitudes := box[3] >= area[1]-margin && box[1] <= area[3]+margin
+
+	west, width := area[0]-margin, widthOf(area)+2*margin
+	beginsInside := math.Mod(box[0]-west+720, 360) <= width
+	holdsWest := math.Mod(west-box[0]+720, 360) <= widthOf(box)
+	meetsLongitudes := beginsInside || holdsWest
+
+	if !meetsLatitudes || !meetsLongitudes {
+		m.warnf("%s, which reaches from %g°, %g° to %g°, %g°", aboutArea, area[0], area[1], area[2], area[3])
+	}
+}
+
+// widthOf returns the width of a box in degrees, which may cross 180°.
+func widthOf(box []float64) float64 {
+	if box[2] < box[0] {
+		return box[2] - box[0] + 360
+	}
+	return box[2] - box[0]
 }
 
 // headerReader reads the headers of files, one after the other, in memory that it keeps. Every

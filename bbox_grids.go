@@ -345,6 +345,9 @@ func cellOfName(name string) (lat, lon float64, ok bool) {
 	return 0, 0, false
 }
 
+// aboutName begins the warning about a name that contradicts the place.
+const aboutName = "its name says"
+
 // checkName warns if the degree cell in the file's name does not fit its box. Most series name its
 // south-west corner; others another one, so the box must at least touch the named place.
 func (m *extent) checkName(name string) {
@@ -360,7 +363,7 @@ func (m *extent) checkName(name string) {
 			return
 		}
 	}
-	m.warnf("its name says latitude %v, longitude %v, but its box lies elsewhere", lat, lon)
+	m.warnf(aboutName+" latitude %v, longitude %v, but its box lies elsewhere", lat, lon)
 }
 
 // unsupportedFormat returns the error for a file of another format, named by its first bytes.

@@ -23,6 +23,7 @@ var epsgCSV string
 const (
 	recordCRS, recordDatum, recordEllipsoid, recordPrimeMeridian, recordUnit = "C", "D", "E", "L", "U"
 	recordMethod, recordParameter, recordProjection, recordShift             = "M", "P", "O", "S"
+	recordArea                                                               = "A"
 	indexOfDatums, indexOfMethods, indexOfParameters                         = "ND", "NM", "NP"
 )
 
@@ -134,10 +135,11 @@ type crsDefinition struct {
 	horizontal    int                  // EPSG code of a part of a compound CRS, like vertical
 	vertical      int
 	ellipsoid     ellipsoid
-	primeMeridian float64 // degrees east of Greenwich
-	unit          float64 // of coordinates, in metres; in degrees for a geographic CRS
-	accuracyM     float64 // of a projection with sphereOrEllipsoid: the largest error, in metres; else 0
-	axes          string  // "": as in the method's formulas; "sw", "nw": where x and y point to
+	primeMeridian float64   // degrees east of Greenwich
+	unit          float64   // of coordinates, in metres; in degrees for a geographic CRS
+	accuracyM     float64   // of a projection with sphereOrEllipsoid: the largest error, in metres; else 0
+	area          []float64 // of use: west, south, east and north in degrees; nil: the world, or unknown
+	axes          string    // "": as in the method's formulas; "sw", "nw": where x and y point to
 }
 
 // crsByCode returns the CRS of an EPSG code, or says why its coordinates are not converted to
@@ -165,6 +167,9 @@ func crsByCode(code int) (c crsDefinition, err error) {
 		err = fmt.Errorf("EPSG:%d is not a CRS in the built-in registry", code)
 	}
 	c.name = r.name()
+	if area := findRecord(recordArea, code).numbers(1); area != nil {
+		c.area = area
+	}
 	return c, err
 }
 

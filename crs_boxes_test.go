@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -309,5 +310,41 @@ func TestPixelSize(t *testing.T) {
 		if err != nil || math.Abs(got-c.want) > 0.004*c.want {
 			t.Errorf("%s: %v, %v; want %v", c.name, got, err, c.want)
 		}
+	}
+}
+
+// TestAreaOfUse: a box more than a degree away from the area of use of its CRS has a warning, also
+// across 180°.
+func TestAreaOfUse(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		area, box []float64
+		isOutside bool
+	}{
+		{"inside", []float64{6, 38, 12, 84}, []float64{7, 46, 8, 47}, false},
+		{"around the area", []float64{6, 38, 12, 84}, []float64{-180, -90, 180, 90}, false},
+		{"just beyond", []float64{6, 38, 12, 84}, []float64{12.5, 46, 12.9, 47}, false},
+		{"a degree to the east", []float64{6, 38, 12, 84}, []float64{13.1, 46, 14, 47}, true},
+		{"a degree to the west", []float64{6, 38, 12, 84}, []float64{4, 46, 4.9, 47}, true},
+		{"to the south", []float64{6, 38, 12, 84}, []float64{7, 0, 8, 36.9}, true},
+		{"to the north", []float64{6, 38, 12, 60}, []float64{7, 61.1, 8, 62}, true},
+		{"of an area across 180°", []float64{167, 14, -40, 86}, []float64{-179, 20, -178, 21}, false},
+		{"far from it", []float64{167, 14, -40, 86}, []float64{7, 46, 8, 47}, true},
+		{"a box across 180°", []float64{-180, -60, -170, 0}, []float64{179, -20, -179, -19}, false},
+		{"a box that ends at 180°", []float64{-180, -60, -170, 0}, []float64{179.5, -20, 180, -19}, false},
+		{"around the globe", []float64{-180, -85, 180, 85}, []float64{7, 46, 8, 47}, false},
+		{"an unknown area", nil, []float64{7, 46, 8, 47}, false},
+	} {
+		m := extent{BBox: test.box}
+		m.checkArea(test.area)
+		if got := len(m.Warnings) > 0; got != test.isOutside {
+			t.Errorf("%s: got %v, want %v", test.name, m.Warnings, test.isOutside)
+		}
+	}
+	if c := must(crsByCode(25832)); fmt.Sprint(c.area) != "[6 38.76 12.01 84.33]" {
+		t.Errorf("the area of EPSG:25832 is %v", c.area)
+	}
+	if c := must(crsByCode(5555)); fmt.Sprint(c.area) != "[6 38.76 12.01 84.33]" { // ETRS89 / UTM zone 32N + DHHN92 height
+		t.Errorf("the area of EPSG:5555 is %v", c.area)
 	}
 }

@@ -27,6 +27,7 @@ type fileRow struct {
 	transform          [6]float64 // as in extent
 	box                [4]float64 // minx, miny, maxx, maxy in the file's own CRS
 	nameWarnings       int64      // how many warnings say that the name contradicts the place
+	areaWarnings       int64      // how many say that the place is outside the area of use of the CRS
 	warnings           int64      // how many there are in all
 }
 
@@ -58,6 +59,7 @@ type fileKind struct {
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
 	isNameWrong bool   // the reader says so
+	isOutside   bool   // of the area of use of the CRS
 	isWarned    bool   // of anything else
 }
 
@@ -164,7 +166,8 @@ func (s *fileSet) add(row fileRow) {
 		nodata:      cmp.Or(row.nodata, notStated),
 		bands:       row.bands,
 		isNameWrong: row.nameWarnings > 0,
-		isWarned:    row.warnings > row.nameWarnings,
+		isOutside:   row.areaWarnings > 0,
+		isWarned:    row.warnings > row.nameWarnings+row.areaWarnings,
 	}
 	if k.system == "EPSG:4979" { // WGS 84 with heights above the ellipsoid
 		k.system, k.vertical = "EPSG:4326", "ellipsoidal (EPSG:4979)"
@@ -338,6 +341,9 @@ func (s *fileSet) checkStatus() {
 			s.found("no_extent", f)
 		case k.isWarned:
 			s.found("warning", f)
+		}
+		if k.isOutside {
+			s.found("outside_area", f)
 		}
 	}
 }

@@ -24,7 +24,11 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 			cardinality(warnings),
 			CASE
 				WHEN warnings = '{}' THEN 0
-				ELSE (SELECT count(*) FROM unnest(warnings) warning WHERE warning LIKE 'its name says%')
+				ELSE (SELECT count(*) FROM unnest(warnings) warning WHERE warning LIKE '` + aboutName + `%')
+			END,
+			CASE
+				WHEN warnings = '{}' THEN 0
+				ELSE (SELECT count(*) FROM unnest(warnings) warning WHERE warning LIKE '` + aboutArea + `%')
 			END
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1
@@ -42,7 +46,7 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 		&f.definition, &f.vertical, &f.sampleType, &f.nodata, &f.bands, &f.hasBox,
 		&f.transform[0], &f.transform[1], &f.transform[3], &f.transform[4],
 		&f.box[0], &f.box[1], &f.box[2], &f.box[3],
-		&f.warnings, &f.nameWarnings},
+		&f.warnings, &f.nameWarnings, &f.areaWarnings},
 		func() error {
 			s.add(f)
 			return nil
@@ -105,7 +109,8 @@ func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingF
 		texts = append(texts, row.Reason)
 	}
 	for _, warning := range row.Warnings {
-		if isAboutName := strings.HasPrefix(warning, "its name says"); isAboutName == (code == "name") {
+		isAboutName, isAboutArea := strings.HasPrefix(warning, aboutName), strings.HasPrefix(warning, aboutArea)
+		if isAboutName == (code == "name") && isAboutArea == (code == "outside_area") {
 			texts = append(texts, warning)
 		}
 	}

@@ -227,6 +227,8 @@ func faultsOfPlace() []plantedFault {
 func faultsOfKind() []plantedFault {
 	at := utmTile(505, 5410)
 	return []plantedFault{
+		{"outside the area of the CRS", "UTM", func(r map[string]*fileRow) { r[at].areaWarnings, r[at].warnings = 1, 1 }, map[string]string{
+			"outside_area": at}},
 		{"pixels not square", "UTM", func(r map[string]*fileRow) { r[at].transform[0] = 1.0001; r[at].box[2] += 0.1 }, map[string]string{
 			"resolution": at + ": pixels of 1.0001 × 1 m where 1 m is usual", "misaligned": at}},
 		{"wider pixels", "UTM", func(r map[string]*fileRow) { r[at].transform[0] = 2 }, map[string]string{

@@ -43,6 +43,7 @@ func findingKinds() []findingKind {
 		{"overlap", severe, "tiles cover the place of another", "overlapping", false},
 		{"crs", severe, "files have another CRS than most", "in another CRS", false},
 		{"vertical_crs", severe, "files have another vertical CRS than most", "with another vertical CRS", false},
+		{"outside_area", warning, "files lie outside the area of use of their CRS", "outside their CRS's area", false},
 		{findingMixed, warning, "folders hold files of several kinds, none of which is usual", "mixed", false},
 		{"resolution", warning, "files have another posting than most of their CRS", "with another posting", false},
 		{"sample_type", warning, "files have another data type than most", "with another data type", false},

@@ -310,7 +310,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	}
 
 	// The rows that an analysis leaves are checked also if it fails with mass_removal.
-	isOfLast := stored.AnalysisID != nil && *stored.AnalysisID == *stored.LastID
+	isOfLast := stored.AnalysisID != nil && stored.LastID != nil && *stored.AnalysisID == *stored.LastID
 	switch {
 	case report.Failure != nil && isOfLast:
 		report.Summary = "the last analysis failed: " + *report.Failure + " What is there: " + report.Summary

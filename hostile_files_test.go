@@ -69,6 +69,7 @@ func TestForceWhereTheSeeingInstanceStops(t *testing.T) {
 	c.analyze(dataset, nil)
 	env := append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(), "CAIRN_DATASETS_DIR="+t.TempDir())
 	two := startServer(t, func(o *options) { o.leaseTTL = time.Second }, env...)
+	resume := two.ownsNothing()
 	tx := must(two.db.Begin(ctx)) // holds the walk back
 	defer tx.Rollback(ctx)
 	if err := advisoryLock(ctx, tx, lockAnalyses+2); err != nil {
@@ -88,6 +89,7 @@ func TestForceWhereTheSeeingInstanceStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-stopped
+	resume()
 	c.url = two.url
 	a := c.finished(location)
 	if n := two.queryInt(`SELECT count(*) FROM elevation_dataset_file_meta`); n != 40 || a.json["state"] == "succeeded" && a.json["counts"].(map[string]any)["removed"] != 0.0 {
