@@ -27,7 +27,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 161_050
+	maxProgramTokens  = 161_400
 	maxAuditorTokens  = 38_995
 )
 

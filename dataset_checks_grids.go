@@ -177,6 +177,7 @@ func (s *fileSet) fillCells(g *tileGrid) {
 		r := &s.files[file]
 		return r.w >= 8*g.East || r.h >= 8*g.North
 	})
+	g.cells = make([]tileCell, 0, len(g.files))
 	for _, file := range g.files {
 		r := &s.files[file]
 		west, east := span((r.x-g.originFor(r))/g.East, r.w/g.East)

@@ -27,7 +27,7 @@ type coverage struct {
 	Height                       int
 	PixelsY                      int // of the line above the layers by pixel size; 0: there are none
 	Lines                        []mapLine
-	Layers                       []coverageLayer // missing cells, then files as layerLimits has them
+	Layers                       []coverageLayer // missing cells, then files as layerOf has them
 	Coast, ScaleBar, World, Here string          // SVG paths
 	Apart, Unlisted              int64           // outliers, and those that are not listed
 	Outliers                     []coverageMark
@@ -36,7 +36,9 @@ type coverage struct {
 	All                          mapBox  // around the files that are no outliers
 	view                         *mapBox // the part to show; nil: all
 	frame                        mapFrame
-	bytes                        int // of the marks, about
+	details                      datasetDetails
+	cells                        []filesCell // nil: not counted yet
+	bytes                        int         // of the marks, about
 }
 
 // coverageLayer shows the files of one colour, or the missing cells.
@@ -127,11 +129,21 @@ func (c *catalogue) drawView(r *http.Request, d dataset, byStatus bool, view *ma
 // drawCoverage returns the picture of a dataset with these grids, or of a part of it.
 func drawCoverage(ctx context.Context, q querier, d dataset, grids []tileGrid, byStatus bool, view *mapBox) (
 	*coverage, error) {
+	c, err := frameCoverage(ctx, q, d, view)
+	if err != nil {
+		return nil, err
+	}
+	c.byStatus = byStatus
+	return c, c.draw(ctx, q, grids)
+}
+
+// frameCoverage returns the picture of a dataset, or of a part of it, without its layers.
+func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*coverage, error) {
 	details, err := summarizeDataset(ctx, q, d)
 	if err != nil {
 		return nil, err
 	}
-	c := &coverage{Name: d.Name, Summary: "no files", byStatus: byStatus, view: view, Height: 670}
+	c := &coverage{Name: d.Name, Summary: "no files", view: view, details: details}
 	var counts []string
 	for _, status := range fileStatuses() {
 		if n := details.Files[status]; n > 0 {
@@ -141,26 +153,40 @@ func drawCoverage(ctx context.Context, q querier, d dataset, grids []tileGrid, b
 	if len(counts) > 0 {
 		c.Summary = fmt.Sprintf("%s (%s)", plural(details.Files["total"], "file"), strings.Join(counts, ", "))
 	}
+	if details.BBox == nil {
+		return c, nil
+	}
+	return c, c.setFrame(ctx, q)
+}
+
+// draw draws the layers of a picture that has a frame.
+func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error {
 	labels := [][2]string{
 		{"under 0.7 m", "#440154"}, {"0.7 m to 1.5 m", "#443983"}, {"1.5 m to 7 m", "#31688e"},
 		{"7 m to 15 m", "#21918c"}, {"15 m to 70 m", "#35b779"}, {"70 m to 200 m", "#90d743"},
 		{"200 m and more", "#e5c800"}, {"unknown", "#999999"},
 	}
-	if byStatus {
+	if c.byStatus {
 		labels = [][2]string{{"ok, with warnings", "#d95f02"}, {"ok", "#2a788e"}}
 	}
 	c.Layers = []coverageLayer{{Label: "missing cells", Color: "#d7191c", Class: "missing"}}
 	for _, label := range labels {
 		c.Layers = append(c.Layers, coverageLayer{Label: label[0], Color: label[1], Class: "files"})
 	}
-	if details.BBox != nil {
-		if err := c.drawMap(ctx, q, details, grids); err != nil {
-			return nil, err
+
+	if c.details.BBox != nil {
+		if err := c.drawFiles(ctx, q); err != nil {
+			return err
+		}
+		if err := c.drawMissing(ctx, grids); err != nil {
+			return err
 		}
 	}
+
+	c.Height = 670
 	for i := range c.Layers {
 		if layer := &c.Layers[i]; layer.Count > 0 {
-			if i != layerMissing && !byStatus && c.PixelsY == 0 {
+			if i != layerMissing && !c.byStatus && c.PixelsY == 0 {
 				c.PixelsY = c.Height - 22
 				c.Height += 20
 			}
@@ -168,17 +194,12 @@ func drawCoverage(ctx context.Context, q querier, d dataset, grids []tileGrid, b
 			c.Height += 20
 		}
 	}
-	return c, nil
+	return nil
 }
 
-// layerLimits returns the values at which the layers of files begin: pixel sizes in metres, or 0
-// for files with warnings and 1 for the others. Usual pixel sizes lie inside a layer.
-func (c *coverage) layerLimits() []float64 {
-	if c.byStatus {
-		return []float64{0, 1}
-	}
-	return []float64{0, 0.7, 1.5, 7, 15, 70, 200, math.Inf(1)}
-}
+// pixelLimits returns the pixel sizes in metres at which the layers of files begin. Usual pixel
+// sizes lie inside a layer.
+func pixelLimits() []float64 { return []float64{0, 0.7, 1.5, 7, 15, 70, 200, math.Inf(1)} }
 
 // Drawn returns the layers as they are drawn: missing cells and the finest files on top.
 func (c *coverage) Drawn() []coverageLayer {
@@ -187,23 +208,26 @@ func (c *coverage) Drawn() []coverageLayer {
 	return layers
 }
 
-// drawMap draws the files that are no outliers, and all that helps to find them on the globe.
-func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails, grids []tileGrid) error {
-	var cells, outliers []filesCell
+// setFrame sets the frame around the files that are no outliers, and all that helps to find them on
+// the globe.
+func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
+	var outliers []filesCell
+	around := boxOf(c.details.BBox)
+	cells := []filesCell{{mapBox: around}}
 	if c.view != nil {
 		cells = []filesCell{{mapBox: *c.view}}
+	} else if c.cells, err = c.filesCells(ctx, q, around); err != nil {
+		return err
 	} else {
-		found, err := c.filesCells(ctx, q, d.ID, boxOf(d.BBox), 256)
-		if err != nil {
-			return err
-		}
-		cells, outliers = splitOutliers(found)
+		cells, outliers = splitOutliers(c.cells)
 	}
 	c.All = joinCells(cells...).mapBox
 	c.Extent = "extent: " + c.All.String()
 	if len(outliers) > 0 {
 		c.Extent = "without outliers, " + c.Extent
+		c.cells = nil // they have to be finer
 	}
+
 	c.frame = frameFor(cells)
 	c.Lines = c.frame.graticule(c.All)
 	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
@@ -212,59 +236,80 @@ func (c *coverage) drawMap(ctx context.Context, q querier, d datasetDetails, gri
 	if c.frame.perLat < coarsest {
 		c.Coast = c.frame.coastline()
 	}
-	if err := c.drawFiles(ctx, q, d); err != nil {
-		return err
-	}
-	if err := c.drawMissing(ctx, grids); err != nil {
-		return err
-	}
-	return c.listOutliers(ctx, q, d.ID, outliers)
+	return c.listOutliers(ctx, q, c.details.ID, outliers)
 }
 
-// filesCells counts the files in the cells of a grid over a box. grid is the number of columns and
-// of rows. Each layer has cells of its own. The box is around all files. On a zoomed map it is the
-// view, and files outside do not count. A file counts in the cell that has its middle, or in the
-// nearest cell if the middle is outside the box.
-func (c *coverage) filesCells(ctx context.Context, q querier, datasetID int64, box mapBox, grid int64) (
-	[]filesCell, error) {
+// filesCells counts the files in the cells of a grid of 256 columns and rows over a box. Files of
+// each pixel size, with and without warnings, have cells of their own. The box is around all files.
+// On a zoomed map it is the view, and files outside do not count. A file counts in the cell that
+// has its middle, or in the nearest cell if the middle is outside the box.
+func (c *coverage) filesCells(ctx context.Context, q querier, box mapBox) ([]filesCell, error) {
 	const query = `
-		SELECT layer, floor(least(greatest((west + span / 2 - $2) / $4, 0), 1) * $6)::bigint AS col,
-			floor(least(greatest(((south + north) / 2 - $3) / $5, 0), 1) * $6)::bigint AS row,
+		SELECT layer, is_warned, floor(least(greatest((west + span / 2 - $2) / $4, 0), 1) * 256)::bigint AS col,
+			floor(least(greatest(((south + north) / 2 - $3) / $5, 0), 1) * 256)::bigint AS row,
 			count(*) AS n, min(west) AS west, min(south) AS south, max(west + span) AS east, max(north) AS north
 		FROM (
 			SELECT bbox[2] AS south, bbox[4] AS north,
 				bbox[1] + CASE
-					WHEN CASE WHEN $9 THEN ` + fileEast + ` ELSE bbox[1] END < $2::float8 - 1e-6 THEN 360
-					WHEN $9 AND bbox[1] > $2 + $4::float8 THEN -360
+					WHEN CASE WHEN $7 THEN ` + fileEast + ` ELSE bbox[1] END < $2::float8 - 1e-6 THEN 360
+					WHEN $7 AND bbox[1] > $2 + $4::float8 THEN -360
 					ELSE 0
 				END AS west,
 				` + fileEast + ` - bbox[1] AS span,
-				width_bucket(
-					CASE WHEN $7 THEN (warnings = '{}')::int ELSE coalesce(resolution_m, 'infinity') END, $8::float8[]
-				) AS layer
+				width_bucket(coalesce(resolution_m, 'infinity'), $6::float8[]) AS layer,
+				warnings <> '{}' AS is_warned
 			FROM elevation_dataset_file_meta f
 			WHERE dataset_id = $1 AND bbox IS NOT NULL
 		) f
-		WHERE NOT $9 OR west <= $2 + $4 AND west + span >= $2 AND south <= $3 + $5 AND north >= $3
-		GROUP BY 1, 2, 3
-		ORDER BY 1, 2, 3`
-	return collect[filesCell](ctx, q, "look where the files are", query, datasetID, box.West, box.South,
-		max(box.East-box.West, 1e-9), max(box.North-box.South, 1e-9), float64(grid), c.byStatus, c.layerLimits(),
-		c.view != nil)
+		WHERE NOT $7 OR west <= $2 + $4 AND west + span >= $2 AND south <= $3 + $5 AND north >= $3
+		GROUP BY 1, 2, 3, 4
+		ORDER BY 1, 2, 3, 4`
+	return collect[filesCell](ctx, q, "look where the files are", query, c.details.ID, box.West, box.South,
+		max(box.East-box.West, 1e-9), max(box.North-box.South, 1e-9), pixelLimits(), c.view != nil)
+}
+
+// coarser returns the cells of a grid that is coarser by a factor, for the layers of the picture.
+func (c *coverage) coarser(factor int64) (coarse []filesCell) {
+	type key struct {
+		layer    int
+		col, row int64
+	}
+	at := map[key]int{}
+	for _, cell := range c.cells {
+		if c.byStatus {
+			cell.Layer = layerByStatus(cell.IsWarned)
+		}
+		k := key{cell.Layer, cell.Col / factor, cell.Row / factor}
+		if i, found := at[k]; found {
+			coarse[i] = joinCells(coarse[i], cell)
+			continue
+		}
+		at[k] = len(coarse)
+		coarse = append(coarse, cell)
+	}
+	return coarse
+}
+
+// layerByStatus returns the index of the layer of files with or without warnings.
+func layerByStatus(isWarned bool) int {
+	if isWarned {
+		return 1
+	}
+	return 2
 }
 
 // drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
 // cell of a grid, which is made coarser until the picture is small enough.
-func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) error {
-	if d.Files[fileStatusOK] <= maxOutlined || c.view != nil {
-		located := fileFilter{datasetID: &d.ID, status: new(fileStatusOK), box: c.view}
+func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
+	if c.details.Files[fileStatusOK] <= maxOutlined || c.view != nil {
+		located := fileFilter{datasetID: &c.details.ID, status: new(fileStatusOK), box: c.view}
 		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
 		if err != nil {
 			return err
 		}
 		if len(files) <= maxOutlined {
 			for _, file := range files {
-				c.draw(c.layerOf(file.extent), 1, c.frame.mark(file.ElevationDatasetFileMeta), xmlText(file.Path))
+				c.addMark(c.layerOf(file.extent), 1, c.frame.mark(file.ElevationDatasetFileMeta), xmlText(file.Path))
 				c.label(file)
 			}
 			if c.bytes <= maxFileBytes {
@@ -273,20 +318,21 @@ func (c *coverage) drawFiles(ctx context.Context, q querier, d datasetDetails) e
 		}
 	}
 
-	for grid := int64(256); ; grid /= 2 {
+	if c.cells == nil {
+		if c.cells, err = c.filesCells(ctx, q, c.All); err != nil {
+			return err
+		}
+	}
+	for factor := int64(1); ; factor *= 2 {
 		c.bytes, c.Labels = 0, nil
 		for i := range c.Layers {
 			c.Layers[i].Count, c.Layers[i].Marks = 0, nil
 		}
-		cells, err := c.filesCells(ctx, q, d.ID, c.All, grid)
-		if err != nil {
-			return err
-		}
-		for _, cell := range cells {
+		for _, cell := range c.coarser(factor) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			c.draw(cell.Layer, cell.N, c.frame.mark(cell.file()), "")
+			c.addMark(cell.Layer, cell.N, c.frame.mark(cell.file()), "")
 		}
 		if c.bytes <= maxFileBytes {
 			return nil
@@ -308,8 +354,8 @@ func (c *coverage) label(file datasetFile) {
 	}
 }
 
-// draw adds a mark for count files or missing cells to a layer, without a path only the count.
-func (c *coverage) draw(layer int, count int64, path, title string) {
+// addMark adds a mark for count files or missing cells to a layer, without a path only the count.
+func (c *coverage) addMark(layer int, count int64, path, title string) {
 	l := &c.Layers[layer]
 	l.Count += count
 	if path != "" {
@@ -320,12 +366,12 @@ func (c *coverage) draw(layer int, count int64, path, title string) {
 
 // layerOf returns the index of a file's layer, as filesCells does.
 func (c *coverage) layerOf(m extent) (layer int) {
-	value := *cmp.Or(m.ResolutionM, new(math.Inf(1)))
 	if c.byStatus {
-		value = float64(1 - min(1, len(m.Warnings)))
+		return layerByStatus(len(m.Warnings) > 0)
 	}
-	for _, limit := range c.layerLimits() {
-		if value >= limit {
+	size := *cmp.Or(m.ResolutionM, new(math.Inf(1)))
+	for _, limit := range pixelLimits() {
+		if size >= limit {
 			layer++
 		}
 	}
@@ -344,7 +390,7 @@ func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 			if n > 0 && c.bytes < most {
 				path = c.frame.mark(g.tile(gap).file())
 			}
-			c.draw(layerMissing, n, path, "")
+			c.addMark(layerMissing, n, path, "")
 		}
 	}
 	return nil

@@ -33,7 +33,8 @@ type mapBox struct{ West, South, East, North float64 }
 
 // filesCell counts the files of a layer in one cell of a grid, and has the box around them.
 type filesCell struct {
-	Layer       int
+	Layer       int  // see pixelLimits
+	IsWarned    bool // these files have warnings
 	Col, Row, N int64
 	mapBox
 }

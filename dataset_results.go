@@ -69,15 +69,29 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*
 		}
 	}
 	r.addMissing()
+	for i := range s.grids { // the picture needs much memory, too
+		s.grids[i].files, s.grids[i].cells = nil, nil
+	}
 	if err := r.addNotExamined(ctx, q); err != nil {
 		return nil, err
 	}
 
-	if r.picture, err = drawCoverage(ctx, q, d, s.grids, false, nil); err != nil {
-		return nil, err
+	return r, r.draw(ctx, q, d)
+}
+
+// draw draws the whole picture in both colourings.
+func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
+	if r.picture, err = frameCoverage(ctx, q, d, nil); err != nil {
+		return err
 	}
-	r.byStatus, err = drawCoverage(ctx, q, d, s.grids, true, nil)
-	return r, err
+	other := *r.picture
+	r.byStatus = &other
+	r.byStatus.byStatus = true
+	if err := r.picture.draw(ctx, q, r.grids); err != nil {
+		return err
+	}
+	r.byStatus.cells = r.picture.cells
+	return r.byStatus.draw(ctx, q, r.grids)
 }
 
 // add adds the findings of a kind, and their numbers in each folder.

@@ -199,9 +199,9 @@ func TestComputingEnds(t *testing.T) {
 	for what, do := range map[string]func() error{
 		"missing cells": func() error { return c.drawMissing(over, grids) },
 		"cells of files": func() error {
-			many := details
-			many.Files = map[string]int64{fileStatusOK: maxOutlined + 1}
-			return c.drawFiles(over, late, many)
+			c.details = details
+			c.details.Files = map[string]int64{fileStatusOK: maxOutlined + 1}
+			return c.drawFiles(over, late)
 		},
 		"files of an area": func() error {
 			_, err := findFiles(over, late, fileFilter{area: area{}, box: &mapBox{-180, -90, 180, 90}}, firstFile(), 10)
