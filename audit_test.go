@@ -27,7 +27,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 161_400
+	maxProgramTokens  = 161_450
 	maxAuditorTokens  = 38_995
 )
 

@@ -172,8 +172,8 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 	)
 	var v invalid
 	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
-	v.check(in.Path == nil || *in.Path != "" && !strings.ContainsRune(*in.Path, 0), "path", "malformed",
-		"must be the path of a finding, a folder with a slash at its end, or a pattern with asterisks; "+
+	v.check(in.Path == nil || isFindingPath(*in.Path), "path", "malformed",
+		"must be the path of a finding, a folder with a slash at its end, or a pattern with at most four asterisks; "+
 			"leave it out to accept all findings of the code")
 	v.check(isText(in.Note, 1000), "note", "malformed", "must say why, in text of 1 to 1,000 characters")
 	if err := v.err(); err != nil {
@@ -203,6 +203,11 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 		return nil, accepted, flagAccepted(ctx, tx, d.ID)
 	})
 	return writeCreated(w, accepted, "", err)
+}
+
+// isFindingPath reports whether a path of findings can be accepted. Many asterisks would take long.
+func isFindingPath(path string) bool {
+	return path != "" && len(path) <= maxPath && !strings.ContainsRune(path, 0) && strings.Count(path, "*") <= 4
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then

@@ -418,7 +418,8 @@ func TestAcceptedFindings(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	for _, body := range []map[string]any{{"code": "corrupt"}, {"code": "nothing", "note": "n"}, {"code": "corrupt", "path": "none.tif", "note": "n"},
-		{"code": "corrupt", "path": "", "note": "n"}} {
+		{"code": "corrupt", "path": "", "note": "n"}, {"code": "corrupt", "path": "*a*b*c*d*", "note": "n"},
+		{"code": "corrupt", "path": strings.Repeat("a", maxPath+1) + "*", "note": "n"}} {
 		c.refused(422, "invalid", "POST", dataset+"/accepted-findings", body)
 	}
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE target = 'dataset:tiles' AND actor = 'ada'

@@ -162,7 +162,7 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 		WHERE analysis_id = $1
 		ORDER BY path`
 	const directories = `
-		SELECT DISTINCT ON (path) split_part(w, ': ', 1) AS path, $2 AS code,
+		SELECT DISTINCT ON (path) left(split_part(w, ': ', 1), 600) AS path, $2 AS code,
 			substr(w, position(': ' in w) + 2) AS detail
 		FROM analyses, unnest(warnings) w
 		WHERE id = $1 AND w NOT LIKE '%` + wasGone + `%'`
