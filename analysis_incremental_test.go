@@ -179,7 +179,7 @@ func TestAnalysesOfFormerVersion(t *testing.T) {
 	makeTiles(t, filepath.Join(top, "tiles"), 1, 3)
 	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url, "CAIRN_DATASETS_DIR="+top)
 	c := ts.signIn("root", "all")
-	if a := c.finished("/api/v1/datasets/2/analyses/4"); a.json["checks_only"] != true || a.text("state") != stateSucceeded {
+	if a := c.finished("/api/v1/datasets/2/analyses/4"); a.json["checks_only"] != true || a.text("state") != stateSucceeded || counts(a) != [6]int{1, 0, 0, 1, 0, 0} {
 		t.Errorf("the checks after the upgrade: %s", a.body)
 	}
 	if a := c.must(200, "GET", "/api/v1/datasets/2/report", nil); a.text("summary") != "0 of 1 file located; 1 corrupt" ||

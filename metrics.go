@@ -49,7 +49,7 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	// States without an analysis are there with 0: an alert on an increase misses a new series.
 	const analyses = `
 		SELECT state, count(a.id)
-		FROM unnest('{queued,reading,succeeded,failed,canceled}'::text[]) state
+		FROM unnest('{queued,reading,checking,succeeded,failed,canceled}'::text[]) state
 		LEFT JOIN analyses a USING (state)
 		GROUP BY state
 		ORDER BY state`

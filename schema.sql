@@ -683,8 +683,9 @@ CREATE TABLE dataset_finding_totals (
 );
 
 -- Datasets of former versions are checked.
-INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only)
-  SELECT id, false, 'cairn', 'check', true
+INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only, total)
+  SELECT id, false, 'cairn', 'check', true,
+    (SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = d.id)
   FROM datasets d
   WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded')
     AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL);
