@@ -294,7 +294,8 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, 
 		)
 		UPDATE analyses
 		SET state = CASE WHEN $2 = 'succeeded' AND failure_code IS NOT NULL THEN 'failed' ELSE $2 END,
-			failure_code = coalesce(nullif($3, ''), failure_code), failure = coalesce(nullif($4, ''), failure),
+			failure_code = coalesce(nullif($3, ''), CASE WHEN $2 = 'canceled' THEN NULL ELSE failure_code END),
+			failure = coalesce(nullif($4, ''), CASE WHEN $2 = 'canceled' THEN NULL ELSE failure END),
 			finished_at = now(),
 			(added, changed) = (
 				SELECT count(*) FILTER (WHERE change = 'added'), count(*) FILTER (WHERE change = 'changed')

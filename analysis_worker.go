@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -336,11 +337,19 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 	}
 	defer release()
 
-	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (*results, error) {
+	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (found *results, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = &failure{failureInternal, fmt.Sprintf("The checks failed: %v", v)}
+			}
+		}()
 		return findResults(ctx, q, dataset{ID: t.DatasetID}, t.AnalysisID)
 	})
 	if err != nil {
 		return err
+	}
+	if _, err := json.Marshal([]any{found.summary, found.picture, found.byStatus}); err != nil {
+		return &failure{failureInternal, fmt.Sprintf("The results of the checks cannot be stored: %v", err)}
 	}
 
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {

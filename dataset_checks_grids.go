@@ -436,15 +436,17 @@ type wantedTile struct {
 	path        string
 }
 
-// neighboursOfMissing returns the first maxFlaws missing tiles for which there is a neighbour whose
-// name follows a rule.
+// neighboursOfMissing returns, of the first maxFlaws missing tiles, those for which there is a
+// neighbour whose name follows a rule.
 func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
+	tried := 0
 	for i := range s.grids {
 		g := &s.grids[i]
 		for tile := range g.missing() {
-			if len(wanted) == maxFlaws {
+			if tried == maxFlaws {
 				return wanted
 			}
+			tried++
 			if c, ok := s.neighbour(g, tile); ok {
 				wanted = append(wanted, wantedTile{g, tile.Name, c.file,
 					float64(tile.Column-c.column) * g.East, float64(tile.Row-c.row) * g.North, ""})

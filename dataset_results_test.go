@@ -195,3 +195,56 @@ func TestCanceledWhileChecking(t *testing.T) {
 		t.Errorf("after the next owner: %s", a.body)
 	}
 }
+
+// TestChecksThatFail: if what the checks find cannot be stored, the analysis fails and says so.
+func TestChecksThatFail(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	ts.addFiles("tiles", []ElevationDatasetFileMeta{placedFile(t, "a.tif", 32632, 10, 0, 500_000, 0, -20, 5_300_000)})
+	ts.exec(`UPDATE elevation_dataset_file_meta SET bbox = '{NaN,NaN,NaN,NaN}'`)
+	ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only) VALUES (1, false, 'cairn', 'check', true)`)
+	a := c.finished("/api/v1/datasets/1/analyses/1")
+	if a.text("failure_code") != failureInternal || !strings.HasPrefix(a.text("failure"), "The ") {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// TestCanceledAfterMassRemoval: an analysis that is canceled while its rows are checked has no failure.
+func TestCanceledAfterMassRemoval(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(o *options) { o.workers = 0 })
+	c := ts.signIn("root", "all")
+	ts.addFiles("tiles", nil)
+	ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, step, state, failure_code, failure)
+		VALUES (1, false, 'root', 'check', 'checking', 'mass_removal', 'not found')`)
+	c.must(204, "DELETE", "/api/v1/datasets/1/analyses/1", nil)
+	if a := c.must(200, "GET", "/api/v1/datasets/1/analyses/1", nil); a.text("state") != stateCanceled || a.json["failure"] != nil || a.json["failure_code"] != nil {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// TestManyMissingTiles: a ring of tiles around many missing ones is checked at once, also if no name
+// tells where a tile lies.
+func TestManyMissingTiles(t *testing.T) {
+	t.Parallel()
+	s := newFileSet(0)
+	const n = 3000
+	add := func(x, y float64) {
+		x, y = x*1000, y*1000
+		s.add(fileRow{path: fmt.Sprint(len(s.files)), status: fileStatusOK, crs: "EPSG:25832", hasBox: true,
+			transform: [6]float64{10, 0, x, 0, -10, y + 1000}, box: [4]float64{x, y, x + 1000, y + 1000}})
+	}
+	for i := range n {
+		add(float64(i), 0)
+		add(float64(i), n)
+		add(0, float64(i))
+		add(n, float64(i))
+	}
+	if err := s.check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if wanted := s.neighboursOfMissing(); len(wanted) != 0 || len(s.grids) != 1 || s.grids[0].Missing != (n-1)*(n-1) {
+		t.Errorf("%d named, %d grids, %d missing", len(wanted), len(s.grids), s.grids[0].Missing)
+	}
+}
