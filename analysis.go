@@ -63,7 +63,10 @@ const (
 const analysisColumns = `
 	a.id, a.dataset_id, a.state, a.force, a.checks_only,
 	a.total, a.added, a.changed, greatest(a.total - a.added - a.changed, 0) AS unchanged, a.removed, a.failed,
-	a.warnings, a.failure_code, a.failure, a.requested_by, a.queued_at, a.started_at, a.finished_at,
+	a.warnings,
+	CASE WHEN a.state = 'failed' THEN a.failure_code END AS failure_code,
+	CASE WHEN a.state = 'failed' THEN a.failure END AS failure,
+	a.requested_by, a.queued_at, a.started_at, a.finished_at,
 	a.total AS done,
 	CASE WHEN a.finished_at IS NOT NULL THEN a.total
 		WHEN a.expected > 0 THEN greatest(a.expected, a.total) END AS expected,

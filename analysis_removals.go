@@ -88,7 +88,7 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []struct{
 				there++
 			}
 			if found == fileEmptied {
-				warning := above + ": this directory is empty now, so the rows of its files stay; " +
+				warning := above + "/: this directory is empty now, so the rows of its files stay; " +
 					"if the files are gone, analyse with the option force"
 				if !slices.Contains(said, warning) {
 					said = append(said, warning)

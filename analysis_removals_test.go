@@ -143,7 +143,7 @@ func TestEmptiedDirectory(t *testing.T) {
 	}
 	a := c.analyze(dataset, nil)
 	warnings := fmt.Sprint(a.json["warnings"])
-	if counts(a) != [6]int{200, 0, 0, 200, 200, 0} || len(a.json["warnings"].([]any)) != 1 || !strings.Contains(warnings, `mount\\ed: this directory is empty`) {
+	if counts(a) != [6]int{200, 0, 0, 200, 200, 0} || len(a.json["warnings"].([]any)) != 1 || !strings.Contains(warnings, `mount\\ed/: this directory is empty`) {
 		t.Errorf("%s", a.body)
 	}
 	if n := len(c.files(dataset)); n != 2200 {

@@ -353,6 +353,9 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 	}
 
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+		if _, err := execute(ctx, tx, "lift time limit", `SET LOCAL statement_timeout = 0`); err != nil {
+			return err
+		}
 		// The dataset comes first, as in changeDataset, so that nothing deadlocks.
 		if _, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID); err != nil {
 			return err

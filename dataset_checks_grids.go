@@ -251,21 +251,22 @@ func (g *tileGrid) find(row, column int64) int {
 	return at
 }
 
-// at returns the tiles of a cell.
-func (g *tileGrid) at(row, column int64) []tileCell {
+// at returns the first tiles of a cell, at most limit.
+func (g *tileGrid) at(row, column int64, limit int) []tileCell {
 	from := g.find(row, column)
 	to := from
-	for to < len(g.cells) && g.cells[to].row == row && g.cells[to].column == column {
+	for to < min(len(g.cells), from+limit) && g.cells[to].row == row && g.cells[to].column == column {
 		to++
 	}
 	return g.cells[from:to]
 }
 
-// around returns the other tiles in the cells of a tile, and in those that touch them.
+// around returns the other tiles in the cells of a tile, and in those that touch them. Of each cell
+// it looks at the first maxStack only.
 func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
 	for _, c := range cells {
 		for i := range int64(9) {
-			for _, other := range g.at(c.row+i/3-1, c.column+i%3-1) {
+			for _, other := range g.at(c.row+i/3-1, c.column+i%3-1, maxStack) {
 				if other.file != file {
 					others = append(others, other.file)
 				}
@@ -275,6 +276,9 @@ func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
 	slices.Sort(others)
 	return slices.Compact(others)
 }
+
+// maxStack is how many tiles in one place are compared with each other.
+const maxStack = 100
 
 // checkCells finds tiles that do not fill exactly their cell, and overlaps with their neighbours.
 // It also finds tiles with at least five neighbours, all of which are far larger files: a tile
@@ -307,7 +311,7 @@ func (s *fileSet) checkCells(g *tileGrid) {
 		for _, other := range others {
 			least = min(least, s.files[other].size)
 		}
-		if len(others) >= 5 && r.size*factor <= least {
+		if len(others) >= 5 && least > 0 && r.size*factor <= least {
 			s.found("suspect_data", flaw{file: file, other: noFile, detail: fmt.Sprintf(
 				"it has %d bytes, its neighbours have at least %d: it may hold no data, or one height", r.size, least)})
 		}
@@ -377,7 +381,7 @@ func (s *fileSet) findMissing(g *tileGrid) {
 	far := map[int32]bool{} // a tile may have several cells
 	for _, run := range strays(runs) {
 		for column := run.From; column <= run.To; column++ {
-			for _, c := range g.at(run.Row, column) {
+			for _, c := range g.at(run.Row, column, len(g.cells)) {
 				far[c.file] = true
 			}
 		}

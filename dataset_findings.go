@@ -18,10 +18,12 @@ type findingKind struct {
 	isUnlocated                   bool // its files are not located
 }
 
-// Codes of findings that are not about a file: about a missing tile, about a folder.
+// Codes of findings that are not about a file that was read.
 const (
-	findingMissing = "missing"
-	findingMixed   = "mixed"
+	findingMissing     = "missing"
+	findingMixed       = "mixed"
+	findingNotFound    = "not_found"
+	findingNotExamined = "not_examined"
 )
 
 // Severities of findings.
@@ -30,8 +32,8 @@ const severe, warning, note = "error", "warning", "note"
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
 	return []findingKind{
-		{"not_found", severe, "known files were not found, too many to be removed", "not found", false},
-		{"not_examined", severe, "directories could not be examined", "not examined", false},
+		{findingNotFound, severe, "known files were not found, too many to be removed", "not found", false},
+		{findingNotExamined, severe, "directories could not be examined", "not examined", false},
 		{fileStatusCorrupt, severe, "files are corrupt", "corrupt", true},
 		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable", true},
 		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS", true},

@@ -80,7 +80,10 @@ var errFindings = errors.New("the report has findings")
 // inSnapshot runs read in one snapshot of the database. Only ctx limits the time of its statements.
 func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.Context, querier) (T, error)) (
 	result T, err error) {
-	const begin = `BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL statement_timeout = 0`
+	const begin = `
+		BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+		SET LOCAL statement_timeout = 0;
+		SET LOCAL idle_in_transaction_session_timeout = 0`
 	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
 		result, err = read(ctx, tx)
 		return err
@@ -267,7 +270,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		LEFT JOIN LATERAL (
 			SELECT id, state, failure
 			FROM analyses
-			WHERE dataset_id = d.id AND finished_at IS NOT NULL
+			WHERE dataset_id = d.id AND finished_at IS NOT NULL AND NOT (checks_only AND state = 'succeeded')
 			ORDER BY id DESC
 			LIMIT 1
 		) last ON true

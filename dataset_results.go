@@ -141,8 +141,8 @@ func (r *results) addMissing() {
 			if len(isTaken) == maxFlaws {
 				break
 			}
-			if isTaken[tile.Name] { // another grid has a cell there
-				tile.Name += fmt.Sprintf(", grid %d", i+1)
+			if isTaken[tile.Name] { // another grid has a cell there, or the numbers are rounded
+				tile.Name += fmt.Sprintf(", grid %d, column %d, row %d", i+1, tile.Column, tile.Row)
 			}
 			isTaken[tile.Name] = true
 			r.findings = append(r.findings, findingRow{findingMissing, tile.Name, g.CRS, tile.String(), &tile})
@@ -154,36 +154,56 @@ func (r *results) addMissing() {
 }
 
 // addNotExamined adds the known files that the analysis did not find, if there are too many to be
-// removed, and the directories that it could not examine.
+// removed, and the directories that it could not examine. An analysis that only checks has looked
+// at no directory; then it is the last one that has.
 func (r *results) addNotExamined(ctx context.Context, q querier) error {
 	const candidates = `
-		SELECT path, $2 AS code, 'the analysis did not find it; its row is kept' AS detail
+		SELECT path, 'the analysis did not find it; its row is kept' AS detail
 		FROM analysis_candidates
 		WHERE analysis_id = $1
-		ORDER BY path`
+		ORDER BY path
+		LIMIT $2`
 	const directories = `
-		SELECT DISTINCT ON (path) left(split_part(w, ': ', 1), 600) AS path, $2 AS code,
-			substr(w, position(': ' in w) + 2) AS detail
-		FROM analyses, unnest(warnings) w
-		WHERE id = $1 AND w NOT LIKE '%` + wasGone + `%'`
-	for code, query := range map[string]string{"not_found": candidates, "not_examined": directories} {
-		found, err := collect[struct{ Path, Code, Detail string }](ctx, q, "list "+code, query, r.analysisID, code)
+		SELECT DISTINCT ON (path) left(part[1], 600) AS path, part[2] AS detail
+		FROM analyses a, unnest(a.warnings) w, regexp_match(w, '^(.*/): (.*)$') part
+		WHERE part IS NOT NULL AND a.id = (
+			SELECT max(b.id)
+			FROM analyses own
+			JOIN analyses b ON b.dataset_id = own.dataset_id AND NOT b.checks_only AND b.state <> 'canceled'
+			WHERE own.id = $1
+		)
+		ORDER BY path, detail
+		LIMIT $2`
+	const folders = `
+		SELECT coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder, count(*) AS total
+		FROM analysis_candidates
+		WHERE analysis_id = $1
+		GROUP BY folder`
+	for code, query := range map[string]string{findingNotFound: candidates, findingNotExamined: directories} {
+		found, err := collect[struct{ Path, Detail string }](ctx, q, "list "+code, query, r.analysisID, maxFlaws)
 		if err != nil {
 			return err
 		}
-		totals := map[string]int64{}
-		for i, f := range found {
-			folder := path.Dir(f.Path)
-			totals[folder]++
-			if i < maxFlaws {
-				r.findings = append(r.findings, findingRow{code, f.Path, folder, f.Detail, nil})
+		for _, f := range found {
+			folder := "."
+			if code == findingNotFound {
+				folder = path.Dir(f.Path)
 			}
+			r.findings = append(r.findings, findingRow{code, f.Path, folder, f.Detail, nil})
 		}
-		for folder, total := range totals {
-			r.totals = append(r.totals, findingTotal{code, folder, total})
+		if code == findingNotExamined && len(found) > 0 {
+			r.totals = append(r.totals, findingTotal{code, ".", int64(len(found))})
 		}
 	}
-	return nil
+
+	totals, err := collect[struct {
+		Folder string
+		Total  int64
+	}](ctx, q, "count missing files", folders, r.analysisID)
+	for _, t := range totals {
+		r.totals = append(r.totals, findingTotal{findingNotFound, t.Folder, t.Total})
+	}
+	return err
 }
 
 // store replaces the results of a dataset. A finding that was there before keeps its first_seen.
@@ -259,29 +279,55 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 // Findings that are not stored are accepted with their folder or with all of their code.
 func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const patterns = `
-		WITH patterns AS (
-			SELECT code, coalesce(replace(regexp_replace(path, '([\\%_])', '\\\1', 'g'), '*', '%')
-				|| CASE WHEN path LIKE '%/' THEN '%' ELSE '' END, '%') AS pattern
-			FROM accepted_findings
+		WITH accepted AS MATERIALIZED (
+			SELECT code, path,
+				replace(regexp_replace(path, '([\\%_])', '\\\1', 'g'), '*', '%')
+				|| CASE WHEN path LIKE '%/' THEN '%' ELSE '' END AS pattern,
+				path IS NULL OR (path LIKE '%/' OR strpos(path, '*') > 0) AND NOT EXISTS (
+					SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = a.code AND f.path = a.path
+				) AS is_pattern
+			FROM accepted_findings a
 			WHERE dataset_id = $1
+		), patterns AS MATERIALIZED (
+			SELECT code, coalesce(pattern, '%') AS pattern FROM accepted WHERE is_pattern
 		)`
-	const flag = patterns + `
+	const flag = patterns + `, now_accepted AS MATERIALIZED (
+			SELECT code, path FROM accepted WHERE NOT is_pattern
+			UNION
+			SELECT f.code, f.path
+			FROM dataset_findings f
+			JOIN patterns p ON p.code = f.code AND f.path LIKE p.pattern
+			WHERE f.dataset_id = $1
+		)
 		UPDATE dataset_findings f
 		SET is_accepted = NOT is_accepted
-		WHERE dataset_id = $1
-			AND is_accepted <> EXISTS (SELECT FROM patterns p WHERE p.code = f.code AND f.path LIKE p.pattern)`
-	const count = patterns + `, accepted AS (
+		WHERE dataset_id = $1 AND is_accepted <> ((code, path) IN (SELECT code, path FROM now_accepted))`
+	const count = patterns + `, counted AS MATERIALIZED (
 			SELECT code, folder, count(*) AS n
 			FROM dataset_findings
 			WHERE dataset_id = $1 AND is_accepted
 			GROUP BY code, folder
+		), whole AS MATERIALIZED (
+			SELECT DISTINCT t.code, t.folder
+			FROM dataset_finding_totals t
+			JOIN patterns p ON p.code = t.code AND (p.pattern = '%' OR
+				t.code NOT IN ('missing', 'mixed') AND t.folder <> '.' AND t.folder || '/' LIKE p.pattern)
+			WHERE t.dataset_id = $1
 		)
 		UPDATE dataset_finding_totals t
-		SET accepted = CASE
-			WHEN EXISTS (SELECT FROM patterns p WHERE p.code = t.code AND t.folder || '/' LIKE p.pattern) THEN total
-			ELSE coalesce((SELECT n FROM accepted a WHERE a.code = t.code AND a.folder = t.folder), 0)
-		END
-		WHERE dataset_id = $1`
+		SET accepted = new.n
+		FROM (
+			SELECT code, folder, max(n) AS n
+			FROM (
+				SELECT code, folder, n FROM counted
+				UNION ALL
+				SELECT code, folder, CASE WHEN (code, folder) IN (SELECT code, folder FROM whole) THEN total ELSE 0 END
+				FROM dataset_finding_totals
+				WHERE dataset_id = $1
+			) both_numbers
+			GROUP BY code, folder
+		) new
+		WHERE t.dataset_id = $1 AND t.code = new.code AND t.folder = new.folder AND t.accepted <> new.n`
 	if _, err := execute(ctx, tx, "flag accepted findings", flag, datasetID); err != nil {
 		return err
 	}

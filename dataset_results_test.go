@@ -108,6 +108,8 @@ func TestAcceptedPatterns(t *testing.T) {
 		{"*0?.tif", "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif t01.tif"},
 		{"t*1.tif", "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif"},
 		{"a*", "t00.tif t01.tif"},
+		{".*", "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif t01.tif"}, // the top folder is no hidden file
+		{"./", "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif t01.tif"},
 		{"*", ""},
 	} {
 		a := c.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "corrupt", "path": test.accepted, "note": "known"})
@@ -115,6 +117,10 @@ func TestAcceptedPatterns(t *testing.T) {
 			t.Errorf("with %s: got %q, want %q", test.accepted, got, test.left)
 		}
 		report := c.must(200, "GET", dataset+"/report", nil)
+		counted := c.must(200, "GET", "/api/v1/datasets", nil).items()[0]["report"].(map[string]any)["errors"]
+		if want := float64(len(strings.Fields(test.left))); counted != want {
+			t.Errorf("with %s: counted %v, want %v", test.accepted, counted, want)
+		}
 		c.analyze(dataset, map[string]bool{"force": true})
 		if got := corrupt(); got != test.left {
 			t.Errorf("with %s, analysed again: got %q, want %q", test.accepted, got, test.left)
@@ -246,5 +252,51 @@ func TestManyMissingTiles(t *testing.T) {
 	}
 	if wanted := s.neighboursOfMissing(); len(wanted) != 0 || len(s.grids) != 1 || s.grids[0].Missing != (n-1)*(n-1) {
 		t.Errorf("%d named, %d grids, %d missing", len(wanted), len(s.grids), s.grids[0].Missing)
+	}
+}
+
+// TestTilesOfOneName: the rounded places of missing tiles may be equal; each has a name of its own.
+func TestTilesOfOneName(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	var files []ElevationDatasetFileMeta
+	for i := range 36 {
+		x, y := float64(i%6), float64(i/6)
+		isHole := x >= 2 && x < 4 && y >= 2 && y < 4
+		if isHole {
+			continue
+		}
+		m := placedFile(t, fmt.Sprintf("%02d.tif", i), 32632, 10, 0, 500_000, 0, -20, 5_300_000)
+		x, y = 1e10+10*x, 1e10+10*y
+		m.CRS, m.BBox, m.ResolutionM, m.BBoxAccuracyM = nil, nil, nil, nil
+		m.Status, m.Reason = fileStatusNoBBox, new("its CRS is unknown")
+		m.Transform, m.NativeBBox = []float64{0.1, 0, x, 0, -0.1, y + 10}, []float64{x, y, x + 10, y + 10}
+		files = append(files, m)
+	}
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addChecked("tiles", files))
+	if n := len(c.must(200, "GET", dataset+"/findings/missing", nil).items()); n != 4 {
+		t.Errorf("%d missing tiles", n)
+	}
+}
+
+// TestUpgradeKeepsFailure: the checks after an upgrade do not hide why the last analysis failed, nor
+// what the one before could not examine.
+func TestUpgradeKeepsFailure(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	ts.addFiles("tiles", []ElevationDatasetFileMeta{placedFile(t, "a.tif", 32632, 10, 0, 500_000, 0, -20, 5_300_000)})
+	ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at, failure_code, failure, warnings)
+		VALUES (1, false, 'root', 'failed', now(), 'dataset_unavailable', 'The directory is gone.',
+			'{"a: b/: permission denied", "a: c/: permission denied", "The instance on h leaves the work to the others: x"}')`)
+	ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only) VALUES (1, false, 'cairn', 'check', true)`)
+	c.finished("/api/v1/datasets/1/analyses/2")
+	if a := c.must(200, "GET", "/api/v1/datasets/1/report", nil); a.text("failure") != "The directory is gone." ||
+		a.text("summary") != "the last analysis failed: The directory is gone. Before it: 1 of 1 file located; 2 not examined" {
+		t.Errorf("%s", a.body)
+	}
+	if got := fmt.Sprint(paths(c.must(200, "GET", "/api/v1/datasets/1/findings/not_examined", nil))); got != "[a: b/ a: c/]" {
+		t.Errorf("not examined: %s", got)
 	}
 }
