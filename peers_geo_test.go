@@ -138,7 +138,7 @@ func TestPeerSVG(t *testing.T) {
 				files = append(files, m)
 			}
 		}
-		picture := render(ts.addFiles(fmt.Sprint("tiles ", side), files))
+		picture := render(ts.addChecked(fmt.Sprint("tiles ", side), files))
 		edge := 540 / 1.06 / 2
 		n := 0
 		for x := range 20 {
