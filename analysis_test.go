@@ -646,12 +646,13 @@ func TestPoisonFile(t *testing.T) {
 	}
 	dataset := c.addDataset("tiles")
 	innocent := c.addDataset("tiles/d1") // its analysis runs beside the other
-	ts.stop()                            // the processes under test do the work
+	ts.ownsNothing()                     // the processes under test do the work
+	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+	other := c.must(202, "POST", innocent+"/analyses", nil).header.Get("Location")
+	ts.stop()
 	env := append(ts.env, "CAIRN_TEST_DIE_ON=d0/t3.tif", "CAIRN_LISTEN=127.0.0.1:0")
 	p := startProcess(t, env)
 	c.url = p.url
-	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
-	other := c.must(202, "POST", innocent+"/analyses", nil).header.Get("Location")
 	deaths := 0
 	for ended := false; !ended; {
 		watch := make(chan bool)

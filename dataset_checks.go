@@ -89,8 +89,7 @@ type fileSet struct {
 	grids  []tileGrid
 	rules  map[uint64]nameRule // by pattern
 	flaws  map[string]*flawList
-	isCopy map[int32]bool       // files at the place of another
-	named  map[string]namedTile // by name; the first maxFlaws missing tiles
+	isCopy map[int32]bool // files at the place of another
 
 	seed    maphash.Seed
 	kindOf  map[fileKind]int32

@@ -211,16 +211,16 @@ func (c *coverage) Drawn() []coverageLayer {
 // setFrame sets the frame around the files that are no outliers, and all that helps to find them on
 // the globe.
 func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
-	var outliers []filesCell
-	around := boxOf(c.details.BBox)
-	cells := []filesCell{{mapBox: around}}
+	var cells, outliers []filesCell
 	if c.view != nil {
 		cells = []filesCell{{mapBox: *c.view}}
-	} else if c.cells, err = c.filesCells(ctx, q, around); err != nil {
-		return err
 	} else {
+		if c.cells, err = c.filesCells(ctx, q, boxOf(c.details.BBox)); err != nil {
+			return err
+		}
 		cells, outliers = splitOutliers(c.cells)
 	}
+
 	c.All = joinCells(cells...).mapBox
 	c.Extent = "extent: " + c.All.String()
 	if len(outliers) > 0 {
