@@ -46,9 +46,6 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 	return err
 }
 
-// wasGone is part of a warning about a new file, for which there is no row.
-const wasGone = "this file was found, but was gone when it was to be read"
-
 // outcome is what is stored of a batch besides rows.
 type outcome struct {
 	added, changed, missing []string // paths
@@ -80,7 +77,8 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 		}
 	}
 	if n := len(vanished); n > 0 {
-		text := fmt.Sprintf("%s: %s (%s in all)", vanished[0], wasGone, plural(int64(n), "file"))
+		text := fmt.Sprintf("%s: this file was found, but was gone when it was to be read (%s in all)",
+			vanished[0], plural(int64(n), "file"))
 		o.warnings = append(o.warnings, text)
 	}
 	return o

@@ -21,7 +21,8 @@ import (
 //go:embed dataset_coverage.svg
 var coverageTemplate string
 
-// coverage is the picture: the values of the template, and what is needed to draw it.
+// coverage is the picture: the values of the template, which are stored in JSON, and what is needed
+// to draw it.
 type coverage struct {
 	Name, Summary, Extent, Scale string
 	Height                       int
@@ -81,8 +82,11 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	drawn, err := storedPicture(r.Context(), c.core.db, d, by == "status")
-	if err == nil && (view != nil || drawn == nil) {
+	var drawn *coverage
+	if view == nil {
+		drawn, err = storedPicture(r.Context(), c.core.db, d, by == "status")
+	}
+	if err == nil && drawn == nil {
 		drawn, err = c.drawView(r, d, by == "status", view)
 	}
 	if err != nil {
@@ -122,19 +126,13 @@ func (c *catalogue) drawView(r *http.Request, d dataset, byStatus bool, view *ma
 		if err != nil {
 			return nil, err
 		}
-		return drawCoverage(ctx, q, d, grids, byStatus, view)
+		drawn, err := frameCoverage(ctx, q, d, view)
+		if err != nil {
+			return nil, err
+		}
+		drawn.byStatus = byStatus
+		return drawn, drawn.draw(ctx, q, grids)
 	})
-}
-
-// drawCoverage returns the picture of a dataset with these grids, or of a part of it.
-func drawCoverage(ctx context.Context, q querier, d dataset, grids []tileGrid, byStatus bool, view *mapBox) (
-	*coverage, error) {
-	c, err := frameCoverage(ctx, q, d, view)
-	if err != nil {
-		return nil, err
-	}
-	c.byStatus = byStatus
-	return c, c.draw(ctx, q, grids)
 }
 
 // frameCoverage returns the picture of a dataset, or of a part of it, without its layers.
@@ -225,7 +223,7 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	c.Extent = "extent: " + c.All.String()
 	if len(outliers) > 0 {
 		c.Extent = "without outliers, " + c.Extent
-		c.cells = nil // they have to be finer
+		c.cells = nil // drawFiles counts the files again, in smaller cells
 	}
 
 	c.frame = frameFor(cells)

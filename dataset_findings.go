@@ -63,6 +63,14 @@ func kindOf(code string) int {
 	return slices.IndexFunc(findingKinds(), func(kind findingKind) bool { return kind.code == code })
 }
 
+// severityOf returns the severity of a code of findings. It is "" for a code of a former version.
+func severityOf(code string) string {
+	if at := kindOf(code); at >= 0 {
+		return findingKinds()[at].severity
+	}
+	return ""
+}
+
 // acceptedFinding is a finding that somebody has accepted: it is no longer reported.
 type acceptedFinding struct {
 	ID         int64     `json:"id"`
@@ -119,16 +127,11 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	kinds := findingKinds()
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
 		table.Write([]string{"code", "severity", "path", "detail", "first_seen", "accepted"})
 		for _, f := range rows {
-			severity := ""
-			if at := kindOf(f.Code); at >= 0 {
-				severity = kinds[at].severity
-			}
-			table.Write([]string{f.Code, severity, harmlessCell(f.Path), harmlessCell(f.Detail),
+			table.Write([]string{f.Code, severityOf(f.Code), harmlessCell(f.Path), harmlessCell(f.Detail),
 				csvCell(&f.FirstSeen), csvCell(&f.IsAccepted)})
 		}
 		table.Flush()

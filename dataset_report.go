@@ -73,8 +73,8 @@ type findingFile struct {
 // maxFindingFiles is how many files or tiles a finding names.
 const maxFindingFiles = 20
 
-// errFindings is returned for every report whose verdict is not hasNoFindings. It means exit status
-// 3.
+// errFindings is returned for every report whose verdict is not hasNoFindings. The command then
+// exits with 3.
 var errFindings = errors.New("the report has findings")
 
 // inSnapshot runs read in one snapshot of the database. Only ctx limits the time of its statements.

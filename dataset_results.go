@@ -3,10 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +15,6 @@ import (
 type results struct {
 	analysisID        int64
 	summary           resultSummary
-	grids             []tileGrid
 	findings          []findingRow
 	totals            []findingTotal
 	picture, byStatus *coverage
@@ -51,7 +49,6 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*
 	}
 	r := &results{
 		analysisID: analysisID,
-		grids:      s.grids,
 		summary: resultSummary{
 			Files:    int64(len(s.files)),
 			Placed:   s.located(),
@@ -72,6 +69,9 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*
 	for i := range s.grids { // the picture needs much memory, too
 		s.grids[i].files, s.grids[i].cells = nil, nil
 	}
+	if err := r.addNotFound(ctx, q); err != nil {
+		return nil, err
+	}
 	if err := r.addNotExamined(ctx, q); err != nil {
 		return nil, err
 	}
@@ -87,19 +87,17 @@ func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
 	other := *r.picture
 	r.byStatus = &other
 	r.byStatus.byStatus = true
-	if err := r.picture.draw(ctx, q, r.grids); err != nil {
+	if err := r.picture.draw(ctx, q, r.summary.Grids); err != nil {
 		return err
 	}
 	r.byStatus.cells = r.picture.cells
-	return r.byStatus.draw(ctx, q, r.grids)
+	return r.byStatus.draw(ctx, q, r.summary.Grids)
 }
 
 // add adds the findings of a kind, and their numbers in each folder.
 func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, list *flawList) error {
-	folders := make([]folderFlaws, 0, len(list.folders))
 	var wanted []int32
 	for _, folder := range list.folders {
-		folders = append(folders, folder)
 		wanted = append(wanted, folder.file)
 	}
 	for _, f := range list.first {
@@ -118,7 +116,7 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 		}
 		r.findings = append(r.findings, findingRow{code, file.Path, folder, file.Detail, nil})
 	}
-	for _, f := range folders {
+	for _, f := range list.folders {
 		folder := "."
 		if f.file != noFile {
 			folder = path.Dir(rows[s.files[f.file].id].Path)
@@ -132,8 +130,8 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 func (r *results) addMissing() {
 	totals := map[string]int64{}
 	isTaken := map[string]bool{}
-	for i := range r.grids {
-		g := &r.grids[i]
+	for i := range r.summary.Grids {
+		g := &r.summary.Grids[i]
 		if g.Missing > 0 {
 			totals[g.CRS] += g.Missing
 		}
@@ -153,17 +151,43 @@ func (r *results) addMissing() {
 	}
 }
 
-// addNotExamined adds the known files that the analysis did not find, if there are too many to be
-// removed, and the directories that it could not examine. An analysis that only checks has looked
-// at no directory; then it is the last one that has.
-func (r *results) addNotExamined(ctx context.Context, q querier) error {
-	const candidates = `
-		SELECT path, 'the analysis did not find it; its row is kept' AS detail
+// addNotFound adds the known files that the analysis did not find, if there are too many to be
+// removed.
+func (r *results) addNotFound(ctx context.Context, q querier) error {
+	const first = `
+		SELECT path
 		FROM analysis_candidates
 		WHERE analysis_id = $1
 		ORDER BY path
 		LIMIT $2`
-	const directories = `
+	const count = `
+		SELECT coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder, count(*) AS total
+		FROM analysis_candidates
+		WHERE analysis_id = $1
+		GROUP BY folder`
+	found, err := collect[struct{ Path string }](ctx, q, "list files not found", first, r.analysisID, maxFlaws)
+	if err != nil {
+		return err
+	}
+	const detail = "the analysis did not find it; its row is kept"
+	for _, f := range found {
+		r.findings = append(r.findings, findingRow{findingNotFound, f.Path, path.Dir(f.Path), detail, nil})
+	}
+
+	totals, err := collect[struct {
+		Folder string
+		Total  int64
+	}](ctx, q, "count files not found", count, r.analysisID)
+	for _, t := range totals {
+		r.totals = append(r.totals, findingTotal{findingNotFound, t.Folder, t.Total})
+	}
+	return err
+}
+
+// addNotExamined adds the directories that the analysis could not examine, by its warnings. An
+// analysis that only checks has looked at no directory; then it is the last one that has.
+func (r *results) addNotExamined(ctx context.Context, q querier) error {
+	const query = `
 		SELECT DISTINCT ON (path) left(part[1], 600) AS path, part[2] AS detail
 		FROM analyses a, unnest(a.warnings) w, regexp_match(w, '^(.*/): (.*)$') part
 		WHERE part IS NOT NULL AND a.id = (
@@ -172,36 +196,13 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 			JOIN analyses b ON b.dataset_id = own.dataset_id AND NOT b.checks_only AND b.state <> 'canceled'
 			WHERE own.id = $1
 		)
-		ORDER BY path, detail
-		LIMIT $2`
-	const folders = `
-		SELECT coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder, count(*) AS total
-		FROM analysis_candidates
-		WHERE analysis_id = $1
-		GROUP BY folder`
-	for code, query := range map[string]string{findingNotFound: candidates, findingNotExamined: directories} {
-		found, err := collect[struct{ Path, Detail string }](ctx, q, "list "+code, query, r.analysisID, maxFlaws)
-		if err != nil {
-			return err
-		}
-		for _, f := range found {
-			folder := "."
-			if code == findingNotFound {
-				folder = path.Dir(f.Path)
-			}
-			r.findings = append(r.findings, findingRow{code, f.Path, folder, f.Detail, nil})
-		}
-		if code == findingNotExamined && len(found) > 0 {
-			r.totals = append(r.totals, findingTotal{code, ".", int64(len(found))})
-		}
+		ORDER BY path, detail`
+	found, err := collect[struct{ Path, Detail string }](ctx, q, "list directories not examined", query, r.analysisID)
+	for _, f := range found {
+		r.findings = append(r.findings, findingRow{findingNotExamined, f.Path, ".", f.Detail, nil})
 	}
-
-	totals, err := collect[struct {
-		Folder string
-		Total  int64
-	}](ctx, q, "count missing files", folders, r.analysisID)
-	for _, t := range totals {
-		r.totals = append(r.totals, findingTotal{findingNotFound, t.Folder, t.Total})
+	if len(found) > 0 {
+		r.totals = append(r.totals, findingTotal{findingNotExamined, ".", int64(len(found))})
 	}
 	return err
 }
@@ -209,7 +210,7 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 // store replaces the results of a dataset. A finding that was there before keeps its first_seen.
 func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const replace = `
-		INSERT INTO dataset_results AS r (dataset_id, analysis_id, is_first, analyzed_at, summary, picture,
+		INSERT INTO dataset_results (dataset_id, analysis_id, is_first, analyzed_at, summary, picture,
 			picture_by_status)
 		SELECT $1, id, true, CASE WHEN checks_only THEN (
 				SELECT coalesce(max(finished_at), now())
@@ -222,7 +223,7 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		SET analysis_id = excluded.analysis_id, is_first = false, analyzed_at = excluded.analyzed_at,
 			checked_at = now(), summary = excluded.summary, picture = excluded.picture,
 			picture_by_status = excluded.picture_by_status`
-	const clear = `
+	const remove = `
 		WITH gaps AS (
 			DELETE FROM dataset_gaps WHERE dataset_id = $1
 		), totals AS (
@@ -239,7 +240,7 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	former, err := collect[struct {
 		Code, Path string
 		FirstSeen  int64
-	}](ctx, tx, "remove former findings", clear, datasetID)
+	}](ctx, tx, "remove former findings", remove, datasetID)
 	if err != nil {
 		return err
 	}
@@ -256,22 +257,29 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	for _, t := range r.totals {
 		totals = append(totals, []any{datasetID, t.code, t.folder, t.total})
 	}
-	for i, g := range r.grids {
+	for i, g := range r.summary.Grids {
 		for _, run := range g.gaps {
 			gaps = append(gaps, []any{datasetID, i, run.Row, run.From, run.To})
 		}
 	}
-	for table, rows := range map[string][][]any{
-		"dataset_findings dataset_id code path folder detail tile first_seen": findings,
-		"dataset_finding_totals dataset_id code folder total":                 totals,
-		"dataset_gaps dataset_id grid row first_column last_column":           gaps,
-	} {
-		names := strings.Fields(table)
-		if _, err := tx.CopyFrom(ctx, names[:1], names[1:], pgx.CopyFromRows(rows)); err != nil {
-			return fmt.Errorf("store %s: %w", names[0], err)
-		}
+	err = errors.Join(
+		copyRows(ctx, tx, "dataset_findings", findings, "code", "path", "folder", "detail", "tile", "first_seen"),
+		copyRows(ctx, tx, "dataset_finding_totals", totals, "code", "folder", "total"),
+		copyRows(ctx, tx, "dataset_gaps", gaps, "grid", "row", "first_column", "last_column"),
+	)
+	if err != nil {
+		return err
 	}
 	return flagAccepted(ctx, tx, datasetID)
+}
+
+// copyRows stores rows in a table. Their columns are dataset_id and the named ones.
+func copyRows(ctx context.Context, tx pgx.Tx, table string, rows [][]any, columns ...string) error {
+	columns = append([]string{"dataset_id"}, columns...)
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromRows(rows)); err != nil {
+		return fmt.Errorf("store %s: %w", table, err)
+	}
+	return nil
 }
 
 // flagAccepted sets which findings of a dataset are accepted. An accepted path is that of a
@@ -311,7 +319,8 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 			SELECT DISTINCT t.code, t.folder
 			FROM dataset_finding_totals t
 			JOIN patterns p ON p.code = t.code AND (p.pattern = '%' OR
-				t.code NOT IN ('missing', 'mixed') AND t.folder <> '.' AND t.folder || '/' LIKE p.pattern)
+				t.code NOT IN ('` + findingMissing + `', '` + findingMixed + `')
+				AND t.folder <> '.' AND t.folder || '/' LIKE p.pattern)
 			WHERE t.dataset_id = $1
 		)
 		UPDATE dataset_finding_totals t
@@ -341,7 +350,7 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 		WHERE dataset_id = $1
 		ORDER BY grid, row, first_column`
 	const named = `
-		SELECT (tile -> 'grid')::integer AS grid, path, coalesce(tile ->> 'expected', '') AS expected,
+		SELECT (tile ->> 'grid')::integer AS grid, path, coalesce(tile ->> 'expected', '') AS expected,
 			coalesce(tile ->> 'there', '') AS there
 		FROM dataset_findings
 		WHERE dataset_id = $1 AND code = '` + findingMissing + `'`
@@ -415,13 +424,16 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 	for _, id := range ids {
 		all[id] = resultOverview{Verdict: notChecked}
 	}
-	kinds := findingKinds()
 	for _, f := range found {
 		o := all[f.ID]
 		o.CheckedAt = &f.CheckedAt
-		at := slices.IndexFunc(kinds, func(kind findingKind) bool { return kind.code == f.Code })
-		if at >= 0 {
-			*map[string]*int64{severe: &o.Errors, warning: &o.Warnings, note: &o.Notes}[kinds[at].severity] += f.N
+		switch severityOf(f.Code) {
+		case severe:
+			o.Errors += f.N
+		case warning:
+			o.Warnings += f.N
+		case note:
+			o.Notes += f.N
 		}
 		o.Verdict = verdict(o.Errors+o.Warnings+o.Notes, f.Placed)
 		all[f.ID] = o

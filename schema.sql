@@ -561,14 +561,15 @@ INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by, accept
 
 -- migration 4: version 1.0.0, third step
 
--- One instance owns an analysis. It compares the directory with the rows, both in the order of paths,
--- from the beginning. What a former owner has stored is unchanged then. The steps are merge, look (for the
--- files of rows that the merge did not find), remove, and check (the rows that are left). Of an analysis
--- with checks_only, check is the only step. owner_token is a fencing token: it changes
--- with each claim, so that an owner whose lease expired can store nothing. deaths counts owners that
--- died during the merge or after it. missed_by lists the instances that did not find the files of the
--- candidates, and missed_at is when the last of them looked. blind_at is when the last instance found
--- that it does not see the directory. expected is the number of files that the previous analysis found.
+-- One instance owns an analysis. It compares the directory with the rows, both in the order of
+-- paths, from the beginning. What a former owner has stored is unchanged then. The steps are merge,
+-- look (for the files of rows that the merge did not find), remove, and check (the rows that are
+-- left). Of an analysis with checks_only, check is the only step. owner_token is a fencing token: it
+-- changes with each claim, so that an owner whose lease expired can store nothing. deaths counts
+-- owners that died during the merge or after it. missed_by lists the instances that did not find the
+-- files of the candidates, and missed_at is when the last of them looked. blind_at is when the last
+-- instance found that it does not see the directory. expected is the number of files that the
+-- previous analysis found.
 DELETE FROM analysis_changes WHERE analysis_id IN (SELECT id FROM analyses WHERE finished_at IS NULL);
 DROP TABLE analysis_chunks;
 ALTER TABLE analyses
@@ -633,9 +634,9 @@ ALTER TABLE elevation_dataset_file_meta
   ADD COLUMN added_in bigint NOT NULL DEFAULT 0,
   ADD COLUMN read_in  bigint NOT NULL DEFAULT 0;
 
--- What the checks of an analysis found in a dataset. The last transaction of an analysis replaces all
--- of it. summary is a resultSummary in JSON, and a picture is a coverage. is_first is true until a second
--- analysis has checked the dataset.
+-- The results of the checks of a dataset, in this table and the next three. The last transaction of
+-- an analysis replaces them. summary is a resultSummary in JSON, and a picture is a coverage.
+-- is_first is true until a second analysis has checked the dataset.
 CREATE TABLE dataset_results (
   dataset_id        bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
   analysis_id       bigint      NOT NULL,
@@ -647,8 +648,8 @@ CREATE TABLE dataset_results (
   picture_by_status jsonb       NOT NULL
 );
 
--- The findings, at most 10,000 of a code, without those beyond. path is a file, a folder or the name
--- of a missing tile. first_seen is the first of the successive analyses that found it.
+-- The findings. Of each code the first 10,000 are stored. path is a file, a folder or the name of a
+-- missing tile. first_seen is the first of the successive analyses that found it.
 CREATE TABLE dataset_findings (
   dataset_id  bigint  NOT NULL REFERENCES datasets ON DELETE CASCADE,
   code        text    COLLATE "C" NOT NULL,
@@ -672,7 +673,7 @@ CREATE TABLE dataset_gaps (
   PRIMARY KEY (dataset_id, grid, row, first_column)
 );
 
--- The exact numbers of findings.
+-- The numbers of findings in each folder. They are exact: they count also those that are not stored.
 CREATE TABLE dataset_finding_totals (
   dataset_id bigint NOT NULL REFERENCES datasets ON DELETE CASCADE,
   code       text   COLLATE "C" NOT NULL,
@@ -682,7 +683,7 @@ CREATE TABLE dataset_finding_totals (
   PRIMARY KEY (dataset_id, code, folder)
 );
 
--- Datasets of former versions are checked.
+-- A dataset that a former version has analysed has no results yet: its rows are checked.
 INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only, total)
   SELECT id, false, 'cairn', 'check', true,
     (SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = d.id)
