@@ -249,22 +249,6 @@ func writeCreated(w http.ResponseWriter, v any, path string, err error) error {
 	return writeJSON(w, http.StatusCreated, v)
 }
 
-// writeTagged answers with v as JSON and its entity tag, or with 304 if the client has v already.
-func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
-	body, err := encodeJSON(v)
-	if err != nil {
-		return err
-	}
-	tag := entityTag(body)
-	w.Header().Set("ETag", tag)
-	// The comparison is weak: a proxy that compresses makes tags weak (RFC 9110, section 13.1.2).
-	if isRead(r) && (matchesTag(r.Header["If-None-Match"], tag) || matchesTag(r.Header["If-None-Match"], "W/"+tag)) {
-		w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	return writeBytes(w, http.StatusOK, "application/json", body)
-}
-
 // writeDone answers 204. If err is set, it only returns err.
 func writeDone(w http.ResponseWriter, err error) error {
 	if err != nil {
