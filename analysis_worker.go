@@ -328,15 +328,25 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 }
 
 // check runs the checks over the rows that there are now, stores what they find, and ends the
-// analysis.
+// analysis. If the expectation changes meanwhile, it begins again.
 func (a *analyzer) check(ctx context.Context, t task) error {
-	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	release, err := a.checking.acquire(ctx, "")
 	if err != nil {
 		return err
 	}
 	defer release()
 
+	for err = errExpectationChanged; errors.Is(err, errExpectationChanged); {
+		var found *results
+		if found, err = a.runChecks(ctx, t); err == nil {
+			err = a.storeResults(ctx, t, found)
+		}
+	}
+	return err
+}
+
+// runChecks returns what the checks find. A panic is a failure. So are results that are no JSON.
+func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (found *results, err error) {
 		defer func() {
 			if v := recover(); v != nil {
@@ -346,12 +356,20 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 		return findResults(ctx, q, dataset{ID: t.DatasetID}, t.AnalysisID)
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := json.Marshal([]any{found.summary, found.picture, found.byStatus}); err != nil {
-		return &failure{failureInternal, fmt.Sprintf("The results of the checks cannot be stored: %v", err)}
+		return nil, &failure{failureInternal, fmt.Sprintf("The results of the checks cannot be stored: %v", err)}
 	}
+	return found, nil
+}
 
+// errExpectationChanged says that the checks compared the files with a former expectation.
+var errExpectationChanged = errors.New("the expectation has changed")
+
+// storeResults ends an analysis and stores what its checks found, or returns errExpectationChanged.
+func (a *analyzer) storeResults(ctx context.Context, t task, found *results) error {
+	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if _, err := execute(ctx, tx, "lift time limit", `SET LOCAL statement_timeout = 0`); err != nil {
 			return err
@@ -359,6 +377,13 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 		// The dataset comes first, as in changeDataset, so that nothing deadlocks.
 		if _, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID); err != nil {
 			return err
+		}
+		expected, err := readExpectation(ctx, tx, t.DatasetID)
+		if err != nil {
+			return err
+		}
+		if !isSame(expected.UpdatedAt, found.expectedAt) {
+			return errExpectationChanged
 		}
 		if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateSucceeded, failure{}); err != nil {
 			return err

@@ -40,6 +40,7 @@ const (
 	small  = 16 << 10  // names, passwords and tokens
 	medium = 64 << 10  // most
 	large  = 256 << 10 // a text of 20,000 characters, which a form may write with 12 bytes each
+	mapped = 1 << 20   // an area of 20,000 corners
 )
 
 // route is one row of the route table.

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -207,6 +209,45 @@ func (a *analysis) describe(name string) string {
 func anyInstanceLives(ctx context.Context, db *pgxpool.Pool) (bool, error) {
 	const query = `SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
 	return scalar[bool](ctx, db, "look for instances", query)
+}
+
+// expectCommand is "cairn dataset expect". With options it changes the expectation and, if the
+// service runs, waits for the checks.
+func expectCommand(ctx context.Context, o invocation) error {
+	d, err := o.getDataset(ctx, o.names[0])
+	if err != nil {
+		return err
+	}
+	if len(o.options) == 0 {
+		expected, err := readExpectation(ctx, o.db, d.ID)
+		return o.print(err, expected, "%s", expected.describe())
+	}
+
+	body := map[string]any{}
+	for option, values := range o.options {
+		body[strings.ReplaceAll(option, "-", "_")] = values[0]
+	}
+	if name := o.options.Get("boundary"); name != "" {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		body["boundary"] = json.RawMessage(content)
+	} else if o.options.Has("boundary") {
+		body["boundary"] = nil
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("%s is no GeoJSON: %w", o.options.Get("boundary"), err)
+	}
+	expected, analysisID, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, func(e *expectation) error {
+		return json.Unmarshal(text, e)
+	})
+	runs, errRuns := anyInstanceLives(ctx, o.db)
+	if err = errors.Join(err, errRuns); err != nil || analysisID == 0 || !runs {
+		return o.print(err, expected, "%s", expected.describe())
+	}
+	return o.awaitAnalysis(ctx, d, analysisID)
 }
 
 // removeDatasetCommand is "cairn dataset remove".

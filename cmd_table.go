@@ -102,6 +102,10 @@ func commands() []command {
 		{"dataset analyze", "DATASET [--wait] [--force]", needDatabase, analyzeCommand,
 			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
 				"--force removes the rows of files that are gone, even if most are"},
+		{"dataset expect", "DATASET [--crs CRS] [--vertical-crs CRS] [--posting SIZE] [--sample-type TYPE] " +
+			"[--nodata VALUE] [--width PIXELS] [--height PIXELS] [--name PATTERN] [--boundary FILE]", needDatabase,
+			expectCommand, "print what the files should be or, with options, change it and check them; FILE is " +
+				"GeoJSON; an empty value takes back what was expected"},
 		{"dataset remove", "DATASET", needDatabase, removeDatasetCommand,
 			"forget a dataset, after a question on a terminal; its files stay"},
 		{"report", "DATASET", needDatabase, reportCommand, "print the problems of a dataset's files"},

@@ -15,7 +15,6 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -303,7 +302,7 @@ func readForm(r *http.Request) (url.Values, error) {
 //	name*   text as typed
 //	name?   text as typed, null if empty
 //	name@   time in UTC, null if empty
-//	name#   integer
+//	name{}  JSON, null if empty
 //	name!   whether the box is ticked
 //	name[]  ticked values, null if the empty one is ticked
 //
@@ -315,7 +314,7 @@ func formBody(f url.Values, fields string) map[string]any {
 	}
 	body := map[string]any{}
 	for spec := range strings.FieldsSeq(fields) {
-		name := strings.TrimRight(spec, "?*[]!@#")
+		name := strings.TrimRight(spec, "?*[]!@{}")
 		kind, typed := spec[len(name):], strings.ReplaceAll(f.Get(name), "\r\n", "\n")
 		switch former, has := f["former_"+name]; {
 		case kind == "[]" && slices.Contains(f[name], ""):
@@ -325,7 +324,7 @@ func formBody(f url.Values, fields string) map[string]any {
 		case kind == "!":
 			body[name] = f[name] != nil
 		case f[name] == nil, has && former[0] == typed:
-		case (kind == "?" || kind == "@") && typed == "":
+		case (kind == "?" || kind == "@" || kind == "{}") && typed == "":
 			body[name] = nil
 		case kind == "*" || kind == "?":
 			body[name] = typed
@@ -334,8 +333,8 @@ func formBody(f url.Values, fields string) map[string]any {
 			body[name] = text
 			if at, err := time.Parse("2006-01-02T15:04", text); err == nil && kind == "@" {
 				body[name] = at
-			} else if n, err := strconv.ParseInt(text, 10, 64); err == nil && kind == "#" {
-				body[name] = n
+			} else if kind == "{}" && json.Valid([]byte(text)) {
+				body[name] = json.RawMessage(text)
 			}
 		}
 	}

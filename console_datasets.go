@@ -132,6 +132,17 @@ func (c *console) analysisPage(a *apiReader) *page {
 		getPage[fileChange](a, "/api/v1/datasets/{id}/analyses/{analysis}/changes")}}
 }
 
+// expectationPage reads what the files of a dataset should be.
+func (c *console) expectationPage(a *apiReader) *page {
+	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
+	expected := get[storedExpectation](a, "/api/v1/datasets/{id}/expectation", "")
+	path := fillPath(a.r, "/datasets/{id}/expectation")
+	return &page{Template: "expectation", Title: "What is expected of " + d.Name, Path: path, Data: struct {
+		expectation
+		ID int64
+	}{expected.expectation, d.ID}}
+}
+
 // reportPage reads the report about a dataset's files, with the accepted findings.
 func (c *console) reportPage(a *apiReader) *page {
 	accepted := getPage[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")

@@ -39,7 +39,7 @@ func TestHostileForms(t *testing.T) {
 	pages := slices.DeleteFunc(ts.routes(), func(rt route) bool { return !rt.isPage() })
 	random, statuses := rand.New(rand.NewPCG(7, 19)), map[int]int{}
 	var b *browser
-	for i := range 3000 {
+	for i := range 3200 {
 		if i%20 == 0 { // requests may have ended these
 			ts.exec(`DELETE FROM throttles`)
 			ts.exec(`DELETE FROM users WHERE username = 'root'`)

@@ -37,6 +37,7 @@ func pageRoutes(c *console) []route {
 		{"GET", "/datasets/{id}/analyses/{analysis}", datasetRead, c.show(c.analysisPage),
 			"change cursor done", slow, 0},
 		{"GET", "/datasets/{id}/report", datasetRead, c.show(c.reportPage), "cursor done", quick, 0},
+		{"GET", "/datasets/{id}/expectation", datasetRead, c.show(c.expectationPage), "", quick, 0},
 	}
 }
 
@@ -58,7 +59,7 @@ func forms(c *console) []form {
 		{"/set-password", "POST /auth/password-reset", "token new_password*",
 			c.passwordPage, "/login?done=reset", hashing},
 		{"/inbox/{id}/read", "POST /inbox/{id}/read", "", c.inboxPage, "/inbox?done=read", quick},
-		{"/inbox/read-all", "POST /inbox/read-all", "up_to#", c.inboxPage, "/inbox?done=read", quick},
+		{"/inbox/read-all", "POST /inbox/read-all", "up_to{}", c.inboxPage, "/inbox?done=read", quick},
 		{"/account/name", "PATCH /auth/me", "display_name", c.accountPage, "/account?done=saved", quick},
 		{"/account/email", "PATCH /auth/me", "email current_password* otp",
 			c.accountPage, "/account?done=saved", hashing},
@@ -95,6 +96,9 @@ func forms(c *console) []form {
 		{"/datasets", "POST /datasets", "name path description", c.datasetsPage, "/datasets/{new}?done=added", slow},
 		{"/datasets/{id}", "PATCH /datasets/{id}", "name description",
 			c.datasetPage, "/datasets/{id}?done=saved", bulk},
+		{"/datasets/{id}/expectation", "PATCH /datasets/{id}/expectation",
+			"crs vertical_crs posting sample_type nodata width height name boundary{}",
+			c.expectationPage, "/datasets/{id}/report?done=saved", heavy},
 		{"/datasets/{id}/delete", "DELETE /datasets/{id}", "", c.datasetPage, "/datasets?done=deleted", bulk},
 		{"/datasets/{id}/analyses", "POST /datasets/{id}/analyses", "force!",
 			c.datasetPage, "/datasets/{id}/analyses/{new}?done=started", slow},

@@ -13,16 +13,16 @@ import (
 // rings, the first of which is the outer one.
 type area [][][]position
 
-// maxCorners is how many corners an area may have. The area is compared with each file that its box
-// meets.
+// maxCorners is how many corners the area of a search may have. It is compared with each file that
+// its box meets.
 const maxCorners = 1000
 
 // readGeometry reads a GeoJSON Point, Polygon or MultiPolygon. It returns the query parameter of a
 // fileFilter, point or bbox, with its value, and the area if it is not a point. ok is false for any
-// other text, and for an area of more than maxCorners.
-func readGeometry(text string) (parameter, value string, a area, ok bool) {
+// other text, and for an area of more than most corners.
+func readGeometry(text string, most int) (parameter, value string, a area, ok bool) {
 	// A corner has three numbers at most. Count before anything is built.
-	if strings.Count(text, ",") > 3*maxCorners {
+	if strings.Count(text, ",") > 3*most {
 		return "", "", nil, false
 	}
 
@@ -72,7 +72,7 @@ func readGeometry(text string) (parameter, value string, a area, ok bool) {
 	if box.west >= -180 && box.east <= 180 { // else the box is refused as it is
 		box.west, box.east = narrower(box.west, box.east, turned.west, turned.east)
 	}
-	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north), a, ok && corners <= maxCorners
+	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north), a, ok && corners <= most
 }
 
 // narrower returns the narrower of two ranges of longitudes around the same boxes, within ±180.

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"math"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -58,6 +59,7 @@ type fileKind struct {
 	nodata      string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
+	isNamed     bool   // as the expectation says
 	isNameWrong bool   // the reader says so
 	isOutside   bool   // of the area of use of the CRS
 	isWarned    bool   // of anything else
@@ -84,6 +86,9 @@ func (k fileKind) isTile() bool { return k.orientation == isNorthUp || k.orienta
 
 // fileSet holds the records of a dataset in the order of paths, and what the checks found.
 type fileSet struct {
+	expected storedExpectation
+	lines    []expectedLine
+
 	files  []fileRecord
 	kinds  []fileKind
 	grids  []tileGrid
@@ -92,6 +97,7 @@ type fileSet struct {
 	isCopy map[int32]bool // files at the place of another
 
 	seed    maphash.Seed
+	names   *regexp.Regexp // as expected
 	kindOf  map[fileKind]int32
 	formats map[string]string // unreadFormats
 }
@@ -125,14 +131,17 @@ const noFile = int32(-1)
 const maxFlaws = 10_000
 
 // newFileSet returns an empty set with room for n files.
-func newFileSet(n int64) *fileSet {
+func newFileSet(n int64, expected storedExpectation) *fileSet {
 	return &fileSet{
-		files:   make([]fileRecord, 0, n),
-		flaws:   map[string]*flawList{},
-		isCopy:  map[int32]bool{},
-		seed:    maphash.MakeSeed(),
-		kindOf:  map[fileKind]int32{},
-		formats: unreadFormats(),
+		expected: expected,
+		lines:    []expectedLine{},
+		files:    make([]fileRecord, 0, n),
+		flaws:    map[string]*flawList{},
+		isCopy:   map[int32]bool{},
+		seed:     maphash.MakeSeed(),
+		names:    expected.namePattern(),
+		kindOf:   map[fileKind]int32{},
+		formats:  unreadFormats(),
 	}
 }
 
@@ -164,6 +173,7 @@ func (s *fileSet) add(row fileRow) {
 		sampleType:  cmp.Or(row.sampleType, notStated),
 		nodata:      cmp.Or(row.nodata, notStated),
 		bands:       row.bands,
+		isNamed:     s.expected.Name != "" && s.names.MatchString(path.Base(row.path)),
 		isNameWrong: row.nameWarnings > 0,
 		isOutside:   row.areaWarnings > 0,
 		isWarned:    row.warnings > row.nameWarnings+row.areaWarnings,
@@ -287,6 +297,9 @@ func (s *fileSet) check(ctx context.Context) error {
 			return err
 		}
 		step()
+	}
+	if err := s.checkExpected(ctx); err != nil {
+		return err
 	}
 	for i := range s.grids {
 		if err := ctx.Err(); err != nil {

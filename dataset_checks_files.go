@@ -77,7 +77,7 @@ func usualValues(counts map[string]int, files int) (usual []string) {
 
 // checkAttributes finds the files of each scope with an unusual value. If no value is usual in a
 // folder, or several are, the folder is mixed. If folders have different usual values, the dataset
-// is mixed.
+// is mixed. An attribute that is specified is left to checkExpected.
 func (s *fileSet) checkAttributes() {
 	sizes := map[uint64]int{} // of folders
 	for _, r := range s.files {
@@ -85,6 +85,9 @@ func (s *fileSet) checkAttributes() {
 	}
 	mixed := map[uint64]*flaw{} // by folder, 0 for the dataset
 	for _, a := range attributes() {
+		if s.expected.specifies(a.name) {
+			continue
+		}
 		all := map[scope]map[string]int{} // counts of the dataset
 		usualOfAll := map[scope][]string{}
 		scopeOf := func(r *fileRecord, k *fileKind) (of scope) {

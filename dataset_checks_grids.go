@@ -31,6 +31,7 @@ type tileGrid struct {
 	isRegular bool       // half of the tiles fill their cells; else there are no missing ones
 	files     []int32    // the tiles
 	cells     []tileCell // by row, column and file
+	runs      []cellRun  // of cells with a tile
 	gaps      []cellRun
 	named     map[string]namedTile // some missing tiles, by name
 }
@@ -365,21 +366,20 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 
 // findMissing finds the missing tiles of the grid, and the tiles that lie far from all others.
 func (s *fileSet) findMissing(g *tileGrid) {
-	var runs []cellRun
 	for _, c := range g.cells {
-		last := len(runs) - 1
+		last := len(g.runs) - 1
 		switch {
-		case last >= 0 && runs[last].Row == c.row && c.column <= runs[last].To+1:
-			runs[last].To = c.column
+		case last >= 0 && g.runs[last].Row == c.row && c.column <= g.runs[last].To+1:
+			g.runs[last].To = c.column
 		default:
-			runs = append(runs, cellRun{c.row, c.column, c.column})
+			g.runs = append(g.runs, cellRun{c.row, c.column, c.column})
 		}
 	}
-	g.gaps = g.findGaps(runs)
+	g.gaps = g.findGaps(g.runs)
 	g.Missing = tilesIn(g.gaps)
 
 	far := map[int32]bool{} // a tile may have several cells
-	for _, run := range strays(runs) {
+	for _, run := range strays(g.runs) {
 		for column := run.From; column <= run.To; column++ {
 			for _, c := range g.at(run.Row, column, len(g.cells)) {
 				far[c.file] = true

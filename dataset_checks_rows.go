@@ -39,7 +39,11 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 		return nil, err
 	}
 
-	s := newFileSet(n)
+	expected, err := readExpectation(ctx, q, d.ID)
+	if err != nil {
+		return nil, err
+	}
+	s := newFileSet(n, expected)
 	var f fileRow
 	rows, _ := q.Query(ctx, query, d.ID) // its error comes back from ForEachRow
 	_, err = pgx.ForEachRow(rows, []any{&f.id, &f.path, &f.size, &f.modified, &f.status, &f.format, &f.crs,

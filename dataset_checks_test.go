@@ -102,7 +102,13 @@ func b2i(v bool) int {
 // check runs the checks and returns the findings by code, as "path: detail".
 func (d delivery) check(t *testing.T) (*fileSet, map[string][]string) {
 	t.Helper()
-	s := newFileSet(int64(len(d.rows)))
+	return d.checkExpecting(t, expectation{})
+}
+
+// checkExpecting runs the checks with an expectation.
+func (d delivery) checkExpecting(t *testing.T, expected expectation) (*fileSet, map[string][]string) {
+	t.Helper()
+	s := newFileSet(int64(len(d.rows)), storedExpectation{expectation: expected})
 	paths := map[int64]flawRow{}
 	for i, path := range slices.Sorted(maps.Keys(d.rows)) {
 		row := *d.rows[path]

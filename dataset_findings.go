@@ -24,6 +24,8 @@ const (
 	findingMixed       = "mixed"
 	findingNotFound    = "not_found"
 	findingNotExamined = "not_examined"
+
+	findingSpecification = "specification"
 )
 
 // Severities of findings.
@@ -38,6 +40,7 @@ func findingKinds() []findingKind {
 		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable", true},
 		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS", true},
 		{"unread", severe, "files of formats that Cairn does not read, and half-finished copies", "not read", true},
+		{findingSpecification, severe, "files are not as specified", "not as specified", false},
 		{findingMissing, severe, "tiles are missing inside the area that the others cover", "missing tile", false},
 		{"far", severe, "files lie far from all others", "far away", false},
 		{"name", severe, "file names contradict what is in the files", "misnamed", false},

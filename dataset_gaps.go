@@ -6,13 +6,18 @@ import (
 	"slices"
 )
 
+// system returns the CRS of the grid.
+func (g *tileGrid) system() (crsDefinition, error) {
+	if g.Definition != "" {
+		return crsByDefinition(g.Definition)
+	}
+	return crsByText(g.CRS)
+}
+
 // columnsAround returns how many columns of the grid go around the globe. It is 0 if their number
 // is not whole, if x does not run along the longitudes, or if the registry does not know the CRS.
 func (g *tileGrid) columnsAround() int64 {
-	crs, err := crsByText(g.CRS)
-	if g.Definition != "" {
-		crs, err = crsByDefinition(g.Definition)
-	}
+	crs, err := g.system()
 	turn := crs.projection.fullTurn()
 	columns := math.Round(turn / g.East)
 	if err != nil || math.Abs(columns*g.East-turn) > g.DX/2 {

@@ -330,7 +330,7 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 	}
 }
 
-// signedArea returns twice the area of a ring in square degrees, negative for a clockwise ring.
+// signedArea returns twice the area of a ring, negative for a clockwise ring.
 func signedArea(ring []position) (area float64) {
 	for i, to := range ring {
 		from := ring[(i+len(ring)-1)%len(ring)]

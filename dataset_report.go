@@ -33,6 +33,7 @@ type folderReport struct {
 	Bytes       int64           `json:"bytes"`
 	Grids       []tileGrid      `json:"grids"`
 	Contents    []contentCount  `json:"contents"`
+	Expected    []expectedLine  `json:"expected"`
 	Findings    []finding       `json:"findings"`
 	Accepted    []acceptedCount `json:"accepted"`
 	NotExamined []string        `json:"not_examined"`
@@ -165,6 +166,14 @@ func (report folderReport) print(w io.Writer) {
 		fmt.Fprintf(w, "an analysis is %s now\n", *report.Running)
 	}
 
+	if len(report.Expected) > 0 {
+		fmt.Fprintln(w, "\nEXPECTED")
+	}
+	for _, line := range report.Expected {
+		result := map[bool]string{true: "pass", false: "fail"}[line.Passed]
+		fmt.Fprintf(w, "  %s: %s %s: %s\n", result, line.Name, line.Expected, line.Detail)
+	}
+
 	severity := ""
 	for _, f := range report.Findings {
 		if f.Severity != severity {
@@ -276,7 +285,8 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		) last ON true
 		WHERE d.id = $1`
 	report := folderReport{DatasetID: d.ID, Dataset: d.Name, Verdict: notChecked, Grids: []tileGrid{},
-		Contents: []contentCount{}, Findings: []finding{}, Accepted: []acceptedCount{}, NotExamined: []string{}}
+		Contents: []contentCount{}, Expected: []expectedLine{}, Findings: []finding{}, Accepted: []acceptedCount{},
+		NotExamined: []string{}}
 	stored, err := collectOne[struct {
 		AnalysisID            *int64
 		IsFirst               *bool
@@ -297,6 +307,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	case stored.Summary != nil:
 		report.Files, report.Placed, report.Bytes = stored.Summary.Files, stored.Summary.Placed, stored.Summary.Bytes
 		report.Grids, report.Contents = stored.Summary.Grids, stored.Summary.Contents
+		report.Expected = stored.Summary.Expected
 		report.NotExamined = []string{"Heights were not examined."}
 		var newSince *int64
 		if !*stored.IsFirst {

@@ -14,6 +14,7 @@ import (
 // results is what the checks found in the rows of a dataset. It is stored when an analysis ends.
 type results struct {
 	analysisID        int64
+	expectedAt        *time.Time // when the expectation was last changed; nil: never
 	summary           resultSummary
 	findings          []findingRow
 	totals            []findingTotal
@@ -27,6 +28,7 @@ type resultSummary struct {
 	Bytes    int64          `json:"bytes"`
 	Grids    []tileGrid     `json:"grids"`
 	Contents []contentCount `json:"contents"`
+	Expected []expectedLine `json:"expected"`
 }
 
 // findingRow is a row of dataset_findings, before it is stored.
@@ -49,12 +51,14 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*
 	}
 	r := &results{
 		analysisID: analysisID,
+		expectedAt: s.expected.UpdatedAt,
 		summary: resultSummary{
 			Files:    int64(len(s.files)),
 			Placed:   s.located(),
 			Bytes:    s.bytes(),
 			Grids:    s.grids,
 			Contents: s.contents(),
+			Expected: s.lines,
 		},
 	}
 
@@ -67,7 +71,7 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*
 	}
 	r.addMissing()
 	for i := range s.grids { // the picture needs much memory, too
-		s.grids[i].files, s.grids[i].cells = nil, nil
+		s.grids[i].files, s.grids[i].cells, s.grids[i].runs = nil, nil, nil
 	}
 	if err := r.addNotFound(ctx, q); err != nil {
 		return nil, err

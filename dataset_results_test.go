@@ -234,7 +234,7 @@ func TestCanceledAfterMassRemoval(t *testing.T) {
 // tells where a tile lies.
 func TestManyMissingTiles(t *testing.T) {
 	t.Parallel()
-	s := newFileSet(0)
+	s := newFileSet(0, storedExpectation{})
 	const n = 3000
 	add := func(x, y float64) {
 		x, y = x*1000, y*1000

@@ -252,7 +252,7 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		if query.Has("bbox") || query.Has("point") {
 			return fileFilter{}, malformed("exclusive", "intersects cannot be used together with bbox or point.")
 		}
-		parameter, value, a, ok := readGeometry(text)
+		parameter, value, a, ok := readGeometry(text, maxCorners)
 		if !ok {
 			return fileFilter{}, malformed("wrong_type",
 				"intersects must be a GeoJSON Point, Polygon or MultiPolygon of at most %d corners.", maxCorners)

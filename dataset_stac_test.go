@@ -326,7 +326,7 @@ func TestAreaAcross180(t *testing.T) {
 		area(square(-180, 180)):                    "-180,-10,180,10",
 		area(square(170, 190), square(-175, -170)): "-175,-10,190,10", // beyond 180°: refused
 	} {
-		if parameter, value, _, ok := readGeometry(text); parameter != "bbox" || value != want || !ok {
+		if parameter, value, _, ok := readGeometry(text, maxCorners); parameter != "bbox" || value != want || !ok {
 			t.Errorf("%s: %s=%s, not %s", text, parameter, value, want)
 		}
 	}

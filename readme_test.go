@@ -193,6 +193,9 @@ func TestJobs(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(header), "Authorization: Bearer cairn_pat_") {
 		t.Errorf("the nightly token: %v %q", err, header)
 	}
+	waitFor(t, "the checks", func() bool {
+		return admin.must(200, "GET", "/api/v1/datasets/1/report", nil).json["running"] == nil
+	})
 	if report := admin.must(200, "GET", "/api/v1/datasets/1/report", nil).json; len(report["findings"].([]any)) > 0 {
 		t.Errorf("findings that were not accepted: %v", report["findings"])
 	}

@@ -683,6 +683,13 @@ CREATE TABLE dataset_finding_totals (
   PRIMARY KEY (dataset_id, code, folder)
 );
 
+-- What the files of a dataset should be: an expectation in JSON.
+CREATE TABLE dataset_expectations (
+  dataset_id  bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
+  expectation json        NOT NULL,
+  updated_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- A dataset that a former version has analysed has no results yet: its rows are checked.
 INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only, total)
   SELECT id, false, 'cairn', 'check', true,

@@ -193,7 +193,7 @@ func datasetRoutes(c *catalogue) []route {
 	}
 }
 
-// analysisRoutes returns the rows of analyses.
+// analysisRoutes returns the rows of analyses, and of what they check.
 func analysisRoutes(a *analyzer) []route {
 	return []route{
 		changes("POST /api/v1/datasets/{id}/analyses", datasetAnalyze, a.createAnalysis, quick, medium),
@@ -202,6 +202,8 @@ func analysisRoutes(a *analyzer) []route {
 		reads("/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead, a.listChanges, quick,
 			paged, "change"),
 		changes("DELETE /api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze, a.cancelAnalysis, bulk, medium),
+		reads("/api/v1/datasets/{id}/expectation", datasetRead, a.getExpectation, quick),
+		changes("PATCH /api/v1/datasets/{id}/expectation", datasetManage, a.updateExpectation, heavy, mapped),
 	}
 }
 

@@ -254,6 +254,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"PATCH /api/v1/roles/{id}":                     map[string]string{"description": "new"},
 		"POST /api/v1/datasets":                        map[string]string{"name": "more" + name, "path": "more" + name},
 		"PATCH /api/v1/datasets/{id}":                  map[string]string{"description": "d"},
+		"PATCH /api/v1/datasets/{id}/expectation":      map[string]string{"posting": "1"},
 		"POST /api/v1/datasets/{id}/analyses":          map[string]bool{"force": true},
 		"POST /api/v1/datasets/{id}/accepted-findings": map[string]string{"code": "missing", "note": "sea"},
 		"POST /api/v1/users/{id}/roles":                map[string]any{"role": "only-target" + name},
