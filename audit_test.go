@@ -27,7 +27,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 166_500
+	maxProgramTokens  = 166_800
 	maxAuditorTokens  = 38_995
 )
 

@@ -49,6 +49,7 @@ type fileRecord struct {
 // fileKind holds the values that many files share, so that each set of them is stored once.
 type fileKind struct {
 	status      string
+	format      string
 	extension   string // of the path, in lower case
 	unread      string // the name of a format that Cairn does not read, or halfFinished
 	system      string // the CRS: a code, a name or ""
@@ -166,6 +167,7 @@ func unreadFormats() map[string]string {
 func (s *fileSet) add(row fileRow) {
 	k := fileKind{
 		status:      row.status,
+		format:      row.format,
 		extension:   strings.ToLower(path.Ext(row.path)),
 		system:      row.crs,
 		definition:  row.definition,

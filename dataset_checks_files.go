@@ -207,20 +207,56 @@ func (a attribute) count(counts map[string]int) string {
 	return strings.Join(texts, ", ")
 }
 
-// contents returns, for each attribute, how many rasters have which value.
+// contents returns how many files have which status and format and, for each attribute and for the
+// size in pixels, how many rasters have which value.
 func (s *fileSet) contents() (all []contentCount) {
-	for _, a := range attributes() {
+	ofFiles := []attribute{
+		{"", "status", "", func(_ *fileRecord, k *fileKind) string { return k.status }},
+		{"", "format", "", func(_ *fileRecord, k *fileKind) string { return k.format }},
+	}
+	size := attribute{"", "size in pixels", "", func(r *fileRecord, _ *fileKind) string {
+		return pixels(r.w, r.dx) + " × " + pixels(r.h, r.dy)
+	}}
+	all = []contentCount{}
+	for i, a := range slices.Concat(ofFiles, attributes(), []attribute{size}) {
 		counts := map[string]int{}
-		for i := range s.files {
-			r := &s.files[i]
+		for j := range s.files {
+			r := &s.files[j]
 			k := &s.kinds[r.kind]
-			if value := a.value(r, k); k.orientation != "" && value != "" {
+			isCounted := i < len(ofFiles) || k.orientation != ""
+			if value := a.value(r, k); isCounted && value != "" {
 				counts[value]++
 			}
 		}
-		all = append(all, contentCount{a.name, a.count(counts)})
+		if len(counts) > 0 {
+			all = append(all, contentCount{a.name, a.count(counts)})
+		}
 	}
 	return all
+}
+
+// pixels returns the width or height of a box in pixels.
+func pixels(size, pixel float64) string {
+	return strconv.FormatFloat(math.Round(size/pixel), 'f', 0, 64)
+}
+
+// covered returns about how many square kilometres the located tiles cover. Copies do not count.
+// Where other tiles overlap, both count.
+func (s *fileSet) covered() (area float64) {
+	for i, r := range s.files {
+		size := r.w * r.h
+		switch k := s.kinds[r.kind]; {
+		case !k.isLocated() || !k.isTile() || s.isCopy[int32(i)]:
+		case k.unit == " m":
+			area += size / 1e6
+		case k.unit == " ft":
+			area += size * 0.3048 * 0.3048 / 1e6
+		case k.unit == "°":
+			const degree = 111.2 // kilometres
+			area += size * degree * degree * math.Cos((r.y+r.h/2)*math.Pi/180)
+		}
+	}
+	return area
 }
 
 // checkSamePlace finds tiles with the same extent (to a tenth of a pixel) and size in pixels. The

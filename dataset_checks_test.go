@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -144,6 +145,37 @@ func TestCleanDeliveries(t *testing.T) {
 				t.Errorf("%d tiles: %.2000v", len(d.rows), found)
 			}
 		})
+	}
+}
+
+// TestContents: the summary counts statuses, formats and sizes, and the area that tiles cover.
+func TestContents(t *testing.T) {
+	t.Parallel()
+	all := deliveries()
+	d := all[slices.IndexFunc(all, func(d delivery) bool { return d.name == "UTM" })]
+	d.rows["readme.txt"] = &fileRow{path: "readme.txt", status: fileStatusUnsupported, format: "text"}
+	copied := *d.rows[utmTile(505, 5410)]
+	d.rows["copy.tif"] = &copied
+	s, _ := d.check(t)
+	want := []contentCount{{"status", "1025 files ok, 1 file unsupported"}, {"format", "1025 files geotiff, 1 file text"},
+		{"size in pixels", "1025 files 1000 × 1000"}}
+	for _, count := range want {
+		if !slices.Contains(s.contents(), count) {
+			t.Errorf("%v is not in %v", count, s.contents())
+		}
+	}
+	if got := s.covered(); math.Abs(got-1024) > 1e-6 {
+		t.Errorf("%g km² are covered, want 1024", got)
+	}
+
+	// From 16° S to 16° N and 16° W to 16° E: 32 degrees of 2πR/360 each, times the difference of the sines of latitude.
+	srtm := all[slices.IndexFunc(all, func(d delivery) bool { return d.name == "SRTM" })]
+	s, _ = srtm.check(t)
+	if got, want := s.covered(), 32*math.Pi/180*6371*6371*2*math.Sin(16*math.Pi/180); math.Abs(got/want-1) > 0.002 {
+		t.Errorf("%g km² are covered, want %g", got, want)
+	}
+	if empty := newFileSet(0, storedExpectation{}); empty.contents() == nil || empty.covered() != 0 {
+		t.Error("an empty dataset has contents")
 	}
 }
 

@@ -181,7 +181,6 @@ type specifiedLine struct {
 
 // lines returns what is specified, without the boundary. The names are those of attributes.
 func (e expectation) lines() []specifiedLine {
-	pixels := func(size, pixel float64) string { return strconv.FormatFloat(math.Round(size/pixel), 'f', 0, 64) }
 	lines := []specifiedLine{
 		{"CRS", e.CRS, func(_ *fileRecord, k *fileKind) string { return k.system }},
 		{"vertical CRS", e.VerticalCRS, func(_ *fileRecord, k *fileKind) string { return k.vertical }},

@@ -31,6 +31,7 @@ type folderReport struct {
 	Files       int64           `json:"files"`
 	Placed      int64           `json:"placed"` // located files
 	Bytes       int64           `json:"bytes"`
+	Covered     float64         `json:"covered_km2"` // about
 	Grids       []tileGrid      `json:"grids"`
 	Contents    []contentCount  `json:"contents"`
 	Expected    []expectedLine  `json:"expected"`
@@ -238,6 +239,9 @@ func (report folderReport) printContents(w io.Writer) {
 	for _, c := range report.Contents {
 		fmt.Fprintf(w, "%s: %s\n", c.Attribute, c.Values)
 	}
+	if report.Covered > 0 {
+		fmt.Fprintf(w, "covered: about %.3g km²\n", report.Covered)
+	}
 	for _, a := range report.Accepted {
 		fmt.Fprintf(w, "accepted: %s (%d)\n", a.Code, a.Total)
 	}
@@ -306,6 +310,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	switch {
 	case stored.Summary != nil:
 		report.Files, report.Placed, report.Bytes = stored.Summary.Files, stored.Summary.Placed, stored.Summary.Bytes
+		report.Covered = stored.Summary.Covered
 		report.Grids, report.Contents = stored.Summary.Grids, stored.Summary.Contents
 		report.Expected = stored.Summary.Expected
 		report.NotExamined = []string{"Heights were not examined."}

@@ -26,6 +26,7 @@ type resultSummary struct {
 	Files    int64          `json:"files"`
 	Placed   int64          `json:"placed"` // located files
 	Bytes    int64          `json:"bytes"`
+	Covered  float64        `json:"covered_km2"` // see fileSet.covered
 	Grids    []tileGrid     `json:"grids"`
 	Contents []contentCount `json:"contents"`
 	Expected []expectedLine `json:"expected"`
@@ -56,6 +57,7 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*
 			Files:    int64(len(s.files)),
 			Placed:   s.located(),
 			Bytes:    s.bytes(),
+			Covered:  s.covered(),
 			Grids:    s.grids,
 			Contents: s.contents(),
 			Expected: s.lines,
