@@ -27,8 +27,8 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 166_800
-	maxAuditorTokens  = 38_995
+	maxProgramTokens  = 168_500
+	maxAuditorTokens  = 38_925
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads packages of the standard

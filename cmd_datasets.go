@@ -290,6 +290,37 @@ func reportCommand(ctx context.Context, o invocation) error {
 	return nil
 }
 
+// compareCommand is "cairn compare DATASET OTHER". It returns errDifferent unless cells were
+// compared, and all have the same content.
+func compareCommand(ctx context.Context, o invocation) error {
+	var found [2]dataset
+	for i, name := range o.names {
+		d, err := o.getDataset(ctx, name)
+		if err != nil {
+			return err
+		}
+		found[i] = d
+	}
+	if found[0].ID == found[1].ID {
+		return fmt.Errorf("%s and %s are the same dataset", o.names[0], o.names[1])
+	}
+
+	compared := comparison{
+		catalogue: newCatalogue(&core{cfg: o.cfg, db: o.db, patience: 30 * time.Second}),
+		here:      found[0],
+		there:     found[1],
+		query:     func(do func(context.Context) error) error { return do(ctx) },
+	}
+	out := bufio.NewWriter(o.stdout)
+	if err := errors.Join(compared.write(ctx, out, true), out.Flush()); err != nil {
+		return err
+	}
+	if len(compared.totals) != 1 || compared.totals[isSameContent] == 0 {
+		return errDifferent
+	}
+	return nil
+}
+
 // vrtCommand is "cairn vrt DATASET". The sources are absolute paths of this machine.
 func vrtCommand(ctx context.Context, o invocation) error {
 	d, err := o.getDataset(ctx, o.names[0])

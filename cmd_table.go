@@ -109,6 +109,8 @@ func commands() []command {
 		{"dataset remove", "DATASET", needDatabase, removeDatasetCommand,
 			"forget a dataset, after a question on a terminal; its files stay"},
 		{"report", "DATASET", needDatabase, reportCommand, "print the problems of a dataset's files"},
+		{"compare", "DATASET OTHER", needDatabase, compareCommand, "compare a dataset with another, such as a new " +
+			"delivery with the old one, cell by cell"},
 		{"vrt", "DATASET [--crs CRS] [--resolution SIZE]", needDatabase, vrtCommand,
 			"print a GDAL VRT of a dataset's rasters; if they have several CRSs or pixel sizes, name one"},
 
@@ -264,8 +266,8 @@ func helpCommand(_ context.Context, o invocation) error {
 		c.print(o.stdout)
 	}
 	if topic == "" {
-		fmt.Fprint(o.stdout, "\nExit status: 0 done, 1 failed, 2 wrong usage, 3 a report has findings\n"+
-			"or the audit log a new break.\n"+
+		fmt.Fprint(o.stdout, "\nExit status: 0 done, 1 failed, 2 wrong usage, 3 a report has findings,\n"+
+			"datasets differ or the audit log has a new break.\n"+
 			"Settings are environment variables; docs/settings.md has the table.\n")
 	}
 	return nil

@@ -110,6 +110,8 @@ func usageSteps() []struct {
 		{"dataset list --json", "", 0, `"name":"broken"`},
 		{"report 1", "", 0, `no findings: dataset tiles`},
 		{"report broken", "", 3, `1 finding: dataset broken`},
+		{"compare tiles broken", "", 3, `only_here\ta.tif\t\t\nonly_here\tb.tif\t\t\ncells: {"only_here":2}`},
+		{"compare tiles 1", "", 1, `tiles and 1 are the same dataset`},
 		{"vrt tiles --crs EPSG:4326 --resolution 0.25", "", 0, `<VRTDataset`},
 		{"dataset remove 2", "", 0, `removed dataset 2, broken`},
 		{"backup $root/../backup", "", 0, `The database is in`},

@@ -55,19 +55,11 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f := &content{catalogue: c, ctx: r.Context(), row: m}
-	if err := c.askFileSystem(f.ctx, m.Directory, f.open, func() { f.Close() }); err != nil {
+	f, err := c.openContent(r.Context(), m)
+	if err != nil {
 		return err
 	}
-	defer func() {
-		go func() { // Close may hang too, so it takes a slot as any other call does, without a time limit
-			leave, err := c.fileCalls.acquire(context.WithoutCancel(f.ctx), m.Directory)
-			if err == nil { // with an error the queue is full, and Close does not wait
-				defer leave()
-			}
-			f.Close()
-		}()
-	}()
+	defer f.closeLater()
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // several ranges are answered with the whole (RFC 9110, section 14.2)
 	}
@@ -89,11 +81,30 @@ type storedFile struct {
 // content is a file that a request reads.
 type content struct {
 	catalogue *catalogue
-	ctx       context.Context // of the request
+	ctx       context.Context // of the request, or of the command
 	row       storedFile
 	openFile
 	entry       // as the file was opened
 	err   error // that ended the reading
+}
+
+// openContent opens a file for a request with that context. Its errors are those of open and of
+// askFileSystem.
+func (c *catalogue) openContent(ctx context.Context, m storedFile) (*content, error) {
+	f := &content{catalogue: c, ctx: ctx, row: m}
+	return f, c.askFileSystem(ctx, m.Directory, f.open, func() { f.Close() })
+}
+
+// closeLater closes the file in a goroutine. Close may hang too, so it takes a slot as any other
+// call does, without a time limit.
+func (f *content) closeLater() {
+	go func() {
+		leave, err := f.catalogue.fileCalls.acquire(context.WithoutCancel(f.ctx), f.row.Directory)
+		if err == nil { // with an error the queue is full, and Close does not wait
+			defer leave()
+		}
+		f.Close()
+	}()
 }
 
 // open opens the file. The error is a 404 for anything but a regular file of the dataset, and else

@@ -139,7 +139,7 @@ func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 func writeStream(w http.ResponseWriter, r *http.Request, contentType string, write func(out io.Writer) error) error {
 	h := w.Header()
 	h.Set("Content-Type", contentType)
-	h.Set("Vary", "Accept-Encoding")
+	h.Add("Vary", "Accept-Encoding")
 	buffer := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10)
 	out, finish := io.Writer(buffer), buffer.Flush
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {

@@ -242,9 +242,13 @@ func changeDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, ac
 
 // pathDataset returns the dataset whose id is in the path, or a 404.
 func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
+	return c.datasetOf(r.Context(), pathID(r, "id"))
+}
+
+// datasetOf returns the dataset with that id, or a 404.
+func (c *catalogue) datasetOf(ctx context.Context, id int64) (dataset, error) {
 	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1`
-	id := pathID(r, "id")
-	return oneDataset(r.Context(), c.core.db, notFound("dataset", id), "get dataset", query, id)
+	return oneDataset(ctx, c.core.db, notFound("dataset", id), "get dataset", query, id)
 }
 
 // missingPart returns the 404 for a part of the dataset in the path, which the path value called

@@ -61,7 +61,7 @@ func exitStatus(err error) int {
 		return 0
 	case errors.Is(err, errUsage):
 		return 2
-	case errors.Is(err, errFindings), errors.Is(err, errBreaks):
+	case errors.Is(err, errFindings), errors.Is(err, errDifferent), errors.Is(err, errBreaks):
 		return 3
 	}
 	return 1

@@ -171,6 +171,7 @@ func TestJobs(t *testing.T) {
 	}
 	admin.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "News", "body": "Read this.", "include_new_users": true})
 	admin.must(200, "PATCH", "/api/v1/datasets/1", map[string]string{"name": "alps"})
+	admin.analyze(ts.addDataset(admin, "alps-old", "."), nil)
 	admin.must(201, "POST", "/api/v1/roles", map[string]any{"name": "surveyor", "permissions": []string{datasetRead, datasetAnalyze}})
 	admin.must(200, "POST", "/api/v1/users/"+joan+"/roles", map[string]string{"role": "surveyor"})
 	script := "set -euo pipefail\n"
@@ -183,7 +184,7 @@ func TestJobs(t *testing.T) {
 	output := c.run("bash", script, "change me please\n")
 	c.shows(output, `"kind":"token"`, " Maintenance on Sunday\n", "scheduled: Maintenance on Monday\n", "retracted: Maintenance on Monday\n",
 		"backup (dataset.read), last used never\n", "joan is disabled\n", "role.create role:surveyor added: dataset.read dataset.analyze", "admin user.roles user:joan added: surveyor removed: \n", "\nadmin \n", "added n46e007.tif\n",
-		"accepted: corrupt broken.tif\n", "1 alps\n", `"name":"wiki.edit"`, `{"name":"editor","permissions":["wiki.edit"]}`, "204 admin\n")
+		"accepted: corrupt broken.tif\n", "1 alps\n", `"name":"wiki.edit"`, `{"name":"editor","permissions":["wiki.edit"]}`, "204 admin\n", "cells: {\"same_content\":4}\n")
 	invitations, err := os.ReadFile(filepath.Join(c.dir, "invitations.csv"))
 	if n := strings.Count(string(invitations), `"cairn_pw_`); err != nil || n != 11 || !strings.Contains(string(invitations), `"joan","A user has, or had, that name."`) {
 		t.Errorf("%d invitations, %v:\n%s", n, err, invitations)

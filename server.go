@@ -179,6 +179,7 @@ func datasetRoutes(c *catalogue) []route {
 		reads("/api/v1/datasets/{id}/gaps.geojson", datasetRead, c.getGaps, stream),
 		reads("/api/v1/datasets/{id}/coverage.svg", datasetRead, c.getCoverage, slow, "color bbox"),
 		reads("/api/v1/datasets/{id}/report", datasetRead, c.getReport, quick),
+		reads("/api/v1/datasets/{id}/compare", datasetRead, c.getComparison, stream, "with"),
 		reads("/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, quick, paged),
 		reads("/api/v1/datasets/{id}/findings.csv", datasetRead, c.getFindingsTable, stream),
 		reads("/api/v1/datasets/{id}/accepted-findings", datasetRead, c.listAccepted, quick, paged),

@@ -220,6 +220,9 @@ func (m *matrix) target(rt route) (path string, body any) {
 		_, analysis, _ := strings.Cut(run, "/analyses/")
 		file := m.each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
 		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
+	case strings.HasSuffix(path, "/compare"):
+		other := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "more" + name, "path": "more" + name})
+		path += fmt.Sprint("?with=", other.number("id"))
 	case strings.Contains(path, "{code}"):
 		path = strings.Replace(path, "{code}", "duplicate", 1)
 	case strings.Contains(path, "{accepted}"):

@@ -1,0 +1,351 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// errDifferent is returned unless all cells of two datasets have the same content. It means exit
+// status 3.
+var errDifferent = errors.New("the datasets differ")
+
+// comparison compares the located files of a dataset with those of another, cell by cell.
+type comparison struct {
+	catalogue   *catalogue
+	here, there dataset
+	query       func(do func(context.Context) error) error // runs do, which asks the database
+
+	totals     map[string]int64 // cells by result
+	notLocated map[string]int64 // files that are in no cell: "here" and "there"
+}
+
+// comparedCell is the comparison of two files of a cell, or one file without another. If a dataset
+// has several files there, the cell is listed several times.
+type comparedCell struct {
+	Result string    `json:"result"`
+	CRS    string    `json:"crs"`            // a code, or the name in the file
+	Box    []float64 `json:"box"`            // of the file here, or else there: minx, miny, maxx, maxy in the CRS
+	Here   string    `json:"here,omitempty"` // the path
+	There  string    `json:"there,omitempty"`
+	Detail string    `json:"detail"`
+
+	SizeBytes int64 `json:"-"` // of both files, while only their bytes are still to be compared
+}
+
+// Results that depend on the bytes of files. The others are in compareRows.
+const (
+	isSameContent  = "same_content"
+	isOtherContent = "other_content"
+	isNotCompared  = "not_compared"
+)
+
+// cellBatch has the pairs of files of some cells, by row id; 0 is no file. IsShared says that both
+// datasets have files in the cell.
+type cellBatch struct {
+	Here, There []int64
+	IsShared    []bool
+}
+
+// getComparison answers GET /api/v1/datasets/{id}/compare in JSON, or as text for Accept:
+// text/plain.
+func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error {
+	here, err := c.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	id, err := strconv.ParseInt(r.URL.Query().Get("with"), 10, 64)
+	if err != nil || id == here.ID {
+		return malformed("wrong_type", "with must be the id of another dataset.")
+	}
+	there, err := c.datasetOf(r.Context(), id)
+	if err != nil {
+		return err
+	}
+
+	// The first statement computes. After it the answer mostly waits for files.
+	query := func(do func(context.Context) error) error {
+		defer callerOf(r).slots.leaveCore()
+		return withPoolSlot(r, heavy, do)
+	}
+	compared := comparison{catalogue: c, here: here, there: there, query: query}
+	isText := strings.HasPrefix(r.Header.Get("Accept"), "text/plain")
+	contentType := "application/json"
+	if isText {
+		contentType = "text/plain; charset=utf-8"
+	}
+	w.Header().Set("Vary", "Accept")
+	return writeStream(w, r, contentType, func(out io.Writer) error {
+		return compared.write(r.Context(), out, isText)
+	})
+}
+
+// write writes the comparison as a JSON object, or as text for a terminal: a line for each cell.
+// Cells with the same content are only counted.
+func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) error {
+	encoded := func(v any) string {
+		text, _ := encodeJSON(v) // text and numbers: there is no error
+		return string(text)
+	}
+	separator, end := ",", `],"totals":%s,"not_located":%s}`
+	if isText {
+		out = terminalWriter{out}
+		separator, end = "", "cells: %sfiles that are not located: %s"
+	} else {
+		fmt.Fprintf(out, `{"here":%s,"there":%s,"cells":[`, encoded(c.here), encoded(c.there))
+	}
+
+	before := ""
+	err := c.each(ctx, func(cell comparedCell) error {
+		line := encoded(cell)
+		if isText {
+			line = cell.String()
+		}
+		_, err := io.WriteString(out, before+line)
+		before = separator
+		return err
+	})
+	if err == nil {
+		_, err = fmt.Fprintf(out, end, encoded(c.totals), encoded(c.notLocated))
+	}
+	return err
+}
+
+// String returns the cell as a line of text: the result, the path here, the path there, the detail.
+func (cell comparedCell) String() string {
+	text := strings.Join([]string{cell.Result, cell.Here, cell.There, cell.Detail}, "\t")
+	return strings.ReplaceAll(text, "\n", " ") + "\n"
+}
+
+// each compares the datasets and counts the results. It calls emit for each cell that does not have
+// the same content, in the order of CRSs, rows and columns. While it reads files, it holds no
+// connection to the database.
+func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) error {
+	db := c.catalogue.core.db
+	var batches []cellBatch
+	err := c.query(func(ctx context.Context) (err error) {
+		batches, err = inSnapshot(ctx, db, c.findCells)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	c.totals = map[string]int64{}
+	for _, batch := range batches {
+		var cells []comparedCell
+		err := c.query(func(ctx context.Context) (err error) {
+			cells, err = compareRows(ctx, db, batch)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+
+		for _, cell := range cells {
+			if cell.Result == isSameContent {
+				cell.Result, cell.Detail = c.compareBytes(ctx, cell)
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			c.totals[cell.Result]++
+			if cell.Result == isSameContent {
+				continue
+			}
+			if err := emit(cell); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// findCells returns the pairs of files to compare, in the order of their cells, and counts the
+// files that are not located. A file belongs to the cell that has the centre of its box. Of the
+// grids of its CRS, it is the one whose pixels are nearest in size. These are the grids of the
+// dataset here or, for a CRS without one, of the dataset there; else the first file of the CRS is a
+// cell of the grid. In a cell, files of the same path are a pair. The others are taken in the order
+// of their paths.
+func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBatch, err error) {
+	const others = `
+		SELECT jsonb_build_object(
+			'here', count(*) FILTER (WHERE dataset_id = $1),
+			'there', count(*) FILTER (WHERE dataset_id = $2)
+		)
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id IN ($1, $2) AND status <> 'ok'`
+	const query = `
+		WITH tiles AS MATERIALIZED (
+			SELECT id, dataset_id = $1 AS is_here, path, coalesce(crs, crs_name, '') AS crs,
+				coalesce(crs_definition, '') AS definition, abs(transform[5]) AS pixel,
+				native_bbox[1] AS x, native_bbox[2] AS y,
+				greatest(native_bbox[3] - native_bbox[1], 1e-9) AS width,
+				greatest(native_bbox[4] - native_bbox[2], 1e-9) AS height
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id IN ($1, $2) AND status = 'ok'
+		), stored AS (
+			SELECT CASE WHEN r.dataset_id = $1 THEN 1 ELSE 2 END AS source, g.crs,
+				coalesce(g.definition, '') AS definition, g.pixel_height AS pixel,
+				g.origin_x AS x, g.origin_y AS y, g.step_x AS width, g.step_y AS height
+			FROM dataset_results r, jsonb_to_recordset(r.summary -> 'grids') AS g (crs text, definition text,
+				pixel_height float8, origin_x float8, origin_y float8, step_x float8, step_y float8)
+			WHERE r.dataset_id IN ($1, $2)
+		), grids AS MATERIALIZED (
+			SELECT *, row_number() OVER (ORDER BY crs, definition, pixel) AS grid
+			FROM (
+				SELECT *, rank() OVER (PARTITION BY crs, definition ORDER BY source) AS choice
+				FROM stored
+				UNION ALL
+				(
+					SELECT DISTINCT ON (crs, definition) 3, crs, definition, pixel, x, y, width, height, 1
+					FROM tiles
+					WHERE (crs, definition) NOT IN (SELECT crs, definition FROM stored)
+					ORDER BY crs, definition, is_here DESC, path
+				)
+			) chosen
+			WHERE choice = 1
+		), cells AS (
+			SELECT t.id, t.is_here, t.path, g.grid,
+				floor((t.x + t.width / 2 - g.x) / g.width) AS east,
+				floor((t.y + t.height / 2 - g.y) / g.height) AS north
+			FROM tiles t
+			CROSS JOIN LATERAL (
+				SELECT *
+				FROM grids
+				WHERE crs = t.crs AND definition = t.definition
+				ORDER BY abs(pixel - t.pixel), grid
+				LIMIT 1
+			) g
+		), marked AS (
+			SELECT *, count(*) OVER (PARTITION BY grid, north, east, path) = 2 AS is_named,
+				bool_or(is_here) OVER cell AND NOT bool_and(is_here) OVER cell AS is_shared
+			FROM cells
+			WINDOW cell AS (PARTITION BY grid, north, east)
+		), numbered AS (
+			SELECT *, row_number() OVER (PARTITION BY grid, north, east, is_named, is_here ORDER BY path) AS n
+			FROM marked
+		), pairs AS (
+			SELECT max(id) FILTER (WHERE is_here) AS here, max(id) FILTER (WHERE NOT is_here) AS there,
+				bool_and(is_shared) AS is_shared, row_number() OVER (ORDER BY grid, north, east, is_named DESC, n) AS n
+			FROM numbered
+			GROUP BY grid, north, east, is_named, n
+		)
+		SELECT array_agg(coalesce(here, 0) ORDER BY n) AS here, array_agg(coalesce(there, 0) ORDER BY n) AS there,
+			array_agg(is_shared ORDER BY n) AS is_shared
+		FROM pairs
+		GROUP BY (n - 1) / 1000
+		ORDER BY (n - 1) / 1000`
+
+	c.notLocated, err = scalar[map[string]int64](ctx, q, "count other files", others, c.here.ID, c.there.ID)
+	if err != nil {
+		return nil, err
+	}
+	return collect[cellBatch](ctx, q, "find cells", query, c.here.ID, c.there.ID)
+}
+
+// compareRows compares the rows of pairs of files. With isSameContent, only the bytes of the files
+// are still to be compared. Boxes may differ by a tenth of a pixel, sizes of pixels by a millionth.
+func compareRows(ctx context.Context, q querier, pairs cellBatch) ([]comparedCell, error) {
+	const query = `
+		WITH files AS MATERIALIZED (
+			SELECT *, abs(transform[1]) AS dx, abs(transform[5]) AS dy
+			FROM elevation_dataset_file_meta
+			WHERE id = ANY ($1::bigint[] || $2::bigint[]) AND status = 'ok'
+		)
+		SELECT
+			CASE
+				WHEN p.here <> coalesce(h.id, 0) OR p.there <> coalesce(t.id, 0) THEN 'not_compared'
+				WHEN t.id IS NULL THEN 'only_here'
+				WHEN h.id IS NULL THEN 'only_there'
+				WHEN metadata.detail IS NOT NULL THEN 'other_metadata'
+				WHEN h.size_bytes <> t.size_bytes THEN 'other_content'
+				ELSE 'same_content'
+			END AS result,
+			coalesce(h.crs, h.crs_name, t.crs, t.crs_name, '') AS crs,
+			coalesce(h.native_bbox, t.native_bbox) AS box,
+			coalesce(h.path, '') AS here,
+			coalesce(t.path, '') AS there,
+			CASE
+				WHEN p.here <> coalesce(h.id, 0) OR p.there <> coalesce(t.id, 0)
+					THEN 'an analysis has changed a row meanwhile'
+				WHEN metadata.detail IS NOT NULL THEN metadata.detail
+				WHEN h.size_bytes <> t.size_bytes THEN format('%s bytes here, %s there', h.size_bytes, t.size_bytes)
+				WHEN h.size_bytes = t.size_bytes THEN ''
+				WHEN p.is_shared THEN 'another file of this cell was compared'
+				ELSE ''
+			END AS detail,
+			coalesce(h.size_bytes, 0) AS size_bytes
+		FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) WITH ORDINALITY AS p (here, there, is_shared, n)
+		LEFT JOIN files h ON h.id = p.here
+		LEFT JOIN files t ON t.id = p.there
+		LEFT JOIN LATERAL (
+			SELECT string_agg(
+				format('%s %s here, %s there', name, coalesce(v.here, 'not stated'), coalesce(v.there, 'not stated')),
+				'; ' ORDER BY v.n) AS detail
+			FROM (VALUES
+				(1, 'vertical CRS', h.vertical_crs, t.vertical_crs, h.vertical_crs IS DISTINCT FROM t.vertical_crs),
+				(2, 'pixels of', round(h.dx::numeric, 10)::float8 || ' × ' || round(h.dy::numeric, 10)::float8,
+					round(t.dx::numeric, 10)::float8 || ' × ' || round(t.dy::numeric, 10)::float8,
+					abs(h.dx - t.dx) * 1e6 > h.dx OR abs(h.dy - t.dy) * 1e6 > h.dy),
+				(3, 'size in pixels', h.width || ' × ' || h.height, t.width || ' × ' || t.height,
+					(h.width, h.height) IS DISTINCT FROM (t.width, t.height)),
+				(4, 'data type', h.sample_type, t.sample_type, h.sample_type IS DISTINCT FROM t.sample_type),
+				(5, 'nodata', h.nodata, t.nodata, h.nodata IS DISTINCT FROM t.nodata),
+				(6, 'bands', h.bands::text, t.bands::text, h.bands IS DISTINCT FROM t.bands),
+				(7, 'box', array_to_string(h.native_bbox, ' '), array_to_string(t.native_bbox, ' '),
+					abs(h.native_bbox[1] - t.native_bbox[1]) * 10 > h.dx
+					OR abs(h.native_bbox[2] - t.native_bbox[2]) * 10 > h.dy
+					OR abs(h.native_bbox[3] - t.native_bbox[3]) * 10 > h.dx
+					OR abs(h.native_bbox[4] - t.native_bbox[4]) * 10 > h.dy)
+			) AS v (n, name, here, there, differs)
+			WHERE differs
+		) metadata ON h.id IS NOT NULL AND t.id IS NOT NULL
+		ORDER BY p.n`
+
+	return collect[comparedCell](ctx, q, "compare rows", query, pairs.Here, pairs.There, pairs.IsShared)
+}
+
+// compareBytes reads the two files of a cell up to the first byte in which they differ, and returns
+// the result and the detail. If a file cannot be read, or ctx ends, the cell is not compared.
+func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (result, detail string) {
+	const block = 256 << 10
+	var files [2]*content
+	var blocks [2][]byte
+	skip := func(i int, err error) (result, detail string) {
+		return isNotCompared, [...]string{"here: ", "there: "}[i] + reasonOf(cmp.Or(errors.Unwrap(err), err))
+	}
+	for i, d := range [...]dataset{c.here, c.there} {
+		path := [...]string{cell.Here, cell.There}[i]
+		f, err := c.catalogue.openContent(ctx, storedFile{d.Path,
+			ElevationDatasetFileMeta{Path: path, SizeBytes: cell.SizeBytes}})
+		if err != nil {
+			return skip(i, err)
+		}
+		defer f.closeLater()
+		if f.Size != cell.SizeBytes {
+			return skip(i, errors.New("it has changed since it was analysed"))
+		}
+		files[i], blocks[i] = f, make([]byte, min(f.Size, block))
+	}
+
+	for at := int64(0); at < cell.SizeBytes; at += block {
+		n := min(block, cell.SizeBytes-at)
+		for i, f := range files {
+			if _, err := f.ReadAt(blocks[i][:n], at); err != nil {
+				return skip(i, err)
+			}
+		}
+		for i, b := range blocks[0][:n] {
+			if b != blocks[1][i] {
+				return isOtherContent, fmt.Sprintf("the first difference is at byte %d", at+int64(i))
+			}
+		}
+	}
+	return isSameContent, ""
+}
