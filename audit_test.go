@@ -28,7 +28,7 @@ const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
 	maxProgramTokens  = 168_500
-	maxAuditorTokens  = 38_925
+	maxAuditorTokens  = 38_930
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads packages of the standard
