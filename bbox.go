@@ -23,9 +23,15 @@ type extent struct {
 	Height     *int64  `json:"height"`
 	Bands      *int64  `json:"bands"`
 	SampleType *string `json:"sample_type"`
-	Nodata     *string `json:"nodata"`   // as written in the file, trimmed
-	PixelIs    *string `json:"pixel_is"` // area or point; nil where the file does not say
-	COG        *bool   `json:"cog"`      // a cloud-optimized GeoTIFF; nil for other formats
+	Nodata     *string `json:"nodata"` // as written in the file, trimmed
+	// Unit, Scale and Offset are of the first band: a height is sample · Scale + Offset, in Unit.
+	Unit        *string  `json:"unit"`        // as written in the file, trimmed
+	Scale       *float64 `json:"scale"`       // nil: not stated, so 1
+	Offset      *float64 `json:"offset"`      // nil: not stated, so 0
+	Compression *string  `json:"compression"` // see compressionName; nil for other formats than TIFF
+	DataBytes   *int64   `json:"data_bytes"`  // the sum of the byte counts of a TIFF's first image
+	PixelIs     *string  `json:"pixel_is"`    // area or point; nil where the file does not say
+	COG         *bool    `json:"cog"`         // a cloud-optimized GeoTIFF; nil for other formats
 
 	// Transform is [a b c d e f]: x = a·col + b·row + c, y = d·col + e·row + f, from the outer
 	// corner.
@@ -61,12 +67,13 @@ const (
 	firstReadBytes   = 4 << 10   // the first read; mostly the only one
 	laterReadBytes   = 16 << 10  // each later read at least, because tag values mostly lie close together
 	maxHeaderBytes   = 256 << 10 // all reads of one file together
-	maxSidecarBytes  = 16 << 10  // of a world file, .hdr, .prj or .aux.xml
+	maxSidecarBytes  = 16 << 10  // of a world file, .hdr, .prj, .aux.xml or GDAL_METADATA
 	maxIFDEntries    = 4096      // far above real directories; 80 KiB in BigTIFF
 	maxTIFFDimension = 1<<31 - 1 // GDAL's limit of width and height
 	maxGeoKeys       = 1024
 	maxGeoASCII      = 16 << 10
 	maxNodataText    = 64  // bytes kept of a nodata value
+	maxUnitText      = 100 // bytes kept of a unit
 	maxNameText      = 200 // bytes kept of a name
 )
 
@@ -230,6 +237,10 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	if err != nil {
 		return err
 	}
+	inKeys := keys.parameters()
+	m.describeHeights(h.readMetadata(d, m))
+	m.describeHeights(aux.heights)
+	m.describeHeights(heightTexts{UnitType: keys.heightUnit(&inKeys, &h.crs)})
 
 	t, source, err := h.readTransform(d, m)
 	switch {
@@ -247,7 +258,6 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 		return err
 	}
 
-	inKeys := keys.parameters()
 	crs := aux.crs(m, &source)
 	switch {
 	case crs.present && inKeys.present:
@@ -456,7 +466,8 @@ func (h *headerReader) unsigned(b []byte) uint64 {
 	return h.order.Uint64(b)
 }
 
-// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; 42113 of GDAL.
+// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; the last two of
+// GDAL.
 const (
 	tagImageWidth, tagImageLength                             = 256, 257
 	tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat     = 258, 277, 339
@@ -467,7 +478,7 @@ const (
 	tagModelPixelScale, tagModelTiepoint                      = 33550, 33922
 	tagModelTransformation                                    = 34264
 	tagGeoKeyDirectory, tagGeoDoubleParams, tagGeoASCIIParams = 34735, 34736, 34737
-	tagGDALNoData                                             = 42113
+	tagGDALMetadata, tagGDALNoData                            = 42112, 42113
 )
 
 // Field types: TIFF 6.0, section 2; IFD from TIFF Technical Note 1; the last line from BigTIFF.
@@ -515,6 +526,8 @@ func maxValues(tag uint16) uint64 {
 		return maxGeoKeys
 	case tagGeoASCIIParams:
 		return maxGeoASCII
+	case tagGDALMetadata:
+		return maxSidecarBytes
 	case tagGDALNoData:
 		return maxNodataText
 	}

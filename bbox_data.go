@@ -46,6 +46,7 @@ type blockTable struct {
 	rowBytes        float64   // of a row of an uncompressed block; 0 if the blocks are compressed
 	rows, height    float64   // of a block and of the raster
 
+	bytes                 float64 // the sum of the byte counts that were looked at
 	worst                 uint64  // the block that ends the farthest beyond the file's end
 	worstLength, worstEnd float64 // its bytes; before one is found 0 and the file's end
 }
@@ -63,6 +64,7 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 		}
 	}
 	compression, photometric := h.numberOr(uncompressed, d, tagCompression, m), h.numberOr(0, d, tagPhotometric, m)
+	m.Compression = compressionName(compression)
 	planar, rows := h.numberOr(1, d, tagPlanarConfiguration, m), h.numberOr(0, d, tagRowsPerStrip, m)
 	columns, tileRows := h.numberOr(0, d, tagTileWidth, m), h.numberOr(0, d, tagTileLength, m)
 	t.kind, t.height, t.rows = "tile", height, tileRows
@@ -101,7 +103,8 @@ func (t *blockTable) length(block uint64, count float64) float64 {
 
 // checkBlocks returns an error if a block of the first image ends beyond the end of the file. Of
 // tables that are too long for maxHeaderBytes it reads the beginning, and as much of the end as it
-// can: the last block mostly lies last. Other images (overviews, masks) do not count.
+// can: the last block mostly lies last. Other images (overviews, masks) do not count. It sets
+// DataBytes if it reads the whole tables.
 func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *extent) error {
 	t := h.readBlockTable(d, bands, bits, m)
 	for _, f := range [...]tiffField{t.offsets, t.counts} {
@@ -115,10 +118,16 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	t.worstEnd = float64(h.size)
 	first := min(t.blocks, maxTableChunk)
 	err := h.checkChunk(&t, 0, first)
-	for end := t.blocks; err == nil && end > first && len(h.buffer)+2*8*maxTableChunk <= maxHeaderBytes; {
+	end := t.blocks
+	for err == nil && end > first && len(h.buffer)+2*8*maxTableChunk <= maxHeaderBytes {
 		from := end - min(end-first, maxTableChunk)
 		err = h.checkChunk(&t, from, end)
 		end = from
+	}
+
+	isWhole := err == nil && end == first && min(t.blocks, t.counts.count) > 0
+	if isWhole && t.bytes < 1<<53 { // exact in a float64
+		m.DataBytes = new(int64(t.bytes))
 	}
 	if err == nil && t.worstLength > 0 {
 		err = corruptf("its data is cut off: "+
@@ -152,7 +161,9 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 		case t.counts.count == 0:
 			count = 1 // at least
 		}
-		if length := t.length(block, count); length > 0 && offset+length > t.worstEnd {
+		t.bytes += max(count, 0)
+		length := t.length(block, count)
+		if length > 0 && offset+length > t.worstEnd {
 			t.worst, t.worstLength, t.worstEnd = block, length, offset+length
 		}
 	}

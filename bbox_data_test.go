@@ -131,6 +131,9 @@ func TestLongTables(t *testing.T) {
 			if m.Status != c.status || c.status != "ok" && !strings.HasSuffix(value(m.Reason), " 1 bytes are missing") {
 				t.Errorf("%s: %s %q", c.name, m.Status, value(m.Reason))
 			}
+			if m.DataBytes != nil {
+				t.Errorf("%s: a sum of %d of tables that were not read whole", c.name, *m.DataBytes)
+			}
 			if r.reads > 20 || r.bytes > maxHeaderBytes {
 				t.Errorf("%s: %d reads of %d bytes", c.name, r.reads, r.bytes)
 			}
@@ -294,6 +297,7 @@ func TestAuxiliary(t *testing.T) {
 // FuzzAuxiliary reads any text as the .aux.xml of a TIFF.
 func FuzzAuxiliary(f *testing.F) {
 	f.Add("<PAMDataset><SRS>GEOGCS[&quot;WGS 84&quot;]</SRS><GeoTransform>10, 0.5, 0, 50, 0, -0.25</GeoTransform></PAMDataset>")
+	f.Add("<PAMDataset><PAMRasterBand band='1'><UnitType>m</UnitType><Scale>0.1</Scale></PAMRasterBand></PAMDataset>")
 	f.Add("<!DOCTYPE a [<!ENTITY b '&b;&b;'>]><PAMDataset><SRS>&b;</SRS></PAMDataset>")
 	bare := string(testTIFF{binary.LittleEndian, false, testSize()}.build())
 	f.Fuzz(func(t *testing.T, aux string) {

@@ -31,6 +31,7 @@ const (
 	keyProjAzimuthAngle, keyProjRectifiedGridAngle        = 3094, 3096
 	keyProjStraightVertPoleLong                           = 3095
 	keyVertical, keyVerticalCitation, keyVerticalDatum    = 4096, 4097, 4098
+	keyVerticalUnits                                      = 4099
 )
 
 // Values of GeoKeys.
@@ -308,6 +309,21 @@ func (p *crsParameters) setVertical(code, datum int) {
 	case code < firstEllipsoid || code > lastEllipsoid:
 		p.vertical = code
 	}
+}
+
+// heightUnit returns the unit of the vertical CRS in the keys, as GDAL's GetUnitType does: that of
+// a vertical CRS with a code, or else VerticalUnitsGeoKey, or else the metre. It is "" if the keys
+// have no vertical CRS, or an unknown unit. p is the CRS that the keys describe.
+func (k *geoKeys) heightUnit(p *crsParameters, l *lastCRS) string {
+	crs, _ := l.byCode(p.code) // a compound CRS, perhaps
+	vertical, unit := cmp.Or(crs.vertical, p.vertical), k.code(keyVerticalUnits)
+	switch {
+	case isEPSG(vertical):
+		unit = findRecord(recordCRS, vertical).code(2)
+	case vertical != 0:
+		unit = cmp.Or(unit, epsgMetre)
+	}
+	return findRecord(recordUnit, unit).name()
 }
 
 // isEPSG reports whether a code is one of EPSG: OGC GeoTIFF 1.1 reserves 1024 to 32766 for them.

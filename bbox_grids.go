@@ -90,10 +90,10 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 	return true, h.place(m, t, "the name and the size of the HGT file", geographicCRS(epsgWGS84))
 }
 
-// setHeights sets the fields of a format that only has heights at points, in 16 bits.
+// setHeights sets the fields of a format that only has heights at points, in metres and 16 bits.
 func (m *extent) setHeights(format, nodata string) {
 	m.Format, m.Nodata = &format, &nodata
-	m.Bands, m.PixelIs, m.SampleType = new(int64(1)), new("point"), new("int16")
+	m.Bands, m.PixelIs, m.SampleType, m.Unit = new(int64(1)), new("point"), new("int16"), new("m")
 }
 
 // zippedHGT returns the name and size of the only .hgt file in a ZIP archive from its central
@@ -263,6 +263,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 		if err != nil {
 			return err
 		}
+		m.describeHeights(aux.heights)
 		if !placed && aux.transform != nil {
 			t, source, placed = [6]float64(aux.transform), "the GeoTransform in "+aux.name, true
 			m.PixelIs = new("area")

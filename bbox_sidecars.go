@@ -174,15 +174,17 @@ func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
 	return p, nil
 }
 
-// auxiliary is what GDAL's .aux.xml beside a raster says of its place; zero where there is none.
+// auxiliary is what GDAL's .aux.xml beside a raster says of its place and heights; zero where there
+// is none.
 type auxiliary struct {
 	name      string
 	transform []float64 // as in extent.Transform, nil where absent
 	wkt       string    // "" where absent
+	heights   heightTexts
 }
 
-// readAuxiliary reads the beginning of the .aux.xml beside the file, where GDAL writes SRS and
-// GeoTransform. Errors are I/O errors.
+// readAuxiliary reads the beginning of the .aux.xml beside the file, where GDAL writes SRS,
+// GeoTransform and the first band. Errors are I/O errors.
 func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	name := h.name + auxSuffix
 	content, found, err := h.beside(name, maxSidecarBytes)
@@ -192,9 +194,21 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	var dataset struct {
 		XMLName           xml.Name `xml:"PAMDataset"`
 		SRS, GeoTransform string
+		Bands             []struct {
+			Number string `xml:"band,attr"` // from 1
+			heightTexts
+		} `xml:"PAMRasterBand"`
 	}
 	xml.Unmarshal(content, &dataset) // it sets what it reads before an error, such as the end of the part that is read
-	return auxiliary{cleanText([]byte(name), maxNameText), parseGeoTransform(dataset.GeoTransform), dataset.SRS}, nil
+
+	a.name, a.wkt = cleanText([]byte(name), maxNameText), dataset.SRS
+	a.transform = parseGeoTransform(dataset.GeoTransform)
+	for _, band := range dataset.Bands {
+		if band.Number == "1" {
+			a.heights = band.heightTexts
+		}
+	}
+	return a, nil
 }
 
 // parseGeoTransform returns the transform in a GDAL geotransform, which lists c, a, b, f, d and e.
@@ -203,7 +217,7 @@ func parseGeoTransform(s string) []float64 {
 	var v []float64
 	for field := range strings.SplitSeq(s, ",") {
 		n, ok := parseNumber(strings.TrimSpace(field))
-		if !ok || !isFinite(n) {
+		if !ok {
 			return nil
 		}
 		v = append(v, n)
@@ -228,7 +242,7 @@ func (a *auxiliary) crs(m *extent, source *string) (p crsParameters) {
 	return p
 }
 
-// parseNumber reads a decimal number. Its decimal separator may be a comma.
+// parseNumber reads a decimal number, which is finite. Its decimal separator may be a comma.
 func parseNumber(s string) (float64, bool) {
 	if strings.Trim(s, "0123456789+-.,eE") != "" {
 		return 0, false // ParseFloat also accepts names, hexadecimal and underscores

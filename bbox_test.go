@@ -148,7 +148,7 @@ func checkRow(t *testing.T, m extent) {
 	if _, err := json.Marshal(m); err != nil { // fails for numbers that are not finite
 		t.Error(err)
 	}
-	for _, s := range []*string{m.Reason, m.Nodata, m.CRSName, m.CRS, m.VerticalCRS, m.Format, m.SampleType} {
+	for _, s := range []*string{m.Reason, m.Nodata, m.CRSName, m.CRS, m.VerticalCRS, m.Format, m.SampleType, m.Unit, m.Compression} {
 		if s != nil && (strings.ToValidUTF8(*s, "") != *s || strings.ContainsRune(*s, 0) || len(*s) > 500) {
 			t.Errorf("text %q", *s)
 		}
@@ -356,7 +356,7 @@ func TestUnsupported(t *testing.T) {
 func TestJSON(t *testing.T) {
 	b, err := json.Marshal(ElevationDatasetFileMeta{extent: readBytes("empty", nil)})
 	want := `{"path":"","size_bytes":0,"modified_at":"0001-01-01T00:00:00Z","format":null,"status":"unsupported","reason":"the file is empty",` +
-		`"width":null,"height":null,"bands":null,"sample_type":null,"nodata":null,"pixel_is":null,"cog":null,"transform":null,"native_bbox":null,"crs":null,` +
+		`"width":null,"height":null,"bands":null,"sample_type":null,"nodata":null,"unit":null,"scale":null,"offset":null,"compression":null,"data_bytes":null,"pixel_is":null,"cog":null,"transform":null,"native_bbox":null,"crs":null,` +
 		`"crs_name":null,"vertical_crs":null,"bbox":null,"bbox_accuracy_m":null,"resolution_m":null,"source":null,"warnings":[],"analyzed_at":"0001-01-01T00:00:00Z"}`
 	if err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)

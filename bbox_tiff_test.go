@@ -425,6 +425,8 @@ func TestTruncated(t *testing.T) {
 func FuzzTIFF(f *testing.F) {
 	for _, kind := range testTIFFKinds(with(testSize(), testPlace(), matrixTag(1, 0, 0, 0, -1, 0), testKeys(), asciiTag(34737, "name|"), doubles(34736, 1), asciiTag(42113, "0"))) {
 		f.Add(kind.build())
+		kind.tags = with(testSize(), testKeys(), metadataTag(metadataItem("unittype", "m", 0), metadataItem("scale", "0.1", 0)))
+		f.Add(kind.build())
 		kind.tags = with(testSize(), longs(tagStripOffsets, 8, 9, 0), longs(tagStripByteCounts, 4, 4, 0), shorts(tagRowsPerStrip, 1), shorts(tagCompression, 5))
 		f.Add(kind.build())
 		kind.tags = with(testSize(), longs(tagTileOffsets, 8, 9), longs(tagTileByteCounts, 4, 4), shorts(tagTileWidth, 2), shorts(tagTileLength, 16), shorts(tagPlanarConfiguration, 2))

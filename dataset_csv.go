@@ -22,8 +22,8 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
 		table.Write(strings.Fields(`id path size_bytes modified_at format status reason width height bands sample_type
-			nodata pixel_is cog crs crs_name vertical_crs minx miny maxx maxy west south east north bbox_accuracy_m
-			resolution_m source warnings`))
+			nodata unit scale offset compression data_bytes pixel_is cog crs crs_name vertical_crs minx miny maxx maxy
+			west south east north bbox_accuracy_m resolution_m source warnings`))
 		err := c.eachFile(r, f, func(file datasetFile) error { return table.Write(csvRow(file)) })
 		table.Flush()
 		return err
@@ -52,6 +52,11 @@ func csvRow(f datasetFile) []string {
 		csvCell(f.Bands),
 		csvCell(f.SampleType),
 		csvCell(f.Nodata),
+		csvCell(f.Unit),
+		csvCell(f.Scale),
+		csvCell(f.Offset),
+		csvCell(f.Compression),
+		csvCell(f.DataBytes),
 		csvCell(f.PixelIs),
 		csvCell(f.COG),
 		csvCell(f.CRS),

@@ -44,9 +44,9 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 
 // fileColumns are the columns of elevation_dataset_file_meta that are read as a file.
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
-	`format, status, reason, width, height, bands, sample_type, nodata, pixel_is, transform, ` +
-	`native_bbox, crs, crs_definition, crs_name, vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, ` +
-	`warnings, cog`
+	`format, status, reason, width, height, bands, sample_type, nodata, unit, scale, "offset", ` +
+	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
+	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog`
 
 // stored returns the columns of the table that hold the file, and their values.
 func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
@@ -57,7 +57,9 @@ func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
 		{"path", m.Path}, {"size_bytes", m.SizeBytes}, {"modified_ns", m.ModifiedAt.UnixNano()},
 		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
 		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
-		{"nodata", m.Nodata}, {"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
+		{"nodata", m.Nodata}, {"unit", m.Unit}, {"scale", m.Scale}, {"offset", m.Offset},
+		{"compression", m.Compression}, {"data_bytes", m.DataBytes},
+		{"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
 		{"crs", m.CRS}, {"crs_definition", m.CRSDefinition}, {"crs_name", m.CRSName},
 		{"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox}, {"bbox_accuracy_m", m.BBoxAccuracyM},
 		{"resolution_m", m.ResolutionM}, {"source", m.Source}, {"warnings", m.Warnings}, {"cog", m.COG},

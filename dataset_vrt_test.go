@@ -173,6 +173,7 @@ func TestTable(t *testing.T) {
 	for _, path := range []string{"=1+2.tif", "+a.tif", "-b.tif", "@SUM(1).tif", "\tc.tif", "\r=d.tif", "plain, \"quoted\"\nand =e.tif", "-12"} {
 		m := placedFile(t, path, 4326, 0.01, 0, -8, 0, -0.02, -46)
 		m.CRSName, m.Nodata, m.COG = new("=cmd|' /C calc'!A0"), new("-9999"), new(true)
+		m.Unit, m.Scale, m.Offset, m.Compression, m.DataBytes = new("=m"), new(1e-7), new(-100.5), new("LZW"), new(int64(1<<40))
 		m.Warnings = []string{"@one", "two"}
 		files = append(files, m)
 	}
@@ -194,7 +195,8 @@ func TestTable(t *testing.T) {
 			if row[column("west")] != "" || row[column("cog")] != "" || row[column("reason")] != "'-no" {
 				t.Errorf("%q", row)
 			}
-		} else if row[column("west")] != "-8" || row[column("nodata")] != "-9999" || row[column("cog")] != "true" || row[column("crs_name")] != "'=cmd|' /C calc'!A0" || row[column("warnings")] != "'@one; two" {
+		} else if row[column("west")] != "-8" || row[column("nodata")] != "-9999" || row[column("cog")] != "true" ||
+			fmt.Sprint(row[column("unit"):column("pixel_is")]) != "['=m 0.0000001 -100.5 LZW 1099511627776]" || row[column("crs_name")] != "'=cmd|' /C calc'!A0" || row[column("warnings")] != "'@one; two" {
 			t.Errorf("%q", row)
 		}
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -83,6 +84,7 @@ func corpusFiles() []corpusFile {
 		{"mercator.tif", 3857, [4]float64{800000, 6000000, 810000, 5990000}, 40, "", ""},
 		{"antarctica.tif", 3031, [4]float64{1000000, 500000, 1010000, 490000}, 40, "", ""},
 		{"no_crs.tif", 0, utm, 40, "", ""},
+		{"scaled.tif", 32632, utm, 40, "", "-a_scale 0.1 -a_offset -100"},
 		{"arc.asc", 32632, utm, 40, "", "-of AAIGrid"},
 		{"esri.bil", 32632, utm, 40, "", "-of EHdr"},
 		{"N46E007.hgt", 4326, halfPixelAround(7, 46, 1200), 1201, "-ot Int16", "-of SRTMHGT"},
@@ -155,12 +157,18 @@ func describe(t *testing.T, dir string, f corpusFile, areas map[int]crsArea) cor
 		Size      [2]int64
 		Transform []float64            `json:"geoTransform"`
 		CRS       struct{ WKT string } `json:"coordinateSystem"`
+		Bands     []struct {
+			Unit          string
+			Scale, Offset float64
+		}
 	}
 	if err := json.Unmarshal(gdal(t, "gdalinfo", "-json", filepath.Join(dir, f.name)), &info); err != nil {
 		t.Fatal(err)
 	}
 	g := info.Transform
 	row := corpusRow{Path: f.name, GDAL: "ok", Width: info.Size[0], Height: info.Size[1], Transform: g, Internal: g}
+	band := info.Bands[0]
+	row.Heights = new(fmt.Sprintf("unit %q, scale %v, offset %v", band.Unit, cmp.Or(band.Scale, 1), band.Offset))
 	for _, name := range info.Files[1:] {
 		row.Sidecars = append(row.Sidecars, filepath.Base(name))
 	}
@@ -209,6 +217,7 @@ type corpusRow struct {
 	Sidecars   []string  `json:"sidecars_used"`
 	LonLat     []float64 `json:"lonlat_no_shift"`
 	WGS84      []float64 `json:"lonlat_wgs84"`
+	Heights    *string   `json:"heights"` // null: not compared
 }
 
 // compareWithGDAL compares the files of a corpus, below files, with what GDAL says about them in oracle.jsonl.
@@ -224,7 +233,7 @@ func compareWithGDAL(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 	type score struct{ good, all int }
-	var status, size, native, crs, bbox score
+	var status, size, native, crs, bbox, heights score
 	count := func(s *score, good bool, path, format string, args ...any) {
 		s.all++
 		if good {
@@ -265,6 +274,10 @@ func compareWithGDAL(t *testing.T, root string) {
 		}
 		count(&status, (m.NativeBBox != nil) == (o.Transform != nil), o.Path, "%s, %s", m.Status, value(m.Reason))
 		count(&size, value(m.Width) == o.Width && value(m.Height) == o.Height, o.Path, "%d by %d", value(m.Width), value(m.Height))
+		if o.Heights != nil {
+			got := fmt.Sprintf("unit %q, scale %v, offset %v", value(m.Unit), *cmp.Or(m.Scale, new(1.0)), value(m.Offset))
+			count(&heights, got == *o.Heights, o.Path, "%s, want %s", got, *o.Heights)
+		}
 		if o.Transform == nil || m.NativeBBox == nil {
 			continue
 		}
@@ -283,7 +296,10 @@ func compareWithGDAL(t *testing.T, root string) {
 		name  string
 		score score
 		least float64
-	}{{"status", status, 1}, {"size", size, 1}, {"native_bbox", native, 1}, {"crs", crs, 1}, {"bbox", bbox, 0.99}} {
+	}{{"status", status, 1}, {"size", size, 1}, {"native_bbox", native, 1}, {"crs", crs, 1}, {"bbox", bbox, 0.99}, {"heights", heights, 1}} {
+		if c.name == "heights" && c.score.all == 0 { // the oracle says nothing about them
+			continue
+		}
 		share := float64(c.score.good) / float64(c.score.all)
 		t.Logf("%s: %d of %d, %.2f %%", c.name, c.score.good, c.score.all, 100*share)
 		if !(share >= c.least) {

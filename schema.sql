@@ -634,6 +634,15 @@ ALTER TABLE elevation_dataset_file_meta
   ADD COLUMN added_in bigint NOT NULL DEFAULT 0,
   ADD COLUMN read_in  bigint NOT NULL DEFAULT 0;
 
+-- What else a file's header says: the unit of its heights, which are sample * scale + "offset" (null: not
+-- stated); the compression of a TIFF, and the bytes of its first image.
+ALTER TABLE elevation_dataset_file_meta
+  ADD COLUMN unit        text,
+  ADD COLUMN scale       double precision,
+  ADD COLUMN "offset"    double precision,
+  ADD COLUMN compression text,
+  ADD COLUMN data_bytes  bigint;
+
 -- The results of the checks of a dataset, in this table and the next three. The last transaction of
 -- an analysis replaces them. summary is a resultSummary in JSON, and a picture is a coverage.
 -- is_first is true until a second analysis has checked the dataset.

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"cmp"
+	"encoding/xml"
+	"fmt"
+	"strings"
+)
+
+// heightTexts is what a file says about the heights of its first band, as written; "" where absent.
+// A height is sample · Scale + Offset, in UnitType. The names are those of GDAL's .aux.xml.
+type heightTexts struct{ UnitType, Scale, Offset string }
+
+// describeHeights sets Unit, and Scale with Offset, unless they are set: the first source that
+// states one of them counts.
+func (m *extent) describeHeights(t heightTexts) {
+	m.Unit = cmp.Or(m.Unit, nonEmpty(cleanText([]byte(t.UnitType), maxUnitText)))
+	if m.Scale == nil && m.Offset == nil {
+		m.Scale, m.Offset = m.finiteNumber(t.Scale), m.finiteNumber(t.Offset)
+	}
+}
+
+// finiteNumber returns the number in a text, nil where there is none. It warns of any other text.
+func (m *extent) finiteNumber(text string) *float64 {
+	text = cleanText([]byte(text), maxNodataText)
+	v, ok := parseNumber(text)
+	if ok {
+		return &v
+	}
+	if text != "" {
+		m.warnf("the scale or offset %q of its heights is not a finite number", text)
+	}
+	return nil
+}
+
+// readMetadata reads what GDAL's tag of metadata says about heights. The tag is an XML document,
+// whose items have a role, and a sample that counts bands from 0: GDAL, driver GTiff, "Metadata".
+func (h *headerReader) readMetadata(d tiffDirectory, m *extent) heightTexts {
+	text, err := h.text(d.field(tagGDALMetadata))
+	m.warnOnError(err)
+	if len(text) == 0 {
+		return heightTexts{}
+	}
+
+	var metadata struct {
+		Items []struct {
+			Sample string `xml:"sample,attr"`
+			Role   string `xml:"role,attr"`
+			Value  string `xml:",chardata"`
+		} `xml:"Item"`
+	}
+	xml.Unmarshal(text, &metadata) // it sets what it reads before an error, such as the end of the part that is read
+
+	byRole := map[string]string{}
+	for _, item := range metadata.Items {
+		if item.Sample == "0" {
+			byRole[strings.ToLower(item.Role)] = item.Value
+		}
+	}
+	return heightTexts{byRole["unittype"], byRole["scale"], byRole["offset"]}
+}
+
+// compressionName returns the name of a value of the tag Compression, or else the value: TIFF 6.0,
+// sections 3, 9 and 13; TIFF Technical Note 2; and libtiff.
+func compressionName(v float64) *string {
+	names := map[float64]string{
+		1:     "none",
+		5:     "LZW",
+		7:     "JPEG",
+		8:     "Deflate",
+		32773: "PackBits",
+		32946: "Deflate",
+		34887: "LERC",
+		50000: "ZSTD",
+	}
+	return new(cmp.Or(names[v], fmt.Sprint(v)))
+}
