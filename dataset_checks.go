@@ -23,6 +23,7 @@ type fileRow struct {
 	crs, definition    string // crs: a code, or the name in the file
 	vertical           string
 	sampleType, nodata string
+	unit, scale        string // of the heights; see examine
 	bands              string
 	hasBox             bool       // box and transform are known
 	transform          [6]float64 // as in extent
@@ -58,6 +59,8 @@ type fileKind struct {
 	vertical    string
 	sampleType  string
 	nodata      string
+	heightUnit  string
+	scale       string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
 	isNamed     bool   // as the expectation says
@@ -174,6 +177,8 @@ func (s *fileSet) add(row fileRow) {
 		vertical:    cmp.Or(row.vertical, notStated),
 		sampleType:  cmp.Or(row.sampleType, notStated),
 		nodata:      cmp.Or(row.nodata, notStated),
+		heightUnit:  cmp.Or(row.unit, notStated),
+		scale:       row.scale,
 		bands:       row.bands,
 		isNamed:     s.expected.Name != "" && s.names.MatchString(path.Base(row.path)),
 		isNameWrong: row.nameWarnings > 0,

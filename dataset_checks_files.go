@@ -28,6 +28,7 @@ func attributes() []attribute {
 			return k.system
 		}},
 		{"vertical_crs", "vertical CRS", "", func(_ *fileRecord, k *fileKind) string { return k.vertical }},
+		{"unit", "unit of heights", "", func(_ *fileRecord, k *fileKind) string { return k.heightUnit }},
 		{"resolution", "posting", "pixels of ", func(r *fileRecord, k *fileKind) string {
 			if k.system == "" || !k.isTile() {
 				return ""
@@ -36,6 +37,7 @@ func attributes() []attribute {
 		}},
 		{"sample_type", "data type", "", func(_ *fileRecord, k *fileKind) string { return k.sampleType }},
 		{"nodata", "nodata", "", func(_ *fileRecord, k *fileKind) string { return k.nodata }},
+		{"scale", "scale", "scale ", func(_ *fileRecord, k *fileKind) string { return k.scale }},
 		{"bands", "bands", "bands: ", func(_ *fileRecord, k *fileKind) string { return k.bands }},
 		{"orientation", "orientation", "", func(_ *fileRecord, k *fileKind) string { return k.orientation }},
 	}

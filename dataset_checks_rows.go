@@ -17,6 +17,14 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 		query     = `
 		SELECT id, path, size_bytes, modified_ns, status, coalesce(format, ''), coalesce(crs, crs_name, ''),
 			coalesce(crs_definition, ''), coalesce(vertical_crs, ''), coalesce(sample_type, ''), coalesce(nodata, ''),
+			CASE
+				WHEN unit IS NULL THEN ''
+				WHEN lower(unit) IN ('m', 'metre', 'metres', 'meter', 'meters') THEN 'm'
+				WHEN lower(unit) IN ('ft', 'foot', 'feet', 'international foot') THEN 'foot'
+				WHEN lower(unit) IN ('ftus', 'us-ft', 'us survey foot', 'us survey feet') THEN 'US survey foot'
+				ELSE unit
+			END,
+			coalesce(scale, 1) || CASE WHEN "offset" <> 0 THEN ', offset ' || "offset" ELSE '' END,
 			coalesce(bands::text, ''), native_bbox IS NOT NULL AND transform IS NOT NULL,
 			coalesce(transform[1], 0), coalesce(transform[2], 0), coalesce(transform[4], 0), coalesce(transform[5], 0),
 			coalesce(native_bbox[1], 0), coalesce(native_bbox[2], 0), coalesce(native_bbox[3], 0),
@@ -47,7 +55,7 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 	var f fileRow
 	rows, _ := q.Query(ctx, query, d.ID) // its error comes back from ForEachRow
 	_, err = pgx.ForEachRow(rows, []any{&f.id, &f.path, &f.size, &f.modified, &f.status, &f.format, &f.crs,
-		&f.definition, &f.vertical, &f.sampleType, &f.nodata, &f.bands, &f.hasBox,
+		&f.definition, &f.vertical, &f.sampleType, &f.nodata, &f.unit, &f.scale, &f.bands, &f.hasBox,
 		&f.transform[0], &f.transform[1], &f.transform[3], &f.transform[4],
 		&f.box[0], &f.box[1], &f.box[2], &f.box[3],
 		&f.warnings, &f.nameWarnings, &f.areaWarnings},

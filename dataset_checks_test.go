@@ -19,7 +19,7 @@ type delivery struct {
 func (d *delivery) tile(path, crs string, x, y, w, h, dx, dy float64) {
 	size := int64(1_000_000 + len(d.rows)*7919%300_000)
 	d.rows[path] = &fileRow{path: path, size: size, modified: 1e18, status: fileStatusOK, format: "geotiff", crs: crs,
-		vertical: "EPSG:5773", sampleType: "float32", nodata: "-9999", bands: "1", hasBox: true,
+		vertical: "EPSG:5773", sampleType: "float32", nodata: "-9999", unit: "m", scale: "1", bands: "1", hasBox: true,
 		transform: [6]float64{dx, 0, x, 0, -dy, y + h}, box: [4]float64{x, y, x + w, y + h}}
 }
 
@@ -318,6 +318,22 @@ func faultsOfKind() []plantedFault {
 		}, map[string]string{"sample_type": "Copernicus_DSM_COG_10_N47_00_W003_00_DEM/Copernicus_DSM_COG_10_N47_00_W003_00_DEM.tif: int16 where float32 is usual"}},
 		{"no nodata value", "British", func(r map[string]*fileRow) { r["ny/ny0705_dtm_1m.tif"].nodata = "" }, map[string]string{
 			"nodata": "ny/ny0705_dtm_1m.tif: not stated where -9999 is usual"}},
+		{"heights in feet", "UTM", func(r map[string]*fileRow) { r[at].unit = "foot" }, map[string]string{"unit": at + ": foot where m is usual"}},
+		{"no unit", "UTM", func(r map[string]*fileRow) { r[at].unit = "" }, map[string]string{"unit": at + ": not stated where m is usual"}},
+		{"no unit in any file", "UTM", func(r map[string]*fileRow) {
+			for _, f := range r {
+				f.unit = ""
+			}
+		}, nil},
+		{"another scale", "UTM", func(r map[string]*fileRow) { r[at].scale = "0.1, offset 100" }, map[string]string{
+			"scale": at + ": scale 0.1, offset 100 where 1 is usual"}},
+		{"a folder with another scale", "UTM", func(r map[string]*fileRow) {
+			for path, f := range r {
+				if strings.HasPrefix(path, "lot2/") {
+					f.scale = "0.01"
+				}
+			}
+		}, map[string]string{"mixed": ".: scale: 512 files 0.01, 512 files 1"}},
 		{"three bands", "UTM", func(r map[string]*fileRow) { r[at].bands = "3" }, map[string]string{"bands": at + ": bands: 3 where 1 is usual"}},
 	}
 }

@@ -294,6 +294,7 @@ func TestNoFalseStatements(t *testing.T) {
 	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
 	utm := func(code, x float64, further ...testTag) []byte { return utmTIFF(code, x*1000, 5200_000, further...) }
 	double := []testTag{shorts(tagSampleFormat, 3), shorts(tagBitsPerSample, 64)}
+	inUnit := func(unit string) testTag { return metadataTag(metadataItem("unittype", unit, 0)) }
 	place := []testTag{doubles(tagModelPixelScale, 100, 100, 0), doubles(tagModelTiepoint, 0, 0, 0, 503_000, 5201_000, 0)}
 	size := []testTag{shorts(tagImageWidth, 10), shorts(tagImageLength, 10), shorts(tagBitsPerSample, 16)}
 	noCRS := testTIFF{order: binary.LittleEndian, tags: with(size, place)}.build()
@@ -316,6 +317,14 @@ func TestNoFalseStatements(t *testing.T) {
 			map[string][]string{"duplicate": {"a copy of b: the same extent, pixels and size in bytes as b"}}},
 		{"no CRS", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", noCRS, "e", utm(32632, 504), "f", utm(32632, 505)},
 			map[string][]string{"no_extent": {"d: the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs"}}},
+		{"the metre in several spellings", []any{"a", utm(32632, 500, inUnit("m")), "b", utm(32632, 501, inUnit("Metre")), "c", utm(32632, 502, inUnit("meters"))},
+			map[string][]string{}},
+		{"feet", []any{"a", utm(32632, 500, inUnit("m")), "b", utm(32632, 501, inUnit("m")), "c", utm(32632, 502, inUnit("metre")), "d", utm(32632, 503, inUnit("ft"))},
+			map[string][]string{"unit": {"d: foot where m is usual"}}},
+		{"no unit", []any{"a", utm(32632, 500, inUnit("m")), "b", utm(32632, 501, inUnit("m")), "c", utm(32632, 502, inUnit("m")), "d", utm(32632, 503)},
+			map[string][]string{"unit": {"d: not stated where m is usual"}}},
+		{"a scale", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", utm(32632, 503, metadataTag(metadataItem("scale", "0.10", 0), metadataItem("offset", "-1e2", 0)))},
+			map[string][]string{"scale": {"d: scale 0.1, offset -100 where 1 is usual"}}},
 		{"another pixel size", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", coarse},
 			map[string][]string{"resolution": {"d: pixels of 300 m where 100 m is usual"}}},
 	} {
