@@ -67,14 +67,14 @@ const (
 	firstReadBytes   = 4 << 10   // the first read; mostly the only one
 	laterReadBytes   = 16 << 10  // each later read at least, because tag values mostly lie close together
 	maxHeaderBytes   = 256 << 10 // all reads of one file together
-	maxSidecarBytes  = 16 << 10  // of a world file, .hdr, .prj, .aux.xml or GDAL_METADATA
+	maxSidecarBytes  = 16 << 10  // of a world file, .hdr, .prj or .aux.xml
 	maxIFDEntries    = 4096      // far above real directories; 80 KiB in BigTIFF
 	maxTIFFDimension = 1<<31 - 1 // GDAL's limit of width and height
 	maxGeoKeys       = 1024
-	maxGeoASCII      = 16 << 10
-	maxNodataText    = 64  // bytes kept of a nodata value
-	maxUnitText      = 100 // bytes kept of a unit
-	maxNameText      = 200 // bytes kept of a name
+	maxGeoASCII      = 16 << 10 // also of GDAL's metadata
+	maxNodataText    = 64       // bytes kept of a nodata value
+	maxUnitText      = 100      // bytes kept of a unit
+	maxNameText      = 200      // bytes kept of a name
 )
 
 // extentError means that a file's content gives no full extent. Other errors are I/O errors.
@@ -524,10 +524,8 @@ func maxValues(tag uint16) uint64 {
 		return 4 + 4*maxGeoKeys
 	case tagGeoDoubleParams:
 		return maxGeoKeys
-	case tagGeoASCIIParams:
+	case tagGeoASCIIParams, tagGDALMetadata:
 		return maxGeoASCII
-	case tagGDALMetadata:
-		return maxSidecarBytes
 	case tagGDALNoData:
 		return maxNodataText
 	}

@@ -124,17 +124,20 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 		err = h.checkChunk(&t, from, end)
 		end = from
 	}
+	if err != nil {
+		return err
+	}
 
-	isWhole := err == nil && end == first && min(t.blocks, t.counts.count) > 0
+	isWhole := end == first && t.blocks > 0 && t.counts.count > 0
 	if isWhole && t.bytes < 1<<53 { // exact in a float64
 		m.DataBytes = new(int64(t.bytes))
 	}
-	if err == nil && t.worstLength > 0 {
-		err = corruptf("its data is cut off: "+
+	if t.worstLength > 0 {
+		return corruptf("its data is cut off: "+
 			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
 			t.kind, t.worst, t.worstLength, t.worstEnd-t.worstLength, h.size, t.worstEnd-float64(h.size))
 	}
-	return err
+	return nil
 }
 
 // checkChunk looks for a block from first up to end that ends farther behind than t.worst.

@@ -322,6 +322,8 @@ func (k *geoKeys) heightUnit(p *crsParameters, l *lastCRS) string {
 		unit = findRecord(recordCRS, vertical).code(2)
 	case vertical != 0:
 		unit = cmp.Or(unit, epsgMetre)
+	case unit == 0:
+		return "" // without a search: most files state nothing
 	}
 	return findRecord(recordUnit, unit).name()
 }

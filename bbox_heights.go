@@ -23,11 +23,11 @@ func (m *extent) describeHeights(t heightTexts) {
 // finiteNumber returns the number in a text, nil where there is none. It warns of any other text.
 func (m *extent) finiteNumber(text string) *float64 {
 	text = cleanText([]byte(text), maxNodataText)
-	v, ok := parseNumber(text)
-	if ok {
-		return &v
-	}
 	if text != "" {
+		v, ok := parseNumber(text)
+		if ok {
+			return &v
+		}
 		m.warnf("the scale or offset %q of its heights is not a finite number", text)
 	}
 	return nil
