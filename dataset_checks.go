@@ -59,7 +59,7 @@ type fileKind struct {
 	vertical    string
 	sampleType  string
 	nodata      string
-	heightUnit  string
+	heightUnit  string // "": the file does not state one
 	scale       string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
@@ -177,7 +177,7 @@ func (s *fileSet) add(row fileRow) {
 		vertical:    cmp.Or(row.vertical, notStated),
 		sampleType:  cmp.Or(row.sampleType, notStated),
 		nodata:      cmp.Or(row.nodata, notStated),
-		heightUnit:  cmp.Or(row.unit, notStated),
+		heightUnit:  row.unit,
 		scale:       row.scale,
 		bands:       row.bands,
 		isNamed:     s.expected.Name != "" && s.names.MatchString(path.Base(row.path)),

@@ -319,7 +319,7 @@ func faultsOfKind() []plantedFault {
 		{"no nodata value", "British", func(r map[string]*fileRow) { r["ny/ny0705_dtm_1m.tif"].nodata = "" }, map[string]string{
 			"nodata": "ny/ny0705_dtm_1m.tif: not stated where -9999 is usual"}},
 		{"heights in feet", "UTM", func(r map[string]*fileRow) { r[at].unit = "foot" }, map[string]string{"unit": at + ": foot where m is usual"}},
-		{"no unit", "UTM", func(r map[string]*fileRow) { r[at].unit = "" }, map[string]string{"unit": at + ": not stated where m is usual"}},
+		{"no unit", "UTM", func(r map[string]*fileRow) { r[at].unit = "" }, map[string]string{}},
 		{"no unit in any file", "UTM", func(r map[string]*fileRow) {
 			for _, f := range r {
 				f.unit = ""

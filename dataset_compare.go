@@ -297,8 +297,11 @@ func compareRows(ctx context.Context, q querier, pairs cellBatch) ([]comparedCel
 					(h.width, h.height) IS DISTINCT FROM (t.width, t.height)),
 				(4, 'data type', h.sample_type, t.sample_type, h.sample_type IS DISTINCT FROM t.sample_type),
 				(5, 'nodata', h.nodata, t.nodata, h.nodata IS DISTINCT FROM t.nodata),
-				(6, 'bands', h.bands::text, t.bands::text, h.bands IS DISTINCT FROM t.bands),
-				(7, 'box', array_to_string(h.native_bbox, ' '), array_to_string(t.native_bbox, ' '),
+				(6, 'unit', h.unit, t.unit, h.unit IS DISTINCT FROM t.unit),
+				(7, 'scale', h.scale::text, t.scale::text, coalesce(h.scale, 1) <> coalesce(t.scale, 1)),
+				(8, 'offset', h."offset"::text, t."offset"::text, coalesce(h."offset", 0) <> coalesce(t."offset", 0)),
+				(9, 'bands', h.bands::text, t.bands::text, h.bands IS DISTINCT FROM t.bands),
+				(10, 'box', array_to_string(h.native_bbox, ' '), array_to_string(t.native_bbox, ' '),
 					abs(h.native_bbox[1] - t.native_bbox[1]) * 10 > h.dx
 					OR abs(h.native_bbox[2] - t.native_bbox[2]) * 10 > h.dy
 					OR abs(h.native_bbox[3] - t.native_bbox[3]) * 10 > h.dx
