@@ -36,13 +36,16 @@ type entry struct {
 	Changed  int64 // st_ctime, likewise: the last change of content or attributes, which no program can set
 	Sidecars int64 // a checksum of the files that belong to this one, see neighbours
 	link     bool  // it is a symbolic link
+
+	device, inode uint64 // which file it is; several names may be links to one
 }
 
 // entryOf returns the entry of a file, without its path. stat is a *syscall.Stat_t.
 func entryOf(stat any) entry {
 	s := stat.(*syscall.Stat_t)
 	return entry{Size: s.Size, Modified: unixNano(time.Unix(s.Mtim.Unix())),
-		Changed: unixNano(time.Unix(s.Ctim.Unix())), link: s.Mode&syscall.S_IFMT == syscall.S_IFLNK}
+		Changed: unixNano(time.Unix(s.Ctim.Unix())), link: s.Mode&syscall.S_IFMT == syscall.S_IFLNK,
+		device: uint64(s.Dev), inode: s.Ino}
 }
 
 // row returns the row of a file that has not been read. It has no status.

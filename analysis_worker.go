@@ -347,13 +347,18 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 
 // runChecks returns what the checks find. A panic is a failure. So are results that are no JSON.
 func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
+	d := dataset{ID: t.DatasetID, Path: t.Path}
+	compare := func(ctx context.Context, path, other string, size int64) (result, detail string) {
+		files := comparison{catalogue: a.catalogue, here: d, there: d}
+		return files.compareBytes(ctx, comparedCell{Here: path, There: other, SizeBytes: size})
+	}
 	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (found *results, err error) {
 		defer func() {
 			if v := recover(); v != nil {
 				err = &failure{failureInternal, fmt.Sprintf("The checks failed: %v", v)}
 			}
 		}()
-		return findResults(ctx, q, dataset{ID: t.DatasetID}, t.AnalysisID)
+		return findResults(ctx, q, d, t.AnalysisID, compare)
 	})
 	if err != nil {
 		return nil, err

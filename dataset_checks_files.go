@@ -263,7 +263,8 @@ func (s *fileSet) covered() (area float64) {
 
 // checkSamePlace finds tiles with the same extent (to a tenth of a pixel) and size in pixels. The
 // tile with the right name, the shortest path or the newest time is no finding. Of the others,
-// those with its size in bytes are duplicates, and the rest are overlaps.
+// those with its size in bytes are duplicates, unless compareCopies finds other bytes in them. The
+// rest are overlaps.
 func (s *fileSet) checkSamePlace() {
 	type extentKey struct {
 		system, definition string

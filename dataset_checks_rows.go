@@ -72,6 +72,53 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 	return s, s.nameMissing(ctx, q, d.ID)
 }
 
+// compareBytes compares two files of a dataset, by their paths and their size. See comparison.
+type compareBytes func(ctx context.Context, path, other string, size int64) (result, detail string)
+
+// compareCopies compares the contents of the files that checkSamePlace takes for duplicates. Those
+// with other bytes are overlaps, and two names of one file are no finding. It reads up to
+// maxCompared bytes, and nothing if there are more than maxFlaws duplicates.
+func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareBytes) error {
+	const maxCompared = 1 << 30
+	list := s.flaws["duplicate"]
+	if list == nil || list.total > maxFlaws {
+		return nil
+	}
+	var wanted []int32
+	for _, f := range list.first {
+		wanted = append(wanted, f.file, f.other)
+	}
+	rows, err := s.rowsOf(ctx, q, wanted)
+	if err != nil {
+		return err
+	}
+
+	delete(s.flaws, "duplicate")
+	left := int64(maxCompared)
+	for _, f := range list.first {
+		file, other := s.files[f.file], s.files[f.other]
+		code, result, detail := "duplicate", isNotCompared, ""
+		if size := 2 * file.size; size <= left {
+			left -= size
+			result, detail = compare(ctx, rows[file.id].Path, rows[other.id].Path, file.size)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if detail == sameFile {
+			continue
+		}
+		switch result {
+		case isSameContent:
+			f.detail = "the same content as "
+		case isOtherContent:
+			code, f.detail = "overlap", "the same extent and size in bytes, but other content: "
+		}
+		s.found(code, f)
+	}
+	return nil
+}
+
 // rowsOf reads the rows of files, by id. noFile is no file.
 func (s *fileSet) rowsOf(ctx context.Context, q querier, files []int32) (map[int64]flawRow, error) {
 	const query = `

@@ -309,7 +309,7 @@ func TestExpectationWhileChecked(t *testing.T) {
 		return analysis
 	}
 	analysis := expect("2")
-	found, err := findResults(t.Context(), ts.db, dataset{ID: id}, analysis)
+	found, err := findResults(t.Context(), ts.db, dataset{ID: id}, analysis, withoutFiles)
 	if err != nil {
 		t.Fatal(err)
 	}

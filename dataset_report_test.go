@@ -314,7 +314,7 @@ func TestNoFalseStatements(t *testing.T) {
 		{"two zones", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32633, 500), "d", utm(32633, 501), "e", utm(32632, 502)},
 			map[string][]string{"mixed": {".: CRS: 3 files EPSG:32632 (WGS 84 / UTM zone 32N), 2 files EPSG:32633 (WGS 84 / UTM zone 33N)"}}},
 		{"a copy that sorts first", []any{"a copy of b", utm(32632, 500), "b", utm(32632, 500), "c", utm(32632, 501), "d", utm(32632, 502)},
-			map[string][]string{"duplicate": {"a copy of b: the same extent, pixels and size in bytes as b"}}},
+			map[string][]string{"duplicate": {"a copy of b: the same content as b"}}},
 		{"no CRS", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", noCRS, "e", utm(32632, 504), "f", utm(32632, 505)},
 			map[string][]string{"no_extent": {"d: the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs"}}},
 		{"the metre in several spellings", []any{"a", utm(32632, 500, inUnit("m")), "b", utm(32632, 501, inUnit("Metre")), "c", utm(32632, 502, inUnit("meters"))},
@@ -332,6 +332,37 @@ func TestNoFalseStatements(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(test.want) {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
+	}
+}
+
+// TestCopies: files at one place with the same size are duplicates if their contents are equal, else overlaps. Links to a
+// file are neither.
+func TestCopies(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	raster := utmTIFF(32632, 500_000, 5_200_000)
+	content, other := append(raster, 1), append(slices.Clone(raster), 2) // a byte that no tag refers to
+	dataset := ts.tilesIn(c, "copies", "a.tif", content, "a copy.tif", content, "another.tif", other)
+	dir := filepath.Join(ts.datasets, "copies")
+	err := errors.Join(os.Link(filepath.Join(dir, "a.tif"), filepath.Join(dir, "a hard link.tif")), os.Symlink("a.tif", filepath.Join(dir, "a symbolic link.tif")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.analyze(dataset, nil)
+	want := map[string][]string{"duplicate": {"a copy.tif: the same content as a.tif"},
+		"overlap": {"another.tif: the same extent and size in bytes, but other content: a.tif"}}
+	if got := c.reported(dataset); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+
+	// Without the files, nobody can say more than that they seem to be copies.
+	var id int64
+	fmt.Sscanf(dataset, "/api/v1/datasets/%d", &id)
+	ts.checkRows(id)
+	const seems = "the same extent, pixels and size in bytes as a.tif"
+	if got := fmt.Sprint(c.reported(dataset)["duplicate"]); strings.Count(got, seems) != 4 {
+		t.Errorf("without files: %s", got)
 	}
 }
 

@@ -45,9 +45,12 @@ type findingTotal struct {
 }
 
 // findResults runs the checks over the rows of a dataset after an analysis.
-func findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*results, error) {
+func findResults(ctx context.Context, q querier, d dataset, analysisID int64, compare compareBytes) (*results, error) {
 	s, err := d.examine(ctx, q)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.compareCopies(ctx, q, compare); err != nil {
 		return nil, err
 	}
 	r := &results{
