@@ -98,7 +98,8 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 	return writeJSON(w, http.StatusAccepted, created)
 }
 
-// createAnalysis queues an analysis. If one is running, the error is a 409.
+// createAnalysis queues an analysis. If one is running, the error is a 409, but an analysis that
+// only checks is canceled: the new one checks, too.
 func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64, force bool) (
 	a analysis, err error) {
 	const query = `
@@ -111,7 +112,19 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			LIMIT 1
 		), 0)
 		RETURNING ` + analysisColumns
+	const checksOnly = `
+		SELECT coalesce(max(id), 0)
+		FROM analyses
+		WHERE dataset_id = $1 AND finished_at IS NULL AND checks_only`
 	err = changeDataset(ctx, db, by, datasetID, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		checks, err := scalar[int64](ctx, tx, "look for checks", checksOnly, d.ID)
+		if err == nil && checks != 0 {
+			err = endAnalysis(ctx, tx, checks, "", stateCanceled, failure{})
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+
 		running, err := runningAnalysis(ctx, tx, d.ID)
 		if running != 0 {
 			err = &problem{status: http.StatusConflict, code: "analysis_running", location: analysisPath(d.ID, running),

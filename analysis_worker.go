@@ -328,7 +328,7 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 }
 
 // check runs the checks over the rows that there are now, stores what they find, and ends the
-// analysis. If the expectation changes meanwhile, it begins again.
+// analysis.
 func (a *analyzer) check(ctx context.Context, t task) error {
 	release, err := a.checking.acquire(ctx, "")
 	if err != nil {
@@ -336,13 +336,11 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 	}
 	defer release()
 
-	for err = errExpectationChanged; errors.Is(err, errExpectationChanged); {
-		var found *results
-		if found, err = a.runChecks(ctx, t); err == nil {
-			err = a.storeResults(ctx, t, found)
-		}
+	found, err := a.runChecks(ctx, t)
+	if err != nil {
+		return err
 	}
-	return err
+	return a.storeResults(ctx, t, found)
 }
 
 // runChecks returns what the checks find. A panic is a failure. So are results that are no JSON.
@@ -369,10 +367,8 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	return found, nil
 }
 
-// errExpectationChanged says that the checks compared the files with a former expectation.
-var errExpectationChanged = errors.New("the expectation has changed")
-
-// storeResults ends an analysis and stores what its checks found, or returns errExpectationChanged.
+// storeResults ends an analysis and stores what its checks found. If the expectation has changed
+// meanwhile, it queues an analysis that checks again.
 func (a *analyzer) storeResults(ctx context.Context, t task, found *results) error {
 	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
@@ -383,17 +379,14 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 		if _, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID); err != nil {
 			return err
 		}
-		expected, err := readExpectation(ctx, tx, t.DatasetID)
-		if err != nil {
-			return err
-		}
-		if !isSame(expected.UpdatedAt, found.expectedAt) {
-			return errExpectationChanged
-		}
 		if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateSucceeded, failure{}); err != nil {
 			return err
 		}
-		return found.store(ctx, tx, t.DatasetID)
+		if err := found.store(ctx, tx, t.DatasetID); err != nil {
+			return err
+		}
+		_, err := queueChecks(ctx, tx, "cairn", t.DatasetID)
+		return err
 	})
 }
 

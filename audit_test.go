@@ -27,7 +27,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 169_850
+	maxProgramTokens  = 171_050
 	maxAuditorTokens  = 38_930
 )
 

@@ -291,7 +291,7 @@ func reportCommand(ctx context.Context, o invocation) error {
 }
 
 // compareCommand is "cairn compare DATASET OTHER". It returns errDifferent unless cells were
-// compared, and all have the same content.
+// compared, all have the same content, and all rasters are located.
 func compareCommand(ctx context.Context, o invocation) error {
 	var found [2]dataset
 	for i, name := range o.names {
@@ -315,7 +315,8 @@ func compareCommand(ctx context.Context, o invocation) error {
 	if err := errors.Join(compared.write(ctx, out, true), out.Flush()); err != nil {
 		return err
 	}
-	if len(compared.totals) != 1 || compared.totals[isSameContent] == 0 {
+	isSame := len(compared.totals) == 1 && compared.totals[isSameContent] > 0
+	if !isSame || compared.notLocated["here"]+compared.notLocated["there"] > 0 {
 		return errDifferent
 	}
 	return nil

@@ -54,68 +54,111 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 	return boundary, boundary != nil
 }
 
-// cellsWithin holds the cells of a grid of which at least a hundredth lies inside a boundary.
+// cellsWithin holds the cells of a grid that a boundary needs.
 type cellsWithin struct {
 	runs   []cellRun
-	shares map[[2]int64]float64 // of the cells that are partly inside, by row and column
-	total  float64              // the area inside, in cells
-	looked int                  // parts of the grid that were looked at
+	shares map[[2]int64]float64 // which part of a cell is inside, by row and column, if it is not all
+	cells  float64              // how many cells have been found
+	looked int                  // how many parts of the grid were looked at
 }
-
-// maxCellsWithin is how many cells a boundary may have.
-const maxCellsWithin = 10_000_000
 
 // Errors of a boundary that cannot be compared with a grid.
 var (
-	errBoundaryTooLong = errors.New("the edges of the boundary are too long")
-	errGridTooFine     = errors.New("the boundary has too many cells")
+	errBoundaryTooLong = errors.New("its edges are too long")
+	errBoundaryTooFine = errors.New("it has too many cells of the grid")
+	errBoundaryCrossed = errors.New("its rings cross, or a hole lies outside")
+	errBoundaryEmpty   = errors.New("it has no area")
+	errBoundaryCut     = errors.New("it crosses the edge of the map")
 )
 
-// within returns the cells of the grid that lie inside a boundary.
-func (g *tileGrid) within(ctx context.Context, boundary area) (*cellsWithin, error) {
+// compareBoundary replaces the gaps of the grid by those cells without a tile that the boundary
+// needs. It returns how many percent of the boundary's area have a tile.
+func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered float64, err error) {
+	w := &cellsWithin{shares: map[[2]int64]float64{}}
+	for _, polygon := range boundary {
+		if err := g.addCells(ctx, w, polygon); err != nil {
+			return 0, err
+		}
+	}
+	if w.runs == nil {
+		return 0, errBoundaryEmpty
+	}
+	tiles := g.runs
+	if turn := g.columnsAround(); turn > 0 {
+		start := g.startOfTurn(tiles, turn)
+		tiles = renumber(tiles, start, turn)
+		w.runs = renumber(w.runs, start, turn)
+		shares := map[[2]int64]float64{}
+		for cell, share := range w.shares {
+			column := renumber([]cellRun{{cell[0], cell[1], cell[1]}}, start, turn)[0].From
+			shares[[2]int64{cell[0], column}] = share
+		}
+		w.shares = shares
+	}
+	slices.SortFunc(w.runs, compareRuns)
+	w.runs = mergeRuns(w.runs)
+
+	g.gaps = without(w.runs, tiles)
+	g.Missing = tilesIn(g.gaps)
+	if g.Missing == 0 {
+		return 100, nil
+	}
+	// It is rounded down to hundredths, without errors of the sums, and never up to 100.
+	missing := w.areaOf(g.gaps) / w.areaOf(w.runs)
+	return min(max(math.Floor(10_000*(1-missing)+1e-6)/100, 0), 99.99), nil
+}
+
+// addCells adds the cells that a polygon needs: at least a hundredth of the cell, or of the polygon
+// if that is smaller, lies inside. So a boundary along the edges of tiles needs none of their
+// neighbours. The polygon may end in the middle of a pixel, as tiles do whose pixels are points.
+func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]position) error {
 	crs, err := g.system()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	place := func(p position) (position, error) { // in cells, from the origin of the grid
-		shift := crs.shiftAt(p[0], p[1], 0)
-		x, y, err := crs.projection.forward(shift.fromWGS84(crs.ellipsoid, p[0], p[1]))
-		return position{(x - g.X) / g.East, (y - g.Y) / g.North}, err
-	}
-
 	const maxPoints = 10 * maxBoundaryCorners
-	var rings [][]position
+	turn := crs.projection.fullTurn() / g.East
 	around := emptyRange()
-	points := 0
-	for _, polygon := range boundary {
-		for i, ring := range polygon {
-			placed, err := followEdges(ring, maxPoints-points, place)
-			if err != nil {
-				return nil, err
+	var rings [][]position
+	size := 0.0 // in cells
+	for i, ring := range polygon {
+		var last position
+		isFirst := true
+		placed, err := followEdges(ring, maxPoints, func(p position) (at position, err error) { // in cells
+			shift := crs.shiftAt(p[0], p[1], 0)
+			x, y, err := crs.projection.forward(shift.fromWGS84(crs.ellipsoid, p[0], p[1]))
+			at = position{(x - g.X) / g.East, (y - g.Y) / g.North}
+			if turn > 0 && !isFirst { // the ring may cross the edge of the map
+				jump := math.Round((at[0] - last[0]) / turn)
+				if jump != 0 && g.columnsAround() == 0 {
+					return at, errBoundaryCut
+				}
+				at[0] -= turn * jump
 			}
-			for _, p := range placed {
-				around.add(p)
-			}
-			points += len(placed)
-			if isOuter := i == 0; isOuter != (signedArea(placed) > 0) {
-				slices.Reverse(placed)
-			}
-			rings = append(rings, placed)
+			last, isFirst = at, false
+			around.add(at)
+			return at, err
+		})
+		if err != nil {
+			return err
 		}
+		if isOuter := i == 0; isOuter != (signedArea(placed) > 0) {
+			slices.Reverse(placed)
+		}
+		size += signedArea(placed) / 2
+		rings = append(rings, placed)
 	}
 	const farthest = 1e9 // cells
 	if max(-around.west, -around.south, around.east, around.north) > farthest {
-		return nil, errGridTooFine
+		return errBoundaryTooFine
 	}
 
-	w := &cellsWithin{shares: map[[2]int64]float64{}}
-	err = w.split(ctx, rings, cellRange{
+	halfPixel := 0.6 * max(g.DX/g.East, g.DY/g.North)
+	least := max(0.01, halfPixel) * min(size, 1)
+	return w.split(ctx, rings, least, cellRange{
 		from: [2]int64{int64(math.Floor(around.west)), int64(math.Floor(around.south))},
 		to:   [2]int64{int64(math.Ceil(around.east)), int64(math.Ceil(around.north))},
 	})
-	slices.SortFunc(w.runs, compareRuns)
-	w.runs = mergeRuns(w.runs)
-	return w, err
 }
 
 // followEdges returns the places of a ring's corners, and of points between them, because straight
@@ -164,11 +207,11 @@ func clip(ring []position, axis int, limit, side float64) (part []position) {
 // cellRange is a rectangle of cells, by column and row. It ends before to.
 type cellRange struct{ from, to [2]int64 }
 
-// split adds the cells of a rectangle that are inside rings, which have been clipped to it. The
-// rings of holes have negative areas. It halves the rectangle until one ring fills it, or it is one
-// cell.
-func (w *cellsWithin) split(ctx context.Context, rings [][]position, r cellRange) error {
-	const maxLooked = 1_000_000
+// split adds the cells of a rectangle of which at least a share of least is inside the rings of a
+// polygon, which have been clipped to the rectangle. The rings of holes have negative areas. It
+// halves the rectangle until one ring fills it, or it is one cell.
+func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float64, r cellRange) error {
+	const maxLooked, maxCells = 1_000_000, 10_000_000
 	sum, largest, smallest := 0.0, 0.0, 0.0
 	for _, ring := range rings {
 		size := signedArea(ring) / 2
@@ -186,20 +229,22 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, r cellRange
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case w.looked > maxLooked, w.total > maxCellsWithin:
-		return errGridTooFine
+	case sum < -1e-6 || sum > cells*(1+1e-6): // the parts of a simple polygon are within the rectangle
+		return errBoundaryCrossed
+	case w.looked > maxLooked, isWhole && w.cells+cells > maxCells:
+		return errBoundaryTooFine
 	case isWhole:
 		for row := r.from[1]; row < r.to[1]; row++ {
 			w.runs = append(w.runs, cellRun{row, r.from[0], r.to[0] - 1})
 		}
-		w.total += cells
+		w.cells += cells
 		return nil
 	case cells == 1:
-		const least = 0.01 // so that a boundary along the edges of tiles needs none of its neighbours
-		if share := min(sum, 1); share >= least {
-			w.runs = append(w.runs, cellRun{r.from[1], r.from[0], r.from[0]})
-			w.shares[[2]int64{r.from[1], r.from[0]}] = share
-			w.total += share
+		if sum > 0 && sum >= least {
+			cell := [2]int64{r.from[1], r.from[0]}
+			w.runs = append(w.runs, cellRun{cell[0], cell[1], cell[1]})
+			w.shares[cell] = min(w.shares[cell]+sum, 1)
+			w.cells++
 		}
 		return nil
 	}
@@ -212,7 +257,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, r cellRange
 	for _, side := range [...]float64{1, -1} {
 		var clipped [][]position
 		for _, ring := range rings {
-			if part := clip(ring, axis, float64(middle), side); math.Abs(signedArea(part)) > 1e-9 {
+			if part := clip(ring, axis, float64(middle), side); math.Abs(signedArea(part)) > 1e-12 {
 				clipped = append(clipped, part)
 			}
 		}
@@ -225,7 +270,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, r cellRange
 		if clipped == nil {
 			continue
 		}
-		if err := w.split(ctx, clipped, half); err != nil {
+		if err := w.split(ctx, clipped, least, half); err != nil {
 			return err
 		}
 	}

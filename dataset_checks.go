@@ -75,6 +75,9 @@ const halfFinished = "half-finished copy"
 // notStated stands for a value that a file lacks.
 const notStated = "not stated"
 
+// ellipsoidal stands for the vertical CRS of EPSG:4979.
+const ellipsoidal = "ellipsoidal (EPSG:4979)"
+
 // Orientations of a raster.
 const (
 	isNorthUp = "north up"
@@ -186,7 +189,7 @@ func (s *fileSet) add(row fileRow) {
 		isWarned:    row.warnings > row.nameWarnings+row.areaWarnings,
 	}
 	if k.system == "EPSG:4979" { // WGS 84 with heights above the ellipsoid
-		k.system, k.vertical = "EPSG:4326", "ellipsoidal (EPSG:4979)"
+		k.system, k.vertical = "EPSG:4326", ellipsoidal
 	}
 	switch format := s.formats[k.extension]; {
 	case format == halfFinished:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,9 +12,9 @@ import (
 	"strings"
 )
 
-// errDifferent is returned unless all cells of two datasets have the same content. It means exit
-// status 3.
-var errDifferent = errors.New("the datasets differ")
+// errDifferent is returned unless all rasters of two datasets are located, and all cells have the
+// same content. It means exit status 3.
+var errDifferent = errors.New("not all cells have the same content")
 
 // comparison compares the located files of a dataset with those of another, cell by cell.
 type comparison struct {
@@ -26,7 +27,7 @@ type comparison struct {
 }
 
 // comparedCell is the comparison of two files of a cell, or one file without another. If a dataset
-// has several files there, the cell is listed several times.
+// has several files in the cell, the cell is listed several times.
 type comparedCell struct {
 	Result string    `json:"result"`
 	CRS    string    `json:"crs"`            // a code, or the name in the file
@@ -35,7 +36,7 @@ type comparedCell struct {
 	There  string    `json:"there,omitempty"`
 	Detail string    `json:"detail"`
 
-	SizeBytes int64 `json:"-"` // of both files, while only their bytes are still to be compared
+	SizeBytes int64 `json:"-"` // of each file; used only to compare bytes
 }
 
 // Results that depend on the bytes of files. The others are in compareRows.
@@ -71,7 +72,7 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 
-	// The first statement computes. After it the answer mostly waits for files.
+	// The first statement takes long, so it holds a slot to compute.
 	query := func(do func(context.Context) error) error {
 		defer callerOf(r).slots.leaveCore()
 		return withPoolSlot(r, heavy, do)
@@ -84,7 +85,10 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 	}
 	w.Header().Set("Vary", "Accept")
 	return writeStream(w, r, contentType, func(out io.Writer) error {
-		return compared.write(r.Context(), out, isText)
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(c.core.stopping, cancel)()
+		return compared.write(ctx, out, isText)
 	})
 }
 
@@ -121,8 +125,8 @@ func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) erro
 
 // String returns the cell as a line of text: the result, the path here, the path there, the detail.
 func (cell comparedCell) String() string {
-	text := strings.Join([]string{cell.Result, cell.Here, cell.There, cell.Detail}, "\t")
-	return strings.ReplaceAll(text, "\n", " ") + "\n"
+	clean := strings.NewReplacer("\n", " ", "\t", " ").Replace
+	return strings.Join([]string{cell.Result, clean(cell.Here), clean(cell.There), clean(cell.Detail)}, "\t") + "\n"
 }
 
 // each compares the datasets and counts the results. It calls emit for each cell that does not have
@@ -170,11 +174,12 @@ func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) er
 }
 
 // findCells returns the pairs of files to compare, in the order of their cells, and counts the
-// files that are not located. A file belongs to the cell that has the centre of its box. Of the
-// grids of its CRS, it is the one whose pixels are nearest in size. These are the grids of the
-// dataset here or, for a CRS without one, of the dataset there; else the first file of the CRS is a
-// cell of the grid. In a cell, files of the same path are a pair. The others are taken in the order
-// of their paths.
+// rasters that are not located. The grids of a CRS are those of the report here. Without one, they
+// are those of the report there. Without either, the first file makes a grid with cells of its
+// size. Of several grids, a file belongs to the one whose pixels are nearest in size. It belongs to
+// the cell that has the centre of its box, or that begins within three hundredths of a cell east or
+// north of the centre. In a cell, files of the same path are a pair. The others are taken in the
+// order of their paths.
 func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBatch, err error) {
 	const others = `
 		SELECT jsonb_build_object(
@@ -182,7 +187,7 @@ func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBa
 			'there', count(*) FILTER (WHERE dataset_id = $2)
 		)
 		FROM elevation_dataset_file_meta
-		WHERE dataset_id IN ($1, $2) AND status <> 'ok'`
+		WHERE dataset_id IN ($1, $2) AND status IN ('corrupt', 'unreadable', 'no_georef', 'no_bbox')`
 	const query = `
 		WITH tiles AS MATERIALIZED (
 			SELECT id, dataset_id = $1 AS is_here, path, coalesce(crs, crs_name, '') AS crs,
@@ -191,7 +196,7 @@ func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBa
 				greatest(native_bbox[3] - native_bbox[1], 1e-9) AS width,
 				greatest(native_bbox[4] - native_bbox[2], 1e-9) AS height
 			FROM elevation_dataset_file_meta
-			WHERE dataset_id IN ($1, $2) AND status = 'ok'
+			WHERE dataset_id IN ($1, $2) AND status = 'ok' AND 1e15 > ALL (native_bbox) AND -1e15 < ALL (native_bbox)
 		), stored AS (
 			SELECT CASE WHEN r.dataset_id = $1 THEN 1 ELSE 2 END AS source, g.crs,
 				coalesce(g.definition, '') AS definition, g.pixel_height AS pixel,
@@ -214,17 +219,12 @@ func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBa
 			) chosen
 			WHERE choice = 1
 		), cells AS (
-			SELECT t.id, t.is_here, t.path, g.grid,
-				floor((t.x + t.width / 2 - g.x) / g.width) AS east,
-				floor((t.y + t.height / 2 - g.y) / g.height) AS north
+			SELECT DISTINCT ON (t.id) t.id, t.is_here, t.path, g.grid,
+				floor((t.x + t.width / 2 - g.x) / g.width + 0.03) AS east,
+				floor((t.y + t.height / 2 - g.y) / g.height + 0.03) AS north
 			FROM tiles t
-			CROSS JOIN LATERAL (
-				SELECT *
-				FROM grids
-				WHERE crs = t.crs AND definition = t.definition
-				ORDER BY abs(pixel - t.pixel), grid
-				LIMIT 1
-			) g
+			JOIN grids g ON g.crs = t.crs AND g.definition = t.definition
+			ORDER BY t.id, abs(g.pixel - t.pixel), g.grid
 		), marked AS (
 			SELECT *, count(*) OVER (PARTITION BY grid, north, east, path) = 2 AS is_named,
 				bool_or(is_here) OVER cell AND NOT bool_and(is_here) OVER cell AS is_shared
@@ -245,6 +245,15 @@ func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBa
 		GROUP BY (n - 1) / 1000
 		ORDER BY (n - 1) / 1000`
 
+	found, err := overviews(ctx, q, []int64{c.here.ID, c.there.ID})
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range [...]dataset{c.here, c.there} {
+		if found[d.ID].Verdict == notChecked {
+			return nil, newProblem(http.StatusConflict, "not_checked", "The dataset "+d.Name+" has not been analysed.")
+		}
+	}
 	c.notLocated, err = scalar[map[string]int64](ctx, q, "count other files", others, c.here.ID, c.there.ID)
 	if err != nil {
 		return nil, err
@@ -257,9 +266,11 @@ func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBa
 func compareRows(ctx context.Context, q querier, pairs cellBatch) ([]comparedCell, error) {
 	const query = `
 		WITH files AS MATERIALIZED (
-			SELECT *, abs(transform[1]) AS dx, abs(transform[5]) AS dy
+			SELECT *, greatest(abs(transform[1]), abs(transform[4])) AS dx,
+				greatest(abs(transform[2]), abs(transform[5])) AS dy
 			FROM elevation_dataset_file_meta
 			WHERE id = ANY ($1::bigint[] || $2::bigint[]) AND status = 'ok'
+				AND 1e15 > ALL (native_bbox) AND -1e15 < ALL (native_bbox)
 		)
 		SELECT
 			CASE
@@ -308,7 +319,11 @@ func compareRows(ctx context.Context, q querier, pairs cellBatch) ([]comparedCel
 					abs(h.native_bbox[1] - t.native_bbox[1]) * 10 > h.dx
 					OR abs(h.native_bbox[2] - t.native_bbox[2]) * 10 > h.dy
 					OR abs(h.native_bbox[3] - t.native_bbox[3]) * 10 > h.dx
-					OR abs(h.native_bbox[4] - t.native_bbox[4]) * 10 > h.dy)
+					OR abs(h.native_bbox[4] - t.native_bbox[4]) * 10 > h.dy),
+				(11, 'orientation', array_to_string(h.transform, ' '), array_to_string(t.transform, ' '),
+					sign(h.transform[1]) <> sign(t.transform[1]) OR sign(h.transform[5]) <> sign(t.transform[5])
+					OR abs(h.transform[2] - t.transform[2]) * 1e6 > h.dx
+					OR abs(h.transform[4] - t.transform[4]) * 1e6 > h.dx)
 			) AS v (n, name, here, there, differs)
 			WHERE differs
 		) metadata ON h.id IS NOT NULL AND t.id IS NOT NULL
@@ -317,13 +332,19 @@ func compareRows(ctx context.Context, q querier, pairs cellBatch) ([]comparedCel
 	return collect[comparedCell](ctx, q, "compare rows", query, pairs.Here, pairs.There, pairs.IsShared)
 }
 
-// compareBytes reads the two files of a cell up to the first byte in which they differ, and returns
-// the result and the detail. If a file cannot be read, or ctx ends, the cell is not compared.
+// errChanged is the reason why a file is not compared whose row is out of date.
+var errChanged = errors.New("it has changed since it was analysed")
+
+// compareBytes reads the two files of a cell up to the block in which they differ. It returns the
+// result and the detail. If a file cannot be read, or ctx ends, the cell is not compared.
 func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (result, detail string) {
 	const block = 256 << 10
 	var files [2]*content
 	var blocks [2][]byte
 	skip := func(i int, err error) (result, detail string) {
+		if errors.Is(err, io.EOF) {
+			err = errChanged
+		}
 		return isNotCompared, [...]string{"here: ", "there: "}[i] + reasonOf(cmp.Or(errors.Unwrap(err), err))
 	}
 	for i, d := range [...]dataset{c.here, c.there} {
@@ -335,7 +356,7 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 		}
 		defer f.closeLater()
 		if f.Size != cell.SizeBytes {
-			return skip(i, errors.New("it has changed since it was analysed"))
+			return skip(i, errChanged)
 		}
 		files[i], blocks[i] = f, make([]byte, min(f.Size, block))
 	}
@@ -351,10 +372,8 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 				return skip(i, err)
 			}
 		}
-		for i, b := range blocks[0][:n] {
-			if b != blocks[1][i] {
-				return isOtherContent, fmt.Sprintf("the first difference is at byte %d", at+int64(i))
-			}
+		if !bytes.Equal(blocks[0][:n], blocks[1][:n]) {
+			return isOtherContent, "their bytes differ" // where, would tell the bytes, step by step
 		}
 	}
 	return isSameContent, ""

@@ -62,7 +62,7 @@ func TestCompare(t *testing.T) {
 		"d.tif", tile(503, 5200, ""), "e.tif", tile(504, 5200, ""), "f.tif", tile(505, 5200, ""), "h.tif", tile(507, 5200, ""), "i.tif", tile(508, 5200, ""))
 	size := len(tile(501, 5200, ""))
 	want := []string{
-		fmt.Sprint("other_content | b.tif | b.tif | the first difference is at byte ", size+2),
+		"other_content | b.tif | b.tif | their bytes differ",
 		fmt.Sprintf("other_content | c new.tif | c old.tif | %d bytes here, %d there", size+6, size+4),
 		"other_metadata | d.tif | d.tif | pixels of 200 × 200 here, 100 × 100 there; size in pixels 5 × 5 here, 10 × 10 there",
 		"other_metadata | e.tif | e.tif | box 504050 5200000 505050 5201000 here, 504000 5200000 505000 5201000 there",
@@ -70,7 +70,7 @@ func TestCompare(t *testing.T) {
 		"only_here | g.tif",
 		"only_there | h.tif",
 		"only_here | i copy.tif | another file of this cell was compared",
-		"map[only_here:2 only_there:1 other_content:2 other_metadata:3 same_content:2] map[here:1 there:0]",
+		"map[only_here:2 only_there:1 other_content:2 other_metadata:3 same_content:2] map[here:0 there:0]",
 	}
 	if got := c.compared(here, there); !slices.Equal(got, want) {
 		t.Errorf("got %s\nwant %s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -79,7 +79,7 @@ func TestCompare(t *testing.T) {
 	text := string(c.must(200, "GET", here+"/compare?with=2", nil, "Accept: text/plain").body)
 	printed, status := status(ts.env, "", "compare", "new", "2")
 	if !strings.HasPrefix(printed, text) || status != 3 || !strings.Contains(text, "\nonly_here\tg.tif\t\t\n") ||
-		!strings.HasSuffix(printed, "cairn: the datasets differ\n") {
+		!strings.HasSuffix(printed, "cairn: not all cells have the same content\n") {
 		t.Errorf("status %d\n%s\n%s", status, text, printed)
 	}
 }
@@ -135,6 +135,10 @@ func TestCompareGrids(t *testing.T) {
 	}
 	tiny := tiles("tiny", 32632, 1, 500_000, 10)
 	tiny[0].Transform = []float64{5e-324, 0, 500_000, 0, -5e-324, 5_300_000}
+	turned := []ElevationDatasetFileMeta{placedFile(t, "new0", 32632, 10, 0, 500_000, 0, 20, 5_299_000)}
+	turned[0].SizeBytes = 3
+	huge := tiles("huge", 32632, 1, 500_000, 10)
+	huge[0].NativeBBox = []float64{-1.7e308, 0, 1.7e308, 1}
 	none := []ElevationDatasetFileMeta{}
 	for _, test := range []struct {
 		name        string
@@ -154,6 +158,12 @@ func TestCompareGrids(t *testing.T) {
 			append(pairs("a fine", "small", 4, "content"), "other_content | b coarse0 | coarse0", "only_here | b coarse1", "only_here | b coarse2")},
 		{"pixels without a size", tiny, tiles("older", 32632, 1, 500_000, 10), []string{
 			"other_metadata | tiny0 | older0 | pixels of 0 × 0 here, 10 × 20 there"}},
+		{"a centre on the edge of cells", append(tiles("new", 32632, 4, 500_000, 10), tiles("overview", 32632, 1, 500_000, 20)...),
+			append(tiles("older", 32632, 4, 500_000, 10), tiles("overview", 32632, 1, 499_999.9999999, 20)...),
+			slices.Insert(pairs("new", "older", 4, "content"), 1, "not_compared | overview0 | overview0")},
+		{"upside down", tiles("new", 32632, 1, 500_000, 10), turned,
+			[]string{"other_metadata | new0 | new0 | orientation 10 0 500000 0 -20 5300000 here, 10 0 500000 0 20 5299000 there"}},
+		{"huge numbers", huge, huge, nil},
 		{"nothing", none, none, nil},
 	} {
 		here, there := ts.addChecked(test.name, test.here), ts.addChecked(test.name+" there", test.there)
@@ -203,21 +213,21 @@ func TestComparePermissionDenied(t *testing.T) {
 	t.Parallel()
 	ts, c := compareTest(t, "CAIRN_DATASETS_DIR=/sys/bus")
 	row := placedFile(t, "drivers_probe", 4326, 0.01, 0, 7, 0, -0.02, 46)
-	here, there := ts.addFiles("platform", []ElevationDatasetFileMeta{row}), ts.addFiles("pci", []ElevationDatasetFileMeta{row})
+	here, there := ts.addChecked("platform", []ElevationDatasetFileMeta{row}), ts.addChecked("pci", []ElevationDatasetFileMeta{row})
 	got := c.compared(fmt.Sprint("/api/v1/datasets/", here), fmt.Sprint("/api/v1/datasets/", there))
 	if !strings.HasPrefix(got[0], "not_compared | drivers_probe | drivers_probe | here: ") || !strings.HasSuffix(got[0], "permission denied") || len(got) != 2 {
 		t.Errorf("got %q", got)
 	}
 }
 
-// TestCompareLarge: a difference behind the first block is found, at its place.
+// TestCompareLarge: a difference behind the first block is found.
 func TestCompareLarge(t *testing.T) {
 	t.Parallel()
 	ts, c := compareTest(t)
 	long := strings.Repeat("long text ", 60_000)
 	here := ts.tilesIn(c, "new", "a.tif", tile(500, 5200, long+"x"), "b.tif", tile(501, 5200, long))
 	there := ts.tilesIn(c, "old", "a.tif", tile(500, 5200, long+"y"), "b.tif", tile(501, 5200, long))
-	want := fmt.Sprint("other_content | a.tif | a.tif | the first difference is at byte ", len(tile(500, 5200, long)))
+	const want = "other_content | a.tif | a.tif | their bytes differ"
 	if got := c.compared(here, there); got[0] != want || got[1] != "map[other_content:1 same_content:1] map[here:0 there:0]" {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -249,6 +259,8 @@ func TestCompareRefused(t *testing.T) {
 			t.Errorf("%s: %q", path, got)
 		}
 	}
+	ts.addFiles("never", nil)
+	c.refused(409, "not_checked", "GET", path+"?with=3", nil)
 	ts.client().refused(401, "not_signed_in", "GET", path+"?with=2", nil)
 	ts.signIn("eve", datasetDownload).refused(403, "permission_missing", "GET", path+"?with=2", nil)
 	if a := c.must(200, "GET", path+"?with=2", nil); strings.Join(a.header["Vary"], ",") != "Accept,Accept-Encoding" || string(a.body) == "" {

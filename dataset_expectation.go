@@ -6,8 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"regexp"
 	"slices"
@@ -70,8 +70,7 @@ func (a *analyzer) updateExpectation(w http.ResponseWriter, r *http.Request) err
 }
 
 // changeExpectation changes the expectation of a dataset, and queues an analysis that only checks
-// its rows. It returns the id of that. If it is 0, nothing has changed, the dataset has never been
-// analysed, or an analysis is running, which then checks at its end.
+// its rows. It returns the id of that, 0 if queueChecks has queued none.
 func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64,
 	change func(*expectation) error) (after storedExpectation, analysisID int64, err error) {
 	const query = `
@@ -92,7 +91,8 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 			return nil, nil, err
 		}
 		if tagOf(after.expectation) == former {
-			return nil, nil, nil
+			analysisID, err = queueChecks(ctx, tx, by.name, d.ID)
+			return nil, nil, err
 		}
 
 		changed, err := scalar[time.Time](ctx, tx, "store expectation", query, d.ID, after.expectation)
@@ -100,7 +100,7 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 			return nil, nil, err
 		}
 		after.UpdatedAt = &changed
-		analysisID, err = queueChecks(ctx, tx, by, d.ID)
+		analysisID, err = queueChecks(ctx, tx, by.name, d.ID)
 		return before, after.audited(), err
 	})
 	return after, analysisID, err
@@ -119,41 +119,60 @@ func (e expectation) audited() map[string]any {
 	return shown
 }
 
-// queueChecks queues an analysis that only checks the rows of a dataset, unless there is none that
-// has succeeded, or one is running.
-func queueChecks(ctx context.Context, tx pgx.Tx, by actor, datasetID int64) (int64, error) {
+// queueChecks queues an analysis that only checks the rows of a dataset, and returns its id. It
+// queues none and returns 0 if the dataset was never analysed, if an analysis has not ended, or if
+// the last checks have seen the present expectation.
+func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (int64, error) {
 	const query = `
 		INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only, total)
 		SELECT $1::bigint, false, $2, 'check', true,
 			(SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1)
 		WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND state = 'succeeded')
 			AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL)
+			AND (SELECT updated_at FROM dataset_expectations WHERE dataset_id = $1)
+				IS DISTINCT FROM (SELECT expected_at FROM dataset_results WHERE dataset_id = $1)
 		RETURNING id`
-	queued, err := collectOne[struct{ ID int64 }](ctx, tx, nil, "queue checks", query, datasetID, by.name)
+	queued, err := collectOne[struct{ ID int64 }](ctx, tx, nil, "queue checks", query, datasetID, by)
 	return queued.ID, err
 }
 
-// check returns a 422 that says which fields are wrong. It writes the posting as the report does,
-// and the boundary as a MultiPolygon.
+// check returns a 422 that says which fields are wrong. It writes the values as the rows of files
+// have them, and the boundary as a MultiPolygon.
 func (e *expectation) check() error {
 	var v invalid
-	for field, text := range map[string]string{"crs": e.CRS, "vertical_crs": e.VerticalCRS,
-		"sample_type": e.SampleType, "nodata": e.Nodata, "name": e.Name} {
-		isName := !strings.Contains(text, "/") || field != "name"
-		v.check(isLine(text, 0, 200) && isName, field, "malformed", "must be one line of at most 200 characters")
+	texts := [...]*string{&e.CRS, &e.VerticalCRS, &e.SampleType, &e.Nodata, &e.Name}
+	for i, field := range [len(texts)]string{"crs", "vertical_crs", "sample_type", "nodata", "name"} {
+		v.check(isLine(*texts[i], 0, 200), field, "malformed", "must be one line of at most 200 characters")
 	}
-	for field, text := range map[string]string{"width": e.Width, "height": e.Height} {
-		isNumber := len(text) <= 9 && consistsOf(text, "0123456789")
-		v.check(text == "" || isNumber, field, "malformed", "must be a number of pixels")
+	isBraced := !strings.ContainsAny(nameParts().ReplaceAllString(e.Name, ""), "{}/")
+	v.check(isBraced, "name", "malformed", "must be the name of a file without folders, in which braces come in pairs")
+	for i, size := range [...]*string{&e.Width, &e.Height} {
+		n, err := strconv.ParseInt(cmp.Or(*size, "1"), 10, 32)
+		v.check(err == nil && n > 0, [...]string{"width", "height"}[i], "malformed", "must be a number of pixels")
+		if *size != "" {
+			*size = strconv.FormatInt(n, 10)
+		}
 	}
 	if e.CRS != "" {
-		_, err := crsByText(e.CRS)
-		v.check(err == nil, "crs", "unknown", "must be the code of a known CRS, such as EPSG:25832")
+		crs, err := crsByText(e.CRS)
+		v.check(err == nil && crs.vertical == 0, "crs", "unknown",
+			"must be the code of a known CRS, such as EPSG:25832; that of heights is vertical_crs")
+		e.CRS = plainCode(e.CRS)
 	}
-	if e.Posting != "" {
-		size, err := strconv.ParseFloat(e.Posting, 64)
-		v.check(err == nil && size > 0 && size < 1e9, "posting", "malformed", "must be a size in the unit of the CRS")
-		e.Posting = posting(size, size)
+	if e.CRS == "EPSG:4979" { // as in fileSet.add
+		e.CRS, e.VerticalCRS = "EPSG:4326", cmp.Or(e.VerticalCRS, ellipsoidal)
+	}
+	e.VerticalCRS, e.SampleType = plainCode(e.VerticalCRS), strings.ToLower(e.SampleType)
+	if strings.Trim(e.Posting, " x×") == "" {
+		e.Posting = ""
+	} else {
+		sizes := strings.FieldsFunc(e.Posting, func(r rune) bool { return strings.ContainsRune(" x×", r) })
+		width, errWidth := strconv.ParseFloat(sizes[0], 64)
+		height, errHeight := strconv.ParseFloat(sizes[len(sizes)-1], 64)
+		isSize := errors.Join(errWidth, errHeight) == nil && min(width, height) > 0 && max(width, height) < 1e9
+		v.check(isSize && len(sizes) <= 2, "posting", "malformed",
+			"must be a size in the unit of the CRS, or a width × a height")
+		e.Posting = posting(width, height)
 	}
 	if e.Boundary != nil {
 		boundary, ok := readBoundary(*e.Boundary)
@@ -165,6 +184,15 @@ func (e *expectation) check() error {
 	return v.err()
 }
 
+// plainCode returns an EPSG code without a sign or zeros before it. Any other text stays as it is.
+func plainCode(text string) string {
+	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
+	if err != nil || !strings.HasPrefix(text, "EPSG:") {
+		return text
+	}
+	return "EPSG:" + strconv.Itoa(code)
+}
+
 // expectedLine is a line of an expectation, and whether the files are as it says.
 type expectedLine struct {
 	Name     string `json:"name"`
@@ -173,22 +201,36 @@ type expectedLine struct {
 	Detail   string `json:"detail"`
 }
 
-// specifiedLine is a line of a specification.
+// specifiedLine is a line of a specification. value returns that of a file, "" if the file has none
+// that can be compared.
 type specifiedLine struct {
 	name, want string
-	value      func(r *fileRecord, k *fileKind) string // of a file
+	value      func(r *fileRecord, k *fileKind) string
 }
 
 // lines returns what is specified, without the boundary. The names are those of attributes.
 func (e expectation) lines() []specifiedLine {
+	ofTile := func(value func(r *fileRecord) string) func(*fileRecord, *fileKind) string {
+		return func(r *fileRecord, k *fileKind) string {
+			if !k.isTile() {
+				return ""
+			}
+			return value(r)
+		}
+	}
 	lines := []specifiedLine{
-		{"CRS", e.CRS, func(_ *fileRecord, k *fileKind) string { return k.system }},
+		{"CRS", e.CRS, func(_ *fileRecord, k *fileKind) string { return cmp.Or(k.system, notStated) }},
 		{"vertical CRS", e.VerticalCRS, func(_ *fileRecord, k *fileKind) string { return k.vertical }},
-		{"posting", e.Posting, func(r *fileRecord, _ *fileKind) string { return posting(r.dx, r.dy) }},
+		{"posting", e.Posting, ofTile(func(r *fileRecord) string { return posting(r.dx, r.dy) })},
 		{"data type", e.SampleType, func(_ *fileRecord, k *fileKind) string { return k.sampleType }},
-		{"nodata", e.Nodata, func(_ *fileRecord, k *fileKind) string { return k.nodata }},
-		{"width", e.Width, func(r *fileRecord, _ *fileKind) string { return pixels(r.w, r.dx) }},
-		{"height", e.Height, func(r *fileRecord, _ *fileKind) string { return pixels(r.h, r.dy) }},
+		{"nodata", e.Nodata, func(_ *fileRecord, k *fileKind) string {
+			if isSameNumber(k.nodata, e.Nodata) {
+				return e.Nodata
+			}
+			return k.nodata
+		}},
+		{"width", e.Width, ofTile(func(r *fileRecord) string { return pixels(r.w, r.dx) })},
+		{"height", e.Height, ofTile(func(r *fileRecord) string { return pixels(r.h, r.dy) })},
 		{"name", e.Name, func(_ *fileRecord, k *fileKind) string {
 			if k.isNamed {
 				return e.Name
@@ -197,6 +239,13 @@ func (e expectation) lines() []specifiedLine {
 		}},
 	}
 	return slices.DeleteFunc(lines, func(line specifiedLine) bool { return line.want == "" })
+}
+
+// isSameNumber reports whether two texts are the same number, or both are NaN.
+func isSameNumber(a, b string) bool {
+	x, errX := strconv.ParseFloat(a, 64)
+	y, errY := strconv.ParseFloat(b, 64)
+	return errX == nil && errY == nil && (x == y || x != x && y != y)
 }
 
 // specifies reports whether a line of that name is specified.
@@ -216,12 +265,20 @@ func (e expectation) describe() string {
 	return cmp.Or(strings.Join(lines, "\n"), "nothing is expected")
 }
 
-// namePattern returns the pattern of file names. In braces stands the name of a number, which may
-// have the letter of a quarter of the globe before it: "{n}{e}.hgt" matches "N47E011.hgt".
+// nameParts matches the parts of a name in braces.
+func nameParts() *regexp.Regexp { return regexp.MustCompile(`\{[^{}]*\}`) }
+
+// namePattern returns the pattern of file names. Braces stand for a number, which may have the
+// letter of a quarter of the globe before it: "{n}{e}.hgt" matches "N47E011.hgt".
 func (e expectation) namePattern() *regexp.Regexp {
-	const number = `[NSEWnsew]?[0-9]+`
-	braces := regexp.MustCompile(`\\\{[a-z_]+\\\}`)
-	return regexp.MustCompile("^" + braces.ReplaceAllString(regexp.QuoteMeta(e.Name), number) + "$")
+	var pattern strings.Builder
+	for i, text := range nameParts().Split(e.Name, -1) {
+		if i > 0 {
+			pattern.WriteString(`[NSEWnsew]?[0-9]+`)
+		}
+		pattern.WriteString(regexp.QuoteMeta(text))
+	}
+	return regexp.MustCompile("^" + pattern.String() + "$")
 }
 
 // checkExpected compares the files and the grids with what is expected.
@@ -239,10 +296,10 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 		files++
 		var texts []string
 		for n, line := range specified {
-			if value := line.value(r, k); value != line.want {
+			if value := line.value(r, k); value != "" && value != line.want {
 				others[n]++
-				texts = append(texts, fmt.Sprintf("%s %s, not %s", line.name, titleOfCode(cmp.Or(value, notStated)),
-					titleOfCode(line.want)))
+				value, want := titleOfCode(value), titleOfCode(line.want)
+				texts = append(texts, fmt.Sprintf("%s %s, not %s", line.name, value, want))
 			}
 		}
 		if texts != nil {
@@ -258,7 +315,7 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 }
 
 // checkBoundary replaces the missing tiles of a grid by those that are missing inside the boundary.
-// It takes the largest regular grid of the specified CRS.
+// It takes the largest regular grid of the specified CRS and posting or, without one, of the CRS.
 func (s *fileSet) checkBoundary(ctx context.Context) error {
 	if s.expected.Boundary == nil {
 		return nil
@@ -266,29 +323,26 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 	boundary, _ := readBoundary(*s.expected.Boundary)
 	line := expectedLine{Name: "boundary", Expected: "100 % covered", Detail: "the tiles form no grid"}
 	isCompared := false
-	for i := range s.grids {
-		g := &s.grids[i]
-		isOther := !g.isRegular || s.expected.CRS != "" && s.expected.CRS != g.CRS
-		if isOther {
-			continue
-		}
-		cells, err := g.within(ctx, boundary)
+	hasCRS := func(g tileGrid) bool { return g.isRegular && (s.expected.CRS == "" || s.expected.CRS == g.CRS) }
+	at := slices.IndexFunc(s.grids, func(g tileGrid) bool {
+		return hasCRS(g) && s.expected.Posting == posting(g.DX, g.DY)
+	})
+	if at < 0 {
+		at = slices.IndexFunc(s.grids, hasCRS)
+	}
+	if at >= 0 {
+		g := &s.grids[at]
+		covered, err := g.compareBoundary(ctx, boundary)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
 			line.Detail = "it cannot be compared with the grid: " + err.Error()
-		case cells.total == 0:
-			line.Detail = "it holds no cell of the grid"
 		default:
-			g.gaps = without(cells.runs, g.runs)
-			g.Missing = tilesIn(g.gaps)
-			covered := math.Floor(10_000*(1-cells.areaOf(g.gaps)/cells.total)) / 100
+			isCompared = true
 			line.Passed = g.Missing == 0
 			line.Detail = fmt.Sprintf("%g %%, %s missing", covered, plural(g.Missing, "tile"))
-			isCompared = true
 		}
-		break
 	}
 	s.lines = append(s.lines, line)
 	if !isCompared {

@@ -85,11 +85,20 @@ func TestBoundary(t *testing.T) {
 		{"a gap outside", square(0, 0, 1, 4), [][2]int{{2, 2}}, nil, "100 %, 0 tiles missing"},
 		{"half of a cell", square(0, 0, 4.5, 1), nil, []string{"EPSG:4326 4 0"}, "88.88 %, 1 tile missing"},
 		{"a sliver", square(0, 0, 4.005, 1), nil, nil, "100 %, 0 tiles missing"},
+		{"slivers of nested areas", json.RawMessage(`{"type":"FeatureCollection","features":[` + strings.Repeat(`{"type":"Feature","geometry":`+string(square(0, 0, 4.005, 1))+`},`, 2) +
+			`{"type":"Feature","geometry":` + string(square(0, 0, 4.005, 2)) + `}]}`), nil, nil, "100 %, 0 tiles missing"},
+		{"less than a hundredth of a tile", square(1.5, 1.5, 1.59, 1.59), nil, nil, "100 %, 0 tiles missing"},
+		{"less than a hundredth of a missing tile", square(8.5, 1.5, 8.59, 1.59), nil, []string{"EPSG:4326 8 1"}, "0 %, 1 tile missing"},
+		{"crossed rings", json.RawMessage(`{"type":"Polygon","coordinates":[[[0,0],[8,4],[8,0],[0,4],[0,0]]]}`), nil, nil,
+			"it cannot be compared with the grid: its rings cross, or a hole lies outside"},
+		{"no area", json.RawMessage(`{"type":"Polygon","coordinates":[[[0,0],[1,1],[2,2],[0,0]]]}`), nil, nil, "it cannot be compared with the grid: it has no area"},
+		{"a small part missing", json.RawMessage(`{"type":"MultiPolygon","coordinates":[[[[0,0],[4,0],[4,4],[0,4],[0,0]]],[[[8.5,0.1],[8.501,0.1],[8.501,0.101],[8.5,0.101],[8.5,0.1]]]]}`),
+			nil, []string{"EPSG:4326 8 0"}, "99.99 %, 1 tile missing"},
 		{"elsewhere", square(100, 0, 101, 1), nil, []string{"EPSG:4326 100 0"}, "0 %, 1 tile missing"},
 		{"a hole", json.RawMessage(`{"type":"Polygon","coordinates":[[[0,0],[4,0],[4,4],[0,4],[0,0]],[[2,2],[3,2],[3,3],[2,3],[2,2]]]}`), [][2]int{{2, 2}}, nil, "100 %, 0 tiles missing"},
 		{"features", json.RawMessage(`{"type":"FeatureCollection","features":[{"type":"Feature","properties":{"name":"a,b"},"geometry":` + string(square(0, 0, 1, 1)) +
 			`},{"type":"Feature","properties":null,"geometry":` + string(square(5, 0, 6, 1)) + `}]}`), nil, []string{"EPSG:4326 5 0"}, "50 %, 1 tile missing"},
-		{"too fine", square(-180, -90, 180, 90), nil, nil, ""},
+		{"too fine", square(-180, -90, 180, 90), nil, nil, "it cannot be compared with the grid: it has too many cells of the grid"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -108,9 +117,8 @@ func TestBoundary(t *testing.T) {
 			}
 			s, found := d.checkExpecting(t, expectation{Boundary: &test.boundary})
 			line := s.lines[0]
-			if test.detail == "" {
-				const reason = "it cannot be compared with the grid: the boundary has too many cells"
-				if line.Passed || line.Detail != reason || len(found[findingSpecification]) != 1 {
+			if strings.HasPrefix(test.detail, "it cannot") {
+				if line.Passed || line.Detail != test.detail || len(found[findingSpecification]) != 1 {
 					t.Errorf("%+v, found %v", line, found)
 				}
 				return
@@ -134,6 +142,76 @@ func TestBoundary(t *testing.T) {
 	}
 }
 
+// TestBoundaryAround: columns around the globe may be counted from anywhere.
+func TestBoundaryAround(t *testing.T) {
+	const worldWidth = 2 * math.Pi * 6378137
+	tests := []struct {
+		name        string
+		system      string
+		west, size  float64
+		boundary    string
+		wantMissing string
+	}{
+		{"from 0° to 360°", "EPSG:4326", 350, 1, `[[[-10,0],[-6,0],[-6,4],[-10,4],[-10,0]]]`, "[]"},
+		{"east past 180°", "EPSG:4326", 178, 1, `[[[178,0],[180,0],[180,4],[178,4],[178,0]]],[[[-180,0],[-178,0],[-178,4],[-180,4],[-180,0]]]`, "[]"},
+		{"west past 180°", "EPSG:4326", -182, 1, `[[[178,0],[180,0],[180,4],[178,4],[178,0]]],[[[-180,0],[-178,0],[-178,4],[-180,4],[-180,0]]]`, "[]"},
+		{"a tile missing past 180°", "EPSG:4326", 178, 1, `[[[178,0],[180,0],[180,4],[178,4],[178,0]]],[[[-180,0],[-177,0],[-177,1],[-180,1],[-180,0]]]`,
+			"[EPSG:4326 -178 0]"},
+		{"across the edge of a map", "EPSG:3832", 38 * worldWidth / 80, worldWidth / 80, `[[[-38.9,1],[-21.1,1],[-21.1,17],[-38.9,17],[-38.9,1]]]`, "[]"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			d := delivery{"around", map[string]*fileRow{}}
+			for column := range 4 {
+				for row := range 4 {
+					d.tile(fmt.Sprintf("%d_%d.tif", column, row), test.system, test.west+float64(column)*test.size, float64(row)*test.size, test.size, test.size, test.size/100, test.size/100)
+				}
+			}
+			boundary := json.RawMessage(`{"type":"MultiPolygon","coordinates":[` + test.boundary + `]}`)
+			s, found := d.checkExpecting(t, expectation{Boundary: &boundary})
+			if got := fmt.Sprint(found["missing"]); got != test.wantMissing {
+				t.Errorf("missing %s, want %s; %+v", got, test.wantMissing, s.lines)
+			}
+		})
+	}
+}
+
+// TestExpectationPlain: values that mean the same are written as the rows of files have them.
+func TestExpectationPlain(t *testing.T) {
+	for _, test := range []struct{ in, want expectation }{
+		{expectation{CRS: "EPSG:04326"}, expectation{CRS: "EPSG:4326"}},
+		{expectation{CRS: "EPSG:4979"}, expectation{CRS: "EPSG:4326", VerticalCRS: ellipsoidal}},
+		{expectation{VerticalCRS: "EPSG:+5773"}, expectation{VerticalCRS: "EPSG:5773"}},
+		{expectation{SampleType: "Float32"}, expectation{SampleType: "float32"}},
+		{expectation{Width: "0100", Height: "1"}, expectation{Width: "100", Height: "1"}},
+		{expectation{Posting: "0.010 × 0.02"}, expectation{Posting: "0.01 × 0.02"}},
+		{expectation{Posting: "1x1"}, expectation{Posting: "1"}},
+		{expectation{Posting: " "}, expectation{}},
+	} {
+		got := test.in
+		if err := got.check(); err != nil || got != test.want {
+			t.Errorf("%+v: got %+v, %v", test.in, got, err)
+		}
+	}
+	for _, wrong := range []expectation{{CRS: "EPSG:7405"}, {CRS: "EPSG:5773"}, {Name: "a{b"}, {Name: "a}b"}, {Name: "{{n}}"}, {Posting: "1 1 1"}, {Posting: "1 ×"}, {Posting: "Inf"}} {
+		before := wrong
+		if err := wrong.check(); err == nil && before.Posting != "1 ×" {
+			t.Errorf("%+v is accepted", before)
+		}
+	}
+	for pattern, names := range map[string][2]string{
+		"{n}{e}.hgt": {"N47E011.hgt", "N47E011.hgt2"}, "a+{Zone-1}.(tif)": {"a+32.(tif)", "aa32.(tif)"}, "x_{}_{ü}.tif": {"x_1_2.tif", "x_1_.tif"},
+	} {
+		matches := expectation{Name: pattern}.namePattern().MatchString
+		if !matches(names[0]) || matches(names[1]) {
+			t.Errorf("%s: %q %v, %q %v", pattern, names[0], matches(names[0]), names[1], matches(names[1]))
+		}
+	}
+	if !isSameNumber("nan", "NaN") || !isSameNumber("-9999", "-9999.0") || isSameNumber("1", "2") || isSameNumber("a", "a") {
+		t.Error("isSameNumber is wrong")
+	}
+}
+
 // TestBoundaryRandom compares the shares of cells inside random polygons with the shares of random points.
 func TestBoundaryRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(28, 6))
@@ -154,8 +232,8 @@ func TestBoundaryRandom(t *testing.T) {
 			boundary[0] = append(boundary[0], star(0.005, 0.019))
 		}
 		g := tileGrid{CRS: "EPSG:25832", X: 500_000, Y: 5_300_000, East: 1000 + 1000*random.Float64(), North: 1000, DX: 1, DY: 1}
-		cells, err := g.within(t.Context(), boundary)
-		if err != nil {
+		cells := &cellsWithin{shares: map[[2]int64]float64{}}
+		if err := g.addCells(t.Context(), cells, boundary[0]); err != nil {
 			t.Fatal(err)
 		}
 
@@ -264,7 +342,7 @@ func TestExpectation(t *testing.T) {
 	}
 
 	for _, wrong := range []map[string]any{
-		{"crs": "EPSG:1"}, {"crs": "a\nb"}, {"posting": "0"}, {"posting": "one"}, {"posting": "NaN"}, {"width": "-1"}, {"height": "1e3"},
+		{"crs": "EPSG:1"}, {"crs": "a\nb"}, {"posting": "0"}, {"posting": "one"}, {"posting": "NaN"}, {"crs": "EPSG:5773"}, {"width": "-1"}, {"height": "1e3"},
 		{"name": "a/b"}, {"name": strings.Repeat("a", 201)}, {"boundary": map[string]any{"type": "Point", "coordinates": []int{1, 2}}},
 		{"boundary": square(-181, 0, 1, 1)}, {"boundary": square(0, 0, 1, 91)}, {"boundary": "text"}, {"boundary": []int{1}},
 		{"boundary": map[string]any{"type": "FeatureCollection", "features": []any{}}},
@@ -291,12 +369,13 @@ func TestExpectation(t *testing.T) {
 	c.must(200, "PATCH", path, star(maxBoundaryCorners))
 }
 
-// TestExpectationWhileChecked: results of checks that compared the files with a former expectation are not stored.
+// TestExpectationWhileChecked: if the expectation changes while the files are compared with the former one, they are
+// checked again. So they are after a cancel, if somebody asks for it, and the report says that it is outdated until then.
 func TestExpectationWhileChecked(t *testing.T) {
 	t.Parallel()
 	ts, c, location := startColumn(t)
 	c.analyze(location, nil)
-	ts.ownsNothing()
+	resume := ts.ownsNothing()
 	id, _ := strconv.ParseInt(path.Base(location), 10, 64)
 	expect := func(size string) int64 {
 		_, analysis, err := changeExpectation(t.Context(), ts.db, operatorActor(), id, func(e *expectation) error {
@@ -316,9 +395,75 @@ func TestExpectationWhileChecked(t *testing.T) {
 	if again := expect("3"); again != 0 {
 		t.Errorf("analysis %d was queued beside %d", again, analysis)
 	}
-	err = ts.analyzer.storeResults(t.Context(), task{AnalysisID: analysis, DatasetID: id}, found)
-	if !errors.Is(err, errExpectationChanged) {
-		t.Errorf("error %v", err)
+	const claim = `UPDATE analyses SET owner = $1, owner_token = '00000000-0000-0000-0000-000000000001', state = 'checking' WHERE id = $2`
+	ts.exec(claim, ts.analyzer.instance, analysis)
+	err = ts.analyzer.storeResults(t.Context(), task{AnalysisID: analysis, DatasetID: id, Token: "00000000-0000-0000-0000-000000000001"}, found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM analyses WHERE checks_only AND finished_at IS NULL`); n != 1 {
+		t.Errorf("%d analyses were queued, want 1", n)
+	}
+
+	// A real analysis ends one that only checks.
+	a := c.must(202, "POST", location+"/analyses", nil)
+	if n := ts.queryInt(`SELECT count(*) FROM analyses WHERE checks_only AND state = 'canceled'`); n != 1 {
+		t.Errorf("%d analyses were canceled, want 1", n)
+	}
+	c.must(204, "DELETE", a.header.Get("Location"), nil)
+	const outdated = "what is expected has changed since the files were checked; "
+	if got := c.must(200, "GET", location+"/report", nil).text("summary"); !strings.Contains(got, outdated) {
+		t.Errorf("after a cancel: %s", got)
+	}
+	if expect("3") == 0 {
+		t.Error("nothing was queued for an expectation that no checks have seen")
+	}
+	resume()
+	waitFor(t, "the checks", func() bool {
+		return !strings.Contains(c.must(200, "GET", location+"/report", nil).text("summary"), outdated)
+	})
+	if lines := c.must(200, "GET", location+"/report", nil).json["expected"].([]any); lines[0].(map[string]any)["expected"] != "3" {
+		t.Errorf("checked: %v", lines)
+	}
+	if again := expect("3"); again != 0 {
+		t.Errorf("analysis %d was queued for the same expectation", again)
+	}
+}
+
+// TestExpectationAfterMassRemoval: known files that were not found stay findings when only the expectation changes.
+func TestExpectationAfterMassRemoval(t *testing.T) {
+	t.Parallel()
+	_, c, dir, dataset := startTiles(t, 50, 3, 40)
+	c.analyze(dataset, nil)
+	for i := range 3 {
+		if err := os.Rename(filepath.Join(dir, fmt.Sprint("d", i)), filepath.Join(filepath.Dir(dir), fmt.Sprint("away", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "README"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.must(202, "POST", dataset+"/analyses", nil)
+	report := func() (summary string, notFound float64) {
+		var a answer
+		waitFor(t, "the end", func() bool {
+			a = c.must(200, "GET", dataset+"/report", nil)
+			return a.json["running"] == nil
+		})
+		for _, f := range a.json["findings"].([]any) {
+			if finding := f.(map[string]any); finding["code"] == findingNotFound {
+				notFound = finding["total"].(float64)
+			}
+		}
+		return a.text("summary"), notFound
+	}
+	before, n := report()
+	if n != 120 || !strings.Contains(before, "What is there:") {
+		t.Fatalf("%v not found: %s", n, before)
+	}
+	c.must(200, "PATCH", dataset+"/expectation", map[string]string{"crs": "EPSG:4326"})
+	if after, n := report(); n != 120 || after != before {
+		t.Errorf("%v not found, want 120: %s, want %s", n, after, before)
 	}
 }
 

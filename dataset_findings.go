@@ -41,7 +41,7 @@ func findingKinds() []findingKind {
 		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS", true},
 		{"unread", severe, "files of formats that Cairn does not read, and half-finished copies", "not read", true},
 		{findingSpecification, severe, "files are not as specified", "not as specified", false},
-		{findingMissing, severe, "tiles are missing inside the area that the others cover", "missing tile", false},
+		{findingMissing, severe, "tiles are missing between the others, or inside the boundary", "missing tile", false},
 		{"far", severe, "files lie far from all others", "far away", false},
 		{"name", severe, "file names contradict what is in the files", "misnamed", false},
 		{"misaligned", severe, "tiles do not fill exactly their cell of the grid", "misaligned", false},

@@ -35,10 +35,14 @@ func (g *tileGrid) findGaps(runs []cellRun) (gaps []cellRun) {
 		return gapsOfParts(runs, 0)
 	}
 
+	return renumber(gapsOfParts(joinAround(runs, turn)), g.startOfTurn(runs, turn), turn)
+}
+
+// startOfTurn returns the first column of those that number the turn columns around the globe.
+func (g *tileGrid) startOfTurn(runs []cellRun, turn int64) int64 {
 	first, last := columnsOf(runs)
 	behind180 := int64(math.Floor(float64(turn)/2-g.X/g.East-0.5)) + 1
-	end := max(last+1, min(first+turn, behind180)) // from here on, columns count a turn less
-	return renumber(gapsOfParts(joinAround(runs, turn)), end-turn, turn)
+	return max(last+1, min(first+turn, behind180)) - turn
 }
 
 // gapsOfParts returns the gaps of each connected part of the tiles, so that a stray far away does

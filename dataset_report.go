@@ -274,16 +274,19 @@ func unitOfCRS(name string) string {
 // report returns what the last checks of the dataset found, and what has happened since.
 func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	const query = `
-		SELECT r.analysis_id, r.is_first, r.analyzed_at, r.checked_at, r.summary, last.id AS last_id,
-			last.state AS last_state, last.failure,
+		SELECT r.analysis_id, r.is_first, r.analyzed_at, r.checked_at, r.summary,
+			last.failure_code AS last_code, last.state AS last_state, last.failure,
 			(SELECT state FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL) AS running,
-			EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded') AS was_analyzed
+			EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded') AS was_analyzed,
+			r.expected_at IS DISTINCT FROM (
+				SELECT updated_at FROM dataset_expectations WHERE dataset_id = d.id
+			) AS is_outdated
 		FROM datasets d
 		LEFT JOIN dataset_results r ON r.dataset_id = d.id
 		LEFT JOIN LATERAL (
-			SELECT id, state, failure
+			SELECT id, state, failure_code, failure
 			FROM analyses
-			WHERE dataset_id = d.id AND finished_at IS NOT NULL AND NOT (checks_only AND state = 'succeeded')
+			WHERE dataset_id = d.id AND finished_at IS NOT NULL AND NOT (checks_only AND state <> 'failed')
 			ORDER BY id DESC
 			LIMIT 1
 		) last ON true
@@ -296,10 +299,10 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		IsFirst               *bool
 		AnalyzedAt, CheckedAt *time.Time
 		Summary               *resultSummary
-		LastID                *int64
-		LastState             *string
+		LastCode, LastState   *string
 		Failure, Running      *string
 		WasAnalyzed           bool
+		IsOutdated            bool
 	}](ctx, q, notFound("dataset", d.ID), "get results", query, d.ID)
 	if err != nil {
 		return report, err
@@ -322,6 +325,9 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 			return report, err
 		}
 		report.Verdict = verdict(int64(len(report.Findings)), report.Placed)
+		if stored.IsOutdated {
+			report.Summary = "what is expected has changed since the files were checked; " + report.Summary
+		}
 	case stored.WasAnalyzed:
 		report.Summary = "not checked since the upgrade: an analysis is waiting to do so, or can be started"
 	default:
@@ -329,9 +335,8 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	}
 
 	// The rows that an analysis leaves are checked also if it fails with mass_removal.
-	isOfLast := stored.AnalysisID != nil && stored.LastID != nil && *stored.AnalysisID == *stored.LastID
 	switch {
-	case report.Failure != nil && isOfLast:
+	case report.Failure != nil && stored.LastCode != nil && *stored.LastCode == failureMassRemoval:
 		report.Summary = "the last analysis failed: " + *report.Failure + " What is there: " + report.Summary
 	case report.Failure != nil:
 		report.Summary = "the last analysis failed: " + *report.Failure + " Before it: " + report.Summary

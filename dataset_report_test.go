@@ -191,7 +191,7 @@ func TestReport(t *testing.T) {
 	}
 	out = &lockedBuffer{}
 	if err := run(context.Background(), []string{"report", "all"}, ts.env, nil, out, out); !errors.Is(err, errFindings) ||
-		!strings.Contains(out.String(), "\nmissing: tiles are missing inside the area that the others cover (4)\n") ||
+		!strings.Contains(out.String(), "\nmissing: tiles are missing between the others, or inside the boundary (4)\n") ||
 		!strings.HasPrefix(out.String(), "53 of 56 files located; 1 corrupt; 1 unreadable; 4 missing tiles; 1 misnamed; 2 misaligned; 1 overlapping; 1 in another CRS; 1 with another nodata value; 1 duplicate; 1 other file\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}

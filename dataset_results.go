@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"time"
@@ -125,12 +124,16 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 		}
 		r.findings = append(r.findings, findingRow{code, file.Path, folder, file.Detail, nil})
 	}
+	totals := map[string]int64{} // findings of the dataset count with those of its top folder
 	for _, f := range list.folders {
 		folder := "."
 		if f.file != noFile {
 			folder = path.Dir(rows[s.files[f.file].id].Path)
 		}
-		r.totals = append(r.totals, findingTotal{code, folder, f.total})
+		totals[folder] += f.total
+	}
+	for folder, total := range totals {
+		r.totals = append(r.totals, findingTotal{code, folder, total})
 	}
 	return nil
 }
@@ -161,19 +164,27 @@ func (r *results) addMissing() {
 }
 
 // addNotFound adds the known files that the analysis did not find, if there are too many to be
-// removed.
+// removed. An analysis that only checks has looked for no file; it keeps the former findings.
 func (r *results) addNotFound(ctx context.Context, q querier) error {
-	const first = `
+	const former = `
+		FROM analyses a
+		JOIN %s f ON f.dataset_id = a.dataset_id AND f.code = '` + findingNotFound + `'
+		WHERE a.id = $1 AND a.checks_only`
+	first := `
 		SELECT path
 		FROM analysis_candidates
 		WHERE analysis_id = $1
+		UNION ALL
+		SELECT f.path` + fmt.Sprintf(former, "dataset_findings") + `
 		ORDER BY path
 		LIMIT $2`
-	const count = `
+	count := `
 		SELECT coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder, count(*) AS total
 		FROM analysis_candidates
 		WHERE analysis_id = $1
-		GROUP BY folder`
+		GROUP BY folder
+		UNION ALL
+		SELECT f.folder, f.total` + fmt.Sprintf(former, "dataset_finding_totals")
 	found, err := collect[struct{ Path string }](ctx, q, "list files not found", first, r.analysisID, maxFlaws)
 	if err != nil {
 		return err
@@ -219,9 +230,9 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 // store replaces the results of a dataset. A finding that was there before keeps its first_seen.
 func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const replace = `
-		INSERT INTO dataset_results (dataset_id, analysis_id, is_first, analyzed_at, summary, picture,
+		INSERT INTO dataset_results (dataset_id, analysis_id, is_first, expected_at, analyzed_at, summary, picture,
 			picture_by_status)
-		SELECT $1, id, true, CASE WHEN checks_only THEN (
+		SELECT $1, id, true, $6::timestamptz, CASE WHEN checks_only THEN (
 				SELECT coalesce(max(finished_at), now())
 				FROM analyses
 				WHERE dataset_id = $1 AND state = 'succeeded' AND NOT checks_only
@@ -229,7 +240,8 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		FROM analyses
 		WHERE id = $2
 		ON CONFLICT (dataset_id) DO UPDATE
-		SET analysis_id = excluded.analysis_id, is_first = false, analyzed_at = excluded.analyzed_at,
+		SET analysis_id = excluded.analysis_id, is_first = false, expected_at = excluded.expected_at,
+			analyzed_at = excluded.analyzed_at,
 			checked_at = now(), summary = excluded.summary, picture = excluded.picture,
 			picture_by_status = excluded.picture_by_status`
 	const remove = `
@@ -242,7 +254,7 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		WHERE dataset_id = $1
 		RETURNING code, path, first_seen`
 	if _, err := execute(ctx, tx, "store results", replace, datasetID, r.analysisID, r.summary, r.picture,
-		r.byStatus); err != nil {
+		r.byStatus, r.expectedAt); err != nil {
 		return err
 	}
 	type key struct{ code, path string }
@@ -271,12 +283,14 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 			gaps = append(gaps, []any{datasetID, i, run.Row, run.From, run.To})
 		}
 	}
-	err = errors.Join(
-		copyRows(ctx, tx, "dataset_findings", findings, "code", "path", "folder", "detail", "tile", "first_seen"),
-		copyRows(ctx, tx, "dataset_finding_totals", totals, "code", "folder", "total"),
-		copyRows(ctx, tx, "dataset_gaps", gaps, "grid", "row", "first_column", "last_column"),
-	)
+	err = copyRows(ctx, tx, "dataset_findings", findings, "code", "path", "folder", "detail", "tile", "first_seen")
 	if err != nil {
+		return err
+	}
+	if err := copyRows(ctx, tx, "dataset_finding_totals", totals, "code", "folder", "total"); err != nil {
+		return err
+	}
+	if err := copyRows(ctx, tx, "dataset_gaps", gaps, "grid", "row", "first_column", "last_column"); err != nil {
 		return err
 	}
 	return flagAccepted(ctx, tx, datasetID)

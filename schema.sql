@@ -643,13 +643,22 @@ ALTER TABLE elevation_dataset_file_meta
   ADD COLUMN compression text,
   ADD COLUMN data_bytes  bigint;
 
+-- What the files of a dataset should be: an expectation in JSON.
+CREATE TABLE dataset_expectations (
+  dataset_id  bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
+  expectation json        NOT NULL,
+  updated_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- The results of the checks of a dataset, in this table and the next three. The last transaction of
 -- an analysis replaces them. summary is a resultSummary in JSON, and a picture is a coverage.
--- is_first is true until a second analysis has checked the dataset.
+-- is_first is true until a second analysis has checked the dataset. expected_at is updated_at of the
+-- expectation with which the files were compared.
 CREATE TABLE dataset_results (
   dataset_id        bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
   analysis_id       bigint      NOT NULL,
   is_first          boolean     NOT NULL,
+  expected_at       timestamptz,
   analyzed_at       timestamptz NOT NULL,
   checked_at        timestamptz NOT NULL DEFAULT now(),
   summary           jsonb       NOT NULL,
@@ -690,13 +699,6 @@ CREATE TABLE dataset_finding_totals (
   total      bigint NOT NULL,
   accepted   bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (dataset_id, code, folder)
-);
-
--- What the files of a dataset should be: an expectation in JSON.
-CREATE TABLE dataset_expectations (
-  dataset_id  bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
-  expectation json        NOT NULL,
-  updated_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 -- A dataset that a former version has analysed has no results yet: its rows are checked.
