@@ -59,6 +59,7 @@ type cellsWithin struct {
 	runs   []cellRun
 	shares map[[2]int64]float64 // which part of a cell is inside, by row and column, if it is not all
 	cells  float64              // how many cells have been found
+	points int                  // how many places followEdges has returned
 	looked int                  // how many parts of the grid were looked at
 }
 
@@ -124,7 +125,7 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 	for i, ring := range polygon {
 		var last position
 		isFirst := true
-		placed, err := followEdges(ring, maxPoints, func(p position) (at position, err error) { // in cells
+		placed, err := followEdges(ring, maxPoints-w.points, func(p position) (at position, err error) { // in cells
 			shift := crs.shiftAt(p[0], p[1], 0)
 			x, y, err := crs.projection.forward(shift.fromWGS84(crs.ellipsoid, p[0], p[1]))
 			at = position{(x - g.X) / g.East, (y - g.Y) / g.North}
@@ -146,6 +147,7 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 			slices.Reverse(placed)
 		}
 		size += signedArea(placed) / 2
+		w.points += len(placed)
 		rings = append(rings, placed)
 	}
 	const farthest = 1e9 // cells

@@ -91,6 +91,8 @@ func TestBoundary(t *testing.T) {
 		{"less than a hundredth of a missing tile", square(8.5, 1.5, 8.59, 1.59), nil, []string{"EPSG:4326 8 1"}, "0 %, 1 tile missing"},
 		{"crossed rings", json.RawMessage(`{"type":"Polygon","coordinates":[[[0,0],[8,4],[8,0],[0,4],[0,0]]]}`), nil, nil,
 			"it cannot be compared with the grid: its rings cross, or a hole lies outside"},
+		{"many long edges", json.RawMessage(`{"type":"MultiPolygon","coordinates":[` + strings.Repeat(`[[[-179,-80],[179,-80],[179,80],[-179,-80]]],`, 100) +
+			`[[[0,0],[4,0],[4,4],[0,0]]]]}`), nil, nil, "it cannot be compared with the grid: its edges are too long"},
 		{"no area", json.RawMessage(`{"type":"Polygon","coordinates":[[[0,0],[1,1],[2,2],[0,0]]]}`), nil, nil, "it cannot be compared with the grid: it has no area"},
 		{"a small part missing", json.RawMessage(`{"type":"MultiPolygon","coordinates":[[[[0,0],[4,0],[4,4],[0,4],[0,0]]],[[[8.5,0.1],[8.501,0.1],[8.501,0.101],[8.5,0.101],[8.5,0.1]]]]}`),
 			nil, []string{"EPSG:4326 8 0"}, "99.99 %, 1 tile missing"},

@@ -222,6 +222,10 @@ func (m *matrix) target(rt route) (path string, body any) {
 		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
 	case strings.HasSuffix(path, "/compare"):
 		other := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "more" + name, "path": "more" + name})
+		for _, location := range []string{dataset, other.header.Get("Location")} {
+			run := analyst.must(202, "POST", location+"/analyses", nil).header.Get("Location")
+			m.each[datasetRead].finished(run)
+		}
 		path += fmt.Sprint("?with=", other.number("id"))
 	case strings.Contains(path, "{code}"):
 		path = strings.Replace(path, "{code}", "duplicate", 1)
