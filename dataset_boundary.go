@@ -57,7 +57,7 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 // cellsWithin holds the cells of a grid that a boundary needs.
 type cellsWithin struct {
 	runs   []cellRun
-	shares map[[2]int64]float64 // which part of a cell is inside, by row and column, if it is not all
+	shares map[[2]int64]float64 // of the cells that are partly inside: which part, by row and column
 	cells  float64              // how many cells have been found
 	points int                  // how many places followEdges has returned
 	looked int                  // how many parts of the grid were looked at
@@ -104,14 +104,15 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 	if g.Missing == 0 {
 		return 100, nil
 	}
-	// It is rounded down to hundredths, without errors of the sums, and never up to 100.
+	// The share is rounded down to hundredths. 1e-6 allows for errors of the sums.
 	missing := w.areaOf(g.gaps) / w.areaOf(w.runs)
 	return min(max(math.Floor(10_000*(1-missing)+1e-6)/100, 0), 99.99), nil
 }
 
-// addCells adds the cells that a polygon needs: at least a hundredth of the cell, or of the polygon
-// if that is smaller, lies inside. So a boundary along the edges of tiles needs none of their
-// neighbours. The polygon may end in the middle of a pixel, as tiles do whose pixels are points.
+// addCells adds the cells that a polygon needs: those of which at least a hundredth lies inside. If
+// the polygon is smaller than a cell, a hundredth of the polygon is enough. So a boundary along the
+// edges of tiles needs none of their neighbours. Tiles whose pixels are points end in the middle of
+// a pixel; half a pixel more does not make a cell needed.
 func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]position) error {
 	crs, err := g.system()
 	if err != nil {

@@ -70,7 +70,7 @@ func (a *analyzer) updateExpectation(w http.ResponseWriter, r *http.Request) err
 }
 
 // changeExpectation changes the expectation of a dataset, and queues an analysis that only checks
-// its rows. It returns the id of that, 0 if queueChecks has queued none.
+// its rows. It returns the id of that analysis, or 0 if queueChecks has queued none.
 func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64,
 	change func(*expectation) error) (after storedExpectation, analysisID int64, err error) {
 	const query = `
