@@ -131,8 +131,12 @@ type besideFunc func(name string, limit int) (content []byte, found bool, err er
 // name; beside reads its sidecars. Every error becomes a status with a reason.
 func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside besideFunc) extent {
 	*h = headerReader{
-		name: name, r: r, size: uint64(max(size, 0)), beside: beside, order: binary.LittleEndian,
-		buffer: h.buffer[:0], windows: h.windows[:0], values: h.values[:0], fields: h.fields[:0], crs: h.crs,
+		name:   name,
+		r:      r,
+		size:   uint64(max(size, 0)),
+		beside: beside,
+		order:  binary.LittleEndian,
+		crs:    h.crs,
 	}
 	m := extent{Status: fileStatusOK, Warnings: []string{}}
 	err := h.readFormat(&m)
@@ -258,14 +262,14 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 		return err
 	}
 
-	crs := aux.crs(m, &source)
+	crs := m.crsFromSidecar(aux.name, aux.wkt, &source)
 	switch {
 	case crs.present && inKeys.present:
 		defer h.compareCRS(inKeys, m)
 	case inKeys.present:
 		crs = inKeys
 	case !crs.present:
-		if crs, err = h.projectionFile(m); err != nil {
+		if crs, err = h.projectionFile(m, &source); err != nil {
 			return err
 		}
 	}
@@ -386,8 +390,8 @@ func widthOf(box []float64) float64 {
 	return box[2] - box[0]
 }
 
-// headerReader reads the headers of files, one after the other, in memory that it keeps. Every
-// offset and length that a file states goes through at. It is not safe for concurrent use.
+// headerReader reads the headers of files, one after the other. Every offset and length that a file
+// states goes through at. It is not safe for concurrent use.
 type headerReader struct {
 	name    string // of the file, without directory
 	r       io.ReaderAt
@@ -395,12 +399,10 @@ type headerReader struct {
 	beside  besideFunc
 	order   binary.ByteOrder // of the TIFF
 	windows []headerWindow   // the pieces read so far, a handful
-	buffer  []byte           // memory of windows
-	values  []float64        // memory of numbers
-	fields  tiffDirectory    // memory of readDirectory
+	read    uint64           // the bytes in windows
 	start   uint64           // offset of the TIFF's first directory
 	next    uint64           // offset of the TIFF's second directory; 0 where there is none
-	crs     lastCRS
+	crs     lastCRS          // kept from file to file
 }
 
 // headerWindow is a piece of the file in memory.
@@ -434,12 +436,11 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	}
 	end := min(h.size, offset+max(length, least))
 	start := min(offset, end-min(end, least))
-	used := len(h.buffer)
-	if end-start > uint64(maxHeaderBytes-used) {
+	if end-start > maxHeaderBytes-h.read {
 		return nil, corruptf("its header refers to more than %d KiB, which no raster needs", maxHeaderBytes>>10)
 	}
-	h.buffer = slices.Grow(h.buffer, int(end-start))[:used+int(end-start)]
-	data := h.buffer[used:]
+	h.read += end - start
+	data := make([]byte, end-start)
 	n, err := h.r.ReadAt(data, int64(start))
 	switch {
 	case n == len(data): // with io.EOF or without
@@ -585,7 +586,7 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if b := b[entries*entrySize:]; len(b) > 0 {
 		h.next = h.unsigned(b)
 	}
-	directory := h.fields
+	var directory tiffDirectory
 	for i := range entries {
 		e, valueAt := b[i*entrySize:][:entrySize], entrySize-offsetSize
 		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), h.unsigned(e[4:valueAt]), h.unsigned(e[valueAt:])}
@@ -597,7 +598,6 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 		}
 		directory = append(directory, f)
 	}
-	h.fields = directory
 	// Reading from front to back takes the fewest reads.
 	slices.SortFunc(directory, func(a, b tiffField) int { return cmp.Compare(a.offset, b.offset) })
 	for _, f := range directory {
@@ -629,7 +629,8 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	size, used := int(fieldTypeSize(f.fieldType)), len(h.values)
+	size := int(fieldTypeSize(f.fieldType))
+	values := make([]float64, 0, len(b)/max(size, 1))
 	for ; len(b) > 0; b = b[size:] {
 		var v float64
 		switch f.fieldType {
@@ -647,9 +648,9 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 		default:
 			return nil, corruptf("TIFF tag %d has field type %d, which is not a number", f.tag, f.fieldType)
 		}
-		h.values = append(h.values, v)
+		values = append(values, v)
 	}
-	return h.values[used:], nil
+	return values, nil
 }
 
 // number returns the first value of a numeric tag, absent where the file does not have the tag.

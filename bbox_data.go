@@ -119,7 +119,7 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	first := min(t.blocks, maxTableChunk)
 	err := h.checkChunk(&t, 0, first)
 	end := t.blocks
-	for err == nil && end > first && len(h.buffer)+2*8*maxTableChunk <= maxHeaderBytes {
+	for err == nil && end > first && h.read+2*8*maxTableChunk <= maxHeaderBytes {
 		from := end - min(end-first, maxTableChunk)
 		err = h.checkChunk(&t, from, end)
 		end = from
@@ -142,7 +142,6 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 
 // checkChunk looks for a block from first up to end that ends farther behind than t.worst.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
-	used := len(h.values)
 	part := func(f tiffField) tiffField {
 		f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), min(end, f.count)-min(first, f.count)
 		return f
@@ -170,7 +169,6 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 			t.worst, t.worstLength, t.worstEnd = block, length, offset+length
 		}
 	}
-	h.values = h.values[:used]
 	return nil
 }
 
@@ -196,7 +194,7 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	}
 	const lineBytes = maxHeaderBytes / 3
 	switch {
-	case rest <= uint64(maxHeaderBytes-len(h.buffer)):
+	case rest <= maxHeaderBytes-h.read:
 		b, err := h.at(start, rest, "the samples")
 		if have := countFields(b); err == nil && have < columns*rows {
 			err = missing(columns*rows - have)

@@ -244,7 +244,7 @@ func TestAuxiliary(t *testing.T) {
 		{"a CRS that is none, over keys", "x.tif", whole, "<SRS>GEOGCS[</SRS>", nil, "ok", good, "EPSG:4326", tags},
 		{"rotated", "x.tif", bare, "<GeoTransform>10,0.5,0.1,50,0.2,-0.25</GeoTransform>", nil, "no_bbox", []float64{10, 49.25, 12.3, 50.8}, "", "the GeoTransform in x.tif.aux.xml"},
 		{"an ASCII grid", "x.asc", grid, srs, nil, "ok", good, "EPSG:4326", "the header of the ASCII grid; CRS from x.asc.aux.xml"},
-		{"not over a .prj", "x.asc", grid, srs, files{"x.prj": `GEOGCS["g",DATUM["D_North_American_1983",SPHEROID["GRS_1980",6378137.0,298.257222101]],PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]`}, "ok", good, "EPSG:4269", "the header of the ASCII grid"},
+		{"not over a .prj", "x.asc", grid, srs, files{"x.prj": `GEOGCS["g",DATUM["D_North_American_1983",SPHEROID["GRS_1980",6378137.0,298.257222101]],PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]`}, "ok", good, "EPSG:4269", "the header of the ASCII grid; CRS from x.prj"},
 		{"a raw raster", "x.bil", "123456789012", transform + srs, files{"x.hdr": "ncols 4\nnrows 3\n"}, "ok", good, "EPSG:4326", "the GeoTransform in x.bil.aux.xml; CRS from x.bil.aux.xml"},
 		{"five numbers", "x.tif", bare, "<GeoTransform>1,2,3,4,5</GeoTransform>", nil, "no_georef", nil, "", ""},
 		{"no area", "x.tif", bare, "<GeoTransform>1,0,0,4,0,0</GeoTransform>", nil, "no_georef", nil, "", ""},

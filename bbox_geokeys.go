@@ -322,8 +322,6 @@ func (k *geoKeys) heightUnit(p *crsParameters, l *lastCRS) string {
 		unit = findRecord(recordCRS, vertical).code(2)
 	case vertical != 0:
 		unit = cmp.Or(unit, epsgMetre)
-	case unit == 0:
-		return "" // without a search: most files state nothing
 	}
 	return findRecord(recordUnit, unit).name()
 }
@@ -409,8 +407,6 @@ func unitSize(code int, size float64) float64 {
 		return 0
 	case userDefined:
 		return userUnit(size)
-	case epsgMetre, epsgDegree: // not looked up, because nearly all files have them
-		return 1
 	}
 	return findRecord(recordUnit, code).number(1)
 }

@@ -97,38 +97,43 @@ func (m *extent) setHeights(format, nodata string) {
 }
 
 // zippedHGT returns the name and size of the only .hgt file in a ZIP archive from its central
-// directory: PKWARE APPNOTE 6.3, section 4.3. name is "" where there is not exactly one.
+// directory: PKWARE APPNOTE 6.3, sections 4.3.12 and 4.3.16. name is "" where there is not exactly
+// one, or where the directory is not near the end of the file.
 func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
-	const endSize, entrySize, maxDirectory = 22, 46, 32 << 10
-	b, err := h.at(h.size-min(h.size, firstReadBytes), min(h.size, firstReadBytes), "the end of the ZIP archive")
-	i := bytes.LastIndex(b, []byte("PK\x05\x06"))
-	if i < 0 || len(b)-i < endSize {
+	const endSize = 22
+	const entrySize = 46
+	const tailBytes = 32 << 10
+	tail, err := h.at(h.size-min(h.size, tailBytes), min(h.size, tailBytes), "the end of the ZIP archive")
+	end := bytes.LastIndex(tail, []byte("PK\x05\x06"))
+	if end < 0 || len(tail)-end < endSize {
 		return "", 0, err
 	}
-	le := binary.LittleEndian
-	length, offset := uint64(le.Uint32(b[i+12:])), uint64(le.Uint32(b[i+16:]))
-	if length > maxDirectory { // a second tile might lie in the part that is not read
+
+	// The directory ends where its end record begins. A longer one may list a second tile.
+	length := int(binary.LittleEndian.Uint32(tail[end+12:]))
+	if length > end {
 		return "", 0, nil
 	}
-	b, err = h.at(offset, length, "the directory of the ZIP archive")
-	if err != nil && statusOf(err) != fileStatusUnreadable {
-		return "", 0, nil // another kind of archive, such as ZIP64
-	}
-	for len(b) >= entrySize && string(b[:4]) == "PK\x01\x02" {
-		end := entrySize + int(le.Uint16(b[28:]))
-		next := end + int(le.Uint16(b[30:])) + int(le.Uint16(b[32:]))
-		if next > len(b) {
+	directory := tail[end-length : end]
+
+	for len(directory) >= entrySize && string(directory[:4]) == "PK\x01\x02" {
+		field := func(at int) int { return int(binary.LittleEndian.Uint16(directory[at:])) }
+		nameEnd := entrySize + field(28)
+		entryEnd := nameEnd + field(30) + field(32)
+		if entryEnd > len(directory) {
 			break
 		}
-		if entry := path.Base(string(b[entrySize:end])); strings.EqualFold(path.Ext(entry), ".hgt") {
+		entry := path.Base(string(directory[entrySize:nameEnd]))
+		if strings.EqualFold(path.Ext(entry), ".hgt") {
 			if name != "" {
 				return "", 0, nil
 			}
-			name, size = entry, uint64(le.Uint32(b[24:]))
+			name = entry
+			size = uint64(binary.LittleEndian.Uint32(directory[24:]))
 		}
-		b = b[next:]
+		directory = directory[entryEnd:]
 	}
-	return name, size, err
+	return name, size, nil
 }
 
 // uhlRecord returns the offset of a DTED file's User Header Label, which may follow volume and
@@ -251,7 +256,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	}
 	t := [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}
 	placed := isFinite(x + y + dx + dy)
-	crs, err := h.projectionFile(m)
+	crs, err := h.projectionFile(m, &source)
 	if err != nil {
 		return err
 	}
@@ -269,7 +274,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 			m.PixelIs = new("area")
 		}
 		if !crs.present {
-			crs = aux.crs(m, &source)
+			crs = m.crsFromSidecar(aux.name, aux.wkt, &source)
 		}
 	}
 	if !placed {

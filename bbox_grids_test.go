@@ -97,6 +97,7 @@ func TestWorldFile(t *testing.T) {
 		{"a world file half a pixel off", placed, "0.5\n0\n0\n-0.25\n10\n50\n", "", "ok", good, "0.791 pixels"},
 		{"a broken world file beside tags", placed, "x", "", "ok", good, "six numbers"},
 		{"with a .prj", bare, lines, utmPRJ, "ok", good, aboutArea}, // the box of degrees, in metres
+		{"keys come before the .prj", placed, lines, utmPRJ, "ok", good, ""},
 		{"with an invalid .prj", bare, lines, "Projection UTM", "no_bbox", good, "not valid well-known text"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

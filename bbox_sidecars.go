@@ -102,26 +102,14 @@ func parseWorldFile(content []byte) ([6]float64, error) {
 	return shiftHalfPixel([6]float64{v[0], v[2], v[4], v[1], v[3], v[5]}), nil
 }
 
-// compareWorldFile warns if a GeoTIFF and its world file disagree. It tries one likely name only.
+// compareWorldFile warns if a GeoTIFF and its .tfw disagree.
 func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
-	extension, world := path.Ext(h.name), ".tfw"
-	switch extension {
-	case ".tif":
-	case ".TIF":
-		world = ".TFW"
-	default:
-		return
-	}
-	content, found, err := h.beside(strings.TrimSuffix(h.name, extension)+world, maxSidecarBytes)
-	if !found && err == nil {
-		return
-	}
-	var t [6]float64
-	if err == nil {
-		t, err = parseWorldFile(content)
-	}
+	t, source, err := h.worldFile(nil, "tfw")
 	if err != nil {
 		m.warnf("the world file beside it cannot be used: %s", reasonOf(err))
+		return
+	}
+	if source == "" {
 		return
 	}
 	m.compareTransforms(t, tags, "its world file and its tags", "the tags are used")
@@ -161,17 +149,28 @@ func (m *extent) nameOfCRS() string {
 	return name
 }
 
-// projectionFile returns the CRS in the .prj beside the file.
-func (h *headerReader) projectionFile(m *extent) (crsParameters, error) {
+// projectionFile returns the CRS in the .prj beside the file, and adds its name to source.
+func (h *headerReader) projectionFile(m *extent, source *string) (crsParameters, error) {
 	content, name, err := h.sidecar(maxSidecarBytes, "prj")
 	if name == "" || err != nil {
 		return crsParameters{}, err
 	}
-	p, err := crsFromWKT(string(content))
-	if err != nil {
-		m.warnf("the CRS in %s cannot be used: %v", cleanText([]byte(name), maxNameText), err)
+	return m.crsFromSidecar(cleanText([]byte(name), maxNameText), string(content), source), nil
+}
+
+// crsFromSidecar returns the CRS in well-known text from a sidecar, and adds the sidecar's name to
+// source. It warns if the text is invalid. Without text there is no CRS.
+func (m *extent) crsFromSidecar(name, wkt string, source *string) crsParameters {
+	if wkt == "" {
+		return crsParameters{}
 	}
-	return p, nil
+	p, err := crsFromWKT(wkt)
+	if err != nil {
+		m.warnf("the CRS in %s cannot be used: %v", name, err)
+		return p
+	}
+	*source += "; CRS from " + name
+	return p
 }
 
 // auxiliary is what GDAL's .aux.xml beside a raster says of its place and heights; zero where there
@@ -226,20 +225,6 @@ func parseGeoTransform(s string) []float64 {
 		return nil
 	}
 	return []float64{v[1], v[2], v[0], v[4], v[5], v[3]}
-}
-
-// crs returns the CRS in the .aux.xml, and adds to the raster's source that it is from there.
-func (a *auxiliary) crs(m *extent, source *string) (p crsParameters) {
-	if a.wkt == "" {
-		return p
-	}
-	p, err := crsFromWKT(a.wkt)
-	if err != nil {
-		m.warnf("the CRS in %s cannot be used: %v", a.name, err)
-		return p
-	}
-	*source += "; CRS from " + a.name
-	return p
 }
 
 // parseNumber reads a decimal number, which is finite. Its decimal separator may be a comma.

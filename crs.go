@@ -19,6 +19,9 @@ import (
 //go:embed epsg.csv
 var epsgCSV string
 
+// registryLines is the lines of the registry, sorted by their bytes.
+var registryLines = strings.Split(strings.TrimSuffix(epsgCSV, "\n"), "\n")
+
 // Kinds of records in the registry, and indexes of names. A key is a kind and an EPSG code or name.
 const (
 	recordCRS, recordDatum, recordEllipsoid, recordPrimeMeridian, recordUnit = "C", "D", "E", "L", "U"
@@ -38,22 +41,12 @@ const (
 // record is the fields of a line of the registry. It is nil where there is no such line.
 type record []string
 
-// registryRecords iterates over the records whose lines begin with prefix, which are sorted.
+// registryRecords iterates over the records whose lines begin with prefix.
 func registryRecords(prefix string) iter.Seq[record] {
 	return func(yield func(record) bool) {
-		from, to := 0, len(epsgCSV)
-		for from < to {
-			middle := (from + to) / 2
-			start := from + strings.LastIndexByte(epsgCSV[from:middle], '\n') + 1
-			end := middle + strings.IndexByte(epsgCSV[middle:], '\n') + 1
-			if epsgCSV[start:end] < prefix {
-				from = end
-			} else {
-				to = start
-			}
-		}
-		for line := range strings.Lines(epsgCSV[from:]) {
-			if !strings.HasPrefix(line, prefix) || !yield(strings.Split(strings.TrimSuffix(line, "\n"), ";")) {
+		first, _ := slices.BinarySearch(registryLines, prefix)
+		for _, line := range registryLines[first:] {
+			if !strings.HasPrefix(line, prefix) || !yield(strings.Split(line, ";")) {
 				return
 			}
 		}

@@ -199,12 +199,11 @@ type edgePoint struct {
 	along float64 // as onEdges counts
 }
 
-// trace follows the edges from a corner around and back to it, each in so many segments. The points
-// use the memory of the slice empty. Longitudes are continuous. A pole on an edge becomes two
+// trace follows the edges from a corner around and back to it, each in so many segments.
+// Longitudes are continuous. A pole on an edge becomes two
 // points, one for each of the meridians on which the edges reach and leave it. whole is false if
 // points are left out because they lie outside the projection's domain.
-func (r *rasterPlace) trace(segments int, empty []edgePoint) (points []edgePoint, whole bool) {
-	points = empty
+func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 	middle, err := r.at(r.width/2, r.height/2)
 	whole = err == nil
 	fromPole := false // the point before is a pole
@@ -259,8 +258,7 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, wh
 	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
 		segments = 1
 	}
-	var memory [4*edgeSegments + 16]edgePoint
-	points, whole := r.trace(segments, memory[:0])
+	points, whole := r.trace(segments)
 	bounds = emptyRange()
 	for _, point := range points {
 		bounds.add(point.position)

@@ -261,7 +261,7 @@ func (m *ElevationDatasetFileMeta) outline() (ring []position) {
 		}
 		segments = 2 + int(min(8*max(m.BBox[3]-m.BBox[1], turn), 62))
 	}
-	points, whole := raster.trace(segments, nil)
+	points, whole := raster.trace(segments)
 	for _, point := range points {
 		ring = append(ring, position{point.position[0], max(-90, min(90, point.position[1]))})
 	}
