@@ -99,11 +99,11 @@ func (a area) meets(footprint multiPolygon) bool {
 }
 
 // meetsFile reports whether the area and the footprint of a file with a box have a point in common.
-func (a area) meetsFile(m ElevationDatasetFileMeta) bool {
+func (a area) meetsFile(m extent) bool {
 	box := degreesRange{m.BBox[0], m.BBox[1], m.BBox[2], m.BBox[3]}
 	crossesAntimeridian := box.west > box.east
 	if crossesAntimeridian || a.hasEdgeNear(box) {
-		return a.meets(footprint(m))
+		return a.meets(m.footprint())
 	}
 
 	// The whole box, and so the footprint, lies inside of a polygon or outside of all.
@@ -150,7 +150,7 @@ func findInArea(ctx context.Context, q querier, f fileFilter, after []string, li
 			if len(found) == limit {
 				return found, f.key(found[limit-1]), nil
 			}
-			if f.area.meetsFile(file.ElevationDatasetFileMeta) {
+			if f.area.meetsFile(file.extent) {
 				found = append(found, file)
 			}
 		}

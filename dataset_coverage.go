@@ -229,7 +229,7 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	c.frame = frameFor(cells)
 	c.Lines = c.frame.graticule(c.All)
 	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
-	c.World, c.Here = worldFrame().coastline(), worldFrame().mark(c.All.file())
+	c.World, c.Here = worldFrame().coastline(), worldFrame().mark(c.All.asFile())
 	const coarsest = 90 // pixels per degree: beyond it the coast is off by more than some 20 pixels
 	if c.frame.perLat < coarsest {
 		c.Coast = c.frame.coastline()
@@ -307,7 +307,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 		}
 		if len(files) <= maxOutlined {
 			for _, file := range files {
-				c.addMark(c.layerOf(file.extent), 1, c.frame.mark(file.ElevationDatasetFileMeta), xmlText(file.Path))
+				c.addMark(c.layerOf(file.extent), 1, c.frame.mark(file.extent), xmlText(file.Path))
 				c.label(file)
 			}
 			if c.bytes <= maxFileBytes {
@@ -330,7 +330,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			c.addMark(cell.Layer, cell.N, c.frame.mark(cell.file()), "")
+			c.addMark(cell.Layer, cell.N, c.frame.mark(cell.asFile()), "")
 		}
 		if c.bytes <= maxFileBytes {
 			return nil
@@ -386,7 +386,7 @@ func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 			}
 			n, path := c.cellsInView(g, gap), ""
 			if n > 0 && c.bytes < most {
-				path = c.frame.mark(g.tile(gap).file())
+				path = c.frame.mark(g.tile(gap).file().extent)
 			}
 			c.addMark(layerMissing, n, path, "")
 		}
@@ -440,7 +440,7 @@ func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64,
 			}
 			place := degrees(math.Round(file.BBox[0]*1000)/1000, "E", "W") + " " +
 				degrees(math.Round(file.BBox[1]*1000)/1000, "N", "S")
-			path := worldFrame().mark(file.ElevationDatasetFileMeta)
+			path := worldFrame().mark(file.extent)
 			c.Outliers = append(c.Outliers, coverageMark{path, name, string(short), place})
 		}
 	}

@@ -266,8 +266,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			m := file.ElevationDatasetFileMeta // it meets the filter's box
-			if !f.isPoint || contains(m, f.box.West, f.box.South) {
+			if !f.isPoint || file.contains(f.box.West, f.box.South) { // it meets the filter's box
 				found = append(found, file)
 			}
 		}
@@ -281,7 +280,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 
 // contains reports whether the file's raster covers a place, by its own CRS and transform: its box
 // in degrees is larger than the raster. If the CRS is unknown, the box decides.
-func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
+func (m *extent) contains(lon, lat float64) bool {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
 		return m.BBox != nil // the query has compared it
@@ -306,7 +305,7 @@ func contains(m ElevationDatasetFileMeta, lon, lat float64) bool {
 
 // knownCRS returns the file's CRS and its shift to WGS 84. ok is false if neither the registry nor
 // the row knows the CRS, or if the raster has no transform.
-func (m *ElevationDatasetFileMeta) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
+func (m *extent) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
 	if cmp.Or(m.CRS, m.CRSDefinition) == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
 		return crs, shift, false
 	}

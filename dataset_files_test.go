@@ -211,7 +211,7 @@ func checkFileQueries(ts *testServer, n, queries int) {
 				if math.Abs(lat) == 90 {
 					return m.BBox[1] == lat || m.BBox[3] == lat
 				}
-				return contains(m, lon, lat)
+				return m.contains(lon, lat)
 			}
 			within := col >= 0 && col <= 100 && row >= 0 && row <= 50
 			if math.Abs(lat) < 90 && within != covers(target) {

@@ -191,7 +191,7 @@ func featureOf(m ElevationDatasetFileMeta, properties any) object {
 	if m.ID != 0 {
 		f["id"] = m.ID
 	}
-	if parts := footprint(m); len(parts) > 0 {
+	if parts := m.footprint(); len(parts) > 0 {
 		f["geometry"] = object{"type": "MultiPolygon", "coordinates": parts}
 		f["bbox"] = m.BBox
 	}
@@ -202,7 +202,7 @@ func featureOf(m ElevationDatasetFileMeta, properties any) object {
 // Its edges follow those of the raster in its CRS, and no two parts share an edge. If the registry
 // does not know the CRS, or if the raster goes all around the globe, the outline is the box.
 // Without a box, or without an area, there are no parts.
-func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
+func (m *extent) footprint() (parts multiPolygon) {
 	if m.BBox == nil {
 		return nil
 	}
@@ -244,7 +244,7 @@ func footprint(m ElevationDatasetFileMeta) (parts multiPolygon) {
 // outline returns the raster's edges from a corner around and back to it. Longitudes are
 // continuous: around a pole they end a turn further. It returns nil if the CRS is unknown, if an
 // edge lies outside the projection's domain, or if the raster holds both poles.
-func (m *ElevationDatasetFileMeta) outline() (ring []position) {
+func (m *extent) outline() (ring []position) {
 	crs, _, ok := m.knownCRS()
 	if !ok {
 		return nil

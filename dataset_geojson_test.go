@@ -38,7 +38,7 @@ func TestFootprint(t *testing.T) {
 		{"UTM at the pole", placedFile(t, "", 32633, 1000, 0, 450_000, 0, -1000, 10_020_000), 1},
 		{"Web Mercator", placedFile(t, "", 3857, 1000, 0, 20_000_000, 0, -1000, 1_000_000), 2},
 	} {
-		parts, area := footprint(test.file), 0.0
+		parts, area := test.file.footprint(), 0.0
 		if len(parts) != test.parts {
 			t.Errorf("%s: %d parts, want %d: %v", test.name, len(parts), test.parts, parts)
 		}
@@ -126,7 +126,7 @@ func TestFootprintsAreValid(t *testing.T) {
 	files := awkwardFiles(t, 600)
 	turns := 0
 	for _, m := range files {
-		parts := footprint(m)
+		parts := m.footprint()
 		fault := faultOf(parts)
 		if len(parts) == 0 {
 			fault = "has no part"

@@ -50,10 +50,10 @@ func joinCells(cells ...filesCell) filesCell {
 	return all
 }
 
-// file returns the box as that of a file.
-func (a mapBox) file() ElevationDatasetFileMeta {
+// asFile returns the extent of a file that has this box, and nothing else.
+func (a mapBox) asFile() extent {
 	west, east := normalizeLongitudes(a.West, a.East)
-	return ElevationDatasetFileMeta{extent: extent{BBox: []float64{west, a.South, east, a.North}}}
+	return extent{BBox: []float64{west, a.South, east, a.North}}
 }
 
 // boxOf returns the box of a file.
@@ -76,7 +76,7 @@ func (a mapBox) meets(b mapBox) bool {
 
 // String returns the corners of the box.
 func (a mapBox) String() string {
-	box := a.file().BBox
+	box := a.asFile().BBox
 	return fmt.Sprintf("%s %s to %s %s", degrees(box[0], "E", "W"), degrees(box[1], "N", "S"),
 		degrees(box[2], "E", "W"), degrees(box[3], "N", "S"))
 }
@@ -196,10 +196,10 @@ func pathOf(pixels []position) string {
 }
 
 // mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
-func (m mapFrame) mark(meta ElevationDatasetFileMeta) (path string) {
+func (m mapFrame) mark(file extent) (path string) {
 	const minMark = 4
 	left, top, right, bottom := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
-	for _, part := range footprint(meta) {
+	for _, part := range file.footprint() {
 		ring, middle := part[0], 0.0
 		for _, p := range ring {
 			middle += p[0] / float64(len(ring))
