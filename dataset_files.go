@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"net/http"
 	"net/url"
@@ -276,58 +275,6 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		after = f.key(candidates[len(candidates)-1])
 		batch = min(2*batch, 4000) // fewer than the 5,000 that listFiles tries first
 	}
-}
-
-// contains reports whether the file's raster covers a place, by its own CRS and transform: its box
-// in degrees is larger than the raster. If the CRS is unknown, the box decides.
-func (m *extent) contains(lon, lat float64) bool {
-	crs, shift, ok := m.knownCRS()
-	if !ok {
-		return m.BBox != nil // the query has compared it
-	}
-	t, width, height := [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
-	if math.Abs(lat) == 90 && crs.projection.isCylindrical() { // every longitude is that of the pole
-		return true // the query has compared the latitude
-	}
-	lon, lat = shift.fromWGS84(crs.ellipsoid, lon, lat)
-	x, y, err := crs.projection.forward(lon, lat)
-	if err != nil {
-		return false
-	}
-	if turn := crs.projection.fullTurn(); turn > 0 { // the raster may lie beyond ±180°
-		middle, _ := applyTransform(t, width/2, height/2)
-		x += turn * math.Round((middle-x)/turn)
-	}
-	col, row := invertTransform(t, x, y)
-	const rounding = 1e-6 // in pixels, of a place on the edge
-	return col >= -rounding && col <= width+rounding && row >= -rounding && row <= height+rounding
-}
-
-// knownCRS returns the file's CRS and its shift to WGS 84. ok is false if neither the registry nor
-// the row knows the CRS, or if the raster has no transform.
-func (m *extent) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
-	if cmp.Or(m.CRS, m.CRSDefinition) == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
-		return crs, shift, false
-	}
-	var err error
-	if m.CRS != nil {
-		crs, err = crsByText(*m.CRS)
-	} else {
-		crs, err = crsByDefinition(*m.CRSDefinition)
-	}
-	if err == nil {
-		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
-	}
-	return crs, shift, err == nil
-}
-
-// crsByText returns the CRS of a text such as EPSG:4326. Any other text is an error.
-func crsByText(text string) (crsDefinition, error) {
-	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
-	if err != nil || !strings.HasPrefix(text, "EPSG:") {
-		return crsDefinition{}, fmt.Errorf("%q is not an EPSG code", text)
-	}
-	return crsByCode(code)
 }
 
 // maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
