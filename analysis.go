@@ -305,8 +305,6 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, 
 	const query = `
 		WITH dropped AS (
 			DELETE FROM analysis_candidates WHERE analysis_id = $1
-		), acquitted AS (
-			DELETE FROM analysis_suspects WHERE analysis_id = $1
 		)
 		UPDATE analyses
 		SET state = CASE WHEN $2 = 'succeeded' AND failure_code IS NOT NULL THEN 'failed' ELSE $2 END,

@@ -86,6 +86,25 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 	})
 }
 
+// releaseOf is SQL that releases the analyses of owners that have died. A death counts for each of
+// them, except that a death during checks counts for no other analysis. It ends with the condition
+// for owners.
+const releaseOf = `
+	UPDATE analyses a
+	SET owner = NULL, owner_token = NULL,
+		deaths = deaths + (step = 'check' OR NOT EXISTS (
+			SELECT FROM analyses other
+			WHERE other.owner = a.owner AND other.step = 'check' AND other.finished_at IS NULL
+		))::int
+	WHERE finished_at IS NULL AND owner = `
+
+// releaseDead releases the analyses of dead instances. It runs once a second, so an error does no
+// harm.
+func releaseDead(ctx context.Context, db *pgxpool.Pool, instance string) {
+	const query = releaseOf + `ANY (` + deadInstances + `)`
+	execute(ctx, db, "release analyses", query, instance)
+}
+
 // succeedInstance ends the lease of the service that used the state directory before, and releases
 // its work, so that a service that starts again after a kill continues at once. The lock file holds
 // the id of that service, which has ended, because this one has the lock. But if the directory is a
@@ -94,10 +113,7 @@ func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string)
 	const release = `
 		WITH ended AS (
 			UPDATE instances SET live_until = now() - interval '1 second' WHERE id = $1 AND live_until > now()
-		)
-		UPDATE analyses
-		SET owner = NULL, owner_token = NULL, deaths = deaths + 1
-		WHERE owner = $1 AND finished_at IS NULL`
+		)` + releaseOf + `$1`
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("read the last instance's id: %w", err)

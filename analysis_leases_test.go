@@ -506,6 +506,112 @@ func TestRowsOfThirdView(t *testing.T) {
 	}
 }
 
+// TestThirdInstanceIsAsked: rows stay until the last living instance has looked for their files.
+func TestThirdInstanceIsAsked(t *testing.T) {
+	t.Parallel()
+	one, two, c := views(t, nil, nil)
+	three := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath(),
+		"CAIRN_DATASETS_DIR="+t.TempDir())...)
+	for _, ts := range []*testServer{one, two, three} {
+		makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 10)
+	}
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+	for _, ts := range []*testServer{one, two} {
+		if err := os.RemoveAll(filepath.Join(ts.datasets, "tiles/d1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, gone := range []bool{false, true} {
+		if gone {
+			if err := os.RemoveAll(filepath.Join(three.datasets, "tiles/d1")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resume := three.ownsNothing()
+		location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+		waitFor(t, "two of three to look", func() bool {
+			return one.queryInt(`SELECT count(*) FROM analyses WHERE cardinality(missed_by) = 2 AND owner IS NULL`) == 1
+		})
+		if n := len(c.files(dataset)); n != 20 {
+			t.Errorf("%d rows before the third instance looked, want 20", n)
+		}
+		resume()
+		a := c.finished(location)
+		want, rows := failureViewsDiffer, 20
+		if gone {
+			want, rows = "", 10
+		}
+		if a.text("failure_code") != want || len(c.files(dataset)) != rows {
+			t.Errorf("gone for the third %v: %d rows, want %d; %s", gone, len(c.files(dataset)), rows, a.body)
+		}
+	}
+}
+
+// TestFileBackBetweenLooks: a file comes back after one instance has missed it. The views do not
+// differ, whichever instance looks next.
+func TestFileBackBetweenLooks(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"the other looks", "the same instance looks again"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			one, two, c := views(t, nil, nil)
+			for _, ts := range []*testServer{one, two} {
+				makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 10)
+			}
+			dataset := c.addDataset("tiles")
+			c.analyze(dataset, nil)
+			move := func(from, to string) {
+				t.Helper()
+				for _, ts := range []*testServer{one, two} {
+					dir := filepath.Join(ts.datasets, "tiles/d1")
+					if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			move("t3.tif", "../../t3.tif")
+			resume := two.ownsNothing()
+			location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+			waitFor(t, "the first look", func() bool {
+				return one.queryInt(`SELECT count(*) FROM analyses WHERE missed_by <> '{}' AND owner IS NULL`) == 1
+			})
+			move("../../t3.tif", "t3.tif")
+			if name == "the other looks" {
+				resume()
+			} else {
+				one.exec(`UPDATE analyses SET missed_at = now() - interval '6 minutes'`)
+			}
+			a := c.finished(location)
+			if a.text("state") != stateSucceeded || counts(a)[4] != 0 || len(c.files(dataset)) != 20 {
+				t.Errorf("%d rows, want 20; %s", len(c.files(dataset)), a.body)
+			}
+		})
+	}
+}
+
+// TestDeathInChecks: a program that ends while it checks one dataset counts that for no other.
+func TestDeathInChecks(t *testing.T) {
+	t.Parallel()
+	ts, c, _ := startQueued(t)
+	makeTiles(t, filepath.Join(ts.datasets, "other"), 1, 1)
+	c.must(202, "POST", c.addDataset("other")+"/analyses", nil)
+	ts.exec(`INSERT INTO instances VALUES ('dead', '', '{}', now(), now(), now())`)
+	for _, test := range []struct{ name, steps, want string }{
+		{"one of two is checked", "{check,merge}", "{1,0}"},
+		{"both are read", "{merge,merge}", "{1,1}"},
+		{"both are checked", "{check,check}", "{1,1}"},
+	} {
+		ts.exec(`UPDATE instances SET alive_since = now() - interval '1 day' WHERE id <> 'dead'`)
+		ts.exec(`UPDATE analyses SET owner = 'dead', owner_token = gen_random_uuid(), deaths = 0, step = ($1::text[])[id]`,
+			test.steps)
+		waitFor(t, "the release", func() bool { return ts.queryInt(`SELECT count(*) FROM analyses WHERE owner = 'dead'`) == 0 })
+		if n := ts.queryInt(`SELECT count(*) FROM analyses WHERE deaths = ($1::int[])[id]`, test.want); n != 2 {
+			t.Errorf("%s: the deaths are not %s", test.name, test.want)
+		}
+	}
+}
+
 // TestVanishedFile: a file that is gone between the walk and its reading is no row, and is warned
 // of.
 func TestVanishedFile(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -47,13 +46,16 @@ type knownRow struct {
 	ReadIn        int64
 }
 
-// isUnchanged reports whether the file of a row need not be read again: its size, times and
-// sidecars are those of the row, and a reader of this version made the row. With force, only a row
-// that this analysis has stored is unchanged.
+// isUnchanged reports whether the file of a row need not be read: a former owner of this analysis
+// has read it or, without force, its size, times and sidecars are those of the row, and a reader of
+// this version made the row.
 func (r knownRow) isUnchanged(e entry, t task) bool {
+	if r.ReadIn == t.AnalysisID {
+		return true
+	}
 	isSame := r.Size == e.Size && r.Modified == e.Modified && r.Changed == e.Changed && r.Sidecars == e.Sidecars
 	isRead := r.Status != fileStatusUnreadable && r.ReaderVersion == readerVersion
-	return isSame && isRead && (!t.Force || r.ReadIn == t.AnalysisID)
+	return isSame && isRead && !t.Force
 }
 
 // merger compares the files of a directory with the rows of its dataset. Both come in bytewise
@@ -234,7 +236,7 @@ func (m *merger) compare(ctx context.Context, entries []entry, warnings []string
 		m.next.seen++
 		if !row.isUnchanged(e, m.t) {
 			m.next.files = append(m.next.files, batchFile{entry: e, known: row})
-		} else if row.Status == fileStatusCorrupt {
+		} else if isFailed(row.Status) {
 			m.next.failed++
 		}
 		if err := m.flush(ctx, false); err != nil {
@@ -319,39 +321,28 @@ func (m *merger) flush(ctx context.Context, last bool) error {
 		}
 	}
 
-	if b.files[0].known.ReadIn != m.t.AnalysisID { // else a former owner has read the file and survived
-		m.careful--
-	}
+	m.careful--
 	return m.a.doAlone(ctx, m.t, b)
 }
 
-// doAlone reads and stores a batch of one file, which may end the program. If it has done so
-// maxDeaths times, it is not read.
+// doAlone reads and stores a batch of one file, which may end the program. If maxDeaths owners have
+// died over this file, with this size and these times, it is not read.
 func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
-	const begin = `
-		INSERT INTO analysis_suspects AS s (analysis_id, file)
-		SELECT id, $3 FROM analyses WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL
-		ON CONFLICT (analysis_id, file) DO UPDATE SET reads = s.reads + 1
-		RETURNING reads > $4 AS is_deadly`
-	const end = `DELETE FROM analysis_suspects WHERE analysis_id = $1 AND file = $2`
+	const suspect = `
+		UPDATE analyses
+		SET suspect = $3, deaths = CASE WHEN suspect = $3 THEN deaths ELSE 0 END
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL
+		RETURNING deaths >= $4 AS is_deadly`
 	f := b.files[0]
 	file := fmt.Sprintf("%d %d %d %s", f.Size, f.Modified, f.Changed, f.Path)
-	suspect, err := collectOne[struct{ IsDeadly bool }](ctx, a.db, errNotOurs, "note suspect", begin,
+	found, err := collectOne[struct{ IsDeadly bool }](ctx, a.db, errNotOurs, "note suspect", suspect,
 		t.AnalysisID, t.Token, file, maxDeaths)
 	if err != nil {
 		return err
 	}
 
-	b.isDeadly = suspect.IsDeadly
-	err = a.doBatch(ctx, t, b)
-
-	// The program still runs, so the file has not ended it, whatever the error says.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	if _, ended := execute(ctx, a.db, "acquit suspect", end, t.AnalysisID, file); err == nil {
-		err = ended
-	}
-	return err
+	b.isDeadly = found.IsDeadly
+	return a.doBatch(ctx, t, b)
 }
 
 // doBatch reads the files of a batch and stores it, when one of the readers' slots is free.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -16,57 +15,66 @@ import (
 // last complete analysis ended; before the first one, all rows.
 const massRemoval = 100
 
+// candidate is a row whose file the merge did not find.
+type candidate struct {
+	Path    string
+	FoundBy string // the instance that found the file after another had missed it; "": none
+}
+
+// sight is what a look for candidates has found.
+type sight struct {
+	kept     []string // paths that are no candidates any more: they are not known to be gone
+	found    []string // paths of files that another instance has missed
+	disputed int      // files that another instance has found, and that this one misses
+	warnings []string
+}
+
 // look looks for the files of the candidates. Then it decides what comes next and returns the step.
 // With stepLook, another instance looks next; the analysis has no owner then.
 func (a *analyzer) look(ctx context.Context, t task) (step string, err error) {
-	isThere, err := a.lookForAll(ctx, t)
+	seen, err := a.lookForAll(ctx, t)
 	if err != nil {
 		return "", err
 	}
-	if t.OthersLooked && isThere > 0 {
+	if seen.disputed > 0 {
 		return "", &failure{failureViewsDiffer, fmt.Sprintf("The running instances see different files: %s that one "+
 			"of them does not find are there for another. No row was removed. Mount the same directory on all of "+
-			"them, and analyse again.", plural(int64(isThere), "file"))}
+			"them, and analyse again.", plural(int64(seen.disputed), "file"))}
 	}
-	return a.decide(ctx, t)
+	return a.decide(ctx, t, len(seen.found) > 0)
 }
 
-// lookForAll looks for the files of the candidates, and keeps as candidates those that are gone. It
-// returns how many files are there.
-func (a *analyzer) lookForAll(ctx context.Context, t task) (isThere int, err error) {
+// lookForAll looks for the files of the candidates, and keeps as candidates those that are gone. If
+// this instance finds a file that another has missed, it may have come back meanwhile. Then it
+// remains a candidate, and the others look again: if one of them still misses it, it is disputed.
+func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error) {
 	const page = `
-		SELECT path
+		SELECT path, coalesce(found_by, '') AS found_by
 		FROM analysis_candidates
 		WHERE analysis_id = $1 AND path > $2
 		ORDER BY path
 		LIMIT $3`
 	for after := ""; ; {
-		paths, err := collect[struct{ Path string }](ctx, a.db, "list candidates", page,
-			t.AnalysisID, after, a.batchSize)
-		if err != nil || len(paths) == 0 {
-			return isThere, err
+		candidates, err := collect[candidate](ctx, a.db, "list candidates", page, t.AnalysisID, after, a.batchSize)
+		if err != nil || len(candidates) == 0 {
+			return all, err
 		}
-		n, err := a.lookForSome(ctx, t, paths)
+		after = candidates[len(candidates)-1].Path
+
+		seen, err := a.lookForSome(ctx, t, candidates)
 		if err != nil {
-			return isThere, err
+			return all, err
 		}
-		isThere += n
-		after = paths[len(paths)-1].Path
+		if err := a.storeSight(ctx, t, seen); err != nil {
+			return all, err
+		}
+		all.found = append(all.found, seen.found...)
+		all.disputed += seen.disputed
 	}
 }
 
-// lookForSome looks for the files of some candidates. It drops those that are not known to be gone,
-// and returns how many of them are there. A dropped one counts among the files if a former owner
-// stored it.
-func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []struct{ Path string }) (
-	isThere int, err error) {
-	const drop = `DELETE FROM analysis_candidates WHERE analysis_id = $1 AND path = ANY ($2::text[])`
-	const warn = `
-		UPDATE analyses a
-		SET total = total + (SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($5::text[])),
-			warnings = (warnings || ARRAY(SELECT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)))[1:$4]
-		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
-	var kept, warnings []string // kept rows are no candidates any more
+// lookForSome looks for the files of some candidates.
+func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candidate) (seen sight, err error) {
 	var looked atomic.Int64
 	err = a.runDetached(ctx, &looked, func(_ context.Context, send func(func() error) error) error {
 		root, err := a.openDataset(t, true)
@@ -75,47 +83,61 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []struct{
 		}
 		defer root.Close()
 
-		var notGone, said []string
-		there := 0
+		var now sight
 		for _, c := range candidates {
 			found, above := lookFor(root, c.Path)
 			looked.Add(1)
-			if found == fileGone || found == fileEmptied && t.Force {
-				continue
+			isGone := found == fileGone || found == fileEmptied && t.Force
+			switch {
+			case isGone && c.FoundBy != "" && c.FoundBy != a.instance:
+				now.disputed++
+			case isGone:
+			case found == fileThere && t.OthersLooked && c.FoundBy == "":
+				now.found = append(now.found, c.Path)
+			default:
+				now.kept = append(now.kept, c.Path)
 			}
-			notGone = append(notGone, c.Path)
-			if found == fileThere {
-				there++
-			}
-			if found == fileEmptied {
-				warning := above + "/: this directory is empty now, so the rows of its files stay; " +
-					"if the files are gone, analyse with the option force"
-				if !slices.Contains(said, warning) {
-					said = append(said, warning)
-				}
+			if found == fileEmptied && !isGone {
+				now.warnings = append(now.warnings, above+"/: this directory is empty now, so the rows of its files stay; "+
+					"if the files are gone, analyse with the option force")
 			}
 		}
 		return send(func() error {
-			kept, warnings, isThere = notGone, said, there
+			seen = now
 			return nil
 		})
 	})
-	if err != nil || len(kept) == 0 {
-		return isThere, err
-	}
+	return seen, err
+}
 
-	return isThere, changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		if _, err := execute(ctx, tx, "drop candidates", drop, t.AnalysisID, kept); err != nil {
+// storeSight stores what a look has found. A candidate that is dropped counts among the files if a
+// former owner stored it.
+func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
+	const drop = `DELETE FROM analysis_candidates WHERE analysis_id = $1 AND path = ANY ($2::text[])`
+	const mark = `UPDATE analysis_candidates SET found_by = $3 WHERE analysis_id = $1 AND path = ANY ($2::text[])`
+	const warn = `
+		UPDATE analyses a
+		SET total = total + (SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($5::text[])),
+			warnings = (warnings || ARRAY(SELECT DISTINCT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)))[1:$4]
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+	if len(seen.kept)+len(seen.found) == 0 {
+		return nil
+	}
+	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		if _, err := execute(ctx, tx, "drop candidates", drop, t.AnalysisID, seen.kept); err != nil {
 			return err
 		}
-		return oneRow(ctx, tx, "store warnings", warn, t.AnalysisID, t.Token, warnings, maxWarnings, kept)
+		if _, err := execute(ctx, tx, "mark candidates", mark, t.AnalysisID, seen.found, a.instance); err != nil {
+			return err
+		}
+		return oneRow(ctx, tx, "store warnings", warn, t.AnalysisID, t.Token, seen.warnings, maxWarnings, seen.kept)
 	})
 }
 
 // decide stores what comes after a look, and returns that step. If another instance has still to
-// look, it releases the analysis. If more rows would go than may, the rows are kept and checked,
+// look, it releases the analysis. With again, all others look once more. If more rows would go than may, the rows are kept and checked,
 // and the analysis fails then.
-func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) {
+func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string, err error) {
 	const ask = `
 		SELECT EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AS any_missing,
 			` + othersMayLook + ` AS others_may_look
@@ -123,7 +145,8 @@ func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) 
 		WHERE a.id = $2 AND a.owner_token = $3 AND a.finished_at IS NULL`
 	const passOn = `
 		UPDATE analyses
-		SET owner = NULL, owner_token = NULL, missed_by = array_append(missed_by, $2), missed_at = now()
+		SET owner = NULL, owner_token = NULL, missed_at = now(),
+			missed_by = array_append(CASE WHEN $3 THEN '{}' ELSE missed_by END, $2)
 		WHERE id = $1`
 	const count = `
 		SELECT count(*) AS known, count(c.path) AS missing
@@ -147,9 +170,9 @@ func (a *analyzer) decide(ctx context.Context, t task) (step string, err error) 
 		if err != nil {
 			return err
 		}
-		if now.AnyMissing && now.OthersMayLook {
+		if again || now.AnyMissing && now.OthersMayLook {
 			step = stepLook
-			return oneRow(ctx, tx, "pass analysis on", passOn, t.AnalysisID, a.instance)
+			return oneRow(ctx, tx, "pass analysis on", passOn, t.AnalysisID, a.instance, again)
 		}
 
 		rows, err := collectOne[struct{ Known, Missing int64 }](ctx, tx, nil, "count missing rows", count,

@@ -321,6 +321,65 @@ func TestDeadlyFile(t *testing.T) {
 	}
 }
 
+// TestMendedPoison: the file after one that has ended the program three times, and that is mended or
+// gone now, is not blamed. Nor is a mended file.
+func TestMendedPoison(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"mended", "gone"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dying := make(chan bool)
+			ts := startServer(t, func(o *options) {
+				o.workers = 0
+				o.beforeRead = func(string) {
+					if _, dies := <-dying; dies {
+						<-dying
+					}
+				}
+			})
+			c := ts.signIn("root", "all")
+			dir := filepath.Join(ts.datasets, "tiles")
+			makeTiles(t, dir, 1, 3)
+			dataset := c.addDataset("tiles")
+			location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
+
+			// Each owner gets as far as the first file.
+			ts.exec(`UPDATE analyses SET deaths = 1`)
+			for range maxDeaths {
+				ctx, die := context.WithCancel(t.Context())
+				ended := make(chan bool)
+				go func() {
+					ts.analyzer.work(ctx, false)
+					close(ended)
+				}()
+				dying <- true
+				die()
+				<-ended
+				ts.exec(`UPDATE analyses SET deaths = deaths + 1`)
+			}
+			close(dying)
+
+			poison := filepath.Join(dir, "d0/t0.tif")
+			if err := os.Remove(poison); err != nil {
+				t.Fatal(err)
+			}
+			want := 2
+			if name == "mended" {
+				want = 3
+				if err := os.WriteFile(poison, sampleTIFF(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := ts.analyzer.work(t.Context(), false); err != nil {
+				t.Error(err)
+			}
+			if a := c.finished(location); counts(a) != [6]int{want, want, 0, 0, 0, 0} {
+				t.Errorf("want %d files, none corrupt: %s", want, a.body)
+			}
+		})
+	}
+}
+
 // TestStopIsNoDeath: a service that is stopped while it reads a file alone does not count that
 // against the file.
 func TestStopIsNoDeath(t *testing.T) {
@@ -341,13 +400,13 @@ func TestStopIsNoDeath(t *testing.T) {
 		close(stopped)
 	}()
 	<-reading
-	if n := ts.queryInt(`SELECT count(*) FROM analysis_suspects`); n != 1 {
+	if n := ts.queryInt(`SELECT count(*) FROM analyses WHERE suspect LIKE '%t0.tif'`); n != 1 {
 		t.Errorf("%d suspects while a file is read alone, want 1", n)
 	}
 	stop()
 	<-stopped
 	close(proceed)
-	if n := ts.queryInt(`SELECT count(*) FROM analysis_suspects`); n != 0 {
-		t.Errorf("%d suspects after the stop, want 0", n)
+	if n := ts.queryInt(`SELECT sum(deaths) FROM analyses`); n != 0 {
+		t.Errorf("%d deaths after the stop, want 0", n)
 	}
 }

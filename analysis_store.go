@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// storeBatch stores a batch or, if this instance no longer owns the analysis, nothing. A file that
-// was gone when it was to be read becomes a candidate if it has a row; else a warning names it.
+// storeBatch stores a batch or, if this instance no longer owns the analysis, nothing. A warning
+// tells of files that were gone when they were to be read. Those with a row become candidates.
 func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 	const addCandidates = `
 		INSERT INTO analysis_candidates (analysis_id, path)
@@ -61,18 +61,18 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 	for _, f := range b.files {
 		old, isKnown := before[f.Path]
 		switch {
-		case f.row == nil && f.known.ID != 0:
-			o.missing = append(o.missing, f.Path)
-			o.total--
 		case f.row == nil:
 			vanished = append(vanished, f.Path)
 			o.total--
+			if f.known.ID != 0 {
+				o.missing = append(o.missing, f.Path)
+			}
 		case !isKnown:
 			o.added = append(o.added, f.Path)
 		case !sameContent(old, *f.row):
 			o.changed = append(o.changed, f.Path)
 		}
-		if f.row != nil && (f.row.Status == fileStatusCorrupt || f.row.Status == fileStatusUnreadable) {
+		if f.row != nil && isFailed(f.row.Status) {
 			o.failed++
 		}
 	}
@@ -82,6 +82,11 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 		o.warnings = append(o.warnings, text)
 	}
 	return o
+}
+
+// isFailed reports whether a file with this status counts as failed.
+func isFailed(status string) bool {
+	return status == fileStatusCorrupt || status == fileStatusUnreadable
 }
 
 // storeChanges notes the files that were added and changed. A file that a former owner added stays

@@ -84,6 +84,7 @@ func (a *analyzer) run(ctx context.Context) {
 	all.Go(func() {
 		for ; ctx.Err() == nil; pause(ctx, idlePoll) {
 			a.releaseStray(ctx)
+			releaseDead(ctx, a.db, a.instance)
 		}
 	})
 
@@ -224,7 +225,7 @@ const (
 	stepCheck  = "check"  // the rows are checked
 )
 
-// claim claims an analysis without a living owner: the oldest of those with the fewest failures or,
+// claim claims an analysis without an owner: the oldest of those with the fewest failures or,
 // with smallest, the one with the fewest expected files. The second worker takes the smallest, so
 // that a small dataset need not wait for two large ones. It leaves analyses whose owners died to
 // the first worker, so that a process reads no more than one suspect.
@@ -233,13 +234,12 @@ func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]ta
 		UPDATE analyses a
 		SET state = CASE WHEN a.step = 'check' THEN 'checking' ELSE 'reading' END,
 			started_at = coalesce(a.started_at, now()),
-			deaths = a.deaths + (a.owner IS NOT NULL)::int, owner = $1, owner_token = $2
+			owner = $1, owner_token = $2
 		FROM datasets d
 		WHERE d.id = a.dataset_id AND a.id = (
 			SELECT a.id
 			FROM analyses a
-			WHERE a.finished_at IS NULL AND (a.owner IS NULL OR a.owner = ANY (` + deadInstances + `))
-				AND (NOT $3 OR a.deaths = 0 AND a.owner IS NULL) AND ` + mayOwn + `
+			WHERE a.finished_at IS NULL AND a.owner IS NULL AND (NOT $3 OR a.deaths = 0) AND ` + mayOwn + `
 			ORDER BY a.failures, CASE WHEN $3 THEN a.expected END, a.id
 			LIMIT 1
 			FOR UPDATE SKIP LOCKED
@@ -303,6 +303,7 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 	}
 
 	if t.Step == stepRemove { // the former owner may have looked long ago, so files may be back
+		t.OthersLooked = false
 		if _, err := a.lookForAll(ctx, t); err != nil {
 			return err
 		}

@@ -566,7 +566,9 @@ INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by, accept
 -- look (for the files of rows that the merge did not find), remove, and check (the rows that are
 -- left). Of an analysis with checks_only, check is the only step. owner_token is a fencing token: it
 -- changes with each claim, so that an owner whose lease expired can store nothing. deaths counts
--- owners that died during the merge or after it. missed_by lists the instances that did not find the
+-- owners that died in this step. After the first death in the merge, files are read one by one: suspect
+-- is the file in hand, with its size and times, and deaths counts only owners that died over it.
+-- missed_by lists the instances that did not find the
 -- files of the candidates, and missed_at is when the last of them looked. blind_at is when the last
 -- instance found that it does not see the directory. expected is the number of files that the
 -- previous analysis found.
@@ -580,6 +582,7 @@ ALTER TABLE analyses
   DROP CONSTRAINT analyses_state_check,
   ADD COLUMN step        text        NOT NULL DEFAULT 'merge',
   ADD COLUMN deaths      integer     NOT NULL DEFAULT 0,
+  ADD COLUMN suspect     text,
   ADD COLUMN missed_by   text[]      NOT NULL DEFAULT '{}',
   ADD COLUMN missed_at   timestamptz,
   ADD COLUMN blind_at    timestamptz,
@@ -613,19 +616,13 @@ INSERT INTO analysis_changes (analysis_id, path, change)
 DROP TABLE former_changes;
 
 -- The rows that an analysis did not find a file for. They go at its end, if their files are gone then.
+-- found_by is the instance that found the file after another had missed it: the file may have come
+-- back, so the others look again.
 CREATE TABLE analysis_candidates (
   analysis_id bigint NOT NULL REFERENCES analyses ON DELETE CASCADE,
   path        text   COLLATE "C" NOT NULL,
+  found_by    text,
   PRIMARY KEY (analysis_id, path)
-);
-
--- After an owner has died, files are read one by one. A row says which file, with its size and times,
--- is being read, and how often that was begun. It goes when the file has been read.
-CREATE TABLE analysis_suspects (
-  analysis_id bigint  NOT NULL REFERENCES analyses ON DELETE CASCADE,
-  file        text    COLLATE "C" NOT NULL,
-  reads       integer NOT NULL DEFAULT 1,
-  PRIMARY KEY (analysis_id, file)
 );
 
 -- The analysis that added the row, and the one that last read the file; 0 if that was before this
