@@ -74,9 +74,9 @@ func TestIncremental(t *testing.T) {
 		{"force", nil, true, all, nil},
 		{"another reader", func() error { ts.exec(`UPDATE elevation_dataset_file_meta SET reader_version = -1`); return nil }, false, all, nil},
 		{"content", func() error { return write("z.tif", bare) }, false, []string{"z.tif"}, []string{"changed z.tif"}},
-		{"world file", func() error { return write("a.tfw", "1\n0\n0\n-1\n20\n50\n") }, false, []string{"a.tfw", "a.tif"}, []string{"changed a.tfw", "changed a.tif"}},
-		{"world file gone", func() error { return remove("a.tfw") }, false, []string{"a.tif"}, []string{"removed a.tfw", "changed a.tif"}},
-		{"world file there", func() error { return write("a.tfw", world) }, false, []string{"a.tfw", "a.tif"}, []string{"added a.tfw", "changed a.tif"}},
+		{"world file", func() error { return write("a.tfw", "1\n0\n0\n-1\n20\n50\n") }, false, []string{"a.tfw", "a.tif", "a.tif.aux.xml"}, []string{"changed a.tfw", "changed a.tif"}},
+		{"world file gone", func() error { return remove("a.tfw") }, false, []string{"a.tif", "a.tif.aux.xml"}, []string{"removed a.tfw", "changed a.tif"}},
+		{"world file there", func() error { return write("a.tfw", world) }, false, []string{"a.tfw", "a.tif", "a.tif.aux.xml"}, []string{"added a.tfw", "changed a.tif"}},
 		{"upper case", func() error { return write("plain.PRJ", "LOCAL_CS[\"x\"]") }, false, []string{"plain", "plain.PRJ"}, []string{"added plain.PRJ"}},
 		{"and gone", func() error { return remove("plain.PRJ") }, false, []string{"plain"}, []string{"removed plain.PRJ"}},
 		{"raster gone", func() error { return remove("a.tif") }, false, []string{"a.tfw", "a.tif.aux.xml"}, []string{"changed a.tfw", "removed a.tif", "changed a.tif.aux.xml"}},
@@ -93,7 +93,7 @@ func TestIncremental(t *testing.T) {
 		{"mode", func() error { return os.Chmod(filepath.Join(dir, "plain"), 0o600) }, false, []string{"l.tif", "plain"}, nil},
 		{"same world file, another place", func() error {
 			return rewrite("a.tfw", "1\n0\n0\n-1\n30\n50\n")
-		}, false, []string{"a.tfw", "a.tif", "l.tif"}, []string{"changed a.tif"}},
+		}, false, []string{"a.tfw", "a.tif", "a.tif.aux.xml", "l.tif"}, []string{"changed a.tif"}},
 	} {
 		if test.change != nil {
 			if err := test.change(); err != nil {
@@ -127,6 +127,69 @@ func TestIncremental(t *testing.T) {
 		sameRows(t, rows, dir)
 	}
 	c.refused(422, "invalid", "GET", dataset+"/analyses/1/changes?change=failed", nil)
+}
+
+// TestChecksOfUnchangedFolder: checks run again only if they may find something else.
+func TestChecksOfUnchangedFolder(t *testing.T) {
+	t.Parallel()
+	ts, c, dir, dataset := startTiles(t, 20, 2, 5)
+	settle := func() error { // else files are read again, because they were written just now
+		old := time.Now().Add(-time.Hour)
+		files, err := filepath.Glob(filepath.Join(dir, "*/*"))
+		for _, file := range files {
+			err = errors.Join(err, os.Chtimes(file, old, old))
+		}
+		return err
+	}
+	if err := settle(); err != nil {
+		t.Fatal(err)
+	}
+	c.analyze(dataset, nil)
+
+	sql := func(query string) func() error {
+		return func() error {
+			ts.exec(query)
+			return nil
+		}
+	}
+	emptied := filepath.Join(dir, "d1")
+	for _, test := range []struct {
+		name   string
+		change func() error
+		force  bool
+		isKept bool
+	}{
+		{"nothing", sql(`SELECT`), false, true},
+		{"nothing again", sql(`SELECT`), false, true},
+		{"force", sql(`SELECT`), true, false},
+		{"other checks", sql(`UPDATE dataset_results SET checks_version = 0`), false, false},
+		{"another expectation", sql(`UPDATE dataset_results SET expected_at = now()`), false, false},
+		{"rows of a canceled analysis", sql(`UPDATE elevation_dataset_file_meta SET read_in = 1000 WHERE path = 'd0/t0.tif'`), false, false},
+		{"its removals", sql(`
+			WITH reset AS (UPDATE elevation_dataset_file_meta SET read_in = 0)
+			INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at, removed)
+			VALUES (1, false, 'root', 'canceled', now(), 1)`), false, false},
+		{"a new file", func() error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "d0/new.tif"), sampleTIFF(), 0o644), settle())
+		}, false, false},
+		{"a file is gone", func() error { return os.Remove(filepath.Join(dir, "d0/new.tif")) }, false, false},
+		{"a directory is emptied", func() error { return errors.Join(os.Rename(emptied, dir+".away"), os.Mkdir(emptied, 0o755)) }, false, false},
+		{"it is filled", func() error { return errors.Join(os.Remove(emptied), os.Rename(dir+".away", emptied)) }, false, false},
+		{"nothing at last", sql(`SELECT`), false, true},
+	} {
+		if err := test.change(); err != nil {
+			t.Fatal(err)
+		}
+		ts.exec(`UPDATE dataset_results SET summary = jsonb_set(summary, '{files}', '77')`)
+		a := c.analyze(dataset, map[string]bool{"force": test.force})
+		isKept := ts.queryInt(`SELECT (summary -> 'files')::int FROM dataset_results`) == 77
+		if isKept != test.isKept {
+			t.Errorf("%s: the results were kept: %v, want %v; %s", test.name, isKept, test.isKept, a.body)
+		}
+		if n := ts.queryInt(`SELECT analysis_id FROM dataset_results`); n != a.number("id") {
+			t.Errorf("%s: the results are of analysis %d, want %d", test.name, n, a.number("id"))
+		}
+	}
 }
 
 // TestOldChangesAreForgotten: changes are kept for a year, and of the newest analyses.

@@ -59,11 +59,13 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		ON CONFLICT (id, signer) DO UPDATE
 		SET fingerprints = excluded.fingerprints, seen_at = now(), live_until = excluded.live_until,
 			alive_since = CASE WHEN i.live_until < now() THEN now() ELSE i.alive_since END`
+
 	ours := ring.fingerprints()
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
 			return err
 		}
+
 		living, err := collect[struct {
 			Signer       string
 			Fingerprints []string
@@ -81,6 +83,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 					"copy its key file")
 			}
 		}
+
 		_, err = execute(ctx, tx, "note instance", note, id, ours[0], ours, life)
 		return err
 	})

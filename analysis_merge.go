@@ -87,7 +87,7 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 	batches := make(chan batch)
 	var readers sync.WaitGroup
 	var refused atomic.Pointer[error]
-	for range maxReaders {
+	for range a.readers {
 		readers.Go(func() {
 			for b := range batches {
 				err := a.doBatch(ctx, t, b)
@@ -102,7 +102,7 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 
 	m := &merger{a: a, t: t, batches: batches}
 	if t.Deaths > 0 {
-		m.careful = maxReaders * a.batchSize // as many as the readers had when the owner died
+		m.careful = maxReaders * a.batchSize // as many as the readers may have had in hand
 	}
 	if err := m.run(ctx); err != nil {
 		cancel(err)
@@ -142,6 +142,7 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 			) a
 			WHERE id <> $4 AND (n > $2 OR changes > $3 OR queued_at < now() - interval '1 year')
 		)`
+
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
 			return err

@@ -54,6 +54,7 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error
 		WHERE analysis_id = $1 AND path > $2
 		ORDER BY path
 		LIMIT $3`
+
 	for after := ""; ; {
 		candidates, err := collect[candidate](ctx, a.db, "list candidates", page, t.AnalysisID, after, a.batchSize)
 		if err != nil || len(candidates) == 0 {
@@ -98,8 +99,8 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candida
 				now.kept = append(now.kept, c.Path)
 			}
 			if found == fileEmptied && !isGone {
-				now.warnings = append(now.warnings, above+"/: this directory is empty now, so the rows of its files stay; "+
-					"if the files are gone, analyse with the option force")
+				now.warnings = append(now.warnings, above+"/: this directory is empty now, "+
+					"so the rows of its files stay; if the files are gone, analyse with the option force")
 			}
 		}
 		return send(func() error {
@@ -118,7 +119,9 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 	const warn = `
 		UPDATE analyses a
 		SET total = total + (SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($5::text[])),
-			warnings = (warnings || ARRAY(SELECT DISTINCT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)))[1:$4]
+			warnings = (warnings || ARRAY(
+				SELECT DISTINCT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)
+			))[1:$4]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 	if len(seen.kept)+len(seen.found) == 0 {
 		return nil
@@ -135,8 +138,8 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 }
 
 // decide stores what comes after a look, and returns that step. If another instance has still to
-// look, it releases the analysis. With again, all others look once more. If more rows would go than may, the rows are kept and checked,
-// and the analysis fails then.
+// look, it releases the analysis. With again, all others look once more. If more rows would go than
+// may, the rows are kept and checked, and the analysis fails then.
 func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string, err error) {
 	const ask = `
 		SELECT EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AS any_missing,
@@ -160,6 +163,7 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 		UPDATE analyses
 		SET state = 'checking', step = 'check', failure_code = $2, failure = $3
 		WHERE id = $1`
+
 	step = stepRemove
 	err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
@@ -220,6 +224,7 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 		SET removed = removed + (SELECT count(*) FROM noted)
 		WHERE id = $1 AND owner_token = $3 AND finished_at IS NULL
 		RETURNING (SELECT count(*) FROM gone) AS n`
+
 	for n := int64(1); n > 0; {
 		err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 			gone, err := collectOne[struct{ N int64 }](ctx, tx, errNotOurs, "remove rows", remove,
@@ -259,13 +264,16 @@ func lookFor(root *os.Root, path string) (found presence, above string) {
 		if i < len(raw) && raw[i] != '/' {
 			continue
 		}
+
 		info, err := root.Lstat(raw[:i])
-		switch {
-		case isMissing(err):
-			return lookInto(root, above), encodeName(above)
-		case err != nil:
+		if isMissing(err) {
+			return missingBelow(root, above), encodeName(above)
+		}
+		if err != nil {
 			return fileUnknown, ""
-		case info.IsDir() == (i == len(raw)):
+		}
+		isLast := i == len(raw)
+		if info.IsDir() == isLast {
 			return fileGone, "" // a directory became a file or a symbolic link, or the file became a directory
 		}
 		above = raw[:i]
@@ -273,8 +281,8 @@ func lookFor(root *os.Root, path string) (found presence, above string) {
 	return fileThere, ""
 }
 
-// lookInto returns what is known of a file that is missing below this directory.
-func lookInto(root *os.Root, dir string) presence {
+// missingBelow returns what is known of a file that is missing below this directory.
+func missingBelow(root *os.Root, dir string) presence {
 	empty, err := isEmpty(root, dir)
 	if err != nil {
 		return fileUnknown

@@ -76,6 +76,7 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 			o.failed++
 		}
 	}
+
 	if n := len(vanished); n > 0 {
 		text := fmt.Sprintf("%s: this file was found, but was gone when it was to be read (%s in all)",
 			vanished[0], plural(int64(n), "file"))
@@ -116,6 +117,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	const newIDs = `
 		SELECT nextval('elevation_dataset_file_meta_id_seq') AS id
 		FROM generate_series(1, $1::integer)`
+
 	var replaced []string
 	var read []batchFile
 	for _, f := range files {

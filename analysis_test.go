@@ -314,7 +314,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 						return
 					}
 					once.Do(func() {
-						waitFor(t, "all readers to have a batch", func() bool { return len(ts.analyzer.reading.total) == maxReaders })
+						waitFor(t, "all readers to have a batch", func() bool { return len(ts.analyzer.reading.total) == ts.analyzer.readers })
 						switch how {
 						case "moved":
 							os.Rename(dir, dir+".away")

@@ -34,7 +34,7 @@ type entry struct {
 	Size     int64
 	Modified int64 // nanoseconds since 1970
 	Changed  int64 // st_ctime, likewise: the last change of content or attributes, which no program can set
-	Sidecars int64 // a checksum of the files that belong to this one, see neighbours
+	Sidecars int64 // a checksum of the files that belong to this one, see sumGroups
 	link     bool  // it is a symbolic link
 
 	device, inode uint64 // which file it is; several names may be links to one
@@ -136,16 +136,18 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 	if err != nil {
 		return w.warn(prefix, err)
 	}
-	beside := w.findNeighbours(ctx, dir, names)
+
+	sums := w.sumGroups(ctx, dir, names)
 	var found []entry
 	for len(names) > 0 {
 		n := min(len(names), lookBatch)
 		found = append(found, w.look(ctx, dir, names[:n])...)
 		names = names[n:]
 		slices.SortFunc(found, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
+
 		// A directory sorts as "name/", so it may have to wait for names of the next batch.
 		for ; len(found) > 0 && ctx.Err() == nil && (len(names) == 0 || found[0].Path < names[0]); found = found[1:] {
-			found[0].Sidecars = beside.of(found[0].Path)
+			found[0].Sidecars = sums[groupOf(found[0].Path)]
 			if err := w.visit(ctx, dir, prefix, found[0]); err != nil {
 				return err
 			}
@@ -230,27 +232,19 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 	return slices.DeleteFunc(entries, func(e entry) bool { return e.Path == "" })
 }
 
-// neighbours tells by their names which sidecars and rasters of a directory belong together (see
-// rasterOfSidecar). A stem is a name without extension in lower case: file systems may ignore case.
-type neighbours struct {
-	sidecars map[string]int64 // by stem: a checksum of the sidecars' names, sizes and times
-	rasters  map[string]int64 // by stem, of rasters with a sidecar: a checksum of their names
-}
-
-// findNeighbours finds the sidecars in a directory, and their rasters. A sidecar that is a symbolic
-// link or was written just now may change and keep its size and time: it gets a random checksum.
-func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []string) neighbours {
-	n := neighbours{sidecars: map[string]int64{}, rasters: map[string]int64{}}
+// sumGroups returns a checksum for each group of files that has a sidecar: of the sidecars' names,
+// sizes and times, and of the names of the rasters. The row of any file in the group may depend on
+// them. A sidecar that is a symbolic link or was written just now may change and keep its size and
+// time: then the checksum is random.
+func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) map[string]int64 {
 	var sidecars []string
 	for _, name := range names {
-		lower := strings.ToLower(name)
-		for _, stem := range rasterStems(lower) {
-			n.rasters[stem] = 0
-		}
-		if hasExtension(path.Ext(name), sidecarExtensions) || strings.HasSuffix(lower, auxSuffix) {
+		if hasExtension(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
 			sidecars = append(sidecars, name)
 		}
 	}
+
+	sums := map[string]int64{}
 	for batch := range slices.Chunk(sidecars, lookBatch) {
 		for _, e := range w.look(ctx, dir, batch) {
 			e.Path = strings.TrimSuffix(e.Path, "/") // its Lstat has failed, or it is a directory
@@ -258,40 +252,31 @@ func (w *walker) findNeighbours(ctx context.Context, dir *os.Root, names []strin
 			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
 				sum = rand.Int64()
 			}
-			stem := stemOf(strings.TrimSuffix(strings.ToLower(e.Path), auxSuffix)) // dem.tif.aux.xml belongs to dem.tif
-			n.sidecars[stem] += sum
+			sums[groupOf(e.Path)] += sum
 		}
 	}
+
 	for _, name := range names {
-		stem := stemOf(strings.ToLower(name))
-		if _, ok := n.rasters[stem]; ok && hasExtension(path.Ext(name), rasterExtensions) {
-			n.rasters[stem] += checksum(name)
+		_, hasSidecar := sums[groupOf(name)]
+		if hasSidecar && hasExtension(path.Ext(name), rasterExtensions) {
+			sums[groupOf(name)] += checksum(name)
 		}
 	}
-	return n
+	return sums
+}
+
+// groupOf returns the name of a raster or sidecar without its extensions, which the two have in
+// common: "dem" for DEM.tif, dem.tfw and dem.tif.aux.xml. File systems may ignore case.
+func groupOf(name string) string {
+	name = stemOf(strings.ToLower(name))
+	for hasExtension(path.Ext(name), rasterExtensions+sidecarExtensions+sidecarSuffixes) {
+		name = stemOf(name)
+	}
+	return name
 }
 
 // stemOf returns a name without its extension.
 func stemOf(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
-
-// rasterStems returns the stems of the rasters that a file, by its lower-case name, may belong to.
-func rasterStems(name string) (stems []string) {
-	for hasExtension(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
-		name = stemOf(name)
-		stems = append(stems, name, stemOf(name)) // dem.tif.ovr belongs to dem.tif
-	}
-	return stems
-}
-
-// of returns a checksum of the file's neighbours that its row depends on, or 0 if it has none.
-func (n neighbours) of(name string) int64 {
-	name = strings.ToLower(name)
-	sum := n.sidecars[stemOf(name)]
-	for _, stem := range rasterStems(name) {
-		sum += n.rasters[stem]
-	}
-	return sum
-}
 
 // checksum returns the FNV-1a hash of the values as text.
 func checksum(values ...any) int64 {
@@ -335,12 +320,14 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if fr.before != nil {
 		fr.before(e.Path)
 	}
+
 	f, opened, err := fr.open(e)
 	if isMissing(err) {
 		return m, false
 	}
 	opened = cmp.Or(opened, e) // with an error, it may be empty
 	opened.Path = e.Path
+
 	if err != nil {
 		m = opened.unread(fr.now(), fileStatusUnreadable, "%s", reasonOf(err))
 		if _, m.unsettled = errors.AsType[*notAFile](err); m.unsettled {
@@ -349,6 +336,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 		return m, true
 	}
 	defer f.Close()
+
 	m = opened.row(fr.now())
 	beside := fr.readBeside
 	if fr.listed && e.Sidecars == 0 {
@@ -365,6 +353,7 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
 		return nil, err == nil, nil
 	}
+
 	f, _, err := fr.openNamed(name, false)
 	if _, other := errors.AsType[*notAFile](err); other || isMissing(err) {
 		return nil, false, nil
@@ -389,6 +378,7 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	if err != nil {
 		return nil, e, err
 	}
+
 	slash := strings.LastIndexByte(raw, '/')
 	dirName, name := raw[:slash+1], raw[slash+1:]
 	if fr.dir == nil || dirName != fr.dirName {
@@ -409,20 +399,26 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 			return f, e, nil
 		}
 	}
-	path := fr.dirName + name
-	info, err := fr.root.Lstat(path)
+
+	info, err := fr.root.Lstat(fr.dirName + name)
 	if err != nil {
 		return nil, entry{}, err
 	}
 	e := entryOf(info.Sys())
+
 	switch info.Mode().Type() {
 	case 0:
 		f, opened, err := openRegular(fr.dir, name)
 		return f, cmp.Or(opened, e), err
-	case fs.ModeSymlink: // it may lead to another directory of the dataset, so it is opened from the root
-	default:
-		return nil, e, notRegular(info.Mode())
+	case fs.ModeSymlink:
+		return fr.openLink(fr.dirName+name, e)
 	}
+	return nil, e, notRegular(info.Mode())
+}
+
+// openLink is open for a symbolic link. It may lead to another directory of the dataset, so it is
+// opened from the root.
+func (fr *fileReader) openLink(path string, e entry) (openFile, entry, error) {
 	target, err := fr.root.Stat(path)
 	switch {
 	case isMissing(err):
@@ -436,18 +432,20 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	case !target.Mode().IsRegular():
 		return nil, e, notRegular(target.Mode())
 	}
+
 	f, err := fr.root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, e, err
 	}
-	if info, err = f.Stat(); err == nil && !info.Mode().IsRegular() {
-		err = notRegular(info.Mode())
+	opened, err := f.Stat()
+	if err == nil && !opened.Mode().IsRegular() {
+		err = notRegular(opened.Mode())
 	}
 	if err != nil {
 		f.Close()
 		return nil, e, err
 	}
-	return f, entryOf(info.Sys()), nil
+	return f, entryOf(opened.Sys()), nil
 }
 
 // openFile is an open regular file.

@@ -352,8 +352,8 @@ func TestNeighboursInAnyCase(t *testing.T) {
 	}
 }
 
-// TestSidecarChecksum: the checksum of a raster changes with each change of its sidecar, and the
-// checksum of the sidecar when the raster comes or goes. A sidecar that is a link or was written
+// TestSidecarChecksum: the checksum of a raster and its sidecars changes with each change of a sidecar,
+// and when a raster comes or goes. A sidecar that is a link or was written
 // just now never has the same one twice.
 func TestSidecarChecksum(t *testing.T) {
 	t.Parallel()
@@ -390,8 +390,8 @@ func TestSidecarChecksum(t *testing.T) {
 		{"its size", func() error { return write("a.tfw", "12", day) }, []string{"a.tfw", "a.tif"}},
 		{"its time", func() error { return write("a.tfw", "12", 2*day) }, []string{"a.tfw", "a.tif"}},
 		{"GDAL's metadata there", func() error { return write("b.tif.aux.xml", "", day) }, []string{"b.tif", "b.tif.aux.xml"}},
-		{"other metadata", func() error { return write("b.tif.aux.xml", "x", day) }, []string{"b.tif"}},
-		{"raster there", func() error { return write("a.asc", "", day) }, []string{"a.asc", "a.tfw"}},
+		{"other metadata", func() error { return write("b.tif.aux.xml", "x", day) }, []string{"b.tif", "b.tif.aux.xml"}},
+		{"raster there", func() error { return write("a.asc", "", day) }, []string{"a.asc", "a.tfw", "a.tif"}},
 		{"raster gone", func() error { return remove("b.tif") }, []string{"b.tif", "b.tif.aux.xml"}},
 		{"sidecar gone", func() error { return remove("a.tfw") }, []string{"a.asc", "a.tfw", "a.tif"}},
 		{"written just now", func() error { return write("a.tfw", "12", -day) }, []string{"a.asc", "a.tfw", "a.tif"}},

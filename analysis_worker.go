@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +36,8 @@ type analyzer struct {
 
 	workers  int           // analyses that this instance owns at a time
 	queued   chan struct{} // has an element if a worker should look for an analysis now
-	reading  *limiter      // slots for batches that are being read and stored
+	readers  int           // batches that are read and stored at a time
+	reading  *limiter      // slots for these batches
 	checking *limiter      // one dataset is checked at a time, because its rows are in memory
 	waits    *limiter      // requests of one user that wait for a change; none waits in line
 	held     sync.Map      // the fencing tokens of analyses that are claimed or worked on
@@ -46,7 +48,7 @@ type analyzer struct {
 
 // Bounds of the analyzer.
 const (
-	maxReaders  = 6   // batches at a time, each with a connection; the pool for analyses has two more
+	maxReaders  = 6   // see readers; each has a connection, and the pool for analyses has two more
 	maxDeaths   = 3   // deaths while one file was read alone; then that file is at fault
 	maxFailures = 10  // attempts that the database refuses; then the analysis fails
 	maxHung     = 16  // abandoned goroutines, each with a thread; then this instance owns nothing
@@ -58,13 +60,21 @@ const (
 func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tuning) *analyzer {
 	waits := newLimiter(maxWaiting, unbounded)
 	waits.maxQueue = maxWaiting
+
+	// Half of the cores are left to requests. Of two readers, one reads while the other stores.
+	readers := min(maxReaders, max(2, runtime.GOMAXPROCS(0)/2))
+
 	return &analyzer{
-		core: core, catalogue: catalogue, db: core.database.work, instance: instance,
+		core:       core,
+		catalogue:  catalogue,
+		db:         core.database.work,
+		instance:   instance,
 		batchSize:  tuning.batchSize,
 		workers:    tuning.workers,
 		beforeRead: tuning.beforeRead,
 		queued:     make(chan struct{}, 1),
-		reading:    newLimiter(maxReaders, maxReaders),
+		readers:    readers,
+		reading:    newLimiter(readers, readers),
 		checking:   newLimiter(1, 1),
 		waits:      waits,
 	}
@@ -130,7 +140,9 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 	work func(ctx context.Context, send func(func() error) error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results, done := make(chan func() error), make(chan error, 1)
+
+	results := make(chan func() error)
+	done := make(chan error, 1)
 	go func() {
 		done <- work(ctx, func(result func() error) error {
 			select {
@@ -141,6 +153,7 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 			}
 		})
 	}()
+
 	timer := time.NewTimer(a.core.patience)
 	defer timer.Stop()
 	var err error
@@ -159,6 +172,7 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 			}
 		}
 	}
+
 	a.hung.Add(1)
 	go func() {
 		<-done
@@ -337,12 +351,47 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 	}
 	defer release()
 
-	found, err := a.runChecks(ctx, t)
+	// After an analysis of an unchanged folder, the former results stay.
+	isCurrent, err := scalar[bool](ctx, a.db, "look for results", resultsAreCurrent,
+		t.DatasetID, t.AnalysisID, checksVersion)
 	if err != nil {
 		return err
 	}
+	var found *results
+	if !isCurrent {
+		if found, err = a.runChecks(ctx, t); err != nil {
+			return err
+		}
+	}
 	return a.storeResults(ctx, t, found)
 }
+
+// resultsAreCurrent is SQL for whether the checks of analysis $2 would find in dataset $1 what the
+// results have: no row was stored or removed since, the expectation and the checks are the same,
+// and neither analysis had a failure or a warning.
+const resultsAreCurrent = `
+	SELECT EXISTS (
+		SELECT
+		FROM dataset_results r
+		JOIN analyses a ON a.id = $2 AND NOT a.checks_only AND a.failure_code IS NULL AND a.warnings = '{}'
+		WHERE r.dataset_id = $1
+			AND r.checks_version = $3
+			AND r.expected_at IS NOT DISTINCT FROM (SELECT updated_at FROM dataset_expectations WHERE dataset_id = $1)
+	) AND NOT EXISTS (
+		SELECT
+		FROM dataset_finding_totals
+		WHERE dataset_id = $1 AND code IN ('` + findingNotFound + `', '` + findingNotExamined + `')
+	) AND NOT EXISTS (
+		SELECT
+		FROM analyses a
+		JOIN dataset_results r USING (dataset_id)
+		WHERE dataset_id = $1 AND a.id > r.analysis_id AND a.removed > 0
+	) AND NOT EXISTS (
+		SELECT
+		FROM elevation_dataset_file_meta f
+		JOIN dataset_results r USING (dataset_id)
+		WHERE dataset_id = $1 AND f.read_in > r.analysis_id
+	)`
 
 // runChecks returns what the checks find. A panic is a failure. So are results that are no JSON.
 func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
@@ -368,10 +417,14 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	return found, nil
 }
 
-// storeResults ends an analysis and stores what its checks found. If the expectation has changed
-// meanwhile, it queues an analysis that checks again.
+// storeResults ends an analysis and stores what its checks found; nil keeps the former results. If
+// the expectation has changed meanwhile, it queues an analysis that checks again.
 func (a *analyzer) storeResults(ctx context.Context, t task, found *results) error {
 	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
+	const keep = `
+		UPDATE dataset_results
+		SET analysis_id = $2, is_first = false, analyzed_at = now(), checked_at = now()
+		WHERE dataset_id = $1`
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if _, err := execute(ctx, tx, "lift time limit", `SET LOCAL statement_timeout = 0`); err != nil {
 			return err
@@ -383,33 +436,30 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 		if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateSucceeded, failure{}); err != nil {
 			return err
 		}
-		if err := found.store(ctx, tx, t.DatasetID); err != nil {
+
+		var err error
+		if found == nil {
+			_, err = execute(ctx, tx, "keep results", keep, t.DatasetID, t.AnalysisID)
+		} else {
+			err = found.store(ctx, tx, t.DatasetID)
+		}
+		if err != nil {
 			return err
 		}
-		_, err := queueChecks(ctx, tx, "cairn", t.DatasetID)
+		_, err = queueChecks(ctx, tx, "cairn", t.DatasetID)
 		return err
 	})
 }
 
 // settle ends the ownership of an analysis whose work returned err, and returns the error to be
-// logged. Without an error nothing is left to do. A failure fails the analysis, except that an
-// instance that does not see the directory gives it back to the others. After any other error the
-// analysis is given back, too.
+// logged. A failure fails the analysis, except that an instance that does not see the directory
+// leaves it to the others. After any other error the analysis is given back.
 func (a *analyzer) settle(ctx context.Context, t task, err error) error {
-	const blind = `
-		UPDATE analyses
-		SET blind = array_append(blind, $2), blind_at = now(), warnings = (array_append(warnings, $3))[1:$4]
-		WHERE id = $1 AND finished_at IS NULL AND $2 <> ALL (blind)`
-	fail, failed := errors.AsType[*failure](err)
-	leave := failed && fail.code == failureUnavailable && t.OthersMaySee
+	fail, isFailure := errors.AsType[*failure](err)
 	switch {
-	case leave:
-		host, _ := os.Hostname() // "" if unknown
-		warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
-			strings.ToValidUTF8(host, "?"), fail.reason)
-		a.core.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", fail.reason)
-		_, err = execute(ctx, a.db, "note blind instance", blind, t.AnalysisID, a.instance, warning, maxWarnings)
-	case failed:
+	case isFailure && fail.code == failureUnavailable && t.OthersMaySee:
+		err = a.leaveToOthers(ctx, t, fail.reason)
+	case isFailure:
 		err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail)
 		})
@@ -417,11 +467,28 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 			a.core.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", fail.reason)
 		}
 	}
-	if err == nil && !leave || errors.Is(err, errNotOurs) {
+
+	if errors.Is(err, errNotOurs) {
 		return nil
 	}
-	// After an outage, giveBack waits until the database is back.
-	a.giveBack(ctx, t.Token, isRefused(err))
+	if err != nil {
+		a.giveBack(ctx, t.Token, isRefused(err))
+	}
+	return err
+}
+
+// leaveToOthers releases an analysis whose directory this instance does not see, with a warning.
+func (a *analyzer) leaveToOthers(ctx context.Context, t task, reason string) error {
+	const query = `
+		UPDATE analyses
+		SET owner = NULL, owner_token = NULL, blind = array_append(blind, $3), blind_at = now(),
+			warnings = (array_append(warnings, $4))[1:$5]
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+	host, _ := os.Hostname() // "" if unknown
+	warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
+		strings.ToValidUTF8(host, "?"), reason)
+	a.core.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", reason)
+	_, err := execute(ctx, a.db, "leave analysis", query, t.AnalysisID, t.Token, a.instance, warning, maxWarnings)
 	return err
 }
 
@@ -433,21 +500,15 @@ func isRefused(err error) bool {
 }
 
 // giveBack releases the analysis that was claimed with the token, if there is one. With failed it
-// counts a failure of it. It tries until it succeeds or ctx ends, but at least once.
+// counts a failure of it. If the database does not answer, releaseStray releases it later.
 func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
 	const query = `
 		UPDATE analyses
 		SET owner = NULL, owner_token = NULL, failures = failures + $2::boolean::int
 		WHERE owner_token = $1 AND finished_at IS NULL`
-	for {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		_, err := execute(limited, a.db, "give analysis back", query, token, failed)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		pause(ctx, idlePoll)
-	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	execute(ctx, a.db, "give analysis back", query, token, failed)
 }
 
 // releaseStray gives back the analyses that this instance owns and does not work on. The database

@@ -10,6 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// checksVersion is stored with results. Raise it when the checks may find something else in the
+// same rows: then they run again after the next analysis, even if no file has changed.
+const checksVersion = 1
+
 // results is what the checks found in the rows of a dataset. It is stored when an analysis ends.
 type results struct {
 	analysisID        int64
@@ -231,17 +235,17 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const replace = `
 		INSERT INTO dataset_results (dataset_id, analysis_id, is_first, expected_at, analyzed_at, summary, picture,
-			picture_by_status)
+			picture_by_status, checks_version)
 		SELECT $1, id, true, $6::timestamptz, CASE WHEN checks_only THEN (
 				SELECT coalesce(max(finished_at), now())
 				FROM analyses
 				WHERE dataset_id = $1 AND state = 'succeeded' AND NOT checks_only
-			) ELSE now() END, $3, $4, $5
+			) ELSE now() END, $3, $4, $5, $7
 		FROM analyses
 		WHERE id = $2
 		ON CONFLICT (dataset_id) DO UPDATE
 		SET analysis_id = excluded.analysis_id, is_first = false, expected_at = excluded.expected_at,
-			analyzed_at = excluded.analyzed_at,
+			analyzed_at = excluded.analyzed_at, checks_version = excluded.checks_version,
 			checked_at = now(), summary = excluded.summary, picture = excluded.picture,
 			picture_by_status = excluded.picture_by_status`
 	const remove = `
@@ -254,7 +258,7 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		WHERE dataset_id = $1
 		RETURNING code, path, first_seen`
 	if _, err := execute(ctx, tx, "store results", replace, datasetID, r.analysisID, r.summary, r.picture,
-		r.byStatus, r.expectedAt); err != nil {
+		r.byStatus, r.expectedAt, checksVersion); err != nil {
 		return err
 	}
 	type key struct{ code, path string }

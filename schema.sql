@@ -650,11 +650,13 @@ CREATE TABLE dataset_expectations (
 -- The results of the checks of a dataset, in this table and the next three. The last transaction of
 -- an analysis replaces them. summary is a resultSummary in JSON, and a picture is a coverage.
 -- is_first is true until a second analysis has checked the dataset. expected_at is updated_at of the
--- expectation with which the files were compared.
+-- expectation with which the files were compared. checks_version is that of the checks: see
+-- checksVersion.
 CREATE TABLE dataset_results (
   dataset_id        bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
   analysis_id       bigint      NOT NULL,
   is_first          boolean     NOT NULL,
+  checks_version    integer     NOT NULL,
   expected_at       timestamptz,
   analyzed_at       timestamptz NOT NULL,
   checked_at        timestamptz NOT NULL DEFAULT now(),
