@@ -566,12 +566,11 @@ INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by, accept
 -- look (for the files of rows that the merge did not find), remove, and check (the rows that are
 -- left). Of an analysis with checks_only, check is the only step. owner_token is a fencing token: it
 -- changes with each claim, so that an owner whose lease expired can store nothing. deaths counts
--- owners that died in this step. After the first death in the merge, files are read one by one: suspect
--- is the file in hand, with its size and times, and deaths counts only owners that died over it.
--- missed_by lists the instances that did not find the
--- files of the candidates, and missed_at is when the last of them looked. blind_at is when the last
--- instance found that it does not see the directory. expected is the number of files that the
--- previous analysis found.
+-- owners that died in this step. After the first death in the merge, files are read one by one:
+-- suspect is the file in hand, with its size and times, and deaths counts only owners that died over
+-- it. missed_by lists the instances that did not find the files of the candidates, and missed_at is
+-- when the last of them looked. blind_at is when the last instance found that it does not see the
+-- directory. expected is the number of files that the previous analysis found.
 DELETE FROM analysis_changes WHERE analysis_id IN (SELECT id FROM analyses WHERE finished_at IS NULL);
 DROP TABLE analysis_chunks;
 ALTER TABLE analyses
