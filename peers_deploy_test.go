@@ -20,9 +20,10 @@ func TestPeerPackage(t *testing.T) {
 
 	runIn(t, dir, "dpkg-deb", "--extract", deb, "root")
 	runIn(t, dir, "sh", "-c", "mkdir root/bin && cp /bin/sh root/bin && cp -n /lib/systemd/system/*.target root/lib/systemd/system")
-	units := []string{"cairn.service", "cairn.socket", "cairn-nightly@tiles.service", "cairn-nightly@tiles.timer"}
+	units := []string{"cairn.service", "cairn.socket", "cairn-nightly@tiles.service", "cairn-nightly@tiles.timer",
+		"cairn-audit.service", "cairn-audit.timer"}
 	runIn(t, dir, "systemd-analyze", append([]string{"verify", "--root=root", "--man=no"}, units...)...)
-	for _, unit := range []string{units[0], units[2]} {
+	for _, unit := range []string{units[0], units[2], units[4]} {
 		runIn(t, dir, "systemd-analyze", "security", "--root=root", "--offline=true", "--threshold=12", "--no-pager", unit)
 	}
 }

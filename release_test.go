@@ -83,3 +83,40 @@ func TestNightlyUnit(t *testing.T) {
 		t.Errorf("the folder is gone: %v, %s", err, out)
 	}
 }
+
+// TestAuditUnit runs the command of the unit that checks the audit log, with the credentials that systemd gives it and no
+// other file of the service: on a whole log, on one with a changed row, and once that is known.
+func TestAuditUnit(t *testing.T) {
+	t.Parallel()
+	unit := readAll(t, "deploy/cairn-audit.service")
+	command := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/cairn (.*)$`).FindStringSubmatch(unit)
+	if command == nil {
+		t.Fatal("the unit has no command")
+	}
+	ts := startServer(t, nil)
+	waitFor(t, "a seal", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_seals`) > 0 })
+
+	etc := map[string]string{
+		"/etc/cairn/keys":         readAll(t, ts.cfg.keysPath()),
+		"/etc/cairn/database-url": lookup(ts.env, "CAIRN_DATABASE_URL"),
+	}
+	credentials := t.TempDir()
+	for _, line := range regexp.MustCompile(`(?m)^LoadCredential=(\S+):(\S+)$`).FindAllStringSubmatch(unit, -1) {
+		if err := os.WriteFile(filepath.Join(credentials, line[1]), []byte(etc[line[2]]), 0o440); err != nil {
+			t.Fatal(err)
+		}
+	}
+	night := func(when string, want int) {
+		t.Helper()
+		env := []string{"CREDENTIALS_DIRECTORY=" + credentials, "CAIRN_STATE_DIR=" + t.TempDir()}
+		said, got := status(env, "", strings.Fields(command[1])...)
+		if got != want || !strings.Contains(said, "head ") {
+			t.Errorf("%s: status %d, want %d: %s", when, got, want, said)
+		}
+	}
+
+	night("a whole log", 0)
+	ts.changeSealed(1)
+	night("a changed row", 3)
+	night("the same row again", 0)
+}
