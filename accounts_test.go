@@ -639,6 +639,42 @@ func TestKeysAtOnce(t *testing.T) {
 	}
 }
 
+// TestPruneKeepsSigner: "keys prune" does not remove a key that another command has made the signer meanwhile.
+func TestPruneKeepsSigner(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	path := ts.cfg.keysPath()
+	if said, err := ts.command("keys", "add"); err != nil {
+		t.Fatal(said, err)
+	}
+	before := must(loadKeys(path, "", false))
+	spent := before.keys[1]
+	ts.exec(`
+		INSERT INTO instances
+		VALUES ('former', $1, '{}', now() - interval '1 year', now() - interval '1 year', now() - interval '1 year')`,
+		spent.fingerprint)
+
+	if said, err := ts.command("keys", "promote", spent.id); err != nil {
+		t.Fatal(said, err)
+	}
+	var out lockedBuffer
+	o := invocation{cfg: ts.cfg, db: ts.db, stdout: &out}
+	if err := pruneKeys(t.Context(), o, before); err != nil {
+		t.Fatal(err)
+	}
+
+	after := must(loadKeys(path, "", false))
+	if len(after.keys) != 2 || after.keys[0].id != spent.id {
+		t.Errorf("after promote and prune %d keys, of which %s signs, want 2 and %s", len(after.keys), after.keys[0].id, spent.id)
+	}
+	if said := out.String(); said != "every key is needed\n" {
+		t.Errorf("prune says %q", said)
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.prune'`); n != 0 {
+		t.Errorf("%d rows of the audit log tell of removed keys, want none", n)
+	}
+}
+
 // TestReadInput: Ctrl-C ends a program that waits for input.
 func TestReadInput(t *testing.T) {
 	t.Parallel()

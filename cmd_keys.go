@@ -101,34 +101,48 @@ func promoteKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
 // and no seal of the audit log and no second factor needs them. If it may not write the
 // key file, as with the Debian package, the error names these keys.
 func pruneKeys(ctx context.Context, o invocation, ring *keyring) error {
-	const spent = `
+	const query = `
 		SELECT coalesce(max(seen_at) < now() - $2::interval, false)
 			AND NOT EXISTS (SELECT FROM audit_seals WHERE kid = $3)
 			AND NOT EXISTS (SELECT FROM totp_secrets WHERE kid = $3 AND expires_at IS NULL)
 		FROM instances
 		WHERE signer = $1`
-	path, removed := o.cfg.keysPath(), []string{}
 	life := max(o.cfg.refreshTTL, o.cfg.accessTTL, min(o.cfg.sessionMax, browserMax))
+	var spent []string
 	for _, k := range ring.keys[1:] {
-		isSpent, err := scalar[bool](ctx, o.db, "look for the use of a key", spent, k.fingerprint, life, k.id)
+		isSpent, err := scalar[bool](ctx, o.db, "look for the use of a key", query, k.fingerprint, life, k.id)
 		if err != nil {
 			return err
 		}
 		if isSpent {
-			removed = append(removed, k.id)
+			spent = append(spent, k.id)
 		}
 	}
+	if len(spent) == 0 {
+		return o.print(nil, nil, "every key is needed")
+	}
 
+	// The first line stays: another command may have made a spent key the signer meanwhile.
+	path := o.cfg.keysPath()
+	var removed []string
+	err := editKeyFile(ctx, path, func(lines []string) []string {
+		kept := lines[:1]
+		for _, line := range lines[1:] {
+			if id := keyID(line); slices.Contains(spent, id) {
+				removed = append(removed, id)
+			} else {
+				kept = append(kept, line)
+			}
+		}
+		return kept
+	})
+	if err != nil {
+		return fmt.Errorf("remove the lines of %s from %s: %w", strings.Join(spent, " "), path, err)
+	}
 	if len(removed) == 0 {
 		return o.print(nil, nil, "every key is needed")
 	}
-	ids := strings.Join(removed, " ")
-	err := editKeyFile(ctx, path, func(lines []string) []string {
-		return slices.DeleteFunc(lines, func(line string) bool { return slices.Contains(removed, keyID(line)) })
-	})
-	if err != nil {
-		return fmt.Errorf("remove the lines of %s from %s: %w", ids, path, err)
-	}
-	fmt.Fprintln(o.stdout, "removed key", ids)
+
+	fmt.Fprintln(o.stdout, "removed key", strings.Join(removed, " "))
 	return audit(ctx, o.db, operatorActor(), "keys.prune", "", nil, map[string]int{"removed": len(removed)})
 }
