@@ -120,7 +120,7 @@ func backupCommand(ctx context.Context, o invocation) error {
 		"--format=custom", "--no-owner", "--no-privileges", "--no-comments")
 	err := replaceFile(name, func(f *os.File) error {
 		dump.Stdout = f
-		return o.withProgress(func() string { return "backup" }, func() error { return runProgram(dump) })
+		return runProgram(dump)
 	})
 	return o.print(err, nil, "The database is in %s. The key file is not: keep a copy of %s in another place.",
 		name, o.cfg.keysPath())
@@ -191,10 +191,7 @@ func (o invocation) restore(ctx context.Context, db *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	err = o.withProgress(func() string { return "restore" }, func() error {
-		return restoreDump(ctx, db, name, keepTokens)
-	})
-	if err != nil {
+	if err := restoreDump(ctx, db, name, keepTokens); err != nil {
 		return fmt.Errorf("restore %s: %w; nothing was changed", name, err)
 	}
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"os"
@@ -163,18 +164,14 @@ func newestAnalysisOf(ctx context.Context, q querier, d dataset) (a analysis, er
 
 // awaitAnalysis waits for the end of an analysis, and prints the counts and the sum of the report.
 func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) error {
-	var a analysis
-	say := func() string {
-		now, _ := getAnalysis(ctx, o.db, d.ID, id) // after an error, the wait below ends too
-		return now.describe(d.Name)
+	a, err := getAnalysis(ctx, o.db, d.ID, id)
+	for err == nil && a.FinishedAt == nil {
+		o.showProgress(a.describe(d.Name))
+		pause(ctx, 100*time.Millisecond)
+		a, err = getAnalysis(ctx, o.db, d.ID, id)
 	}
-	err := o.withProgress(say, func() (err error) {
-		for err == nil && a.FinishedAt == nil {
-			pause(ctx, 100*time.Millisecond)
-			a, err = getAnalysis(ctx, o.db, d.ID, id)
-		}
-		return err
-	})
+	o.showProgress("")
+
 	if ctx.Err() != nil {
 		return fmt.Errorf("analysis %d of %s goes on: see cairn dataset list", id, d.Name)
 	}
@@ -189,6 +186,14 @@ func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) erro
 		plural(a.Total, "file"), a.Added, a.Changed, a.Removed)
 	report, err := inSnapshot(ctx, o.db, d.report)
 	return o.print(err, nil, "%s", report.Summary)
+}
+
+// showProgress replaces the line that it has written on standard error, if that is a terminal.
+func (o invocation) showProgress(line string) {
+	if isTerminal(o.stderr) {
+		io.WriteString(o.stderr, "\r\x1b[K") // ECMA-48: erase in line
+		fmt.Fprintf(terminalWriter{o.stderr}, "%.79s", line)
+	}
 }
 
 // describe returns the progress of an analysis as text.

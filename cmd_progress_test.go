@@ -8,33 +8,57 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 )
 
-// TestProgressLine: from the second tick on, one line says how far the work is, and goes when it ends.
+// TestProgressLine: on a terminal, one line says how far an analysis is, and goes when it ends.
 func TestProgressLine(t *testing.T) {
 	t.Parallel()
-	ticks, goOn, failure := make(chan time.Time), make(chan bool), errors.New("failure")
-	var out lockedBuffer
-	n := 0
-	say := func() string { n++; return fmt.Sprint("file ", n, "\x1b", strings.Repeat(" of many", 20)) }
+	goOn := make(chan bool)
+	ts := startServer(t, func(o *options) { o.beforeRead = func(string) { <-goOn } })
+	name := "tiles" + strings.Repeat(" of many", 10)
+	if err := errors.Join(os.Mkdir(ts.datasets+"/tiles", 0o755), os.WriteFile(ts.datasets+"/tiles/a.tif", geographicTIFF(7, 47), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := ts.command("dataset", "create", name, "tiles"); err != nil {
+		t.Fatal(said, err)
+	}
+	terminal, person := openTerminal(t)
+
 	ended := make(chan error)
-	go func() { ended <- showProgress(&out, ticks, say, func() error { <-goOn; return failure }) }()
-	for range 3 {
-		ticks <- time.Time{}
+	go func() {
+		ended <- run(t.Context(), []string{"dataset", "analyze", "1", "--wait"}, ts.env, nil, io.Discard, terminal)
+	}()
+	var shown string
+	read := func() {
+		t.Helper()
+		piece := make([]byte, 4096)
+		n, err := person.Read(piece)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown += string(piece[:n])
+	}
+	for !strings.Contains(shown, "analysis of tiles of many") {
+		read()
 	}
 	close(goOn)
-	if err := <-ended; err != failure {
+	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	lines := strings.Split(out.String(), "\r\x1b[K")
-	if len(lines) != 4 || !strings.HasPrefix(lines[1], `file 1\u001b of many`) || !strings.HasPrefix(lines[2], "file 2") || !strings.HasSuffix(lines[2], ": 3s") || len(lines[2]) > 80 || lines[3] != "" {
-		t.Errorf("%q", lines)
+	fmt.Fprint(terminal, "the end")
+	for !strings.HasSuffix(shown, "the end") {
+		read()
 	}
-	out = lockedBuffer{}
-	if err := showProgress(&out, ticks, say, func() error { return nil }); err != nil || out.String() != "" {
-		t.Errorf("quick work: %v %q", err, out.String())
+
+	lines := strings.Split(shown, "\r\x1b[K")
+	for _, line := range lines {
+		if len(line) > 79 {
+			t.Errorf("%d columns: %q", len(line), line)
+		}
+	}
+	if last := lines[len(lines)-1]; last != "the end" {
+		t.Errorf("after the analysis the line is %q, want it empty", last)
 	}
 }
 
