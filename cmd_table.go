@@ -14,7 +14,7 @@ import (
 // command is a row of the table of commands.
 type command struct {
 	name string // one word or two
-	args string // the names and options that it takes, as "cairn help" shows them: see parse
+	args string // the names and options that it takes, as "cairn help" shows them: see arguments
 	need need
 	do   action
 	help string
@@ -172,26 +172,51 @@ func findCommand(args []string) (c command, rest []string, err error) {
 	return c, nil, fmt.Errorf("%q is not a command; %w", args[0], errUsage)
 }
 
-// argumentParts matches each part of a command's args: brackets with what they hold, an option with
-// its value, or a name. repeatedName matches the end of "NAME...", but not of "NAME,...".
-var (
-	argumentParts = regexp.MustCompile(`\[[^]]+\]|--\S+ \S+|\S+`)
-	repeatedName  = regexp.MustCompile(`\w\.\.\.`)
-)
+// argument is a name or an option that a command takes.
+type argument struct {
+	name       string // "NAME" or "--option"
+	isOption   bool
+	takesValue bool // of an option
+	isRequired bool
+	isRepeated bool // of a name: it may be given several times
+}
 
-// parse reads the arguments of a command by its args. There, "NAME" is a name that has to be given,
-// "[NAME]" one that may be left out, and a lone "NAME..." one or more. "--option VALUE" takes a
-// value, and "[--option]" none. Names and options may come in any order; after "--" there are only
-// names.
-func (c command) parse(args []string) (names []string, options url.Values, err error) {
-	wrong := func(format string, of ...any) ([]string, url.Values, error) {
-		return nil, nil, fmt.Errorf("%s: %s; %w %[1]s", c.name, fmt.Sprintf(format, of...), errUsage)
-	}
-	parts := argumentParts.FindAllString(c.args, -1)
-	takesValue := map[string]bool{} // by option
-	for _, part := range parts {
+// argumentParts matches each part of a command's args: brackets with what they hold, an option with
+// its value, or a name.
+var argumentParts = regexp.MustCompile(`\[[^]]+\]|--\S+ \S+|\S+`)
+
+// arguments reads the args of a command. There, "NAME" is a name that has to be given, "[NAME]" one
+// that may be left out, and "NAME..." one or more. "--option VALUE" takes a value, and "[--option]"
+// none.
+func (c command) arguments() (all []argument) {
+	for _, part := range argumentParts.FindAllString(c.args, -1) {
 		words := strings.Fields(strings.Trim(part, "[]"))
-		takesValue[words[0]] = len(words) > 1
+		isOption := strings.HasPrefix(part, "--") || strings.HasPrefix(part, "[--")
+		takesValue := isOption && len(words) > 1
+		if takesValue {
+			words = words[:1]
+		}
+		for _, word := range words {
+			all = append(all, argument{
+				name:       word,
+				isOption:   isOption,
+				takesValue: takesValue,
+				isRequired: part[0] != '[',
+				isRepeated: strings.HasSuffix(word, "...") && !strings.HasSuffix(word, ",..."), // a list is one name
+			})
+		}
+	}
+	return all
+}
+
+// parse reads the arguments of a command. Names and options may come in any order; after "--" there
+// are only names.
+func (c command) parse(args []string) (names []string, options url.Values, err error) {
+	known := map[string]argument{} // the options
+	for _, a := range c.arguments() {
+		if a.isOption {
+			known[a.name] = a
+		}
 	}
 
 	options = url.Values{}
@@ -208,43 +233,53 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 			continue
 		}
 
-		option, value, hasValue := strings.Cut(arg, "=")
-		needsValue, isKnown := takesValue[option]
+		name, value, hasValue := strings.Cut(arg, "=")
+		option, isKnown := known[name]
 		switch {
 		case !isKnown:
-			return wrong("there is no option %s", option)
-		case hasValue && !needsValue:
-			return wrong("%s takes no value", option)
-		case needsValue && !hasValue && len(args) == 0:
-			return wrong("%s needs a value", option)
-		case needsValue && !hasValue:
+			return nil, nil, c.wrongUsage("there is no option %s", name)
+		case hasValue && !option.takesValue:
+			return nil, nil, c.wrongUsage("%s takes no value", name)
+		case option.takesValue && !hasValue && len(args) == 0:
+			return nil, nil, c.wrongUsage("%s needs a value", name)
+		case option.takesValue && !hasValue:
 			value = args[0]
 			args = args[1:]
 		}
-		options.Set(option[2:], value)
+		options.Set(name[2:], value)
 	}
+	return names, options, c.checkArguments(names, options)
+}
 
-	var missing []string
-	further := names // those that no part has taken yet
-	for _, part := range parts {
-		words := strings.Fields(strings.Trim(part, "[]"))
-		option, isOption := strings.CutPrefix(words[0], "--")
-		isGiven := options.Has(option)
-		if !isOption {
-			isGiven = len(further) > 0
-			further = further[min(len(words), len(further)):]
+// checkArguments returns an error if a required argument is missing, or if there are more names
+// than the command takes.
+func (c command) checkArguments(names []string, options url.Values) error {
+	var missing error
+	for _, a := range c.arguments() {
+		isGiven := len(names) > 0
+		if a.isOption {
+			isGiven = options.Has(a.name[2:])
 		}
-		if !isGiven && part[0] != '[' {
-			missing = append(missing, words[0])
+		if a.isRequired && !isGiven && missing == nil {
+			missing = c.wrongUsage("%s is missing", a.name)
+		}
+
+		switch {
+		case a.isRepeated:
+			names = nil
+		case !a.isOption && isGiven:
+			names = names[1:]
 		}
 	}
-	if len(further) > 0 && !repeatedName.MatchString(c.args) {
-		return wrong("unexpected argument %q", further[0])
+	if len(names) > 0 {
+		return c.wrongUsage("unexpected argument %q", names[0])
 	}
-	if missing != nil {
-		return wrong("%s is missing", missing[0])
-	}
-	return names, options, nil
+	return missing
+}
+
+// wrongUsage returns the error for arguments that the command does not take.
+func (c command) wrongUsage(format string, of ...any) error {
+	return fmt.Errorf("%s: %s; %w %[1]s", c.name, fmt.Sprintf(format, of...), errUsage)
 }
 
 // helpCommand is "cairn help". It prints the commands whose names begin with the given words.
