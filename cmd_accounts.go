@@ -65,9 +65,13 @@ func onUser(done string, do userOperation) action {
 func createUserCommand(ctx context.Context, o invocation) error {
 	role := o.option("role", memberRole)
 	n := newUser{
-		username: o.names[0], email: optional(o.options, "email"), displayName: o.options.Get("display-name"),
-		status: statusActive, roles: []string{role},
+		username:    o.names[0],
+		email:       optional(o.options, "email"),
+		displayName: o.options.Get("display-name"),
+		status:      statusActive,
+		roles:       []string{role},
 	}
+
 	var v invalid
 	checkIdentity(&v, &n.username, n.email, &n.displayName)
 	if err := v.err(); err != nil {

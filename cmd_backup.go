@@ -183,7 +183,9 @@ func checkTables(ctx context.Context, q querier) error {
 // restore replaces the contents of the database by the backup, and prints which users and API
 // tokens are active or valid again.
 func (o invocation) restore(ctx context.Context, db *pgxpool.Pool) error {
-	name, keepTokens, ended := o.names[0], o.options.Has("keep-tokens"), "sessions and API tokens"
+	name := o.names[0]
+	keepTokens := o.options.Has("keep-tokens")
+	ended := "sessions and API tokens"
 	if keepTokens {
 		ended = "sessions"
 	}
@@ -265,6 +267,7 @@ func restoreDump(ctx context.Context, db *pgxpool.Pool, name string, keepTokens 
 	write := databaseProgram(ctx, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
 		"--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse",
 		fmt.Sprint("--set=newest=", len(parseMigrations(schemaSQL))), fmt.Sprint("--set=keep_tokens=", keepTokens))
+
 	script, feed := io.Pipe()
 	defer script.Close()
 	write.Stdin, read.Stdout = script, feed

@@ -42,6 +42,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
+
 	shown := "" // the prefix of each printed path
 	switch dir, _ := filepath.Split(path); {
 	case top != "":

@@ -12,14 +12,16 @@ import (
 // printCRS is "cairn crs". It describes the CRS of an EPSG code, or converts a longitude and
 // latitude on WGS 84 into its coordinates, or such coordinates back into degrees.
 func printCRS(_ context.Context, o invocation) error {
-	args, inverse, stdout := o.names, o.options.Has("inverse"), o.stdout
+	args := o.names
+	inverse := o.options.Has("inverse")
 	code, err := strconv.Atoi(strings.TrimPrefix(strings.ToUpper(args[0]), "EPSG:"))
 	if err != nil || len(args) == 2 || inverse && len(args) == 1 {
 		return fmt.Errorf("crs takes an EPSG code, then nothing, LON LAT, or --inverse X Y; %w crs", errUsage)
 	}
+
 	c, err := crsByCode(code)
 	if len(args) == 1 && c.datum != 0 {
-		c.describe(code, stdout)
+		c.describe(code, o.stdout)
 	}
 	if err != nil || len(args) == 1 {
 		return err
@@ -39,9 +41,9 @@ func printCRS(_ context.Context, o invocation) error {
 			if c.method != 0 { // longitudes of a projection count from its central meridian
 				x = math.Remainder(x, 360)
 			}
-			err = checkPlace(x, y)
+			err = checkPosition(x, y)
 		}
-	} else if err = checkPlace(x, y); err == nil {
+	} else if err = checkPosition(x, y); err == nil {
 		s := c.shiftAt(x, y, 0)
 		x, y, err = c.projection.forward(s.fromWGS84(c.ellipsoid, x, y))
 		if c.method != 0 {
@@ -50,13 +52,13 @@ func printCRS(_ context.Context, o invocation) error {
 	}
 
 	if err == nil {
-		_, err = fmt.Fprintf(stdout, "%.*f %.*f\n", decimals, x, decimals, y)
+		_, err = fmt.Fprintf(o.stdout, "%.*f %.*f\n", decimals, x, decimals, y)
 	}
 	return err
 }
 
-// checkPlace returns an error for a longitude and latitude that are not on the globe.
-func checkPlace(lon, lat float64) error {
+// checkPosition returns an error for a longitude and latitude that are not on the globe.
+func checkPosition(lon, lat float64) error {
 	const rounding = 1e-9 // degrees
 	if lon >= -180-rounding && lon <= 360+rounding && math.Abs(lat) <= 90+rounding {
 		return nil

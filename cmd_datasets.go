@@ -29,6 +29,7 @@ func (o invocation) getDataset(ctx context.Context, name string) (dataset, error
 	if err != nil {
 		return dataset{}, err
 	}
+
 	switch len(found) {
 	case 0:
 		return dataset{}, fmt.Errorf("there is no dataset %q: see cairn dataset list", name)
@@ -70,6 +71,7 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 	if err != nil {
 		return d, err
 	}
+
 	d, err = createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusConflict {
 		const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE path = $1`
@@ -140,6 +142,7 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	if isRunning && force && !a.Force {
 		return fmt.Errorf("analysis %d of %s is running already, without --force", a.ID, d.Name)
 	}
+
 	if !wait {
 		return o.print(nil, nil, "analysis %d of %s queued", a.ID, d.Name)
 	}
@@ -241,10 +244,12 @@ func expectCommand(ctx context.Context, o invocation) error {
 	} else if o.options.Has("boundary") {
 		body["boundary"] = nil
 	}
+
 	text, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("%s is no GeoJSON: %w", o.options.Get("boundary"), err)
 	}
+
 	expected, analysisID, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, func(e *expectation) error {
 		return json.Unmarshal(text, e)
 	})

@@ -26,6 +26,7 @@ func editKeyFile(ctx context.Context, path string, edit func(lines []string) []s
 	if err != nil {
 		return err
 	}
+
 	lock, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err

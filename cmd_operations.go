@@ -112,7 +112,11 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 	}
 
 	now := time.Now().UTC()
-	n := newUser{username: o.names[0], status: statusActive, roles: []string{o.option("role", memberRole)}}
+	n := newUser{
+		username: o.names[0],
+		status:   statusActive,
+		roles:    []string{o.option("role", memberRole)},
+	}
 	t := apiToken{
 		Name:        o.names[1],
 		Permissions: splitList(o.options.Get("permissions")),
@@ -181,9 +185,15 @@ func sendMessageCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return fmt.Errorf("read the message: %w", err)
 	}
-	c := messageChange{Title: &o.names[0], Body: &body, IncludeNewUsers: new(o.options.Has("include-new-users"))}
-	c.Severity = optional(o.options, "severity")
-	c.PublishAt.value, c.ExpiresAt.value = optional(o.options, "publish-at"), optional(o.options, "expires-at")
+
+	c := messageChange{
+		Title:           &o.names[0],
+		Body:            &body,
+		Severity:        optional(o.options, "severity"),
+		IncludeNewUsers: new(o.options.Has("include-new-users")),
+	}
+	c.PublishAt.value = optional(o.options, "publish-at")
+	c.ExpiresAt.value = optional(o.options, "expires-at")
 	if o.options.Has("roles") {
 		c.Roles.value = new(splitList(o.options.Get("roles")))
 	}

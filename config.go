@@ -64,6 +64,7 @@ type setting struct {
 // is the default. An empty value counts as unset. Each parse function stores the value in c.
 func settings(c *config, env []string) []setting {
 	database, databaseErr := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
+
 	all := []setting{
 		{"CAIRN_LISTEN", "127.0.0.1:8080", func(v string) error {
 			_, port, err := net.SplitHostPort(v)
@@ -123,6 +124,7 @@ func settings(c *config, env []string) []setting {
 			return nil
 		}},
 	}
+
 	for i, s := range all {
 		if value := lookup(env, s.name); value != "" {
 			all[i].value = value
@@ -234,6 +236,7 @@ func loadConfig(env []string) (config, error) {
 			return config{}, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
+
 	if (c.tlsCert == "") != (c.tlsKey == "") {
 		return config{}, errors.New("CAIRN_TLS_CERT and CAIRN_TLS_KEY must be set together")
 	}
@@ -280,10 +283,13 @@ func packagedEnvironment(dir string) (env []string) {
 	for line := range strings.Lines(string(content)) {
 		name, value, isSetting := strings.Cut(line, "=")
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
-		if !isSetting || strings.HasPrefix(name, "#") || strings.HasPrefix(name, ";") {
+		isComment := strings.HasPrefix(name, "#") || strings.HasPrefix(name, ";")
+		if !isSetting || isComment {
 			continue
 		}
-		switch n := len(value); { // as systemd reads the file; see EnvironmentFile= in systemd.exec(5)
+
+		// Quotes are read as by systemd: see EnvironmentFile= in systemd.exec(5).
+		switch n := len(value); {
 		case n > 1 && value[0] == '\'' && value[n-1] == '\'':
 			value = value[1 : n-1]
 		case n > 1 && value[0] == '"' && value[n-1] == '"':

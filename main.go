@@ -46,6 +46,7 @@ func main() {
 	if program, err := os.Executable(); err != nil || !strings.HasPrefix(program, "/usr/") {
 		settings = os.DevNull // a program that is not installed, as in a clone, has settings of its own
 	}
+
 	err := runPackaged(ctx, settings, os.Args[1:], os.Environ())
 	stop()
 	if err != nil {
@@ -76,6 +77,7 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 	if err != nil || c.name == "serve" || packaged == nil {
 		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	}
+
 	env = append(packaged, env...)
 	cfg, err := loadConfig(env)
 	if errors.Is(err, fs.ErrPermission) && c.need > needNothing {
@@ -94,6 +96,7 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 	if err := becomeUser(account); err != nil {
 		return fmt.Errorf("become user %s: %w", account.name, err)
 	}
+
 	err = run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: for root this command runs as user %s, who needs access", err, account.name)
@@ -125,10 +128,16 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	if err != nil {
 		return err
 	}
-	o := invocation{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
+	o := invocation{
+		env:    env,
+		stdin:  stdin,
+		stdout: stdout,
+		stderr: stderr,
+	}
 	if o.names, o.options, err = c.parse(args); err != nil {
 		return err
 	}
+
 	if o.cfg, err = loadConfig(env); err != nil && c.need > needNothing {
 		return err
 	}
@@ -136,6 +145,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 		o.cfg.adoptRoot()
 	}
 	o.log = newLogger(o.cfg, newLogWriter(env, stderr))
+
 	if c.need < needDatabase {
 		return c.do(ctx, o)
 	}
@@ -258,6 +268,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // the default is to end the process
 	defer signal.Stop(hangups)
+
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
 		if err := migrate(ctx, d.pool, log); err != nil {
 			return err
@@ -265,6 +276,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err := cfg.keepRoot(ctx, d.pool); err != nil {
 			return err
 		}
+
 		isNew := !isThere(cfg.keysPath())
 		keys, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, cfg.keysFile == "")
 		if err != nil {
@@ -273,6 +285,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if isNew {
 			log.Info("key file created", "path", cfg.keysPath())
 		}
+
 		core := newCore(cfg, log, d, keys, opts.tuning)
 		var pair *certificate
 		if cfg.tlsCert != "" {
@@ -283,6 +296,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		}
 		s := newServer(core, opts.tuning, breached, pair, hangups)
 		opts.started(s)
+
+		// From here on other instances know of this one.
 		if err := succeedInstance(ctx, d.probes, cfg.stateDir, s.operations.instance); err != nil {
 			return err
 		}
@@ -295,6 +310,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err := s.accounts.ensureAdministrator(ctx); err != nil {
 			return err
 		}
+
 		listener, err := cfg.supervisor.listen(cfg.listen)
 		if err != nil {
 			return err
@@ -339,11 +355,14 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 			listener.released(conn.RemoteAddr())
 		}
 	}
+
+	// The background work outlasts the requests, which may wait for it.
 	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	s.core.stopping = ctx
+
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
 	background.Go(func() { s.core.database.watch(working, s.core.log) })
@@ -351,6 +370,7 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 	background.Go(func() { s.operations.runMaintenance(working) })
 	// The watchdog ends before the others: a service that stops answers no request.
 	background.Go(func() { s.operations.keepWatchdog(ctx, listener.Addr()) })
+
 	serve := web.Serve
 	if s.operations.certificate != nil {
 		web.TLSConfig = &tls.Config{GetCertificate: s.operations.certificate.current}
@@ -369,10 +389,12 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 		s.operations.notify("STOPPING=1")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
+
 		// Shutdown drops requests whose headers are still being read, so wait for these first.
 		listener.Close()
 		<-served // wait for Serve to end, or Shutdown would return an error
 		web.SetKeepAlivesEnabled(false)
+
 		drain, cancelDrain := context.WithTimeout(shutdown, 2*time.Second)
 		defer cancelDrain()
 		for conn := range open.Range {
@@ -380,13 +402,16 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 				pause(drain, 10*time.Millisecond)
 			}
 		}
+
 		if err = web.Shutdown(shutdown); err != nil {
 			err = fmt.Errorf("requests were cut off: %w", errors.Join(err, web.Close()))
 		}
 	}
+
 	stop()
 	stopWork()
 	background.Wait()
+
 	ending := context.WithoutCancel(ctx)
 	s.operations.runBounded(ending, "counted failures not stored", 2*time.Second, s.accounts.flushTallies)
 	s.operations.runBounded(ending, "lease not ended", 2*time.Second, func(ctx context.Context) error {

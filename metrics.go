@@ -60,20 +60,24 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	var states []any
 	for _, state := range byState {
 		states = append(states, fmt.Sprintf("{state=%q}", state.State), state.Count)
 	}
+
 	const auditBreaks = `SELECT count(*) FROM audit_log WHERE target = 'audit' AND action = 'audit.break_found'`
 	breaks, err := scalar[int](r.Context(), o.core.db, "count audit breaks", auditBreaks)
 	if err != nil {
 		return err
 	}
+
 	pool := o.core.db.Stat()
 	hashing, queued := o.accounts.hashing()
 	stored, hung := o.analyzer.counters()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
+
 	var e exposition
 	e.add("cairn_build_info", "gauge", "The running version.", `{version="`+version+`"}`, 1)
 	o.exposeRequests(&e)
@@ -107,7 +111,8 @@ func (o *operations) exposeRequests(e *exposition) {
 	var totals []any
 	var durations exposition
 	for _, c := range o.counts {
-		labels, before, n := fmt.Sprintf("method=%q,route=%q", c.method, c.path), len(totals), uint64(0)
+		labels := fmt.Sprintf("method=%q,route=%q", c.method, c.path)
+		before := len(totals)
 		for code := range c.codes {
 			if count := c.codes[code].Load(); count > 0 {
 				totals = append(totals, fmt.Sprintf("{%s,code=\"%d\"}", labels, code), count)
@@ -116,7 +121,9 @@ func (o *operations) exposeRequests(e *exposition) {
 		if len(totals) == before {
 			continue
 		}
+
 		const name = "cairn_http_request_duration_seconds"
+		var n uint64 // the buckets are cumulative
 		for i, bound := range durationBounds() {
 			n += c.durations[i].Load()
 			fmt.Fprintf(&durations, "%s_bucket{%s,le=\"%v\"} %d\n", name, labels, bound, n)
@@ -124,6 +131,7 @@ func (o *operations) exposeRequests(e *exposition) {
 		fmt.Fprintf(&durations, "%s_sum{%s} %v\n", name, labels, float64(c.microseconds.Load())/1e6)
 		fmt.Fprintf(&durations, "%s_count{%s} %d\n", name, labels, n)
 	}
+
 	e.add("cairn_http_requests_total", "counter", "Requests by route and status.", totals...)
 	e.add("cairn_http_request_duration_seconds", "histogram", "Duration of requests by route.")
 	e.Write(durations.Bytes())

@@ -57,12 +57,14 @@ type healthCheck struct {
 // the database, so that a flood of requests leaves connections for probes and heartbeats. A request
 // shares the result of a probe that began after it arrived, unless the probe ran out of time.
 func (o *operations) getHealth(w http.ResponseWriter, r *http.Request) error {
-	arrived, h := time.Now(), o.health
+	arrived := time.Now()
+	h := o.health
 	leave, err := h.limit.acquire(r.Context(), "")
 	if err != nil {
 		return err
 	}
 	defer leave()
+
 	if h.began.Before(arrived) || errors.Is(h.err, context.DeadlineExceeded) {
 		h.began, h.err = time.Now(), o.core.database.probe(r.Context())
 	}

@@ -106,6 +106,7 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 		unlockStateDir(lock)
 		return nil, fmt.Errorf("find or create a private PostgreSQL: %w", err)
 	}
+
 	p := &privatePostgres{cluster: c, log: log, lock: lock}
 	p.running, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := p.bringUp(ctx); err != nil {
@@ -316,6 +317,7 @@ func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("find the private PostgreSQL: %w", err)
 	}
+
 	dir, err := os.Open(c.dataDir())
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the data directory: %w", err)
@@ -349,6 +351,7 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	if os.Geteuid() == 0 && !isThere(c.dataDir()) && isThere(former) {
 		c.folder = former
 	}
+
 	info, err := os.Lstat(c.dataDir())
 	if err != nil {
 		return cluster{}, fmt.Errorf("find data directory: %w", err)
@@ -359,6 +362,7 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	if c.account, err = accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info)))); err != nil {
 		return cluster{}, err
 	}
+
 	if self := uint32(os.Geteuid()); c.account.uid == 0 || self != 0 && self != c.account.uid {
 		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn must run as its owner or as root, "+
 			"and PostgreSQL does not run as root", c.dataDir(), c.account.name)
@@ -382,6 +386,7 @@ func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 	if uid == 0 {
 		uid = ownerOf(info)
 	}
+
 	account, err := accountOf(osuser.LookupId(fmt.Sprint(uid)))
 	if uid == 0 {
 		account, err = accountOf(osuser.Lookup("postgres"))
@@ -389,6 +394,7 @@ func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 	if err != nil {
 		return cluster{}, fmt.Errorf("PostgreSQL does not run as root (apt-get install postgresql): %w", err)
 	}
+
 	c := cluster{stateDir, account}
 	if err = c.create(ctx, programs); errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("user %s, as whom PostgreSQL runs, cannot use %s; set CAIRN_STATE_DIR to a directory that "+
@@ -420,6 +426,7 @@ func (c cluster) create(ctx context.Context, programs string) error {
 		"-c", "exit_on_error=on", "postgres")
 	// Single-user mode reads one statement per line.
 	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n")
+
 	for _, cmd := range []*exec.Cmd{initdb, setup} {
 		if output, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd.Path, err, oneLine(output))
@@ -480,6 +487,7 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 		patterns = append(filepath.SplitList(os.Getenv("PATH")),
 			"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/lib/postgresql*/bin", "/usr/libexec/postgresql*")
 	}
+
 	newest, found := 0, "none"
 	for _, pattern := range patterns {
 		folders, _ := filepath.Glob(pattern) // a folder in PATH may be a malformed pattern

@@ -77,12 +77,14 @@ func (o *operations) probe(ctx context.Context, address net.Addr, limit time.Dur
 		return err
 	}
 	defer conn.Close()
+
 	context.AfterFunc(ctx, func() { conn.Close() })
 	stream := io.ReadWriter(conn)
 	if o.core.isHTTPS {
 		// The request has no secret, and its answer is not used.
 		stream = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	}
+
 	if _, err = io.WriteString(stream, "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"); err == nil {
 		_, err = fmt.Fscanf(stream, "HTTP/1.1 %d", new(int))
 	}

@@ -47,6 +47,7 @@ func (c *certificate) read() (tls.Certificate, error) {
 // them has been replaced, it returns the last valid one.
 func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair, err := c.read()
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
