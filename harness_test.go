@@ -43,11 +43,11 @@ const packageEnv = "TEST_CAIRN_PACKAGE"
 var suite struct {
 	dir       string
 	databases atomic.Int64
-	template  func() error // makes, once, the migrated database that the others are copies of
+	start     func() error // starts the server once, with the migrated database that the others are copies of
+	stop      func() error // nil until the server runs
 }
 
-// TestMain starts the suite's PostgreSQL. Without PostgreSQL's programs the suite fails, because a pass must mean that
-// everything ran. With one of these variables set, a test has started this process for another purpose.
+// TestMain runs the suite. With one of these variables set, a test has started this process for another purpose.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv("CAIRN_TEST_COMMAND") != "":
@@ -71,56 +71,75 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runSuite starts the PostgreSQL of the suite, runs the tests and stops it.
+// runSuite runs the tests and then stops the PostgreSQL of the suite, if a test has started it.
 func runSuite(m *testing.M) (code int, err error) {
-	programs, err := findServerPrograms("")
-	if err != nil {
-		return 1, err
-	}
 	if suite.dir, err = os.MkdirTemp(fastDir(), "cairn-suite-"); err != nil {
 		return 1, err
 	}
 	defer os.RemoveAll(suite.dir)
 	os.Setenv("TMPDIR", suite.dir)
+	suite.start = sync.OnceValue(func() error {
+		if err := startSuitePostgres(); err != nil {
+			return fmt.Errorf("start the suite's PostgreSQL: %w", err)
+		}
+		return makeTemplate()
+	})
+	debug.SetGCPercent(400) // collecting garbage less often saves processor time
+
+	code = m.Run()
+	if suite.stop != nil {
+		err = suite.stop()
+	}
+	return code, err
+}
+
+// startSuitePostgres starts the PostgreSQL of the suite. Without PostgreSQL's programs it returns an error, so that each
+// test that needs a database fails.
+func startSuitePostgres() error {
+	programs, err := findServerPrograms("")
+	if err != nil {
+		return err
+	}
 	data := filepath.Join(suite.dir, "data")
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	if os.Getuid() == 0 { // PostgreSQL does not run as root
 		account, err := accountOf(osuser.Lookup("postgres"))
 		if err != nil {
-			return 1, err
+			return err
 		}
 		attributes.Credential = account.credential
 		if err := errors.Join(os.Chmod(suite.dir, 0o755), os.Mkdir(data, 0o700), os.Chown(data, int(account.uid), int(account.gid))); err != nil {
-			return 1, err
+			return err
 		}
 	}
+
 	initdb := exec.Command(filepath.Join(programs, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	initdb.SysProcAttr, initdb.Dir = attributes, "/"
 	if output, err := initdb.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("initdb: %w\n%s", err, output)
+		return fmt.Errorf("initdb: %w\n%s", err, output)
 	}
+
 	postgres := exec.Command(filepath.Join(programs, "postgres"), "-D", data, "-k", data, "-h", "",
 		"-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "jit=off", "-c", "max_connections=300",
 		"-c", "autovacuum=off", "-c", "max_wal_size=128MB", "-c", "wal_level=minimal", "-c", "max_wal_senders=0")
 	postgres.SysProcAttr, postgres.Dir = attributes, "/"
 	log, err := postgres.StderrPipe()
 	if err != nil {
-		return 1, err
+		return err
 	}
 	if err := postgres.Start(); err != nil {
-		return 1, err
+		return err
 	}
-	defer func() {
-		err = errors.Join(err, postgres.Process.Signal(syscall.SIGINT))
+	suite.stop = func() error {
+		err := postgres.Process.Signal(syscall.SIGINT)
 		postgres.Wait()
-	}()
+		return err
+	}
 	lines := bufio.NewScanner(log)
 	for lines.Scan() && !strings.Contains(lines.Text(), "ready to accept connections") {
 	}
 	go io.Copy(io.Discard, log)
-	suite.template = sync.OnceValue(makeTemplate)
-	debug.SetGCPercent(400) // collecting garbage less often saves processor time
-	return m.Run(), nil
+	return nil
 }
 
 // fastDir returns a directory in memory, if the machine has one with enough room and allows programs there. Else it
@@ -171,7 +190,7 @@ func makeTemplate() error {
 // newDatabase makes a database for one test and returns its URL. Its owner is no superuser.
 func newDatabase(t *testing.T) string {
 	t.Helper()
-	if err := suite.template(); err != nil {
+	if err := suite.start(); err != nil {
 		t.Fatal(err)
 	}
 	name := fmt.Sprintf("cairn_test_%d", suite.databases.Add(1))
