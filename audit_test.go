@@ -10,7 +10,9 @@ import (
 	"go/scanner"
 	"go/token"
 	"go/types"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -31,8 +33,8 @@ const (
 	maxAuditorTokens  = 38_930
 )
 
-// program is the program's own Go files, which are parsed once for all tests. Its importer reads packages of the standard
-// library from their source, each once.
+// program is the program's own Go files, which are parsed once for all tests. Its importer reads the types that the
+// packages they import export from what the compiler left in Go's build cache.
 var program struct {
 	once     sync.Once
 	err      error
@@ -49,7 +51,6 @@ func parseProgram() error {
 		return err
 	}
 	program.set, program.files = token.NewFileSet(), map[string]*ast.File{}
-	program.importer = importer.ForCompiler(program.set, "source", nil)
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
@@ -58,7 +59,41 @@ func parseProgram() error {
 			return err
 		}
 	}
+
+	exported, err := exportFiles(program.files)
+	if err != nil {
+		return err
+	}
+	program.importer = importer.ForCompiler(program.set, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exported[path])
+	})
 	return nil
+}
+
+// exportFiles returns, for each package that these files import, the file in Go's build cache with the types that it
+// exports. go list compiles a package that is not in the cache.
+func exportFiles(files map[string]*ast.File) (map[string]string, error) {
+	arguments := []string{"list", "-export", "-tags", "nopgxregisterdefaulttypes", "-f", "{{.ImportPath}} {{.Export}}"}
+	for _, file := range files {
+		for _, spec := range file.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return nil, err
+			}
+			arguments = append(arguments, path)
+		}
+	}
+	output, err := exec.Command("go", arguments...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+
+	exported := map[string]string{}
+	for line := range strings.Lines(string(output)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		exported[path] = file
+	}
+	return exported, nil
 }
 
 // sources returns the program's own Go files, which no test may change.
