@@ -352,7 +352,7 @@ func TestChangedWhileAnalysed(t *testing.T) {
 func TestLargeDirectory(t *testing.T) {
 	t.Parallel()
 	dir := memoryDir(t)
-	const files = 101_000
+	files := soakOr(101_000, 20_000)
 	for i := range files {
 		f, err := os.Create(filepath.Join(dir, fmt.Sprintf("%06d", i*7919%files)))
 		if err != nil {

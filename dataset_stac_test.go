@@ -382,7 +382,8 @@ func (c client) pageThrough(body map[string]any, before func(page int)) (ids []s
 // TestPeerSTACPaging does the same with 100,000 files.
 func TestSTACPaging(t *testing.T) {
 	t.Parallel()
-	checkPaging(t, 10_000, 200)
+	n := soakOr(10_000, 2500)
+	checkPaging(t, n, n/50)
 }
 
 // checkPaging pages through n files, with so many on a page. Between two pages an analysis stores at least one chunk; when

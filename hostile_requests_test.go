@@ -141,7 +141,7 @@ func hostileRequest(random *rand.Rand, rt route, ids []string) (path string, bod
 	return path, body, headers
 }
 
-// TestHostileRequests: each of 7,000 hostile requests, spread over every route, is answered as openapi.yaml says, and
+// TestHostileRequests: each of many hostile requests, spread over every route, is answered as openapi.yaml says, and
 // none with a 5xx but 503. client.send holds the answers against the document.
 func TestHostileRequests(t *testing.T) {
 	t.Parallel()
@@ -158,7 +158,8 @@ func TestHostileRequests(t *testing.T) {
 	routes := apiRoutes(ts.server)
 	var root, script client
 	statuses := map[int]int{}
-	for i := range 7000 {
+	requests := soakOr(7000, 2000)
+	for i := range requests {
 		if i%50 == 0 { // requests may have ended these
 			ts.exec(`DELETE FROM throttles`)
 			ts.exec(`DELETE FROM users WHERE username IN ('root', 'script')`)
@@ -182,7 +183,7 @@ func TestHostileRequests(t *testing.T) {
 		}
 	}
 	t.Logf("statuses: %v", statuses)
-	if statuses[200] < 500 || statuses[422] < 250 {
+	if statuses[200] < requests/14 || statuses[422] < requests/28 {
 		t.Error("the requests do not reach the handlers")
 	}
 }
