@@ -43,8 +43,9 @@ const packageEnv = "TEST_CAIRN_PACKAGE"
 var suite struct {
 	dir       string
 	databases atomic.Int64
-	start     func() error // starts the server once, with the migrated database that the others are copies of
-	stop      func() error // nil until the server runs
+	admin     *pgxpool.Pool // of the superuser
+	start     func() error  // starts the server once, with the migrated database that the others are copies of
+	stop      func() error  // nil until the server runs
 }
 
 // TestMain runs the suite. With one of these variables set, a test has started this process for another purpose.
@@ -84,7 +85,7 @@ func runSuite(m *testing.M) (code int, err error) {
 		}
 		return makeTemplate()
 	})
-	debug.SetGCPercent(400) // collecting garbage less often saves processor time
+	debug.SetGCPercent(1000) // collecting garbage less often saves processor time
 
 	code = m.Run()
 	if suite.stop != nil {
@@ -131,6 +132,7 @@ func startSuitePostgres() error {
 		return err
 	}
 	suite.stop = func() error {
+		suite.admin.Close()
 		err := postgres.Process.Signal(syscall.SIGINT)
 		postgres.Wait()
 		return err
@@ -139,7 +141,8 @@ func startSuitePostgres() error {
 	for lines.Scan() && !strings.Contains(lines.Text(), "ready to accept connections") {
 	}
 	go io.Copy(io.Discard, log)
-	return nil
+	suite.admin, err = pgxpool.New(context.Background(), databaseURL("postgres", "postgres"))
+	return err
 }
 
 // fastDir returns a directory in memory, if the machine has one with enough room and allows programs there. Else it
@@ -160,14 +163,8 @@ func databaseURL(user, database string) string {
 
 // asSuperuser runs statements in the suite's server.
 func asSuperuser(statements ...string) error {
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, databaseURL("postgres", "postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
 	for _, statement := range statements {
-		if _, err := conn.Exec(ctx, statement); err != nil {
+		if _, err := suite.admin.Exec(context.Background(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)
 		}
 	}
