@@ -25,7 +25,7 @@ func must[T any](v T, err error) T {
 func TestAdministratorsAtOnce(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	for round := range 200 {
+	for round := range soakOr(200, 45) {
 		ts.exec(`DELETE FROM user_roles WHERE role_id = 1`)
 		var ids [2]string
 		var clients [2]client

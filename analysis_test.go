@@ -709,7 +709,7 @@ func TestKilledWhileAnalysing(t *testing.T) {
 	ts := startServer(t, nil)
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
-	files := soakOr(20_000, 6000)
+	files := soakOr(20_000, 4000)
 	makeTiles(t, dir, 40, files/40)
 	dataset := c.addDataset("tiles")
 	ts.stop()

@@ -217,7 +217,7 @@ func TestExpectationPlain(t *testing.T) {
 // TestBoundaryRandom compares the shares of cells inside random polygons with the shares of random points.
 func TestBoundaryRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(28, 6))
-	for round := range 200 {
+	for round := range soakOr(200, 20) {
 		// A star around a middle, with or without a hole, on an UTM grid.
 		middle := position{9 + random.Float64()*0.02, 48 + random.Float64()*0.02}
 		star := func(least, most float64) (ring []position) {

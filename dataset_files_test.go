@@ -161,7 +161,7 @@ func btof(v bool) float64 {
 func TestFileQueries(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	checkFileQueries(ts, 1500, 1000)
+	checkFileQueries(ts, 1500, soakOr(1000, 400))
 }
 
 // checkFileQueries makes n files and asks as many queries.

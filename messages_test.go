@@ -573,7 +573,7 @@ func TestMessageModel(t *testing.T) {
 	m := &messageModel{testServer: ts, random: rand.New(rand.NewPCG(seed, 1)), author: ts.signIn("author", adminSystemMessage),
 		messages: map[int]*modelMessage{}}
 	ts.exec(`INSERT INTO roles (name) SELECT unnest($1::text[])`, modelRoles())
-	for m.step = range soakOr(10_000, 200) {
+	for m.step = range soakOr(10_000, 120) {
 		for m.isNear() {
 			m.stepClock(time.Second)
 		}

@@ -285,7 +285,7 @@ func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel
 // everybody may read the inbox. There is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
 	t.Parallel()
-	steps := soakOr(20_000, 500)
+	steps := soakOr(20_000, 250)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	w := &gainWalk{testServer: startServer(t, nil), random: rand.New(rand.NewPCG(seed, 1)),
