@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -76,7 +77,7 @@ const analysisColumns = `
 
 // analysisPath returns the path of an analysis in the API.
 func analysisPath(datasetID, id int64) string {
-	return "/api/v1/datasets/" + strconv.FormatInt(datasetID, 10) + "/analyses/" + strconv.FormatInt(id, 10)
+	return fmt.Sprintf("/api/v1/datasets/%d/analyses/%d", datasetID, id)
 }
 
 // createAnalysis answers POST /api/v1/datasets/{id}/analyses; the body may be left out.

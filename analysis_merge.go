@@ -69,8 +69,11 @@ type merger struct {
 
 	next    batch
 	anySeen bool
-	careful int          // how many of the next files are read and stored one by one
-	batches chan<- batch // for the readers
+	careful int // how many of the next files are read and stored one by one
+
+	readers sync.WaitGroup
+	cancel  context.CancelCauseFunc // ends the merge
+	refused atomic.Pointer[error]   // the first batch that the database refused; it fails the merge in the end
 }
 
 // merge compares the directory with the rows, reads what is new or changed, and stores it in
@@ -82,38 +85,19 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	// Batches are read and stored side by side. A refused row does not keep the others from being
-	// stored; it fails the merge in the end.
-	batches := make(chan batch)
-	var readers sync.WaitGroup
-	var refused atomic.Pointer[error]
-	for range a.readers {
-		readers.Go(func() {
-			for b := range batches {
-				err := a.doBatch(ctx, t, b)
-				if isRefused(err) {
-					refused.CompareAndSwap(nil, &err)
-				} else if err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-
-	m := &merger{a: a, t: t, batches: batches}
+	m := &merger{a: a, t: t, cancel: cancel}
 	if t.Deaths > 0 {
 		m.careful = maxReaders * a.batchSize // as many as the readers may have had in hand
 	}
 	if err := m.run(ctx); err != nil {
 		cancel(err)
 	}
-	close(batches)
-	readers.Wait()
+	m.readers.Wait()
 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := refused.Load(); err != nil {
+	if err := m.refused.Load(); err != nil {
 		return *err
 	}
 	return a.setStep(ctx, t, stepLook)
@@ -173,7 +157,7 @@ func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
 	})
 }
 
-// run walks the directory and passes on batches until both files and rows have been compared.
+// run walks the directory and begins batches until both files and rows have been compared.
 func (m *merger) run(ctx context.Context) error {
 	w := &walker{}
 	return m.a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
@@ -301,7 +285,8 @@ func (m *merger) end(ctx context.Context) error {
 	return m.flush(ctx, true)
 }
 
-// flush passes the batch on if it is full. With last it does so in any case.
+// flush has the batch read and stored if it is full, when a reader is free. With last it does so in
+// any case.
 //
 // If a former owner died, a file may be at fault. So as many files as its readers had are read one
 // by one, and each is stored before the next is read.
@@ -313,17 +298,26 @@ func (m *merger) flush(ctx context.Context, last bool) error {
 		return nil
 	}
 	m.next = batch{}
-	if !isSingle {
-		select {
-		case m.batches <- b:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 
-	m.careful--
-	return m.a.doAlone(ctx, m.t, b)
+	release, err := m.a.reading.acquire(ctx, m.t.Token)
+	if err != nil {
+		return err
+	}
+	if isSingle {
+		defer release()
+		m.careful--
+		return m.a.doAlone(ctx, m.t, b)
+	}
+	m.readers.Go(func() {
+		defer release()
+		err := m.a.doBatch(ctx, m.t, b)
+		if isRefused(err) {
+			m.refused.CompareAndSwap(nil, &err) // the other batches are still stored
+		} else if err != nil {
+			m.cancel(err)
+		}
+	})
+	return nil
 }
 
 // doAlone reads and stores a batch of one file, which may end the program. If maxDeaths owners have
@@ -346,13 +340,8 @@ func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
 	return a.doBatch(ctx, t, b)
 }
 
-// doBatch reads the files of a batch and stores it, when one of the readers' slots is free.
+// doBatch reads the files of a batch and stores it.
 func (a *analyzer) doBatch(ctx context.Context, t task, b batch) error {
-	release, err := a.reading.acquire(ctx, t.Token)
-	if err != nil {
-		return err
-	}
-	defer release()
 	if err := a.readFiles(ctx, t, b); err != nil {
 		return err
 	}

@@ -13,6 +13,13 @@ import (
 // storeBatch stores a batch or, if this instance no longer owns the analysis, nothing. A warning
 // tells of files that were gone when they were to be read. Those with a row become candidates.
 func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
+	// A file that a former owner added stays added, even if it has changed since.
+	const noteChanges = `
+		INSERT INTO analysis_changes (analysis_id, path, change)
+		SELECT $1::bigint, unnest($2::text[]), 'added'
+		UNION ALL
+		SELECT $1::bigint, unnest($3::text[]), 'changed'
+		ON CONFLICT DO NOTHING`
 	const addCandidates = `
 		INSERT INTO analysis_candidates (analysis_id, path)
 		SELECT $1, unnest($2::text[])
@@ -29,13 +36,11 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 		}
 
 		o := b.classify(before)
-		if err := storeChanges(ctx, tx, t.AnalysisID, o); err != nil {
+		if _, err := execute(ctx, tx, "note changes", noteChanges, t.AnalysisID, o.added, o.changed); err != nil {
 			return err
 		}
-		if len(o.missing) > 0 {
-			if _, err := execute(ctx, tx, "add candidates", addCandidates, t.AnalysisID, o.missing); err != nil {
-				return err
-			}
+		if _, err := execute(ctx, tx, "add candidates", addCandidates, t.AnalysisID, o.missing); err != nil {
+			return err
 		}
 		return oneRow(ctx, tx, "count files", count, t.AnalysisID, t.Token,
 			o.total, len(o.added), len(o.changed), o.failed, o.warnings, maxWarnings)
@@ -90,22 +95,6 @@ func isFailed(status string) bool {
 	return status == fileStatusCorrupt || status == fileStatusUnreadable
 }
 
-// storeChanges notes the files that were added and changed. A file that a former owner added stays
-// added, even if it has changed since.
-func storeChanges(ctx context.Context, tx pgx.Tx, analysis int64, o outcome) error {
-	const query = `
-		INSERT INTO analysis_changes (analysis_id, path, change)
-		SELECT $1::bigint, unnest($2::text[]), 'added'
-		UNION ALL
-		SELECT $1::bigint, unnest($3::text[]), 'changed'
-		ON CONFLICT DO NOTHING`
-	if len(o.added)+len(o.changed) == 0 {
-		return nil
-	}
-	_, err := execute(ctx, tx, "note changes", query, analysis, o.added, o.changed)
-	return err
-}
-
 // replaceRows deletes the rows of files that were read again, and adds the new ones, with the same
 // ids. It returns the deleted rows by path.
 func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
@@ -132,15 +121,13 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 		return nil, nil
 	}
 
+	removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, t.DatasetID, replaced)
+	if err != nil {
+		return nil, err
+	}
 	before = map[string]ElevationDatasetFileMeta{}
-	if len(replaced) > 0 {
-		removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, t.DatasetID, replaced)
-		if err != nil {
-			return nil, err
-		}
-		for _, row := range removed {
-			before[row.Path] = row
-		}
+	for _, row := range removed {
+		before[row.Path] = row
 	}
 	ids, err := collect[struct{ ID int64 }](ctx, tx, "take ids", newIDs, len(read)-len(replaced))
 	if err != nil {
