@@ -50,15 +50,16 @@ const maxWait = time.Minute
 
 // Limits of requests.
 const (
-	maxQueue    = 4000             // requests of one caller that have a slot or wait for one
-	maxSlow     = 2                // searches of one caller at a time
-	maxStreams  = 2                // streamed answers to one account at a time
-	maxFiles    = 256              // files sent to one account at a time; each holds an open file and a buffer
-	maxBodies   = 64 << 20         // bytes of all bodies in memory
-	maxAnswers  = 128 << 20        // bytes of all large answers that are being sent
-	ownShare    = 4                // one caller may use a fourth of maxBodies, and of maxAnswers
-	largeAnswer = 64 << 10         // smaller answers are not counted
-	bodyTimeout = 10 * time.Second // a body must arrive within this
+	maxQueue    = 4000                 // requests of one caller that have a slot or wait for one
+	maxSlow     = 2                    // searches of one caller at a time
+	maxStreams  = 2                    // streamed answers to one account at a time
+	maxFiles    = 256                  // files sent to one account at a time; each holds an open file and a buffer
+	maxBodies   = 64 << 20             // bytes of all bodies in memory
+	maxAnswers  = 128 << 20            // bytes of all large answers that are being sent
+	ownShare    = 4                    // one caller may use a fourth of maxBodies, and of maxAnswers
+	largeAnswer = 64 << 10             // smaller answers are not counted
+	bodyTimeout = 10 * time.Second     // a body must arrive within this
+	refusalTime = 5 * time.Millisecond // refused requests of one caller end one by one, each after this
 )
 
 // Limits of calls of the file system for contents. Each call that hangs has a thread.
@@ -72,9 +73,10 @@ const unbounded = 1 << 30
 
 // limits hold the limiters of a service, so that nobody slows the others.
 type limits struct {
-	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
-	cores   *limiter           // slots to compute: one for a caller, and one for each core
-	classes map[class]*limiter // slots of the other classes that have some
+	pool     *limiter           // slots of the pool: a quarter of its connections for one caller
+	cores    *limiter           // slots to compute: one for a caller, and one for each core
+	classes  map[class]*limiter // slots of the other classes that have some
+	refusals *limiter           // slots to end a refused request: one for a caller
 
 	bodies  *byteLimiter // of requests, in memory
 	answers *byteLimiter // over largeAnswer bytes, in memory while they are sent
@@ -95,8 +97,9 @@ func newLimits(connections int) *limits {
 			stream:  newLimiter(maxStreams, unbounded),
 			sending: newLimiter(maxFiles, unbounded),
 		},
-		bodies:  newByteLimiter(maxBodies),
-		answers: newByteLimiter(maxAnswers),
+		refusals: newLimiter(1, unbounded),
+		bodies:   newByteLimiter(maxBodies),
+		answers:  newByteLimiter(maxAnswers),
 	}
 }
 
@@ -314,6 +317,17 @@ func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 		deadline = time.Now()
 	}
 	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))
+}
+
+// slowRefusal waits for the caller's turn before a refused request ends. A client that repeats such
+// requests waits too. So a flood of them takes little of the cores, whatever each one costs.
+func (l *limits) slowRefusal(ctx context.Context, caller string) {
+	release, err := l.refusals.acquire(ctx, caller)
+	if err != nil {
+		return // the client has left, or has thousands of requests under way
+	}
+	defer release()
+	pause(ctx, refusalTime)
 }
 
 // receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the

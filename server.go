@@ -302,6 +302,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.status = 0
 		s.core.writeProblem(answer, err)
 	}
+
+	if answer.status >= http.StatusBadRequest {
+		s.core.limits.slowRefusal(r.Context(), c.slots.caller)
+	}
 }
 
 // checkTarget refuses a request for another host, from a page of another origin, or for a path that
