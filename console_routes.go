@@ -26,7 +26,7 @@ func pageRoutes(c *console) []route {
 		{"GET", "/messages/new", adminSystemMessage, c.show(c.messagePage), "", quick, 0},
 		{"GET", "/messages/{id}", adminSystemMessage, c.show(c.messagePage), "", slow, 0},
 		{"POST", "/messages/{id}/preview", adminSystemMessage, c.previewMessage, "", slow, large},
-		{"GET", "/users", userManage, c.show(c.usersPage), "q status role sort cursor done", slow, 0},
+		{"GET", "/users", userManage, c.show(c.usersPage), "q status role cursor done", slow, 0},
 		{"GET", "/users/{id}", userManage, c.show(c.userPage), "done", quick, 0},
 		{"GET", "/roles", userManage, c.show(c.rolesPage), "cursor done", quick, 0},
 		{"GET", "/audit", auditRead, c.show(c.auditPage), "actor action target request_id since until cursor", slow, 0},

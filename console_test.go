@@ -172,6 +172,33 @@ func (ts *testServer) browse(name string) *browser {
 	return b
 }
 
+// TestSearchForms: the API takes every choice that the search forms of pages offer.
+func TestSearchForms(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	if err := os.Mkdir(filepath.Join(ts.datasets, "tiles"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dataset := strings.TrimPrefix(root.addDataset("tiles"), "/api/v1")
+	b := ts.browse("root")
+
+	search := regexp.MustCompile(`(?s)<form class="filter" role="search".*?</form>`)
+	selects := regexp.MustCompile(`(?s)<select [^>]*name="(\w+)".*?</select>`)
+	options := regexp.MustCompile(`<option value="([^"]*)"`)
+	for _, path := range []string{"/messages", "/users", "/audit", dataset + "/files"} {
+		form := search.FindString(b.shows(200, "GET", path, ""))
+		if form == "" {
+			t.Errorf("%s has no search form", path)
+		}
+		for _, chosen := range selects.FindAllStringSubmatch(form, -1) {
+			for _, option := range options.FindAllStringSubmatch(chosen[0], -1) {
+				b.shows(200, "GET", path+"?"+url.Values{chosen[1]: {option[1]}}.Encode(), "")
+			}
+		}
+	}
+}
+
 // TestUnknownPath: the page about a path that does not exist knows its reader.
 func TestUnknownPath(t *testing.T) {
 	t.Parallel()
