@@ -54,6 +54,18 @@ type route struct {
 	maxBody int64  // the largest body, in bytes
 }
 
+// reads returns the row of a route that only reads. It takes no body.
+func reads(path string, who requirement, handler handler, class class, query ...string) route {
+	return route{http.MethodGet, path, who, handler, strings.Join(query, " "), class, 0}
+}
+
+// changes returns the row of a route for another method, which takes a body of up to maxBody bytes.
+// The pattern is the method and the path.
+func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
+	method, path, _ := strings.Cut(pattern, " ")
+	return route{method, path, who, handler, strings.Join(query, " "), class, maxBody}
+}
+
 // permit returns nil if the principal may call the route, else the 403.
 func (rt route) permit(p *principal) error {
 	switch {

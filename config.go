@@ -15,6 +15,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // version is the version of this release.
@@ -364,6 +367,53 @@ func resolve(path string) string {
 		return filepath.Join(resolve(parent), filepath.Base(path))
 	}
 	return path
+}
+
+// databaseConfig parses a database URL or keyword string. Of several hosts, only one that accepts
+// writes is used.
+func databaseConfig(url string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		// pgx keeps the password out of its message, but not always the rest of a malformed URL.
+		return nil, errors.New("CAIRN_DATABASE_URL is not a PostgreSQL connection string")
+	}
+	if hasPassword.MatchString(withoutPassword(url)) {
+		return nil, errors.New("CAIRN_DATABASE_URL must have its password as in " +
+			"postgres://user:password@host/database, or leave it to PGPASSWORD")
+	}
+
+	// pg_dump and psql refuse settings of the session in a URL. Cairn needs the role's defaults.
+	for name := range config.ConnConfig.RuntimeParams {
+		if name != "application_name" && name != "timezone" {
+			return nil, fmt.Errorf("CAIRN_DATABASE_URL (or PGOPTIONS) must not set %s: "+
+				"Cairn uses the default schema and settings of its role", name)
+		}
+	}
+
+	// sslrootcert=system verifies the whole name in pgx, but nothing in libpq 15.
+	tls := config.ConnConfig.TLSConfig
+	if tls != nil && !tls.InsecureSkipVerify && !strings.Contains(url+os.Getenv("PGSSLMODE"), "verify-full") {
+		return nil, errors.New("CAIRN_DATABASE_URL must set sslmode=verify-full " +
+			"with sslrootcert=system or a service file")
+	}
+	if len(config.ConnConfig.Fallbacks) > 0 && config.ConnConfig.ValidateConnect == nil {
+		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	return config, nil
+}
+
+// hasPassword matches a password in a connection string that is not in the user part of a URL.
+var hasPassword = regexp.MustCompile(`password\s*=`)
+
+// withoutPassword returns a connection string without the password in the user part of a URL.
+func withoutPassword(connection string) string {
+	scheme, rest, isURL := strings.Cut(connection, "://")
+	end := strings.IndexAny(rest, "@/") // as libpq and pgx find it: the password may have ? and &
+	if !isURL || end < 0 || rest[end] != '@' {
+		return connection
+	}
+	user, _, _ := strings.Cut(rest[:end], ":")
+	return scheme + "://" + user + rest[end:]
 }
 
 // supervisor holds the variables that systemd sets for a service; see sd_notify(3),

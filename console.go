@@ -83,29 +83,38 @@ func parsePages(passwordMin int) *template.Template {
 		"plural": plural,
 		"tag":    tagOf,
 		"size":   sizeText,
+		"metres": func(m float64) string { return threeDigits(m) + " m" },
+		"yes":    func(is *bool) bool { return is != nil && *is },
+		"text":   func(text *string) string { return *cmp.Or(text, new("")) },
+		"input":  inputTime,
+
 		"passwordHint": func() string {
 			return fmt.Sprintf("At least %d characters. Any characters will do.", passwordMin)
 		},
-		"metres": func(m float64) string { return threeDigits(m) + " m" },
+
 		"qr": func(text any) template.HTML { // safe: the SVG has none of the text itself
 			svg, _ := qrSVG(fmt.Sprint(text))
 			return template.HTML(svg)
-		},
-		"yes":  func(is *bool) bool { return is != nil && *is },
-		"text": func(text *string) string { return *cmp.Or(text, new("")) },
-		"input": func(at *time.Time) string { // as datetime-local has it, in UTC
-			if at == nil {
-				return ""
-			}
-			return at.UTC().Format("2006-01-02T15:04")
 		},
 	}
 	return template.Must(template.New("").Funcs(functions).ParseFS(consoleFiles, "console/*.html"))
 }
 
+// inputTime returns a time in UTC as an input of the type datetime-local has it.
+func inputTime(at *time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return at.UTC().Format(inputTimeLayout)
+}
+
+// inputTimeLayout is the layout of a datetime-local input.
+const inputTimeLayout = "2006-01-02T15:04"
+
 // sizeText returns a number of bytes as people read it: "1.5 MB".
 func sizeText(n int64) string {
-	units, size := []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}, float64(n)
+	units := []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}
+	size := float64(n)
 	for ; size >= 999.5; size /= 1000 { // threeDigits would round to 1000
 		units = units[1:]
 	}
@@ -123,11 +132,15 @@ func threeDigits(n float64) string {
 // notices returns what a page says after a form was accepted, by the query parameter done.
 func notices() map[string]string {
 	return map[string]string{
-		"added": "The dataset is registered. Start an analysis to read its files.",
-		"saved": "Saved.", "ended": "Ended.", "deleted": "Deleted.", "read": "Marked as read.",
-		"password": "Your password has been changed. Your other sessions have ended.",
-		"reset":    "The password is set. Sign in with it.",
-		"out":      "You have signed out.", "canceled": "Canceled.",
+		"added":      "The dataset is registered. Start an analysis to read its files.",
+		"saved":      "Saved.",
+		"ended":      "Ended.",
+		"deleted":    "Deleted.",
+		"read":       "Marked as read.",
+		"canceled":   "Canceled.",
+		"password":   "Your password has been changed. Your other sessions have ended.",
+		"reset":      "The password is set. Sign in with it.",
+		"out":        "You have signed out.",
 		"registered": "The account exists. If you cannot sign in yet, an administrator has to approve it first.",
 	}
 }
@@ -154,24 +167,32 @@ func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
+
 	p.addReader(r)
 	if a.next != "" {
 		p.Next = p.Path + "?" + a.next
 	}
-	if p.Can[inboxRead] {
-		badge := &apiReader{console: c, r: r}
-		p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
-		if badge.err != nil { // not an error of the page, which may be the only one to show a secret
-			c.core.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
-		}
+	if !p.Can[inboxRead] {
+		return p, nil
+	}
+
+	// An error here is not one of the page, which may be the only one to show a secret.
+	badge := &apiReader{console: c, r: r}
+	p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
+	if badge.err != nil {
+		c.core.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
 	}
 	return p, nil
 }
 
 // addReader adds what every page shows about its reader and needs no database.
 func (p *page) addReader(r *http.Request) {
-	p.Path, p.Query, p.Version, p.Can = cmp.Or(p.Path, r.URL.Path), r.URL.Query(), version, map[string]bool{}
+	p.Path = cmp.Or(p.Path, r.URL.Path)
+	p.Query = r.URL.Query()
 	p.Notice = notices()[p.Query.Get("done")]
+	p.Version = version
+
+	p.Can = map[string]bool{}
 	if reader := principalOf(r); reader != nil {
 		p.User = &reader.User
 		for _, permission := range reader.Permissions {
@@ -186,6 +207,7 @@ func (c *console) writePage(w http.ResponseWriter, status int, p *page) error {
 	if err := c.pages.ExecuteTemplate(&body, p.Template, p); err != nil {
 		return fmt.Errorf("write page %s: %w", p.Template, err)
 	}
+
 	h := w.Header()
 	h.Del("WWW-Authenticate") // a browser would ask for a password by itself
 	h.Set("Content-Security-Policy", pagePolicy)
@@ -206,6 +228,7 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 		goTo(w, signInPath(r.URL.RequestURI()))
 		return
 	}
+
 	if wrong == errNoPath {
 		c.recognizeLost(r)
 	}
@@ -213,21 +236,34 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 		p = &page{Template: "error", Title: http.StatusText(wrong.status)}
 		p.addReader(r)
 	}
-	wait := wrong.retryAfter.Truncate(time.Second)
-	detail := cmp.Or(refusalTexts()[wrong.code], wrong.detail)
-	if wrong == errNoPath {
-		detail = "There is no such page."
-	}
-	p.Refusal = &refusal{detail, wrong.code, w.requestID, map[string]string{}, wait}
-	for _, f := range slices.Backward(wrong.fields) { // the first is named at the top of the page
-		p.Refusal.Detail = strings.ReplaceAll(f.Field, "_", " ") + ": " + f.Detail
-		p.Refusal.Fields[f.Field] = f.Detail
-	}
-	if err := c.writePage(w, wrong.status, p); err != nil {
+	p.Refusal = newRefusal(wrong, w.requestID)
+
+	err := c.writePage(w, wrong.status, p)
+	if err != nil {
 		c.core.log.Error("error page not written", "id", w.requestID, "error", err)
 		writeBytes(w, http.StatusInternalServerError, "text/plain; charset=utf-8",
 			[]byte("Something went wrong here. The log has it under the request id "+w.requestID+".\n"))
 	}
+}
+
+// newRefusal returns a problem as a page shows it. Its detail names the first field that is wrong.
+func newRefusal(wrong *problem, requestID string) *refusal {
+	shown := &refusal{
+		Detail:     cmp.Or(refusalTexts()[wrong.code], wrong.detail),
+		Code:       wrong.code,
+		RequestID:  requestID,
+		Fields:     map[string]string{},
+		RetryAfter: wrong.retryAfter.Truncate(time.Second),
+	}
+	if wrong == errNoPath {
+		shown.Detail = "There is no such page."
+	}
+
+	for _, f := range slices.Backward(wrong.fields) {
+		shown.Detail = strings.ReplaceAll(f.Field, "_", " ") + ": " + f.Detail
+		shown.Fields[f.Field] = f.Detail
+	}
+	return shown
 }
 
 // refusalTexts returns the details of problems, by code, that a page words for people. Those of the
@@ -260,14 +296,9 @@ func (c *console) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || kind == "" {
 		return errNoPath
 	}
-	for _, name := range []string{"Range", "If-Match"} { // ServeContent would answer 206, 412 or 416
-		r.Header.Del(name)
-	}
-	w.Header().Set("ETag", entityTag(content))
-	w.Header().Set("Content-Type", kind+"; charset=utf-8")
+
 	w.Header().Set("Cache-Control", "no-cache") // kept, but asked for again each time
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
-	return nil
+	return writeTaggedBytes(w, r, kind+"; charset=utf-8", content)
 }
 
 // goTo answers with a redirect (303): the browser reads the page next.
@@ -284,11 +315,14 @@ func readForm(r *http.Request) (url.Values, error) {
 	if mediaType != "application/x-www-form-urlencoded" {
 		return nil, newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type", "The body must be a form.")
 	}
+
 	body, _ := io.ReadAll(r.Body) // never fails: receiveBody has read it
 	values, err := url.ParseQuery(string(body))
-	if decoded, _ := url.QueryUnescape(string(body)); err != nil || !utf8.ValidString(decoded) {
+	decoded, _ := url.QueryUnescape(string(body)) // its error is that of ParseQuery
+	if err != nil || !utf8.ValidString(decoded) {
 		return nil, malformed("malformed_form", "The form is malformed.")
 	}
+
 	if values.Has("tag") {
 		r.Header.Set("If-Match", values.Get("tag"))
 	}
@@ -315,39 +349,65 @@ func formBody(f url.Values, fields string) map[string]any {
 	body := map[string]any{}
 	for spec := range strings.FieldsSeq(fields) {
 		name := strings.TrimRight(spec, "?*[]!@{}")
-		kind, typed := spec[len(name):], strings.ReplaceAll(f.Get(name), "\r\n", "\n")
-		switch former, has := f["former_"+name]; {
-		case kind == "[]" && slices.Contains(f[name], ""):
-			body[name] = nil
-		case kind == "[]":
-			body[name] = append([]string{}, f[name]...)
-		case kind == "!":
-			body[name] = f[name] != nil
-		case f[name] == nil, has && former[0] == typed:
-		case (kind == "?" || kind == "@" || kind == "{}") && typed == "":
-			body[name] = nil
-		case kind == "*" || kind == "?":
-			body[name] = typed
-		default:
-			text := strings.TrimSpace(typed)
-			body[name] = text
-			if at, err := time.Parse("2006-01-02T15:04", text); err == nil && kind == "@" {
-				body[name] = at
-			} else if kind == "{}" && json.Valid([]byte(text)) {
-				body[name] = json.RawMessage(text)
-			}
+		kind := spec[len(name):]
+
+		// Boxes that are not ticked are not sent.
+		if kind == "!" {
+			body[name] = f.Has(name)
+			continue
+		}
+		if kind == "[]" {
+			body[name] = tickedValues(f[name])
+			continue
+		}
+
+		typed := strings.ReplaceAll(f.Get(name), "\r\n", "\n")
+		isUnchanged := f.Has("former_"+name) && f.Get("former_"+name) == typed
+		if f.Has(name) && !isUnchanged {
+			body[name] = fieldValue(kind, typed)
 		}
 	}
 	return body
 }
 
+// tickedValues returns the values of the ticked boxes, or nil if the empty one is ticked.
+func tickedValues(ticked []string) any {
+	if slices.Contains(ticked, "") {
+		return nil
+	}
+	return append([]string{}, ticked...) // never null
+}
+
+// fieldValue returns what the API gets for the text in a field of that kind: see formBody. If the
+// text is not a time or JSON as the kind demands, the API gets the text, and refuses it.
+func fieldValue(kind, typed string) any {
+	isNullable := kind == "?" || kind == "@" || kind == "{}"
+	if isNullable && typed == "" {
+		return nil
+	}
+	if kind == "*" || kind == "?" {
+		return typed
+	}
+
+	text := strings.TrimSpace(typed)
+	if kind == "{}" && json.Valid([]byte(text)) {
+		return json.RawMessage(text)
+	}
+	if at, err := time.Parse(inputTimeLayout, text); err == nil && kind == "@" {
+		return at
+	}
+	return text
+}
+
 // refuse returns err. If err says what is wrong with a form, the error page is the form's own page.
 func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
+	isOfForm := ok && wrong.status < 500
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
-	if !ok || wrong.status >= 500 || answer.page == nil {
+	if !isOfForm || answer.page == nil {
 		return err
 	}
+
 	if wrong.status == http.StatusPreconditionFailed {
 		delete(f, "tag") // the page shows the present one
 	}
@@ -368,16 +428,19 @@ func (c *console) act(route, fields string, formPage loader, next string) handle
 		if err != nil {
 			return err
 		}
+
 		written, err := c.call(r, route, "", formBody(f, fields))
 		if err != nil {
 			return c.refuse(w, r, f, formPage, err)
 		}
+
 		var answer map[string]any
 		json.Unmarshal(written, &answer) // nil if the answer is empty
 		if next != "" {
 			r.SetPathValue("new", fmt.Sprintf("%.0f", answer["id"]))
 			return goTo(w, fillPath(r, next))
 		}
+
 		if token, ok := answer["password_token"].(string); ok {
 			answer["link"] = c.core.baseURL(r) + passwordPath(token)
 		}
@@ -443,9 +506,16 @@ func getPage[T any](a *apiReader, path string) []T {
 
 // field is an input of a form, as the template "field" writes it.
 type field struct {
-	ID, Name, Label, Type, Value, Error, Hint, Autocomplete string
-	Required                                                bool
-	Options                                                 []option
+	ID           string
+	Name         string
+	Label        string
+	Type         string // of the input, or the name of a template
+	Value        string
+	Error        string
+	Hint         string
+	Autocomplete string
+	Required     bool
+	Options      []option
 }
 
 // option is a choice of a field.
@@ -459,15 +529,37 @@ type option struct {
 // the names in the tables below. If it ends in "!", the input is required.
 func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
-	autocomplete := map[string]string{"username": "username", "email": "email", "password": "current-password",
-		"new-password": "new-password", "code": "one-time-code"}
-	types := map[string]string{"username": "text", "new-password": "password", "code": "text"}
-	f := field{ID: fieldID(action + "-" + name), Name: name, Label: label, Type: cmp.Or(types[kind], kind),
-		Value: value, Hint: hint, Required: required, Autocomplete: autocomplete[kind]}
-	if p.Refusal != nil && p.Action == action {
+	types := map[string]string{
+		"username":     "text",
+		"new-password": "password",
+		"code":         "text",
+	}
+	autocomplete := map[string]string{
+		"username":     "username",
+		"email":        "email",
+		"password":     "current-password",
+		"new-password": "new-password",
+		"code":         "one-time-code",
+	}
+
+	f := field{
+		ID:           fieldID(action + "-" + name),
+		Name:         name,
+		Label:        label,
+		Type:         cmp.Or(types[kind], kind),
+		Value:        value,
+		Hint:         hint,
+		Required:     required,
+		Autocomplete: autocomplete[kind],
+	}
+	if p.Action != action {
+		return f
+	}
+
+	if p.Refusal != nil {
 		f.Error = p.Refusal.Fields[name]
 	}
-	if p.Action == action && p.Form[name] != nil && f.Type != "password" {
+	if p.Form.Has(name) && f.Type != "password" {
 		f.Value = p.Form.Get(name)
 	}
 	return f
@@ -495,7 +587,8 @@ func (p *page) Choices(action, name, label, value string, options []string) fiel
 func (p *page) Boxes(action, name, label string, all, on []string) field {
 	f := p.Field(action, name, label, "boxes", "", "")
 	for _, text := range all {
-		f.Options = append(f.Options, option{text, text, p.On(action, name, text, slices.Contains(on, text))})
+		isOn := p.On(action, name, text, slices.Contains(on, text))
+		f.Options = append(f.Options, option{text, text, isOn})
 	}
 	return f
 }
@@ -511,7 +604,8 @@ func (p *page) On(action, name, value string, is bool) bool {
 // addForm adds what was typed in a form. Forms for the same path are told apart by their field
 // "code". The path of a preview is that of its form.
 func (p *page) addForm(r *http.Request, f url.Values) {
-	p.Action, p.Form = strings.TrimSuffix(r.URL.Path, "/preview"), f
+	p.Action = strings.TrimSuffix(r.URL.Path, "/preview")
+	p.Form = f
 	if code := f.Get("code"); code != "" {
 		p.Action += "#" + code
 	}

@@ -30,26 +30,28 @@ func (a *apiReader) recognize() {
 	if c.principal != nil || err != nil {
 		return
 	}
-	switch p, err := getPrincipal(a.r.Context(), a.console.core.db, &a.console.accounts.users, credential); {
-	case err == nil:
-		c.credential, c.principal = credential, p
-	case err != errInvalidToken:
-		a.err = err
+
+	p, err := getPrincipal(a.r.Context(), a.console.core.db, &a.console.accounts.users, credential)
+	if err == errInvalidToken {
+		return
 	}
+	if err != nil {
+		a.err = err
+		return
+	}
+	c.credential = credential
+	c.principal = p
 }
 
-// recognizeLost is recognize for a request without a route. Such a request has no slot and no time
-// limit yet, so it gets both here. Its context ignores the client: a canceled statement would close
-// its database connection.
+// recognizeLost is recognize for a request without a route, which has no slot and no time limit
+// yet. Its context ignores the client: a canceled statement would close its database connection.
 func (c *console) recognizeLost(r *http.Request) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), quick.timeout())
-	defer cancel()
-
-	slots := callerOf(r).slots
-	if err := slots.acquirePool(ctx); err == nil {
-		defer slots.leavePool()
-		(&apiReader{console: c, r: r.WithContext(ctx)}).recognize()
-	}
+	detached := r.WithContext(context.WithoutCancel(r.Context()))
+	withPoolSlot(detached, quick, func(ctx context.Context) error { // an error hides only the reader
+		a := &apiReader{console: c, r: r.WithContext(ctx)}
+		a.recognize()
+		return a.err
+	})
 }
 
 // addAnalyses returns the datasets with no other details than the overview of the report and the
@@ -62,10 +64,13 @@ func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) 
 	if a.err != nil {
 		return nil
 	}
+
 	var ids []int64
 	for _, d := range datasets {
-		ids, list = append(ids, d.ID), append(list, datasetDetails{dataset: d.dataset, Report: d.Report})
+		ids = append(ids, d.ID)
+		list = append(list, datasetDetails{dataset: d.dataset, Report: d.Report})
 	}
+
 	newest, err := collect[analysis](a.r.Context(), a.console.core.db, "list newest analyses", query, ids)
 	a.err = err
 	for i := range newest {
@@ -80,10 +85,16 @@ func (c *console) loginPage(a *apiReader) *page {
 	const query = `SELECT NOT EXISTS (SELECT FROM users WHERE password_hash IS NOT NULL)`
 	var isNew bool
 	a.console.core.db.QueryRow(a.r.Context(), query).Scan(&isNew) // an error hides only that line
+
 	return &page{Template: "login", Title: "Sign in", Data: struct {
-		Next                string
-		IsNew, Registration bool
-	}{safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL), isNew, c.core.cfg.registration != registrationClosed}}
+		Next         string
+		IsNew        bool
+		Registration bool
+	}{
+		safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL),
+		isNew,
+		c.core.cfg.registration != registrationClosed,
+	}}
 }
 
 // signInForm answers POST /login, as the API's login does. If the user has a second factor, the
@@ -94,25 +105,33 @@ func (c *console) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
-	password, otp, proof := f.Get("password"), "", optional(f, "proof")
-	if proof != nil { // the second step checks no password, the first no code
+
+	// The first step checks the password, and the second, which has a proof of that, the code.
+	username := strings.TrimSpace(f.Get("username"))
+	password, otp := f.Get("password"), ""
+	proof := optional(f, "proof")
+	if proof != nil {
 		password, otp = "", f.Get("otp")
 	}
-	found, err := c.accounts.checkCredentials(r, strings.TrimSpace(f.Get("username")), password, proof, otp)
-	if err != errSignInAgain {
-		err = c.accounts.finishLogin(w, r, found, password, err)
-	}
-	switch {
-	case err == nil:
-		return goTo(w, safeNext(f.Get("next"), c.core.cfg.baseURL))
-	case err == errOTPRequired && proof == nil:
-		c.accounts.rehash(r, found, password)
-		f["proof"] = []string{c.core.keys.Load().keys[0].passwordProof(found, c.core.now().Add(codeWait).Unix())}
-		return c.show(c.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
-	case err == errSignInAgain:
+	found, err := c.accounts.checkCredentials(r, username, password, proof, otp)
+
+	if err == errSignInAgain {
 		delete(f, "proof")
+		return c.refuse(w, r, f, c.loginPage, err)
 	}
-	return c.refuse(w, r, f, c.loginPage, err)
+
+	err = c.accounts.finishLogin(w, r, found, password, err)
+	if err == nil {
+		return goTo(w, safeNext(f.Get("next"), c.core.cfg.baseURL))
+	}
+	if err != errOTPRequired || proof != nil {
+		return c.refuse(w, r, f, c.loginPage, err)
+	}
+
+	c.accounts.rehash(r, found, password)
+	end := c.core.now().Add(codeWait).Unix()
+	f["proof"] = []string{c.core.keys.Load().keys[0].passwordProof(found, end)}
+	return c.show(c.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
 }
 
 // signOutForm answers POST /logout.
@@ -150,6 +169,10 @@ func (c *console) accountPage(a *apiReader) *page {
 		Tokens   []apiToken
 		Holds    []string
 		Expires  *time.Time // the default end of a new API token
-	}{getAll[sessionView](a, "/api/v1/auth/sessions"), getAll[apiToken](a, "/api/v1/auth/tokens"),
-		principalOf(a.r).Permissions, &expires}}
+	}{
+		getAll[sessionView](a, "/api/v1/auth/sessions"),
+		getAll[apiToken](a, "/api/v1/auth/tokens"),
+		principalOf(a.r).Permissions,
+		&expires,
+	}}
 }

@@ -27,10 +27,12 @@ type audience struct {
 
 // messagePage reads the page of an announcement, or the page that writes a new one.
 func (c *console) messagePage(a *apiReader) *page {
-	title, data := "New announcement", messageData{message: message{Severity: "info"}}
+	title := "New announcement"
+	data := messageData{message: message{Severity: "info"}}
 	if a.r.PathValue("id") != "" {
+		title = "Announcement"
 		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
-		title, data.Tag = "Announcement", data.message.tag()
+		data.Tag = data.message.tag()
 	}
 	data.AllRoles = a.roleNames()
 	return &page{Template: "message", Title: title, Data: &data}
@@ -40,7 +42,8 @@ func (c *console) messagePage(a *apiReader) *page {
 // get it. A new announcement has no time yet: every user was there before it.
 func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT count(*) AS total, coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
+		SELECT count(*) AS total,
+			coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
 		FROM (
 			SELECT coalesce((SELECT publish_at FROM system_messages WHERE id = $1), 'infinity') AS publish_at,
 				CASE WHEN NOT $2 THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($3)) END AS role_ids,
@@ -52,18 +55,27 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, isAll := r.Context(), func(name string) bool { return name == "" }
-	roles := slices.DeleteFunc(append([]string{}, f["roles"]...), isAll)
+
+	// The box with the empty name stands for everybody.
+	ctx := r.Context()
+	isAll := slices.Contains(f["roles"], "")
+	roles := []string{}
+	for _, name := range f["roles"] {
+		if name != "" {
+			roles = append(roles, name)
+		}
+	}
 	if _, err := rolePermissions(ctx, c.core.db, roles); err != nil { // an unknown one
 		return c.refuse(w, r, f, c.messagePage, err)
 	}
-	hasAll := slices.ContainsFunc(f["roles"], isAll)
+
 	id := pathID(r, "id") // 0: a new announcement
 	found, err := collectOne[audience](ctx, c.core.db, nil, "preview audience", query,
-		id, hasAll, roles, f.Has("include_new_users"))
+		id, isAll, roles, f.Has("include_new_users"))
 	if err != nil {
 		return err
 	}
+
 	return c.show(c.messagePage, func(p *page) {
 		p.Data.(*messageData).Preview = &found
 		p.addForm(r, f)
@@ -82,9 +94,14 @@ func (a *apiReader) roleNames() (names []string) {
 // usersPage reads a page of the list of users.
 func (c *console) usersPage(a *apiReader) *page {
 	return &page{Template: "users", Title: "Users", Data: struct {
-		Users            []user
-		AllRoles, Member []string
-	}{getPage[user](a, "/api/v1/users"), a.roleNames(), []string{memberRole}}}
+		Users    []user
+		AllRoles []string
+		Member   []string // the roles that a new user has
+	}{
+		getPage[user](a, "/api/v1/users"),
+		a.roleNames(),
+		[]string{memberRole},
+	}}
 }
 
 // userPage reads the page of a user.
@@ -96,8 +113,13 @@ func (c *console) userPage(a *apiReader) *page {
 		AllRoles []string
 		Sessions []sessionView
 		Tokens   []apiToken
-	}{u, u.tag(), a.roleNames(), getAll[sessionView](a, "/api/v1/users/{id}/sessions"),
-		getAll[apiToken](a, "/api/v1/users/{id}/tokens")}}
+	}{
+		u,
+		u.tag(),
+		a.roleNames(),
+		getAll[sessionView](a, "/api/v1/users/{id}/sessions"),
+		getAll[apiToken](a, "/api/v1/users/{id}/tokens"),
+	}}
 }
 
 // rolesPage reads the page of the roles and the permissions.
@@ -105,7 +127,10 @@ func (c *console) rolesPage(a *apiReader) *page {
 	return &page{Template: "roles", Title: "Roles and permissions", Path: "/roles", Data: struct {
 		Roles       []role
 		Permissions []permissionView
-	}{getPage[role](a, "/api/v1/roles"), get[listOf[permissionView]](a, "/api/v1/permissions", "").Items}}
+	}{
+		getPage[role](a, "/api/v1/roles"),
+		get[listOf[permissionView]](a, "/api/v1/permissions", "").Items,
+	}}
 }
 
 // auditPage reads a page of the audit log.
@@ -113,5 +138,8 @@ func (c *console) auditPage(a *apiReader) *page {
 	return &page{Template: "audit", Title: "Audit log", Data: struct {
 		Rows    []auditRow
 		Actions []string
-	}{getPage[auditRow](a, "/api/v1/audit"), slices.Sorted(slices.Values(auditActions()))}}
+	}{
+		getPage[auditRow](a, "/api/v1/audit"),
+		slices.Sorted(slices.Values(auditActions())),
+	}}
 }

@@ -22,11 +22,11 @@ type datasetData struct {
 	datasetDetails
 	Analyses []analysis
 	Map      *mapView
-	Place    string // the longitude and latitude that were asked for, or ""
+	Position string // the longitude and latitude that were asked for, or ""
 	Covering listOf[datasetFile]
 }
 
-// datasetPage reads the page of a dataset: its files' totals, its map, the files at a place, and
+// datasetPage reads the page of a dataset: its files' totals, its map, the files at a position, and
 // its last analyses.
 func (c *console) datasetPage(a *apiReader) *page {
 	d := datasetData{datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", "")}
@@ -34,8 +34,8 @@ func (c *console) datasetPage(a *apiReader) *page {
 	if d.BBox != nil && a.err == nil {
 		d.addMap(a)
 	}
-	if d.Place != "" {
-		query := url.Values{"point": {d.Place}, "limit": {"50"}}
+	if d.Position != "" {
+		query := url.Values{"point": {d.Position}, "limit": {"50"}}
 		d.Covering = get[listOf[datasetFile]](a, "/api/v1/datasets/{id}/files", query.Encode())
 	}
 	return &page{Template: "dataset", Title: d.Name, Data: &d}
@@ -49,8 +49,8 @@ type mapView struct {
 
 // addMap adds the part of the map that the page's query asks for: bbox, or the extent without
 // outliers. at.x and at.y are the pixel of the picture that was clicked. With move the part
-// changes: in and out keep the pixel in its place, and pan puts it into the middle. Without move,
-// the page shows the files at the place of the pixel, or at the place in point.
+// changes: in and out keep the pixel where it is, and pan puts it into the middle. Without move,
+// the page shows the files at the position of the pixel, or at the position in point.
 func (d *datasetData) addMap(a *apiReader) {
 	query := a.r.URL.Query()
 	box := boxOf(d.BBox)
@@ -65,6 +65,8 @@ func (d *datasetData) addMap(a *apiReader) {
 	} else if picture != nil {
 		box = picture.All
 	}
+
+	// The position is the pixel that was clicked, or the middle.
 	lon, lat := (box.West+box.East)/2, (box.South+box.North)/2
 	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)
 	y, errY := strconv.ParseFloat(query.Get("at.y"), 64)
@@ -72,12 +74,14 @@ func (d *datasetData) addMap(a *apiReader) {
 	if isClicked {
 		lon, lat = frameFor([]filesCell{{mapBox: box}}).place(x, y)
 	}
-	switch d.Place = query.Get("point"); {
+
+	switch d.Position = query.Get("point"); {
 	case query.Get("move") != "":
 		box = box.moved(query.Get("move"), lon, lat)
 	case isClicked:
-		d.Place = fmt.Sprintf("%.6f,%.6f", math.Remainder(lon, 360), max(-90, min(90, lat)))
+		d.Position = fmt.Sprintf("%.6f,%.6f", math.Remainder(lon, 360), max(-90, min(90, lat)))
 	}
+
 	lon, lat = (box.West+box.East)/2, (box.South+box.North)/2
 	d.Map = &mapView{BBox: box.query()}
 	for _, label := range [...]string{"zoom in", "zoom out", "west", "east", "north", "south"} {
@@ -86,8 +90,9 @@ func (d *datasetData) addMap(a *apiReader) {
 	}
 }
 
-// moved returns the box after a move. For in and out, the given place stays where it is in the box.
-// For another move, the new middle is the place or, for west and the like, half a box beside it.
+// moved returns the box after a move. For in and out, the given position stays where it is in the
+// box. For another move, the new middle is the position or, for west and the like, half a box
+// beside it.
 func (a mapBox) moved(move string, lon, lat float64) mapBox {
 	width, height := a.East-a.West, a.North-a.South
 	if scale := map[string]float64{"in": 0.5, "out": 2}[move]; scale > 0 {
@@ -98,6 +103,8 @@ func (a mapBox) moved(move string, lon, lat float64) mapBox {
 		a.West, a.South = lon+(side[0]-0.5)*width, lat+(side[1]-0.5)*height
 		a.East, a.North = a.West+width, a.South+height
 	}
+
+	// The box stays on the map, and does not vanish.
 	const least = 1e-5 // degrees, about a metre
 	a.South, a.East = min(max(a.South, -90), 90-least), max(a.East, a.West+least)
 	a.North = max(min(a.North, 90), a.South+least)

@@ -134,7 +134,7 @@ func TestMapPage(t *testing.T) {
 		t.Errorf("%s", shown)
 	}
 	b.shows(200, "GET", clicked+"&move=in", "", "bbox=7.75")
-	b.shows(200, "GET", "/datasets/1?point=0,0", "", "No file covers this place")
+	b.shows(200, "GET", "/datasets/1?point=0,0", "", "No file covers this position")
 	b.shows(422, "GET", "/datasets/1?bbox=7,46,10,400", "", "longitudes go from")
 	picture := b.must(200, "GET", "/api/v1/datasets/1/coverage.svg?bbox=8,46,9,46.75", nil, "Cookie: "+b.cookie)
 	if !strings.Contains(string(picture.body), ">t1.tif</text>") || strings.Contains(string(picture.body), ">t0.tif</text>") {

@@ -22,13 +22,19 @@ func qrSVG(text string) (string, error) {
 	if len(text) > 2*qrData-2 {
 		return "", fmt.Errorf("a text of %d bytes is too long for the QR code", len(text))
 	}
+
 	var path strings.Builder
 	for y, row := range qrModules(text) {
 		fmt.Fprintf(&path, "M0 %d.5", y)
 		for _, dark := range row {
-			path.WriteString(map[bool]string{true: "h1", false: "m1 0"}[dark])
+			if dark {
+				path.WriteString("h1")
+			} else {
+				path.WriteString("m1 0")
+			}
 		}
 	}
+
 	const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-4 -4 %d %[1]d" shape-rendering="crispEdges" ` +
 		`role="img"><title>QR code</title><path fill="#fff" d="M-4-4h%[1]dv%[1]dh-%[1]dz"/>` +
 		`<path stroke="#000" d="%s"/></svg>`
@@ -41,10 +47,14 @@ func qrModules(text string) (dark [qrSize][qrSize]bool) {
 	const far = qrSize - 1
 	var isPattern [qrSize][qrSize]bool
 	set := func(x, y int, isDark bool) { dark[y][x], isPattern[y][x] = isDark, true }
+
+	// The patterns: finders in three corners, an alignment near the fourth, and the timing.
 	for i := range qrSize * qrSize {
 		x, y := i%qrSize, i/qrSize
 		ring := func(cx, cy int) int { return max(x-cx, cx-x, y-cy, cy-y) } // around a centre
-		finder, alignment := min(ring(3, 3), ring(far-3, 3), ring(3, far-3)), ring(far-6, far-6)
+		finder := min(ring(3, 3), ring(far-3, 3), ring(3, far-3))
+		alignment := ring(far-6, far-6)
+
 		switch {
 		case finder <= 4:
 			set(x, y, finder != 2 && finder != 4)
@@ -54,32 +64,42 @@ func qrModules(text string) (dark [qrSize][qrSize]bool) {
 			set(x, y, (x+y)%2 == 0)
 		}
 	}
-	places := []int{0, 1, 2, 3, 4, 5, 7, 8, 7, 5, 4, 3, 2, 1, 0} // of the format, which stands there twice
-	for i, place := range places {
+
+	// The format, which stands there twice.
+	positions := []int{0, 1, 2, 3, 4, 5, 7, 8, 7, 5, 4, 3, 2, 1, 0}
+	for i, position := range positions {
 		isDark := qrFormat>>i&1 == 1
 		if i < 8 {
-			set(8, place, isDark)
+			set(8, position, isDark)
 			set(far-i, 8, isDark)
 		} else {
-			set(place, 8, isDark)
+			set(position, 8, isDark)
 			set(8, far-14+i, isDark)
 		}
 	}
 	set(8, far-7, true)
-	codewords, bit := append(qrCodewords(text), 0), 0
+
+	// The data, and a 0 for the modules that are left over.
+	codewords := append(qrCodewords(text), 0)
+	bit := 0
 	for right := far; right > 0; right -= 2 {
 		if right == 6 { // timing
 			right--
 		}
+
 		for i := range qrSize * 2 {
 			x, y := right-i%2, i/2
 			if (right+1)&2 == 0 {
 				y = far - y
 			}
-			if !isPattern[y][x] {
-				dark[y][x] = (codewords[bit/8]>>(7-bit%8)&1 == 1) != ((x+y)%2 == 0) // mask 0
-				bit++
+			if isPattern[y][x] {
+				continue
 			}
+
+			isSet := codewords[bit/8]>>(7-bit%8)&1 == 1
+			isMasked := (x+y)%2 == 0 // mask 0
+			dark[y][x] = isSet != isMasked
+			bit++
 		}
 	}
 	return dark
@@ -94,9 +114,11 @@ func qrCodewords(text string) (codewords []byte) {
 		last = b
 	}
 	data = append(data, last<<4)
+
 	for pad := byte(0xec); len(data) < 2*qrData; pad ^= 0xec ^ 0x11 {
 		data = append(data, pad)
 	}
+
 	one, two := qrBlock(data[:qrData]), qrBlock(data[qrData:])
 	for i := range one {
 		codewords = append(codewords, one[i], two[i])

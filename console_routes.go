@@ -11,33 +11,38 @@ const messageFields = "title body* severity roles[] include_new_users! publish_a
 // pageRoutes returns the rows of pages.
 func pageRoutes(c *console) []route {
 	return []route{
-		{"GET", "/{$}", public, c.show(c.homePage), "", quick, 0},
-		{"GET", "/console/{file}", public, c.getConsoleFile, "", light, 0},
-		{"GET", "/login", public, c.show(c.loginPage), "next done", quick, 0},
-		{"POST", "/login", public, c.signInForm, "", hashing, small},
-		{"POST", "/logout", public, c.signOutForm, "", quick, small},
-		{"GET", "/register", public, c.show(c.registerPage), "", quick, 0},
-		{"GET", "/set-password", public, c.show(c.passwordPage), "", quick, 0},
-		{"GET", "/inbox", inboxRead, c.show(c.inboxPage), "unread cursor done", quick, 0},
-		{"GET", "/account", ownSession, c.show(c.accountPage), "done", quick, 0},
-		{"GET", "/account/totp", ownSession, c.show(c.totpPage), "done", quick, 0},
-		{"GET", "/messages", adminSystemMessage, c.show(c.messagesPage), "q severity state cursor done", slow, 0},
-		{"POST", "/messages/preview", adminSystemMessage, c.previewMessage, "", slow, large},
-		{"GET", "/messages/new", adminSystemMessage, c.show(c.messagePage), "", quick, 0},
-		{"GET", "/messages/{id}", adminSystemMessage, c.show(c.messagePage), "", slow, 0},
-		{"POST", "/messages/{id}/preview", adminSystemMessage, c.previewMessage, "", slow, large},
-		{"GET", "/users", userManage, c.show(c.usersPage), "q status role cursor done", slow, 0},
-		{"GET", "/users/{id}", userManage, c.show(c.userPage), "done", quick, 0},
-		{"GET", "/roles", userManage, c.show(c.rolesPage), "cursor done", quick, 0},
-		{"GET", "/audit", auditRead, c.show(c.auditPage), "actor action target request_id since until cursor", slow, 0},
-		{"GET", "/datasets", datasetRead, c.show(c.datasetsPage), "cursor done", quick, 0},
-		{"GET", "/datasets/{id}", datasetRead, c.show(c.datasetPage), "bbox move at.x at.y point done", slow, 0},
-		{"GET", "/datasets/{id}/files", datasetRead, c.show(c.filesPage),
-			"q status warnings path point sort cursor", slow, 0},
-		{"GET", "/datasets/{id}/analyses/{analysis}", datasetRead, c.show(c.analysisPage),
-			"change cursor done", slow, 0},
-		{"GET", "/datasets/{id}/report", datasetRead, c.show(c.reportPage), "cursor done", quick, 0},
-		{"GET", "/datasets/{id}/expectation", datasetRead, c.show(c.expectationPage), "", quick, 0},
+		reads("/{$}", public, c.show(c.homePage), quick),
+		reads("/console/{file}", public, c.getConsoleFile, light),
+		reads("/login", public, c.show(c.loginPage), quick, "next done"),
+		changes("POST /login", public, c.signInForm, hashing, small),
+		changes("POST /logout", public, c.signOutForm, quick, small),
+		reads("/register", public, c.show(c.registerPage), quick),
+		reads("/set-password", public, c.show(c.passwordPage), quick),
+
+		reads("/inbox", inboxRead, c.show(c.inboxPage), quick, "unread cursor done"),
+
+		reads("/account", ownSession, c.show(c.accountPage), quick, "done"),
+		reads("/account/totp", ownSession, c.show(c.totpPage), quick, "done"),
+
+		reads("/messages", adminSystemMessage, c.show(c.messagesPage), slow, "q severity state cursor done"),
+		changes("POST /messages/preview", adminSystemMessage, c.previewMessage, slow, large),
+		reads("/messages/new", adminSystemMessage, c.show(c.messagePage), quick),
+		reads("/messages/{id}", adminSystemMessage, c.show(c.messagePage), slow),
+		changes("POST /messages/{id}/preview", adminSystemMessage, c.previewMessage, slow, large),
+
+		reads("/users", userManage, c.show(c.usersPage), slow, "q status role cursor done"),
+		reads("/users/{id}", userManage, c.show(c.userPage), quick, "done"),
+		reads("/roles", userManage, c.show(c.rolesPage), quick, "cursor done"),
+		reads("/audit", auditRead, c.show(c.auditPage), slow, "actor action target request_id since until cursor"),
+
+		reads("/datasets", datasetRead, c.show(c.datasetsPage), quick, "cursor done"),
+		reads("/datasets/{id}", datasetRead, c.show(c.datasetPage), slow, "bbox move at.x at.y point done"),
+		reads("/datasets/{id}/files", datasetRead, c.show(c.filesPage), slow,
+			"q status warnings path point sort cursor"),
+		reads("/datasets/{id}/analyses/{analysis}", datasetRead, c.show(c.analysisPage), slow,
+			"change cursor done"),
+		reads("/datasets/{id}/report", datasetRead, c.show(c.reportPage), quick, "cursor done"),
+		reads("/datasets/{id}/expectation", datasetRead, c.show(c.expectationPage), quick),
 	}
 }
 
@@ -58,8 +63,10 @@ func forms(c *console) []form {
 			c.registerPage, "/login?done=registered", hashing},
 		{"/set-password", "POST /auth/password-reset", "token new_password*",
 			c.passwordPage, "/login?done=reset", hashing},
+
 		{"/inbox/{id}/read", "POST /inbox/{id}/read", "", c.inboxPage, "/inbox?done=read", quick},
 		{"/inbox/read-all", "POST /inbox/read-all", "up_to{}", c.inboxPage, "/inbox?done=read", quick},
+
 		{"/account/name", "PATCH /auth/me", "display_name", c.accountPage, "/account?done=saved", quick},
 		{"/account/email", "PATCH /auth/me", "email current_password* otp",
 			c.accountPage, "/account?done=saved", hashing},
@@ -74,9 +81,11 @@ func forms(c *console) []form {
 		{"/account/totp/confirm", "POST /auth/totp/confirm", "otp", c.totpPage, "", quick},
 		{"/account/totp/end", "DELETE /auth/totp", "current_password* otp",
 			c.totpPage, "/account/totp?done=ended", hashing},
+
 		{"/messages", "POST /system-messages", messageFields, c.messagePage, "/messages?done=saved", slow},
 		{"/messages/{id}", "PATCH /system-messages/{id}", messageFields, c.messagePage, "/messages?done=saved", slow},
 		{"/messages/{id}/retract", "DELETE /system-messages/{id}", "", c.messagePage, "/messages?done=saved", slow},
+
 		{"/users", "POST /users", "username email? display_name roles[]", c.usersPage, "", slow},
 		{"/users/{id}", "PATCH /users/{id}", "display_name email status",
 			c.userPage, "/users/{id}?done=saved", quick},
@@ -86,6 +95,7 @@ func forms(c *console) []form {
 		{"/users/{id}/tokens/end", "DELETE /users/{id}/tokens", "", c.userPage, "/users/{id}?done=ended", quick},
 		{"/users/{id}/totp/end", "DELETE /users/{id}/totp", "", c.userPage, "/users/{id}?done=ended", quick},
 		{"/users/{id}/delete", "DELETE /users/{id}", "", c.userPage, "/users?done=deleted", quick},
+
 		{"/roles", "POST /roles", "name description permissions[]", c.rolesPage, "/roles?done=saved", quick},
 		{"/roles/{id}", "PATCH /roles/{id}", "permissions[]", c.rolesPage, "/roles?done=saved", bulk},
 		{"/roles/{id}/second-factor", "PATCH /roles/{id}", "requires_second_factor!",
@@ -93,6 +103,7 @@ func forms(c *console) []form {
 		{"/roles/{id}/delete", "DELETE /roles/{id}", "", c.rolesPage, "/roles?done=deleted", bulk},
 		{"/permissions", "POST /permissions", "name meaning", c.rolesPage, "/roles?done=saved", slow},
 		{"/permissions/{name}/delete", "DELETE /permissions/{name}", "", c.rolesPage, "/roles?done=deleted", slow},
+
 		{"/datasets", "POST /datasets", "name path description", c.datasetsPage, "/datasets/{new}?done=added", slow},
 		{"/datasets/{id}", "PATCH /datasets/{id}", "name description",
 			c.datasetPage, "/datasets/{id}?done=saved", bulk},
@@ -100,6 +111,7 @@ func forms(c *console) []form {
 			"crs vertical_crs posting sample_type nodata width height name boundary{}",
 			c.expectationPage, "/datasets/{id}/report?done=saved", heavy},
 		{"/datasets/{id}/delete", "DELETE /datasets/{id}", "", c.datasetPage, "/datasets?done=deleted", bulk},
+
 		{"/datasets/{id}/analyses", "POST /datasets/{id}/analyses", "force!",
 			c.datasetPage, "/datasets/{id}/analyses/{new}?done=started", slow},
 		{"/datasets/{id}/analyses/{analysis}/cancel", "DELETE /datasets/{id}/analyses/{analysis}", "",
@@ -118,7 +130,7 @@ func formRoutes(c *console, api []route) []route {
 		to := strings.Replace(f.to, " ", " /api/v1", 1)
 		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
 		send := c.act(to, f.fields, f.page, f.next)
-		rows = append(rows, route{"POST", f.path, api[at].who, send, "", f.class, api[at].maxBody})
+		rows = append(rows, changes("POST "+f.path, api[at].who, send, f.class, api[at].maxBody))
 	}
 	return rows
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -9,9 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,65 +66,22 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string,
 	args ...any) (item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
-	if err != nil || len(items) == 0 {
-		return item, cmp.Or(err, missing)
+	if err != nil {
+		return item, err
+	}
+	if len(items) == 0 {
+		return item, missing
 	}
 	return items[0], nil
 }
 
 // scalar returns the value of a query that has one row with one column.
 func scalar[T any](ctx context.Context, q querier, doing, query string, args ...any) (value T, err error) {
-	if err = q.QueryRow(ctx, query, args...).Scan(&value); err != nil {
-		err = fmt.Errorf("%s: %w", doing, err)
-	}
-	return value, err
-}
-
-// databaseConfig parses a database URL or keyword string. Of several hosts, only one that accepts
-// writes is used.
-func databaseConfig(url string) (*pgxpool.Config, error) {
-	config, err := pgxpool.ParseConfig(url)
+	err = q.QueryRow(ctx, query, args...).Scan(&value)
 	if err != nil {
-		// pgx keeps the password out of its message, but not always the rest of a malformed URL.
-		return nil, errors.New("CAIRN_DATABASE_URL is not a PostgreSQL connection string")
+		return value, fmt.Errorf("%s: %w", doing, err)
 	}
-	if hasPassword.MatchString(withoutPassword(url)) {
-		return nil, errors.New("CAIRN_DATABASE_URL must have its password as in " +
-			"postgres://user:password@host/database, or leave it to PGPASSWORD")
-	}
-
-	// pg_dump and psql refuse settings of the session in a URL. Cairn needs the role's defaults.
-	for name := range config.ConnConfig.RuntimeParams {
-		if name != "application_name" && name != "timezone" {
-			return nil, fmt.Errorf("CAIRN_DATABASE_URL (or PGOPTIONS) must not set %s: "+
-				"Cairn uses the default schema and settings of its role", name)
-		}
-	}
-
-	// sslrootcert=system verifies the whole name in pgx, but nothing in libpq 15.
-	tls := config.ConnConfig.TLSConfig
-	if tls != nil && !tls.InsecureSkipVerify && !strings.Contains(url+os.Getenv("PGSSLMODE"), "verify-full") {
-		return nil, errors.New("CAIRN_DATABASE_URL must set sslmode=verify-full " +
-			"with sslrootcert=system or a service file")
-	}
-	if len(config.ConnConfig.Fallbacks) > 0 && config.ConnConfig.ValidateConnect == nil {
-		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	}
-	return config, nil
-}
-
-// hasPassword matches a password in a connection string that is not in the user part of a URL.
-var hasPassword = regexp.MustCompile(`password\s*=`)
-
-// withoutPassword returns a connection string without the password in the user part of a URL.
-func withoutPassword(connection string) string {
-	scheme, rest, isURL := strings.Cut(connection, "://")
-	end := strings.IndexAny(rest, "@/") // as libpq and pgx find it: the password may have ? and &
-	if !isURL || end < 0 || rest[end] != '@' {
-		return connection
-	}
-	user, _, _ := strings.Cut(rest[:end], ":")
-	return scheme + "://" + user + rest[end:]
+	return value, nil
 }
 
 // How long the database may take to accept a connection, on each host, and to answer a probe. When
@@ -171,11 +125,13 @@ func (c *trackedConn) Close() error {
 // has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
 	d := &database{}
+
 	if !strings.Contains(config.ConnString(), "pool_max_conns") {
 		config.MaxConns = 16
 	}
 	config.ConnConfig.ConnectTimeout = startTimeout
 	config.ConnConfig.RuntimeParams["application_name"] = "cairn"
+
 	pooled, err := isBehindPooler(ctx, config.ConnConfig)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
@@ -185,6 +141,7 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	if pooled {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
+
 	config.ConnConfig.OnPgError = func(_ *pgconn.PgConn, e *pgconn.PgError) bool {
 		if e.Code == "25006" { // a write was refused: this host has become a standby
 			d.reset()
@@ -198,7 +155,7 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	}
 
 	// A connection has a second to be made, and one that cancels a statement has a second for that:
-	// a place in the pool is free again only after both.
+	// a slot of the pool is free again only after both.
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -216,13 +173,15 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}
 
-	for _, p := range []struct {
-		pool        **pgxpool.Pool
-		connections int32
-	}{{&d.pool, config.MaxConns}, {&d.work, max(2, config.MaxConns/2)}, {&d.probes, maxProbes}} {
-		config = config.Copy()
-		config.MaxConns = p.connections
-		if *p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil { // the settings are wrong
+	for pool, connections := range map[**pgxpool.Pool]int32{
+		&d.pool:   config.MaxConns,
+		&d.work:   max(2, config.MaxConns/2),
+		&d.probes: maxProbes,
+	} {
+		settings := config.Copy()
+		settings.MaxConns = connections
+		*pool, err = pgxpool.NewWithConfig(ctx, settings)
+		if err != nil { // the settings are wrong
 			return nil, fmt.Errorf("open the database pool: %w", err)
 		}
 	}
@@ -253,6 +212,7 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 		return false, err
 	}
 	defer conn.Close(ctx)
+
 	var pid uint32
 	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
 	return pid != conn.PgConn().PID(), err
@@ -268,6 +228,7 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 			return
 		case <-tick:
 		}
+
 		began := time.Now()
 		probing, cancel := context.WithTimeout(ctx, probeTimeout)
 		err := d.probe(probing)
@@ -275,25 +236,37 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
-		// Unless it says that the server is shutting down, an SQL error proves that the server
-		// answers: the connections stay.
-		refusal, answered := errors.AsType[*pgconn.PgError](err)
-		if err != nil && (!answered || strings.HasPrefix(refusal.Code, "57P")) {
-			for conn, made := range d.dialedAt.Range { // a request that waits for an answer gets an error at once
-				if made.(time.Time).Before(began) {
-					conn.(*trackedConn).Close()
-				}
-			}
-			d.reset()
+		if err != nil && !isAnswer(err) {
+			d.dropBefore(began)
 		}
-		switch wasDown := d.down.Swap(err != nil); {
-		case err != nil && !wasDown:
+
+		wasDown := d.down.Swap(err != nil)
+		if err != nil && !wasDown {
 			d.outages.Add(1)
 			log.Warn("database unreachable", "error", err)
-		case err == nil && wasDown:
+		}
+		if err == nil && wasDown {
 			log.Info("database reachable")
 		}
 	}
+}
+
+// isAnswer reports whether an error proves that the server answers: it is an SQL error, and does
+// not say that the server is shutting down.
+func isAnswer(err error) bool {
+	refusal, isSQL := errors.AsType[*pgconn.PgError](err)
+	return isSQL && !strings.HasPrefix(refusal.Code, "57P")
+}
+
+// dropBefore closes the connections that were made before a time, and those of the pools. A request
+// that waits for an answer gets an error at once.
+func (d *database) dropBefore(began time.Time) {
+	for conn, dialed := range d.dialedAt.Range {
+		if dialed.(time.Time).Before(began) {
+			conn.(*trackedConn).Close()
+		}
+	}
+	d.reset()
 }
 
 // probe asks the database for an answer over the service's own connection.
@@ -339,6 +312,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 		)`
 	const newest = `SELECT coalesce(max(version), 0) FROM schema_migrations`
 	steps := parseMigrations(schemaSQL)
+
 	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
 			return fmt.Errorf("lift the time limits: %w", err)
@@ -349,6 +323,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 		if _, err := execute(ctx, tx, "create schema_migrations", createTable); err != nil {
 			return err
 		}
+
 		current, err := scalar[int](ctx, tx, "read the schema's version", newest)
 		if err != nil {
 			return err
@@ -357,9 +332,9 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			return fmt.Errorf("the database has schema version %d, newer than this program's %d: run the newer cairn",
 				current, len(steps))
 		}
-		for i, step := range steps[current:] {
-			version := current + i + 1
-			_, err := tx.Exec(ctx, step)
+
+		for version := current + 1; version <= len(steps); version++ {
+			_, err := tx.Exec(ctx, steps[version-1])
 			if err == nil {
 				_, err = tx.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, version)
 			}
@@ -436,16 +411,21 @@ func isUniqueViolation(err error, constraint string) bool {
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
 }
 
+// unavailableStates matches the SQLSTATEs of isUnavailable (PostgreSQL, appendix A): a read-only
+// transaction, an idle one that was ended, a serialization failure, a deadlock, a lock that is not
+// available, a canceled query; a connection, resources, a shutdown.
+var unavailableStates = regexp.MustCompile(`^(25006|25P03|40001|40P01|55P03|57014|08|53|57P)`)
+
 // isUnavailable reports whether the same request may succeed later: the database is out of reach,
 // shuts down, takes no writes or lacks resources, or a lock or an answer took too long.
 func isUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
 	}
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok { // by SQLSTATE
-		return slices.Contains([]string{"25006", "25P03", "40001", "40P01", "55P03", "57014"}, e.Code) ||
-			strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return unavailableStates.MatchString(e.Code)
 	}
+
 	_, isNet := errors.AsType[net.Error](err)
 	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
@@ -454,6 +434,9 @@ func isUnavailable(err error) bool {
 // isTooSlow reports whether the time of a request ended, or PostgreSQL cancelled its statement
 // (57014).
 func isTooSlow(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	return errors.Is(err, context.DeadlineExceeded) || ok && e.Code == "57014"
+	return ok && e.Code == "57014"
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +30,7 @@ func decodeJSON(r *http.Request, v any) error {
 		return newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type",
 			"The body must be application/json in UTF-8.")
 	}
+
 	body, _ := io.ReadAll(r.Body) // never fails: receiveBody has read it
 	if !utf8.Valid(body) {
 		return malformed("malformed_json", "The body is not UTF-8.")
@@ -42,18 +41,19 @@ func decodeJSON(r *http.Request, v any) error {
 
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
-			return malformed("wrong_type", "%s cannot be a JSON %s.", name, e.Value)
-		}
-		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return malformed("unknown_field", "There is no field %.64s.", field)
-		}
-		return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
+	err = dec.Decode(v)
+	if err == nil {
+		return nil
 	}
 
-	return nil
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
+		return malformed("wrong_type", "%s cannot be a JSON %s.", name, e.Value)
+	}
+	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return malformed("unknown_field", "There is no field %.64s.", field)
+	}
+	return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
 }
 
 // bodyError returns the problem with a body whose reading ended with err.
@@ -98,12 +98,10 @@ func checkJSON(body []byte) error {
 	dec = json.NewDecoder(bytes.NewReader(object))
 	dec.Token() // the opening brace
 	seen := map[string]bool{}
+
 	for dec.More() {
 		token, _ := dec.Token()
 		name, _ := token.(string)
-		var value json.RawMessage
-		dec.Decode(&value)
-
 		if len(seen) == maxNames {
 			return malformed("malformed_json", "The object in the body has more than %d names.", maxNames)
 		}
@@ -115,7 +113,9 @@ func checkJSON(body []byte) error {
 		}
 		seen[name] = true
 
-		var items []json.RawMessage // stays empty if the value is no list
+		var value json.RawMessage
+		var items []json.RawMessage
+		dec.Decode(&value)
 		if value[0] == '[' {
 			json.Unmarshal(value, &items)
 		}
@@ -193,37 +193,6 @@ func writeBytes(w http.ResponseWriter, status int, contentType string, body []by
 	w.WriteHeader(status)
 	w.Write(body) // an error means that the client left
 	return nil
-}
-
-// entityTag returns the strong entity tag of a body (RFC 9110, section 8.8.3).
-func entityTag(body []byte) string {
-	sum := sha256.Sum256(body)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
-}
-
-// tagOf returns the strong entity tag of v as JSON. v holds only text, numbers, times and lists.
-func tagOf(v any) string {
-	body, _ := encodeJSON(v) // never fails for these
-	return entityTag(body)
-}
-
-// matchesTag reports whether the lines of If-Match or If-None-Match name the strong tag, or are
-// "*". The comparison is strong: a weak tag matches nothing (RFC 9110, section 8.8.3.2).
-func matchesTag(lines []string, tag string) bool {
-	list := strings.Join(strings.Fields(strings.Join(lines, ",")), "") // no tag of Cairn's has a blank
-	return list == "*" || slices.Contains(strings.Split(list, ","), tag)
-}
-
-// checkMatch returns the 412 if there are lines of If-Match, and they do not name the tag.
-func checkMatch(lines []string, tag string) error {
-	if len(lines) == 0 || matchesTag(lines, tag) {
-		return nil
-	}
-	detail := "It has changed since you read it: read it again."
-	if strings.Contains(lines[0], "W/") {
-		detail = "If-Match compares strongly: send the ETag without W/, which a proxy has put before it."
-	}
-	return newProblem(http.StatusPreconditionFailed, "stale", detail)
 }
 
 // writeEntity answers with an object and its entity tag, if it has one. If err is set, it only
@@ -305,13 +274,22 @@ func notFound(kind string, id any) error {
 }
 
 // errTooSlow is the 503 for a request that ran out of its own time, while the database is up.
-var errTooSlow = &problem{status: http.StatusServiceUnavailable, code: "too_slow", retryAfter: 10 * time.Second,
-	detail: "The request did not end within its time limit. Ask for less, or try again later."}
+var errTooSlow = &problem{
+	status:     http.StatusServiceUnavailable,
+	code:       "too_slow",
+	detail:     "The request did not end within its time limit. Ask for less, or try again later.",
+	retryAfter: 10 * time.Second,
+}
 
 // databaseUnavailable returns the 503 for a database that is unavailable.
 func databaseUnavailable(err error) *problem {
-	return &problem{status: http.StatusServiceUnavailable, code: "database_unavailable",
-		detail: "The database is not available now. Try again.", retryAfter: 2 * time.Second, err: err}
+	return &problem{
+		status:     http.StatusServiceUnavailable,
+		code:       "database_unavailable",
+		detail:     "The database is not available now. Try again.",
+		retryAfter: 2 * time.Second,
+		err:        err,
+	}
 }
 
 // newProblem returns a problem with a status, a code and a detail.
@@ -358,9 +336,11 @@ func (v *invalid) time(field string, text *string) *time.Time {
 	if text == nil {
 		return nil
 	}
+
 	at, err := time.Parse(time.RFC3339, *text)
 	at = at.UTC().Truncate(time.Microsecond)
-	if err != nil || at.Year() < 1 || at.Year() > 9999 {
+	hasPlainYear := at.Year() >= 1 && at.Year() <= 9999
+	if err != nil || !hasPlainYear {
 		v.check(false, field, "malformed", "must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
 		return nil
 	}
@@ -373,7 +353,12 @@ func (v invalid) err() error {
 		return nil
 	}
 	detail := v[0].Field + ": " + v[0].Detail
-	return &problem{status: http.StatusUnprocessableEntity, code: "invalid", detail: detail, fields: v}
+	return &problem{
+		status: http.StatusUnprocessableEntity,
+		code:   "invalid",
+		detail: detail,
+		fields: v,
+	}
 }
 
 // problemOf returns the problem that the client gets for err. If the client left, it panics with
@@ -392,8 +377,12 @@ func (c *core) problemOf(w *responseWriter, err error) *problem {
 	case isUnavailable(err) || isTooSlow(err):
 		return databaseUnavailable(err)
 	}
-	return &problem{status: http.StatusInternalServerError, code: "internal", err: err,
-		detail: "Internal error. The server log has the cause under this request id."}
+	return &problem{
+		status: http.StatusInternalServerError,
+		code:   "internal",
+		detail: "Internal error. The server log has the cause under this request id.",
+		err:    err,
+	}
 }
 
 // writeProblem answers with err as problem details or, for a browser's page, as a page. It logs an
@@ -404,11 +393,19 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 	if p.err != nil {
 		c.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
 	}
+
 	if w.routed && w.status != 0 {
 		panic(http.ErrAbortHandler) // part of an answer was sent: the cut shows that it is not whole
 	}
 	w.routed = true
-	body := struct {
+
+	setProblemHeaders(w, p)
+	if w.page != nil {
+		w.page(p)
+		return
+	}
+
+	encoded, _ := encodeJSON(struct {
 		Type       string       `json:"type"`
 		Title      string       `json:"title"`
 		Status     int          `json:"status"`
@@ -417,7 +414,21 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 		Permission string       `json:"permission,omitempty"`
 		Errors     []fieldError `json:"errors,omitempty"`
 		RequestID  string       `json:"request_id"`
-	}{"about:blank", http.StatusText(p.status), p.status, p.detail, p.code, p.permission, p.fields, w.requestID}
+	}{
+		"about:blank",
+		http.StatusText(p.status),
+		p.status,
+		p.detail,
+		p.code,
+		p.permission,
+		p.fields,
+		w.requestID,
+	}) // text and numbers: there is no error
+	writeBytes(w, p.status, "application/problem+json", encoded)
+}
+
+// setProblemHeaders sets the headers that go with a problem.
+func setProblemHeaders(w *responseWriter, p *problem) {
 	h := w.Header()
 	if p.retryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(p.retryAfter/time.Second)))
@@ -425,22 +436,17 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 	if p.location != "" {
 		h.Set("Location", p.location)
 	}
-	if p.status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", "Bearer")
-		if p.code == "invalid_token" {
-			h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
-		}
-		if w.basic {
-			h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
-		}
-	}
-	if w.page != nil {
-		w.page(p)
+	if p.status != http.StatusUnauthorized {
 		return
 	}
 
-	encoded, _ := encodeJSON(body) // text and numbers: there is no error
-	writeBytes(w, p.status, "application/problem+json", encoded)
+	h.Set("WWW-Authenticate", "Bearer")
+	if p.code == "invalid_token" {
+		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
+	}
+	if w.basic {
+		h.Add("WWW-Authenticate", `Basic realm="cairn", charset="UTF-8"`)
+	}
 }
 
 // verifyPath is the route that a proxy asks whether a request may pass.

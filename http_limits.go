@@ -305,8 +305,12 @@ func (s *slots) release() {
 }
 
 // errBusy is the 503 for a request that found a queue full, or waited in it to its time limit.
-var errBusy = &problem{status: http.StatusServiceUnavailable, code: "busy",
-	detail: "The server is busy. Try again in a few seconds.", retryAfter: 2 * time.Second}
+var errBusy = &problem{
+	status:     http.StatusServiceUnavailable,
+	code:       "busy",
+	detail:     "The server is busy. Try again in a few seconds.",
+	retryAfter: 2 * time.Second,
+}
 
 // lastMoment returns a context for what a request must still store after its time limit, or after
 // its client has left. It ends 0.4 s after the limit of ctx, so that no answer is over 0.5 s late.

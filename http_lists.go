@@ -2,9 +2,13 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // maxPage is the largest number of items on a page of a list.
@@ -24,42 +28,49 @@ type listTotal struct {
 func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first []string,
 	read func(after []string, limit int) ([]T, error), key func(T) []string,
 	count ...func() (*listTotal, error)) error {
-	query, after := r.URL.Query(), first
+	query := r.URL.Query()
 	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), "50"))
 	if err != nil {
 		return malformed("wrong_type", "limit must be a number.")
 	}
-
 	if limit < 1 || limit > maxPage {
 		return invalid{{"limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage)}}.err()
 	}
 
+	// The cursor of another list, or of other filters, is refused.
 	filters := r.URL.Query()
 	for _, name := range []string{"cursor", "limit", "total"} {
 		filters.Del(name)
 	}
-
-	keys, scope := core.keys.Load(), r.URL.Path+"?"+filters.Encode()
+	scope := r.URL.Path + "?" + filters.Encode()
+	keys := core.keys.Load()
+	after := first
 	if cursor := query.Get("cursor"); cursor != "" {
-		if after, err = keys.verifyCursor(scope, cursor); err != nil || len(after) != len(first) {
+		after, err = keys.verifyCursor(scope, cursor)
+		if err != nil || len(after) != len(first) {
 			return malformed("invalid_cursor", "The cursor is not of this list with these filters: begin without one.")
 		}
 	}
+
 	items, err := read(after, limit+1)
 	if err != nil {
 		return err
 	}
-
 	answer := struct {
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
 		*listTotal
-	}{Items: append([]T{}, items[:min(len(items), limit)]...)} // never null
+	}{
+		Items: append([]T{}, items[:min(len(items), limit)]...), // never null
+	}
+
 	if query.Get("total") == "1" && len(count) > 0 {
-		if answer.listTotal, err = count[0](); err != nil {
+		answer.listTotal, err = count[0]()
+		if err != nil {
 			return err
 		}
 	}
+
 	if len(items) > limit {
 		cursor := keys.signCursor(scope, key(items[limit-1]))
 		answer.NextCursor = &cursor
@@ -81,18 +92,58 @@ func writeRows[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 	}, key)
 }
 
+// entityTag returns the strong entity tag of a body (RFC 9110, section 8.8.3).
+func entityTag(body []byte) string {
+	sum := sha256.Sum256(body)
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
+}
+
+// tagOf returns the strong entity tag of v as JSON. v holds only text, numbers, times and lists.
+func tagOf(v any) string {
+	body, _ := encodeJSON(v) // never fails for these
+	return entityTag(body)
+}
+
+// matchesTag reports whether the lines of If-Match or If-None-Match name the strong tag, or are
+// "*". The comparison is strong: a weak tag matches nothing (RFC 9110, section 8.8.3.2).
+func matchesTag(lines []string, tag string) bool {
+	list := strings.Join(strings.Fields(strings.Join(lines, ",")), "") // no tag of Cairn's has a blank
+	return list == "*" || slices.Contains(strings.Split(list, ","), tag)
+}
+
+// checkMatch returns the 412 if there are lines of If-Match, and they do not name the tag.
+func checkMatch(lines []string, tag string) error {
+	if len(lines) == 0 || matchesTag(lines, tag) {
+		return nil
+	}
+	detail := "It has changed since you read it: read it again."
+	if strings.Contains(lines[0], "W/") {
+		detail = "If-Match compares strongly: send the ETag without W/, which a proxy has put before it."
+	}
+	return newProblem(http.StatusPreconditionFailed, "stale", detail)
+}
+
 // writeTagged answers with v as JSON and its entity tag, or with 304 if the client has v already.
 func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := encodeJSON(v)
 	if err != nil {
 		return err
 	}
+	return writeTaggedBytes(w, r, "application/json", body)
+}
+
+// writeTaggedBytes answers with a body and its entity tag, or with 304 if the client has the body
+// already.
+func writeTaggedBytes(w http.ResponseWriter, r *http.Request, contentType string, body []byte) error {
 	tag := entityTag(body)
 	w.Header().Set("ETag", tag)
+
 	// The comparison is weak: a proxy that compresses makes tags weak (RFC 9110, section 13.1.2).
-	if isRead(r) && (matchesTag(r.Header["If-None-Match"], tag) || matchesTag(r.Header["If-None-Match"], "W/"+tag)) {
+	known := r.Header["If-None-Match"]
+	isKnown := matchesTag(known, tag) || matchesTag(known, "W/"+tag)
+	if isRead(r) && isKnown {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	return writeBytes(w, http.StatusOK, "application/json", body)
+	return writeBytes(w, http.StatusOK, contentType, body)
 }

@@ -47,18 +47,6 @@ func (s *server) routes() []route {
 	return slices.Concat(api, pageRoutes(s.console), formRoutes(s.console, api))
 }
 
-// reads returns the row of a route that only reads. It takes no body.
-func reads(path string, who requirement, handler handler, class class, query ...string) route {
-	return route{http.MethodGet, path, who, handler, strings.Join(query, " "), class, 0}
-}
-
-// changes returns the row of a route for another method, which takes a body of up to maxBody bytes.
-// The pattern is the method and the path.
-func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
-	method, path, _ := strings.Cut(pattern, " ")
-	return route{method, path, who, handler, strings.Join(query, " "), class, maxBody}
-}
-
 // apiRoutes returns the rows of the API.
 func (s *server) apiRoutes() []route {
 	return slices.Concat(
@@ -89,20 +77,25 @@ func authRoutes(a *accounts) []route {
 		changes("POST /api/v1/auth/login", public, withBody(a.login), hashing, small),
 		changes("POST /api/v1/auth/refresh", refreshCookie, a.refresh, quick, small),
 		changes("POST /api/v1/auth/logout", public, a.logout, quick, small),
+
 		reads("/api/v1/auth/me", signedIn, a.getMe, quick),
 		changes("PATCH /api/v1/auth/me", ownSession, withBody(a.updateMe), hashing, small),
 		changes("PUT /api/v1/auth/password", ownSession, withBody(a.changePassword), hashing, small),
 		changes("POST /api/v1/auth/password-reset", public, withBody(a.resetPassword), hashing, small),
+
 		changes("POST /api/v1/auth/totp", ownSession, withBody(a.createTOTP), hashing, small),
 		changes("POST /api/v1/auth/totp/confirm", ownSession, withBody(a.enableTOTP), quick, small),
 		changes("DELETE /api/v1/auth/totp", ownSession, withBody(a.deleteTOTP), hashing, small),
+
 		reads("/api/v1/auth/sessions", ownSession, a.listOwnSessions, quick, paged),
 		changes("DELETE /api/v1/auth/sessions", ownSession, a.endOwnSessions, quick, small),
 		changes("DELETE /api/v1/auth/sessions/{id}", ownSession, a.endOwnSessions, quick, small),
+
 		reads("/api/v1/auth/tokens", ownSession, a.listOwnTokens, quick, paged),
 		changes("POST /api/v1/auth/tokens", ownSession, withBody(a.createOwnToken), hashing, small),
 		changes("DELETE /api/v1/auth/tokens", ownSession, a.endOwnTokens, quick, small),
 		changes("DELETE /api/v1/auth/tokens/{id}", ownSession, a.endOwnTokens, quick, small),
+
 		reads(verifyPath, signedIn, a.verifyCaller, quick, "permission"),
 	}
 }
@@ -115,27 +108,33 @@ func administrationRoutes(a *accounts) []route {
 		reads("/api/v1/users/{id}", userManage, a.getUser, quick),
 		changes("PATCH /api/v1/users/{id}", userManage, withBody(a.updateUser), quick, medium),
 		changes("DELETE /api/v1/users/{id}", userManage, a.deleteUser, quick, medium),
+
 		changes("PUT /api/v1/users/{id}/roles", userManage, withBody(a.replaceUserRoles), quick, medium),
 		changes("POST /api/v1/users/{id}/roles", userManage, withBody(a.addUserRole), quick, medium),
 		changes("DELETE /api/v1/users/{id}/roles/{name}", userManage, a.removeUserRole, quick, medium),
 		changes("POST /api/v1/users/{id}/password-reset", userManage, a.createPasswordReset, quick, medium),
 		changes("DELETE /api/v1/users/{id}/totp", userManage, a.deleteTOTPOfUser, quick, medium),
+
 		reads("/api/v1/users/{id}/sessions", userManage, a.ofUser(a.writeSessions), quick, paged),
 		changes("DELETE /api/v1/users/{id}/sessions", userManage, a.endSessionsOfUser, quick, medium),
 		changes("DELETE /api/v1/users/{id}/sessions/{session}", userManage, a.endSessionsOfUser, quick, medium),
+
 		reads("/api/v1/users/{id}/tokens", userManage, a.ofUser(a.writeAPITokens), quick, paged),
 		changes("DELETE /api/v1/users/{id}/tokens", userManage, a.endTokensOfUser, quick, medium),
 		changes("DELETE /api/v1/users/{id}/tokens/{token}", userManage, a.endTokensOfUser, quick, medium),
 		reads("/api/v1/tokens", userManage, a.listAllTokens, quick, paged),
+
 		reads("/api/v1/permissions", userManage, a.listPermissions, quick),
 		changes("POST /api/v1/permissions", roleManage, withBody(a.declarePermission), slow, medium),
 		changes("PATCH /api/v1/permissions/{name}", roleManage, withBody(a.updatePermission), slow, medium),
 		changes("DELETE /api/v1/permissions/{name}", roleManage, a.removePermission, slow, medium, "force"),
+
 		reads("/api/v1/roles", userManage, a.listRoles, quick, paged, "name"),
 		changes("POST /api/v1/roles", roleManage, withBody(a.createRole), quick, medium),
 		reads("/api/v1/roles/{id}", userManage, a.getRole, quick),
 		changes("PATCH /api/v1/roles/{id}", roleManage, withBody(a.updateRole), bulk, medium),
 		changes("DELETE /api/v1/roles/{id}", roleManage, a.deleteRole, bulk, medium, "reassign"),
+
 		reads("/api/v1/audit", auditRead, a.listAudit, slow,
 			paged, "actor credential action target request_id since until"),
 	}
@@ -155,6 +154,7 @@ func messageRoutes(a *announcements) []route {
 			"permanently"),
 		reads("/api/v1/system-messages/{id}/unread-by", adminSystemMessage, a.listUnreadBy, slow, paged),
 		changes("POST /api/v1/system-messages/{id}/read", adminSystemMessage, a.readMessages, quick, medium),
+
 		reads("/api/v1/inbox", inboxRead, a.listMessages(true), quick, paged, "unread"),
 		reads("/api/v1/inbox/unread-count", inboxRead, a.countUnread, quick),
 		changes("POST /api/v1/inbox/read", inboxRead, a.readMessages, quick, medium),
@@ -171,6 +171,7 @@ func datasetRoutes(c *catalogue) []route {
 		reads("/api/v1/datasets/{id}", datasetRead, c.getDataset, slow),
 		changes("PATCH /api/v1/datasets/{id}", datasetManage, withBody(c.updateDataset), bulk, large),
 		changes("DELETE /api/v1/datasets/{id}", datasetManage, c.deleteDataset, bulk, medium),
+
 		reads("/api/v1/datasets/{id}/files", datasetRead, c.listFiles, slow,
 			fileFilters, "limit cursor sort total"),
 		reads("/api/v1/datasets/{id}/files/{file}", datasetRead, c.getFile, quick),
@@ -178,6 +179,7 @@ func datasetRoutes(c *catalogue) []route {
 			fileFilters, "all"),
 		reads("/api/v1/datasets/{id}/gaps.geojson", datasetRead, c.getGaps, stream),
 		reads("/api/v1/datasets/{id}/coverage.svg", datasetRead, c.getCoverage, slow, "color bbox"),
+
 		reads("/api/v1/datasets/{id}/report", datasetRead, c.getReport, quick),
 		reads("/api/v1/datasets/{id}/compare", datasetRead, c.getComparison, stream, "with"),
 		reads("/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, quick, paged),
@@ -187,6 +189,7 @@ func datasetRoutes(c *catalogue) []route {
 			datasetManage, withBody(c.acceptFinding), bulk, medium),
 		changes("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}",
 			datasetManage, c.reopenFinding, bulk, medium),
+
 		reads("/api/v1/datasets/{id}/files.csv", datasetRead, c.getTable, stream, fileFilters, "sort"),
 		reads("/api/v1/datasets/{id}/mosaic.vrt", datasetRead, c.getMosaic, stream, "crs resolution source"),
 		reads("/api/v1/datasets/{id}/data/{path...}", datasetDownload, c.getContent, sending),
@@ -203,6 +206,7 @@ func analysisRoutes(a *analyzer) []route {
 		reads("/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead, a.listChanges, quick,
 			paged, "change"),
 		changes("DELETE /api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze, a.cancelAnalysis, bulk, medium),
+
 		reads("/api/v1/datasets/{id}/expectation", datasetRead, a.getExpectation, quick),
 		changes("PATCH /api/v1/datasets/{id}/expectation", datasetManage, a.updateExpectation, heavy, mapped),
 	}
@@ -214,10 +218,12 @@ func stacRoutes(c *catalogue) []route {
 		reads(stacPath, datasetRead, c.getSTAC, quick),
 		reads(stacPath+"/api", datasetRead, c.getSTACAPI, quick),
 		reads(stacPath+"/conformance", datasetRead, c.getSTACConformance, quick),
+
 		reads(stacPath+"/collections", datasetRead, c.listCollections, heavy),
 		reads(stacPath+"/collections/{id}", datasetRead, c.getCollection, slow),
 		reads(stacPath+"/collections/{id}/items", datasetRead, c.searchItems, slow, itemFilters),
 		reads(stacPath+"/collections/{id}/items/{file}", datasetRead, c.getItem, quick),
+
 		reads(searchPath, datasetRead, c.searchItems, slow, itemFilters, "collections"),
 		changes("POST "+searchPath, datasetRead, c.searchItems, slow, medium),
 	}
@@ -229,14 +235,18 @@ func (s *server) buildMux() {
 	s.table = map[string]route{}
 	s.console.call = s.callAPI
 	s.operations.counts = []*routeCounts{{}} // for requests that match no route
+
 	for i, rt := range s.routes() {
-		s.table[rt.method+" "+rt.path] = rt
+		pattern := rt.method + " " + rt.path
+		s.table[pattern] = rt
 		s.operations.counts = append(s.operations.counts, &routeCounts{method: rt.method, path: rt.path})
-		s.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) {
+
+		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter) // ServeHTTP passes nothing else
-			answer.route, answer.row, answer.routed = rt.path, i+1, true
-			err := s.call(rt, answer, r)
-			if err != nil {
+			answer.route = rt.path
+			answer.row = i + 1
+			answer.routed = true
+			if err := s.call(rt, answer, r); err != nil {
 				s.core.writeProblem(answer, err)
 			}
 		})
@@ -247,6 +257,47 @@ func (s *server) buildMux() {
 // origin sent it, finds its route and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.core.now()
+	c := s.newCaller(r)
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+
+	answer := &responseWriter{
+		ResponseWriter: w,
+		requestID:      c.requestID,
+		basic:          offersBasic(r),
+		slots:          c.slots,
+	}
+	if wantsPage(r) {
+		answer.page = func(p *problem) { s.console.writeErrorPage(answer, r, nil, p) }
+	}
+	s.setHeaders(answer)
+
+	defer func() {
+		took := s.core.now().Sub(start)
+		s.operations.counts[answer.row].count(answer.status, took)
+		s.core.log.Info("request",
+			"id", c.requestID,
+			"user", actorOf(r).name,
+			"method", r.Method,
+			"route", answer.route,
+			"status", answer.status,
+			"ms", float64(took.Microseconds())/1000,
+			"address", c.address,
+			s.proxyID(r))
+	}()
+
+	if err := s.checkTarget(r); err != nil {
+		s.core.writeProblem(answer, err)
+	} else {
+		s.serveRoute(answer, r)
+	}
+
+	if answer.status >= http.StatusBadRequest {
+		s.core.limits.slowRefusal(r.Context(), c.slots.caller)
+	}
+}
+
+// newCaller returns the sender of a request, of whom only the address is known yet.
+func (s *server) newCaller(r *http.Request) *caller {
 	c := &caller{
 		requestID:   rand.Text(),
 		address:     s.clientAddress(r),
@@ -254,10 +305,13 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		recheck:     func(context.Context) error { return nil },
 	}
 	c.slots = newSlots(s.core.limits, c.network())
-	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
-	answer := &responseWriter{ResponseWriter: w, requestID: c.requestID, basic: offersBasic(r), slots: c.slots}
-	h := answer.Header()
-	h.Set("X-Request-Id", c.requestID)
+	return c
+}
+
+// setHeaders sets the headers that every answer has.
+func (s *server) setHeaders(w *responseWriter) {
+	h := w.Header()
+	h.Set("X-Request-Id", w.requestID)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -266,46 +320,33 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.core.isHTTPS {
 		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
 	}
-	if wantsPage(r) {
-		answer.page = func(p *problem) { s.console.writeErrorPage(answer, r, nil, p) }
-	}
-	defer func() {
-		user := actorOf(r).name
-		took := s.core.now().Sub(start)
-		s.operations.counts[answer.row].count(answer.status, took)
-		s.core.log.Info("request", "id", c.requestID, "user", user, "method", r.Method, "route", answer.route,
-			"status", answer.status, "ms", float64(took.Microseconds())/1000, "address", c.address, s.proxyID(r))
-	}()
+}
 
-	if err := s.checkTarget(r); err != nil {
-		s.core.writeProblem(answer, err)
-		return
-	}
+// serveRoute passes a request to the mux, and writes the problem if no route matches.
+func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 	if r.Method == http.MethodOptions && r.RequestURI == "*" { // about the server (RFC 9110, section 9.3.7)
-		answer.routed = true
-		answer.WriteHeader(http.StatusNoContent)
+		w.routed = true
+		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	if r.URL.Path == stacPath+"/" { // some clients of STAC end its root with a slash
 		r.URL.Path = stacPath
 	}
 
-	s.mux.ServeHTTP(answer, r)
-	if !answer.routed {
-		// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
-		h.Del("Content-Type")
-		err := errNoPath
-		if answer.status == http.StatusMethodNotAllowed {
-			detail := "This path does not take " + r.Method + "; it takes " + h.Get("Allow") + "."
-			err = newProblem(answer.status, "method_not_allowed", detail)
-		}
-		answer.status = 0
-		s.core.writeProblem(answer, err)
+	s.mux.ServeHTTP(w, r)
+	if w.routed {
+		return
 	}
 
-	if answer.status >= http.StatusBadRequest {
-		s.core.limits.slowRefusal(r.Context(), c.slots.caller)
+	// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
+	err := errNoPath
+	if w.status == http.StatusMethodNotAllowed {
+		detail := "This path does not take " + r.Method + "; it takes " + w.Header().Get("Allow") + "."
+		err = newProblem(w.status, "method_not_allowed", detail)
 	}
+	w.Header().Del("Content-Type")
+	w.status = 0
+	s.core.writeProblem(w, err)
 }
 
 // checkTarget refuses a request for another host, from a page of another origin, or for a path that
@@ -336,6 +377,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
+
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
@@ -352,11 +394,13 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r = r.WithContext(ctx)
+
 	c := callerOf(r)
 	defer func() {
 		c.slots.release()
 		c.releaseBody()
 	}()
+
 	if err = s.accounts.admit(rt, w, r); err == nil {
 		err = rt.handler(w, r)
 	} else if rt.path == verifyPath {
@@ -394,9 +438,13 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 	}
 
 	inner := r.Clone(r.Context())
-	inner.Method, inner.URL = rt.method, &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
-	inner.Header = http.Header{"User-Agent": r.Header["User-Agent"], "If-Match": r.Header["If-Match"],
-		"Cookie": r.Header["Cookie"]}
+	inner.Method = rt.method
+	inner.URL = &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
+	inner.Header = http.Header{}
+	for _, name := range []string{"User-Agent", "If-Match", "Cookie"} {
+		inner.Header[name] = r.Header[name]
+	}
+
 	inner.Body, inner.ContentLength = http.NoBody, 0
 	if body != nil {
 		encoded, err := encodeJSON(body)
@@ -406,6 +454,7 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 		inner.Header.Set("Content-Type", "application/json")
 		inner.Body, inner.ContentLength = io.NopCloser(bytes.NewReader(encoded)), int64(len(encoded))
 	}
+
 	if err := checkQuery(inner, rt.query); err != nil {
 		return nil, err
 	}
