@@ -22,9 +22,9 @@ func hostileTIFF(code, pixels, scale, x, y float64) []byte {
 	return testTIFF{order: binary.LittleEndian, tags: with(size, place, keys)}.build()
 }
 
-// TestHostileExtents: files at numbers that are next to nothing, or far beyond the globe, spoil neither their own
+// TestHostileFiles: files at numbers that are next to nothing, or far beyond the globe, spoil neither their own
 // dataset's answers nor those of another.
-func TestHostileExtents(t *testing.T) {
+func TestHostileFiles(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	c := ts.signIn("root", "all")
