@@ -1,12 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/csv"
-	"fmt"
 	"io"
 	"net/http"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,57 +31,54 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 
 // csvRow returns the cells of a file.
 func csvRow(f datasetFile) []string {
-	corners := func(box []float64) []string {
-		cells := make([]string, 4) // empty without a box
-		for i := range box {
-			cells[i] = csvCell(&box[i])
-		}
-		return cells
-	}
-	cells := slices.Concat([]string{
+	cells := []string{
 		csvCell(&f.ID),
 		f.Path,
 		csvCell(&f.SizeBytes),
 		f.ModifiedAt.Format(time.RFC3339Nano),
-		csvCell(f.Format),
-		f.Status,
-		csvCell(f.Reason),
-		csvCell(f.Width),
-		csvCell(f.Height),
-		csvCell(f.Bands),
-		csvCell(f.SampleType),
-		csvCell(f.Nodata),
-		csvCell(f.Unit),
-		csvCell(f.Scale),
-		csvCell(f.Offset),
-		csvCell(f.Compression),
-		csvCell(f.DataBytes),
-		csvCell(f.PixelIs),
-		csvCell(f.COG),
-		csvCell(f.CRS),
-		csvCell(f.CRSName),
-		csvCell(f.VerticalCRS),
-	}, corners(f.NativeBBox), corners(f.BBox), []string{
-		csvCell(f.BBoxAccuracyM),
-		csvCell(f.ResolutionM),
-		csvCell(f.Source),
-		strings.Join(f.Warnings, "; "),
-	})
+	}
+
+	for _, c := range f.columns() {
+		box, isBox := c.value.([]float64)
+		if !isBox {
+			cells = append(cells, csvCell(c.value))
+			continue
+		}
+		corners := make([]string, 4) // empty without a box
+		for i := range box {
+			corners[i] = csvCell(&box[i])
+		}
+		cells = append(cells, corners...)
+	}
+
+	cells = append(cells, strings.Join(f.Warnings, "; "))
 	for i := range cells {
 		cells[i] = harmlessCell(cells[i])
 	}
 	return cells
 }
 
-// csvCell returns a value as text, without an exponent. Nil is empty.
-func csvCell[T any](value *T) string {
-	if value == nil {
-		return ""
+// csvCell returns a value as text, without an exponent. A nil pointer is empty.
+func csvCell(value any) string {
+	switch v := value.(type) {
+	case string:
+		return v
+	case *string:
+		return *cmp.Or(v, new(""))
+	case *float64:
+		if v != nil {
+			return strconv.FormatFloat(*v, 'f', -1, 64)
+		}
+	case *int64:
+		if v != nil {
+			return strconv.FormatInt(*v, 10)
+		}
+	case *bool:
+		if v != nil {
+			return strconv.FormatBool(*v)
+		}
 	}
-	if number, isFloat := any(*value).(float64); isFloat {
-		return strconv.FormatFloat(number, 'f', -1, 64)
-	}
-	return fmt.Sprint(*value)
+	return ""
 }
 
 // formulas matches where a formula may begin: at the beginning of a text, or of a part of it where

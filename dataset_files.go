@@ -47,27 +47,57 @@ const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed
 	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
 	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog`
 
+// column is a column of the table of files, with the value of a file.
+type column struct {
+	name  string
+	value any
+}
+
+// columns returns the columns that GeoJSON and CSV show as well. Lists are boxes.
+func (m *extent) columns() []column {
+	return []column{
+		{"format", m.Format},
+		{"status", m.Status},
+		{"reason", m.Reason},
+		{"width", m.Width},
+		{"height", m.Height},
+		{"bands", m.Bands},
+		{"sample_type", m.SampleType},
+		{"nodata", m.Nodata},
+		{"unit", m.Unit},
+		{"scale", m.Scale},
+		{"offset", m.Offset},
+		{"compression", m.Compression},
+		{"data_bytes", m.DataBytes},
+		{"pixel_is", m.PixelIs},
+		{"cog", m.COG},
+		{"crs", m.CRS},
+		{"crs_name", m.CRSName},
+		{"vertical_crs", m.VerticalCRS},
+		{"native_bbox", m.NativeBBox},
+		{"bbox", m.BBox},
+		{"bbox_accuracy_m", m.BBoxAccuracyM},
+		{"resolution_m", m.ResolutionM},
+		{"source", m.Source},
+	}
+}
+
 // stored returns the columns of the table that hold the file, and their values.
-func (m *ElevationDatasetFileMeta) stored() (columns []string, values []any) {
-	pairs := [...]struct {
-		column string
-		value  any
-	}{
-		{"path", m.Path}, {"size_bytes", m.SizeBytes}, {"modified_ns", m.ModifiedAt.UnixNano()},
-		{"analyzed_at", m.AnalyzedAt}, {"format", m.Format}, {"status", m.Status}, {"reason", m.Reason},
-		{"width", m.Width}, {"height", m.Height}, {"bands", m.Bands}, {"sample_type", m.SampleType},
-		{"nodata", m.Nodata}, {"unit", m.Unit}, {"scale", m.Scale}, {"offset", m.Offset},
-		{"compression", m.Compression}, {"data_bytes", m.DataBytes},
-		{"pixel_is", m.PixelIs}, {"transform", m.Transform}, {"native_bbox", m.NativeBBox},
-		{"crs", m.CRS}, {"crs_definition", m.CRSDefinition}, {"crs_name", m.CRSName},
-		{"vertical_crs", m.VerticalCRS}, {"bbox", m.BBox}, {"bbox_accuracy_m", m.BBoxAccuracyM},
-		{"resolution_m", m.ResolutionM}, {"source", m.Source}, {"warnings", m.Warnings}, {"cog", m.COG},
+func (m *ElevationDatasetFileMeta) stored() (names []string, values []any) {
+	all := append(m.columns(),
+		column{"path", m.Path},
+		column{"size_bytes", m.SizeBytes},
+		column{"modified_ns", m.ModifiedAt.UnixNano()},
+		column{"analyzed_at", m.AnalyzedAt},
+		column{"transform", m.Transform},
+		column{"crs_definition", m.CRSDefinition},
+		column{"warnings", m.Warnings},
+	)
+	for _, c := range all {
+		names = append(names, c.name)
+		values = append(values, c.value)
 	}
-	columns, values = make([]string, 0, len(pairs)+5), make([]any, 0, len(pairs)+5) // callers add up to five
-	for _, pair := range pairs {
-		columns, values = append(columns, pair.column), append(values, pair.value)
-	}
-	return columns, values
+	return names, values
 }
 
 // fileStatuses returns every value of a file's status.

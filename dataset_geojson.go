@@ -22,38 +22,24 @@ func fileProperties(d dataset, f datasetFile) object {
 	if !utf8.ValidString(raw) {  // JSON cannot hold it
 		raw = f.Path
 	}
-	return object{
-		"location":        path.Join(d.Path, raw),
-		"dataset_id":      f.DatasetID,
-		"dataset":         f.Dataset,
-		"id":              f.ID,
-		"path":            f.Path,
-		"size_bytes":      f.SizeBytes,
-		"modified_at":     f.ModifiedAt,
-		"analyzed_at":     f.AnalyzedAt,
-		"format":          f.Format,
-		"status":          f.Status,
-		"reason":          f.Reason,
-		"width":           f.Width,
-		"height":          f.Height,
-		"bands":           f.Bands,
-		"sample_type":     f.SampleType,
-		"nodata":          f.Nodata,
-		"unit":            f.Unit,
-		"scale":           f.Scale,
-		"offset":          f.Offset,
-		"compression":     f.Compression,
-		"data_bytes":      f.DataBytes,
-		"pixel_is":        f.PixelIs,
-		"cog":             f.COG,
-		"crs":             f.CRS,
-		"crs_name":        f.CRSName,
-		"vertical_crs":    f.VerticalCRS,
-		"bbox_accuracy_m": f.BBoxAccuracyM,
-		"resolution_m":    f.ResolutionM,
-		"source":          f.Source,
-		"warnings":        strings.Join(f.Warnings, "; "),
+	properties := object{
+		"location":    path.Join(d.Path, raw),
+		"dataset_id":  f.DatasetID,
+		"dataset":     f.Dataset,
+		"id":          f.ID,
+		"path":        f.Path,
+		"size_bytes":  f.SizeBytes,
+		"modified_at": f.ModifiedAt,
+		"analyzed_at": f.AnalyzedAt,
+		"warnings":    strings.Join(f.Warnings, "; "),
 	}
+
+	for _, c := range f.columns() {
+		if _, isList := c.value.([]float64); !isList {
+			properties[c.name] = c.value
+		}
+	}
+	return properties
 }
 
 // getFootprints answers GET /api/v1/datasets/{id}/footprints.geojson with the files that match the
