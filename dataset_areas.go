@@ -159,7 +159,6 @@ func findInArea(ctx context.Context, q querier, f fileFilter, after []string, li
 			return found, nil, nil
 		}
 		after = f.key(candidates[maxHits-1])
-		f.isScanned = candidates[0].Hits == 0
 	}
 	return found, after, nil
 }

@@ -130,7 +130,6 @@ type fileFilter struct {
 	box       *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
 	isPoint   bool    // the box is a point, and the rasters themselves must cover it
 	area      area    // inside the box; the files' footprints must meet it; nil: any
-	isScanned bool    // the box is known to have more than maxHits hits
 	sort      string  // "": as order says
 }
 
@@ -173,11 +172,16 @@ func foldPattern(text string) string {
 // readFileFilter reads a fileFilter from the query. It selects from all datasets.
 func readFileFilter(query url.Values) (fileFilter, error) {
 	f := fileFilter{
-		status: optional(query, "status"), format: optional(query, "format"),
-		crs: optional(query, "crs"), part: optional(query, "q"), isPoint: query.Has("point"),
-		prefix: optional(query, "path"), warned: query.Get("warnings") == "1",
-		sort: query.Get("sort"),
+		status:  optional(query, "status"),
+		format:  optional(query, "format"),
+		crs:     optional(query, "crs"),
+		part:    optional(query, "q"),
+		prefix:  optional(query, "path"),
+		warned:  query.Get("warnings") == "1",
+		isPoint: query.Has("point"),
+		sort:    query.Get("sort"),
 	}
+
 	var v invalid
 	v.check(slices.Contains([]string{"", sortPath, sortCoarsest, sortNewest}, f.sort), "sort", "unknown",
 		"must be path, -resolution or -modified")
@@ -191,36 +195,47 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown",
 		"must be one of "+strings.Join(fileStatuses(), ", "))
 	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be used together with bbox")
-	name, size := "bbox", 4
+
+	var err error
 	if f.isPoint {
-		name, size = "point", 2
+		f.box, err = readBox(&v, "point", query.Get("point"), 2)
+	} else if query.Has("bbox") {
+		f.box, err = readBox(&v, "bbox", query.Get("bbox"), 4)
 	}
-	if !query.Has(name) {
-		return f, v.err()
+	if err != nil {
+		return f, err
 	}
+	return f, v.err()
+}
+
+// readBox reads the box of a parameter: west, south, east and north or, if size is 2, the longitude
+// and latitude of a point. It notes in v if there is no such box on the globe.
+func readBox(v *invalid, name, text string, size int) (*mapBox, error) {
 	var at []float64
-	parts := strings.Split(query.Get(name), ",")
-	for i, text := range parts {
-		angle, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	parts := strings.Split(text, ",")
+	for i, part := range parts {
+		angle, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
 		if err != nil || !isFinite(angle) || len(parts) != size {
-			return f, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
+			return nil, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
 		}
 		at = append(at, angle)
-		v.check(math.Abs(angle) <= [...]float64{180, 90}[i%2], name, "out_of_range",
+		most := [...]float64{180, 90}[i%2]
+		v.check(math.Abs(angle) <= most, name, "out_of_range",
 			"longitudes go from -180 to 180, latitudes from -90 to 90")
 	}
-	if f.isPoint {
+
+	if size == 2 {
 		at = append(at, at...)
+		if math.Abs(at[1]) == 90 { // a pole has every longitude
+			at[0], at[2] = -180, 180
+		}
 	}
-	v.check(at[1] <= at[3], name, "out_of_range", "south must not lie north of north")
-	if f.isPoint && math.Abs(at[1]) == 90 { // a pole has every longitude
-		at[0], at[2] = -180, 180
+	box := mapBox{at[0], at[1], at[2], at[3]}
+	v.check(box.South <= box.North, name, "out_of_range", "south must not lie north of north")
+	if box.East < box.West {
+		box.East += 360
 	}
-	if at[2] < at[0] {
-		at[2] += 360
-	}
-	f.box = &mapBox{at[0], at[1], at[2], at[3]}
-	return f, v.err()
+	return &box, nil
 }
 
 // getFile answers GET /api/v1/datasets/{id}/files/{file}.
@@ -270,7 +285,7 @@ func (c *catalogue) pathFilter(r *http.Request) (d dataset, f fileFilter, err er
 // firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-Infinity", "0", ""} }
 
-// key returns a file's place in the order: its rank as in fileRank, the dataset, the path.
+// key returns a file's position in the order: its rank as in fileRank, the dataset, the path.
 func (f fileFilter) key(file datasetFile) []string {
 	rank := 0.0
 	switch f.order() {
@@ -281,7 +296,11 @@ func (f fileFilter) key(file datasetFile) []string {
 	case sortNewest:
 		rank = -float64(file.ModifiedAt.UnixNano())
 	}
-	return []string{strconv.FormatFloat(rank, 'g', -1, 64), strconv.FormatInt(file.DatasetID, 10), file.Path}
+	return []string{
+		strconv.FormatFloat(rank, 'g', -1, 64),
+		strconv.FormatInt(file.DatasetID, 10),
+		file.Path,
+	}
 }
 
 // findFiles returns up to limit files after the keys in after. For a point it compares the files of
@@ -291,6 +310,7 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 	batch := limit
 	for {
 		candidates, err := listFiles(ctx, q, f, after, batch)
+
 		for _, file := range candidates {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
@@ -299,15 +319,17 @@ func findFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 				found = append(found, file)
 			}
 		}
-		if err != nil || len(candidates) < batch || len(found) >= limit {
+
+		isEnough := len(candidates) < batch || len(found) >= limit
+		if err != nil || isEnough {
 			return found[:min(limit, len(found))], err
 		}
 		after = f.key(candidates[len(candidates)-1])
-		batch = min(2*batch, 4000) // fewer than the 5,000 that listFiles tries first
+		batch = min(2*batch, 4000)
 	}
 }
 
-// maxHits is how many hits of a box are sorted. With more hits, the files are scanned in order.
+// maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
 // Lists with more files are not counted to their end.
 const maxHits = 10_000
 
@@ -325,8 +347,9 @@ const (
 			AND (@datasets::bigint[] IS NULL OR f.dataset_id = ANY (@datasets))
 			AND (@since::bigint IS NULL OR f.modified_ns >= @since)
 			AND (@until::bigint IS NULL OR f.modified_ns <= @until)`
-	fileEast     = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
-	fileTurn     = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrower
+	fileEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
+	fileTurn = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrower
+
 	fileMeetsBox = `
 			f.bbox[2] <= @north
 			AND f.bbox[4] >= @south
@@ -335,11 +358,13 @@ const (
 				OR f.bbox[1] <= @east - 360::float8
 				OR ` + fileEast + ` >= @west + 360::float8
 			)`
+
 	// The planner expects three elements of this array, but ten of @boxes as a whole.
 	fileNearBox = `
 			f.bbox IS NOT NULL
 			AND degrees_box(f.bbox) && ANY (ARRAY[(@boxes::box[])[1], (@boxes::box[])[2], (@boxes::box[])[3]])
 			AND` + fileMeetsBox
+
 	fileRank = `
 		CASE @order::text
 			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
@@ -383,14 +408,13 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
-// whose box covers it. It tries up to three statements.
+// whose box covers it.
 func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
-	const (
-		columns = `
+	const columns = `
 		SELECT f.dataset_id,
 			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
-		isAfter = `(` + fileOrder + `) > (@after_rank::float8, @after_dataset::bigint, @after_path::text)`
-		near    = `
+	const isAfter = `(` + fileOrder + `) > (@after_rank::float8, @after_dataset::bigint, @after_path::text)`
+	const near = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
@@ -404,56 +428,31 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		FROM hits f
 		ORDER BY f.rank, f.dataset_id, f.path
 		LIMIT @limit`
-		isNext = `
+	const inOrder = columns + `,
+			0 AS hits
+		FROM elevation_dataset_file_meta f
+		WHERE
 			CASE
 				WHEN @order = 'path' THEN (f.dataset_id, f.path) > (@after_dataset, @after_path)
 				WHEN @dataset::bigint IS NULL THEN ` + isAfter + `
 				ELSE (` + fileRank + `, f.path) > (@after_rank, @after_path)
-			END`
-		matching = `
-			(@boxes::box[] IS NULL OR` + fileMeetsBox + `)
+			END
+			AND (@boxes::box[] IS NULL OR` + fileMeetsBox + `)
 			AND` + fileMatches + `
 		ORDER BY ` + fileOrder + `
 		LIMIT @limit`
-		inOrder = columns + `,
-			0 AS hits
-		FROM elevation_dataset_file_meta f
-		WHERE` + isNext + `
-			AND` + matching
-		amongNext = columns + `,
-			0 AS hits
-		FROM (
-			SELECT f.*
-			FROM elevation_dataset_file_meta f
-			WHERE (@dataset::bigint IS NULL OR f.dataset_id = @dataset)
-				AND` + isNext + `
-			ORDER BY ` + fileOrder + `
-			LIMIT 5000
-		) f
-		WHERE` + matching
-	)
 	args := f.args(after, limit)
-
-	// The next 5,000 files in an indexed order often fill a page with files of a large box.
-	const large = 400 // square degrees
-	isLarge := f.box != nil && (f.box.East-f.box.West)*(f.box.North-f.box.South) > large
-	isIndexed := f.datasetID != nil || f.order() == sortPath
-	if isLarge && isIndexed {
-		files, err := collect[datasetFile](ctx, q, "try files", amongNext, pgx.QueryExecModeCacheDescribe, args)
-		if err != nil || len(files) == limit {
-			return files, err
-		}
-	}
 
 	// The GiST index finds the files of a box. It rounds by up to 1e-6 degrees, so each hit is
 	// compared exactly. Few files cover a point, and none may be missed before the sort.
-	if f.box != nil && !f.isScanned {
+	if f.box != nil {
 		args["most_hits"] = maxHits + 1
 		if f.isPoint {
 			args["most_hits"] = nil
 		}
 		files, err := collect[datasetFile](ctx, q, "find files", near, args)
-		if err != nil || f.isPoint || len(files) == 0 || files[0].Hits <= maxHits {
+		areAll := f.isPoint || len(files) == 0 || files[0].Hits <= maxHits
+		if err != nil || areAll {
 			return files, err
 		}
 	}
@@ -467,18 +466,18 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 // estimates from its statistics. It ignores the filter's area. The statements are planned for their
 // values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
-	const (
-		matching = `
-			SELECT
-			FROM elevation_dataset_file_meta f
-			WHERE (@boxes::box[] IS NULL OR` + fileNearBox + `)
-				AND` + fileMatches
-		counting   = `SELECT count(*) FROM (` + matching + ` LIMIT @limit) f`
-		estimating = `EXPLAIN (FORMAT JSON)` + matching
-	)
+	const matching = `
+		SELECT
+		FROM elevation_dataset_file_meta f
+		WHERE (@boxes::box[] IS NULL OR` + fileNearBox + `)
+			AND` + fileMatches
+	const counting = `SELECT count(*) FROM (` + matching + ` LIMIT @limit) f`
+	const estimating = `EXPLAIN (FORMAT JSON)` + matching
+
 	// Every file with a box meets the globe, and only those are ok.
 	isGlobe := f.box != nil && f.box.East-f.box.West == 360 && f.box.North-f.box.South == 180
-	if isGlobe && (f.status == nil || *f.status == fileStatusOK) {
+	isAnyOK := f.status == nil || *f.status == fileStatusOK
+	if isGlobe && isAnyOK {
 		f.box, f.status = nil, new(fileStatusOK)
 	}
 
@@ -495,6 +494,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	if err != nil || n <= maxHits {
 		return &listTotal{Total: n}, err
 	}
+
 	type planned struct {
 		Plan struct {
 			Rows float64 `json:"Plan Rows"`
