@@ -20,14 +20,17 @@ func (m *extent) footprint() (parts multiPolygon) {
 	if m.BBox == nil {
 		return nil
 	}
+
 	ring := m.outline()
 	west, east := math.Inf(1), math.Inf(-1)
 	for _, p := range ring {
 		west, east = min(west, p[0]), max(east, p[0])
 	}
+
 	const rounding = 1e-9 // degrees
+	isAroundPole := len(ring) > 0 && math.Abs(ring[len(ring)-1][0]-ring[0][0]) > 180
 	switch {
-	case len(ring) > 0 && math.Abs(ring[len(ring)-1][0]-ring[0][0]) > 180:
+	case isAroundPole:
 		ring, west = aroundPole(ring, math.Copysign(90, m.BBox[3]+m.BBox[1]))
 		east = west + 360
 	case len(ring) == 0 || east-west >= 360-rounding:
@@ -35,18 +38,26 @@ func (m *extent) footprint() (parts multiPolygon) {
 		if east < west {
 			east += 360
 		}
-		ring = []position{{west, m.BBox[1]}, {east, m.BBox[1]}, {east, m.BBox[3]}, {west, m.BBox[3]}}
+		ring = []position{
+			{west, m.BBox[1]},
+			{east, m.BBox[1]},
+			{east, m.BBox[3]},
+			{west, m.BBox[3]},
+		}
 	}
 	if signedArea(ring) < 0 {
 		slices.Reverse(ring)
 	}
+
+	// Cut the ring at each 180° between west and east, and turn the parts back to ±180°.
 	for turn := 360 * math.Floor((west+180)/360); turn-180 < east; turn += 360 {
 		for _, eastern := range cutRing(ring, 1, turn-180) {
 			for _, part := range cutRing(eastern, -1, -turn-180) {
-				for i := range part {
-					part[i] = position{math.Round((part[i][0]-turn)*1e9) / 1e9, math.Round(part[i][1]*1e9) / 1e9}
+				for i, p := range part {
+					part[i] = position{math.Round((p[0]-turn)*1e9) / 1e9, math.Round(p[1]*1e9) / 1e9}
 				}
-				if part = slices.Compact(append(part, part[0])); len(part) >= 4 && signedArea(part) != 0 {
+				part = slices.Compact(append(part, part[0]))
+				if len(part) >= 4 && signedArea(part) != 0 {
 					parts = append(parts, [1][]position{part})
 				}
 			}
@@ -67,6 +78,7 @@ func (m *extent) outline() (ring []position) {
 	if err != nil {
 		return nil
 	}
+
 	segments := 1
 	if crs.projection.formula != formulaGeographic { // about 8 chords a degree: off by some metres at most
 		turn := m.BBox[2] - m.BBox[0]
@@ -75,13 +87,15 @@ func (m *extent) outline() (ring []position) {
 		}
 		segments = 2 + int(min(8*max(m.BBox[3]-m.BBox[1], turn), 62))
 	}
+
 	points, whole := raster.trace(segments)
-	for _, point := range points {
-		ring = append(ring, position{point.position[0], max(-90, min(90, point.position[1]))})
-	}
 	if !whole {
 		return nil
 	}
+	for _, point := range points {
+		ring = append(ring, position{point.position[0], max(-90, min(90, point.position[1]))})
+	}
+
 	turns := math.Abs(math.Round((ring[len(ring)-1][0] - ring[0][0]) / 360))
 	if len(raster.polesWithin(onEdge)) != int(turns) {
 		return nil
@@ -92,13 +106,16 @@ func (m *extent) outline() (ring []position) {
 // aroundPole returns the ring of the area between a ring around a pole and that pole. The ring is
 // repeated a turn to each side, so that it covers the whole turn from west, which lies at ±180°.
 func aroundPole(ring []position, pole float64) (area []position, west float64) {
-	first, last := ring[0][0], ring[len(ring)-1][0]
+	first := ring[0][0]
+	last := ring[len(ring)-1][0]
 	for turn := -1.0; turn <= 1; turn++ {
 		for _, p := range ring {
 			area = append(area, position{p[0] + turn*(last-first), p[1]})
 		}
 	}
-	area = append(area, position{area[len(area)-1][0], pole}, position{area[0][0], pole})
+	end := area[len(area)-1][0]
+	start := area[0][0]
+	area = append(area, position{end, pole}, position{start, pole})
 	return area, 360*math.Round((first+last)/720) - 180
 }
 
@@ -111,9 +128,11 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 	if first < 0 {
 		return [][]position{slices.Clone(ring)}
 	}
+
 	var pieces [][]position
 	for i := range ring {
-		from, to := ring[(first+i)%len(ring)], ring[(first+i+1)%len(ring)]
+		from := ring[(first+i)%len(ring)]
+		to := ring[(first+i+1)%len(ring)]
 		if isOutside(from) && isOutside(to) {
 			continue
 		}
@@ -122,20 +141,26 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 		}
 		if isOutside(from) != isOutside(to) {
 			f := (side*limit - from[0]) / (to[0] - from[0])
-			pieces[len(pieces)-1] = append(pieces[len(pieces)-1], position{side * limit, from[1] + f*(to[1]-from[1])})
+			cut := position{side * limit, from[1] + f*(to[1]-from[1])}
+			pieces[len(pieces)-1] = append(pieces[len(pieces)-1], cut)
 		}
 		if !isOutside(to) {
 			pieces[len(pieces)-1] = append(pieces[len(pieces)-1], to)
 		}
 	}
-	entries, exits := make([]int, len(pieces)), make([]int, len(pieces)) // pieces in the order of these
+
+	// The pieces in the order of their entries, and in that of their exits.
+	var entries, exits []int
 	for i := range pieces {
-		entries[i], exits[i] = i, i
+		entries = append(entries, i)
+		exits = append(exits, i)
 	}
 	slices.SortFunc(entries, func(a, b int) int { return cmp.Compare(pieces[a][0][1], pieces[b][0][1]) })
 	slices.SortFunc(exits, func(a, b int) int {
 		return cmp.Compare(pieces[a][len(pieces[a])-1][1], pieces[b][len(pieces[b])-1][1])
 	})
+
+	// Join each piece with the one whose entry has the number of its exit.
 	for {
 		from := slices.IndexFunc(pieces, func(piece []position) bool { return piece != nil })
 		if from < 0 {
@@ -143,7 +168,8 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 		}
 		var part []position
 		for i := from; pieces[i] != nil; i = entries[slices.Index(exits, i)] {
-			part, pieces[i] = append(part, pieces[i]...), nil
+			part = append(part, pieces[i]...)
+			pieces[i] = nil
 		}
 		parts = append(parts, part)
 	}
@@ -158,17 +184,20 @@ func signedArea(ring []position) (area float64) {
 	return area
 }
 
-// contains reports whether the file's raster covers a place, by its own CRS and transform: its box
+// contains reports whether the file's raster covers a point, by its own CRS and transform: its box
 // in degrees is larger than the raster. If the CRS is unknown, the box decides.
 func (m *extent) contains(lon, lat float64) bool {
 	crs, shift, ok := m.knownCRS()
 	if !ok {
 		return m.BBox != nil // the query has compared it
 	}
-	t, width, height := [6]float64(m.Transform), float64(*m.Width), float64(*m.Height)
+	t := [6]float64(m.Transform)
+	width := float64(*m.Width)
+	height := float64(*m.Height)
 	if math.Abs(lat) == 90 && crs.projection.isCylindrical() { // every longitude is that of the pole
 		return true // the query has compared the latitude
 	}
+
 	lon, lat = shift.fromWGS84(crs.ellipsoid, lon, lat)
 	x, y, err := crs.projection.forward(lon, lat)
 	if err != nil {
@@ -178,17 +207,23 @@ func (m *extent) contains(lon, lat float64) bool {
 		middle, _ := applyTransform(t, width/2, height/2)
 		x += turn * math.Round((middle-x)/turn)
 	}
+
+	const rounding = 1e-6 // in pixels, of a point on the edge
 	col, row := invertTransform(t, x, y)
-	const rounding = 1e-6 // in pixels, of a place on the edge
-	return col >= -rounding && col <= width+rounding && row >= -rounding && row <= height+rounding
+	isInColumns := col >= -rounding && col <= width+rounding
+	isInRows := row >= -rounding && row <= height+rounding
+	return isInColumns && isInRows
 }
 
 // knownCRS returns the file's CRS and its shift to WGS 84. ok is false if neither the registry nor
 // the row knows the CRS, or if the raster has no transform.
 func (m *extent) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
-	if cmp.Or(m.CRS, m.CRSDefinition) == nil || len(m.Transform) != 6 || m.Width == nil || m.Height == nil {
+	hasCRS := m.CRS != nil || m.CRSDefinition != nil
+	hasTransform := len(m.Transform) == 6 && m.Width != nil && m.Height != nil
+	if !hasCRS || !hasTransform {
 		return crs, shift, false
 	}
+
 	var err error
 	if m.CRS != nil {
 		crs, err = crsByText(*m.CRS)

@@ -13,8 +13,8 @@ import (
 // rings, the first of which is the outer one.
 type area [][][]position
 
-// maxCorners is how many corners the area of a search may have. It is compared with each file that
-// its box meets.
+// maxCorners is how many corners the area of a search may have. The area is compared with each file
+// that its box meets.
 const maxCorners = 1000
 
 // readGeometry reads a GeoJSON Point, Polygon or MultiPolygon. It returns the query parameter of a
@@ -40,10 +40,12 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 	if g.Type == "Point" && len(point) >= 2 { // it may have a height
 		return "point", fmt.Sprintf("%v,%v", point[0], point[1]), nil, true
 	}
+
 	ok = len(polygons) > 0
 	corners := 0
-	// turned: the same box, with polygons that begin west of 0° moved 360° east
-	box, turned := emptyRange(), emptyRange()
+	box := emptyRange()
+	turned := emptyRange() // the same box, with polygons that begin west of 0° moved 360° east
+
 	for _, polygon := range polygons {
 		ok = ok && len(polygon) > 0
 		var rings [][]position
@@ -55,12 +57,15 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 				positions = append(positions, position{p[0], p[1]})
 				around.add(position{p[0], p[1]})
 			}
+
 			n := len(positions)
 			corners += n
-			ok = ok && n >= 4 && positions[0] == positions[n-1] && !math.IsNaN(around.west+around.south)
+			isClosed := n >= 4 && positions[0] == positions[n-1]
+			ok = ok && isClosed && !math.IsNaN(around.west+around.south)
 			rings = append(rings, positions)
 		}
 		a = append(a, rings)
+
 		for _, corner := range [...]position{{around.west, around.south}, {around.east, around.north}} {
 			box.add(corner)
 			if around.west < 0 {
@@ -69,16 +74,17 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 			turned.add(corner)
 		}
 	}
+
 	if box.west >= -180 && box.east <= 180 { // else the box is refused as it is
-		box.west, box.east = narrower(box.west, box.east, turned.west, turned.east)
+		box.west, box.east = narrowerRange(box.west, box.east, turned.west, turned.east)
 	}
 	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north), a, ok && corners <= most
 }
 
-// narrower returns the narrower of two ranges of longitudes around the same boxes, within ±180.
-// Across 180° its west is greater than its east. In the second range, boxes that begin west of 0°
-// lie a turn further east, so that boxes on both sides of 180° do not span the globe.
-func narrower(west, east, turnedWest, turnedEast float64) (float64, float64) {
+// narrowerRange returns the narrower of two ranges of longitudes around the same boxes, within
+// ±180. Across 180° its west is greater than its east. In the second range, boxes that begin west
+// of 0° lie a turn further east, so that boxes on both sides of 180° do not span the globe.
+func narrowerRange(west, east, turnedWest, turnedEast float64) (float64, float64) {
 	if turnedEast-turnedWest < east-west {
 		west, east = turnedWest, turnedEast
 	}
@@ -172,17 +178,22 @@ func edgesMeet(polygon [][]position, ring []position) bool {
 	for _, p := range ring {
 		around.add(p)
 	}
+
 	for _, edges := range polygon {
 		for i, p := range edges[1:] {
 			q := edges[i]
 			if around.isApart(p, q) {
 				continue
 			}
+
+			edge := emptyRange()
+			edge.add(p)
+			edge.add(q)
 			for j, a := range ring[1:] {
 				b := ring[j]
-				if max(p[0], q[0]) >= min(a[0], b[0]) && min(p[0], q[0]) <= max(a[0], b[0]) &&
-					max(p[1], q[1]) >= min(a[1], b[1]) && min(p[1], q[1]) <= max(a[1], b[1]) &&
-					side(p, q, a)*side(p, q, b) <= 0 && side(a, b, p)*side(a, b, q) <= 0 {
+				isNear := !edge.isApart(a, b)
+				isCrossed := side(p, q, a)*side(p, q, b) <= 0 && side(a, b, p)*side(a, b, q) <= 0
+				if isNear && isCrossed {
 					return true
 				}
 			}
@@ -197,7 +208,8 @@ func isInside(p position, polygon [][]position) (inside bool) {
 	for _, ring := range polygon {
 		for i, b := range ring[1:] {
 			a := ring[i]
-			if (a[1] > p[1]) != (b[1] > p[1]) && p[0] < a[0]+(p[1]-a[1])/(b[1]-a[1])*(b[0]-a[0]) {
+			crossesLatitude := (a[1] > p[1]) != (b[1] > p[1])
+			if crossesLatitude && p[0] < a[0]+(p[1]-a[1])/(b[1]-a[1])*(b[0]-a[0]) {
 				inside = !inside
 			}
 		}

@@ -40,10 +40,12 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 		SELECT (SELECT d.path FROM datasets d WHERE d.id = dataset_id) AS directory,` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = $2`
+
 	path := encodeName(r.PathValue("path"))
 	if strings.ContainsRune(path, 0) {
 		return notFound("file", path)
 	}
+
 	var m storedFile
 	err := withPoolSlot(r, quick, func(ctx context.Context) (err error) {
 		m, err = collectOne[storedFile](ctx, c.core.db, nil, "get file", query, pathID(r, "id"), path)
@@ -55,14 +57,17 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	f, err := c.openContent(r.Context(), m)
 	if err != nil {
 		return err
 	}
 	defer f.closeLater()
+
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // several ranges are answered with the whole (RFC 9110, section 14.2)
 	}
+
 	h := w.Header()
 	h.Set("Content-Type", mediaType(m.extent))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
@@ -120,6 +125,7 @@ func (f *content) open() error {
 		defer reader.close()
 		f.openFile, f.entry, err = reader.open(entry{Path: f.row.Path, Size: f.row.SizeBytes})
 	}
+
 	errno, isOfSystem := errors.AsType[syscall.Errno](err)
 	switch {
 	case err == nil:
@@ -148,15 +154,20 @@ func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 // fileUnavailable returns the 503 for a file or directory that cannot be read, although it should
 // be there.
 func fileUnavailable(err error) *problem {
-	return &problem{status: http.StatusServiceUnavailable, code: "file_unavailable", retryAfter: 30 * time.Second,
+	return &problem{
+		status:     http.StatusServiceUnavailable,
+		code:       "file_unavailable",
+		retryAfter: 30 * time.Second,
 		detail: "The file system does not answer, or fails. Try again later. " +
-			"The log has the reason under the request id.", err: err}
+			"The log has the reason under the request id.",
+		err: err,
+	}
 }
 
 // askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
 // network file system may never return, so ask runs in its own goroutine. askFileSystem abandons
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
-// releases what it opened. Until ask returns, it holds a place of its directory and a place of the
+// releases what it opened. Until ask returns, it holds a slot of its directory and a slot of the
 // whole instance, which bounds the blocked threads.
 func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
 	limited, cancel := context.WithTimeout(ctx, c.core.patience)
@@ -165,6 +176,7 @@ func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask fun
 	if err != nil {
 		return err
 	}
+
 	answers := make(chan error)
 	go func() {
 		defer leave()
@@ -177,6 +189,7 @@ func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask fun
 			}
 		}
 	}()
+
 	select {
 	case err := <-answers:
 		return err

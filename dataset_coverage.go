@@ -24,37 +24,54 @@ var coverageTemplate string
 // coverage is the picture: the values of the template, which are stored in JSON, and what is needed
 // to draw it.
 type coverage struct {
-	Name, Summary, Extent, Scale string
-	Height                       int
-	PixelsY                      int // of the line above the layers by pixel size; 0: there are none
-	Lines                        []mapLine
-	Layers                       []coverageLayer // missing cells, then files as layerOf has them
-	Coast, ScaleBar, World, Here string          // SVG paths
-	Apart, Unlisted              int64           // outliers, and those that are not listed
-	Outliers                     []coverageMark
-	Labels                       []mapLine // names of files, without a path
-	byStatus                     bool
-	All                          mapBox  // around the files that are no outliers
-	view                         *mapBox // the part to show; nil: all
-	frame                        mapFrame
-	details                      datasetDetails
-	cells                        []filesCell // nil: not counted yet
-	bytes                        int         // of the marks, about
+	Name    string
+	Summary string
+	Extent  string
+	Height  int
+	PixelsY int // of the line above the layers by pixel size; 0: there are none
+
+	Lines    []mapLine       // the graticule
+	Layers   []coverageLayer // missing cells, then files as layerOf has them
+	Labels   []mapLine       // names of files, without a path
+	Coast    string          // an SVG path, as the following three are
+	ScaleBar string
+	World    string
+	Here     string
+	Scale    string // the label of the scale bar
+
+	Apart    int64 // outliers
+	Unlisted int64 // outliers that are not in Outliers
+	Outliers []coverageMark
+	All      mapBox // around the files that are no outliers
+
+	byStatus bool
+	view     *mapBox // the part to show; nil: all
+	frame    mapFrame
+	details  datasetDetails
+	cells    []filesCell // nil: not counted yet
+	bytes    int         // of the marks, about
 }
 
 // coverageLayer shows the files of one colour, or the missing cells.
 type coverageLayer struct {
-	Label, Color, Class string // Class is of CSS
-	Count               int64
-	Y                   int // of the line in the legend
-	Marks               []coverageMark
+	Label string
+	Color string
+	Class string // of CSS
+	Count int64
+	Y     int // of the line in the legend
+	Marks []coverageMark
 }
 
 // layerMissing is the index of the layer of missing cells.
 const layerMissing = 0
 
 // coverageMark is an SVG path and its tooltip. Short and Place are the text of an outlier.
-type coverageMark struct{ Path, Title, Short, Place string }
+type coverageMark struct {
+	Path  string
+	Title string
+	Short string
+	Place string
+}
 
 // Bounds of the picture.
 const (
@@ -70,6 +87,7 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if by != "" && by != "resolution" && by != "status" {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
+
 	var view *mapBox
 	if box := optional(r.URL.Query(), "bbox"); box != nil {
 		f, err := readFileFilter(url.Values{"bbox": {*box}})
@@ -78,10 +96,12 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 		}
 		view = f.box
 	}
+
 	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
+
 	var drawn *coverage
 	if view == nil {
 		drawn, err = storedPicture(r.Context(), c.core.db, d, by == "status")
@@ -98,6 +118,7 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	if err := template.Must(template.New("coverage").Parse(coverageTemplate)).Execute(&svg, drawn); err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}
+
 	const policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 	w.Header().Set("Content-Security-Policy", policy)
 	return writeBytes(w, http.StatusOK, "image/svg+xml", svg.Bytes())
@@ -121,6 +142,7 @@ func (c *catalogue) drawView(r *http.Request, d dataset, byStatus bool, view *ma
 		return nil, err
 	}
 	defer slots.leavePool()
+
 	return inSnapshot(r.Context(), c.core.db, func(ctx context.Context, q querier) (*coverage, error) {
 		grids, err := storedGrids(ctx, q, d.ID)
 		if err != nil {
@@ -130,6 +152,7 @@ func (c *catalogue) drawView(r *http.Request, d dataset, byStatus bool, view *ma
 		if err != nil {
 			return nil, err
 		}
+
 		drawn.byStatus = byStatus
 		return drawn, drawn.draw(ctx, q, grids)
 	})
@@ -141,7 +164,13 @@ func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*co
 	if err != nil {
 		return nil, err
 	}
-	c := &coverage{Name: d.Name, Summary: "no files", view: view, details: details}
+	c := &coverage{
+		Name:    d.Name,
+		Summary: "no files",
+		view:    view,
+		details: details,
+	}
+
 	var counts []string
 	for _, status := range fileStatuses() {
 		if n := details.Files[status]; n > 0 {
@@ -151,6 +180,7 @@ func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*co
 	if len(counts) > 0 {
 		c.Summary = fmt.Sprintf("%s (%s)", plural(details.Files["total"], "file"), strings.Join(counts, ", "))
 	}
+
 	if details.BBox == nil {
 		return c, nil
 	}
@@ -160,13 +190,22 @@ func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*co
 // draw draws the layers of a picture that has a frame.
 func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error {
 	labels := [][2]string{
-		{"under 0.7 m", "#440154"}, {"0.7 m to 1.5 m", "#443983"}, {"1.5 m to 7 m", "#31688e"},
-		{"7 m to 15 m", "#21918c"}, {"15 m to 70 m", "#35b779"}, {"70 m to 200 m", "#90d743"},
-		{"200 m and more", "#e5c800"}, {"unknown", "#999999"},
+		{"under 0.7 m", "#440154"},
+		{"0.7 m to 1.5 m", "#443983"},
+		{"1.5 m to 7 m", "#31688e"},
+		{"7 m to 15 m", "#21918c"},
+		{"15 m to 70 m", "#35b779"},
+		{"70 m to 200 m", "#90d743"},
+		{"200 m and more", "#e5c800"},
+		{"unknown", "#999999"},
 	}
 	if c.byStatus {
-		labels = [][2]string{{"ok, with warnings", "#d95f02"}, {"ok", "#2a788e"}}
+		labels = [][2]string{
+			{"ok, with warnings", "#d95f02"},
+			{"ok", "#2a788e"},
+		}
 	}
+
 	c.Layers = []coverageLayer{{Label: "missing cells", Color: "#d7191c", Class: "missing"}}
 	for _, label := range labels {
 		c.Layers = append(c.Layers, coverageLayer{Label: label[0], Color: label[1], Class: "files"})
@@ -181,16 +220,20 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 		}
 	}
 
+	// The legend has a line for each layer that is not empty.
 	c.Height = 670
 	for i := range c.Layers {
-		if layer := &c.Layers[i]; layer.Count > 0 {
-			if i != layerMissing && !c.byStatus && c.PixelsY == 0 {
-				c.PixelsY = c.Height - 22
-				c.Height += 20
-			}
-			layer.Y = c.Height - 34 // Height has room for the first of them
+		layer := &c.Layers[i]
+		if layer.Count == 0 {
+			continue
+		}
+		isByPixel := i != layerMissing && !c.byStatus
+		if isByPixel && c.PixelsY == 0 {
+			c.PixelsY = c.Height - 22
 			c.Height += 20
 		}
+		layer.Y = c.Height - 34 // Height has room for the first of them
+		c.Height += 20
 	}
 	return nil
 }
@@ -229,7 +272,9 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	c.frame = frameFor(cells)
 	c.Lines = c.frame.graticule(c.All)
 	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
-	c.World, c.Here = worldFrame().coastline(), worldFrame().mark(c.All.asFile())
+	c.World = worldFrame().coastline()
+	c.Here = worldFrame().mark(c.All.asFile())
+
 	const coarsest = 90 // pixels per degree: beyond it the coast is off by more than some 20 pixels
 	if c.frame.perLat < coarsest {
 		c.Coast = c.frame.coastline()
@@ -243,11 +288,18 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 // has its middle, or in the nearest cell if the middle is outside the box.
 func (c *coverage) filesCells(ctx context.Context, q querier, box mapBox) ([]filesCell, error) {
 	const query = `
-		SELECT layer, is_warned, floor(least(greatest((west + span / 2 - $2) / $4, 0), 1) * 256)::bigint AS col,
+		SELECT layer,
+			is_warned,
+			floor(least(greatest((west + span / 2 - $2) / $4, 0), 1) * 256)::bigint AS col,
 			floor(least(greatest(((south + north) / 2 - $3) / $5, 0), 1) * 256)::bigint AS row,
-			count(*) AS n, min(west) AS west, min(south) AS south, max(west + span) AS east, max(north) AS north
+			count(*) AS n,
+			min(west) AS west,
+			min(south) AS south,
+			max(west + span) AS east,
+			max(north) AS north
 		FROM (
-			SELECT bbox[2] AS south, bbox[4] AS north,
+			SELECT bbox[2] AS south,
+				bbox[4] AS north,
 				bbox[1] + CASE
 					WHEN CASE WHEN $7 THEN ` + fileEast + ` ELSE bbox[1] END < $2::float8 - 1e-6 THEN 360
 					WHEN $7 AND bbox[1] > $2 + $4::float8 THEN -360
@@ -257,13 +309,17 @@ func (c *coverage) filesCells(ctx context.Context, q querier, box mapBox) ([]fil
 				width_bucket(coalesce(resolution_m, 'infinity'), $6::float8[]) AS layer,
 				warnings <> '{}' AS is_warned
 			FROM elevation_dataset_file_meta f
-			WHERE dataset_id = $1 AND bbox IS NOT NULL
+			WHERE dataset_id = $1
+				AND bbox IS NOT NULL
 		) f
-		WHERE NOT $7 OR west <= $2 + $4 AND west + span >= $2 AND south <= $3 + $5 AND north >= $3
+		WHERE NOT $7
+			OR west <= $2 + $4 AND west + span >= $2 AND south <= $3 + $5 AND north >= $3
 		GROUP BY 1, 2, 3, 4
 		ORDER BY 1, 2, 3, 4`
+	width := max(box.East-box.West, 1e-9)
+	height := max(box.North-box.South, 1e-9)
 	return collect[filesCell](ctx, q, "look where the files are", query, c.details.ID, box.West, box.South,
-		max(box.East-box.West, 1e-9), max(box.North-box.South, 1e-9), pixelLimits(), c.view != nil)
+		width, height, pixelLimits(), c.view != nil)
 }
 
 // coarser returns the cells of a grid that is coarser by a factor, for the layers of the picture.
@@ -272,7 +328,8 @@ func (c *coverage) coarser(factor int64) (coarse []filesCell) {
 		layer    int
 		col, row int64
 	}
-	at := map[key]int{}
+	at := map[key]int{} // indices in coarse
+
 	for _, cell := range c.cells {
 		if c.byStatus {
 			cell.Layer = layerByStatus(cell.IsWarned)
@@ -299,12 +356,14 @@ func layerByStatus(isWarned bool) int {
 // drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
 // cell of a grid, which is made coarser until the picture is small enough.
 func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
-	if c.details.Files[fileStatusOK] <= maxOutlined || c.view != nil {
+	isFew := c.details.Files[fileStatusOK] <= maxOutlined
+	if isFew || c.view != nil {
 		located := fileFilter{datasetID: &c.details.ID, status: new(fileStatusOK), box: c.view}
 		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
 		if err != nil {
 			return err
 		}
+
 		if len(files) <= maxOutlined {
 			for _, file := range files {
 				c.addMark(c.layerOf(file.extent), 1, c.frame.mark(file.extent), xmlText(file.Path))
@@ -322,10 +381,13 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 		}
 	}
 	for factor := int64(1); ; factor *= 2 {
-		c.bytes, c.Labels = 0, nil
+		c.bytes = 0
+		c.Labels = nil
 		for i := range c.Layers {
-			c.Layers[i].Count, c.Layers[i].Marks = 0, nil
+			c.Layers[i].Count = 0
+			c.Layers[i].Marks = nil
 		}
+
 		for _, cell := range c.coarser(factor) {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -341,18 +403,23 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 // label writes the name of a file into its box where there is room for it.
 func (c *coverage) label(file datasetFile) {
 	box := boxOf(file.BBox)
-	turn, lat := 360*math.Round((c.frame.lon-(box.West+box.East)/2)/360), (box.South+box.North)/2
+	lon := (box.West + box.East) / 2
+	lat := (box.South + box.North) / 2
+	turn := 360 * math.Round((c.frame.lon-lon)/360)
 	left, _ := c.frame.at(box.West+turn, lat)
 	right, _ := c.frame.at(box.East+turn, lat)
-	x, y := c.frame.at((box.West+box.East)/2+turn, lat)
+	x, y := c.frame.at(lon+turn, lat)
+
 	const letter = 7 // pixels
 	name := xmlText(path.Base(file.Path))
-	if letter*float64(utf8.RuneCountInString(name)) < math.Abs(right-left) && c.frame.shows(x, y, 0) {
+	hasRoom := letter*float64(utf8.RuneCountInString(name)) < math.Abs(right-left)
+	if hasRoom && c.frame.shows(x, y, 0) {
 		c.Labels = append(c.Labels, mapLine{Label: name, X: math.Round(x), Y: math.Round(y)})
 	}
 }
 
-// addMark adds a mark for count files or missing cells to a layer, without a path only the count.
+// addMark adds a mark that stands for count files or missing cells to a layer. With an empty path
+// it only counts them.
 func (c *coverage) addMark(layer int, count int64, path, title string) {
 	l := &c.Layers[layer]
 	l.Count += count
@@ -401,14 +468,18 @@ func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 	if c.view == nil {
 		return n
 	}
+
 	bbox := g.tile(run).file().BBox
 	if bbox == nil || !c.view.meets(boxOf(bbox)) {
 		return 0
 	}
-	if box := boxOf(bbox); n == 1 || c.view.eastward(box.West)+box.East-box.West <= c.view.East-c.view.West {
+	box := boxOf(bbox)
+	if n == 1 || c.view.eastward(box.West)+box.East-box.West <= c.view.East-c.view.West {
 		return n
 	}
-	first, second := run, run
+
+	first := run
+	second := run
 	first.To = run.From + (n-1)/2
 	second.From = first.To + 1
 	return c.cellsInView(g, first) + c.cellsInView(g, second)
@@ -422,26 +493,34 @@ func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64,
 		if len(listed) == maxOutliers {
 			continue
 		}
+
 		west := math.Remainder(cell.West, 360)
-		f := fileFilter{datasetID: &datasetID, box: &mapBox{west, cell.South, west + cell.East - cell.West, cell.North}}
+		box := mapBox{west, cell.South, west + cell.East - cell.West, cell.North}
+		f := fileFilter{datasetID: &datasetID, box: &box}
 		files, err := findFiles(ctx, q, f, firstFile(), maxOutliers)
 		if err != nil {
 			return err
 		}
+
 		for _, file := range files {
 			if listed[file.Path] || len(listed) == maxOutliers {
 				continue
 			}
 			listed[file.Path] = true
+
 			name := xmlText(file.Path)
 			short := []rune(name)
 			if len(short) > 36 {
 				short = append([]rune("…"), short[len(short)-35:]...)
 			}
-			place := degrees(math.Round(file.BBox[0]*1000)/1000, "E", "W") + " " +
-				degrees(math.Round(file.BBox[1]*1000)/1000, "N", "S")
-			path := worldFrame().mark(file.extent)
-			c.Outliers = append(c.Outliers, coverageMark{path, name, string(short), place})
+			lon := math.Round(file.BBox[0]*1000) / 1000
+			lat := math.Round(file.BBox[1]*1000) / 1000
+			c.Outliers = append(c.Outliers, coverageMark{
+				Path:  worldFrame().mark(file.extent),
+				Title: name,
+				Short: string(short),
+				Place: degrees(lon, "E", "W") + " " + degrees(lat, "N", "S"),
+			})
 		}
 	}
 	c.Unlisted = c.Apart - int64(len(listed))

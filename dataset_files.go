@@ -348,7 +348,7 @@ const (
 			AND (@since::bigint IS NULL OR f.modified_ns >= @since)
 			AND (@until::bigint IS NULL OR f.modified_ns <= @until)`
 	fileEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
-	fileTurn = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrower
+	fileTurn = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrowerRange
 
 	fileMeetsBox = `
 			f.bbox[2] <= @north
@@ -383,22 +383,24 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		box = *f.box
 	}
 	return pgx.NamedArgs{
-		"dataset":       f.datasetID,
-		"status":        f.status,
-		"format":        f.format,
-		"crs":           f.crs,
-		"part":          f.part,
-		"prefix":        f.prefix,
-		"warned":        f.warned,
-		"ids":           f.ids,
-		"datasets":      f.datasets,
-		"since":         f.since,
-		"until":         f.until,
-		"west":          box.West,
-		"south":         box.South,
-		"east":          box.East,
-		"north":         box.North,
-		"boxes":         f.boxes(),
+		"dataset":  f.datasetID,
+		"status":   f.status,
+		"format":   f.format,
+		"crs":      f.crs,
+		"part":     f.part,
+		"prefix":   f.prefix,
+		"warned":   f.warned,
+		"ids":      f.ids,
+		"datasets": f.datasets,
+		"since":    f.since,
+		"until":    f.until,
+
+		"west":  box.West,
+		"south": box.South,
+		"east":  box.East,
+		"north": box.North,
+		"boxes": f.boxes(),
+
 		"order":         f.order(),
 		"after_rank":    after[0],
 		"after_dataset": after[1],

@@ -53,6 +53,7 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 	if !slices.Contains([]string{"", "0", "1"}, all) {
 		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
 	}
+
 	return writeFeatures(w, r, d.Name, func(emit func(object) error) error {
 		return c.eachFile(r, f, func(file datasetFile) error {
 			if file.BBox == nil && all != "1" {
@@ -85,6 +86,7 @@ func readInBatches(f fileFilter, find func(after []string, limit int) ([]dataset
 		if err != nil {
 			return err
 		}
+
 		for _, file := range files {
 			if err := emit(file); err != nil {
 				return err
@@ -103,6 +105,7 @@ func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 	return writeStream(w, r, typeGeoJSON, func(out io.Writer) error {
 		title, _ := json.Marshal(name) // a text: there is no error
 		fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
+
 		separator := ""
 		err := read(func(f object) error {
 			encoded, err := encodeJSON(f)
@@ -126,6 +129,7 @@ func writeStream(w http.ResponseWriter, r *http.Request, contentType string, wri
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Add("Vary", "Accept-Encoding")
+
 	buffer := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10)
 	out, finish := io.Writer(buffer), buffer.Flush
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {

@@ -44,8 +44,10 @@ func joinCells(cells ...filesCell) filesCell {
 	all := cells[0]
 	for _, a := range cells[1:] {
 		all.N += a.N
-		all.West, all.South = min(all.West, a.West), min(all.South, a.South)
-		all.East, all.North = max(all.East, a.East), max(all.North, a.North)
+		all.West = min(all.West, a.West)
+		all.South = min(all.South, a.South)
+		all.East = max(all.East, a.East)
+		all.North = max(all.North, a.North)
 	}
 	return all
 }
@@ -68,10 +70,11 @@ func boxOf(bbox []float64) mapBox {
 // eastward returns by how many degrees a longitude lies east of the box's western edge.
 func (a mapBox) eastward(lon float64) float64 { return math.Mod(lon-a.West+720, 360) }
 
-// meets reports whether two boxes have a place in common.
+// meets reports whether two boxes have a point in common.
 func (a mapBox) meets(b mapBox) bool {
-	return a.South <= b.North && b.South <= a.North &&
-		(a.eastward(b.West) <= a.East-a.West || b.eastward(a.West) <= b.East-b.West)
+	latitudes := a.South <= b.North && b.South <= a.North
+	longitudes := a.eastward(b.West) <= a.East-a.West || b.eastward(a.West) <= b.East-b.West
+	return latitudes && longitudes
 }
 
 // String returns the corners of the box.
@@ -87,20 +90,30 @@ func (a mapBox) String() string {
 func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 	total := joinCells(cells...).N
 	main := slices.MaxFunc(cells, func(a, b filesCell) int { return cmp.Compare(a.N, b.N) })
+
+	// A larger box may reach further cells: repeat until none is added.
 	for before := -1; before != len(rest); {
-		before, rest, outliers = len(rest), nil, nil
+		before = len(rest)
+		rest = nil
+		outliers = nil
 		for _, cell := range cells {
 			cos := math.Cos((main.South + main.North) / 2 * math.Pi / 180)
 			size := max(main.North-main.South, (main.East-main.West)*cos)
-			away := max(main.South-cell.North, cell.South-main.North,
-				(main.West-cell.East)*cos, (cell.West-main.East)*cos)
+			away := max(
+				main.South-cell.North,
+				cell.South-main.North,
+				(main.West-cell.East)*cos,
+				(cell.West-main.East)*cos,
+			)
 			if away > size {
 				outliers = append(outliers, cell)
 				continue
 			}
-			rest, main = append(rest, cell), joinCells(main, cell)
+			rest = append(rest, cell)
+			main = joinCells(main, cell)
 		}
 	}
+
 	if n := total - joinCells(rest...).N; n > total/20 && (n > 1 || total < 4) {
 		return cells, nil
 	}
@@ -111,13 +124,24 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 func frameFor(cells []filesCell) mapFrame {
 	const margin = 1.06
 	all := joinCells(cells...)
-	m := mapFrame{left: 60, top: 60, width: 720, height: 540,
-		lon: (all.West + all.East) / 2, lat: (all.South + all.North) / 2, perLon: 1, perLat: 1}
+	m := mapFrame{
+		left:   60,
+		top:    60,
+		width:  720,
+		height: 540,
+		lon:    (all.West + all.East) / 2,
+		lat:    (all.South + all.North) / 2,
+		perLon: 1,
+		perLat: 1,
+	}
+
+	// Choose the projection.
 	near, far := all.South, all.North // of the equator
 	if m.lat < 0 {
 		near, far = -all.North, -all.South
 	}
-	if near >= 60 || near >= 40 && far >= 80 {
+	isPolar := near >= 60 || near >= 40 && far >= 80
+	if isPolar {
 		m.pole = math.Copysign(1, m.lat)
 		if all.East-all.West > 180 { // else the meridian in the middle points to the pole, up or down
 			m.lon = 0
@@ -125,28 +149,46 @@ func frameFor(cells []filesCell) mapFrame {
 	} else {
 		m.perLon = max(0.02, math.Cos(m.lat*math.Pi/180))
 	}
-	left, top, right, bottom := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
+
+	// Scale and move the map so that the cells fill it.
+	around := emptyRange() // in pixels of a degree; south is the top
 	for _, cell := range cells {
-		for _, p := range m.pixels([]position{{cell.West, cell.South}, {cell.East, cell.South},
-			{cell.East, cell.North}, {cell.West, cell.North}}) {
-			left, top, right, bottom = min(left, p[0]), min(top, p[1]), max(right, p[0]), max(bottom, p[1])
+		corners := []position{
+			{cell.West, cell.South},
+			{cell.East, cell.South},
+			{cell.East, cell.North},
+			{cell.West, cell.North},
+		}
+		for _, pixel := range m.pixels(corners) {
+			around.add(pixel)
 		}
 	}
-	scale := 1 / max((bottom-top)*margin/m.height, (right-left)*margin/m.width, 1e-7)
-	m.perLon, m.perLat = m.perLon*scale, m.perLat*scale
-	m.x = m.left + m.width/2 - (left+right)/2*scale
-	m.y = m.top + m.height/2 - (top+bottom)/2*scale
+	width := around.east - around.west
+	height := around.north - around.south
+	scale := 1 / max(height*margin/m.height, width*margin/m.width, 1e-7)
+	m.perLon *= scale
+	m.perLat *= scale
+	m.x = m.left + m.width/2 - (around.west+around.east)/2*scale
+	m.y = m.top + m.height/2 - (around.south+around.north)/2*scale
 	return m
 }
 
 // worldFrame is the frame of the map of the world.
 func worldFrame() mapFrame {
 	const left, top, width, height = 800, 60, 240, 120
-	return mapFrame{left: left, top: top, width: width, height: height, x: left + width/2, y: top + height/2,
-		perLon: width / 360.0, perLat: height / 180.0}
+	return mapFrame{
+		left:   left,
+		top:    top,
+		width:  width,
+		height: height,
+		x:      left + width/2,
+		y:      top + height/2,
+		perLon: width / 360.0,
+		perLat: height / 180.0,
+	}
 }
 
-// at returns the pixel of a place.
+// at returns the pixel of a position.
 func (m mapFrame) at(lon, lat float64) (x, y float64) {
 	if m.pole != 0 {
 		sin, cos := math.Sincos((lon - m.lon) * math.Pi / 180)
@@ -167,7 +209,9 @@ func (m mapFrame) place(x, y float64) (lon, lat float64) {
 
 // shows reports whether a pixel lies in the map, or outside it by less than a margin.
 func (m mapFrame) shows(x, y, margin float64) bool {
-	return x >= m.left-margin && x <= m.left+m.width+margin && y >= m.top-margin && y <= m.top+m.height+margin
+	isInWidth := x >= m.left-margin && x <= m.left+m.width+margin
+	isInHeight := y >= m.top-margin && y <= m.top+m.height+margin
+	return isInWidth && isInHeight
 }
 
 // pixels returns the pixels of a line, every three degrees where a parallel is an arc.
@@ -198,26 +242,33 @@ func pathOf(pixels []position) string {
 // mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
 func (m mapFrame) mark(file extent) (path string) {
 	const minMark = 4
-	left, top, right, bottom := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
+	around := emptyRange() // in pixels; south is the top
 	for _, part := range file.footprint() {
-		ring, middle := part[0], 0.0
+		ring := part[0]
+		middle := 0.0
 		for _, p := range ring {
 			middle += p[0] / float64(len(ring))
 		}
 		for i := range ring { // longitudes near those of the map
 			ring[i][0] += 360 * math.Round((m.lon-middle)/360)
 		}
+
 		pixels := m.pixels(ring)
-		for _, p := range pixels {
-			left, top, right, bottom = min(left, p[0]), min(top, p[1]), max(right, p[0]), max(bottom, p[1])
+		for _, pixel := range pixels {
+			around.add(pixel)
 		}
 		path += pathOf(pixels) + "z"
 	}
-	width, height := max(minMark, right-left), max(minMark, bottom-top)
-	if path == "" || right-left >= minMark && bottom-top >= minMark {
+
+	width := max(minMark, around.east-around.west)
+	height := max(minMark, around.north-around.south)
+	isLarge := min(around.east-around.west, around.north-around.south) >= minMark
+	if path == "" || isLarge {
 		return path
 	}
-	return fmt.Sprintf("M%.1f %.1fh%.1fv%.1fh%.1fz", (left+right-width)/2, (top+bottom-height)/2, width, height, -width)
+	left := (around.west + around.east - width) / 2
+	top := (around.south + around.north - height) / 2
+	return fmt.Sprintf("M%.1f %.1fh%.1fv%.1fh%.1fz", left, top, width, height, -width)
 }
 
 // coastline returns the SVG path of the coast, without points closer than a pixel to the last one.
@@ -228,13 +279,18 @@ func (m mapFrame) coastline() string {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		lon, lat, lastX, lastY := 0, 0, math.Inf(1), math.Inf(1)
+		lon, lat := 0, 0 // in hundredths of a degree
+		lastX, lastY := math.Inf(1), math.Inf(1)
+
 		for point := range strings.FieldsSeq(line) {
 			east, north, _ := strings.Cut(point, ",")
 			dx, _ := strconv.Atoi(east) // a test reads every point
 			dy, _ := strconv.Atoi(north)
-			lon, lat = lon+dx, lat+dy
-			x, y := m.at(m.lon+math.Remainder(float64(lon)/100-m.lon, 360), float64(lat)/100)
+			lon += dx
+			lat += dy
+			eastward := math.Remainder(float64(lon)/100-m.lon, 360)
+			x, y := m.at(m.lon+eastward, float64(lat)/100)
+
 			jump := math.Hypot(x-lastX, y-lastY)
 			switch {
 			case !m.shows(x, y, margin):
@@ -283,20 +339,28 @@ func steps(span, from, to float64) (at []float64) {
 // graticule returns some six meridians and six parallels, those that the map shows. Around a pole,
 // they are those of the files.
 func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
-	west, east := m.lon-m.width/2/m.perLon, m.lon+m.width/2/m.perLon
-	south, north := max(-90, m.lat-m.height/2/m.perLat), min(90, m.lat+m.height/2/m.perLat)
+	west := m.lon - m.width/2/m.perLon
+	east := m.lon + m.width/2/m.perLon
+	south := max(-90, m.lat-m.height/2/m.perLat)
+	north := min(90, m.lat+m.height/2/m.perLat)
 	if m.pole != 0 {
-		turn, high := max(all.East-all.West, 1e-6), max(all.North-all.South, 1e-6)
-		west, east = max(all.West-turn/2, m.lon-179), min(all.East+turn/2, m.lon+180)
-		south, north = max(-90, all.South-high/2), min(90, all.North+high/2)
+		turn := max(all.East-all.West, 1e-6)
+		high := max(all.North-all.South, 1e-6)
+		west = max(all.West-turn/2, m.lon-179)
+		east = min(all.East+turn/2, m.lon+180)
+		south = max(-90, all.South-high/2)
+		north = min(90, all.North+high/2)
 	}
+
+	// draw adds a line, if the map shows it. Its label lies right and down of where the line enters
+	// the map.
 	draw := func(label string, from, to position, right, down float64) {
 		margin := 0.0
 		if m.pole != 0 { // the label lies inside the map, else beside it
 			margin, right, down = -22, 0, 4
 		}
 		const parts = 400
-		for i := range parts { // the label lies where the line enters the map
+		for i := range parts {
 			part := float64(i) / parts
 			x, y := m.at(from[0]+(to[0]-from[0])*part, from[1]+(to[1]-from[1])*part)
 			if m.shows(x, y, margin) {
@@ -306,8 +370,10 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 			}
 		}
 	}
+
 	for _, lon := range steps(east-west, west, east) {
-		from, to := position{lon, south}, position{lon, north}
+		from := position{lon, south}
+		to := position{lon, north}
 		if m.pole < 0 {
 			from, to = to, from
 		}
@@ -330,6 +396,7 @@ func (m mapFrame) scaleBar(all mapBox) (path, label string) {
 			break
 		}
 	}
+
 	label = fmt.Sprintf("%g m", length)
 	if length >= 1000 {
 		label = fmt.Sprintf("%.0f km", length/1000)

@@ -39,9 +39,17 @@ func stacLink(rel, href, mediaType string) object {
 
 // stacConformance returns the conformance classes of the tree.
 func stacConformance() []string {
-	const features, stac = "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf/", "https://api.stacspec.org/v1.0.0/"
-	return []string{features + "core", features + "geojson", features + "oas30",
-		stac + "core", stac + "collections", stac + "ogcapi-features", stac + "item-search"}
+	const features = "http://www.opengis.net/spec/ogcapi-features-1/1.0/conf/"
+	const stac = "https://api.stacspec.org/v1.0.0/"
+	return []string{
+		features + "core",
+		features + "geojson",
+		features + "oas30",
+		stac + "core",
+		stac + "collections",
+		stac + "ogcapi-features",
+		stac + "item-search",
+	}
 }
 
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
@@ -50,13 +58,19 @@ func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	root := c.core.baseURL(r) + stacPath
-	get, post := stacLink("search", root+"/search", typeGeoJSON), stacLink("search", root+"/search", typeGeoJSON)
-	get["method"], post["method"] = http.MethodGet, http.MethodPost
 	links := []object{
-		stacLink("self", root, typeJSON), stacLink("root", root, typeJSON),
-		stacLink("service-desc", root+"/api", typeOpenAPI), stacLink("conformance", root+"/conformance", typeJSON),
-		stacLink("data", root+"/collections", typeJSON), get, post,
+		stacLink("self", root, typeJSON),
+		stacLink("root", root, typeJSON),
+		stacLink("service-desc", root+"/api", typeOpenAPI),
+		stacLink("conformance", root+"/conformance", typeJSON),
+		stacLink("data", root+"/collections", typeJSON),
+	}
+	for _, method := range [...]string{http.MethodGet, http.MethodPost} {
+		search := stacLink("search", root+"/search", typeGeoJSON)
+		search["method"] = method
+		links = append(links, search)
 	}
 	for _, d := range datasets {
 		child := stacLink("child", collectionURL(root, d.ID), typeJSON)
@@ -64,8 +78,13 @@ func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
 		links = append(links, child)
 	}
 	return writeJSON(w, http.StatusOK, object{
-		"type": "Catalog", "stac_version": "1.0.0", "id": "cairn", "title": "Cairn",
-		"description": "Elevation files", "conformsTo": stacConformance(), "links": links,
+		"type":         "Catalog",
+		"stac_version": "1.0.0",
+		"id":           "cairn",
+		"title":        "Cairn",
+		"description":  "Elevation files",
+		"conformsTo":   stacConformance(),
+		"links":        links,
 	})
 }
 
@@ -95,8 +114,11 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 	for _, collection := range found {
 		collections = append(collections, collection.object(root))
 	}
-	links := []object{stacLink("self", root+"/collections", typeJSON), stacLink("root", root, typeJSON),
-		stacLink("parent", root, typeJSON)}
+	links := []object{
+		stacLink("self", root+"/collections", typeJSON),
+		stacLink("root", root, typeJSON),
+		stacLink("parent", root, typeJSON),
+	}
 	return writeJSON(w, http.StatusOK, object{"collections": collections, "links": links})
 }
 
@@ -117,9 +139,12 @@ func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error 
 type stacCollection struct {
 	dataset
 	overallBox
-	Finest, Coarsest *float64 // pixel sizes in metres
-	First, Last      *fileTime
-	Codes, Formats   []string
+	Finest   *float64 // pixel sizes in metres
+	Coarsest *float64
+	First    *fileTime
+	Last     *fileTime
+	Codes    []string
+	Formats  []string
 }
 
 // listCollections returns the collection of a dataset, or without an id all collections, in the
@@ -127,15 +152,28 @@ type stacCollection struct {
 func listCollections(ctx context.Context, q querier, id *int64) ([]stacCollection, error) {
 	const query = `
 		WITH kinds AS (
-			SELECT f.dataset_id, f.crs, f.format, min(f.resolution_m) AS finest, max(f.resolution_m) AS coarsest,
-				min(f.modified_ns) AS first, max(f.modified_ns) AS last,` + overallColumns + `
+			SELECT f.dataset_id,
+				f.crs,
+				f.format,
+				min(f.resolution_m) AS finest,
+				max(f.resolution_m) AS coarsest,
+				min(f.modified_ns) AS first,
+				max(f.modified_ns) AS last,` + overallColumns + `
 			FROM elevation_dataset_file_meta f
 			WHERE f.status = 'ok' AND ($1::bigint IS NULL OR f.dataset_id = $1)
 			GROUP BY f.dataset_id, f.crs, f.format
 		)
-		SELECT ` + datasetColumns + `, min(finest) AS finest, max(coarsest) AS coarsest, min(first) AS first,
-			max(last) AS last, min(west) AS west, max(east) AS east, min(turned_west) AS turned_west,
-			max(turned_east) AS turned_east, min(south) AS south, max(north) AS north,
+		SELECT ` + datasetColumns + `,
+			min(finest) AS finest,
+			max(coarsest) AS coarsest,
+			min(first) AS first,
+			max(last) AS last,
+			min(west) AS west,
+			max(east) AS east,
+			min(turned_west) AS turned_west,
+			max(turned_east) AS turned_east,
+			min(south) AS south,
+			max(north) AS north,
 			array_remove(array_agg(DISTINCT crs), NULL) AS codes,
 			array_remove(array_agg(DISTINCT format), NULL) AS formats
 		FROM datasets
@@ -158,24 +196,34 @@ func (c stacCollection) object(root string) object {
 	if c.Finest != nil {
 		summaries["gsd"] = object{"minimum": c.Finest, "maximum": c.Coarsest}
 	}
+
 	box := c.bounds()
 	if box == nil {
 		box = []float64{-180, -90, 180, 90}
 	}
+
 	url := collectionURL(root, c.ID)
 	return object{
-		"type": "Collection", "stac_version": "1.0.0",
+		"type":            "Collection",
+		"stac_version":    "1.0.0",
 		"stac_extensions": []string{stacItemAssets, stacProjection},
-		"id":              strconv.FormatInt(c.ID, 10), "title": c.Name, "description": cmp.Or(c.Description, c.Name),
-		"license": "proprietary", "itemType": "feature",
-		"crs": []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
+		"id":              strconv.FormatInt(c.ID, 10),
+		"title":           c.Name,
+		"description":     cmp.Or(c.Description, c.Name),
+		"license":         "proprietary",
+		"itemType":        "feature",
+		"crs":             []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
 		"extent": object{
 			"spatial":  object{"bbox": [][]float64{box}},
 			"temporal": object{"interval": [][]*fileTime{{c.First, c.Last}}},
 		},
 		"summaries":   summaries,
 		"item_assets": object{"data": object{"title": "The file", "roles": []string{"data"}}},
-		"links": []object{stacLink("self", url, typeJSON), stacLink("root", root, typeJSON),
-			stacLink("parent", root, typeJSON), stacLink("items", url+"/items", typeGeoJSON)},
+		"links": []object{
+			stacLink("self", url, typeJSON),
+			stacLink("root", root, typeJSON),
+			stacLink("parent", root, typeJSON),
+			stacLink("items", url+"/items", typeGeoJSON),
+		},
 	}
 }

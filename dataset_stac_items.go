@@ -23,12 +23,19 @@ const (
 
 // itemOf returns a file as a STAC Item, which is a GeoJSON feature. base is the service's base URL.
 func itemOf(f datasetFile, base string) object {
-	root, id := base+stacPath, strconv.FormatInt(f.ID, 10)
+	root := base + stacPath
+	id := strconv.FormatInt(f.ID, 10)
 	collection := collectionURL(root, f.DatasetID)
 	properties := object{
-		"title": f.Path, "datetime": f.ModifiedAt, "format": f.Format, "proj:code": f.CRS, "proj:epsg": nil,
-		"sample_type": f.SampleType, "nodata": f.Nodata, "vertical_crs": f.VerticalCRS,
-		"warnings": strings.Join(f.Warnings, "; "),
+		"title":        f.Path,
+		"datetime":     f.ModifiedAt,
+		"format":       f.Format,
+		"proj:code":    f.CRS,
+		"proj:epsg":    nil,
+		"sample_type":  f.SampleType,
+		"nodata":       f.Nodata,
+		"vertical_crs": f.VerticalCRS,
+		"warnings":     strings.Join(f.Warnings, "; "),
 	}
 	if f.CRS != nil {
 		properties["proj:epsg"] = json.Number(strings.TrimPrefix(*f.CRS, "EPSG:")) // a row has no other text
@@ -36,8 +43,10 @@ func itemOf(f datasetFile, base string) object {
 	if f.ResolutionM != nil {
 		properties["gsd"] = f.ResolutionM
 	}
-	if f.Transform != nil && f.NativeBBox != nil && f.Width != nil && f.Height != nil {
-		properties["proj:transform"], properties["proj:bbox"] = f.Transform, f.NativeBBox
+	hasSize := f.Width != nil && f.Height != nil
+	if hasSize && f.Transform != nil && f.NativeBBox != nil {
+		properties["proj:transform"] = f.Transform
+		properties["proj:bbox"] = f.NativeBBox
 		properties["proj:shape"] = []int64{*f.Height, *f.Width}
 	}
 
@@ -53,8 +62,13 @@ func itemOf(f datasetFile, base string) object {
 			stacLink("parent", collection, typeJSON),
 			stacLink("collection", collection, typeJSON),
 		},
-		"assets": object{"data": object{"href": base + dataPath(f.DatasetID, f.Path), "type": mediaType(f.extent),
-			"title": f.Path, "roles": []string{"data"}, "file:size": f.SizeBytes}},
+		"assets": object{"data": object{
+			"href":      base + dataPath(f.DatasetID, f.Path),
+			"type":      mediaType(f.extent),
+			"title":     f.Path,
+			"roles":     []string{"data"},
+			"file:size": f.SizeBytes,
+		}},
 	})
 	return item
 }
@@ -145,6 +159,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	f, err := readItemFilter(query)
 	if err != nil {
 		if p, ok := errors.AsType[*problem](err); ok { // OGC API Features, section 7.5.1: always 400
@@ -152,6 +167,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	}
+
 	if r.PathValue("id") != "" {
 		d, err := c.pathDataset(r)
 		if err != nil {
@@ -159,12 +175,10 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 		f.datasetID = &d.ID
 	}
-	limit := defaultItems
-	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil && !errors.Is(err, strconv.ErrRange) || limit < 1 {
-			return malformed("wrong_type", "limit must be a number, at least 1.")
-		}
-		limit = min(limit, maxItems)
+
+	limit, err := readItemLimit(query)
+	if err != nil {
+		return err
 	}
 
 	// For the next page, a client may write the geometry in another way.
@@ -172,14 +186,15 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	for _, name := range []string{"cursor", "limit", "intersects"} {
 		selection.Del(name)
 	}
-	scope, after := r.URL.Path+"?"+selection.Encode(), firstFile()
+	scope := r.URL.Path + "?" + selection.Encode()
+	after := firstFile()
 	if cursor := query.Get("cursor"); cursor != "" {
 		if after, err = c.core.keys.Load().verifyCursor(scope, cursor); err != nil || len(after) != len(firstFile()) {
 			return malformed("invalid_cursor", "The cursor is not one of this search.")
 		}
 	}
-	ctx := r.Context()
-	files, next, err := findItems(ctx, c.core.db, f, after, limit)
+
+	files, next, err := findItems(r.Context(), c.core.db, f, after, limit)
 	if err != nil {
 		return err
 	}
@@ -188,7 +203,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if next == nil && !query.Has("cursor") {
 		answer["numberMatched"] = len(files)
 	} else if f.area == nil { // to count for an area is to compare every file
-		total, err := countFiles(ctx, c.core.db, f)
+		total, err := countFiles(r.Context(), c.core.db, f)
 		if err != nil {
 			return err
 		}
@@ -196,27 +211,57 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 			answer["numberMatched"] = total.Total
 		}
 	}
+
 	base := c.core.baseURL(r)
-	links := []object{stacLink("self", base+r.URL.RequestURI(), typeGeoJSON), stacLink("root", base+stacPath, typeJSON)}
+	links := []object{
+		stacLink("self", base+r.URL.RequestURI(), typeGeoJSON),
+		stacLink("root", base+stacPath, typeJSON),
+	}
 	if f.datasetID != nil {
 		links = append(links, stacLink("collection", collectionURL(base+stacPath, *f.datasetID), typeJSON))
 	}
 	if next != nil {
-		query.Set("cursor", c.core.keys.Load().signCursor(scope, next))
-		link := stacLink("next", base+r.URL.EscapedPath()+"?"+query.Encode(), typeGeoJSON)
-		if body != nil {
-			body["cursor"] = json.RawMessage(strconv.Quote(query.Get("cursor")))
-			link = stacLink("next", base+r.URL.EscapedPath(), typeGeoJSON)
-			link["method"], link["body"] = r.Method, body
-		}
-		links = append(links, link)
+		cursor := c.core.keys.Load().signCursor(scope, next)
+		links = append(links, nextPage(r.Method, base+r.URL.EscapedPath(), query, body, cursor))
 	}
+
 	items := []object{}
 	for _, file := range files {
 		items = append(items, itemOf(file, base))
 	}
-	answer["features"], answer["links"], answer["numberReturned"] = items, links, len(items)
+	answer["features"] = items
+	answer["links"] = links
+	answer["numberReturned"] = len(items)
 	return writeGeoJSON(w, answer)
+}
+
+// nextPage returns the link to the next page of a search at a URL, with the parameters that
+// readSearch returned.
+func nextPage(method, at string, query url.Values, body map[string]json.RawMessage, cursor string) object {
+	if body == nil {
+		query.Set("cursor", cursor)
+		return stacLink("next", at+"?"+query.Encode(), typeGeoJSON)
+	}
+
+	body["cursor"] = json.RawMessage(strconv.Quote(cursor))
+	link := stacLink("next", at, typeGeoJSON)
+	link["method"] = method
+	link["body"] = body
+	return link
+}
+
+// readItemLimit returns the number of items on a page. A larger one than maxItems becomes maxItems.
+func readItemLimit(query url.Values) (int, error) {
+	text := query.Get("limit")
+	if text == "" {
+		return defaultItems, nil
+	}
+	limit, err := strconv.Atoi(text)
+	isNumber := err == nil || errors.Is(err, strconv.ErrRange)
+	if !isNumber || limit < 1 {
+		return 0, malformed("wrong_type", "limit must be a number, at least 1.")
+	}
+	return min(limit, maxItems), nil
 }
 
 // findItems returns up to limit files after the keys in after. next are the keys after which the
@@ -247,6 +292,7 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 	if corners := strings.Split(query.Get("bbox"), ","); len(corners) == 6 { // with heights
 		selection.Set("bbox", strings.Join([]string{corners[0], corners[1], corners[3], corners[4]}, ","))
 	}
+
 	var within area
 	if text := query.Get("intersects"); text != "" {
 		if query.Has("bbox") || query.Has("point") {
@@ -260,9 +306,11 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		selection.Set(parameter, value)
 		within = a
 	}
+
 	f, err := readFileFilter(selection)
 	f.area = within
-	f.ids, f.datasets = idList(query, "ids"), idList(query, "collections")
+	f.ids = idList(query, "ids")
+	f.datasets = idList(query, "collections")
 	if text := query.Get("datetime"); text != "" && err == nil {
 		f.since, f.until, err = readInterval(text)
 	}

@@ -15,20 +15,30 @@ import (
 // rows go south and columns east. Its extent, bands, types and nodata are those of its files
 // together.
 type vrtGrid struct {
-	CRS                    string // the code or, without one, the name in the file
-	Definition             string // of a CRS without a code, as a row has it; empty: unknown
-	HasCode                bool
-	DX, DY                 float64 // the size of a pixel in the CRS, rounded as files of one grid may differ
-	A, E                   float64 // the same, not rounded; E is negative
-	West, South, East, Top float64 // in the CRS
-	Files, Bands           int64
-	Types                  []string // of the samples
-	Nodata                 *string  // that of the first file that has one
+	CRS        string // the code or, without one, the name in the file
+	Definition string // of a CRS without a code, as a row has it; empty: unknown
+	HasCode    bool
+
+	DX float64 // the size of a pixel in the CRS, rounded as files of one grid may differ
+	DY float64
+	A  float64 // the same, not rounded
+	E  float64 // negative
+
+	West  float64 // in the CRS
+	South float64
+	East  float64
+	Top   float64
+
+	Files  int64
+	Bands  int64
+	Types  []string // of the samples
+	Nodata *string  // that of the first file that has one
 }
 
 // resolution returns the pixel size as the parameter of that name has it.
 func (g vrtGrid) resolution() string {
-	x, y := strconv.FormatFloat(g.DX, 'g', -1, 32), strconv.FormatFloat(g.DY, 'g', -1, 32)
+	x := strconv.FormatFloat(g.DX, 'g', -1, 32)
+	y := strconv.FormatFloat(g.DY, 'g', -1, 32)
 	if x == y {
 		return x
 	}
@@ -39,36 +49,49 @@ func (g vrtGrid) resolution() string {
 // exactly one matches, the error is a 422 that lists the dataset's grids.
 func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *string) (vrtGrid, error) {
 	const query = `
-		SELECT coalesce(crs, crs_name, '') AS crs, coalesce(crs_definition, '') AS definition,
+		SELECT coalesce(crs, crs_name, '') AS crs,
+			coalesce(crs_definition, '') AS definition,
 			bool_and(crs IS NOT NULL) AS has_code,
-			transform[1]::real::float8 AS dx, -transform[5]::real::float8 AS dy,
-			min(transform[1]) AS a, max(transform[5]) AS e,
-			min(native_bbox[1]) AS west, min(native_bbox[2]) AS south,
-			max(native_bbox[3]) AS east, max(native_bbox[4]) AS top,
-			count(*) AS files, min(coalesce(bands, 1)) AS bands,
-			array_agg(DISTINCT coalesce(sample_type, '')) AS types, (array_agg(nodata ORDER BY path)
-				FILTER (WHERE nodata IS NOT NULL))[1] AS nodata
+			transform[1]::real::float8 AS dx,
+			-transform[5]::real::float8 AS dy,
+			min(transform[1]) AS a,
+			max(transform[5]) AS e,
+			min(native_bbox[1]) AS west,
+			min(native_bbox[2]) AS south,
+			max(native_bbox[3]) AS east,
+			max(native_bbox[4]) AS top,
+			count(*) AS files,
+			min(coalesce(bands, 1)) AS bands,
+			array_agg(DISTINCT coalesce(sample_type, '')) AS types,
+			(array_agg(nodata ORDER BY path) FILTER (WHERE nodata IS NOT NULL))[1] AS nodata
 		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND status = 'ok' AND transform[1] BETWEEN 1e-30 AND 1e30
+		WHERE dataset_id = $1
+			AND status = 'ok'
+			AND transform[1] BETWEEN 1e-30 AND 1e30
 			AND -transform[5] BETWEEN 1e-30 AND 1e30
-			AND transform[2] = 0 AND transform[4] = 0
+			AND transform[2] = 0
+			AND transform[4] = 0
 		GROUP BY coalesce(crs, crs_name, ''), coalesce(crs_definition, ''), transform[1]::real, transform[5]::real
 		ORDER BY files DESC, crs, definition, dx, dy`
 	grids, err := collect[vrtGrid](ctx, q, "find grids", query, datasetID)
 	if err != nil {
 		return vrtGrid{}, err
 	}
+
 	var list []string
 	var matching []vrtGrid
 	for _, g := range grids {
 		list = append(list, fmt.Sprintf("crs=%s resolution=%s (%s)", g.CRS, g.resolution(), plural(g.Files, "file")))
-		if (crs == nil || strings.EqualFold(*crs, g.CRS)) && (resolution == nil || *resolution == g.resolution()) {
+		isCRS := crs == nil || strings.EqualFold(*crs, g.CRS)
+		isResolution := resolution == nil || *resolution == g.resolution()
+		if isCRS && isResolution {
 			matching = append(matching, g)
 		}
 	}
 	if len(matching) == 1 {
 		return matching[0], nil
 	}
+
 	detail := "the dataset has no raster whose rows go south and columns east"
 	if len(grids) > 0 {
 		const most = 50
@@ -81,10 +104,14 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 // holds reports whether a file belongs to the grid and lies within it.
 func (g vrtGrid) holds(m ElevationDatasetFileMeta) bool {
 	t, b := m.Transform, m.NativeBBox
-	return *cmp.Or(m.CRS, m.CRSName, new("")) == g.CRS && *cmp.Or(m.CRSDefinition, new("")) == g.Definition &&
-		len(t) == 6 && len(b) == 4 &&
-		float64(float32(t[0])) == g.DX && float64(float32(-t[4])) == g.DY && t[1] == 0 && t[3] == 0 &&
-		b[0] >= g.West && b[1] >= g.South && b[2] <= g.East && b[3] <= g.Top
+	if len(t) != 6 || len(b) != 4 {
+		return false
+	}
+	isCRS := *cmp.Or(m.CRS, m.CRSName, new("")) == g.CRS && *cmp.Or(m.CRSDefinition, new("")) == g.Definition
+	isPixel := float64(float32(t[0])) == g.DX && float64(float32(-t[4])) == g.DY
+	isUpright := t[1] == 0 && t[3] == 0
+	isWithin := b[0] >= g.West && b[1] >= g.South && b[2] <= g.East && b[3] <= g.Top
+	return isCRS && isPixel && isUpright && isWithin
 }
 
 // vrtType returns GDAL's name of a type, or Float64 for several types. Float64 drops imaginary
@@ -119,6 +146,7 @@ func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) str
 		xml.EscapeText(&b, []byte(text)) // never fails
 		return b.String()
 	}
+
 	fmt.Fprintf(out, "<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n",
 		(g.East-g.West)/g.A, (g.Top-g.South)/-g.E)
 	if g.HasCode {
@@ -126,6 +154,7 @@ func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) str
 	}
 	fmt.Fprintf(out, "  <GeoTransform>%s, %s, 0, %s, 0, %s</GeoTransform>\n",
 		vrtNumber(g.West), vrtNumber(g.A), vrtNumber(g.Top), vrtNumber(g.E))
+
 	nodata := func(text *string) (string, bool) {
 		v, err := strconv.ParseFloat(*cmp.Or(text, new("")), 64)
 		return vrtNumber(v), err == nil
@@ -135,16 +164,21 @@ func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) str
 		if value, ok := nodata(g.Nodata); ok {
 			fmt.Fprintf(out, "    <NoDataValue>%s</NoDataValue>\n", value)
 		}
+
 		err := each(func(f datasetFile) error {
 			if !g.holds(f.ElevationDatasetFileMeta) { // it has changed since the grid was summed up
 				return nil
 			}
+
 			kind, end := "SimpleSource", ""
 			if value, ok := nodata(f.Nodata); ok {
 				kind, end = "ComplexSource", "<NODATA>"+value+"</NODATA>"
 			}
-			x, y := vrtNumber((f.NativeBBox[0]-g.West)/g.A), vrtNumber((g.Top-f.NativeBBox[3])/-g.E)
-			w, h, sample := *f.Width, *f.Height, vrtType(*cmp.Or(f.SampleType, new("")))
+
+			x := vrtNumber((f.NativeBBox[0] - g.West) / g.A)
+			y := vrtNumber((g.Top - f.NativeBBox[3]) / -g.E)
+			w, h := *f.Width, *f.Height
+			sample := vrtType(*cmp.Or(f.SampleType, new("")))
 			_, err := fmt.Fprintf(out, `    <%s><SourceFilename relativeToVRT="%d">%s</SourceFilename>`+
 				`<SourceBand>%d</SourceBand><SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" `+
 				`BlockXSize="%d" BlockYSize="%d"/><SrcRect xOff="0" yOff="0" xSize="%d" ySize="%d"/>`+
@@ -168,7 +202,9 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	query, relative := r.URL.Query(), 0
+
+	query := r.URL.Query()
+	relative := 0
 	if source := cmp.Or(query.Get("source"), "url"); source == "path" {
 		relative = 1
 	} else if source != "url" {
@@ -178,6 +214,7 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
 	base := c.core.baseURL(r)
 	return writeStream(w, r, "application/xml", func(out io.Writer) error {

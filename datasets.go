@@ -72,6 +72,7 @@ func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 			ids = append(ids, d.ID)
 		}
 		reports, err := overviews(r.Context(), c.core.db, ids)
+
 		items := []datasetItem{}
 		for _, d := range datasets {
 			items = append(items, datasetItem{d, reports[d.ID]})
@@ -182,6 +183,7 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 	if err := v.err(); err != nil {
 		return err
 	}
+
 	var after dataset
 	err := c.changeDataset(r, "dataset.update", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		after = d
@@ -190,6 +192,7 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 		if isSame(d, after) {
 			return nil, nil, nil
 		}
+
 		after, err = oneDataset(r.Context(), tx, nil, "update dataset", query, d.ID, after.Name, after.Description)
 		return d, after, err
 	})
@@ -205,12 +208,18 @@ func (c *catalogue) deleteDataset(w http.ResponseWriter, r *http.Request) error 
 func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
 	return changeDataset(ctx, db, by, id, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		running, err := runningAnalysis(ctx, tx, d.ID)
-		if err == nil && running != 0 { // wait for the batches that are being stored
-			err = advisoryLock(ctx, tx, lockAnalyses+running)
+		if err != nil {
+			return nil, nil, err
 		}
-		if err == nil {
-			_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
+
+		// Wait for the batches that are being stored.
+		if running != 0 {
+			if err := advisoryLock(ctx, tx, lockAnalyses+running); err != nil {
+				return nil, nil, err
+			}
 		}
+
+		_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
 		return d, nil, err
 	})
 }
@@ -232,8 +241,10 @@ func changeDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, ac
 		if err != nil {
 			return err
 		}
+
 		before, after, err := do(tx, d)
-		if err != nil || before == nil && after == nil {
+		isUnchanged := before == nil && after == nil
+		if err != nil || isUnchanged {
 			return err
 		}
 		return audit(ctx, tx, by, action, d.target(), before, after)
@@ -275,19 +286,24 @@ func (c config) placeDataset(path string) (place, invalid) {
 	if path == "" || len(path) > 1024 || !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
 		return place{}, invalid{{"path", "malformed", "must be the path of a directory, of at most 1,024 bytes"}}
 	}
+
 	if !filepath.IsAbs(path) {
 		if !filepath.IsLocal(path) {
 			return place{}, outside
 		}
 		path = filepath.Join(c.datasetRoots[0], path)
 	}
+
 	for i, root := range c.datasetRoots {
-		if below, err := filepath.Rel(root, path); err == nil && filepath.IsLocal(below) {
-			if i == 0 && below != "." {
-				return place{root, below, below}, nil
-			}
-			return place{root, below, filepath.Join(root, below)}, nil
+		below, err := filepath.Rel(root, path)
+		if err != nil || !filepath.IsLocal(below) {
+			continue
 		}
+		stored := filepath.Join(root, below)
+		if i == 0 && below != "." {
+			stored = below
+		}
+		return place{root, below, stored}, nil
 	}
 	return place{}, outside
 }
@@ -318,7 +334,9 @@ func (c config) keepRoot(ctx context.Context, q querier) error {
 	if err != nil {
 		return err
 	}
-	name, root := c.rootFile(), c.datasetRoots[0]
+
+	name := c.rootFile()
+	root := c.datasetRoots[0]
 	content, err := c.readRoot()
 	before := string(content)
 	switch {
@@ -330,6 +348,7 @@ func (c config) keepRoot(ctx context.Context, q querier) error {
 		return fmt.Errorf("the paths of %s are relative to %s, the first of CAIRN_DATASETS_DIR at the last start: "+
 			"set it to %[2]s:%s, or remove %s if the files have moved", plural(relative, "dataset"), before, root, name)
 	}
+
 	if err := removeIfThere(name); err != nil {
 		return err
 	}
@@ -351,6 +370,7 @@ func (p place) open() (dir *os.Root, empty bool, err error) {
 		return nil, false, err
 	}
 	defer root.Close()
+
 	if dir, err = root.OpenRoot(p.below + "/"); err != nil {
 		return nil, false, err
 	}
@@ -393,21 +413,31 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 }
 
 // overallBox has two ranges of longitudes around all files: as they are, and with files that begin
-// west of 0° moved 360° east. narrower picks one. All fields are nil without files.
-type overallBox struct{ West, East, TurnedWest, TurnedEast, South, North *float64 }
+// west of 0° moved 360° east. narrowerRange picks one. All fields are nil without files.
+type overallBox struct {
+	West       *float64
+	East       *float64
+	TurnedWest *float64
+	TurnedEast *float64
+	South      *float64
+	North      *float64
+}
 
 // overallColumns is SQL for the columns of an overallBox, of files f.
 const overallColumns = `
-	min(f.bbox[1]) AS west, max(` + fileEast + `) AS east,
-	min(f.bbox[1] + ` + fileTurn + `) AS turned_west, max(` + fileEast + ` + ` + fileTurn + `) AS turned_east,
-	min(f.bbox[2]) AS south, max(f.bbox[4]) AS north`
+	min(f.bbox[1]) AS west,
+	max(` + fileEast + `) AS east,
+	min(f.bbox[1] + ` + fileTurn + `) AS turned_west,
+	max(` + fileEast + ` + ` + fileTurn + `) AS turned_east,
+	min(f.bbox[2]) AS south,
+	max(f.bbox[4]) AS north`
 
 // bounds returns west, south, east and north, or nil without files.
 func (b overallBox) bounds() []float64 {
 	if b.West == nil {
 		return nil
 	}
-	west, east := narrower(*b.West, *b.East, *b.TurnedWest, *b.TurnedEast)
+	west, east := narrowerRange(*b.West, *b.East, *b.TurnedWest, *b.TurnedEast)
 	return []float64{west, *b.South, east, *b.North}
 }
 
@@ -415,7 +445,9 @@ func (b overallBox) bounds() []float64 {
 // a box.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const query = `
-		SELECT f.status, count(*) AS n, least(sum(f.size_bytes), 1e18)::bigint AS size,` + overallColumns + `
+		SELECT f.status,
+			count(*) AS n,
+			least(sum(f.size_bytes), 1e18)::bigint AS size,` + overallColumns + `
 		FROM elevation_dataset_file_meta f
 		WHERE f.dataset_id = $1
 		GROUP BY f.status`
@@ -423,6 +455,7 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 	for _, status := range fileStatuses() {
 		details.Files[status] = 0
 	}
+
 	totals, err := collect[struct {
 		Status  string
 		N, Size int64
@@ -439,6 +472,7 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 			details.BBox = box
 		}
 	}
+
 	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
 	if err != nil {
 		return details, err
@@ -446,6 +480,7 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 	if len(analyses) > 0 {
 		details.Analysis = &analyses[0]
 	}
+
 	reports, err := overviews(ctx, q, []int64{d.ID})
 	details.Report = reports[d.ID]
 	return details, err
