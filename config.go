@@ -68,6 +68,7 @@ type setting struct {
 func settings(c *config, env []string) []setting {
 	database, databaseErr := databaseCredential(lookup(env, "CREDENTIALS_DIRECTORY"))
 
+	// The dataset roots come after the state directory, beside which they lie by default.
 	all := []setting{
 		{"CAIRN_LISTEN", "127.0.0.1:8080", func(v string) error {
 			_, port, err := net.SplitHostPort(v)
@@ -81,7 +82,10 @@ func settings(c *config, env []string) []setting {
 			return nil
 		}},
 		{"CAIRN_BASE_URL", "", c.parseBaseURL},
-		{"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), absolute(&c.stateDir)}, // set by systemd
+		{
+			"CAIRN_STATE_DIR", cmp.Or(lookup(env, "STATE_DIRECTORY"), "var"), // set by systemd
+			absolute(&c.stateDir),
+		},
 		{"CAIRN_DATABASE_URL", database, func(v string) error {
 			if v == "" && databaseErr != nil {
 				return databaseErr
@@ -95,23 +99,28 @@ func settings(c *config, env []string) []setting {
 		{"CAIRN_REFRESH_TTL", "720h", duration(&c.refreshTTL)},
 		{"CAIRN_SESSION_MAX", "2160h", duration(&c.sessionMax)},
 		{"CAIRN_REFRESH_GRACE", "10s", func(v string) error {
-			if err := duration(&c.refreshGrace)(v); err != nil || c.refreshGrace > 5*time.Minute {
+			err := duration(&c.refreshGrace)(v)
+			if err != nil || c.refreshGrace > 5*time.Minute {
 				return errors.New("must be a duration of at most 5m: within it, a stolen refresh token is not detected")
 			}
 			return nil
 		}},
 		{"CAIRN_PASSWORD_MIN", "8", func(v string) (err error) {
-			if c.passwordMin, err = strconv.Atoi(v); err != nil || c.passwordMin < 8 || c.passwordMin > 64 {
+			c.passwordMin, err = strconv.Atoi(v)
+			if err != nil || c.passwordMin < 8 || c.passwordMin > 64 {
 				return errors.New("must be a number from 8 to 64")
 			}
 			return nil
 		}},
 		{"CAIRN_BREACHED_PASSWORDS", "", absolute(&c.breachedFile)},
 		{"CAIRN_ARGON2", "m=19456,t=2,p=1", c.parseArgon},
-		{"CAIRN_REGISTRATION", registrationOpen,
-			text(&c.registration, registrationOpen, registrationApproval, registrationClosed)},
+		{
+			"CAIRN_REGISTRATION", registrationOpen,
+			text(&c.registration, registrationOpen, registrationApproval, registrationClosed),
+		},
 		{"CAIRN_COOKIE_INSECURE", "0", func(v string) (err error) {
-			if c.cookieInsecure, err = strconv.ParseBool(v); err != nil {
+			c.cookieInsecure, err = strconv.ParseBool(v)
+			if err != nil {
 				return errors.New("must be 0 or 1")
 			}
 			return nil
@@ -160,7 +169,8 @@ func absolute(to *string) func(string) error {
 // duration returns a parse function that stores a duration of more than 0.
 func duration(to *time.Duration) func(string) error {
 	return func(value string) (err error) {
-		if *to, err = time.ParseDuration(value); err != nil || *to <= 0 {
+		*to, err = time.ParseDuration(value)
+		if err != nil || *to <= 0 {
 			return errors.New("must be a duration like 8h or 30s, more than 0")
 		}
 		return nil
@@ -169,11 +179,15 @@ func duration(to *time.Duration) func(string) error {
 
 // parseArgon stores the parameters of the password hash. The defaults are the minimum.
 func (c *config) parseArgon(value string) (err error) {
-	if c.argon, err = parseArgon(value); err != nil {
+	c.argon, err = parseArgon(value)
+	if err != nil {
 		return err
 	}
+
 	a := c.argon
-	if a.memory < 19456 || a.memory > 1<<20 || a.passes < 2 || a.passes > 100 || a.lanes > 4 {
+	tooLittle := a.memory < 19456 || a.passes < 2
+	tooMuch := a.memory > 1<<20 || a.passes > 100 || a.lanes > 4
+	if tooLittle || tooMuch {
 		return errors.New("must be from m=19456,t=2,p=1 to m=1048576,t=100,p=4")
 	}
 	return nil
@@ -186,9 +200,19 @@ func (c *config) parseBaseURL(value string) error {
 	if value == "" {
 		return nil
 	}
-	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" ||
-		strings.TrimSuffix(strings.ToLower(value), "/") != u.Scheme+"://"+strings.ToLower(u.Host) {
-		return errors.New("must be a scheme and a host, such as https://cairn.example.org")
+
+	wrong := errors.New("must be a scheme and a host, such as https://cairn.example.org")
+	if err != nil || u.Hostname() == "" {
+		return wrong
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return wrong
+	}
+
+	// There must be nothing else in it: no user, path or query.
+	given := strings.TrimSuffix(strings.ToLower(value), "/")
+	if given != u.Scheme+"://"+strings.ToLower(u.Host) {
+		return wrong
 	}
 	c.baseURL = u.Scheme + "://" + hostAndPort(u.Scheme, u.Host)
 	return nil
@@ -196,7 +220,11 @@ func (c *config) parseBaseURL(value string) error {
 
 // hostAndPort returns a host with its port in lower case, without the default port of the scheme.
 func hostAndPort(scheme, host string) string {
-	return strings.TrimSuffix(strings.ToLower(host), map[string]string{"http": ":80", "https": ":443"}[scheme])
+	defaultPort := map[string]string{
+		"http":  ":80",
+		"https": ":443",
+	}[scheme]
+	return strings.TrimSuffix(strings.ToLower(host), defaultPort)
 }
 
 // isOwnHost reports whether a request for this host is meant for the service. If CAIRN_BASE_URL is
@@ -209,7 +237,8 @@ func (c config) isOwnHost(host string) bool {
 
 // parseRoots stores the dataset roots, by default "datasets" beside the state directory.
 func (c *config) parseRoots(value string) error {
-	for _, root := range filepath.SplitList(cmp.Or(value, filepath.Join(filepath.Dir(c.stateDir), "datasets"))) {
+	byDefault := filepath.Join(filepath.Dir(c.stateDir), "datasets")
+	for _, root := range filepath.SplitList(cmp.Or(value, byDefault)) {
 		abs, err := filepath.Abs(root)
 		if err != nil || root == "" {
 			return errors.New("must be directories, separated by colons")
@@ -221,7 +250,8 @@ func (c *config) parseRoots(value string) error {
 
 // parseProxies stores the networks of trusted proxies.
 func (c *config) parseProxies(value string) error {
-	for text := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' || r == ' ' }) {
+	isSeparator := func(r rune) bool { return r == ',' || r == ' ' }
+	for text := range strings.FieldsFuncSeq(value, isSeparator) {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
 			return errors.New("must be networks like 10.0.0.0/8 or 127.0.0.1/32, separated by commas")
@@ -233,7 +263,10 @@ func (c *config) parseProxies(value string) error {
 
 // loadConfig reads the settings from an environment. Its error names the variable, never the value.
 func loadConfig(env []string) (config, error) {
-	c := config{credentialsDir: lookup(env, "CREDENTIALS_DIRECTORY"), supervisor: findSupervisor(env)}
+	c := config{
+		credentialsDir: lookup(env, "CREDENTIALS_DIRECTORY"),
+		supervisor:     findSupervisor(env),
+	}
 	for _, s := range settings(&c, env) {
 		if err := s.parse(s.value); err != nil {
 			return config{}, fmt.Errorf("%s: %w", s.name, err)
@@ -252,7 +285,8 @@ func loadConfig(env []string) (config, error) {
 // credentialFile returns the path of one of systemd's credentials, or "" if there is none.
 func credentialFile(dir, name string) string {
 	path := filepath.Join(dir, name)
-	if _, err := os.Lstat(path); dir == "" || err != nil {
+	_, err := os.Lstat(path)
+	if dir == "" || err != nil {
 		return ""
 	}
 	return path
@@ -265,6 +299,7 @@ func databaseCredential(dir string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
+
 	content, err := os.ReadFile(path)
 	url := strings.TrimSpace(string(content))
 	if err == nil && url == "" {
@@ -276,16 +311,19 @@ func databaseCredential(dir string) (string, error) {
 // escaped matches a backslash with the character that it escapes.
 var escaped = regexp.MustCompile(`(?s)\\(.?)`)
 
-// packagedEnvironment returns the settings of the packaged service, which lie in dir, and dir as
-// its directory of credentials. With them a command finds the service's database and keys.
+// packagedEnvironment returns the settings of the packaged service from the file cairn.env in dir,
+// and dir as the directory of credentials. With them a command finds the service's database and
+// keys. It returns nil if there is no such file.
 func packagedEnvironment(dir string) (env []string) {
 	content, err := os.ReadFile(filepath.Join(dir, "cairn.env"))
 	if err != nil {
 		return nil
 	}
+
 	for line := range strings.Lines(string(content)) {
 		name, value, isSetting := strings.Cut(line, "=")
-		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		name = strings.TrimSpace(name)
+		value = strings.TrimSpace(value)
 		isComment := strings.HasPrefix(name, "#") || strings.HasPrefix(name, ";")
 		if !isSetting || isComment {
 			continue
@@ -296,14 +334,22 @@ func packagedEnvironment(dir string) (env []string) {
 		case n > 1 && value[0] == '\'' && value[n-1] == '\'':
 			value = value[1 : n-1]
 		case n > 1 && value[0] == '"' && value[n-1] == '"':
-			value = strings.NewReplacer(`\"`, `"`, `\\`, `\`, "\\`", "`", `\$`, `$`).Replace(value[1 : n-1])
+			unescape := strings.NewReplacer(
+				`\"`, `"`,
+				`\\`, `\`,
+				"\\`", "`",
+				`\$`, `$`)
+			value = unescape.Replace(value[1 : n-1])
 		default:
 			value = escaped.ReplaceAllString(value, "$1")
 		}
 		env = append(env, name+"="+value)
 	}
+
 	// The state directory is that of cairn.service, unless the settings name another.
-	return append(env, "CREDENTIALS_DIRECTORY="+dir, "STATE_DIRECTORY=/var/lib/cairn")
+	return append(env,
+		"CREDENTIALS_DIRECTORY="+dir,
+		"STATE_DIRECTORY=/var/lib/cairn")
 }
 
 // lookup returns the value of a variable, or "". Of several values the last one counts.
@@ -320,7 +366,8 @@ func lookup(env []string, name string) string {
 func unknownSettings(env []string) (unknown []string) {
 	for _, pair := range env {
 		name, _, _ := strings.Cut(pair, "=")
-		isSetting := slices.ContainsFunc(settings(new(config), nil), func(s setting) bool { return s.name == name })
+		isNamed := func(s setting) bool { return s.name == name }
+		isSetting := slices.ContainsFunc(settings(new(config), nil), isNamed)
 		if strings.HasPrefix(name, "CAIRN_") && !isSetting {
 			unknown = append(unknown, name)
 		}
@@ -341,17 +388,24 @@ func (c config) firstAdminFile() string { return filepath.Join(c.stateDir, "firs
 
 // trusts reports whether the peer at this address is a trusted proxy.
 func (c config) trusts(address netip.Addr) bool {
-	return slices.ContainsFunc(c.trustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
+	isWithin := func(p netip.Prefix) bool { return p.Contains(address) }
+	return slices.ContainsFunc(c.trustedProxies, isWithin)
 }
 
 // checkSecretsOutsideRoots returns an error if secrets lie below a dataset root, where analyses
 // would read them.
 func (c config) checkSecretsOutsideRoots() error {
+	secrets := []string{
+		c.stateDir,
+		c.keysPath(),
+		cmp.Or(c.tlsKey, c.stateDir),
+	}
 	for _, root := range c.datasetRoots {
-		for _, secret := range []string{c.stateDir, c.keysPath(), cmp.Or(c.tlsKey, c.stateDir)} {
+		for _, secret := range secrets {
 			below, err := filepath.Rel(resolve(root), resolve(secret))
 			if err == nil && filepath.IsLocal(below) {
-				return fmt.Errorf("the dataset root %s holds %s: choose another CAIRN_DATASETS_DIR", root, secret)
+				return fmt.Errorf("the dataset root %s holds %s: choose another CAIRN_DATASETS_DIR",
+					root, secret)
 			}
 		}
 	}
@@ -428,10 +482,13 @@ type supervisor struct {
 func findSupervisor(env []string) supervisor {
 	s := supervisor{notifySocket: lookup(env, "NOTIFY_SOCKET")}
 	self := strconv.Itoa(os.Getpid())
+
 	if lookup(env, "LISTEN_PID") == self {
 		s.sockets, _ = strconv.Atoi(lookup(env, "LISTEN_FDS"))
 	}
-	if pid := lookup(env, "WATCHDOG_PID"); pid == "" || pid == self {
+
+	pid := lookup(env, "WATCHDOG_PID")
+	if pid == "" || pid == self {
 		µs, _ := strconv.Atoi(lookup(env, "WATCHDOG_USEC"))
 		s.watchdog = time.Duration(µs) * time.Microsecond
 	}

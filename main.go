@@ -42,12 +42,15 @@ var errUsage = errors.New("see: cairn help")
 // main runs the program and is the only place that ends the process.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+
+	// A program that is not installed, as in a clone, does not use the packaged settings.
 	settings := "/etc/cairn"
-	if program, err := os.Executable(); err != nil || !strings.HasPrefix(program, "/usr/") {
-		settings = os.DevNull // a program that is not installed, as in a clone, has settings of its own
+	program, err := os.Executable()
+	if err != nil || !strings.HasPrefix(program, "/usr/") {
+		settings = os.DevNull
 	}
 
-	err := runPackaged(ctx, settings, os.Args[1:], os.Environ())
+	err = runPackaged(ctx, settings, os.Args[1:], os.Environ())
 	stop()
 	if err != nil {
 		fmt.Fprintln(terminalWriter{newLogWriter(os.Environ(), os.Stderr)}, "cairn:", err)
@@ -62,7 +65,9 @@ func exitStatus(err error) int {
 		return 0
 	case errors.Is(err, errUsage):
 		return 2
-	case errors.Is(err, errFindings), errors.Is(err, errDifferent), errors.Is(err, errBreaks):
+	case errors.Is(err, errFindings),
+		errors.Is(err, errDifferent),
+		errors.Is(err, errBreaks):
 		return 3
 	}
 	return 1
@@ -78,6 +83,7 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	}
 
+	// The environment of the command overrides the packaged settings.
 	env = append(packaged, env...)
 	cfg, err := loadConfig(env)
 	if errors.Is(err, fs.ErrPermission) && c.need > needNothing {
@@ -86,9 +92,11 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 
 	// If the settings are wrong, the state directory is "", and run says what is wrong.
 	info, err := os.Stat(cfg.stateDir)
-	if err != nil || c.need < needOwner || os.Geteuid() != 0 || ownerOf(info) == 0 {
+	staysUser := c.need < needOwner || os.Geteuid() != 0
+	if err != nil || staysUser || ownerOf(info) == 0 {
 		return run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	}
+
 	account, err := accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info))))
 	if err != nil {
 		return err
@@ -99,12 +107,13 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 
 	err = run(ctx, args, env, os.Stdin, os.Stdout, os.Stderr)
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("%w: for root this command runs as user %s, who needs access", err, account.name)
+		return fmt.Errorf("%w: for root this command runs as user %s, who needs access",
+			err, account.name)
 	}
 	return err
 }
 
-// becomeUser gives up root for good.
+// becomeUser gives up root for good. The process cannot become root again.
 func becomeUser(account serverAccount) error {
 	if err := syscall.Setgroups([]int{int(account.gid)}); err != nil {
 		return err
@@ -119,26 +128,36 @@ func becomeUser(account serverAccount) error {
 // garbage. The limit leaves room for one hash per core, for bodies, and for some thousand idle
 // connections.
 func limitMemory(cfg config) {
-	debug.SetMemoryLimit(90<<20 + maxBodies + int64(runtime.GOMAXPROCS(0))*int64(cfg.argon.memory)<<10)
+	cores := int64(runtime.GOMAXPROCS(0))
+	hashes := cores * int64(cfg.argon.memory) << 10 // from KiB
+	debug.SetMemoryLimit(90<<20 + maxBodies + hashes)
 }
 
 // run executes one command, until it is done or ctx ends.
-func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func run(
+	ctx context.Context,
+	args, env []string,
+	stdin io.Reader,
+	stdout, stderr io.Writer,
+) error {
 	c, args, err := findCommand(args)
 	if err != nil {
 		return err
 	}
+
 	o := invocation{
 		env:    env,
 		stdin:  stdin,
 		stdout: stdout,
 		stderr: stderr,
 	}
-	if o.names, o.options, err = c.parse(args); err != nil {
+	o.names, o.options, err = c.parse(args)
+	if err != nil {
 		return err
 	}
 
-	if o.cfg, err = loadConfig(env); err != nil && c.need > needNothing {
+	o.cfg, err = loadConfig(env)
+	if err != nil && c.need > needNothing {
 		return err
 	}
 	if c.name != "serve" && lookup(env, "CAIRN_DATASETS_DIR") == "" {
@@ -167,13 +186,14 @@ func serveCommand(ctx context.Context, o invocation) error {
 // newLogger returns a logger that writes to w with the format and the level of the settings.
 func newLogger(cfg config, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.logLevel}
-	if cfg.logFormat == "text" || (cfg.logFormat == "" && isTerminal(w)) {
+	isText := cfg.logFormat == "text"
+	if isText || cfg.logFormat == "" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(terminalWriter{w}, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// lineLevel finds the level in a line of the log, in both forms.
+// lineLevel finds the level in a line of the log, which is JSON or text.
 var lineLevel = regexp.MustCompile(`^(?:\{"time":"[^"]*","level":"|time=\S+ level=)(DEBUG|INFO|WARN)`)
 
 // journalWriter writes each line with the priority of its level: see sd-daemon(3).
@@ -183,9 +203,15 @@ type journalWriter struct{ io.Writer }
 func (w journalWriter) Write(line []byte) (int, error) {
 	priority := "<3>"
 	if m := lineLevel.FindSubmatch(line); m != nil {
-		priority = map[string]string{"DEBUG": "<7>", "INFO": "<6>", "WARN": "<4>"}[string(m[1])]
+		priority = map[string]string{
+			"DEBUG": "<7>",
+			"INFO":  "<6>",
+			"WARN":  "<4>",
+		}[string(m[1])]
 	}
-	if _, err := w.Writer.Write(append([]byte(priority), line...)); err != nil {
+
+	_, err := w.Writer.Write(append([]byte(priority), line...))
+	if err != nil {
 		return 0, err
 	}
 	return len(line), nil
@@ -194,13 +220,19 @@ func (w journalWriter) Write(line []byte) (int, error) {
 // newLogWriter returns w, as a journalWriter if w is the stream to the journal that systemd set up
 // ($JOURNAL_STREAM).
 func newLogWriter(env []string, w io.Writer) io.Writer {
-	if f, ok := w.(*os.File); ok {
-		if info, err := f.Stat(); err == nil {
-			id := info.Sys().(*syscall.Stat_t)
-			if lookup(env, "JOURNAL_STREAM") == fmt.Sprintf("%d:%d", id.Dev, id.Ino) {
-				return journalWriter{w}
-			}
-		}
+	f, ok := w.(*os.File)
+	if !ok {
+		return w
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return w
+	}
+
+	id := info.Sys().(*syscall.Stat_t)
+	stream := fmt.Sprintf("%d:%d", id.Dev, id.Ino)
+	if lookup(env, "JOURNAL_STREAM") == stream {
+		return journalWriter{w}
 	}
 	return w
 }
@@ -215,6 +247,7 @@ func isTerminal(stream any) bool {
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
 		return false
 	}
+
 	null, err := os.Stat(os.DevNull)
 	return err == nil && !os.SameFile(info, null)
 }
@@ -241,23 +274,39 @@ func defaultOptions() options {
 }
 
 // newServer returns a service that does not run yet. breached and certificate may be nil.
-func newServer(core *core, tuning tuning, breached *breachedPasswords, certificate *certificate,
-	hangups <-chan os.Signal) *server {
+func newServer(
+	core *core,
+	tuning tuning,
+	breached *breachedPasswords,
+	certificate *certificate,
+	hangups <-chan os.Signal,
+) *server {
 	s := &server{core: core}
 	s.accounts = newAccounts(core, breached)
 	s.announcements = &announcements{core}
 	s.catalogue = newCatalogue(core)
+
+	// Instances that share a database tell each other apart by a random name.
 	instance := rand.Text()
 	s.analyzer = newAnalyzer(core, s.catalogue, instance, tuning)
 	s.console = newConsole(core, s.accounts)
-	s.operations = newOperations(core, s.accounts, s.analyzer, instance, tuning.leaseTTL, certificate, hangups)
+	s.operations = newOperations(core, s.accounts, s.analyzer,
+		instance, tuning.leaseTTL,
+		certificate, hangups)
+
 	s.buildMux()
 	return s
 }
 
 // serve runs the service until ctx ends. Then it accepts no new request, finishes the running ones,
 // and stores or gives back its analysis work. It prints its address on stdout when it is ready.
-func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, opts options) error {
+func serve(
+	ctx context.Context,
+	cfg config,
+	log *slog.Logger,
+	stdout io.Writer,
+	opts options,
+) error {
 	if err := cfg.checkSecretsOutsideRoots(); err != nil {
 		return err
 	}
@@ -265,8 +314,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 	if err != nil {
 		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
 	}
+
+	// Without a handler, a SIGHUP would end the process.
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // the default is to end the process
+	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 
 	return withOwnDatabase(ctx, cfg, log, func(d *database) error {
@@ -277,6 +328,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 			return err
 		}
 
+		// The first start creates the key file, if it lies in the state directory.
 		isNew := !isThere(cfg.keysPath())
 		keys, err := loadKeys(cfg.keysPath(), cfg.credentialsDir, cfg.keysFile == "")
 		if err != nil {
@@ -289,7 +341,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		core := newCore(cfg, log, d, keys, opts.tuning)
 		var pair *certificate
 		if cfg.tlsCert != "" {
-			if pair, err = loadCertificate(cfg, log); err != nil {
+			pair, err = loadCertificate(cfg, log)
+			if err != nil {
 				return err
 			}
 			core.isHTTPS = true
@@ -298,13 +351,16 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		opts.started(s)
 
 		// From here on other instances know of this one.
-		if err := succeedInstance(ctx, d.probes, cfg.stateDir, s.operations.instance); err != nil {
+		o := s.operations
+		err = succeedInstance(ctx, d.probes, cfg.stateDir, o.instance)
+		if err != nil {
 			return err
 		}
 		if err := auditKeys(ctx, d.pool, keys); err != nil {
 			return err
 		}
-		if err := noteInstance(ctx, d.probes, s.operations.instance, keys, s.operations.leaseTTL); err != nil {
+		err = noteInstance(ctx, d.probes, o.instance, keys, o.leaseTTL)
+		if err != nil {
 			return err
 		}
 		if err := s.accounts.ensureAdministrator(ctx); err != nil {
@@ -315,7 +371,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger, stdout io.Writer, 
 		if err != nil {
 			return err
 		}
-		s.operations.warnOfExposure(listener.Addr())
+		o.warnOfExposure(listener.Addr())
 		return s.run(ctx, listener, stdout)
 	})
 }
@@ -334,9 +390,12 @@ func (s *server) newWebServer() *http.Server {
 			MaxReceiveBufferPerConnection: 64 << 10,
 			MaxReceiveBufferPerStream:     64 << 10,
 		},
-		ErrorLog: slog.NewLogLogger(s.core.log.Handler(), slog.LevelDebug), // broken connections
 
-		DisableGeneralOptionsHandler: true, // ServeHTTP answers OPTIONS *
+		// Broken connections are common, and not errors of the service.
+		ErrorLog: slog.NewLogLogger(s.core.log.Handler(), slog.LevelDebug),
+
+		// ServeHTTP answers OPTIONS * itself.
+		DisableGeneralOptionsHandler: true,
 	}
 }
 
@@ -422,14 +481,21 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 
 // withOwnDatabase runs do on the database that the settings name, or on the private one, which it
 // starts and stops. It locks the state directory against a second service.
-func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(*database) error) error {
+func withOwnDatabase(
+	ctx context.Context,
+	cfg config,
+	log *slog.Logger,
+	do func(*database) error,
+) error {
+	// The start of the private server locks the state directory as well.
 	if cfg.databaseURL == "" {
-		private, err := startPrivatePostgres(ctx, cfg.stateDir, log) // it locks the directory as well
+		private, err := startPrivatePostgres(ctx, cfg.stateDir, log)
 		if err != nil {
 			return err
 		}
 		return errors.Join(connect(ctx, cfg, do), private.stop())
 	}
+
 	lock, err := lockStateDir(cfg.stateDir)
 	if err != nil {
 		return err
@@ -442,7 +508,7 @@ func withOwnDatabase(ctx context.Context, cfg config, log *slog.Logger, do func(
 func connect(ctx context.Context, cfg config, do func(*database) error) error {
 	var poolConfig *pgxpool.Config
 	var err error
-	done := func() {}
+	done := func() {} // to be called after the last connection
 	if cfg.databaseURL != "" {
 		poolConfig, err = databaseConfig(cfg.databaseURL)
 	} else {
@@ -452,6 +518,7 @@ func connect(ctx context.Context, cfg config, do func(*database) error) error {
 		return err
 	}
 	defer done()
+
 	d, err := openDatabase(ctx, poolConfig)
 	if err != nil {
 		return err
