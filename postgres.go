@@ -71,15 +71,19 @@ type privatePostgres struct {
 // lockStateDir creates the state directory and locks it for one service, until the file is closed.
 func lockStateDir(stateDir string) (*os.File, error) {
 	mkdirErr := os.MkdirAll(stateDir, 0o755)
-	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	path := filepath.Join(stateDir, "lock")
+	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("create and lock the state directory (set CAIRN_STATE_DIR to use another): %w",
 			cmp.Or(mkdirErr, err))
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("another cairn uses the state directory %s; stop it, or set CAIRN_STATE_DIR "+
-			"and CAIRN_LISTEN for this one: %w", stateDir, err)
+			"and CAIRN_LISTEN for this one: %w",
+			stateDir, err)
 	}
 	return lock, nil
 }
@@ -93,11 +97,16 @@ func unlockStateDir(lock *os.File) error {
 
 // startPrivatePostgres locks the state directory, creates the cluster if it is missing, and starts
 // the server. It waits until the server answers or ctx ends.
-func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger) (*privatePostgres, error) {
+func startPrivatePostgres(
+	ctx context.Context,
+	stateDir string,
+	log *slog.Logger,
+) (*privatePostgres, error) {
 	lock, err := lockStateDir(stateDir)
 	if err != nil {
 		return nil, err
 	}
+
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		c, err = createCluster(ctx, resolve(stateDir))
@@ -108,9 +117,12 @@ func startPrivatePostgres(ctx context.Context, stateDir string, log *slog.Logger
 	}
 
 	p := &privatePostgres{cluster: c, log: log, lock: lock}
+
+	// The end of ctx does not end the server: it has to outlast the work that uses it.
 	p.running, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := p.bringUp(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err), p.stop())
+		err = fmt.Errorf("start PostgreSQL in %s: %w", p.dataDir(), err)
+		return nil, errors.Join(err, p.stop())
 	}
 	p.processes.Go(p.supervise)
 	return p, nil
@@ -123,8 +135,12 @@ func (p *privatePostgres) supervise() {
 		if p.running.Err() != nil {
 			return
 		}
-		p.log.Error("private PostgreSQL ended; restarting it", "directory", p.dataDir(), "error", p.exit)
-		if err := p.bringUp(p.running); err != nil && p.running.Err() == nil {
+
+		p.log.Error("private PostgreSQL ended; restarting it",
+			"directory", p.dataDir(),
+			"error", p.exit)
+		err := p.bringUp(p.running)
+		if err != nil && p.running.Err() == nil {
 			p.log.Error("private PostgreSQL not started", "error", err)
 			pause(p.running, time.Second)
 		}
@@ -147,6 +163,7 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 		return err
 	}
 	defer folder.Close()
+
 	data, err := folder.OpenRoot(dataDirName)
 	if err != nil {
 		return err
@@ -158,6 +175,7 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close()
+
 	serverLog, err := folder.OpenFile("postgres.log", os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -168,9 +186,10 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 		return err
 	}
 
+	// If an orphaned initdb still writes to one of these, the next start removes it.
 	unfinished, _ := fs.Glob(folder.FS(), unfinishedPrefix+"*")
 	for _, name := range unfinished {
-		folder.RemoveAll(name) // if an orphaned initdb still writes there, the next start removes it
+		folder.RemoveAll(name)
 	}
 
 	if err := p.launch(data, serverLog); err != nil {
@@ -184,21 +203,27 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 // process ends. Any other has a socket in the directory, or its process id in a lock file.
 func (p *privatePostgres) awaitUnused(ctx context.Context, data *os.Root, dir, serverLog *os.File) error {
 	for waits := 0; ; waits++ {
+		// The process id is negative in single-user mode.
 		var pid int
 		text, _ := data.ReadFile("postmaster.pid")
 		fmt.Sscan(string(text), &pid)
-		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", max(pid, -pid))) // negative: single-user mode
-		if syscall.Flock(int(serverLog.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil &&
-			!mayListen(dir) && !strings.Contains(string(arguments), p.dataDir()) {
+		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", max(pid, -pid)))
+		isServer := strings.Contains(string(arguments), p.dataDir())
+
+		lockErr := syscall.Flock(int(serverLog.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if lockErr == nil && !mayListen(dir) && !isServer {
 			data.Remove("postmaster.pid")
 			data.Remove(serverSocketName + ".lock")
 			return nil
 		}
+
 		if ctx.Err() != nil {
 			return fmt.Errorf("another server uses the data directory; stop it first: %w", ctx.Err())
 		}
 		if waits == 0 {
-			p.log.Warn("private PostgreSQL waits for another server to end", "directory", p.dataDir(), "pid", pid)
+			p.log.Warn("private PostgreSQL waits for another server to end",
+				"directory", p.dataDir(),
+				"pid", pid)
 		}
 		pause(ctx, 10*time.Millisecond)
 	}
@@ -211,36 +236,50 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 	if err != nil {
 		return err
 	}
+
 	programs, err := findServerPrograms(strings.TrimSpace(string(version)))
 	if err != nil {
 		return err
 	}
-	if info, err := serverLog.Stat(); err == nil && info.Size() > serverLogLimit {
+
+	info, err := serverLog.Stat()
+	if err == nil && info.Size() > serverLogLimit {
 		serverLog.Truncate(0)
 	}
 
-	// initdb has created the access files. Written in place, they keep their owner.
-	if err := errors.Join(serverLog.Chown(int(p.account.uid), -1),
+	// initdb has created the access files. Cairn overwrites them, so that they keep their owner.
+	accounts := fmt.Appendf(nil, accessMap, p.account.name)
+	err = errors.Join(serverLog.Chown(int(p.account.uid), -1),
 		data.WriteFile("pg_hba.conf", []byte(accessRules), 0o600),
-		data.WriteFile("pg_ident.conf", fmt.Appendf(nil, accessMap, p.account.name), 0o600)); err != nil {
+		data.WriteFile("pg_ident.conf", accounts, 0o600))
+	if err != nil {
 		return err
 	}
 
 	// Neither the operator's postgresql.conf nor ALTER SYSTEM can override the command line.
 	cmd := p.account.command(p.running, p.dataDir(), filepath.Join(programs, "postgres"),
-		"-D", p.dataDir(), "-k", ".", "-p", "5432",
-		"-c", "listen_addresses=", "-c", "fsync=on", "-c", "jit=off", "-c", "logging_collector=off",
-		"-c", "log_min_messages=log", "-c", "log_checkpoints=off") // Cairn logs the errors of its statements
-	cmd.Stdout, cmd.Stderr = serverLog, serverLog
+		"-D", p.dataDir(),
+		"-k", ".", // the folder of the socket
+		"-p", "5432",
+		"-c", "listen_addresses=",
+		"-c", "fsync=on",
+		"-c", "jit=off",
+		"-c", "logging_collector=off",
+		"-c", "log_min_messages=log", // Cairn logs the errors of its statements
+		"-c", "log_checkpoints=off")
+	cmd.Stdout = serverLog
+	cmd.Stderr = serverLog
+
 	const fastShutdown = syscall.SIGINT
 	cmd.SysProcAttr.Pdeathsig = fastShutdown
 	cmd.Cancel = func() error { return cmd.Process.Signal(fastShutdown) }
 	cmd.WaitDelay = 30 * time.Second // then it is killed
 
+	// Linux sends Pdeathsig when the thread ends that started the process, so the thread is kept.
 	started := make(chan struct{})
 	p.ended = make(chan struct{})
 	p.processes.Go(func() {
-		runtime.LockOSThread() // Linux sends Pdeathsig when the thread ends that started the process
+		runtime.LockOSThread()
 		p.exit = cmd.Start()
 		close(started)
 		if p.exit == nil {
@@ -262,18 +301,24 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 	for ; ; pause(ctx, 20*time.Millisecond) {
 		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 		if err == nil {
-			p.log.Info("private PostgreSQL up", "directory", p.dataDir(), "os_user", p.account.name)
+			p.log.Info("private PostgreSQL up",
+				"directory", p.dataDir(),
+				"os_user", p.account.name)
 			return conn.Close(ctx)
 		}
+
 		refusal, refused := errors.AsType[*pgconn.PgError](err)
-		if ctx.Err() != nil || refused && refusal.Code != cannotConnectNow {
+		isFinal := refused && refusal.Code != cannotConnectNow
+		if ctx.Err() != nil || isFinal {
 			return fmt.Errorf("connect: %w", err)
 		}
+
 		select {
 		case <-p.ended:
 			size, _ := serverLog.Seek(0, io.SeekEnd)
 			tail, _ := io.ReadAll(io.NewSectionReader(serverLog, max(0, size-800), 800))
-			return fmt.Errorf("the server of user %s ended early (%v): %s", p.account.name, p.exit, oneLine(tail))
+			return fmt.Errorf("the server of user %s ended early (%v): %s",
+				p.account.name, p.exit, oneLine(tail))
 		default:
 		}
 	}
@@ -285,11 +330,14 @@ func oneLine(output []byte) string { return strings.Join(strings.Fields(string(o
 // mayListen reports whether a process, perhaps in another container, listens on the socket in dir.
 // It is false only if there is no such socket, or if the socket refuses connections.
 func mayListen(dir *os.File) bool {
-	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName))
+	socket := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), serverSocketName)
+	conn, err := net.Dial("unix", socket)
 	if err == nil {
 		conn.Close()
 	}
-	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
+
+	isMissing := errors.Is(err, fs.ErrNotExist)
+	return !isMissing && !errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // privateConfig returns the settings that connect to the server of a data directory, as role cairn.
@@ -298,12 +346,15 @@ func mayListen(dir *os.File) bool {
 func privateConfig(dir *os.File) (*pgxpool.Config, error) {
 	// pgx reads libpq's variables, which are for other servers. No keyword can override PGSERVICE.
 	for _, entry := range os.Environ() {
-		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PG") {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "PG") {
 			os.Unsetenv(name)
 		}
 	}
+
 	return pgxpool.ParseConfig(fmt.Sprintf(
-		"host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5", dir.Fd()))
+		"host=/proc/self/fd/%d port=5432 user=cairn dbname=cairn connect_timeout=5",
+		dir.Fd()))
 }
 
 // findPrivatePostgres returns the settings that connect to the running server of a state directory,
@@ -312,7 +363,8 @@ func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	c, err := findCluster(resolve(stateDir), privateFallbackDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%s has no database, which `cairn serve` creates: type this in the folder of the "+
-			"service, or set CAIRN_STATE_DIR or CAIRN_DATABASE_URL as for the service", resolve(stateDir))
+			"service, or set CAIRN_STATE_DIR or CAIRN_DATABASE_URL as for the service",
+			resolve(stateDir))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("find the private PostgreSQL: %w", err)
@@ -324,7 +376,8 @@ func findPrivatePostgres(stateDir string) (*pgxpool.Config, func(), error) {
 	}
 	config, err := privateConfig(dir)
 	if err == nil && !mayListen(dir) {
-		err = fmt.Errorf("the private PostgreSQL in %s does not answer: `cairn serve` must be running", c.dataDir())
+		err = fmt.Errorf("the private PostgreSQL in %s does not answer: `cairn serve` must be running",
+			c.dataDir())
 	}
 	if err != nil {
 		dir.Close()
@@ -342,9 +395,9 @@ type cluster struct {
 // dataDir returns the absolute path of the data directory.
 func (c cluster) dataDir() string { return filepath.Join(c.folder, dataDirName) }
 
-// findCluster returns the cluster in a state directory or, for root, in its folder below fallback,
-// where version 0.2 put it if PostgreSQL's user could not reach the state directory. If there is
-// none, the error is fs.ErrNotExist.
+// findCluster returns the cluster in a state directory. If there is none, the error is
+// fs.ErrNotExist. For root, it also looks in the directory's folder below fallback: version 0.2 put
+// the cluster there if PostgreSQL's user could not reach the state directory.
 func findCluster(stateDir, fallback string) (cluster, error) {
 	c := cluster{folder: stateDir}
 	former := fallbackFolder(fallback, stateDir)
@@ -356,16 +409,22 @@ func findCluster(stateDir, fallback string) (cluster, error) {
 	if err != nil {
 		return cluster{}, fmt.Errorf("find data directory: %w", err)
 	}
-	if !info.IsDir() { // a symbolic link may lead root into another user's cluster
+
+	// A symbolic link may lead root into another user's cluster.
+	if !info.IsDir() {
 		return cluster{}, fmt.Errorf("%s is not a directory", c.dataDir())
 	}
-	if c.account, err = accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info)))); err != nil {
+	c.account, err = accountOf(osuser.LookupId(fmt.Sprint(ownerOf(info))))
+	if err != nil {
 		return cluster{}, err
 	}
 
-	if self := uint32(os.Geteuid()); c.account.uid == 0 || self != 0 && self != c.account.uid {
+	self := uint32(os.Geteuid())
+	isForeign := self != 0 && self != c.account.uid
+	if isForeign || c.account.uid == 0 {
 		return cluster{}, fmt.Errorf("%s belongs to user %s: Cairn must run as its owner or as root, "+
-			"and PostgreSQL does not run as root", c.dataDir(), c.account.name)
+			"and PostgreSQL does not run as root",
+			c.dataDir(), c.account.name)
 	}
 	return c, nil
 }
@@ -382,6 +441,7 @@ func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 	if err != nil {
 		return cluster{}, err
 	}
+
 	uid := uint32(os.Geteuid())
 	if uid == 0 {
 		uid = ownerOf(info)
@@ -396,36 +456,51 @@ func createCluster(ctx context.Context, stateDir string) (cluster, error) {
 	}
 
 	c := cluster{stateDir, account}
-	if err = c.create(ctx, programs); errors.Is(err, fs.ErrPermission) {
+	err = c.create(ctx, programs)
+	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("user %s, as whom PostgreSQL runs, cannot use %s; set CAIRN_STATE_DIR to a directory that "+
-			"this user can reach, such as /var/lib/cairn: %w", account.name, stateDir, err)
+			"this user can reach, such as /var/lib/cairn: %w",
+			account.name, stateDir, err)
 	}
 	return c, err
 }
 
-// create creates the data directory, with role and database. It renames the directory last, which
-// is thus complete or not there. The error is fs.ErrPermission if the server's OS user cannot reach
-// the folder. programs is the folder of PostgreSQL's programs.
+// create creates the data directory, with role and database. programs is the folder of PostgreSQL's
+// programs. The directory gets its name last, so a directory of that name is complete. The error is
+// fs.ErrPermission if the server's OS user cannot reach the folder.
 func (c cluster) create(ctx context.Context, programs string) error {
 	folder, err := os.OpenRoot(c.folder)
 	if err != nil {
 		return err
 	}
 	defer folder.Close()
+
 	unfinished := unfinishedPrefix + rand.Text()
 	defer folder.RemoveAll(unfinished)
-	err = errors.Join(folder.Mkdir(unfinished, 0o700), folder.Lchown(unfinished, int(c.account.uid), -1))
+	err = errors.Join(folder.Mkdir(unfinished, 0o700),
+		folder.Lchown(unfinished, int(c.account.uid), -1))
 	if err != nil {
 		return err
 	}
 
 	path := filepath.Join(c.folder, unfinished)
-	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"), "-D", path, "--username=postgres",
-		"--encoding=UTF8", "--locale=C", "--data-checksums", "--auth-local=peer", "--auth-host=reject")
-	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"), "--single", "-D", path,
-		"-c", "exit_on_error=on", "postgres")
+	initdb := c.account.command(ctx, path, filepath.Join(programs, "initdb"),
+		"-D", path,
+		"--username=postgres",
+		"--encoding=UTF8",
+		"--locale=C",
+		"--data-checksums",
+		"--auth-local=peer",
+		"--auth-host=reject")
+	setup := c.account.command(ctx, path, filepath.Join(programs, "postgres"),
+		"--single",
+		"-D", path,
+		"-c", "exit_on_error=on",
+		"postgres")
+
 	// Single-user mode reads one statement per line.
-	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\nCREATE DATABASE cairn OWNER cairn;\n")
+	setup.Stdin = strings.NewReader("CREATE ROLE cairn LOGIN NOSUPERUSER;\n" +
+		"CREATE DATABASE cairn OWNER cairn;\n")
 
 	for _, cmd := range []*exec.Cmd{initdb, setup} {
 		if output, err := cmd.CombinedOutput(); err != nil {
@@ -440,7 +515,9 @@ func (c cluster) create(ctx context.Context, programs string) error {
 func fallbackFolder(fallback, stateDir string) string {
 	readable := strings.ReplaceAll(stateDir, "/", "-")
 	readable = strings.TrimLeft(readable[max(0, len(readable)-60):], "-")
-	return filepath.Join(fallback, fmt.Sprintf("%s-%.5x", readable, sha256.Sum256([]byte(stateDir))))
+
+	hash := sha256.Sum256([]byte(stateDir))
+	return filepath.Join(fallback, fmt.Sprintf("%s-%.5x", readable, hash))
 }
 
 // serverAccount is the OS user that PostgreSQL's programs run as.
@@ -459,8 +536,12 @@ func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 	if err != nil {
 		return serverAccount{}, fmt.Errorf("look up an OS user, whose name peer authentication needs: %w", err)
 	}
+
 	if os.Geteuid() == 0 {
-		account.credential = &syscall.Credential{Uid: account.uid, Gid: account.gid}
+		account.credential = &syscall.Credential{
+			Uid: account.uid,
+			Gid: account.gid,
+		}
 	}
 	return account, nil
 }
@@ -470,8 +551,15 @@ func accountOf(u *osuser.User, err error) (account serverAccount, _ error) {
 func (a serverAccount) command(ctx context.Context, dir, program string, arguments ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, arguments...)
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: a.credential}
+	cmd.Env = []string{
+		"PATH=/usr/bin:/bin",
+		"LC_ALL=C",
+		"TZ=UTC",
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:    true,
+		Credential: a.credential,
+	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd
 }
@@ -485,10 +573,14 @@ func ownerOf(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid 
 func findServerPrograms(version string, patterns ...string) (dir string, err error) {
 	if patterns == nil { // Debian, Red Hat, SUSE, Alpine
 		patterns = append(filepath.SplitList(os.Getenv("PATH")),
-			"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/lib/postgresql*/bin", "/usr/libexec/postgresql*")
+			"/usr/lib/postgresql/*/bin",
+			"/usr/pgsql-*/bin",
+			"/usr/lib/postgresql*/bin",
+			"/usr/libexec/postgresql*")
 	}
 
-	newest, found := 0, "none"
+	newest := 0
+	found := "none"
 	for _, pattern := range patterns {
 		folders, _ := filepath.Glob(pattern) // a folder in PATH may be a malformed pattern
 		for _, folder := range folders {
@@ -497,18 +589,22 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 				return programs, nil
 			}
 			if major > newest {
-				dir, newest, found = programs, major, fmt.Sprintf("%d in %s", major, programs)
+				dir = programs
+				newest = major
+				found = fmt.Sprintf("%d in %s", major, programs)
 			}
 		}
 	}
 
 	if version != "" {
 		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): "+
-			"apt-get install postgresql-%[1]s", version, found)
+			"apt-get install postgresql-%[1]s",
+			version, found)
 	}
 	if newest < 15 {
 		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): "+
-			"apt-get install postgresql", found)
+			"apt-get install postgresql",
+			found)
 	}
 	return dir, nil
 }
@@ -520,11 +616,17 @@ func serverPrograms(folder string) (dir string, major int) {
 	dir = filepath.Dir(postgres)
 	for _, program := range []string{"postgres", "initdb"} {
 		info, err := os.Stat(filepath.Join(dir, program))
-		if err != nil || !filepath.IsAbs(dir) || os.Geteuid() == 0 && ownerOf(info) != 0 {
+		if err != nil || !filepath.IsAbs(dir) {
+			return "", 0
+		}
+		if os.Geteuid() == 0 && ownerOf(info) != 0 {
 			return "", 0
 		}
 	}
-	output, _ := serverAccount{}.command(context.Background(), "/", postgres, "--version").Output()
-	fmt.Sscanf(string(output), "postgres (PostgreSQL) %d", &major) // 15.13 (Debian 15.13-0+deb12u1), 18beta2
+
+	// The version is like "15.13 (Debian 15.13-0+deb12u1)" or "18beta2".
+	cmd := serverAccount{}.command(context.Background(), "/", postgres, "--version")
+	output, _ := cmd.Output()
+	fmt.Sscanf(string(output), "postgres (PostgreSQL) %d", &major)
 	return dir, major
 }

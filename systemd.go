@@ -15,6 +15,7 @@ import (
 // service restarts, connections to systemd's socket wait.
 func (s supervisor) listen(address string) (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START
+
 	switch s.sockets {
 	case 0:
 		listener, err := net.Listen("tcp", address)
@@ -28,16 +29,19 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 		defer file.Close() // the listener has a copy
 		return net.FileListener(file)
 	}
-	return nil, fmt.Errorf("systemd passed %d sockets, but Cairn serves only one: leave one in cairn.socket", s.sockets)
+	return nil, fmt.Errorf("systemd passed %d sockets, but Cairn serves only one: leave one in cairn.socket",
+		s.sockets)
 }
 
 // notify tells systemd the service's state. It logs a failure.
 func (o *operations) notify(state string) {
-	if o.core.cfg.supervisor.notifySocket == "" {
+	path := o.core.cfg.supervisor.notifySocket
+	if path == "" {
 		return
 	}
+
 	// Go and systemd both write abstract names with "@".
-	conn, err := net.Dial("unixgram", o.core.cfg.supervisor.notifySocket)
+	conn, err := net.Dial("unixgram", path)
 	if err == nil {
 		defer conn.Close()
 		_, err = io.WriteString(conn, state)
@@ -53,12 +57,15 @@ func (o *operations) keepWatchdog(ctx context.Context, address net.Addr) {
 	if interval == 0 {
 		return
 	}
+
 	for tick := time.Tick(interval); ; {
-		if err := o.probe(ctx, address, interval); err == nil {
+		err := o.probe(ctx, address, interval)
+		if err == nil {
 			o.notify("WATCHDOG=1")
 		} else if ctx.Err() == nil {
 			o.core.log.Error("watchdog not notified", "error", err)
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -67,25 +74,29 @@ func (o *operations) keepWatchdog(ctx context.Context, address net.Addr) {
 	}
 }
 
-// probe sends GET /health to the service's own address. Any answer will do, also that the database
-// is down: a restart would not help. The client of net/http would add 0.4 MiB to the program.
+// probe sends GET /health to the service's own address. Any answer will do: if it says that the
+// database is down, a restart would not help. The client of net/http would add 0.4 MiB to the
+// program.
 func (o *operations) probe(ctx context.Context, address net.Addr, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+
 	conn, err := new(net.Dialer).DialContext(ctx, address.Network(), address.String())
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-
 	context.AfterFunc(ctx, func() { conn.Close() })
+
+	// The certificate is not verified: the request has no secret, and its answer is not used.
 	stream := io.ReadWriter(conn)
 	if o.core.isHTTPS {
-		// The request has no secret, and its answer is not used.
 		stream = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	}
 
-	if _, err = io.WriteString(stream, "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"); err == nil {
+	const request = "GET /health HTTP/1.1\r\nHost: cairn\r\nConnection: close\r\n\r\n"
+	_, err = io.WriteString(stream, request)
+	if err == nil {
 		_, err = fmt.Fscanf(stream, "HTTP/1.1 %d", new(int))
 	}
 	return err

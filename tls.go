@@ -50,10 +50,14 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case err == nil:
-		c.pair, c.failed = &pair, ""
-	case err.Error() != c.failed: // once, not for each connection
+	if err == nil {
+		c.pair = &pair
+		c.failed = ""
+		return c.pair, nil
+	}
+
+	// An error is logged once, not for each connection.
+	if err.Error() != c.failed {
 		c.log.Error("new certificate rejected", "error", err)
 		c.failed = err.Error()
 	}
