@@ -152,7 +152,7 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in pas
 				return err
 			}
 		}
-		return endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+		return endSessionsOf(ctx, tx, by, p.User.ID, p.CredentialID)
 	}))
 }
 

@@ -68,7 +68,7 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 	return writeDone(w, inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
 		return endOneOrAll(r, "session", "id", func(id *string) (int64, error) {
 			if id == nil {
-				return 0, endSessionsOf(ctx, tx, by, []string{p.User.ID}, p.CredentialID)
+				return 0, endSessionsOf(ctx, tx, by, p.User.ID, p.CredentialID)
 			}
 			return endSession(ctx, tx, by, *id, p.User.ID)
 		})
@@ -236,21 +236,22 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 	return sess, ended
 }
 
-// endSessionsOf ends the live sessions of these users, except one; "" excepts none. It locks the
-// users' rows first, so that it waits for a login whose new session is not committed yet. If it
-// excepts none, it raises credential_version: a login that is under way finds that its credentials
-// are old. With an exception it does not: with a stolen session, a thief could otherwise make every
-// login of the owner fail.
-func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userIDs []string, except string) error {
+// endSessionsOf ends the live sessions of a user, except one; "" excepts none. It locks the user's
+// row first, so that it waits for a login whose new session is not committed yet. If it excepts
+// none, it raises credential_version: a login that is under way finds that its credentials are old.
+// With an exception it does not: with a stolen session, a thief could otherwise make every login of
+// the owner fail.
+func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
 	const lock = `
 		UPDATE users
-		SET credential_version = credential_version + ($2 = '')::int -- one more, unless one session is excepted
-		WHERE id = ANY ($1::uuid[])`
-	if _, err := execute(ctx, tx, "stop logins", lock, userIDs, except); err != nil {
+		SET credential_version = credential_version + CASE WHEN $2 = '' THEN 1 ELSE 0 END
+		WHERE id = $1`
+	const others = `s.user_id = $7 AND s.id IS DISTINCT FROM nullif($8, '')::uuid`
+
+	if _, err := execute(ctx, tx, "stop logins", lock, userID, except); err != nil {
 		return err
 	}
-	const others = `s.user_id = ANY ($7::uuid[]) AND s.id IS DISTINCT FROM nullif($8, '')::uuid`
-	_, err := endSessions(ctx, tx, by, "session.end", others, userIDs, except)
+	_, err := endSessions(ctx, tx, by, "session.end", others, userID, except)
 	return err
 }
 

@@ -179,8 +179,12 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 // the role roleID: they were created for the old permissions. It ends all sessions of those who
 // gain a permission: somebody else who reset the password before may still have one. API tokens
 // stay, because they can do only what they name. Call it before the change. given are the new
-// permissions of the user or of the role. Whoever lacks a required second factor counts as gaining,
-// because the change may lift the requirement. Requires lockAccess.
+// permissions of the user or of the role. A user who lacks a required second factor counts as
+// gaining, because the change may lift the requirement.
+//
+// It writes no row of a user, because a role may have a hundred thousand holders. So it does not
+// stop a login under way. That login could as well begin after the change, because the password
+// stays valid. Requires lockAccess.
 func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
 		WITH holders AS (
@@ -215,7 +219,8 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 		return err
 	}
 
-	return endSessionsOf(ctx, tx, by, gainers, "")
+	_, err = endSessions(ctx, tx, by, "session.end", `s.user_id = ANY ($7::uuid[])`, gainers)
+	return err
 }
 
 // asSet returns the names sorted, each once. It is never nil.

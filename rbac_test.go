@@ -216,6 +216,24 @@ func TestLoginInFlightEnds(t *testing.T) {
 	}
 }
 
+// TestRoleOfMany: a change of a role ends the sessions of those who gain a permission, and writes no row of a user. A role may
+// have a hundred thousand holders, and until it has changed, other changes of users wait.
+func TestRoleOfMany(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ada, bob := ts.signIn("ada", datasetRead), ts.signIn("bob", datasetRead, auditRead)
+	role := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "crowd", "permissions": []string{datasetRead}})
+	ts.exec(`INSERT INTO user_roles SELECT u.id, r.id FROM users u, roles r WHERE u.username IN ('ada', 'bob') AND r.name = 'crowd'`)
+	ts.exec(`CREATE TABLE users_before AS SELECT id, version FROM users`)
+	root.must(200, "PATCH", role.header.Get("Location"), map[string]any{"permissions": []string{datasetRead, auditRead}})
+	ada.refused(401, "invalid_token", "GET", mePath, nil) // she gains a permission
+	bob.must(200, "GET", mePath, nil)                     // he held it already
+	if n := ts.queryInt(`SELECT count(*) FROM users JOIN users_before b USING (id) WHERE users.version <> b.version`); n != 0 {
+		t.Errorf("the rows of %d users were written, want 0", n)
+	}
+}
+
 // TestDeclaredPermissions: permissions are declared, changed and removed under the subset rule, with rows in the audit
 // log. A removed permission comes back to nobody. Every instance knows of a change in the next request.
 func TestDeclaredPermissions(t *testing.T) {

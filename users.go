@@ -476,7 +476,7 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 
 // endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
 func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	return endSessionsOf(ctx, tx, by, []string{target.ID}, "")
+	return endSessionsOf(ctx, tx, by, target.ID, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
