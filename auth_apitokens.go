@@ -32,18 +32,6 @@ const (
 // time limit of a request.
 const maxTokens = 100
 
-// listOwnTokens answers GET /api/v1/auth/tokens.
-func (a *accounts) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	return a.writeAPITokens(w, r, principalOf(r).User.ID)
-}
-
-// writeAPITokens answers with a user's unexpired API tokens in the order of their names.
-func (a *accounts) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]apiToken, error) {
-		return listAPITokens(r.Context(), a.core.db, userID, after[0], limit)
-	}, func(t apiToken) []string { return []string{t.Name} })
-}
-
 // tokenRequest is the body of POST /api/v1/auth/tokens.
 type tokenRequest struct {
 	confirmation
@@ -92,27 +80,6 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request, in tok
 type createdToken struct {
 	apiToken
 	Token string `json:"token"`
-}
-
-// listAllTokens answers GET /api/v1/tokens with the unexpired API tokens of all users, in the order
-// in which they expire.
-func (a *accounts) listAllTokens(w http.ResponseWriter, r *http.Request) error {
-	const query = `
-		SELECT t.*, u.username
-		FROM (SELECT ` + apiTokenColumns + `, user_id::text FROM api_tokens
-			WHERE expires_at > now() AND (expires_at, api_tokens.id) > ($1::text::timestamptz, $2::text::uuid)
-			ORDER BY expires_at, api_tokens.id
-			LIMIT $3) t
-		JOIN users u ON u.id = t.user_id::uuid
-		ORDER BY t.expires_at, t.id::uuid`
-	type ownedToken struct {
-		apiToken
-		UserID   string `json:"user_id"`
-		Username string `json:"username"`
-	}
-	first := []string{"-infinity", noUUID}
-	key := func(t ownedToken) []string { return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID} }
-	return writeRows(a.core, w, r, first, key, "list all API tokens", query)
 }
 
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
@@ -167,18 +134,6 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 	}
 
 	return t, secret, audit(ctx, tx, by, "token.create", "user:"+owner.Username, nil, t)
-}
-
-// listAPITokens returns up to limit of a user's unexpired API tokens after a name, in the order of
-// names.
-func listAPITokens(ctx context.Context, q querier, userID, after string, limit int) ([]apiToken, error) {
-	const query = `
-		SELECT ` + apiTokenColumns + `
-		FROM api_tokens
-		WHERE user_id = $1 AND name > $2 AND expires_at > now()
-		ORDER BY name
-		LIMIT $3`
-	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
 }
 
 // deleteAPITokens deletes the owner's API token with that id, or all of them if id is nil. It

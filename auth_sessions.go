@@ -28,39 +28,6 @@ func pathUUID(r *http.Request, name string) string {
 	return noUUID
 }
 
-// sessionView is a session as lists show it.
-type sessionView struct {
-	ID         string    `json:"id"`
-	Device     string    `json:"device"` // the client's User-Agent
-	Address    string    `json:"address"`
-	CreatedAt  time.Time `json:"created_at"`
-	LastUsedAt time.Time `json:"last_used_at"` // the last refresh or, within five minutes, use by a browser
-	ExpiresAt  time.Time `json:"expires_at"`
-	Current    bool      `json:"current"`
-}
-
-// listOwnSessions answers GET /api/v1/auth/sessions.
-func (a *accounts) listOwnSessions(w http.ResponseWriter, r *http.Request) error {
-	return a.writeSessions(w, r, principalOf(r).User.ID)
-}
-
-// writeSessions answers with the live sessions of a user, newest first.
-func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID string) error {
-	const query = `
-		SELECT
-			id::text, device, address, created_at, rotated_at AS last_used_at,
-			least(idle_expires_at, expires_at) AS expires_at,
-			id::text = $2 AS current
-		FROM sessions
-		WHERE user_id = $1 AND ended_at IS NULL AND idle_expires_at > now() AND expires_at > now()
-			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
-		ORDER BY created_at DESC, sessions.id DESC
-		LIMIT $5`
-	first := []string{"infinity", noUUID}
-	key := func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} }
-	return writeRows(a.core, w, r, first, key, "list sessions", query, userID, principalOf(r).CredentialID)
-}
-
 // endOwnSessions answers DELETE /api/v1/auth/sessions, which ends the caller's sessions except the
 // current one, and DELETE /api/v1/auth/sessions/{id}.
 func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error {

@@ -273,17 +273,6 @@ func checkDeclaration(name, meaning string) error {
 	return v.err()
 }
 
-// listPermissions answers GET /api/v1/permissions with every permission and what it allows.
-func (a *accounts) listPermissions(w http.ResponseWriter, r *http.Request) error {
-	declared, err := collect[permissionView](r.Context(), a.core.db, "list permissions",
-		`SELECT name, meaning, true AS declared FROM declared_permissions ORDER BY name`)
-	if err != nil {
-		return err
-	}
-	items := append(builtInPermissions(), declared...)
-	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
-}
-
 // permissionRequest is the body of POST /api/v1/permissions.
 type permissionRequest struct {
 	Name    string `json:"name"`

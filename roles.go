@@ -29,13 +29,6 @@ const roleColumns = `
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
-// listRoles answers GET /api/v1/roles in the order of names: all roles, or the one of that name.
-func (a *accounts) listRoles(w http.ResponseWriter, r *http.Request) error {
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
-		return listRoles(r.Context(), a.core.db, optional(r.URL.Query(), "name"), after[0], limit)
-	}, func(r role) []string { return []string{r.Name} })
-}
-
 // getRole answers GET /api/v1/roles/{id}.
 func (a *accounts) getRole(w http.ResponseWriter, r *http.Request) error {
 	found, err := a.pathRole(r, a.core.db)
@@ -89,22 +82,6 @@ func (a *accounts) pathRole(r *http.Request, q querier) (role, error) {
 		return found, err
 	}
 	return found, checkMatch(r.Header["If-Match"], tagOf(found))
-}
-
-// listRoles returns up to limit roles after a name, in the order of names. With only it returns at
-// most the role of that name, in any case.
-func listRoles(ctx context.Context, q querier, only *string, after string, limit int) ([]role, error) {
-	const query = `
-		SELECT ` + roleColumns + `
-		FROM roles r
-		WHERE r.name > $1 AND ($3::text IS NULL OR r.name = lower($3))
-		ORDER BY r.name
-		LIMIT $2`
-	roles, err := collect[role](ctx, q, "list roles", query, after, limit, only)
-	for i, r := range roles {
-		roles[i].Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
-	}
-	return roles, err
 }
 
 // getRole returns the role with that id or that name. If there is none, the error is missing.

@@ -201,17 +201,6 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 	return writeCreated(w, token.withLink(a.core.cfg), "", err)
 }
 
-// ofUser returns a handler that calls write with the id of the user of the path.
-func (a *accounts) ofUser(write func(http.ResponseWriter, *http.Request, string) error) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		u, err := a.pathUser(r)
-		if err != nil {
-			return err
-		}
-		return write(w, r, u.ID)
-	}
-}
-
 // pathUser returns the user whose id is in the path, or a 404.
 func (a *accounts) pathUser(r *http.Request) (user, error) {
 	return getUser(r.Context(), a.core.db, pathUUID(r, "id"))
