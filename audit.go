@@ -288,13 +288,17 @@ func listBreaks(ctx context.Context, q querier, ring *keyring) (breaks []auditBr
 		WHERE l.target = 'audit' AND l.action = 'audit.break_found'
 		ORDER BY l.id`
 	rows, err := collect[auditBreak](ctx, q, "list audit breaks", query)
+	if err != nil {
+		return nil, err
+	}
+
 	for _, b := range rows {
 		isOurs := func(k key) bool { return hmac.Equal(b.note.MAC, k.breakMAC(b.note.Findings)) }
 		if json.Unmarshal(b.After, &b.note) == nil && slices.ContainsFunc(ring.keys, isOurs) {
 			breaks = append(breaks, b)
 		}
 	}
-	return breaks, err
+	return breaks, nil
 }
 
 // recordBreaks adds a row for those findings that no row tells of yet, and returns them. The

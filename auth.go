@@ -86,8 +86,8 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-
-	return writeCreated(w, created, "", a.refundFault(ctx, counted, err))
+	err = a.refundFault(ctx, counted, err)
+	return writeCreated(w, created, "", err)
 }
 
 // loginRequest is the body of POST /api/v1/auth/login.
@@ -114,8 +114,12 @@ func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found pas
 		err = a.signIn(w, r, found, password)
 	}
 	refused, isProblem := errors.AsType[*problem](err)
-	if !isProblem || refused.status != http.StatusUnauthorized && refused.status != http.StatusForbidden {
-		return err // nil, or 429 or 503: no refusal, and not audited here
+	if !isProblem {
+		return err
+	}
+	isRefusal := refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden
+	if !isRefusal { // 429 or 503
+		return err
 	}
 
 	target := ""
@@ -344,13 +348,14 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 		after, err = getUser(ctx, tx, *by.id)
 		return err
 	})
-	return writeEntity(w, after, "", a.refundFault(r.Context(), counted, err))
+	err = a.refundFault(r.Context(), counted, err)
+	return writeEntity(w, after, "", err)
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.
 // If the credential holds the permission in the query, the answer names the caller and what the
 // credential may do. An API token may do only what it names, so the proxy must name a permission.
-// Without a permission in the query, every user with a session is named who is not suspended.
+// Without a permission in the query, every user with a session who is not suspended is named.
 func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	permission := optional(r.URL.Query(), "permission")

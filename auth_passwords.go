@@ -49,7 +49,7 @@ const (
 // maxPassword is the length of the longest password, in code points.
 const maxPassword = 256
 
-// maxHashes times the number of cores is how many requests may have a place or wait for one. A hash
+// maxHashes times the number of cores is how many requests may have a slot or wait for one. A hash
 // takes about 20 ms, so the last request waits little more than a second.
 const maxHashes = 64
 
@@ -61,7 +61,7 @@ type passwordHasher struct {
 	cores chan struct{} // holds an element for each hash that runs
 }
 
-// newPasswordHasher returns a hasher for all cores. It has two places more than cores: while some
+// newPasswordHasher returns a hasher for all cores. It has two slots more than cores: while some
 // requests ask the database, others use the cores.
 func newPasswordHasher(argon argonParameters) *passwordHasher {
 	cores := runtime.GOMAXPROCS(0)
@@ -70,15 +70,15 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	return &passwordHasher{argon, line, make(chan struct{}, cores)}
 }
 
-// key waits for a core and returns the argon2id hash of a password. Its caller has
-// a place of line, so at most two requests wait for a core.
-func (h *passwordHasher) key(a argonParameters, password string, salt []byte) []byte {
+// derive waits for a core and returns the argon2id hash of a password. Its caller has a slot of
+// line, so at most two requests wait for a core.
+func (h *passwordHasher) derive(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()
 	return argon2.IDKey([]byte(password), salt, a.passes, a.memory, a.lanes, argonKeyLen)
 }
 
-// hash waits for a place and returns the stored form of a password.
+// hash waits for a slot and returns the stored form of a password.
 func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
 	leave, err := h.line.acquire(ctx, "")
 	if err != nil {
@@ -88,11 +88,12 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (string, err
 	return h.newHash(password), nil
 }
 
-// newHash returns the stored form of a password, a PHC string. It needs a place.
+// newHash returns the stored form of a password, a PHC string. It needs a slot of
+// line.
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
-	sum := h.key(h.argon, password, salt)
+	sum := h.derive(h.argon, password, salt)
 	return phcString(h.argon, salt, sum)
 }
 
@@ -124,7 +125,7 @@ func (h *passwordHasher) isWeak(stored string) bool {
 
 // verify reports whether the stored hash was made from the password. If stored is nil, because the
 // user is unknown or has no password, it hashes all the same: the time must not reveal that. It
-// needs a place.
+// needs a slot of line.
 func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	argon, salt, want := h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen)
 	if stored != nil {
@@ -133,7 +134,7 @@ func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 			return false, err
 		}
 	}
-	got := h.key(argon, password, salt)
+	got := h.derive(argon, password, salt)
 	return subtle.ConstantTimeCompare(got, want) == 1 && stored != nil, nil
 }
 
@@ -151,15 +152,19 @@ func checkPassword(v *invalid, field, password string, least int, breached *brea
 	n := utf8.RuneCountInString(password)
 	v.check(n >= least, field, "too_short", fmt.Sprintf("must have at least %d characters", least))
 	v.check(n <= maxPassword, field, "too_long", fmt.Sprintf("must have at most %d characters", maxPassword))
+
 	lower := strings.ToLower(password)
 	names := []string{username, strings.ToLower(displayName)}
 	if email != nil {
 		local, _, _ := strings.Cut(*email, "@")
 		names = append(names, *email, local)
 	}
-	v.check(lower == "" || !slices.Contains(names, lower), field, "own_name", "must not be a name of the account")
+	isOwnName := lower != "" && slices.Contains(names, lower)
+	v.check(!isOwnName, field, "own_name", "must not be a name of the account")
+
 	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
 	v.check(!isCommon, field, "common", "is too common")
+
 	found, err := breached.contains(password)
 	if err != nil && len(*v) == 0 {
 		return &problem{status: http.StatusServiceUnavailable, code: "password_list_unavailable", err: err,

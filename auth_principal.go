@@ -91,9 +91,12 @@ var (
 func (a *accounts) readCredential(r *http.Request, onPage bool) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
-	if !isBearer && len(r.CookiesNamed(a.cookieName(sessionCookie))) == 0 && !onPage {
+	hasCookie := len(r.CookiesNamed(a.cookieName(sessionCookie))) > 0
+	mayBeBasic := !onPage && !hasCookie
+	if !isBearer && mayBeBasic {
 		token, shown = basicToken(r)
 	}
+
 	switch {
 	case !shown:
 		return c, errNotSignedIn

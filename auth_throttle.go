@@ -249,9 +249,9 @@ func (a *accounts) refund(ctx context.Context, counted attempt, isSuccess bool) 
 	}
 }
 
-// refundFault returns err. If err is a fault of the server, it takes back the attempt, if any.
+// refundFault returns err. If err is a fault of the server, it takes back the attempt.
 func (a *accounts) refundFault(ctx context.Context, counted attempt, err error) error {
-	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem && counted.rules != nil {
+	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem {
 		a.refund(ctx, counted, false)
 	}
 	return err
@@ -276,10 +276,10 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 	return err
 }
 
-// throttledHash waits for a place to hash, counts the attempt and runs work, which may hash one
+// throttledHash waits for a slot to hash, counts the attempt and runs work, which may hash one
 // password. A wrong password or code stays counted, as does the right password of a user who is not
 // active. A success restarts the counts, and any other end takes the attempt back. An attempt that
-// is throttled already does not wait. One that gets no place (503) is not counted.
+// is throttled already does not wait. One that gets no slot (503) is not counted.
 //
 // Each instance decides attempts at one login name from one network one after the other, so that
 // many right passwords at once do not count as many guesses. Instances do so independently: with

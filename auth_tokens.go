@@ -51,31 +51,32 @@ type keyring struct {
 }
 
 // newKey derives the key of each use from one line. parseKeys has checked its id and secret.
-func newKey(id string, secret []byte) (key, error) {
-	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
-	k := key{id: id, header: base64.RawURLEncoding.EncodeToString([]byte(header))}
-	var fingerprint, totp []byte
-	var err error
-	for use, to := range map[string]*[]byte{
-		"cairn access token v1":  &k.access,
-		"cairn refresh token v1": &k.refresh,
-		"cairn browser v1":       &k.browser,
-		"cairn login v1":         &k.login,
-		"cairn cursor v1":        &k.cursor,
-		"cairn names v1":         &k.names,
-		"cairn audit v1":         &k.audit,
-		"cairn totp v1":          &totp,
-		"cairn fingerprint v1":   &fingerprint,
-	} {
-		if *to, err = hkdf.Key(sha256.New, secret, nil, use, sha256.Size); err != nil {
-			return key{}, fmt.Errorf("derive %s key: %w", use, err)
+func newKey(id string, secret []byte) key {
+	derive := func(use string) []byte {
+		derived, err := hkdf.Key(sha256.New, secret, nil, use, sha256.Size)
+		if err != nil {
+			panic(err) // unreachable: it fails only for a length over 8,160 bytes
 		}
+		return derived
 	}
 
-	block, _ := aes.NewCipher(totp)                 // fails only for a key of another length
-	k.totp, _ = cipher.NewGCMWithRandomNonce(block) // fails only for another block size
-	k.fingerprint = hex.EncodeToString(fingerprint[:8])
-	return k, nil
+	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
+	block, _ := aes.NewCipher(derive("cairn totp v1")) // fails only for a key of another length
+	totp, _ := cipher.NewGCMWithRandomNonce(block)     // fails only for another block size
+
+	return key{
+		id:          id,
+		header:      base64.RawURLEncoding.EncodeToString([]byte(header)),
+		access:      derive("cairn access token v1"),
+		refresh:     derive("cairn refresh token v1"),
+		browser:     derive("cairn browser v1"),
+		login:       derive("cairn login v1"),
+		cursor:      derive("cairn cursor v1"),
+		names:       derive("cairn names v1"),
+		audit:       derive("cairn audit v1"),
+		totp:        totp,
+		fingerprint: hex.EncodeToString(derive("cairn fingerprint v1")[:8]),
+	}
 }
 
 // parseKeys reads a key file: one key a line, "kid base64", with a secret of at least 32 bytes in
@@ -102,12 +103,9 @@ func parseKeys(file []byte) (*keyring, error) {
 		case seen[id] || seen[string(secret)]:
 			return nil, fmt.Errorf("line %d: another line has the same key id or secret", i+1)
 		}
-		seen[id], seen[string(secret)] = true, true
-		k, err := newKey(id, secret)
-		if err != nil {
-			return nil, err
-		}
-		ring.keys = append(ring.keys, k)
+		seen[id] = true
+		seen[string(secret)] = true
+		ring.keys = append(ring.keys, newKey(id, secret))
 	}
 	if len(ring.keys) == 0 {
 		return nil, errors.New("it holds no key")
@@ -148,7 +146,7 @@ func (k key) signJWT(payload string) string {
 	return signed + "." + encodedMAC(k.access, signed)
 }
 
-// isSigned reports whether a token is what sign returns for one of the keys. It compares text: of
+// isSigned reports whether the token equals sign(k) for one of the keys k. It compares text: of
 // several forms that decode to the same bytes, only one is accepted.
 func (ring *keyring) isSigned(token string, sign func(k key) string) bool {
 	return slices.ContainsFunc(ring.keys, func(k key) bool { return hmac.Equal([]byte(token), []byte(sign(k))) })

@@ -25,11 +25,7 @@ func testRing(t testing.TB, ids ...string) *keyring {
 	var ring keyring
 	for _, id := range ids {
 		secret := sha256.Sum256([]byte("secret of " + id))
-		k, err := newKey(id, secret[:])
-		if err != nil {
-			t.Fatal(err)
-		}
-		ring.keys = append(ring.keys, k)
+		ring.keys = append(ring.keys, newKey(id, secret[:]))
 	}
 	return &ring
 }

@@ -197,21 +197,27 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 		SELECT coalesce(array_agg(h.user_id::text), '{}')
 		FROM holders h
 		JOIN users u ON u.id = h.user_id
-		WHERE NOT u.totp AND EXISTS ( -- the user lacks a required second factor, so holds nothing now
-				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
-				WHERE ur.user_id = u.id AND r.requires_second_factor
-			)
-			OR NOT EXISTS ( -- the role admin gives all
-				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
-				WHERE ur.user_id = h.user_id AND r.name = '` + adminRole + `'
-			)
-			AND EXISTS (
-				SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- every user holds that one
-				EXCEPT
-				SELECT rp.permission
-				FROM user_roles ur
-				JOIN role_permissions rp ON rp.role_id = ur.role_id
-				WHERE ur.user_id = h.user_id
+		WHERE (
+				-- The user lacks a required second factor, so holds nothing now.
+				NOT u.totp
+				AND EXISTS (
+					SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+					WHERE ur.user_id = u.id AND r.requires_second_factor
+				)
+			) OR (
+				-- Or one of the new permissions is new. The role admin gives all already.
+				NOT EXISTS (
+					SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+					WHERE ur.user_id = u.id AND r.name = '` + adminRole + `'
+				)
+				AND EXISTS (
+					SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- every user holds that one
+					EXCEPT
+					SELECT rp.permission
+					FROM user_roles ur
+					JOIN role_permissions rp ON rp.role_id = ur.role_id
+					WHERE ur.user_id = u.id
+				)
 			)`
 
 	gainers, err := scalar[[]string](ctx, tx, "void password tokens", query, userID, roleID, given)
@@ -278,6 +284,11 @@ type permissionRequest struct {
 	Name    string `json:"name"`
 	Meaning string `json:"meaning"`
 }
+
+// dropGrants begins a statement that takes the permission $1 from all roles and API tokens.
+const dropGrants = `
+		WITH ungranted AS (DELETE FROM role_permissions WHERE permission = $1),
+			cut AS (UPDATE api_tokens SET permissions = array_remove(permissions, $1) WHERE $1 = ANY (permissions))`
 
 // declarePermission answers POST /api/v1/permissions.
 func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in permissionRequest) error {
@@ -355,11 +366,6 @@ func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) erro
 		return audit(ctx, tx, by, "permission.delete", "permission:"+p.Name, p, nil)
 	}))
 }
-
-// dropGrants begins a statement that takes the permission $1 from all roles and API tokens.
-const dropGrants = `
-		WITH ungranted AS (DELETE FROM role_permissions WHERE permission = $1),
-			cut AS (UPDATE api_tokens SET permissions = array_remove(permissions, $1) WHERE $1 = ANY (permissions))`
 
 // heldPermission is a declared permission, with the roles and the number of unexpired API tokens
 // that name it.

@@ -315,7 +315,7 @@ func normalizeLogin(login string) string {
 }
 
 // isLine reports whether text is one line of low to high code points, all safe (see isUnsafe), and
-// none a noncharacter at the end of a plane.
+// none U+FFFE, U+FFFF or their like at the end of another plane.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
