@@ -194,8 +194,10 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 				WHERE ur.user_id = u.id
 			) AS grants,
 			` + declaredPermissions + ` AS declared,
-			EXISTS (SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
-				WHERE ur.user_id = u.id AND r.requires_second_factor) AS second_factor_required,
+			EXISTS (
+				SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
+				WHERE ur.user_id = u.id AND r.requires_second_factor
+			) AS second_factor_required,
 			` + versionColumns + `
 		FROM users u, access_version a
 		WHERE u.id = $1`
@@ -218,10 +220,16 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 	}
 
 	owned := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
-	cached = &cachedUser{found.accessVersions, found.user, found.SecondFactorRequired, owned}
+	cached = &cachedUser{
+		accessVersions:       found.accessVersions,
+		User:                 found.user,
+		SecondFactorRequired: found.SecondFactorRequired,
+		owned:                owned,
+	}
 	if cached.isSuspended() {
 		cached.owned = []string{inboxRead} // all else comes from roles
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users) >= maxCachedUsers {
@@ -238,19 +246,32 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const bySession = `
 		SELECT ` + versionColumns + `,
-			s.user_id::text, s.id::text AS credential_id, s.rotated_at < now() - interval '5 minutes' AS is_stale,
-			'{}'::text[] AS permissions, $3::timestamptz AS expires_at
+			s.user_id::text,
+			s.id::text AS credential_id,
+			s.rotated_at < now() - interval '5 minutes' AS is_stale,
+			'{}'::text[] AS permissions,
+			$3::timestamptz AS expires_at
 		FROM sessions s, users u, access_version a
-		WHERE s.id = $1 AND s.user_id = $2 AND u.id = $2 AND u.status = 'active'
-			AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()`
+		WHERE s.id = $1
+			AND s.user_id = $2
+			AND u.id = $2
+			AND u.status = 'active'
+			AND s.ended_at IS NULL
+			AND s.idle_expires_at > now()
+			AND s.expires_at > now()`
 	const byToken = `
 		SELECT ` + versionColumns + `,
-			t.user_id::text, t.id::text AS credential_id,
+			t.user_id::text,
+			t.id::text AS credential_id,
 			t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
-			t.permissions, t.expires_at
+			t.permissions,
+			t.expires_at
 		FROM api_tokens t, users u, access_version a
-		WHERE u.id = t.user_id AND t.token_hash = $1
-			AND t.expires_at > now() AND u.status = 'active'`
+		WHERE t.token_hash = $1
+			AND u.id = t.user_id
+			AND u.status = 'active'
+			AND t.expires_at > now()`
+
 	kind, query, args := "session", bySession, []any{c.SessionID, c.Subject, time.Unix(c.ExpiresAt, 0)}
 	if c.tokenHash != nil {
 		kind, query, args = "token", byToken, []any{c.tokenHash}
@@ -271,7 +292,14 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	if err != nil {
 		return nil, err
 	}
-	p := &principal{u, kind, found.CredentialID, found.ExpiresAt, u.owned, found.IsStale}
+	p := &principal{
+		cachedUser:   u,
+		Kind:         kind,
+		CredentialID: found.CredentialID,
+		ExpiresAt:    found.ExpiresAt,
+		Permissions:  u.owned,
+		useIsStale:   found.IsStale,
+	}
 	if c.tokenHash != nil {
 		isUnnamed := func(permission string) bool { return !slices.Contains(found.Permissions, permission) }
 		p.Permissions = slices.DeleteFunc(slices.Clone(u.owned), isUnnamed)

@@ -26,7 +26,8 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		FROM users u
 		WHERE u.username = 'admin'`
 
-	file, isWritten := a.core.cfg.firstAdminFile(), false
+	file := a.core.cfg.firstAdminFile()
+	isWritten := false
 	err := a.changeAccess(ctx, func(tx pgx.Tx) error {
 		exists, err := administratorExists(ctx, tx)
 		if err != nil {
@@ -35,6 +36,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		if exists {
 			return a.withdrawFirstAdminToken(ctx, tx)
 		}
+
 		found, err := collectOne[struct {
 			user
 			TokenWaits bool
@@ -60,6 +62,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 				"or make another administrator with: cairn user create NAME --role admin", where)
 			return nil
 		}
+
 		token, err := createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
 		if err != nil {
 			return err
@@ -69,6 +72,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 				return err
 			}
 		}
+
 		// Before the commit, so that a valid token is always in a file.
 		if err := removeIfThere(file); err != nil {
 			return err

@@ -180,24 +180,27 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 		return err
 	}
 
-	k, random := a.core.keys.Load().keys[0], make([]byte, 20)
+	k := a.core.keys.Load().keys[0]
+	random := make([]byte, 20)
 	rand.Read(random) // never fails (crypto/rand)
 	secret := base32.StdEncoding.EncodeToString(random)
+	sealed := k.totp.Seal(nil, nil, random, []byte(u.ID))
+
 	const room = 66 // bytes: qrSVG takes 134, and the rest of the URI has 68
 	account := u.Username + "@" + url.QueryEscape(r.Host)
 	if len(account) > room {
 		account = u.Username
 	}
 	uri := "otpauth://totp/" + account + "?secret=" + secret + "&issuer=Cairn"
-	sealed := k.totp.Seal(nil, nil, random, []byte(u.ID))
-	return writeCreated(w, map[string]string{"secret": secret, "uri": uri}, "",
-		a.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
-			n, err := execute(ctx, tx, "begin TOTP", query, u.ID, k.id, sealed)
-			if err == nil && n == 0 {
-				err = errTOTPEnabled
-			}
-			return err
-		}))
+
+	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, _ actor) error {
+		n, err := execute(ctx, tx, "begin TOTP", query, u.ID, k.id, sealed)
+		if err == nil && n == 0 {
+			err = errTOTPEnabled
+		}
+		return err
+	})
+	return writeCreated(w, map[string]string{"secret": secret, "uri": uri}, "", err)
 }
 
 // errTOTPEnabled is the 409 for a user who has a second factor already.

@@ -25,7 +25,11 @@ type role struct {
 
 // roleColumns are the columns of a role r. permissions are its grants, before effectivePermissions.
 const roleColumns = `
-	r.id, r.name, r.description, r.requires_second_factor, r.created_at,
+	r.id,
+	r.name,
+	r.description,
+	r.requires_second_factor,
+	r.created_at,
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
@@ -226,8 +230,14 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 // role do not go to the other one. Requires lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
 	const query = `
-		WITH dropped AS (UPDATE system_messages SET role_ids = array_remove(role_ids, $1) WHERE $1 = ANY (role_ids))
-		DELETE FROM roles WHERE id = $1 AND NOT EXISTS (SELECT FROM user_roles WHERE role_id = $1)`
+		WITH dropped AS (
+			UPDATE system_messages
+			SET role_ids = array_remove(role_ids, $1)
+			WHERE $1 = ANY (role_ids)
+		)
+		DELETE FROM roles
+		WHERE id = $1
+			AND NOT EXISTS (SELECT FROM user_roles WHERE role_id = $1)`
 
 	if old.Name == adminRole || old.Name == memberRole {
 		return errBuiltIn
@@ -263,8 +273,13 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 // reassignRole gives the holders of a role another one, which it returns.
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
-		WITH holders AS (DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id)
-		INSERT INTO user_roles (user_id, role_id) SELECT user_id, $2 FROM holders ON CONFLICT DO NOTHING`
+		WITH holders AS (
+			DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id
+		)
+		INSERT INTO user_roles (user_id, role_id)
+		SELECT user_id, $2
+		FROM holders
+		ON CONFLICT DO NOTHING`
 
 	next, err := roleNamed(ctx, tx, "reassign", name)
 	if err != nil {

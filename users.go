@@ -35,10 +35,22 @@ func (u user) tag() string {
 
 // userColumns are the columns of a user u.
 const userColumns = `
-	u.id::text AS id, u.username, u.email, u.display_name, u.status, u.totp,
-	ARRAY(SELECT r.name FROM user_roles ur JOIN roles r ON r.id = ur.role_id WHERE ur.user_id = u.id
-		ORDER BY r.name) AS roles,
-	u.created_at, u.updated_at, u.last_login_at`
+	u.id::text AS id,
+	u.username,
+	u.email,
+	u.display_name,
+	u.status,
+	u.totp,
+	ARRAY(
+		SELECT r.name
+		FROM user_roles ur
+		JOIN roles r ON r.id = ur.role_id
+		WHERE ur.user_id = u.id
+		ORDER BY r.name
+	) AS roles,
+	u.created_at,
+	u.updated_at,
+	u.last_login_at`
 
 // The values of users.status.
 const (
@@ -81,7 +93,13 @@ func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	n := newUser{in.Username, in.Email, in.DisplayName, statusActive, nil, in.Roles}
+	n := newUser{
+		username:    in.Username,
+		email:       in.Email,
+		displayName: in.DisplayName,
+		status:      statusActive,
+		roles:       in.Roles,
+	}
 	var u user
 	var token passwordToken
 	err := a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
@@ -344,9 +362,13 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 			VALUES ($1, nullif($2, ''), $3, $4, $5)
 			RETURNING id
 		), granted AS (
-			INSERT INTO user_roles (user_id, role_id) SELECT u.id, r.id FROM u JOIN roles r ON r.name = ANY ($6)
+			INSERT INTO user_roles (user_id, role_id)
+			SELECT u.id, r.id
+			FROM u
+			JOIN roles r ON r.name = ANY ($6)
 		)
-		SELECT id::text FROM u`
+		SELECT id::text
+		FROM u`
 	id, err := scalar[string](ctx, tx, "create user", query,
 		n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles)
 	if err != nil {
@@ -420,11 +442,14 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	}
 
 	after, err := getUser(ctx, tx, target.ID)
-	switch {
-	case err != nil || after.Status == target.Status:
-	case after.Status == statusActive:
+	if err != nil {
+		return err
+	}
+
+	isChanged := after.Status != target.Status
+	if isChanged && after.Status == statusActive {
 		err = voidPasswordToken(ctx, tx, target.ID)
-	default:
+	} else if isChanged {
 		err = revokeCredentials(ctx, tx, by, after)
 	}
 	if err != nil {
@@ -438,10 +463,20 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 // permission of the new ones. Requires lockAccess and a checked target (see actOnUser).
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const query = `
-		WITH given AS (SELECT id FROM roles WHERE name = ANY ($2)),
-			taken AS (DELETE FROM user_roles WHERE user_id = $1 AND role_id NOT IN (SELECT id FROM given)),
-			touched AS (UPDATE users SET updated_at = now() WHERE id = $1)
-		INSERT INTO user_roles (user_id, role_id) SELECT $1, id FROM given ON CONFLICT DO NOTHING`
+		WITH given AS (
+			SELECT id FROM roles WHERE name = ANY ($2)
+		), taken AS (
+			DELETE FROM user_roles
+			WHERE user_id = $1
+				AND role_id NOT IN (SELECT id FROM given)
+		), touched AS (
+			UPDATE users SET updated_at = now() WHERE id = $1
+		)
+		INSERT INTO user_roles (user_id, role_id)
+		SELECT $1, id
+		FROM given
+		ON CONFLICT DO NOTHING`
+
 	given, err := rolePermissions(ctx, tx, names)
 	if err != nil {
 		return err
