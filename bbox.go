@@ -124,7 +124,8 @@ func (m *extent) warnOnError(err error) {
 	}
 }
 
-// besideFunc reads up to limit bytes of a regular file in the same directory; 0 only looks for it.
+// besideFunc reads up to limit bytes of a regular file in the same directory. With limit 0 it only
+// reports whether the file exists.
 type besideFunc func(name string, limit int) (content []byte, found bool, err error)
 
 // readExtent reads the extent of the raster in an open file of size bytes. name is the file's base
@@ -138,13 +139,17 @@ func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside
 		order:  binary.LittleEndian,
 		crs:    h.crs,
 	}
+
 	m := extent{Status: fileStatusOK, Warnings: []string{}}
+
 	err := h.readFormat(&m)
 	if m.BBox != nil {
 		m.checkName(name)
 	}
+
 	if err != nil {
-		m.Status, m.Reason = statusOf(err), new(reasonOf(err))
+		m.Status = statusOf(err)
+		m.Reason = new(reasonOf(err))
 	}
 	return m
 }
@@ -152,6 +157,7 @@ func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside
 // readFormat recognizes the format of the file and reads it.
 func (h *headerReader) readFormat(m *extent) error {
 	extension := strings.ToLower(path.Ext(h.name))
+
 	raster, err := h.rasterOfSidecar(extension)
 	if err != nil {
 		return err
@@ -159,6 +165,7 @@ func (h *headerReader) readFormat(m *extent) error {
 	if raster != "" {
 		return extentErrorf(fileStatusSidecar, "belongs to %s beside it", cleanText([]byte(raster), maxNameText))
 	}
+
 	if h.size == 0 {
 		return extentErrorf(fileStatusUnsupported, "the file is empty")
 	}
@@ -166,10 +173,12 @@ func (h *headerReader) readFormat(m *extent) error {
 	if err != nil {
 		return err
 	}
+
 	switch string(head[:min(len(head), 4)]) { // classic TIFF (42) or BigTIFF (43) in either byte order
 	case "II*\x00", "MM\x00*", "II+\x00", "MM\x00+":
 		return h.readGeoTIFF(head, m)
 	}
+
 	if read, err := h.readGrid(extension, head, m); read || err != nil {
 		return err
 	}
@@ -178,11 +187,14 @@ func (h *headerReader) readFormat(m *extent) error {
 
 // setSize sets Width and Height. It refuses those that GDAL refuses.
 func (m *extent) setSize(width, height float64) error {
-	valid := func(v float64) bool { return v >= 1 && v <= maxTIFFDimension && v == math.Trunc(v) }
+	valid := func(v float64) bool {
+		return v >= 1 && v <= maxTIFFDimension && v == math.Trunc(v)
+	}
 	if !valid(width) || !valid(height) {
 		return corruptf("its width or height is missing or invalid: %v by %v", width, height)
 	}
-	m.Width, m.Height = new(int64(width)), new(int64(height))
+	m.Width = new(int64(width))
+	m.Height = new(int64(height))
 	return nil
 }
 
@@ -202,7 +214,8 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	if err != nil {
 		return err
 	}
-	bands, bits := h.numberOr(1, d, tagSamplesPerPixel, m), h.numberOr(1, d, tagBitsPerSample, m)
+	bands := h.numberOr(1, d, tagSamplesPerPixel, m)
+	bits := h.numberOr(1, d, tagBitsPerSample, m)
 	format := h.numberOr(1, d, tagSampleFormat, m)
 	if err := m.setSize(width, height); err != nil {
 		return err
@@ -237,10 +250,13 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	case rasterPixelIsPoint:
 		m.PixelIs = new("point")
 	}
+
 	aux, err := h.readAuxiliary()
 	if err != nil {
 		return err
 	}
+
+	// The first source that states a unit, or a scale, counts.
 	inKeys := keys.parameters()
 	m.describeHeights(h.readMetadata(d, m))
 	m.describeHeights(aux.heights)
@@ -252,7 +268,9 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 		if err == nil {
 			m.compareTransforms([6]float64(aux.transform), t, "its .aux.xml and its tags", "the .aux.xml is used")
 		}
-		t, source, err = [6]float64(aux.transform), "the GeoTransform in "+aux.name, nil
+		t = [6]float64(aux.transform)
+		source = "the GeoTransform in " + aux.name
+		err = nil
 	case err == nil:
 		h.compareWorldFile(t, m)
 	default:
@@ -291,7 +309,8 @@ func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, 
 		if scale[1] < 0 { // against the standard
 			m.warnf("the pixel scale in Y is negative; read as north-up, as GDAL does")
 		}
-		a, e := scale[0], -math.Abs(scale[1])
+		a := scale[0]
+		e := -math.Abs(scale[1])
 		t = [6]float64{a, 0, tie[3] - tie[0]*a, 0, e, tie[4] - tie[1]*e}
 		source = "ModelPixelScale (33550) and ModelTiepoint (33922)"
 	case !scaled && len(matrix) == 16 && d.field(tagModelTransformation).count == 16:
@@ -326,7 +345,8 @@ func shiftHalfPixel(t [6]float64) [6]float64 {
 // place sets Transform, NativeBBox, Source and what follows from the CRS. An error about the CRS
 // has the status no_bbox.
 func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParameters) error {
-	width, height := float64(*m.Width), float64(*m.Height)
+	width := float64(*m.Width)
+	height := float64(*m.Height)
 	native := emptyRange()
 	for _, corner := range [4][2]float64{{0, 0}, {width, 0}, {0, height}, {width, height}} {
 		x, y := applyTransform(t, corner[0], corner[1])
@@ -335,11 +355,16 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 		}
 		native.add(position{x, y})
 	}
-	if t[0]*t[4] == t[1]*t[3] || !(native.east > native.west && native.north > native.south) {
+
+	hasArea := native.east > native.west && native.north > native.south
+	if !hasArea || t[0]*t[4] == t[1]*t[3] {
 		return corruptf("%s gives the raster no area", source)
 	}
-	m.Transform, m.Source = t[:], &source
+
+	m.Transform = t[:]
+	m.Source = &source
 	m.NativeBBox = []float64{native.west, native.south, native.east, native.north}
+
 	crs, err := p.definition(m, &h.crs)
 	if err != nil {
 		return err
@@ -348,10 +373,13 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 	if err != nil {
 		return noBBoxf("the extent cannot be converted to degrees: %v", err)
 	}
-	m.BBox, m.BBoxAccuracyM = box.bounds[:], &box.accuracyM
+
+	m.BBox = box.bounds[:]
+	m.BBoxAccuracyM = &box.accuracyM
 	if m.CRS == nil {
 		m.CRSDefinition = new(crs.text())
 	}
+
 	m.Warnings = append(m.Warnings, box.warnings...)
 	m.checkArea(crs.area)
 	if r, err := pixelSizeMetres(crs.projection, t, width/2, height/2); err == nil {
@@ -372,7 +400,8 @@ func (m *extent) checkArea(area []float64) {
 	box := m.BBox
 	meetsLatitudes := box[3] >= area[1]-margin && box[1] <= area[3]+margin
 
-	west, width := area[0]-margin, widthOf(area)+2*margin
+	west := area[0] - margin
+	width := widthOf(area) + 2*margin
 	beginsInside := math.Mod(box[0]-west+720, 360) <= width
 	holdsWest := math.Mod(west-box[0]+720, 360) <= widthOf(box)
 	meetsLongitudes := beginsInside || holdsWest
@@ -425,20 +454,30 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 		return nil, corruptf("%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short",
 			what, length, offset, h.size)
 	}
+
+	// Bytes that were read before are not read again.
 	for _, w := range h.windows {
-		if start, n := offset-w.offset, uint64(len(w.data)); offset >= w.offset && start <= n && length <= n-start {
+		start := offset - w.offset
+		n := uint64(len(w.data))
+		isInside := offset >= w.offset && start <= n && length <= n-start
+		if isInside {
 			return w.data[start : start+length : start+length], nil
 		}
 	}
+
+	// Read some more, because what comes next mostly lies close by.
 	least := uint64(firstReadBytes)
 	if len(h.windows) > 0 {
 		least = laterReadBytes
 	}
 	end := min(h.size, offset+max(length, least))
 	start := min(offset, end-min(end, least))
+
+	// The limit counts all reads of the file.
 	if end-start > maxHeaderBytes-h.read {
 		return nil, corruptf("its header refers to more than %d KiB, which no raster needs", maxHeaderBytes>>10)
 	}
+
 	h.read += end - start
 	data := make([]byte, end-start)
 	n, err := h.r.ReadAt(data, int64(start))
@@ -450,6 +489,7 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("read at %d: %w", start, err)
 	}
+
 	h.windows = append(h.windows, headerWindow{start, data})
 	return data[offset-start:][:length:length], nil
 }
@@ -470,24 +510,49 @@ func (h *headerReader) unsigned(b []byte) uint64 {
 // Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; the last two of
 // GDAL.
 const (
-	tagImageWidth, tagImageLength                             = 256, 257
-	tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat     = 258, 277, 339
-	tagCompression, tagPhotometric, tagPlanarConfiguration    = 259, 262, 284
-	tagStripOffsets, tagRowsPerStrip, tagStripByteCounts      = 273, 278, 279
-	tagTileWidth, tagTileLength                               = 322, 323
-	tagTileOffsets, tagTileByteCounts                         = 324, 325
-	tagModelPixelScale, tagModelTiepoint                      = 33550, 33922
-	tagModelTransformation                                    = 34264
-	tagGeoKeyDirectory, tagGeoDoubleParams, tagGeoASCIIParams = 34735, 34736, 34737
-	tagGDALMetadata, tagGDALNoData                            = 42112, 42113
+	tagImageWidth          = 256
+	tagImageLength         = 257
+	tagBitsPerSample       = 258
+	tagSamplesPerPixel     = 277
+	tagSampleFormat        = 339
+	tagCompression         = 259
+	tagPhotometric         = 262
+	tagPlanarConfiguration = 284
+	tagStripOffsets        = 273
+	tagRowsPerStrip        = 278
+	tagStripByteCounts     = 279
+	tagTileWidth           = 322
+	tagTileLength          = 323
+	tagTileOffsets         = 324
+	tagTileByteCounts      = 325
+	tagModelPixelScale     = 33550
+	tagModelTiepoint       = 33922
+	tagModelTransformation = 34264
+	tagGeoKeyDirectory     = 34735
+	tagGeoDoubleParams     = 34736
+	tagGeoASCIIParams      = 34737
+	tagGDALMetadata        = 42112
+	tagGDALNoData          = 42113
 )
 
 // Field types: TIFF 6.0, section 2; IFD from TIFF Technical Note 1; the last line from BigTIFF.
 const (
-	typeByte, typeASCII, typeShort, typeLong, typeRational = 1, 2, 3, 4, 5
-	typeSByte, typeUndefined, typeSShort, typeSLong        = 6, 7, 8, 9
-	typeSRational, typeFloat, typeDouble, typeIFD          = 10, 11, 12, 13
-	typeLong8, typeSLong8, typeIFD8                        = 16, 17, 18
+	typeByte      = 1
+	typeASCII     = 2
+	typeShort     = 3
+	typeLong      = 4
+	typeRational  = 5
+	typeSByte     = 6
+	typeUndefined = 7
+	typeSShort    = 8
+	typeSLong     = 9
+	typeSRational = 10
+	typeFloat     = 11
+	typeDouble    = 12
+	typeIFD       = 13
+	typeLong8     = 16
+	typeSLong8    = 17
+	typeIFD8      = 18
 )
 
 // tiffField is an entry of an image file directory. Its values lie at offset, perhaps in the entry.
@@ -508,16 +573,29 @@ func (d tiffDirectory) field(tag uint16) tiffField {
 			return f
 		}
 	}
+
 	return tiffField{}
 }
 
 // maxValues returns how many values of a tag are read at most, 0 for a tag that is not read.
 func maxValues(tag uint16) uint64 {
 	switch tag {
-	case tagImageWidth, tagImageLength, tagBitsPerSample, tagSamplesPerPixel, tagSampleFormat, tagCompression,
-		tagPhotometric, tagPlanarConfiguration, tagRowsPerStrip, tagTileWidth, tagTileLength:
+	case tagImageWidth,
+		tagImageLength,
+		tagBitsPerSample,
+		tagSamplesPerPixel,
+		tagSampleFormat,
+		tagCompression,
+		tagPhotometric,
+		tagPlanarConfiguration,
+		tagRowsPerStrip,
+		tagTileWidth,
+		tagTileLength:
 		return 1
-	case tagStripOffsets, tagStripByteCounts, tagTileOffsets, tagTileByteCounts:
+	case tagStripOffsets,
+		tagStripByteCounts,
+		tagTileOffsets,
+		tagTileByteCounts:
 		return maxTableChunk
 	case tagModelPixelScale, tagModelTiepoint, tagModelTransformation:
 		return 16
@@ -530,16 +608,31 @@ func maxValues(tag uint16) uint64 {
 	case tagGDALNoData:
 		return maxNodataText
 	}
+
 	return 0
 }
 
 // fieldTypeSize returns the size of a value in bytes, 0 for an unknown field type.
 func fieldTypeSize(fieldType uint16) uint64 {
 	sizes := [...]uint64{
-		typeByte: 1, typeASCII: 1, typeSByte: 1, typeUndefined: 1, typeShort: 2, typeSShort: 2,
-		typeLong: 4, typeSLong: 4, typeFloat: 4, typeIFD: 4,
-		typeRational: 8, typeSRational: 8, typeDouble: 8, typeLong8: 8, typeSLong8: 8, typeIFD8: 8,
+		typeByte:      1,
+		typeASCII:     1,
+		typeSByte:     1,
+		typeUndefined: 1,
+		typeShort:     2,
+		typeSShort:    2,
+		typeLong:      4,
+		typeSLong:     4,
+		typeFloat:     4,
+		typeIFD:       4,
+		typeRational:  8,
+		typeSRational: 8,
+		typeDouble:    8,
+		typeLong8:     8,
+		typeSLong8:    8,
+		typeIFD8:      8,
 	}
+
 	if int(fieldType) < len(sizes) {
 		return sizes[fieldType]
 	}
@@ -552,54 +645,80 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if head[0] == 'M' {
 		h.order = binary.BigEndian
 	}
+
 	// Classic TIFF counts entries of 12 bytes with a SHORT, BigTIFF entries of 20 with a LONG8.
 	const bigTIFF = 43
-	headerSize, countSize, entrySize, offsetSize := uint64(8), uint64(2), uint64(12), uint64(4)
+
+	headerSize := uint64(8)
+	countSize := uint64(2)
+	entrySize := uint64(12)
+	offsetSize := uint64(4)
 	big := h.order.Uint16(head[2:]) == bigTIFF
 	if big {
-		headerSize, countSize, entrySize, offsetSize = 16, 8, 20, 8
+		headerSize = 16
+		countSize = 8
+		entrySize = 20
+		offsetSize = 8
 	}
+
 	if uint64(len(head)) < headerSize {
 		return nil, corruptf("the TIFF header is cut short: the file has %d bytes", len(head))
 	}
 	if big && (h.order.Uint16(head[4:]) != 8 || h.order.Uint16(head[6:]) != 0) {
 		return nil, corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
 	}
+
 	start := h.unsigned(head[offsetSize : 2*offsetSize])
 	h.start = start
 	b, err := h.at(start, countSize, "the TIFF directory")
 	if err != nil {
 		return nil, err
 	}
+
 	entries := h.unsigned(b)
 	if entries == 0 || entries > maxIFDEntries {
 		return nil, corruptf("the TIFF directory at %d claims %d entries", start, entries)
 	}
+
+	// libtiff takes a missing offset of the next directory for 0.
 	length := entries * entrySize
-	if h.within(start+countSize, length+offsetSize) { // libtiff takes a missing offset of the next directory for 0
+	if h.within(start+countSize, length+offsetSize) {
 		length += offsetSize
 	}
 	b, err = h.at(start+countSize, length, "the TIFF directory")
 	if err != nil {
 		return nil, err
 	}
+
 	if b := b[entries*entrySize:]; len(b) > 0 {
 		h.next = h.unsigned(b)
 	}
+
 	var directory tiffDirectory
 	for i := range entries {
-		e, valueAt := b[i*entrySize:][:entrySize], entrySize-offsetSize
-		f := tiffField{h.order.Uint16(e), h.order.Uint16(e[2:]), h.unsigned(e[4:valueAt]), h.unsigned(e[valueAt:])}
+		e := b[i*entrySize:][:entrySize]
+		valueAt := entrySize - offsetSize
+		f := tiffField{
+			tag:       h.order.Uint16(e),
+			fieldType: h.order.Uint16(e[2:]),
+			count:     h.unsigned(e[4:valueAt]),
+			offset:    h.unsigned(e[valueAt:]),
+		}
 		if directory.field(f.tag).tag != 0 || maxValues(f.tag) == 0 {
 			continue
 		}
-		if size := fieldTypeSize(f.fieldType); size > 0 && f.count <= offsetSize/size { // the values are in the entry
+
+		// Values that fit into the entry lie there.
+		size := fieldTypeSize(f.fieldType)
+		if size > 0 && f.count <= offsetSize/size {
 			f.offset = start + countSize + i*entrySize + valueAt
 		}
 		directory = append(directory, f)
 	}
+
 	// Reading from front to back takes the fewest reads.
 	slices.SortFunc(directory, func(a, b tiffField) int { return cmp.Compare(a.offset, b.offset) })
+
 	for _, f := range directory {
 		if _, err := h.bytes(f); err != nil && statusOf(err) == fileStatusUnreadable {
 			return nil, err
@@ -629,6 +748,7 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	size := int(fieldTypeSize(f.fieldType))
 	values := make([]float64, 0, len(b)/max(size, 1))
 	for ; len(b) > 0; b = b[size:] {
@@ -650,6 +770,7 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 		}
 		values = append(values, v)
 	}
+
 	return values, nil
 }
 

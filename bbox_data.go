@@ -9,8 +9,12 @@ import (
 
 // Values of the tag SampleFormat: TIFF 6.0, section 19, and complex numbers as in libtiff.
 const (
-	sampleFormatUint, sampleFormatInt, sampleFormatFloat, sampleFormatVoid = 1, 2, 3, 4
-	sampleFormatComplexInt, sampleFormatComplexFloat                       = 5, 6
+	sampleFormatUint         = 1
+	sampleFormatInt          = 2
+	sampleFormatFloat        = 3
+	sampleFormatVoid         = 4
+	sampleFormatComplexInt   = 5
+	sampleFormatComplexFloat = 6
 )
 
 // setSamples sets Bands and SampleType from the values of the tags SamplesPerPixel, BitsPerSample
@@ -19,7 +23,8 @@ func (m *extent) setSamples(bands, bits, format float64) {
 	if bands >= 1 && bands <= math.MaxUint16 {
 		m.Bands = new(int64(bands))
 	}
-	names := [...][5]string{ // of 8, 16, 32, 64 and 128 bits
+
+	names := [...][5]string{
 		sampleFormatUint:         {"uint8", "uint16", "uint32", "uint64"},
 		sampleFormatInt:          {"int8", "int16", "int32", "int64"},
 		sampleFormatFloat:        {"", "float32", "float32", "float64"}, // GDAL widens half precision
@@ -27,7 +32,10 @@ func (m *extent) setSamples(bands, bits, format float64) {
 		sampleFormatComplexInt:   {"", "", "complex_int16", "complex_int32"},
 		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
 	}
-	i := slices.IndexFunc([]float64{8, 16, 32, 64, 128}, func(size float64) bool { return bits <= size })
+
+	i := slices.IndexFunc([]float64{8, 16, 32, 64, 128}, func(size float64) bool {
+		return bits <= size
+	})
 	if i >= 0 && bits >= 1 && format >= 1 && format <= sampleFormatComplexFloat {
 		m.SampleType = nonEmpty(names[int(format)][i])
 	}
@@ -39,12 +47,13 @@ const maxTableChunk = laterReadBytes / 4
 // blockTable is where the blocks (strips or tiles) of a TIFF's first image lie: TIFF 6.0, sections
 // 3 and 15.
 type blockTable struct {
-	kind            string    // "strip" or "tile"
-	offsets, counts tiffField // counts.count is 0 if the file has no byte counts
-	blocks          uint64    // of all planes, as far as offsets lists them
-	perPlane        uint64    // blocks of a plane
-	rowBytes        float64   // of a row of an uncompressed block; 0 if the blocks are compressed
-	rows, height    float64   // of a block and of the raster
+	kind         string // "strip" or "tile"
+	offsets      tiffField
+	counts       tiffField // without values if the file has no byte counts
+	blocks       uint64    // of all planes, as far as offsets lists them
+	perPlane     uint64    // blocks of a plane
+	rowBytes     float64   // of a row of an uncompressed block; 0 if the blocks are compressed
+	rows, height float64   // of a block and of the raster
 
 	bytes                 float64 // the sum of the byte counts that were looked at
 	worst                 uint64  // the block that ends the farthest beyond the file's end
@@ -53,8 +62,14 @@ type blockTable struct {
 
 // readBlockTable returns the table without its values, with 0 blocks if the tags do not give it.
 func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *extent) (t blockTable) {
-	const uncompressed, separatePlanes, photometricYCbCr = 1, 2, 6
-	width, height := float64(*m.Width), float64(*m.Height)
+	const (
+		uncompressed     = 1
+		separatePlanes   = 2
+		photometricYCbCr = 6
+	)
+
+	width := float64(*m.Width)
+	height := float64(*m.Height)
 	for _, f := range d {
 		switch f.tag {
 		case tagStripOffsets, tagTileOffsets: // libtiff takes one for the other
@@ -63,27 +78,44 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 			t.counts = f
 		}
 	}
-	compression, photometric := h.numberOr(uncompressed, d, tagCompression, m), h.numberOr(0, d, tagPhotometric, m)
+
+	compression := h.numberOr(uncompressed, d, tagCompression, m)
+	photometric := h.numberOr(0, d, tagPhotometric, m)
 	m.Compression = compressionName(compression)
-	planar, rows := h.numberOr(1, d, tagPlanarConfiguration, m), h.numberOr(0, d, tagRowsPerStrip, m)
-	columns, tileRows := h.numberOr(0, d, tagTileWidth, m), h.numberOr(0, d, tagTileLength, m)
-	t.kind, t.height, t.rows = "tile", height, tileRows
+
+	planar := h.numberOr(1, d, tagPlanarConfiguration, m)
+	rows := h.numberOr(0, d, tagRowsPerStrip, m)
+	columns := h.numberOr(0, d, tagTileWidth, m)
+	tileRows := h.numberOr(0, d, tagTileLength, m)
+
+	t.kind = "tile"
+	t.height = height
+	t.rows = tileRows
 	if columns == 0 {
-		t.kind, columns, t.rows = "strip", width, rows
+		t.kind = "strip"
+		columns = width
+		t.rows = rows
 	}
 	if t.rows < 1 || t.kind == "strip" && t.rows > height {
 		t.rows = height
 	}
+
 	planes := 1.0
 	if planar == separatePlanes {
-		planes, bands = bands, 1
+		planes = bands
+		bands = 1
 	}
+
 	perPlane := math.Ceil(width/columns) * math.Ceil(height/t.rows)
 	if !(columns >= 1 && planes >= 1) {
 		return t
 	}
-	t.perPlane, t.blocks = uint64(perPlane), min(uint64(perPlane*planes), t.offsets.count)
-	if compression == uncompressed && photometric != photometricYCbCr { // YCbCr may have fewer samples than pixels
+
+	t.perPlane = uint64(perPlane)
+	t.blocks = min(uint64(perPlane*planes), t.offsets.count)
+
+	// YCbCr may have fewer samples than pixels.
+	if compression == uncompressed && photometric != photometricYCbCr {
 		t.rowBytes = math.Ceil(columns * bands * bits / 8)
 	}
 	return t
@@ -109,13 +141,18 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	t := h.readBlockTable(d, bands, bits, m)
 	for _, f := range [...]tiffField{t.offsets, t.counts} {
 		n := min(t.blocks, f.count)
-		if size := fieldTypeSize(f.fieldType); n > 0 && (size == 0 || n > h.size/size || !h.within(f.offset, n*size)) {
+		size := fieldTypeSize(f.fieldType)
+		isInside := size > 0 && n <= h.size/size && h.within(f.offset, n*size)
+		if n > 0 && !isInside {
 			return corruptf("its data is cut off: "+
 				"the table of %d %ss at %d (TIFF tag %d) ends beyond the file's end at %d",
 				n, t.kind, f.offset, f.tag, h.size)
 		}
 	}
+
 	t.worstEnd = float64(h.size)
+
+	// The first chunk, then the last ones from the end on, as many as may be read.
 	first := min(t.blocks, maxTableChunk)
 	err := h.checkChunk(&t, 0, first)
 	end := t.blocks
@@ -132,6 +169,7 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	if isWhole && t.bytes < 1<<53 { // exact in a float64
 		m.DataBytes = new(int64(t.bytes))
 	}
+
 	if t.worstLength > 0 {
 		return corruptf("its data is cut off: "+
 			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
@@ -143,9 +181,11 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 // checkChunk looks for a block from first up to end that ends farther behind than t.worst.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	part := func(f tiffField) tiffField {
-		f.offset, f.count = f.offset+first*fieldTypeSize(f.fieldType), min(end, f.count)-min(first, f.count)
+		f.offset += first * fieldTypeSize(f.fieldType)
+		f.count = min(end, f.count) - min(first, f.count)
 		return f
 	}
+
 	offsets, err := h.numbers(part(t.offsets))
 	if err != nil {
 		return err
@@ -156,7 +196,9 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	}
 
 	for i, offset := range offsets {
-		block, count := first+uint64(i), 0.0 // as in libtiff, a missing count is 0
+		// As in libtiff, a missing count is 0.
+		block := first + uint64(i)
+		count := 0.0
 		switch {
 		case i < len(counts):
 			count = counts[i]
@@ -166,7 +208,9 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 		t.bytes += max(count, 0)
 		length := t.length(block, count)
 		if length > 0 && offset+length > t.worstEnd {
-			t.worst, t.worstLength, t.worstEnd = block, length, offset+length
+			t.worst = block
+			t.worstLength = length
+			t.worstEnd = offset + length
 		}
 	}
 	return nil
@@ -192,6 +236,8 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more",
 			h.size, samples, 2*samples-1)
 	}
+
+	// Count all samples, or else look whether there are bytes enough for them.
 	const lineBytes = maxHeaderBytes / 3
 	switch {
 	case rest <= maxHeaderBytes-h.read:
@@ -212,17 +258,24 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	if err != nil {
 		return err
 	}
+
+	// Compare the last line with the first.
 	last = bytes.TrimRightFunc(last, func(r rune) bool { return r <= ' ' })
-	end, begin := bytes.IndexAny(first, "\r\n"), bytes.LastIndexAny(last, "\r\n")
-	if end >= 0 && begin >= 0 && countFields(first[:end]) == columns && countFields(last[begin:]) < columns {
-		return missing(columns - countFields(last[begin:]))
+	end := bytes.IndexAny(first, "\r\n")
+	begin := bytes.LastIndexAny(last, "\r\n")
+	if end < 0 || begin < 0 || countFields(first[:end]) != columns {
+		return nil
+	}
+	if have := countFields(last[begin:]); have < columns {
+		return missing(columns - have)
 	}
 	return nil
 }
 
 // samplesStart returns the offset of an ASCII grid's first number that does not follow a key.
 func samplesStart(head []byte) uint64 {
-	at, value := 0, false // value: this field is the value of a key
+	at := 0
+	value := false // whether this field is the value of a key
 	for at < len(head) {
 		end := at
 		for end < len(head) && head[end] > ' ' {
@@ -251,7 +304,9 @@ func countFields(b []byte) (n float64) {
 // withdrawPlace removes the box in degrees of a raster that is not ok, so that no search finds it.
 func (m *extent) withdrawPlace() {
 	if m.Status != fileStatusOK {
-		m.BBox, m.BBoxAccuracyM, m.ResolutionM = nil, nil, nil
+		m.BBox = nil
+		m.BBoxAccuracyM = nil
+		m.ResolutionM = nil
 	}
 }
 
@@ -260,11 +315,14 @@ func (m *extent) withdrawPlace() {
 // lie before its data, and it has overviews if a side has more than 512 pixels.
 func (h *headerReader) isCloudOptimized(d tiffDirectory, side float64) bool {
 	const smallSide = 512
+
 	offsets, _ := h.numbers(d.field(tagTileOffsets))
 	isTiled := d.field(tagTileWidth).count > 0 && len(offsets) > 0
-	if !isTiled || h.start >= firstReadBytes || side > smallSide && h.next == 0 {
+	lacksOverviews := side > smallSide && h.next == 0
+	if !isTiled || lacksOverviews || h.start >= firstReadBytes {
 		return false
 	}
+
 	return !slices.ContainsFunc(offsets, func(offset float64) bool { // 0: a tile that was never written
 		return offset != 0 && offset < float64(max(h.start, h.next))
 	})

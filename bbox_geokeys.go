@@ -10,34 +10,57 @@ import (
 
 // GeoKeys, less "GeoKey" in their names: OGC GeoTIFF 1.1 (19-008r4), section 7; GDAL's own 2062.
 const (
-	keyModelType, keyRasterType, keyCitation              = 1024, 1025, 1026
-	keyGeodeticCRS, keyGeodeticCitation, keyGeodeticDatum = 2048, 2049, 2050
-	keyPrimeMeridian, keyPrimeMeridianLongitude           = 2051, 2061
-	keyGeogAngularUnits, keyGeogAngularUnitSize           = 2054, 2055
-	keyEllipsoid, keyEllipsoidInvFlattening               = 2056, 2059
-	keyEllipsoidSemiMajorAxis, keyEllipsoidSemiMinorAxis  = 2057, 2058
-	keyGeogTOWGS84                                        = 2062
-	keyProjectedCRS, keyProjectedCitation                 = 3072, 3073
-	keyProjection, keyProjMethod                          = 3074, 3075
-	keyProjLinearUnits, keyProjLinearUnitSize             = 3076, 3077
-	keyProjStdParallel1, keyProjStdParallel2              = 3078, 3079
-	keyProjNatOriginLong, keyProjNatOriginLat             = 3080, 3081
-	keyProjFalseEasting, keyProjFalseNorthing             = 3082, 3083
-	keyProjFalseOriginLong, keyProjFalseOriginLat         = 3084, 3085
-	keyProjFalseOriginEasting, keyProjFalseOriginNorthing = 3086, 3087
-	keyProjCenterLong, keyProjCenterLat                   = 3088, 3089
-	keyProjCenterEasting, keyProjCenterNorthing           = 3090, 3091
-	keyProjScaleAtNatOrigin, keyProjScaleAtCenter         = 3092, 3093
-	keyProjAzimuthAngle, keyProjRectifiedGridAngle        = 3094, 3096
-	keyProjStraightVertPoleLong                           = 3095
-	keyVertical, keyVerticalCitation, keyVerticalDatum    = 4096, 4097, 4098
-	keyVerticalUnits                                      = 4099
+	keyModelType                = 1024
+	keyRasterType               = 1025
+	keyCitation                 = 1026
+	keyGeodeticCRS              = 2048
+	keyGeodeticCitation         = 2049
+	keyGeodeticDatum            = 2050
+	keyPrimeMeridian            = 2051
+	keyPrimeMeridianLongitude   = 2061
+	keyGeogAngularUnits         = 2054
+	keyGeogAngularUnitSize      = 2055
+	keyEllipsoid                = 2056
+	keyEllipsoidInvFlattening   = 2059
+	keyEllipsoidSemiMajorAxis   = 2057
+	keyEllipsoidSemiMinorAxis   = 2058
+	keyGeogTOWGS84              = 2062
+	keyProjectedCRS             = 3072
+	keyProjectedCitation        = 3073
+	keyProjection               = 3074
+	keyProjMethod               = 3075
+	keyProjLinearUnits          = 3076
+	keyProjLinearUnitSize       = 3077
+	keyProjStdParallel1         = 3078
+	keyProjStdParallel2         = 3079
+	keyProjNatOriginLong        = 3080
+	keyProjNatOriginLat         = 3081
+	keyProjFalseEasting         = 3082
+	keyProjFalseNorthing        = 3083
+	keyProjFalseOriginLong      = 3084
+	keyProjFalseOriginLat       = 3085
+	keyProjFalseOriginEasting   = 3086
+	keyProjFalseOriginNorthing  = 3087
+	keyProjCenterLong           = 3088
+	keyProjCenterLat            = 3089
+	keyProjCenterEasting        = 3090
+	keyProjCenterNorthing       = 3091
+	keyProjScaleAtNatOrigin     = 3092
+	keyProjScaleAtCenter        = 3093
+	keyProjAzimuthAngle         = 3094
+	keyProjRectifiedGridAngle   = 3096
+	keyProjStraightVertPoleLong = 3095
+	keyVertical                 = 4096
+	keyVerticalCitation         = 4097
+	keyVerticalDatum            = 4098
+	keyVerticalUnits            = 4099
 )
 
 // Values of GeoKeys.
 const (
-	rasterPixelIsArea, rasterPixelIsPoint = 1, 2
-	userDefined                           = 32767 // in place of a code: other keys describe the thing
+	rasterPixelIsArea  = 1
+	rasterPixelIsPoint = 2
+	userDefined        = 32767 // in place of a code: other keys describe the thing
 )
 
 // geoKeys is the GeoKeys of a file: OGC GeoTIFF 1.1, section 7.1.
@@ -50,11 +73,16 @@ type geoKeys struct {
 // readGeoKeys reads the GeoKeys. If one points outside its tag, all are an error as in libgeotiff:
 // the tags may belong to different files.
 func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
-	directory, doubles, ascii := d.field(tagGeoKeyDirectory), d.field(tagGeoDoubleParams), d.field(tagGeoASCIIParams)
+	directory := d.field(tagGeoKeyDirectory)
+	doubles := d.field(tagGeoDoubleParams)
+	ascii := d.field(tagGeoASCIIParams)
+
 	words, err := h.numbers(directory)
 	if err != nil || len(words) == 0 {
 		return k, err
 	}
+
+	// The specification allows SHORT only.
 	for _, w := range words {
 		if !(w >= 0 && w <= math.MaxUint16) || w != math.Trunc(w) {
 			return k, corruptf("GeoKeyDirectory (tag 34735) holds %v, which is not a SHORT", w)
@@ -64,15 +92,18 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	if len(words) < 4 || words[0] > 1 || words[3] > maxGeoKeys || 4+4*int(words[3]) > len(words) {
 		return k, corruptf("GeoKeyDirectory (tag 34735) of %d numbers has no valid header of version 1", len(words))
 	}
+
 	if k.doubles, err = h.numbers(doubles); err != nil {
 		return k, err
 	}
 	if k.ascii, err = h.text(ascii); err != nil {
 		return k, err
 	}
+
 	entries := words[4 : 4+4*int(words[3])]
 	for e := entries; len(e) > 0; e = e[4:] {
-		end, count := uint64(e[2]+e[3]), uint64(0)
+		end := uint64(e[2] + e[3])
+		count := uint64(0)
 		switch e[1] {
 		case tagGeoKeyDirectory:
 			count = directory.count
@@ -85,6 +116,7 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 			return k, corruptf("GeoKey %v points outside the file's GeoKey tags", e[0])
 		}
 	}
+
 	k.entries = entries
 	return k, nil
 }
@@ -155,12 +187,14 @@ func crsNameFromCitation(b []byte) string {
 		_, wkt, _ = strings.Cut(wkt, `"`)
 		s, _, _ = strings.Cut(wkt, `"`)
 	}
+
 	for _, label := range [...]string{"PCS Name =", "GCS Name =", "Projection Name ="} {
 		if _, name, ok := strings.Cut(s, label); ok {
 			s, _, _ = strings.Cut(name, " Units = ") // Imagine's next line; cleanText made the line break a space
 			break
 		}
 	}
+
 	s, _, _ = strings.Cut(s, "|")
 	if strings.HasPrefix(s, "IMAGINE GeoTIFF Support") {
 		return "" // boilerplate without a name
@@ -176,9 +210,11 @@ func citedUnit(citation []byte) float64 {
 		return 0
 	}
 	s = strings.NewReplacer("_", " ", "-", " ", "foot", "feet").Replace(s)
+
 	contains := func(parts ...string) bool {
 		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
 	}
+
 	switch {
 	case contains("+", "height", "vertical", "navd", "ngvd"):
 		return 0
@@ -193,30 +229,42 @@ func citedUnit(citation []byte) float64 {
 // parameters returns the CRS that the keys describe.
 func (k *geoKeys) parameters() crsParameters {
 	p := newCRSParameters()
-	p.present, p.kind = k.entries != nil, k.code(keyModelType)
-	p.code, p.geographic = k.code(keyProjectedCRS), k.code(keyGeodeticCRS)
+	p.present = k.entries != nil
+	p.kind = k.code(keyModelType)
+	p.code = k.code(keyProjectedCRS)
+	p.geographic = k.code(keyGeodeticCRS)
 	p.name = k.name(keyProjectedCitation, keyCitation)
+
 	p.angularUnit = unitSize(k.code(keyGeogAngularUnits), k.measure(keyGeogAngularUnitSize)*180/math.Pi)
 	p.linearUnit = unitSize(k.code(keyProjLinearUnits), k.measure(keyProjLinearUnitSize))
+
 	p.setVertical(k.code(keyVertical), k.code(keyVerticalDatum))
 	p.verticalName = k.name(keyVerticalCitation)
+
 	if p.kind == modelTypeGeographic {
-		p.code, p.name = p.geographic, k.name(keyGeodeticCitation, keyCitation)
+		p.code = p.geographic
+		p.name = k.name(keyGeodeticCitation, keyCitation)
 	}
-	if isEPSG(p.code) { // the other keys only matter for a CRS without a code
+
+	// The other keys only matter for a CRS without a code.
+	if isEPSG(p.code) {
 		if p.linearUnit == 0 && p.kind != modelTypeGeographic {
-			if p.citedUnit = citedUnit(k.citation(keyProjectedCitation)); p.citedUnit == 0 {
+			p.citedUnit = citedUnit(k.citation(keyProjectedCitation))
+			if p.citedUnit == 0 {
 				p.citedUnit = citedUnit(k.citation(keyCitation))
 			}
 		}
 		return p
 	}
+
 	if _, wkt, found := strings.Cut(string(k.citation(keyProjectedCitation)), esriPE); found { // complete
 		if esri, err := crsFromWKT(wkt); err == nil {
-			esri.vertical, esri.verticalName = p.vertical, p.verticalName
+			esri.vertical = p.vertical
+			esri.verticalName = p.verticalName
 			return esri
 		}
 	}
+
 	k.readDatum(&p)
 	k.readProjection(&p)
 	return p
@@ -225,6 +273,7 @@ func (k *geoKeys) parameters() crsParameters {
 // readDatum sets datum, ellipsoid, prime meridian and shift of a CRS without a code.
 func (k *geoKeys) readDatum(p *crsParameters) {
 	p.datum = k.code(keyGeodeticDatum)
+
 	p.ellipsoid = ellipsoidByCode(k.code(keyEllipsoid))
 	if a := k.measure(keyEllipsoidSemiMajorAxis); isFinite(a) {
 		p.ellipsoid = ellipsoid{a, 0}
@@ -235,6 +284,7 @@ func (k *geoKeys) readDatum(p *crsParameters) {
 	if inverse := k.measure(keyEllipsoidInvFlattening); isFinite(inverse) {
 		p.ellipsoid.inverseFlattening = inverse
 	}
+
 	if meridian := k.code(keyPrimeMeridian); meridian != 0 {
 		p.primeMeridian = math.Inf(1)
 		if longitude := k.measure(keyPrimeMeridianLongitude); isFinite(longitude) {
@@ -243,6 +293,7 @@ func (k *geoKeys) readDatum(p *crsParameters) {
 			p.primeMeridian = r.number(1)
 		}
 	}
+
 	if v := k.doublesOf(keyGeogTOWGS84); len(v) == 3 || len(v) == 7 {
 		p.toWGS84 = v
 	}
@@ -250,36 +301,58 @@ func (k *geoKeys) readDatum(p *crsParameters) {
 
 // readProjection sets the projection of a CRS without a code: OGC GeoTIFF 1.1, section 7.5.
 func (k *geoKeys) readProjection(p *crsParameters) {
-	p.projectionCode, p.method = k.code(keyProjection), k.code(keyProjMethod)
-	methods := [...]int{ // by the value of ProjMethodGeoKey; methods that GeoTIFF does not list have their EPSG code
-		1: methodTransverseMercator, 3: methodObliqueMercatorA, 4: methodLaborde, 5: methodObliqueMercatorB,
-		7: methodMercatorA, 8: methodLambertConic2SP, 9: methodLambertConic1SP, 10: methodLambertAzimuthal,
-		11: methodAlbers, 15: methodPolarStereographicB, 16: methodObliqueStereographic,
-		17: methodEquidistantCylindrical, 18: methodCassiniSoldner, 22: methodPolyconic, 24: methodSinusoidal,
-		26: methodNewZealandMapGrid, 27: methodTransverseMercatorSouth, 28: methodLambertCylindrical,
+	p.projectionCode = k.code(keyProjection)
+	p.method = k.code(keyProjMethod)
+
+	methods := [...]int{
+		1:  methodTransverseMercator,
+		3:  methodObliqueMercatorA,
+		4:  methodLaborde,
+		5:  methodObliqueMercatorB,
+		7:  methodMercatorA,
+		8:  methodLambertConic2SP,
+		9:  methodLambertConic1SP,
+		10: methodLambertAzimuthal,
+		11: methodAlbers,
+		15: methodPolarStereographicB,
+		16: methodObliqueStereographic,
+		17: methodEquidistantCylindrical,
+		18: methodCassiniSoldner,
+		22: methodPolyconic,
+		24: methodSinusoidal,
+		26: methodNewZealandMapGrid,
+		27: methodTransverseMercatorSouth,
+		28: methodLambertCylindrical,
 	}
 	if p.method < len(methods) {
 		p.method = methods[p.method]
 		p.sphereOrEllipsoid = p.method == methodEquidistantCylindrical
 	}
+
+	// set sets a parameter from the first of its keys that has a number, NaN if none has.
 	set := func(parameter int, unit float64, ids ...int) {
 		if slices.ContainsFunc(ids, func(id int) bool { return k.entry(id)[0] != 0 }) {
 			p.values[parameter] = k.measure(ids...) * unit // NaN where the keys hold no number
 		}
 	}
-	degrees, metres := cmp.Or(p.angularUnit, 1), cmp.Or(p.linearUnit, 1)
+
+	degrees := cmp.Or(p.angularUnit, 1)
+	metres := cmp.Or(p.linearUnit, 1)
 	p.values[parameterSkewAngle] = 90 // GDAL's default
 	if k.code(keyProjMethod) == 5 {   // the Swiss projection: no key gives its azimuth, 90° by definition
 		p.values[parameterAzimuth] = 90
 	}
+
 	set(parameterLatitudeOfOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
 	set(parameterLongitudeOfOrigin, degrees,
 		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)
+
 	set(parameterStandardParallel1, degrees, keyProjStdParallel1)
 	set(parameterStandardParallel2, degrees, keyProjStdParallel2)
 	set(parameterAzimuth, degrees, keyProjAzimuthAngle)
 	set(parameterSkewAngle, degrees, keyProjRectifiedGridAngle)
 	set(parameterScale, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
+
 	set(parameterFalseEasting, metres, keyProjFalseEasting, keyProjFalseOriginEasting, keyProjCenterEasting)
 	set(parameterFalseNorthing, metres, keyProjFalseNorthing, keyProjFalseOriginNorthing, keyProjCenterNorthing)
 }
@@ -289,10 +362,15 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 // geographic CRS with three dimensions counts only on the file's own datum.
 func (p *crsParameters) setVertical(code, datum int) {
 	const (
-		firstDatum, lastDatum, datumToCRS                   = 5101, 5112, 600
-		heightEGM96                                         = 5171
-		firstEllipsoid, heightWGS84Ellipsoid, lastEllipsoid = 5001, 5030, 5033
+		firstDatum           = 5101
+		lastDatum            = 5112
+		datumToCRS           = 600
+		heightEGM96          = 5171
+		firstEllipsoid       = 5001
+		heightWGS84Ellipsoid = 5030
+		lastEllipsoid        = 5033
 	)
+
 	switch {
 	case code == 0:
 	case code >= firstDatum && code <= lastDatum && datum == 0:
@@ -316,7 +394,8 @@ func (p *crsParameters) setVertical(code, datum int) {
 // have no vertical CRS, or an unknown unit. p is the CRS that the keys describe.
 func (k *geoKeys) heightUnit(p *crsParameters, l *lastCRS) string {
 	crs, _ := l.byCode(p.code) // a compound CRS, perhaps
-	vertical, unit := cmp.Or(crs.vertical, p.vertical), k.code(keyVerticalUnits)
+	vertical := cmp.Or(crs.vertical, p.vertical)
+	unit := k.code(keyVerticalUnits)
 	switch {
 	case isEPSG(vertical):
 		unit = findRecord(recordCRS, vertical).code(2)
@@ -334,45 +413,40 @@ func epsg(code int) *string { return new("EPSG:" + strconv.Itoa(code)) }
 
 // definition sets CRS, CRSName and VerticalCRS, and returns the CRS. Errors have status no_bbox.
 func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err error) {
-	m.CRSName, m.VerticalCRS = nonEmpty(p.name), nonEmpty(p.verticalName)
+	m.CRSName = nonEmpty(p.name)
+	m.VerticalCRS = nonEmpty(p.verticalName)
 	if isEPSG(p.vertical) {
 		m.VerticalCRS = epsg(p.vertical)
 	}
+
 	switch {
 	case !p.present:
 		return c, noBBoxf("the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs")
 	case p.kind == modelTypeGeocentric:
 		return c, noBBoxf("its CRS is geocentric: its X and Y are not map coordinates")
 	case !isEPSG(p.code):
-		if c, err = p.withoutCode(); err != nil {
-			err = noBBoxf("%v", err)
-		} else if len(c.assumed) > 0 {
-			m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
-		} else if p.wkt != "" {
-			if p.wkt != l.wkt {
-				l.wkt, l.codeOf = p.wkt, codeOf(&c, p.name)
-			}
-			if l.codeOf != 0 {
-				m.CRS = epsg(l.codeOf)
-				c, err = l.byCode(l.codeOf) // never fails: it has the method and parameters of c
-			}
-		}
-		return c, err
+		return p.definitionWithoutCode(m, l)
 	}
+
 	m.CRS = epsg(p.code)
 	if c, err = l.byCode(p.code); err != nil {
 		return c, noBBoxf("%v", err)
 	}
 	if c.vertical != 0 {
-		m.CRS, m.VerticalCRS = epsg(c.horizontal), epsg(c.vertical)
+		m.CRS = epsg(c.horizontal)
+		m.VerticalCRS = epsg(c.vertical)
 	}
+
+	// The file may state the unit too.
 	unit := p.linearUnit
 	if c.method == 0 {
 		unit = p.angularUnit
 	} else if unit == 0 && c.unit == 1 {
 		unit = p.citedUnit
 	}
-	switch unit = cmp.Or(unit, c.unit); {
+	unit = cmp.Or(unit, c.unit)
+
+	switch {
 	case sameUnit(unit, c.unit):
 		return c, nil
 	case c.method == 0: // libgeotiff ignores the unit; but the file does not tell which of the two is wrong
@@ -382,8 +456,36 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 	}
 	// As in GDAL: that code's projection with coordinates in another unit, which is another CRS.
 	m.warnf("its CRS is EPSG:%d, but in another unit, of %v m", p.code, unit)
-	m.CRS, c.unit, c.projection.unit = nil, unit, unit
+	m.CRS = nil
+	c.unit = unit
+	c.projection.unit = unit
 	return c, nil
+}
+
+// definitionWithoutCode is definition of a CRS without a code. If well-known text describes a CRS of
+// the registry, it gets its code.
+func (p *crsParameters) definitionWithoutCode(m *extent, l *lastCRS) (c crsDefinition, err error) {
+	c, err = p.withoutCode()
+	if err != nil {
+		return c, noBBoxf("%v", err)
+	}
+	if len(c.assumed) > 0 {
+		m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
+		return c, nil
+	}
+	if p.wkt == "" {
+		return c, nil
+	}
+
+	if p.wkt != l.wkt {
+		l.codeOf = codeOf(&c, p.name)
+		l.wkt = p.wkt
+	}
+	if l.codeOf == 0 {
+		return c, nil
+	}
+	m.CRS = epsg(l.codeOf)
+	return l.byCode(l.codeOf) // never fails: it has the method and parameters of c
 }
 
 // userUnit returns the size of a unit that a file defines: exactly 1 where it is near 1, and NaN

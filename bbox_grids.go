@@ -26,18 +26,23 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 	if read || err != nil {
 		return read, err
 	}
+
 	if at := uhlRecord(head); at >= 0 {
 		return true, h.readDTED(at, m)
 	}
+
 	// An Esri ASCII grid begins with one of its keys and a number.
 	fields := strings.Fields(strings.ToLower(string(head[:min(len(head), 64)])) + " ? ?")
 	_, number := parseNumber(fields[1])
 	keys := strings.Fields("ncols nrows xllcorner yllcorner xllcenter yllcenter cellsize dx dy")
 	g := parseGridHeader(head)
-	if !number || !slices.Contains(keys, strings.TrimPrefix(fields[0], "\ufeff")) || g["ncols"] == "" {
+	beginsWithKey := number && slices.Contains(keys, strings.TrimPrefix(fields[0], "\ufeff"))
+	if !beginsWithKey || g["ncols"] == "" {
 		return false, nil
 	}
-	m.Format, m.Bands = new("asc"), new(int64(1))
+
+	m.Format = new("asc")
+	m.Bands = new(int64(1))
 	err = h.placeGrid(g, "the header of the ASCII grid", m)
 	if m.Width != nil {
 		if cut := h.checkASCII(head, float64(*m.Width), float64(*m.Height)); cut != nil {
@@ -50,7 +55,8 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 // readHGT reads an SRTM tile (NASA, SRTM Topography, 2015): samples without header, placed by name
 // and size, the outer ones on whole degrees. A ZIP archive or gzip states the size of its tile.
 func (h *headerReader) readHGT(extension string, m *extent) (read bool, err error) {
-	name, size := h.name, h.size
+	name := h.name
+	size := h.size
 	switch extension {
 	case ".zip":
 		if name, size, err = h.zippedHGT(); name == "" {
@@ -66,34 +72,50 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 		}
 		size = uint64(binary.LittleEndian.Uint32(b))
 	}
+
 	m.setHeights("hgt", "-32768")
+
 	shapes := [][2]uint64{{1201, 1201}, {3601, 3601}, {1801, 3601}, {7201, 7201}}
-	i := slices.IndexFunc(shapes, func(shape [2]uint64) bool { return size == shape[0]*shape[1]*2 })
+	i := slices.IndexFunc(shapes, func(shape [2]uint64) bool {
+		return size == shape[0]*shape[1]*2
+	})
 	if i < 0 {
 		return true, corruptf("no HGT file has %d bytes: "+
 			"it holds 1201², 3601², 1801 × 3601 or 7201² samples of 2 bytes", size)
 	}
-	columns, rows := float64(shapes[i][0]), float64(shapes[i][1])
+
+	columns := float64(shapes[i][0])
+	rows := float64(shapes[i][1])
 	m.setSize(columns, rows)
+
 	lat, lon, ok := cellOfName(name)
 	if !ok || lat == 90 { // its tile would lie beyond the pole
 		return true, noGeoreff("only the name of an HGT file gives its place, such as N45E007.hgt")
 	}
+
 	upper := strings.ToUpper(name)
-	if (columns == 1801 && lat > -51 && lat < 50) || // SRTM has this shape beyond 50 degrees only
-		(strings.Contains(upper, "SRTMGL1") && rows != 3601) || (strings.Contains(upper, "SRTMGL3") && rows != 1201) {
+	isNarrow := columns == 1801 && lat > -51 && lat < 50 // SRTM has this shape beyond 50 degrees only
+	isNot1 := strings.Contains(upper, "SRTMGL1") && rows != 3601
+	isNot3 := strings.Contains(upper, "SRTMGL3") && rows != 1201
+	if isNarrow || isNot1 || isNot3 {
 		m.warnf("its size of %v by %v samples contradicts its name %s",
 			columns, rows, cleanText([]byte(name), maxNameText))
 	}
-	dx, dy := 1/(columns-1), 1/(rows-1)
+
+	dx := 1 / (columns - 1)
+	dy := 1 / (rows - 1)
 	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat + 1 + dy/2}
 	return true, h.place(m, t, "the name and the size of the HGT file", geographicCRS(epsgWGS84))
 }
 
 // setHeights sets the fields of a format that only has heights at points, in metres and 16 bits.
 func (m *extent) setHeights(format, nodata string) {
-	m.Format, m.Nodata = &format, &nodata
-	m.Bands, m.PixelIs, m.SampleType, m.Unit = new(int64(1)), new("point"), new("int16"), new("m")
+	m.Format = &format
+	m.Nodata = &nodata
+	m.Bands = new(int64(1))
+	m.PixelIs = new("point")
+	m.SampleType = new("int16")
+	m.Unit = new("m")
 }
 
 // zippedHGT returns the name and size of the only .hgt file in a ZIP archive from its central
@@ -152,18 +174,26 @@ func uhlRecord(head []byte) int {
 // readDTED reads a DTED file (MIL-PRF-89020B, section 3.11): the records UHL, DSI and ACC, then
 // columns of samples from the south-west. The box reaches half a sample beyond the samples.
 func (h *headerReader) readDTED(at int, m *extent) error {
-	const uhlSize, dsiSize, accSize = 80, 648, 2700
+	const (
+		uhlSize = 80
+		dsiSize = 648
+		accSize = 2700
+	)
 	m.setHeights("dted", "-32767")
 	b, err := h.at(uint64(at), uhlSize+dsiSize+3, "the header of the DTED file")
 	if err != nil {
 		return err
 	}
-	uhl, dsi := b[:uhlSize], b[uhlSize:uhlSize+dsiSize]
+
+	uhl := b[:uhlSize]
+	dsi := b[uhlSize : uhlSize+dsiSize]
 	if string(dsi[:3]) != "DSI" || string(b[uhlSize+dsiSize:]) != "ACC" {
 		return corruptf("the DTED header has no DSI or no ACC record")
 	}
+
+	// number and angle read fields of the UHL. Offsets count from 1, as in the standard.
 	invalid := false
-	number := func(from, length int) float64 { // from counts from 1, as in the standard
+	number := func(from, length int) float64 {
 		n, err := strconv.Atoi(strings.TrimSpace(string(uhl[from-1 : from-1+length])))
 		invalid = invalid || err != nil || n < 0
 		return float64(n)
@@ -176,19 +206,25 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 		}
 		return v, hemisphere
 	}
+
 	lon, first := angle(5)
 	lat, _ := angle(13)
 	if first == 'N' || first == 'S' { // before Amendment 1 of MIL-D-89020 the two were swapped
 		lon, lat = lat, lon
 	}
-	dx, dy := number(21, 4)/36000, number(25, 4)/36000 // tenths of arc-seconds
-	columns, rows := number(48, 4), number(52, 4)
+	// The intervals are tenths of arc-seconds.
+	dx := number(21, 4) / 36000
+	dy := number(25, 4) / 36000
+	columns := number(48, 4)
+	rows := number(52, 4)
+
 	if invalid {
 		return corruptf("the User Header Label of the DTED file has fields that are not numbers")
 	}
 	if err := m.setSize(columns, rows); err != nil {
 		return err
 	}
+
 	p := geographicCRS(epsgWGS84)
 	switch datum := cleanText(dsi[144:149], 5); datum {
 	case "WGS84":
@@ -200,6 +236,7 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 	if string(dsi[141:144]) == "E96" {
 		p.vertical = epsgEGM96
 	}
+
 	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat - dy/2 + rows*dy}
 	err = h.place(m, t, "the User Header Label (UHL) of the DTED file", p)
 	if cut := h.checkLength(float64(at+uhlSize+dsiSize+accSize), columns*(12+2*rows)); cut != nil {
@@ -241,28 +278,40 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if err := m.setSize(g.number("ncols"), g.number("nrows")); err != nil {
 		return err
 	}
+
 	m.Nodata = nonEmpty(cleanText([]byte(cmp.Or(g["nodata_value"], g["nodata"])), maxNodataText))
-	dx, dy := g.number("cellsize", "dx", "xdim"), g.number("cellsize", "dy", "ydim")
-	x, y := g.number("xllcorner"), g.number("yllcorner")
+
+	dx := g.number("cellsize", "dx", "xdim")
+	dy := g.number("cellsize", "dy", "ydim")
+	x := g.number("xllcorner")
+	y := g.number("yllcorner")
 	m.PixelIs = new("area")
 	if math.IsNaN(x) {
-		x, m.PixelIs = g.number("xllcenter", "xllcentre")-dx/2, new("point")
+		x = g.number("xllcenter", "xllcentre") - dx/2
+		m.PixelIs = new("point")
 	}
 	if math.IsNaN(y) {
 		y = g.number("yllcenter", "yllcentre") - dy/2
 	}
 	if ulx, uly := g.number("ulxmap"), g.number("ulymap"); isFinite(ulx + uly) { // centre of the north-west pixel
-		x, y, m.PixelIs = ulx-dx/2, uly+dy/2-dy*float64(*m.Height), new("area")
+		x = ulx - dx/2
+		y = uly + dy/2 - dy*float64(*m.Height)
+		m.PixelIs = new("area")
 	}
+
 	t := [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}
 	placed := isFinite(x + y + dx + dy)
+
 	crs, err := h.projectionFile(m, &source)
 	if err != nil {
 		return err
 	}
-	if !crs.present && strings.EqualFold(g["projection"], "geographic") && strings.EqualFold(g["datum"], "wgs84") {
+	saysWGS84 := strings.EqualFold(g["projection"], "geographic") && strings.EqualFold(g["datum"], "wgs84")
+	if !crs.present && saysWGS84 {
 		crs = geographicCRS(epsgWGS84)
 	}
+
+	// The .aux.xml is looked for only if something is missing.
 	if !placed || !crs.present {
 		aux, err := h.readAuxiliary()
 		if err != nil {
@@ -270,13 +319,16 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 		}
 		m.describeHeights(aux.heights)
 		if !placed && aux.transform != nil {
-			t, source, placed = [6]float64(aux.transform), "the GeoTransform in "+aux.name, true
+			t = [6]float64(aux.transform)
+			source = "the GeoTransform in " + aux.name
+			placed = true
 			m.PixelIs = new("area")
 		}
 		if !crs.present {
 			crs = m.crsFromSidecar(aux.name, aux.wkt, &source)
 		}
 	}
+
 	if !placed {
 		m.PixelIs = nil
 		return noGeoreff("its header lacks its place (a corner or a centre) or the size of a cell")
@@ -291,34 +343,46 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 	if err != nil || g["ncols"] == "" || g["nrows"] == "" {
 		return false, err
 	}
+
 	m.Format = new("ehdr")
-	bands, bits, format := 1.0, 8.0, float64(sampleFormatUint)
+	bands := 1.0
+	bits := 8.0
+	format := float64(sampleFormatUint)
 	if extension == ".flt" {
-		bits, format = 32, sampleFormatFloat
+		bits = 32
+		format = sampleFormatFloat
 	}
+
 	if n := g.number("nbands"); n > 0 {
 		bands = n
 	}
 	if n := g.number("nbits"); n > 0 {
 		bits = n
 	}
-	switch pixelType := strings.ToLower(g["pixeltype"]); {
+
+	pixelType := strings.ToLower(g["pixeltype"])
+	hasNegativeNodata := pixelType == "" && format == sampleFormatUint && g.number("nodata") < 0
+	switch {
 	case strings.HasPrefix(pixelType, "f"):
 		format = sampleFormatFloat
-	case strings.HasPrefix(pixelType, "s"), pixelType == "" && format == sampleFormatUint && g.number("nodata") < 0:
+	case strings.HasPrefix(pixelType, "s"), hasNegativeNodata:
 		format = sampleFormatInt
 	}
+
 	m.setSamples(bands, bits, format)
 	err = h.placeGrid(g, "the header "+cleanText([]byte(name), maxNameText), m)
-	if m.Width != nil {
-		start := g.number("skipbytes")
-		if !(start > 0) {
-			start = 0
-		}
-		samples := float64(*m.Width) * float64(*m.Height) * bands // rows may have padding, but the last one needs none
-		if cut := h.checkLength(start, math.Ceil(samples*bits/8)); cut != nil {
-			return true, cut
-		}
+	if m.Width == nil {
+		return true, err
+	}
+
+	// Rows may have padding, but the last one needs none.
+	start := g.number("skipbytes")
+	if !(start > 0) {
+		start = 0
+	}
+	samples := float64(*m.Width) * float64(*m.Height) * bands
+	if cut := h.checkLength(start, math.Ceil(samples*bits/8)); cut != nil {
+		return true, cut
 	}
 	return true, err
 }
@@ -330,16 +394,21 @@ func cellOfName(name string) (lat, lon float64, ok bool) {
 		if len(rest) < 7 || !strings.Contains("NSns", rest[:1]) || (i > 0 && unicode.IsLetter(rune(name[i-1]))) {
 			continue
 		}
-		north, rest := rest[:3], strings.TrimPrefix(strings.TrimPrefix(rest[3:], "_00"), "_")
+
+		north := rest[:3]
+		rest = strings.TrimPrefix(strings.TrimPrefix(rest[3:], "_00"), "_")
 		if len(rest) < 4 || !strings.Contains("EWew", rest[:1]) {
 			continue
 		}
+
 		y, err := strconv.ParseUint(north[1:], 10, 8)
 		x, err2 := strconv.ParseUint(rest[1:4], 10, 8)
 		if err != nil || err2 != nil || y > 90 || x > 180 {
 			continue
 		}
-		lat, lon = float64(y), float64(x)
+
+		lat = float64(y)
+		lon = float64(x)
 		if north[0]|0x20 == 's' {
 			lat = -lat
 		}
@@ -348,6 +417,7 @@ func cellOfName(name string) (lat, lon float64, ok bool) {
 		}
 		return lat, lon, true
 	}
+
 	return 0, 0, false
 }
 
@@ -361,25 +431,35 @@ func (m *extent) checkName(name string) {
 	if !ok {
 		return
 	}
+
 	const margin = 0.02 // degrees, for an overlap of some pixels
 	width := math.Mod(m.BBox[2]-m.BBox[0]+360, 360)
-	for _, part := range [...][2]float64{{margin, 1 - margin}, {-margin, margin}} { // the cell, the corner
-		size, from := part[1]-part[0], math.Mod(lon+part[0]-m.BBox[0]+720, 360)
-		if (width == 0 || from <= width || from+size >= 360) && lat+part[0] <= m.BBox[3] && lat+part[1] >= m.BBox[1] {
+	cell := [2]float64{margin, 1 - margin}
+	corner := [2]float64{-margin, margin}
+	for _, part := range [...][2]float64{cell, corner} {
+		size := part[1] - part[0]
+		from := math.Mod(lon+part[0]-m.BBox[0]+720, 360)
+		meetsLongitudes := width == 0 || from <= width || from+size >= 360
+		meetsLatitudes := lat+part[0] <= m.BBox[3] && lat+part[1] >= m.BBox[1]
+		if meetsLongitudes && meetsLatitudes {
 			return
 		}
 	}
+
 	m.warnf(aboutName+" latitude %v, longitude %v, but its box lies elsewhere", lat, lon)
 }
 
 // unsupportedFormat returns the error for a file of another format, named by its first bytes.
 func unsupportedFormat(extension string, head []byte, m *extent) error {
 	seems := "of an unknown format"
-	if !slices.ContainsFunc(head[:min(len(head), 512)], func(b byte) bool {
+	isBinary := slices.ContainsFunc(head[:min(len(head), 512)], func(b byte) bool {
 		return b < ' ' && !strings.ContainsRune("\t\n\r\f", rune(b))
-	}) {
-		m.Format, seems = new("text"), "a text file"
+	})
+	if !isBinary {
+		m.Format = new("text")
+		seems = "a text file"
 	}
+
 	for _, magic := range [...][3]string{
 		{"\x89PNG\r\n\x1a\n", "png", "a PNG picture"},
 		{"\xff\xd8\xff", "jpeg", "a JPEG picture"},
@@ -398,9 +478,11 @@ func unsupportedFormat(extension string, head []byte, m *extent) error {
 		{"<?xml", "xml", "an XML file"},
 	} {
 		if bytes.HasPrefix(head, []byte(magic[0])) {
-			m.Format, seems = new(magic[1]), magic[2]
+			m.Format = new(magic[1])
+			seems = magic[2]
 		}
 	}
+
 	if extension == ".hdr" {
 		return extentErrorf(fileStatusUnsupported,
 			"it is named .hdr like the header of a raster, but none lies beside it")

@@ -16,7 +16,8 @@ type heightTexts struct{ UnitType, Scale, Offset string }
 func (m *extent) describeHeights(t heightTexts) {
 	m.Unit = cmp.Or(m.Unit, nonEmpty(cleanText([]byte(t.UnitType), maxUnitText)))
 	if m.Scale == nil && m.Offset == nil {
-		m.Scale, m.Offset = m.finiteNumber(t.Scale), m.finiteNumber(t.Offset)
+		m.Scale = m.finiteNumber(t.Scale)
+		m.Offset = m.finiteNumber(t.Offset)
 	}
 }
 

@@ -31,17 +31,21 @@ func (h *headerReader) rasterOfSidecar(extension string) (string, error) {
 	if hasExtension(extension, rasterExtensions) {
 		return "", nil
 	}
+
+	// Twice, because masks have overviews.
 	base := h.name
-	for _, suffix := range strings.Fields(sidecarSuffixes + sidecarSuffixes) { // twice, because masks have overviews
+	for _, suffix := range strings.Fields(sidecarSuffixes + sidecarSuffixes) {
 		if n := len(base) - len(suffix) - 1; n > 0 && strings.EqualFold(base[n:], "."+suffix) {
 			base = base[:n]
 		}
 	}
+
 	if base != h.name && hasExtension(path.Ext(base), rasterExtensions) {
 		if _, found, err := h.beside(base, 0); found || err != nil {
 			return base, err
 		}
 	}
+
 	if !hasExtension(extension, sidecarExtensions) {
 		return "", nil
 	}
@@ -96,6 +100,7 @@ func parseWorldFile(content []byte) ([6]float64, error) {
 			v = append(v, n)
 		}
 	}
+
 	if len(v) < 6 || v[0]*v[3] == v[1]*v[2] {
 		return [6]float64{}, noGeoreff("its world file does not hold six numbers that place a raster")
 	}
@@ -123,6 +128,7 @@ func (m *extent) compareTransforms(t, tags [6]float64, what, used string) {
 		tagX, tagY := applyTransform(tags, at[0], at[1])
 		off = max(off, math.Hypot(x-tagX, y-tagY))
 	}
+
 	pixel := math.Sqrt(math.Abs(tags[0]*tags[4] - tags[1]*tags[3]))
 	if off > 0.01*pixel {
 		m.warnf("%s differ by up to %.6g units of its CRS, or %.3g pixels; %s", what, off, off/pixel, used)
@@ -134,7 +140,9 @@ func (h *headerReader) compareCRS(keys crsParameters, m *extent) {
 	var other extent
 	crs, err := keys.definition(&other, &h.crs)
 	isSame := err == nil && m.CRSDefinition != nil && *m.CRSDefinition == crs.text()
-	used, unused := m.nameOfCRS(), other.nameOfCRS()
+
+	used := m.nameOfCRS()
+	unused := other.nameOfCRS()
 	if used != unused && !isSame {
 		m.warnf("its .aux.xml says %s, and its keys %s; the .aux.xml is used", used, unused)
 	}
@@ -190,6 +198,7 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	if !found || err != nil {
 		return a, err
 	}
+
 	var dataset struct {
 		XMLName           xml.Name `xml:"PAMDataset"`
 		SRS, GeoTransform string
@@ -200,8 +209,10 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	}
 	xml.Unmarshal(content, &dataset) // it sets what it reads before an error, such as the end of the part that is read
 
-	a.name, a.wkt = cleanText([]byte(name), maxNameText), dataset.SRS
+	a.name = cleanText([]byte(name), maxNameText)
+	a.wkt = dataset.SRS
 	a.transform = parseGeoTransform(dataset.GeoTransform)
+
 	for _, band := range dataset.Bands {
 		if band.Number == "1" {
 			a.heights = band.heightTexts
@@ -221,6 +232,7 @@ func parseGeoTransform(s string) []float64 {
 		}
 		v = append(v, n)
 	}
+
 	if len(v) != 6 || v[1]*v[5] == v[2]*v[4] {
 		return nil
 	}

@@ -19,7 +19,8 @@ type wktNode struct {
 // in a text is a quote: ISO 19162.
 func parseWKT(s string) *wktNode {
 	const space = " \t\r\n"
-	open := []*wktNode{{}} // the nodes around the current place
+
+	open := []*wktNode{{}} // the nodes around the current position
 	for s != "" {
 		top := open[len(open)-1]
 		switch {
@@ -31,21 +32,26 @@ func parseWKT(s string) *wktNode {
 			for more := ""; strings.HasPrefix(rest, `"`); text = append(append(text, '"'), more...) {
 				more, rest, _ = strings.Cut(rest[1:], `"`)
 			}
-			top.values, s = append(top.values, string(text)), rest
+			top.values = append(top.values, string(text))
+			s = rest
 		case strings.ContainsAny(s[:1], "])"):
 			if len(open) <= 2 {
 				return open[0].child(top.keyword)
 			}
-			open, s = open[:len(open)-1], s[1:]
+			open = open[:len(open)-1]
+			s = s[1:]
 		default:
 			end := strings.IndexAny(s, "[](),\""+space)
 			if end <= 0 {
 				return nil // no keyword or no end
 			}
-			word, rest := s[:end], strings.TrimLeft(s[end:], space)
+			word := s[:end]
+			rest := strings.TrimLeft(s[end:], space)
 			if rest != "" && strings.ContainsAny(rest[:1], "[(") {
 				n := &wktNode{keyword: strings.ToUpper(word)}
-				top.nodes, open, rest = append(top.nodes, n), append(open, n), rest[1:]
+				top.nodes = append(top.nodes, n)
+				open = append(open, n)
+				rest = rest[1:]
 			} else {
 				top.values = append(top.values, word)
 			}
@@ -64,6 +70,7 @@ func (n *wktNode) child(keywords ...string) *wktNode {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -106,25 +113,33 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	p = newCRSParameters()
 	p.wkt = s
 	n := parseWKT(s)
+
 	if n == nil {
 		return p, noBBoxf("it is not valid well-known text")
 	}
+
 	if source := n.child("SOURCECRS"); source != nil && len(source.nodes) > 0 { // of a BOUNDCRS
 		n = source.nodes[0]
 	}
+
 	p.name = cleanText([]byte(n.text(0)), maxNameText)
 	if n.keyword == "COMPD_CS" || n.keyword == "COMPOUNDCRS" {
 		p.setVerticalNode(n.child("VERT_CS", "VERTCRS", "VERTICALCRS"))
-		n = n.child("PROJCS", "GEOGCS", "GEOCCS", "PROJCRS", "PROJECTEDCRS", "GEOGCRS", "GEOGRAPHICCRS",
-			"GEODCRS", "GEODETICCRS")
+		n = n.child(
+			"PROJCS", "PROJCRS", "PROJECTEDCRS",
+			"GEOGCS", "GEOGCRS", "GEOGRAPHICCRS",
+			"GEODCRS", "GEODETICCRS", "GEOCCS")
 	}
 	if n == nil {
 		return p, noBBoxf("it has no horizontal part")
 	}
+
 	if i := strings.Index(s, ",VERTCS["); i >= 0 { // Esri writes it after the horizontal CRS
 		p.setVerticalNode(parseWKT(s[i+1:]))
 	}
-	p.present, p.code = true, n.epsg()
+
+	p.present = true
+	p.code = n.epsg()
 	switch n.keyword {
 	case "PROJCS", "PROJCRS", "PROJECTEDCRS":
 		p.kind = modelTypeProjected
@@ -142,7 +157,8 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 
 // setVerticalNode sets the vertical CRS.
 func (p *crsParameters) setVerticalNode(n *wktNode) {
-	p.vertical, p.verticalName = n.epsg(), cleanText([]byte(n.text(0)), maxNameText)
+	p.vertical = n.epsg()
+	p.verticalName = cleanText([]byte(n.text(0)), maxNameText)
 }
 
 // setDatum sets datum, ellipsoid, prime meridian, shift and angular unit of a geographic CRS.
@@ -151,21 +167,26 @@ func (p *crsParameters) setDatum(n *wktNode) {
 	if datum == nil {
 		return
 	}
+
 	if p.geographic = n.epsg(); p.geographic == 0 {
 		p.geographic = userDefined
 	}
+
 	// The name is Esri's D_WGS_1984, GDAL's WGS_1984 or EPSG's World Geodetic System 1984.
 	name := strings.TrimSuffix(plainName(strings.TrimPrefix(datum.text(0), "D_")), "ensemble")
 	if p.datum = datum.epsg(); p.datum == 0 {
 		p.datum = codeOfName(indexOfDatums, name)
 	}
+
 	spheroid := datum.child("SPHEROID", "ELLIPSOID")
 	p.ellipsoid = ellipsoid{spheroid.number(1, math.NaN()) * spheroid.unit(1), spheroid.number(2, math.NaN())}
+
 	if shift := datum.child("TOWGS84"); shift != nil && (len(shift.values) == 3 || len(shift.values) == 7) {
 		for i := range shift.values {
 			p.toWGS84 = append(p.toWGS84, shift.number(i, math.NaN()))
 		}
 	}
+
 	radians := n.unit(math.Pi / 180)
 	p.angularUnit = userUnit(radians * 180 / math.Pi)
 	if meridian := n.child("PRIMEM", "PRIMEMERIDIAN"); meridian != nil {
@@ -181,31 +202,41 @@ func (p *crsParameters) setDatum(n *wktNode) {
 func (p *crsParameters) setProjection(n *wktNode) {
 	metres := n.unit(1)
 	p.linearUnit = userUnit(metres)
+
 	var axes []string
 	for _, c := range n.nodes {
 		if c.keyword == "AXIS" {
 			axes = append(axes, strings.ToUpper(c.text(1)))
 		}
 	}
-	conversion, degrees := n, p.angularUnit*math.Pi/180
+	conversion := n
+	degrees := p.angularUnit * math.Pi / 180
 	if c := n.child("CONVERSION"); c != nil {
-		conversion, metres, degrees = c, 1, math.Pi/180
+		conversion = c
+		metres = 1
+		degrees = math.Pi / 180
 	}
+
 	method := conversion.child("PROJECTION", "METHOD")
 	if p.method = method.epsg(); p.method == 0 {
 		p.method = codeOfName(indexOfMethods, method.text(0))
 	}
+
 	p.sphereOrEllipsoid = p.method == methodEquidistantCylindrical && method.epsg() == 0
 	if s := n.child("EXTENSION").text(1); strings.Contains(s, "+proj=merc") && strings.Contains(s, "@null") {
 		p.method = methodPseudoMercator // as GDAL writes it in WKT 1
 	}
+
 	// Axes of these two methods point west or south anyway, and at a pole both axes have one name.
-	usual := p.method == methodTransverseMercatorSouth || p.method == methodLambertConicWest ||
-		len(axes) > 1 && axes[0] == axes[1]
-	p.reversed = !usual && (slices.Contains(axes, "WEST") || slices.Contains(axes, "SOUTH"))
+	isTurnedMethod := p.method == methodTransverseMercatorSouth || p.method == methodLambertConicWest
+	isAtPole := len(axes) > 1 && axes[0] == axes[1]
+	pointsWestOrSouth := slices.Contains(axes, "WEST") || slices.Contains(axes, "SOUTH")
+	p.reversed = pointsWestOrSouth && !isTurnedMethod && !isAtPole
+
 	if plainName(method.text(0)) == "swissobliquecylindrical" {
 		p.values[parameterAzimuth] = 90 // by definition
 	}
+
 	for _, c := range conversion.nodes {
 		code := codeOfName(indexOfParameters, c.text(0))
 		if c.keyword != "PARAMETER" || code == 0 {

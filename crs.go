@@ -24,18 +24,31 @@ var registryLines = strings.Split(strings.TrimSuffix(epsgCSV, "\n"), "\n")
 
 // Kinds of records in the registry, and indexes of names. A key is a kind and an EPSG code or name.
 const (
-	recordCRS, recordDatum, recordEllipsoid, recordPrimeMeridian, recordUnit = "C", "D", "E", "L", "U"
-	recordMethod, recordParameter, recordProjection, recordShift             = "M", "P", "O", "S"
-	recordArea                                                               = "A"
-	indexOfDatums, indexOfMethods, indexOfParameters                         = "ND", "NM", "NP"
+	recordCRS           = "C"
+	recordDatum         = "D"
+	recordEllipsoid     = "E"
+	recordPrimeMeridian = "L"
+	recordUnit          = "U"
+	recordMethod        = "M"
+	recordParameter     = "P"
+	recordProjection    = "O"
+	recordShift         = "S"
+	recordArea          = "A"
+	indexOfDatums       = "ND"
+	indexOfMethods      = "NM"
+	indexOfParameters   = "NP"
 )
 
 // EPSG codes of three geographic CRSs, a vertical one and four units.
 const (
-	epsgWGS84, epsgWGS84Height, epsgWGS72 = 4326, 4979, 4322
-	epsgEGM96                             = 5773
-	epsgMetre, epsgDegree                 = 9001, 9102
-	epsgFoot, epsgFootUS                  = 9002, 9003
+	epsgWGS84       = 4326
+	epsgWGS84Height = 4979
+	epsgWGS72       = 4322
+	epsgEGM96       = 5773
+	epsgMetre       = 9001
+	epsgDegree      = 9102
+	epsgFoot        = 9002
+	epsgFootUS      = 9003
 )
 
 // record is the fields of a line of the registry. It is nil where there is no such line.
@@ -45,6 +58,7 @@ type record []string
 func registryRecords(prefix string) iter.Seq[record] {
 	return func(yield func(record) bool) {
 		first, _ := slices.BinarySearch(registryLines, prefix)
+
 		for _, line := range registryLines[first:] {
 			if !strings.HasPrefix(line, prefix) || !yield(strings.Split(line, ";")) {
 				return
@@ -142,7 +156,8 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	switch r.text(1) {
 	case "C":
 		c, err = crsByCode(r.code(2))
-		c.horizontal, c.vertical = r.code(2), r.code(3)
+		c.horizontal = r.code(2)
+		c.vertical = r.code(3)
 	case "G":
 		c.setDatum(r.code(2))
 		c.unit = r.number(3)
@@ -150,7 +165,8 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	case "P":
 		c.setDatum(findRecord(recordCRS, r.code(2)).code(2))
 		c.setParameters(findRecord(recordProjection, r.code(3)))
-		c.unit, c.axes = r.number(4), r.text(5)
+		c.unit = r.number(4)
+		c.axes = r.text(5)
 		err = c.setProjection()
 	case "V":
 		err = fmt.Errorf("EPSG:%d, %s, is a vertical CRS", code, r.name())
@@ -159,6 +175,7 @@ func crsByCode(code int) (c crsDefinition, err error) {
 	default:
 		err = fmt.Errorf("EPSG:%d is not a CRS in the built-in registry", code)
 	}
+
 	c.name = r.name()
 	if area := findRecord(recordArea, code).numbers(1); area != nil {
 		c.area = area
@@ -180,10 +197,14 @@ func (c *crsDefinition) text() string {
 // crsByDefinition returns the CRS whose text this is.
 func crsByDefinition(text string) (c crsDefinition, err error) {
 	r := record(strings.Split(text, ";"))
+
 	c.datum = r.code(0)
 	c.setParameters(r)
 	c.ellipsoid = ellipsoid{r.number(3), append(r.numbers(3), 0, 0)[1]}
-	c.primeMeridian, c.unit, c.axes, c.toWGS84 = r.number(4), r.number(5), r.text(6), r.numbers(7)
+	c.primeMeridian = r.number(4)
+	c.unit = r.number(5)
+	c.axes = r.text(6)
+	c.toWGS84 = r.numbers(7)
 	return c, c.setProjection()
 }
 
@@ -211,7 +232,9 @@ func isGeographicCode(code int) bool { return findRecord(recordCRS, code).text(1
 // setDatum sets the datum, its ellipsoid and its prime meridian. It ignores an unknown code.
 func (c *crsDefinition) setDatum(code int) {
 	if r := findRecord(recordDatum, code); r != nil {
-		c.datum, c.ellipsoid, c.primeMeridian = code, ellipsoidByCode(r.code(1)), r.number(2)
+		c.datum = code
+		c.ellipsoid = ellipsoidByCode(r.code(1))
+		c.primeMeridian = r.number(2)
 	}
 }
 
@@ -223,7 +246,8 @@ func ellipsoidByCode(code int) ellipsoid {
 
 // setParameters sets method and parameters from the record of a projection.
 func (c *crsDefinition) setParameters(r record) {
-	c.method, c.parameters = r.code(1), projectionParameters{}
+	c.method = r.code(1)
+	c.parameters = projectionParameters{}
 	values := r.numbers(2)
 	for i, parameter := range c.methodParameters() {
 		if i < len(values) {
@@ -242,17 +266,26 @@ func (c *crsDefinition) methodParameters() (records []record) {
 
 // setProjection sets the projection and the datum shifts once all the other fields are set.
 func (c *crsDefinition) setProjection() (err error) {
-	if c.shifts = datumShifts(c.datum); c.toWGS84 != nil {
-		c.shifts = []datumShift{{"TOWGS84", accuracyTOWGS84, []float64{-180, -90, 180, 90}, c.toWGS84}}
+	c.shifts = datumShifts(c.datum)
+	if c.toWGS84 != nil {
+		c.shifts = []datumShift{{
+			operations: "TOWGS84",
+			accuracyM:  accuracyTOWGS84,
+			area:       []float64{-180, -90, 180, 90},
+			values:     c.toWGS84,
+		}}
 	}
+
 	if c.ellipsoid.inverseFlattening == 0 {
 		c.ellipsoid.inverseFlattening = math.Inf(1)
 	}
+
 	if c.method == 0 {
 		c.projection = projection{formula: formulaGeographic, ellipsoid: c.ellipsoid}
 	} else if c.projection, err = newProjection(c.method, c.ellipsoid, c.parameters); err != nil {
 		return fmt.Errorf("its projection is not supported: %w", err)
 	}
+
 	c.projection.longitude += c.primeMeridian
 	c.projection.unit = c.unit
 	switch c.axes {
@@ -265,7 +298,11 @@ func (c *crsDefinition) setProjection() (err error) {
 }
 
 // Kinds of CRSs, as the GeoKey GTModelType numbers them.
-const modelTypeProjected, modelTypeGeographic, modelTypeGeocentric = 1, 2, 3
+const (
+	modelTypeProjected  = 1
+	modelTypeGeographic = 2
+	modelTypeGeocentric = 3
+)
 
 // crsParameters is a CRS as a file describes it, in GeoKeys or in WKT. A code of 0 is absent.
 type crsParameters struct {
@@ -299,7 +336,12 @@ func newCRSParameters() crsParameters {
 
 // geographicCRS returns the geographic CRS of an EPSG code.
 func geographicCRS(code int) crsParameters {
-	return crsParameters{present: true, kind: modelTypeGeographic, code: code, geographic: code}
+	return crsParameters{
+		present:    true,
+		kind:       modelTypeGeographic,
+		code:       code,
+		geographic: code,
+	}
 }
 
 // withoutCode returns the CRS that datum and parameters define, or says what is missing or unknown.
@@ -308,18 +350,27 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	if isGeographicCode(p.geographic) {
 		c.setDatum(findRecord(recordCRS, p.geographic).code(2))
 	}
-	if own := c.ellipsoid; isFinite(p.ellipsoid.a) {
-		c.ellipsoid = p.ellipsoid
-		if !sameUnit(own.a, p.ellipsoid.a) || !(math.Abs(own.inverseFlattening-p.ellipsoid.inverseFlattening) < 1e-3) {
-			c.datum = 0 // a different ellipsoid makes it a different datum
+
+	if isFinite(p.ellipsoid.a) {
+		// A different ellipsoid makes it a different datum.
+		hasSameAxis := sameUnit(c.ellipsoid.a, p.ellipsoid.a)
+		hasSameFlattening := math.Abs(c.ellipsoid.inverseFlattening-p.ellipsoid.inverseFlattening) < 1e-3
+		if !hasSameAxis || !hasSameFlattening {
+			c.datum = 0
 		}
+		c.ellipsoid = p.ellipsoid
 	}
+
 	if !math.IsNaN(p.primeMeridian) {
 		c.primeMeridian = p.primeMeridian
 	}
-	if p.toWGS84 != nil && (c.datum == 0 || slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0) {
+
+	// Zeros beside a datum of the registry are a default.
+	isShift := p.toWGS84 != nil && (slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0)
+	if isShift || c.datum == 0 {
 		c.toWGS84 = p.toWGS84
 	}
+
 	for i, v := range p.toWGS84 {
 		limit := 10_000.0 // metres; EPSG has up to 2624
 		if i >= 3 {
@@ -329,20 +380,28 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 			return c, fmt.Errorf("its shift to WGS 84, TOWGS84[%s], is too large", writeNumbers(p.toWGS84))
 		}
 	}
+
 	c.unit = cmp.Or(p.linearUnit, 1)
 	if p.kind == modelTypeGeographic {
 		c.unit = cmp.Or(p.angularUnit, 1)
 	}
-	const earthRadius, margin = 6.371e6, 0.01 // every ellipsoid of the Earth is within 0.2 %
+
+	const (
+		earthRadius = 6.371e6
+		margin      = 0.01 // every ellipsoid of the Earth is within 0.2 %
+	)
+
 	switch e := &c.ellipsoid; {
 	case p.kind == modelTypeGeographic && p.geographic != 0 && e.a == 0: // degrees on any ellipsoid
 		e.a = earthRadius
 	case e.a == 0:
 		return c, errors.New("its CRS has no EPSG code, and its datum and ellipsoid are unknown")
-	case !(math.Abs(e.a-earthRadius) <= margin*earthRadius) || !(e.inverseFlattening == 0 || e.inverseFlattening > 100):
+	case !(math.Abs(e.a-earthRadius) <= margin*earthRadius),
+		!(e.inverseFlattening == 0 || e.inverseFlattening > 100):
 		return c, fmt.Errorf("its ellipsoid (semi-major axis %v m, 1/%v) is not one of the Earth",
 			e.a, e.inverseFlattening)
 	}
+
 	switch {
 	case math.IsInf(c.primeMeridian, 0):
 		return c, errors.New("its prime meridian is unknown")
@@ -359,19 +418,23 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 // project sets the projection of c. A missing scale is 1, a missing skew angle the azimuth, a
 // missing latitude of origin the only standard parallel, and any other parameter 0.
 func (p *crsParameters) project(c *crsDefinition) error {
-	if c.setParameters(findRecord(recordProjection, p.projectionCode)); c.method != 0 {
+	c.setParameters(findRecord(recordProjection, p.projectionCode))
+	if c.method != 0 {
 		return c.setProjection()
 	}
+
 	c.method = p.method
 	_, first := p.values[parameterStandardParallel1]
 	_, second := p.values[parameterStandardParallel2]
 	latitude := p.values[parameterLatitudeOfOrigin]
+	isPolar := c.method == methodPolarStereographicA || c.method == methodPolarStereographicB
+
 	switch {
 	case c.method == 0:
 		return errors.New("its CRS has no EPSG code, and its projection is not supported")
-	case (c.method == methodPolarStereographicA || c.method == methodPolarStereographicB) &&
-		sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
-		c.method, p.values[parameterLatitudeOfOrigin] = methodPolarStereographicA, math.Copysign(90, latitude)
+	case isPolar && sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
+		c.method = methodPolarStereographicA
+		p.values[parameterLatitudeOfOrigin] = math.Copysign(90, latitude)
 	case c.method == methodPolarStereographicB && latitude == 0 && p.values[parameterStandardParallel1] == 0:
 		return errors.New("its polar stereographic projection gives neither a latitude nor a pole")
 	case c.method == methodLambertConic2SP && !second:
@@ -379,6 +442,7 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	case c.method == methodMercatorA && first:
 		c.method = methodMercatorB
 	}
+
 	c.parameters = projectionParameters{}
 	for _, r := range c.methodParameters() {
 		canonical := r.code(1)
@@ -394,17 +458,21 @@ func (p *crsParameters) project(c *crsDefinition) error {
 		case canonical != parameterFalseEasting && canonical != parameterFalseNorthing:
 			c.assumed = append(c.assumed, r.name())
 		}
+
 		if !isFinite(v) {
 			return fmt.Errorf("its CRS has no EPSG code, and its projection parameter %q is not a number", r.name())
 		}
 		c.parameters[canonical] = v
 	}
+
 	if code := p.unusedParameter(c); code != 0 {
 		return fmt.Errorf("its CRS has no EPSG code, and %q has no parameter %q, which the file gives as %v",
 			findRecord(recordMethod, c.method).name(), findRecord(recordParameter, code).name(), p.values[code])
 	}
+
 	err := c.setProjection()
-	if p.sphereOrEllipsoid && c.projection.e2 > 0 { // a sphere has other latitudes, by up to 25.4 km, and parallels
+	// On a sphere latitudes differ by up to 25.4 km, and parallels by their length.
+	if p.sphereOrEllipsoid && c.projection.e2 > 0 {
 		parallel := c.projection.axes[0] / math.Cos(c.parameters[parameterStandardParallel1]*radian)
 		c.accuracyM = 25_400 + math.Pi*c.ellipsoid.a*(parallel-1)
 	}
@@ -424,6 +492,7 @@ func (p *crsParameters) unusedParameter(c *crsDefinition) int {
 		case parameterStandardParallel1, parameterStandardParallel2:
 			neutral = append(neutral, c.parameters[parameterLatitudeOfOrigin], c.parameters[parameterStandardParallel1])
 		}
+
 		if _, used := c.parameters[code]; !used && !slices.Contains(neutral, p.values[code]) {
 			return code
 		}
@@ -440,24 +509,30 @@ func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
 // returns the one below projected CRSs: the others have three dimensions.
 func codeOf(c *crsDefinition, name string) (found int) {
 	meridian := findRecord(recordDatum, c.datum).number(2)
-	if c.toWGS84 != nil || len(c.assumed) > 0 || c.accuracyM > 0 ||
-		!(math.Abs(c.primeMeridian-meridian) < maxAngleRounding) {
+	isDoubtful := len(c.assumed) > 0 || c.accuracyM > 0
+	hasUsualMeridian := math.Abs(c.primeMeridian-meridian) < maxAngleRounding
+	if isDoubtful || c.toWGS84 != nil || !hasUsualMeridian {
 		return 0
 	}
+
 	var projections, geographic []int
 	for r := range registryRecords(recordProjection) {
 		if r.code(1) == c.method && c.hasParameters(r.numbers(2)) {
 			projections = append(projections, r.key())
 		}
 	}
+
 	for r := range registryRecords(recordCRS) {
-		if r[1] == "G" && r.code(2) == c.datum && (c.method != 0 || sameUnit(r.number(3), c.unit)) {
+		hasUnit := c.method != 0 || sameUnit(r.number(3), c.unit)
+		if r[1] == "G" && r.code(2) == c.datum && hasUnit {
 			geographic = append(geographic, r.key())
 		}
 	}
+
 	if c.method == 0 && len(geographic) == 1 {
 		return geographic[0]
 	}
+
 	likeness := -1
 	for r := range registryRecords(recordCRS) {
 		if r[1] != "P" || !slices.Contains(geographic, r.code(2)) {
@@ -469,7 +544,8 @@ func codeOf(c *crsDefinition, name string) (found int) {
 		if slices.Contains(projections, r.code(3)) && sameUnit(r.number(4), c.unit) && r[5] == "" {
 			alike := commonSuffix(plainName(r.name()), plainName(name))
 			if alike > likeness || alike == likeness && r.key() < found {
-				found, likeness = r.key(), alike
+				found = r.key()
+				likeness = alike
 			}
 		}
 	}
@@ -477,18 +553,24 @@ func codeOf(c *crsDefinition, name string) (found int) {
 }
 
 // Differences of parameters that rounding explains: about 5 cm on the ground.
-const maxAngleRounding, maxLengthRounding, maxScaleRounding = 5e-7, 2e-3, 5e-9 // degrees, metres, 1
+const (
+	maxAngleRounding  = 5e-7 // degrees
+	maxLengthRounding = 2e-3 // metres
+	maxScaleRounding  = 5e-9
+)
 
 // hasParameters reports whether these are the parameters of the method, up to rounding.
 func (c *crsDefinition) hasParameters(values []float64) bool {
 	for i, parameter := range c.methodParameters() {
-		canonical, tolerance := parameter.code(1), maxAngleRounding
+		canonical := parameter.code(1)
+		tolerance := maxAngleRounding
 		switch canonical {
 		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
 			tolerance = maxLengthRounding
 		case parameterScale, parameterEllipsoidScale:
 			tolerance = maxScaleRounding
 		}
+
 		if i >= len(values) || !(math.Abs(values[i]-c.parameters[canonical]) <= tolerance) {
 			return false
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// applyTransform returns the coordinates of a place in the raster.
+// applyTransform returns the coordinates of a column and a row of the raster.
 func applyTransform(t [6]float64, col, row float64) (x, y float64) {
 	return t[0]*col + t[1]*row + t[2], t[3]*col + t[4]*row + t[5]
 }
@@ -14,7 +14,8 @@ func applyTransform(t [6]float64, col, row float64) (x, y float64) {
 // invertTransform returns column and row of coordinates. They are not finite if t is singular.
 func invertTransform(t [6]float64, x, y float64) (col, row float64) {
 	determinant := t[0]*t[4] - t[1]*t[3]
-	x, y = x-t[2], y-t[5]
+	x -= t[2]
+	y -= t[5]
 	return (t[4]*x - t[1]*y) / determinant, (t[0]*y - t[3]*x) / determinant
 }
 
@@ -22,7 +23,7 @@ func invertTransform(t [6]float64, x, y float64) (col, row float64) {
 // PROJ's proj_trans_bounds with the same 21 points between two corners, so the boxes are equal.
 const edgeSegments = 22
 
-// onEdge is how far from an edge, in pixels, a place still counts as on the edge.
+// onEdge is how far from an edge, in pixels, a position still counts as on the edge.
 const onEdge = 1e-6
 
 // position is longitude and latitude in degrees, or x and y.
@@ -43,10 +44,12 @@ func emptyRange() degreesRange {
 	return degreesRange{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
 }
 
-// add extends the range to a place.
+// add extends the range to a position.
 func (r *degreesRange) add(at position) {
-	r.west, r.east = min(r.west, at[0]), max(r.east, at[0])
-	r.south, r.north = min(r.south, at[1]), max(r.north, at[1])
+	r.west = min(r.west, at[0])
+	r.east = max(r.east, at[0])
+	r.south = min(r.south, at[1])
+	r.north = max(r.north, at[1])
 }
 
 // addPoles extends the range to poles, which have every longitude.
@@ -62,11 +65,14 @@ func (c *crsDefinition) shiftOver(t [6]float64, width, height float64) (datumShi
 	if err != nil {
 		return datumShift{}, err
 	}
+
 	cornerLon, cornerLat, err := c.projection.inverse(applyTransform(t, 0, 0))
 	if err != nil {
-		cornerLon, cornerLat = lon+180, lat
+		cornerLon = lon + 180
+		cornerLat = lat
 	}
-	return c.shiftAt(lon, lat, max(math.Abs(math.Remainder(cornerLon-lon, 360)), math.Abs(cornerLat-lat))), nil
+	reach := max(math.Abs(math.Remainder(cornerLon-lon, 360)), math.Abs(cornerLat-lat))
+	return c.shiftAt(lon, lat, reach), nil
 }
 
 // boxInDegrees returns the box around a raster. The error says why there is none.
@@ -75,39 +81,51 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	if err != nil {
 		return degreesBox{}, err
 	}
+
 	p := &c.projection
 	r, overshoot, whole := raster.rangeOfEdges()
+
 	box := degreesBox{accuracyM: max(raster.shift.accuracyM, overshoot)}
 	if !whole { // for example a map of the world
 		r = raster.rangeOfGrid()
 		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
 		box.accuracyM = max(raster.shift.accuracyM, cell*p.unit)
 	}
-	const farthestDegrees = 540 // longitudes may count from elsewhere; latitudes beyond 90 are cut off below
-	if !(r.south < 90 && r.north > -90 && min(r.west, r.south) >= -farthestDegrees &&
-		max(r.east, r.north) <= farthestDegrees) {
+
+	// Longitudes may count from elsewhere. Latitudes beyond 90 are cut off below.
+	const farthestDegrees = 540
+	meetsGlobe := r.south < 90 && r.north > -90
+	isNear := min(r.west, r.south) >= -farthestDegrees && max(r.east, r.north) <= farthestDegrees
+	if !meetsGlobe || !isNear {
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
 			r.west, r.east, r.south, r.north)
 	}
+
 	if c.accuracyM > 0 {
 		box.accuracyM = max(box.accuracyM, c.accuracyM)
 		box.warnings = append(box.warnings, "its projection is read by the formulas of the ellipsoid, "+
 			"but some programs mean those of a sphere by its name; an EPSG code tells which")
 	}
+
 	if !isFinite(box.accuracyM) {
 		return box, errOutsideProjection
 	}
-	pixelX, pixelY := max(math.Abs(t[0]), math.Abs(t[1]))*p.unit, max(math.Abs(t[3]), math.Abs(t[4]))*p.unit
+
+	pixelX := max(math.Abs(t[0]), math.Abs(t[1])) * p.unit
+	pixelY := max(math.Abs(t[3]), math.Abs(t[4])) * p.unit
 	if p.formula == formulaGeographic && max(r.north-90, -90-r.south) > pixelY {
 		box.warnings = append(box.warnings, "the raster reaches beyond a pole; bbox ends there")
 	}
 	if max(r.east, -r.west) > 360+pixelX {
 		box.warnings = append(box.warnings, "its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
+
 	west, east := normalizeLongitudes(r.west, r.east)
 	box.bounds = [4]float64{west, max(r.south, -90), east, min(r.north, 90)}
+
+	// The database's index fails on numbers that are not 0, but too close to it.
 	for i, v := range box.bounds {
-		if math.Abs(v) < 1e-12 { // the database's index fails on numbers that close to 0
+		if math.Abs(v) < 1e-12 {
 			box.bounds[i] = 0
 		}
 	}
@@ -120,15 +138,22 @@ type rasterPlace struct {
 	shift         datumShift
 	transform     [6]float64
 	width, height float64      // in pixels
-	poles         [][3]float64 // column, row and latitude of each pole that has a place on the map
+	poles         [][3]float64 // column, row and latitude of each pole that is on the map
 }
 
 // placeRaster returns the place of a raster in a CRS. The error is errOutsideProjection.
 func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r rasterPlace, err error) {
-	r = rasterPlace{projection: &c.projection, transform: t, width: width, height: height}
-	if r.shift, err = c.shiftOver(t, width, height); err != nil || c.projection.isCylindrical() {
+	r = rasterPlace{
+		projection: &c.projection,
+		transform:  t,
+		width:      width,
+		height:     height,
+	}
+	r.shift, err = c.shiftOver(t, width, height)
+	if err != nil || c.projection.isCylindrical() {
 		return r, err
 	}
+
 	for _, latitude := range [...]float64{-90, 90} {
 		if x, y, err := c.projection.forward(c.projection.longitude, latitude); err == nil {
 			col, row := invertTransform(t, x, y)
@@ -149,7 +174,7 @@ func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 	return latitudes
 }
 
-// at returns the place on WGS 84 of a column and a row. The error is errOutsideProjection.
+// at returns the position on WGS 84 of a column and a row. The error is errOutsideProjection.
 func (r *rasterPlace) at(col, row float64) (position, error) {
 	lon, lat, err := r.projection.inverse(applyTransform(r.transform, col, row))
 	if err == nil {
@@ -158,7 +183,7 @@ func (r *rasterPlace) at(col, row float64) (position, error) {
 	return position{lon, lat}, err
 }
 
-// onEdges returns column and row of a place on the edges. along counts the edges from the origin,
+// onEdges returns column and row of a point on the edges. along counts the edges from the origin,
 // down the first column and around: 1.5 is the middle of the second edge, which is the last row.
 func (r *rasterPlace) onEdges(along float64) (col, row float64) {
 	edge, part := math.Modf(along)
@@ -166,15 +191,20 @@ func (r *rasterPlace) onEdges(along float64) (col, row float64) {
 	return at[0] * r.width, at[1] * r.height
 }
 
-// nearPoles returns the places on an edge that are nearest to a pole, in order. If the edge has
+// nearPoles returns the points on an edge that are nearest to a pole, in order. If the edge has
 // segments, poles farther away than one segment is long are left out.
 func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 	col, row := r.onEdges(float64(edge))
 	toCol, toRow := r.onEdges(float64(edge + 1))
-	toCol, toRow = toCol-col, toRow-row
+	toCol -= col
+	toRow -= row
+	length2 := toCol*toCol + toRow*toRow
+
 	for _, pole := range r.poles {
-		x, y, length2 := pole[0]-col, pole[1]-row, toCol*toCol+toRow*toRow
-		part, away := (x*toCol+y*toRow)/length2, (x*toRow-y*toCol)/length2
+		x := pole[0] - col
+		y := pole[1] - row
+		part := (x*toCol + y*toRow) / length2
+		away := (x*toRow - y*toCol) / length2
 		if part > 0 && part < 1 && math.Abs(away)*float64(segments) < 1 {
 			along = append(along, float64(edge)+part)
 		}
@@ -183,7 +213,7 @@ func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 	return along
 }
 
-// poleOn returns the latitude of the pole at a place on an edge. ok is false if none lies there.
+// poleOn returns the latitude of the pole at a point on an edge. ok is false if none lies there.
 func (r *rasterPlace) poleOn(col, row float64) (latitude float64, ok bool) {
 	for _, pole := range r.poles {
 		if math.Hypot(pole[0]-col, pole[1]-row) <= onEdge {
@@ -207,6 +237,8 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 	middle, err := r.at(r.width/2, r.height/2)
 	whole = err == nil
 	fromPole := false // the point before is a pole
+
+	// add appends the point at a distance along the edges.
 	add := func(along float64) {
 		col, row := r.onEdges(along)
 		at, err := r.at(col, row)
@@ -217,7 +249,8 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 		if n := len(points); n > 0 && !r.projection.isCylindrical() {
 			last := points[n-1]
 			if latitude, pole := r.poleOn(col, row); pole {
-				points, fromPole = append(points, edgePoint{position{last.position[0], latitude}, along}), true
+				points = append(points, edgePoint{position{last.position[0], latitude}, along})
+				fromPole = true
 				return
 			}
 			near := last.position[0]
@@ -226,17 +259,20 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 			}
 			at[0] = near + math.Remainder(at[0]-near, 360)
 			if fromPole {
-				points, fromPole = append(points, edgePoint{position{at[0], last.position[1]}, last.along}), false
+				points = append(points, edgePoint{position{at[0], last.position[1]}, last.along})
+				fromPole = false
 			}
 		}
 		points = append(points, edgePoint{at, along})
 	}
+
 	first := 0 // a corner that is no pole
 	for ; first < 3; first++ {
 		if _, pole := r.poleOn(r.onEdges(float64(first))); !pole {
 			break
 		}
 	}
+
 	add(float64(first))
 	for edge := first; edge < first+4; edge++ {
 		near := r.nearPoles(edge, segments)
@@ -248,22 +284,27 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 			add(along)
 		}
 	}
+
 	return points, whole
 }
 
 // rangeOfEdges returns the range of points on the edges, and by how many metres the edges leave it
 // between the points. whole is false if a part of them lies outside the projection's domain.
 func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, whole bool) {
+	// On a cylinder the corners have the extremes.
 	segments := edgeSegments
-	if r.projection.isCylindrical() && len(r.shift.values) == 0 { // the corners have the extremes
+	if r.projection.isCylindrical() && len(r.shift.values) == 0 {
 		segments = 1
 	}
+
 	points, whole := r.trace(segments)
 	bounds = emptyRange()
 	for _, point := range points {
 		bounds.add(point.position)
 	}
 	bounds.addPoles(r.polesWithin(onEdge))
+
+	// measure raises overshoot to the distance from the range to a point on the edges.
 	measure := func(along float64) {
 		at, err := r.at(r.onEdges(along))
 		if err != nil {
@@ -277,6 +318,8 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, wh
 			overshoot = max(overshoot, degree*math.Cos(at[1]*math.Pi/180)*east)
 		}
 	}
+
+	// The extremes between the points lie near poles and at turning points.
 	for edge := range 4 {
 		for _, along := range r.nearPoles(edge, 0) {
 			measure(along)
@@ -289,22 +332,27 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, wh
 			}
 		}
 	}
+
 	return bounds, overshoot, whole
 }
 
-// turningPoint returns the place on an edge where the parabola through three points has its
+// turningPoint returns the point on an edge where the parabola through three points has its
 // extreme, in longitude (axis 0) or latitude. ok is false if it does not lie between the points.
 func turningPoint(points [3]edgePoint, axis int) (along float64, ok bool) {
-	a, b, c := points[0], points[1], points[2]
+	a := points[0]
+	b := points[1]
+	c := points[2]
 	if c.along > math.Floor(a.along)+1 { // around a corner
 		return 0, false
 	}
+
 	rise := (b.position[axis] - a.position[axis]) / (b.along - a.along)
 	curve := ((c.position[axis]-b.position[axis])/(c.along-b.along) - rise) / (c.along - a.along)
 	const least = 1e-9 // degrees: flatter is rounding error
 	if !(math.Abs(curve)*(c.along-a.along)*(c.along-a.along) > least) {
 		return 0, false
 	}
+
 	along = (a.along+b.along)/2 - rise/curve/2
 	return along, along > a.along && along < c.along
 }
@@ -349,7 +397,7 @@ func (p *projection) fullTurn() float64 {
 }
 
 // pixelSizeMetres returns the square root of a pixel's area on the ground, or errOutsideProjection.
-// It measures between geocentric places, because a degree of longitude has no length at a pole.
+// It measures between geocentric positions, because a degree of longitude has no length at a pole.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
 	var at [3][3]float64
 	for i, place := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
@@ -360,11 +408,17 @@ func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, err
 		}
 		at[i] = p.ellipsoid.geocentric(lon, lat)
 	}
+
 	var u, v [3]float64 // half a pixel along the row and along the column
 	for i := range 3 {
-		u[i], v[i] = at[1][i]-at[0][i], at[2][i]-at[0][i]
+		u[i] = at[1][i] - at[0][i]
+		v[i] = at[2][i] - at[0][i]
 	}
-	area := 4 * math.Hypot(math.Hypot(u[1]*v[2]-u[2]*v[1], u[2]*v[0]-u[0]*v[2]), u[0]*v[1]-u[1]*v[0])
+
+	x := u[1]*v[2] - u[2]*v[1]
+	y := u[2]*v[0] - u[0]*v[2]
+	z := u[0]*v[1] - u[1]*v[0]
+	area := 4 * math.Hypot(math.Hypot(x, y), z)
 	if !(area > 0 && isFinite(area)) {
 		return 0, errOutsideProjection
 	}

@@ -48,22 +48,30 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
 		unknown.accuracyM = accuracyGeocentric
 	}
+
 	largest := 0.0 // square degrees
 	for _, s := range c.shifts {
-		west, south, north := s.area[0], s.area[1], s.area[3]
+		west := s.area[0]
+		south := s.area[1]
+		north := s.area[3]
+
 		half := math.Mod(s.area[2]-west+360, 360) / 2
 		if half == 0 {
 			half = 180
 		}
+
 		away := max(math.Abs(math.Remainder(lon-west-half, 360))-half, south-lat, lat-north)
 		if away <= 0 {
 			s.accuracyM = max(s.accuracyM, accuracyWGS84)
 			return s
 		}
+
 		if size := half * (north - south); away <= near+reach && size > largest {
-			largest, unknown.values = size, s.values
+			largest = size
+			unknown.values = s.values
 		}
 	}
+
 	return unknown
 }
 
@@ -83,15 +91,25 @@ func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	if len(s.values) == 0 {
 		return lon, lat
 	}
+
 	at := e.geocentric(lon, lat)
-	x, y, z := at[0], at[1], at[2]
+	x := at[0]
+	y := at[1]
+	z := at[2]
 	if v := s.values; len(v) == 7 {
 		const second = math.Pi / 180 / 3600
-		m, rx, ry, rz := 1+v[6]*1e-6, v[3]*second, v[4]*second, v[5]*second
+		m := 1 + v[6]*1e-6
+		rx := v[3] * second
+		ry := v[4] * second
+		rz := v[5] * second
 		x, y, z = m*(x-rz*y+ry*z), m*(rz*x+y-rx*z), m*(-ry*x+rx*y+z)
 	}
-	x, y, z = x+s.values[0], y+s.values[1], z+s.values[2]
-	w, p := wgs84(), math.Hypot(x, y)
+	x = x + s.values[0]
+	y = y + s.values[1]
+	z = z + s.values[2]
+
+	w := wgs84()
+	p := math.Hypot(x, y)
 	e2 := w.eccentricity2()
 	b := w.a * math.Sqrt(1-e2)
 	sinU, cosU := math.Sincos(math.Atan2(z*w.a, p*b))
@@ -104,10 +122,13 @@ func (s *datumShift) fromWGS84(e ellipsoid, lon, lat float64) (float64, float64)
 	if len(s.values) == 0 || math.Abs(lat) > 90 {
 		return lon, lat
 	}
-	atLon, atLat := lon, lat
+
+	atLon := lon
+	atLat := lat
 	for range 5 {
 		toLon, toLat := s.toWGS84(e, atLon, atLat)
-		atLon, atLat = atLon+lon-toLon, min(max(atLat+lat-toLat, -90), 90)
+		atLon = atLon + lon - toLon
+		atLat = min(max(atLat+lat-toLat, -90), 90)
 	}
 	return atLon, atLat
 }

@@ -35,7 +35,8 @@ func (p *projection) authalicSine(part float64) float64 {
 	for range 8 {
 		w := 1 - p.e2*sin*sin
 		step := (part*p.qPole - p.authalicQ(sin)) * w * w / (2 * (1 - p.e2))
-		if sin += step; math.Abs(step) < 1e-15 {
+		sin += step
+		if math.Abs(step) < 1e-15 {
 			break
 		}
 	}
@@ -53,9 +54,13 @@ func (p *projection) conformalTan(tau float64) float64 {
 func (p *projection) geodeticTan(tauC float64) float64 {
 	tau := tauC / (1 - p.e2)
 	for range 6 {
-		secant, guess := math.Sqrt(1+tau*tau), p.conformalTan(tau)
+		secant := math.Sqrt(1 + tau*tau)
+		guess := p.conformalTan(tau)
 		step := (tauC - guess) / math.Sqrt(1+guess*guess) * (1 + (1-p.e2)*tau*tau) / ((1 - p.e2) * secant)
-		if tau += step; !(math.Abs(step) > 1e-9*max(1, math.Abs(tau))) { // the next step would be rounding error
+		tau += step
+
+		// The next step would be rounding error.
+		if !(math.Abs(step) > 1e-9*max(1, math.Abs(tau))) {
 			break
 		}
 	}
@@ -92,7 +97,11 @@ type krugerSeries struct {
 func newKrugerSeries(e ellipsoid) krugerSeries {
 	n := 1 / (2*e.inverseFlattening - 1)
 	n2 := n * n
-	n3, n4, n5, n6 := n2*n, n2*n2, n2*n2*n, n2*n2*n2
+	n3 := n2 * n
+	n4 := n2 * n2
+	n5 := n2 * n2 * n
+	n6 := n2 * n2 * n2
+
 	return krugerSeries{
 		radius: e.a / (1 + n) * (1 + n2/4 + n4/64 + n6/256),
 		alpha: [6]float64{
@@ -123,8 +132,11 @@ func krugerSum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
 	sin, cos := math.Sincos(2 * xi)
 	sinh := math.Sinh(2 * eta)
 	cosh := math.Sqrt(1 + sinh*sinh)
+
 	// 2 cos 2ζ = (re, im); sin 2ζ = (sin cosh, cos sinh)
-	re, im := 2*cos*cosh, -2*sin*sinh
+	re := 2 * cos * cosh
+	im := -2 * sin * sinh
+
 	var r1, i1, r2, i2 float64
 	for j := len(c) - 1; j >= 0; j-- {
 		r1, i1, r2, i2 = re*r1-im*i1-r2+c[j], re*i1+im*r1-i2, r1, i1
@@ -136,7 +148,8 @@ func krugerSum(c *[6]float64, xi, eta float64) (dXi, dEta float64) {
 // and north, NaN beyond maxKrugerEta.
 func (k *krugerSeries) forward(lam, tauC float64) (east, north float64) {
 	sin, cos := math.Sincos(lam)
-	xi, eta := math.Atan2(tauC, cos), math.Asinh(sin/math.Hypot(tauC, cos))
+	xi := math.Atan2(tauC, cos)
+	eta := math.Asinh(sin / math.Hypot(tauC, cos))
 	dXi, dEta := krugerSum(&k.alpha, xi, eta)
 	if !(max(math.Abs(eta), math.Abs(eta+dEta)) <= maxKrugerEta) {
 		return math.NaN(), math.NaN()
@@ -146,7 +159,8 @@ func (k *krugerSeries) forward(lam, tauC float64) (east, north float64) {
 
 // inverse inverts forward, NaN beyond maxKrugerEta and for more than half a turn northwards.
 func (k *krugerSeries) inverse(east, north float64) (lam, tauC float64) {
-	xi, eta := north/k.radius, east/k.radius
+	xi := north / k.radius
+	eta := east / k.radius
 	if !(math.Abs(eta) <= maxKrugerEta+rounding && math.Abs(xi) <= math.Pi+rounding) {
 		return math.NaN(), math.NaN()
 	}

@@ -20,20 +20,38 @@ func (e ellipsoid) eccentricity2() float64 {
 
 // EPSG codes of the projection methods, by their names in EPSG Guidance Note 7-2.
 const (
-	methodMercatorA, methodMercatorB, methodMercatorC                    = 9804, 9805, 1044
-	methodMercatorSphere, methodPseudoMercator                           = 9841, 1024
-	methodTransverseMercator, methodTransverseMercatorSouth              = 9807, 9808
-	methodObliqueMercatorA, methodObliqueMercatorB                       = 9812, 9815
-	methodEquidistantCylindrical, methodEquidistantCylindricalSphere     = 1028, 1029
-	methodLambertCylindrical, methodLambertCylindricalSphere             = 9835, 9834
-	methodLambertConic1SP, methodLambertConicWest, methodLambertConic2SP = 9801, 9826, 9802
-	methodLambertConicBelgium, methodLambertConicMichigan                = 9803, 1051
-	methodLambertAzimuthal, methodLambertAzimuthalSphere                 = 9820, 1027
-	methodPolarStereographicA, methodPolarStereographicB                 = 9810, 9829
-	methodPolarStereographicC, methodObliqueStereographic                = 9830, 9809
-	methodKrovak, methodKrovakNorth, methodAlbers                        = 9819, 1041, 9822
-	methodCassiniSoldner, methodPolyconic, methodColombiaUrban           = 9806, 9818, 1052
-	methodNewZealandMapGrid, methodLaborde                               = 9811, 9813 // not supported
+	methodMercatorA                    = 9804
+	methodMercatorB                    = 9805
+	methodMercatorC                    = 1044
+	methodMercatorSphere               = 9841
+	methodPseudoMercator               = 1024
+	methodTransverseMercator           = 9807
+	methodTransverseMercatorSouth      = 9808
+	methodObliqueMercatorA             = 9812
+	methodObliqueMercatorB             = 9815
+	methodEquidistantCylindrical       = 1028
+	methodEquidistantCylindricalSphere = 1029
+	methodLambertCylindrical           = 9835
+	methodLambertCylindricalSphere     = 9834
+	methodLambertConic1SP              = 9801
+	methodLambertConicWest             = 9826
+	methodLambertConic2SP              = 9802
+	methodLambertConicBelgium          = 9803
+	methodLambertConicMichigan         = 1051
+	methodLambertAzimuthal             = 9820
+	methodLambertAzimuthalSphere       = 1027
+	methodPolarStereographicA          = 9810
+	methodPolarStereographicB          = 9829
+	methodPolarStereographicC          = 9830
+	methodObliqueStereographic         = 9809
+	methodKrovak                       = 9819
+	methodKrovakNorth                  = 1041
+	methodAlbers                       = 9822
+	methodCassiniSoldner               = 9806
+	methodPolyconic                    = 9818
+	methodColombiaUrban                = 1052
+	methodNewZealandMapGrid            = 9811
+	methodLaborde                      = 9813 // not supported
 
 	// The EPSG dataset has no sinusoidal projection: minus GeoTIFF's code for it.
 	methodSinusoidal = -24
@@ -42,12 +60,17 @@ const (
 // EPSG codes of the parameters of projection methods. Some methods have others, for example for a
 // false origin: the registry names the one of these that is alike.
 const (
-	parameterLatitudeOfOrigin, parameterLongitudeOfOrigin  = 8801, 8802
-	parameterScale, parameterEllipsoidScale                = 8805, 1038
-	parameterFalseEasting, parameterFalseNorthing          = 8806, 8807
-	parameterStandardParallel1, parameterStandardParallel2 = 8823, 8824
-	parameterAzimuth, parameterSkewAngle                   = 8813, 8814
-	parameterPlaneHeight                                   = 1039
+	parameterLatitudeOfOrigin  = 8801
+	parameterLongitudeOfOrigin = 8802
+	parameterScale             = 8805
+	parameterEllipsoidScale    = 1038
+	parameterFalseEasting      = 8806
+	parameterFalseNorthing     = 8807
+	parameterStandardParallel1 = 8823
+	parameterStandardParallel2 = 8824
+	parameterAzimuth           = 8813
+	parameterSkewAngle         = 8814
+	parameterPlaneHeight       = 1039
 )
 
 // projectionParameters holds parameters by these codes, in degrees, metres, and 1 for scales.
@@ -121,7 +144,8 @@ const (
 	farthest = 1e8           // metres from the origin; only the poles of conformal projections, at infinity, lie beyond
 	rounding = 1e-12         // relative tolerance at the edge of the domain
 
-	searchedLong, searchedLat = 1.1, 1.5 // domain of search: radians from the central meridian and the equator
+	searchedLong = 1.1
+	searchedLat  = 1.5 // domain of search: radians from the central meridian and the equator
 )
 
 // errOutsideProjection is the error for coordinates outside a projection's domain.
@@ -134,30 +158,44 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 	if e.inverseFlattening == 0 {
 		e.inverseFlattening = math.Inf(1)
 	}
+
 	figure := e // of the formulas
 	switch method {
-	case methodPseudoMercator, methodEquidistantCylindricalSphere, methodMercatorSphere: // a sphere of radius a
+	case methodPseudoMercator, methodEquidistantCylindricalSphere, methodMercatorSphere:
+		// a sphere of radius a
 		figure.inverseFlattening = math.Inf(1)
 	}
+
 	e2 := figure.eccentricity2()
 	p := projection{
-		ellipsoid: e, unit: 1, axes: [4]float64{1, 0, 0, 1}, gauss: 1,
-		e2: e2, e: math.Sqrt(e2), kruger: newKrugerSeries(figure),
-		longitude: parameters.value(parameterLongitudeOfOrigin, math.NaN()),
-		latitude:  parameters[parameterLatitudeOfOrigin] * radian,
-		scale:     parameters.value(parameterScale, 1) * parameters.value(parameterEllipsoidScale, 1),
-		falseEast: parameters[parameterFalseEasting], falseNorth: parameters[parameterFalseNorthing],
+		ellipsoid:  e,
+		unit:       1,
+		axes:       [4]float64{1, 0, 0, 1},
+		gauss:      1,
+		e2:         e2,
+		e:          math.Sqrt(e2),
+		kruger:     newKrugerSeries(figure),
+		longitude:  parameters.value(parameterLongitudeOfOrigin, math.NaN()),
+		latitude:   parameters[parameterLatitudeOfOrigin] * radian,
+		scale:      parameters.value(parameterScale, 1) * parameters.value(parameterEllipsoidScale, 1),
+		falseEast:  parameters[parameterFalseEasting],
+		falseNorth: parameters[parameterFalseNorthing],
 	}
+
 	p.qPole = p.authalicQ(1)
 	if !p.setFormula(method, parameters) {
 		return projection{}, fmt.Errorf("projection method %d is unknown", method)
 	}
+
 	if p.cosPole == 0 {
 		_, p.originNorthing = p.project(0, p.latitude)
 	}
-	sum := p.longitude + p.falseEast + p.falseNorth + p.originNorthing + p.axes[0] + p.axes[3] + p.radius + p.inner +
-		p.height
-	if !(e.a > 0 && p.e2 >= 0 && p.e2 < 1 && p.scale != 0 && isFinite(sum+p.scale+p.cosPole+p.gaussShift)) {
+
+	// The sum is finite if all its terms are.
+	origin := p.longitude + p.falseEast + p.falseNorth + p.originNorthing + p.height
+	figures := p.axes[0] + p.axes[3] + p.scale + p.radius + p.inner + p.cosPole + p.gaussShift
+	isEllipsoid := e.a > 0 && p.e2 >= 0 && p.e2 < 1
+	if !isEllipsoid || p.scale == 0 || !isFinite(origin+figures) {
 		return projection{}, fmt.Errorf("parameters of projection method %d are missing or out of range", method)
 	}
 	return p, nil
@@ -166,21 +204,27 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 // setFormula sets the formula of an EPSG method and its fields, or returns false if it is unknown.
 func (p *projection) setFormula(method int, parameters projectionParameters) bool {
 	hemisphere := math.Copysign(1, p.latitude)
-	phi1, phi2 := parameters.angle(parameterStandardParallel1), parameters.angle(parameterStandardParallel2)
+	phi1 := parameters.angle(parameterStandardParallel1)
+	phi2 := parameters.angle(parameterStandardParallel2)
+
 	switch method {
 	case methodTransverseMercator:
 		p.formula = formulaTransverseMercator
 	case methodTransverseMercatorSouth:
-		p.formula, p.scale = formulaTransverseMercator, -p.scale
+		p.formula = formulaTransverseMercator
+		p.scale = -p.scale
 	case methodMercatorA, methodMercatorSphere, methodPseudoMercator:
 		p.formula = formulaMercator
 	case methodMercatorB, methodMercatorC:
-		p.formula, p.scale = formulaMercator, p.parallelRadius(phi1)
+		p.formula = formulaMercator
+		p.scale = p.parallelRadius(phi1)
 	case methodEquidistantCylindrical, methodEquidistantCylindricalSphere:
-		p.formula, p.axes[0] = formulaEquidistantCylinder, p.parallelRadius(phi1)
+		p.formula = formulaEquidistantCylinder
+		p.axes[0] = p.parallelRadius(phi1)
 	case methodLambertCylindrical, methodLambertCylindricalSphere:
 		k := p.parallelRadius(phi1)
-		p.formula, p.axes = formulaEqualAreaCylinder, [4]float64{k, 0, 0, 1 / k}
+		p.formula = formulaEqualAreaCylinder
+		p.axes = [4]float64{k, 0, 0, 1 / k}
 	case methodLambertConic1SP:
 		p.setConformalCone(math.Sin(p.latitude), p.latitude)
 	case methodLambertConicWest:
@@ -208,7 +252,9 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 		p.setLambertAzimuthal(hemisphere)
 	case methodObliqueStereographic:
 		p.sinPole, p.cosPole = p.setGaussSphere()
-		p.formula, p.cone, p.radius = formulaConformalCone, 1, 2*p.radius
+		p.formula = formulaConformalCone
+		p.cone = 1
+		p.radius = 2 * p.radius
 	case methodKrovak, methodKrovakNorth:
 		p.setKrovak(parameters)
 		if method == methodKrovak {
@@ -221,31 +267,39 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 	case methodPolyconic:
 		p.formula = formulaPolyconic
 	case methodColombiaUrban:
-		p.formula, p.height = formulaColombiaUrban, parameters.value(parameterPlaneHeight, math.NaN())
+		p.formula = formulaColombiaUrban
+		p.height = parameters.value(parameterPlaneHeight, math.NaN())
 	case methodSinusoidal:
 		p.formula = formulaSinusoidal
 	default:
 		return false
 	}
+
 	return true
 }
 
 // setAlbers sets Albers' cone with two standard parallels: Snyder, equations 14-13 and 14-14.
 func (p *projection) setAlbers(phi1, phi2 float64) {
 	n := math.Sin(phi1)
-	m1, q1 := p.parallelRadius(phi1), p.authalicQ(n)
+	m1 := p.parallelRadius(phi1)
+	q1 := p.authalicQ(n)
 	if phi1 != phi2 {
 		n = (m1*m1 - math.Pow(p.parallelRadius(phi2), 2)) / (p.authalicQ(math.Sin(phi2)) - q1)
 	}
-	p.formula, p.cone, p.inner = formulaEqualAreaCone, n, m1*m1+n*q1-math.Abs(n)*p.qPole
+	p.formula = formulaEqualAreaCone
+	p.cone = n
+	p.inner = m1*m1 + n*q1 - math.Abs(n)*p.qPole
 }
 
 // setLambertAzimuthal sets Lambert's azimuthal equal-area projection about p.latitude: GN 9820.
 func (p *projection) setLambertAzimuthal(hemisphere float64) {
-	p.formula, p.cone = formulaEqualAreaCone, hemisphere
+	p.formula = formulaEqualAreaCone
+	p.cone = hemisphere
 	if math.Abs(p.latitude) != math.Pi/2 {
-		p.cone, p.sinPole = 1, p.authalicQ(math.Sin(p.latitude))/p.qPole
+		p.cone = 1
+		p.sinPole = p.authalicQ(math.Sin(p.latitude)) / p.qPole
 		p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
+
 		d := p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
 		p.axes = [4]float64{d, 0, 0, 1 / d}
 	}
@@ -256,7 +310,8 @@ func (p *projection) setKrovak(parameters projectionParameters) {
 	p.setGaussSphere()
 	p.cosPole, p.sinPole = math.Sincos(parameters.angle(parameterAzimuth)) // the cone's co-latitude
 	sin, cos := math.Sincos(parameters.angle(parameterStandardParallel1))  // the pseudo standard parallel
-	p.formula, p.cone = formulaConformalCone, sin
+	p.formula = formulaConformalCone
+	p.cone = sin
 	p.radius = p.radius * cos / sin * math.Exp(sin*math.Atanh(sin))
 }
 
@@ -265,12 +320,18 @@ func (p *projection) setKrovak(parameters projectionParameters) {
 func (p *projection) setObliqueMercator(method int, parameters projectionParameters) {
 	sin, cos := p.setGaussSphere()
 	sinAzimuth, cosAzimuth := math.Sincos(parameters.angle(parameterAzimuth))
-	p.formula, p.sinPole = formulaObliqueMercator, sinAzimuth*cos // the pole is 90° to the left of the initial line
-	p.cosPole, p.poleLong = math.Sqrt(1-p.sinPole*p.sinPole), math.Atan2(-cosAzimuth, -sin*sinAzimuth)
+
+	// The pole is 90° to the left of the initial line.
+	p.formula = formulaObliqueMercator
+	p.sinPole = sinAzimuth * cos
+	p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
+	p.poleLong = math.Atan2(-cosAzimuth, -sin*sinAzimuth)
+
 	p.along = math.Pi / 2
 	if method == methodObliqueMercatorB {
 		p.along, _ = turnSphere(-p.poleLong, sin/cos, p.sinPole, p.cosPole)
 	}
+
 	sin, cos = math.Sincos(parameters.angle(parameterSkewAngle))
 	p.axes = [4]float64{cos, sin, -sin, cos}
 }
@@ -279,7 +340,8 @@ func (p *projection) setObliqueMercator(method int, parameters projectionParamet
 // Snyder, equations 15-7 and 15-10 with exp(-ψ) for t. At 90° rounding of math.Pi/2 yields the
 // limit of GN 9810, 2a/√((1+e)^(1+e)·(1-e)^(1-e)).
 func (p *projection) setConformalCone(n, phi float64) {
-	p.formula, p.cone = formulaConformalCone, n
+	p.formula = formulaConformalCone
+	p.cone = n
 	p.radius = p.ellipsoid.a * p.parallelRadius(phi) / n * math.Exp(n*p.isometric(phi))
 }
 
@@ -288,6 +350,7 @@ func (p *projection) setConformalCone(n, phi float64) {
 // GN 9809; B, A/kc and H of GN 9812; and B, t0 and A of GN 9819.
 func (p *projection) setGaussSphere() (sin, cos float64) {
 	sinPhi, cosPhi := math.Sincos(p.latitude)
+
 	p.gauss = math.Sqrt(1 + p.e2*math.Pow(cosPhi, 4)/(1-p.e2))
 	sin = sinPhi / p.gauss
 	p.gaussShift = math.Atanh(sin) - p.gauss*p.isometric(p.latitude)
@@ -300,7 +363,10 @@ func (p *projection) setGaussSphere() (sin, cos float64) {
 func turnSphere(lam, tan, sinPole, cosPole float64) (newLam, newTan float64) {
 	cos := 1 / math.Hypot(1, tan)
 	sinLam, cosLam := math.Sincos(lam)
-	x, y, z := cos*cosLam, cos*sinLam, tan*cos
+	x := cos * cosLam
+	y := cos * sinLam
+	z := tan * cos
+
 	x, z = x*sinPole-z*cosPole, x*cosPole+z*sinPole
 	return math.Atan2(y, x), z / max(math.Hypot(x, y), 1e-17)
 }
@@ -310,6 +376,7 @@ func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
 	if p.formula == formulaGeographic {
 		return finite((lon-p.longitude)/p.unit, lat/p.unit)
 	}
+
 	east, north := p.project(math.Remainder(lon-p.longitude, 360)*radian, lat*radian)
 	north -= p.originNorthing
 	if !(math.Abs(lat) <= 90 && math.Abs(east) <= farthest && math.Abs(north) <= farthest) {
@@ -326,12 +393,15 @@ func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 	if p.formula == formulaGeographic {
 		return finite(x*p.unit+p.longitude, y*p.unit)
 	}
-	x, y = (x*p.unit-p.falseEast)/p.scale, (y*p.unit-p.falseNorth)/p.scale
+	x = (x*p.unit - p.falseEast) / p.scale
+	y = (y*p.unit - p.falseNorth) / p.scale
 	determinant := p.axes[0]*p.axes[3] - p.axes[1]*p.axes[2]
-	east, north := (p.axes[3]*x-p.axes[1]*y)/determinant, (p.axes[0]*y-p.axes[2]*x)/determinant
+	east := (p.axes[3]*x - p.axes[1]*y) / determinant
+	north := (p.axes[0]*y - p.axes[2]*x) / determinant
 	if !(math.Abs(east) <= 1.01*farthest && math.Abs(north) <= 1.01*farthest) {
 		return 0, 0, errOutsideProjection
 	}
+
 	lam, phi := p.unproject(east, north+p.originNorthing)
 	return finite(p.longitude+lam/radian, phi/radian)
 }
@@ -362,6 +432,7 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		}
 		return math.NaN(), math.NaN()
 	}
+
 	lam, tan := p.toSphere(lam, phi)
 	h := math.Hypot(1, tan)
 	switch p.formula {
@@ -372,6 +443,7 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 	case formulaObliqueMercator: // GN 9812, v and u
 		return -p.radius * math.Asinh(tan), p.radius * math.Remainder(lam-p.along, 2*math.Pi)
 	}
+
 	var rho float64
 	switch p.formula {
 	case formulaConformalCone: // GN 9801 with t = exp(-ψ)
@@ -386,6 +458,7 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		}
 		rho = p.ellipsoid.a * math.Sqrt(p.inner+math.Abs(p.cone)*p.qPole*versine) / p.cone
 	}
+
 	sin, cos := math.Sincos(p.cone * lam)
 	return rho * sin, -rho * cos
 }
@@ -393,6 +466,7 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 // unproject inverts project.
 func (p *projection) unproject(x, y float64) (lam, phi float64) {
 	a := p.ellipsoid.a
+
 	var tan float64
 	switch p.formula {
 	case formulaTransverseMercator:
@@ -406,11 +480,14 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
 		return p.search(x, y)
 	case formulaMercator:
-		lam, tan = x/a, math.Sinh(y/a)
+		lam = x / a
+		tan = math.Sinh(y / a)
 	case formulaEqualAreaCylinder:
-		lam, tan = x/a, tanOfVersine(1-2*y/a/p.qPole)
+		lam = x / a
+		tan = tanOfVersine(1 - 2*y/a/p.qPole)
 	case formulaObliqueMercator:
-		lam, tan = onGlobe(y/p.radius, y)+p.along, math.Sinh(-x/p.radius)
+		lam = onGlobe(y/p.radius, y) + p.along
+		tan = math.Sinh(-x / p.radius)
 	case formulaConformalCone, formulaEqualAreaCone:
 		rho := math.Copysign(math.Hypot(x, y), p.cone)
 		if math.Abs(rho) > 1e-6 { // otherwise it is the pole, whose direction would be rounding error
@@ -423,6 +500,7 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 		r := rho * p.cone / a
 		tan = math.Copysign(1, p.cone) * tanOfVersine((r*r-p.inner)/(math.Abs(p.cone)*p.qPole))
 	}
+
 	return p.fromSphere(lam, tan)
 }
 
@@ -434,6 +512,7 @@ func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
 	} else {
 		tan = p.conformalTan(math.Tan(phi))
 	}
+
 	if p.gauss != 1 {
 		lam = onGlobe(lam*p.gauss, p.radius) // Gauss's sphere has a gap at ±180°
 		tan = math.Sinh(p.gauss*math.Asinh(tan) + p.gaussShift)
@@ -450,11 +529,13 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 		lam, tan = turnSphere(lam, tan, p.sinPole, -p.cosPole)
 		lam = math.Remainder(lam+p.poleLong, 2*math.Pi)
 	}
+
 	if p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone {
 		return lam, math.Asin(p.authalicSine(tan / math.Hypot(1, tan)))
 	}
 	if p.gauss != 1 {
-		lam, tan = lam/p.gauss, math.Sinh((math.Asinh(tan)-p.gaussShift)/p.gauss)
+		lam = lam / p.gauss
+		tan = math.Sinh((math.Asinh(tan) - p.gaussShift) / p.gauss)
 	}
 	return lam, math.Atan(p.geodeticTan(tan))
 }
@@ -480,13 +561,16 @@ func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 		half := math.Sin(l / 2)
 		return east * math.Sin(l) / l, arc + east*half*half*2/l
 	case formulaColombiaUrban: // GN 1052
-		nu0, rho0 := p.ellipsoid.a*p.parallelRadius(p.latitude)/math.Cos(p.latitude), p.meridianRadius(p.latitude)
+		nu0 := p.ellipsoid.a * p.parallelRadius(p.latitude) / math.Cos(p.latitude)
+		rho0 := p.meridianRadius(p.latitude)
 		curve := math.Tan(p.latitude) / (2 * rho0 * nu0) * east * east
 		scale := 1 + p.height/p.meridianRadius((phi+p.latitude)/2)
 		return east * (1 + p.height/nu0), scale * rho0 * (phi - p.latitude + curve)
 	}
 	// GN 9806
-	a, t, c := lam*cos, math.Tan(phi)*math.Tan(phi), p.e2/(1-p.e2)*cos*cos
+	a := lam * cos
+	t := math.Tan(phi) * math.Tan(phi)
+	c := p.e2 / (1 - p.e2) * cos * cos
 	a2 := a * a
 	x = nu * (a - t*a2*a/6 - (8-t+8*c)*t*a2*a2*a/120)
 	return x, arc + nu*math.Tan(phi)*(a2/2+(5-t+6*c)*a2*a2/24)
@@ -497,18 +581,26 @@ func (p *projection) search(x, y float64) (lam, phi float64) {
 	const step = 1e-6
 	phi = max(-searchedLat, min(p.latitude+y/p.ellipsoid.a, searchedLat))
 	lam = max(-searchedLong, min(x/p.ellipsoid.a/math.Cos(phi), searchedLong))
+
 	for range 20 {
 		x0, y0 := p.projectLocal(lam, phi)
-		dx, dy := x-x0, y-y0
+		dx := x - x0
+		dy := y - y0
 		inDomain := math.Abs(lam) <= searchedLong+rounding && math.Abs(phi) <= searchedLat+rounding
 		if math.Hypot(dx, dy) < 1e-8 && inDomain {
 			return lam, phi
 		}
+
 		xl, yl := p.projectLocal(lam+step, phi)
 		xp, yp := p.projectLocal(lam, phi+step)
-		xl, yl, xp, yp = xl-x0, yl-y0, xp-x0, yp-y0
+		xl = xl - x0
+		yl = yl - y0
+		xp = xp - x0
+		yp = yp - y0
 		determinant := (xl*yp - xp*yl) / step
-		lam, phi = lam+(dx*yp-dy*xp)/determinant, phi+(xl*dy-yl*dx)/determinant
+		lam = lam + (dx*yp-dy*xp)/determinant
+		phi = phi + (xl*dy-yl*dx)/determinant
 	}
+
 	return math.NaN(), math.NaN()
 }
