@@ -60,7 +60,7 @@ const (
 const (
 	rasterPixelIsArea  = 1
 	rasterPixelIsPoint = 2
-	userDefined        = 32767 // in place of a code: other keys describe the thing
+	userDefined        = 32767 // instead of a code: other keys describe the thing
 )
 
 // geoKeys is the GeoKeys of a file: OGC GeoTIFF 1.1, section 7.1.
@@ -206,9 +206,6 @@ func crsNameFromCitation(b []byte) string {
 // where it names none. In the name of a compound CRS the unit may be that of the heights.
 func citedUnit(citation []byte) float64 {
 	s := strings.ToLower(string(citation))
-	if !strings.Contains(s, "f") { // as in most names
-		return 0
-	}
 	s = strings.NewReplacer("_", " ", "-", " ", "foot", "feet").Replace(s)
 
 	contains := func(parts ...string) bool {
@@ -249,10 +246,8 @@ func (k *geoKeys) parameters() crsParameters {
 	// The other keys only matter for a CRS without a code.
 	if isEPSG(p.code) {
 		if p.linearUnit == 0 && p.kind != modelTypeGeographic {
-			p.citedUnit = citedUnit(k.citation(keyProjectedCitation))
-			if p.citedUnit == 0 {
-				p.citedUnit = citedUnit(k.citation(keyCitation))
-			}
+			inName := citedUnit(k.citation(keyProjectedCitation))
+			p.citedUnit = cmp.Or(inName, citedUnit(k.citation(keyCitation)))
 		}
 		return p
 	}

@@ -39,9 +39,6 @@ func (m *extent) finiteNumber(text string) *float64 {
 func (h *headerReader) readMetadata(d tiffDirectory, m *extent) heightTexts {
 	text, err := h.text(d.field(tagGDALMetadata))
 	m.warnOnError(err)
-	if len(text) == 0 {
-		return heightTexts{}
-	}
 
 	var metadata struct {
 		Items []struct {

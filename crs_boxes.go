@@ -400,8 +400,8 @@ func (p *projection) fullTurn() float64 {
 // It measures between geocentric positions, because a degree of longitude has no length at a pole.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
 	var at [3][3]float64
-	for i, place := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
-		x, y := applyTransform(t, place[0], place[1])
+	for i, pixel := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
+		x, y := applyTransform(t, pixel[0], pixel[1])
 		lon, lat, err := p.inverse(x, y)
 		if err != nil || i == 0 && p.isCylindrical() && math.Abs(lat) >= 90 {
 			return 0, errOutsideProjection

@@ -75,7 +75,7 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	return unknown
 }
 
-// geocentric returns the geocentric coordinates X, Y and Z in metres of a place at height 0, in
+// geocentric returns the geocentric X, Y and Z in metres of a longitude and latitude at height 0, in
 // degrees: EPSG Guidance Note 7-2, method 9602.
 func (e ellipsoid) geocentric(lon, lat float64) [3]float64 {
 	e2 := e.eccentricity2()

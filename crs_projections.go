@@ -130,7 +130,7 @@ type projection struct {
 	qPole  float64 // q of the pole, GN 9820
 
 	gauss, gaussShift          float64 // factor of longitude and isometric latitude, and summand of the latter
-	sinPole, cosPole, poleLong float64 // the place on the sphere that becomes the pole; cosPole is 0 without a turn
+	sinPole, cosPole, poleLong float64 // the position on the sphere that becomes the pole; cosPole is 0 without a turn
 	cone                       float64 // constant n of the cone; 1 and -1 are planes at the poles
 	radius                     float64 // of a conformal cone at isometric latitude 0, or of the sphere, metres
 	inner                      float64 // equal area: n² times squared radius of the cone's pole, semi-major axes
@@ -138,7 +138,7 @@ type projection struct {
 	latitude, height           float64 // of the origin, in radians and metres
 }
 
-// Bounds of the places that a projection accepts.
+// Bounds of the positions that a projection accepts.
 const (
 	radian   = math.Pi / 180 // one degree in radians
 	farthest = 1e8           // metres from the origin; only the poles of conformal projections, at infinity, lie beyond
@@ -358,7 +358,7 @@ func (p *projection) setGaussSphere() (sin, cos float64) {
 	return sin, math.Sqrt(1 - sin*sin)
 }
 
-// turnSphere turns a sphere so that the place at longitude 0 and the latitude of sinPole and
+// turnSphere turns a sphere so that the position at longitude 0 and the latitude of sinPole and
 // cosPole becomes the pole; longitudes then begin at the far meridian. -cosPole turns it back.
 func turnSphere(lam, tan, sinPole, cosPole float64) (newLam, newTan float64) {
 	cos := 1 / math.Hypot(1, tan)
