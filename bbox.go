@@ -694,27 +694,7 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 		h.next = h.unsigned(b)
 	}
 
-	var directory tiffDirectory
-	for i := range entries {
-		e := b[i*entrySize:][:entrySize]
-		valueAt := entrySize - offsetSize
-		f := tiffField{
-			tag:       h.order.Uint16(e),
-			fieldType: h.order.Uint16(e[2:]),
-			count:     h.unsigned(e[4:valueAt]),
-			offset:    h.unsigned(e[valueAt:]),
-		}
-		if directory.field(f.tag).tag != 0 || maxValues(f.tag) == 0 {
-			continue
-		}
-
-		// Values that fit into the entry lie there.
-		size := fieldTypeSize(f.fieldType)
-		if size > 0 && f.count <= offsetSize/size {
-			f.offset = start + countSize + i*entrySize + valueAt
-		}
-		directory = append(directory, f)
-	}
+	directory := h.parseEntries(b[:entries*entrySize], start+countSize, offsetSize)
 
 	// Reading from front to back takes the fewest reads.
 	slices.SortFunc(directory, func(a, b tiffField) int { return cmp.Compare(a.offset, b.offset) })
@@ -725,6 +705,33 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 		}
 	}
 	return directory, nil
+}
+
+// parseEntries returns the fields in the entries of a directory, which lie at an offset in the
+// file. Counts and offsets have offsetSize bytes.
+func (h *headerReader) parseEntries(b []byte, at, offsetSize uint64) (directory tiffDirectory) {
+	valueAt := 4 + offsetSize
+	entrySize := valueAt + offsetSize
+	for ; len(b) > 0; b = b[entrySize:] {
+		f := tiffField{
+			tag:       h.order.Uint16(b),
+			fieldType: h.order.Uint16(b[2:]),
+			count:     h.unsigned(b[4:valueAt]),
+			offset:    h.unsigned(b[valueAt:entrySize]),
+		}
+
+		// Values that fit into the entry lie there.
+		size := fieldTypeSize(f.fieldType)
+		if size > 0 && f.count <= offsetSize/size {
+			f.offset = at + valueAt
+		}
+		at += entrySize
+
+		if directory.field(f.tag).tag == 0 && maxValues(f.tag) > 0 {
+			directory = append(directory, f)
+		}
+	}
+	return directory
 }
 
 // bytes returns a field's values, up to maxValues. All must lie in the file, as libtiff demands.

@@ -457,8 +457,8 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 	return c, nil
 }
 
-// definitionWithoutCode is definition of a CRS without a code. If well-known text describes a CRS of
-// the registry, it gets its code.
+// definitionWithoutCode is definition of a CRS without a code. If well-known text describes a CRS
+// of the registry, it gets its code.
 func (p *crsParameters) definitionWithoutCode(m *extent, l *lastCRS) (c crsDefinition, err error) {
 	c, err = p.withoutCode()
 	if err != nil {

@@ -75,8 +75,8 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	return unknown
 }
 
-// geocentric returns the geocentric X, Y and Z in metres of a longitude and latitude at height 0, in
-// degrees: EPSG Guidance Note 7-2, method 9602.
+// geocentric returns the geocentric X, Y and Z in metres of a longitude and latitude in degrees, at
+// height 0: EPSG Guidance Note 7-2, method 9602.
 func (e ellipsoid) geocentric(lon, lat float64) [3]float64 {
 	e2 := e.eccentricity2()
 	sinLat, cosLat := math.Sincos(lat * math.Pi / 180)
