@@ -474,7 +474,7 @@ func formerDatabase(t *testing.T, statements string) (url string) {
 	former := `DROP SCHEMA public CASCADE; CREATE SCHEMA public;
 		CREATE TABLE schema_migrations (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now());
 		INSERT INTO schema_migrations (version) VALUES (1), (2);`
-	for _, step := range parseMigrations(schemaSQL)[:2] {
+	for _, step := range migrations()[:2] {
 		former += step
 	}
 	change(t, []string{"CAIRN_DATABASE_URL=" + url}, former+";"+statements)

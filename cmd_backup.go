@@ -173,7 +173,7 @@ func checkTables(ctx context.Context, q querier) error {
 		WHERE schemaname = current_schema() AND tableowner = current_user
 			AND (tablename <> 'schema_migrations' AND strpos($1, 'CREATE TABLE ' || tablename || ' (') = 0
 				OR to_regclass('schema_migrations') IS NULL)`
-	foreign, err := scalar[string](ctx, q, "look for tables of other programs", query, schemaSQL)
+	foreign, err := scalar[string](ctx, q, "look for tables of other programs", query, schemaSQL+catalogueSQL)
 	if err == nil && foreign != "" {
 		err = fmt.Errorf("the database has tables that are not Cairn's and that restore would drop: %s", foreign)
 	}
@@ -266,7 +266,7 @@ func restoreDump(ctx context.Context, db *pgxpool.Pool, name string, keepTokens 
 		"--", name)
 	write := databaseProgram(ctx, db, "psql", "--no-psqlrc", "--quiet", "--output=/dev/null",
 		"--set=ON_ERROR_STOP=1", "--set=VERBOSITY=terse",
-		fmt.Sprint("--set=newest=", len(parseMigrations(schemaSQL))), fmt.Sprint("--set=keep_tokens=", keepTokens))
+		fmt.Sprint("--set=newest=", len(migrations())), fmt.Sprint("--set=keep_tokens=", keepTokens))
 
 	script, feed := io.Pipe()
 	defer script.Close()

@@ -320,7 +320,7 @@ func (x *backedUp) restore(t *testing.T, env []string) *testServer {
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	steps := parseMigrations(schemaSQL)
+	steps := migrations()
 	for from := range steps {
 		url := newDatabase(t)
 		pool, err := pgxpool.New(ctx, url)

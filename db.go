@@ -20,10 +20,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// schemaSQL is schema.sql: every table, as numbered migrations.
+// schemaSQL is schema.sql: the tables of accounts, as numbered migrations.
 //
 //go:embed schema.sql
 var schemaSQL string
+
+// catalogueSQL is schema_catalogue.sql: the other tables, as parts of the same migrations.
+//
+//go:embed schema_catalogue.sql
+var catalogueSQL string
 
 // Keys of the advisory transaction locks. Each serializes one kind of change in the whole database.
 const (
@@ -292,12 +297,13 @@ func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) err
 	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: beginSQL}, do)
 }
 
-// parseMigrations splits schema.sql before its "-- migration N: title" lines. N counts from 1.
-func parseMigrations(schema string) []string {
+// migrations returns the numbered migrations, the first at index 0. Each is its part of schema.sql
+// and, after that, its part of schema_catalogue.sql. Both parts begin with "-- migration N: title".
+func migrations() []string {
 	const heading = "\n-- migration "
-	steps := strings.Split(schema, heading)[1:]
-	for i := range steps {
-		steps[i] = heading + steps[i]
+	steps := strings.Split(schemaSQL, heading)[1:]
+	for i, rest := range strings.Split(catalogueSQL, heading)[1:] {
+		steps[i] = heading + steps[i] + heading + rest
 	}
 	return steps
 }
@@ -311,7 +317,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			applied_at timestamptz NOT NULL DEFAULT now()
 		)`
 	const newest = `SELECT coalesce(max(version), 0) FROM schema_migrations`
-	steps := parseMigrations(schemaSQL)
+	steps := migrations()
 
 	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
