@@ -393,7 +393,8 @@ const resultsAreCurrent = `
 		WHERE dataset_id = $1 AND f.read_in > r.analysis_id
 	)`
 
-// runChecks returns what the checks find. A panic is a failure. So are results that are no JSON.
+// runChecks returns what the checks find. A panic is a failure. So is any error but one of the
+// database, which may pass, or the end of ctx, and so are results that are no JSON.
 func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	d := dataset{ID: t.DatasetID, Path: t.Path}
 	compare := func(ctx context.Context, path, other string, size int64) (result, detail string) {
@@ -408,6 +409,13 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 		}()
 		return findResults(ctx, q, d, t.AnalysisID, compare)
 	})
+	if _, failed := errors.AsType[*failure](err); failed {
+		return nil, err
+	}
+	mayPass := ctx.Err() != nil || isUnavailable(err) || isRefused(err)
+	if err != nil && !mayPass {
+		return nil, &failure{failureInternal, fmt.Sprintf("The checks failed: %v", err)}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 	if json.Unmarshal(text, &in) != nil {
 		return nil, false
 	}
+
 	geometries := []json.RawMessage{text}
 	switch in.Type {
 	case "Feature":
@@ -57,10 +58,10 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 // cellsWithin holds the cells of a grid that a boundary needs.
 type cellsWithin struct {
 	runs   []cellRun
-	shares map[[2]int64]float64 // of the cells that are partly inside: which part, by row and column
-	cells  float64              // how many cells have been found
-	points int                  // how many places followEdges has returned
-	looked int                  // how many parts of the grid were looked at
+	shares map[cellRun]float64 // of the cells that are partly inside: which part
+	cells  float64             // how many cells have been found
+	points int                 // how many points followEdges has returned
+	looked int                 // how many parts of the grid were looked at
 }
 
 // Errors of a boundary that cannot be compared with a grid.
@@ -75,7 +76,7 @@ var (
 // compareBoundary replaces the gaps of the grid by those cells without a tile that the boundary
 // needs. It returns how many percent of the boundary's area have a tile.
 func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered float64, err error) {
-	w := &cellsWithin{shares: map[[2]int64]float64{}}
+	w := &cellsWithin{shares: map[cellRun]float64{}}
 	for _, polygon := range boundary {
 		if err := g.addCells(ctx, w, polygon); err != nil {
 			return 0, err
@@ -84,15 +85,16 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 	if w.runs == nil {
 		return 0, errBoundaryEmpty
 	}
+
+	// Around the globe, both count their columns from the same one.
 	tiles := g.runs
 	if turn := g.columnsAround(); turn > 0 {
 		start := g.startOfTurn(tiles, turn)
 		tiles = renumber(tiles, start, turn)
 		w.runs = renumber(w.runs, start, turn)
-		shares := map[[2]int64]float64{}
+		shares := map[cellRun]float64{}
 		for cell, share := range w.shares {
-			column := renumber([]cellRun{{cell[0], cell[1], cell[1]}}, start, turn)[0].From
-			shares[[2]int64{cell[0], column}] = share
+			shares[renumber([]cellRun{cell}, start, turn)[0]] = share
 		}
 		w.shares = shares
 	}
@@ -104,6 +106,7 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 	if g.Missing == 0 {
 		return 100, nil
 	}
+
 	// The share is rounded down to hundredths. 1e-6 allows for errors of the sums.
 	missing := w.areaOf(g.gaps) / w.areaOf(w.runs)
 	return min(max(math.Floor(10_000*(1-missing)+1e-6)/100, 0), 99.99), nil
@@ -118,6 +121,7 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 	if err != nil {
 		return err
 	}
+
 	const maxPoints = 10 * maxBoundaryCorners
 	turn := crs.projection.fullTurn() / g.East
 	around := emptyRange()
@@ -126,7 +130,7 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 	for i, ring := range polygon {
 		var last position
 		isFirst := true
-		placed, err := followEdges(ring, maxPoints-w.points, func(p position) (at position, err error) { // in cells
+		projected, err := followEdges(ring, maxPoints-w.points, func(p position) (at position, err error) { // in cells
 			shift := crs.shiftAt(p[0], p[1], 0)
 			x, y, err := crs.projection.forward(shift.fromWGS84(crs.ellipsoid, p[0], p[1]))
 			at = position{(x - g.X) / g.East, (y - g.Y) / g.North}
@@ -144,13 +148,16 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 		if err != nil {
 			return err
 		}
-		if isOuter := i == 0; isOuter != (signedArea(placed) > 0) {
-			slices.Reverse(placed)
+
+		// Outer rings have a positive area, holes a negative one.
+		if isOuter := i == 0; isOuter != (signedArea(projected) > 0) {
+			slices.Reverse(projected)
 		}
-		size += signedArea(placed) / 2
-		w.points += len(placed)
-		rings = append(rings, placed)
+		size += signedArea(projected) / 2
+		w.points += len(projected)
+		rings = append(rings, projected)
 	}
+
 	const farthest = 1e9 // cells
 	if max(-around.west, -around.south, around.east, around.north) > farthest {
 		return errBoundaryTooFine
@@ -164,26 +171,26 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 	})
 }
 
-// followEdges returns the places of a ring's corners, and of points between them, because straight
-// edges in degrees are curves in other coordinates. There may be at most limit places.
-func followEdges(ring []position, limit int, place func(position) (position, error)) (placed []position, err error) {
+// followEdges projects a ring's corners, and points between them, because straight edges in degrees
+// are curves in other coordinates. There may be at most limit points.
+func followEdges(ring []position, limit int, project func(position) (position, error)) (points []position, err error) {
 	const longest = 0.05 // degrees: the middle of such a piece is off by less than a metre
 	for i, q := range ring[1:] {
 		p := ring[i]
 		pieces := max(1, math.Ceil(max(math.Abs(q[0]-p[0]), math.Abs(q[1]-p[1]))/longest))
-		if float64(len(placed))+pieces > float64(limit) {
+		if float64(len(points))+pieces > float64(limit) {
 			return nil, errBoundaryTooLong
 		}
 		for piece := range int(pieces) {
 			part := float64(piece) / pieces
-			at, err := place(position{p[0] + part*(q[0]-p[0]), p[1] + part*(q[1]-p[1])})
+			at, err := project(position{p[0] + part*(q[0]-p[0]), p[1] + part*(q[1]-p[1])})
 			if err != nil {
 				return nil, err
 			}
-			placed = append(placed, at)
+			points = append(points, at)
 		}
 	}
-	return placed, nil
+	return points, nil
 }
 
 // clip returns the part of a ring that lies on one side of a line: where the coordinate of an axis
@@ -221,6 +228,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 		sum += size
 		largest, smallest = max(largest, size), min(smallest, size)
 	}
+
 	columns, rows := r.to[0]-r.from[0], r.to[1]-r.from[1]
 	cells := float64(columns) * float64(rows)
 	isWhole := smallest == 0 && largest >= cells*(1-1e-9)
@@ -229,6 +237,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 	if isWhole {
 		w.looked += int(min(rows, maxLooked))
 	}
+
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -244,8 +253,8 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 		return nil
 	case cells == 1:
 		if sum > 0 && sum >= least {
-			cell := [2]int64{r.from[1], r.from[0]}
-			w.runs = append(w.runs, cellRun{cell[0], cell[1], cell[1]})
+			cell := cellRun{r.from[1], r.from[0], r.from[0]}
+			w.runs = append(w.runs, cell)
 			w.shares[cell] = min(w.shares[cell]+sum, 1)
 			w.cells++
 		}
@@ -264,6 +273,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 				clipped = append(clipped, part)
 			}
 		}
+
 		half := r
 		if side > 0 {
 			half.to[axis] = middle
@@ -284,8 +294,8 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 func (w *cellsWithin) areaOf(runs []cellRun) float64 {
 	sum := float64(tilesIn(runs))
 	for cell, share := range w.shares {
-		at, isFirst := slices.BinarySearchFunc(runs, cellRun{cell[0], cell[1], cell[1]}, compareRuns)
-		isIn := isFirst || at > 0 && runs[at-1].Row == cell[0] && runs[at-1].To >= cell[1]
+		at, isFirst := slices.BinarySearchFunc(runs, cell, compareRuns)
+		isIn := isFirst || at > 0 && runs[at-1].Row == cell.Row && runs[at-1].To >= cell.From
 		if isIn {
 			sum -= 1 - share
 		}

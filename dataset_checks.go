@@ -17,20 +17,26 @@ import (
 
 // fileRow holds the columns of a file's row that the checks need.
 type fileRow struct {
-	id, size, modified int64 // modified in nanoseconds since 1970
-	path               string
-	status, format     string
-	crs, definition    string // crs: a code, or the name in the file
-	vertical           string
-	sampleType, nodata string
-	unit, scale        string // of the heights; see examine
-	bands              string
-	hasBox             bool       // box and transform are known
-	transform          [6]float64 // as in extent
-	box                [4]float64 // minx, miny, maxx, maxy in the file's own CRS
-	nameWarnings       int64      // how many warnings say that the name contradicts the place
-	areaWarnings       int64      // how many say that the place is outside the area of use of the CRS
-	warnings           int64      // how many there are in all
+	id           int64
+	path         string
+	size         int64
+	modified     int64 // in nanoseconds since 1970
+	status       string
+	format       string
+	crs          string // a code, or the name in the file
+	definition   string // of a CRS without a code
+	vertical     string
+	sampleType   string
+	nodata       string
+	unit         string // of the heights; see examine
+	scale        string
+	bands        string
+	hasBox       bool       // box and transform are known
+	transform    [6]float64 // as in extent
+	box          [4]float64 // minx, miny, maxx, maxy in the file's own CRS
+	warnings     int64      // how many there are in all
+	nameWarnings int64      // how many say that the name contradicts the place
+	areaWarnings int64      // how many say that the place is outside the area of use of the CRS
 }
 
 // fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
@@ -38,7 +44,7 @@ type fileRow struct {
 type fileRecord struct {
 	id, size, modified int64
 	folder             uint64    // a hash of the folder
-	pattern            uint64    // a hash of the path without its numbers; 0 if they cannot be a place
+	pattern            uint64    // a hash of the path without its numbers; 0 if they cannot be coordinates
 	fits               [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
 	kind               int32     // an index of fileSet.kinds
 	x, y, w, h         float64   // the lower left corner and the size of the box, in its own CRS
@@ -85,7 +91,7 @@ const (
 	isRotated = "rotated"
 )
 
-// isLocated reports whether the file's place on the globe is known.
+// isLocated reports whether it is known where on the globe the file lies.
 func (k fileKind) isLocated() bool { return k.status == fileStatusOK && k.unread == "" }
 
 // isTile reports whether the edges of a raster are parallel to the axes of its CRS.
@@ -198,9 +204,15 @@ func (s *fileSet) add(row fileRow) {
 		k.unread = cmp.Or(format, s.formats[row.format])
 	}
 
-	r := fileRecord{id: row.id, size: row.size, modified: row.modified, pathLength: uint16(len(row.path))}
-	r.folder = maphash.String(s.seed, path.Dir(row.path))
-	if isBroken := row.status == fileStatusCorrupt || k.unread != ""; row.hasBox && !isBroken {
+	r := fileRecord{
+		id:         row.id,
+		size:       row.size,
+		modified:   row.modified,
+		folder:     maphash.String(s.seed, path.Dir(row.path)),
+		pathLength: uint16(len(row.path)),
+	}
+	isBroken := row.status == fileStatusCorrupt || k.unread != ""
+	if row.hasBox && !isBroken {
 		k.orientation = r.setBox(row)
 	}
 	if k.isTile() {
@@ -222,9 +234,11 @@ func (r *fileRecord) setBox(row fileRow) string {
 			row.box[i] = 0
 		}
 	}
+
 	r.x, r.y = row.box[0], row.box[1]
 	r.w, r.h = row.box[2]-r.x, row.box[3]-r.y
 	r.dx, r.dy = math.Abs(row.transform[0]), math.Abs(row.transform[4])
+
 	switch t := row.transform; {
 	case t[1] != 0 || t[3] != 0:
 		return isRotated
@@ -246,6 +260,11 @@ func (s *fileSet) internKind(k fileKind) int32 {
 		s.kinds = append(s.kinds, k)
 	}
 	return i
+}
+
+// foundIn notes a finding about one file.
+func (s *fileSet) foundIn(code string, file int32, detail string) {
+	s.found(code, flaw{file: file, other: noFile, detail: detail})
 }
 
 // found notes a finding of a file, or of the whole dataset.
@@ -276,14 +295,15 @@ func (s *fileSet) groups(key func(r *fileRecord, k *fileKind) uint64) iter.Seq[[
 	}
 	all := make([]keyed, 0, len(s.files))
 	for i := range s.files {
-		r := &s.files[i]
-		if n := key(r, &s.kinds[r.kind]); n != 0 {
+		if n := key(s.record(int32(i))); n != 0 {
 			all = append(all, keyed{n, int32(i)})
 		}
 	}
+
 	slices.SortFunc(all, func(a, b keyed) int {
 		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.file, b.file))
 	})
+
 	return func(yield func([]int32) bool) {
 		var group []int32
 		for i, k := range all {
@@ -308,9 +328,12 @@ func (s *fileSet) check(ctx context.Context) error {
 		}
 		step()
 	}
+
+	// The boundary decides which tiles of its grid are missing.
 	if err := s.checkExpected(ctx); err != nil {
 		return err
 	}
+
 	for i := range s.grids {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -320,22 +343,21 @@ func (s *fileSet) check(ctx context.Context) error {
 	return nil
 }
 
-// located returns how many files are located.
-func (s *fileSet) located() (n int64) {
-	for _, r := range s.files {
-		if s.kinds[r.kind].isLocated() {
-			n++
-		}
-	}
-	return n
+// record returns a record and its kind.
+func (s *fileSet) record(file int32) (*fileRecord, *fileKind) {
+	r := &s.files[file]
+	return r, &s.kinds[r.kind]
 }
 
-// bytes returns the size of all files.
-func (s *fileSet) bytes() (n int64) {
+// count returns how many files are located, and the size of all files.
+func (s *fileSet) count() (located, bytes int64) {
 	for _, r := range s.files {
-		n += r.size
+		bytes += r.size
+		if s.kinds[r.kind].isLocated() {
+			located++
+		}
 	}
-	return n
+	return located, bytes
 }
 
 // checkStatus finds files that were not read as rasters, and files that were read with a warning.
@@ -346,26 +368,28 @@ func (s *fileSet) checkStatus() {
 			isRead[k.extension] = true
 		}
 	}
+
 	for i, r := range s.files {
 		k := s.kinds[r.kind]
-		f := flaw{file: int32(i), other: noFile}
+		file := int32(i)
 		hasNoExtent := k.status == fileStatusNoBBox || k.status == fileStatusNoGeoref
 		isUnsupported := k.status == fileStatusUnsupported
+
 		switch {
 		case k.unread != "":
-			f.detail = k.unread
-			s.found("unread", f)
+			s.foundIn("unread", file, k.unread)
 		case k.status == fileStatusCorrupt:
-			s.found(fileStatusCorrupt, f)
+			s.foundIn(fileStatusCorrupt, file, "")
 		case k.status == fileStatusUnreadable, isUnsupported && isRead[k.extension]:
-			s.found("unreadable", f)
+			s.foundIn("unreadable", file, "")
 		case hasNoExtent:
-			s.found("no_extent", f)
+			s.foundIn("no_extent", file, "")
 		case k.isWarned:
-			s.found("warning", f)
+			s.foundIn("warning", file, "")
 		}
+
 		if k.isOutside {
-			s.found("outside_area", f)
+			s.foundIn("outside_area", file, "")
 		}
 	}
 }

@@ -11,36 +11,61 @@ import (
 	"strings"
 )
 
-// attribute is a property that the files of a folder or a dataset should have in common.
-type attribute struct {
-	code, name string
-	prefix     string                                  // stands before an unusual value in a finding
-	value      func(r *fileRecord, k *fileKind) string // "": the file has none
-}
+// attribute is a property that the files of a folder or a dataset should have in common. In a
+// finding, prefix stands before an unusual value.
+type attribute struct{ code, name, prefix string }
 
 // attributes returns the attributes that are compared.
 func attributes() []attribute {
 	return []attribute{
-		{"crs", "CRS", "", func(_ *fileRecord, k *fileKind) string {
-			if !k.isLocated() {
-				return "" // no_extent says so
-			}
-			return k.system
-		}},
-		{"vertical_crs", "vertical CRS", "", func(_ *fileRecord, k *fileKind) string { return k.vertical }},
-		{"unit", "unit of heights", "", func(_ *fileRecord, k *fileKind) string { return k.heightUnit }},
-		{"resolution", "posting", "pixels of ", func(r *fileRecord, k *fileKind) string {
-			if k.system == "" || !k.isTile() {
-				return ""
-			}
-			return posting(r.dx, r.dy) + k.unit
-		}},
-		{"sample_type", "data type", "", func(_ *fileRecord, k *fileKind) string { return k.sampleType }},
-		{"nodata", "nodata", "", func(_ *fileRecord, k *fileKind) string { return k.nodata }},
-		{"scale", "scale", "scale ", func(_ *fileRecord, k *fileKind) string { return k.scale }},
-		{"bands", "bands", "bands: ", func(_ *fileRecord, k *fileKind) string { return k.bands }},
-		{"orientation", "orientation", "", func(_ *fileRecord, k *fileKind) string { return k.orientation }},
+		{"crs", "CRS", ""},
+		{"vertical_crs", "vertical CRS", ""},
+		{"unit", "unit of heights", ""},
+		{"resolution", "posting", "pixels of "},
+		{"sample_type", "data type", ""},
+		{"nodata", "nodata", ""},
+		{"scale", "scale", "scale "},
+		{"bands", "bands", "bands: "},
+		{"orientation", "orientation", ""},
 	}
+}
+
+// value returns the value that a file has. It is "" if the file has none.
+func (a attribute) value(r *fileRecord, k *fileKind) string {
+	switch a.name {
+	// Of every file.
+	case "status":
+		return k.status
+	case "format":
+		return k.format
+
+	// Of rasters.
+	case "CRS":
+		if k.isLocated() { // else no_extent says so
+			return k.system
+		}
+	case "vertical CRS":
+		return k.vertical
+	case "unit of heights":
+		return k.heightUnit
+	case "posting":
+		if k.system != "" && k.isTile() {
+			return posting(r.dx, r.dy) + k.unit
+		}
+	case "data type":
+		return k.sampleType
+	case "nodata":
+		return k.nodata
+	case "scale":
+		return k.scale
+	case "bands":
+		return k.bands
+	case "orientation":
+		return k.orientation
+	case "size in pixels":
+		return pixels(r.w, r.dx) + " × " + pixels(r.h, r.dy)
+	}
+	return ""
 }
 
 // posting returns the size of pixels in the unit of their CRS: "1", or "1 × 1.0001".
@@ -90,6 +115,7 @@ func (s *fileSet) checkAttributes() {
 		if s.expected.specifies(a.name) {
 			continue
 		}
+
 		all := map[scope]map[string]int{} // counts of the dataset
 		usualOfAll := map[scope][]string{}
 		scopeOf := func(r *fileRecord, k *fileKind) (of scope) {
@@ -104,16 +130,16 @@ func (s *fileSet) checkAttributes() {
 			}
 			return of
 		}
+
+		// A value of each scope is compared with the others of the scope.
 		key := func(r *fileRecord, k *fileKind) uint64 {
 			if k.orientation == "" || a.value(r, k) == "" {
 				return 0
 			}
 			return maphash.Comparable(s.seed, scopeOf(r, k))
 		}
-
 		for files := range s.groups(key) {
-			r := &s.files[files[0]]
-			of := scopeOf(r, &s.kinds[r.kind])
+			of := scopeOf(s.record(files[0]))
 			usual, counts := s.checkScope(a, files)
 			if len(usual) != 1 {
 				s.addMixed(mixed, of.folder, files[0], a.name+": "+a.count(counts))
@@ -130,6 +156,8 @@ func (s *fileSet) checkAttributes() {
 				usualOfAll[of] = append(usualOfAll[of], usual...)
 			}
 		}
+
+		// Folders with different usual values make the dataset mixed.
 		for of, usual := range usualOfAll {
 			slices.Sort(usual)
 			if len(slices.Compact(usual)) > 1 {
@@ -137,6 +165,7 @@ func (s *fileSet) checkAttributes() {
 			}
 		}
 	}
+
 	for _, f := range mixed {
 		s.found(findingMixed, *f)
 	}
@@ -146,27 +175,24 @@ func (s *fileSet) checkAttributes() {
 func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts map[string]int) {
 	counts = map[string]int{}
 	for _, i := range files {
-		r := &s.files[i]
-		counts[a.value(r, &s.kinds[r.kind])]++
+		counts[a.value(s.record(i))]++
 	}
 	usual = usualValues(counts, len(files))
 	if len(usual) == 0 || len(usual) == len(counts) {
 		return usual, counts
 	}
 
+	var texts []string
+	for _, value := range usual {
+		texts = append(texts, titleOfCode(value))
+	}
 	for _, i := range files {
-		r := &s.files[i]
-		k := &s.kinds[r.kind]
-		value := a.value(r, k)
+		value := a.value(s.record(i))
 		if slices.Contains(usual, value) {
 			continue
 		}
-		var texts []string
-		for _, v := range usual {
-			texts = append(texts, titleOfCode(v))
-		}
 		detail := a.prefix + titleOfCode(value) + " where " + strings.Join(texts, " or ") + " is usual"
-		s.found(a.code, flaw{file: i, other: noFile, detail: detail})
+		s.foundIn(a.code, i, detail)
 	}
 	return usual, counts
 }
@@ -184,13 +210,24 @@ func (s *fileSet) addMixed(mixed map[uint64]*flaw, folder uint64, file int32, de
 	}
 }
 
+// epsgCode returns the number of a text such as EPSG:4326.
+func epsgCode(text string) (code int, ok bool) {
+	number, isCode := strings.CutPrefix(text, "EPSG:")
+	code, err := strconv.Atoi(number)
+	return code, isCode && err == nil
+}
+
 // titleOfCode adds the name to an EPSG code. Any other text stays as it is.
 func titleOfCode(text string) string {
-	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
-	if record := findRecord(recordCRS, code); err == nil && len(record) > 0 && strings.HasPrefix(text, "EPSG:") {
-		return text + " (" + record.name() + ")"
+	code, isCode := epsgCode(text)
+	if !isCode {
+		return text
 	}
-	return text
+	record := findRecord(recordCRS, code)
+	if len(record) == 0 {
+		return text
+	}
+	return text + " (" + record.name() + ")"
 }
 
 // count returns the most frequent values as text: "3 files EPSG:25832, 2 files EPSG:25833".
@@ -212,19 +249,13 @@ func (a attribute) count(counts map[string]int) string {
 // contents returns how many files have which status and format and, for each attribute and for the
 // size in pixels, how many rasters have which value.
 func (s *fileSet) contents() (all []contentCount) {
-	ofFiles := []attribute{
-		{"", "status", "", func(_ *fileRecord, k *fileKind) string { return k.status }},
-		{"", "format", "", func(_ *fileRecord, k *fileKind) string { return k.format }},
-	}
-	size := attribute{"", "size in pixels", "", func(r *fileRecord, _ *fileKind) string {
-		return pixels(r.w, r.dx) + " × " + pixels(r.h, r.dy)
-	}}
+	ofFiles := []attribute{{name: "status"}, {name: "format"}}
+	size := attribute{name: "size in pixels"}
 	all = []contentCount{}
 	for i, a := range slices.Concat(ofFiles, attributes(), []attribute{size}) {
 		counts := map[string]int{}
 		for j := range s.files {
-			r := &s.files[j]
-			k := &s.kinds[r.kind]
+			r, k := s.record(int32(j))
 			isCounted := i < len(ofFiles) || k.orientation != ""
 			if value := a.value(r, k); isCounted && value != "" {
 				counts[value]++
@@ -268,14 +299,21 @@ func (s *fileSet) covered() (area float64) {
 func (s *fileSet) checkSamePlace() {
 	type extentKey struct {
 		system, definition string
-		x, y, w, h         float64 // in pixels
+		x, y               float64 // in tenths of a pixel
+		w, h               float64 // in pixels
 	}
 	key := func(r *fileRecord, k *fileKind) uint64 {
 		if !k.isTile() {
 			return 0
 		}
-		return maphash.Comparable(s.seed, extentKey{k.system, k.definition, math.Round(r.x / r.dx * 10),
-			math.Round(r.y / r.dy * 10), math.Round(r.w / r.dx), math.Round(r.h / r.dy)})
+		return maphash.Comparable(s.seed, extentKey{
+			system:     k.system,
+			definition: k.definition,
+			x:          math.Round(r.x / r.dx * 10),
+			y:          math.Round(r.y / r.dy * 10),
+			w:          math.Round(r.w / r.dx),
+			h:          math.Round(r.h / r.dy),
+		})
 	}
 	for files := range s.groups(key) {
 		first := slices.MinFunc(files, func(i, j int32) int {
@@ -283,23 +321,20 @@ func (s *fileSet) checkSamePlace() {
 			return cmp.Or(cmp.Compare(a.nameRank, b.nameRank), cmp.Compare(a.pathLength, b.pathLength),
 				cmp.Compare(b.modified, a.modified))
 		})
+
 		for _, i := range files {
-			f := flaw{file: i, other: first}
-			if i != first {
-				s.isCopy[i] = true
+			if i == first {
+				continue
 			}
+			s.isCopy[i] = true
+			code, detail := "overlap", "the same extent as an older file: "
 			switch a, b := s.files[i], s.files[first]; {
-			case i == first:
 			case a.size == b.size:
-				f.detail = "the same extent, pixels and size in bytes as "
-				s.found("duplicate", f)
+				code, detail = "duplicate", "the same extent, pixels and size in bytes as "
 			case a.modified < b.modified:
-				f.detail = "the same extent as a newer file: "
-				s.found("overlap", f)
-			default:
-				f.detail = "the same extent as an older file: "
-				s.found("overlap", f)
+				detail = "the same extent as a newer file: "
 			}
+			s.found(code, flaw{i, first, detail})
 		}
 	}
 }

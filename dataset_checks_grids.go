@@ -73,16 +73,22 @@ func (s *fileSet) makeGrids() {
 		}
 		return maphash.Comparable(s.seed, system{k.system, k.definition, strconv.FormatFloat(r.dy, 'e', 5, 64)})
 	}
+
 	s.grids = []tileGrid{}
 	for files := range s.groups(key) {
 		if len(files) < 3 {
 			continue
 		}
-		r := s.files[files[0]]
-		k := s.kinds[r.kind]
-		s.grids = append(s.grids, tileGrid{CRS: k.system, Definition: k.definition, DY: r.dy,
-			Tiles: int64(len(files)), files: slices.Clone(files)})
+		r, k := s.record(files[0])
+		s.grids = append(s.grids, tileGrid{
+			CRS:        k.system,
+			Definition: k.definition,
+			DY:         r.dy,
+			Tiles:      int64(len(files)),
+			files:      slices.Clone(files),
+		})
 	}
+
 	slices.SortFunc(s.grids, func(a, b tileGrid) int {
 		return cmp.Or(cmp.Compare(b.Tiles, a.Tiles), cmp.Compare(a.CRS, b.CRS),
 			cmp.Compare(a.Definition, b.Definition), cmp.Compare(a.DY, b.DY))
@@ -95,7 +101,8 @@ func (s *fileSet) makeGrids() {
 		g.named = map[string]namedTile{}
 		s.measure(g)
 		s.fillCells(g)
-		if g.isRegular = s.mostFill(g); g.isRegular {
+		g.isRegular = s.mostFill(g)
+		if g.isRegular {
 			s.findMissing(g)
 		}
 	}
@@ -178,6 +185,7 @@ func (s *fileSet) fillCells(g *tileGrid) {
 		r := &s.files[file]
 		return r.w >= 8*g.East || r.h >= 8*g.North
 	})
+
 	g.cells = make([]tileCell, 0, len(g.files))
 	for _, file := range g.files {
 		r := &s.files[file]
@@ -291,7 +299,8 @@ func (s *fileSet) checkCells(g *tileGrid) {
 	for _, c := range g.cells {
 		r := &s.files[c.file]
 		isSmall := float64(r.size)*factor <= usual
-		if isSmall || g.isRegular && !g.misfit(r).fills() {
+		isMisaligned := g.isRegular && !g.misfit(r).fills()
+		if isSmall || isMisaligned {
 			cellsOf[c.file] = append(cellsOf[c.file], c)
 		}
 	}
@@ -304,7 +313,7 @@ func (s *fileSet) checkCells(g *tileGrid) {
 			if share := r.w * r.h / g.w / g.h; share < 0.99 {
 				detail = fmt.Sprintf("it covers %.0f %% of its cell: %s", share*100, detail)
 			}
-			s.found("misaligned", flaw{file: file, other: noFile, detail: detail})
+			s.foundIn("misaligned", file, detail)
 			s.checkOverlap(g, file, others)
 		}
 
@@ -312,9 +321,11 @@ func (s *fileSet) checkCells(g *tileGrid) {
 		for _, other := range others {
 			least = min(least, s.files[other].size)
 		}
-		if len(others) >= 5 && least > 0 && r.size*factor <= least {
-			s.found("suspect_data", flaw{file: file, other: noFile, detail: fmt.Sprintf(
-				"it has %d bytes, its neighbours have at least %d: it may hold no data, or one height", r.size, least)})
+		isFarSmaller := least > 0 && r.size*factor <= least
+		if len(others) >= 5 && isFarSmaller {
+			const format = "it has %d bytes, its neighbours have at least %d: it may hold no data, or one height"
+			detail := fmt.Sprintf(format, r.size, least)
+			s.foundIn("suspect_data", file, detail)
 		}
 	}
 }
@@ -337,13 +348,16 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 	if s.isCopy[file] {
 		return
 	}
+
 	r := &s.files[file]
-	area, first, n := 0.0, noFile, int64(0)
+	area := 0.0
+	first := noFile
+	n := int64(0)
 	for _, other := range around {
 		o := &s.files[other]
 		shared := g.overlap(r, o)
 		isSame := shared > 0.999*max(r.w*r.h, o.w*o.h)
-		isLater := other > file && !g.misfit(o).fills()
+		isLater := other > file && !g.misfit(o).fills() // it gets the finding
 		if shared == 0 || isSame || isLater {
 			continue
 		}
@@ -356,6 +370,7 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 	if n == 0 {
 		return
 	}
+
 	share := fmt.Sprintf("%.3g %% of a tile", area/g.w/g.h*100)
 	if unitOfCRS(g.CRS) == " m" {
 		share = fmt.Sprintf("%.3g km²", area/1e6)
@@ -368,10 +383,10 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 func (s *fileSet) findMissing(g *tileGrid) {
 	for _, c := range g.cells {
 		last := len(g.runs) - 1
-		switch {
-		case last >= 0 && g.runs[last].Row == c.row && c.column <= g.runs[last].To+1:
+		isNext := last >= 0 && g.runs[last].Row == c.row && c.column <= g.runs[last].To+1
+		if isNext {
 			g.runs[last].To = c.column
-		default:
+		} else {
 			g.runs = append(g.runs, cellRun{c.row, c.column, c.column})
 		}
 	}
@@ -388,8 +403,8 @@ func (s *fileSet) findMissing(g *tileGrid) {
 	}
 	for _, file := range slices.Sorted(maps.Keys(far)) {
 		r := &s.files[file]
-		s.found("far", flaw{file: file, other: noFile, detail: fmt.Sprintf(
-			"its lower left corner is at %.10g, %.10g, far from the other tiles", r.x, r.y)})
+		detail := fmt.Sprintf("its lower left corner is at %.10g, %.10g, far from the other tiles", r.x, r.y)
+		s.foundIn("far", file, detail)
 	}
 }
 
@@ -452,8 +467,13 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 			}
 			tried++
 			if c, ok := s.neighbour(g, tile); ok {
-				wanted = append(wanted, wantedTile{g, tile.Name, c.file,
-					float64(tile.Column-c.column) * g.East, float64(tile.Row-c.row) * g.North, ""})
+				wanted = append(wanted, wantedTile{
+					grid:      g,
+					name:      tile.Name,
+					neighbour: c.file,
+					east:      float64(tile.Column-c.column) * g.East,
+					north:     float64(tile.Row-c.row) * g.North,
+				})
 			}
 		}
 	}

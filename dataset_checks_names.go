@@ -23,7 +23,7 @@ const maxNameNumbers = 8
 func nameScales() [4]float64 { return [4]float64{1, 1e3, 1e4, 1e5} }
 
 // numbersOf returns the numbers of a file's name, then those of its folder, and the path without
-// them: "a/e#/n#.dt1", with the same letters in all four quarters of the globe.
+// them: "a/@#/@#.dt1", where @ is the letter of a quarter of the globe.
 func numbersOf(name string) (numbers []nameNumber, pattern string) {
 	base := strings.LastIndexByte(name, '/') + 1
 	folder := strings.LastIndexByte(name[:max(base-1, 0)], '/') + 1
@@ -47,12 +47,20 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 		for isDigit(i + 1) {
 			i++
 		}
+
 		n.to = i + 1
 		n.value, _ = strconv.ParseFloat(text[n.from:n.to], 64)
+
 		if before := n.from - 1; isLetter(before) && !isLetter(before-1) {
-			letter := strings.IndexByte("nesw", text[before]|0x20)
-			n.sign = [...]float64{0, 1, 1, -1, -1}[letter+1]
-			part[len(part)-1] = [...]byte{text[before], 'n', 'e', 'n', 'e'}[letter+1]
+			switch text[before] | 0x20 {
+			case 'n', 'e':
+				n.sign = 1
+			case 's', 'w':
+				n.sign = -1
+			}
+			if n.sign != 0 {
+				part[len(part)-1] = '@'
+			}
 		}
 		numbers = append(numbers, n)
 		part = append(part, '#')
@@ -127,15 +135,14 @@ func (s *fileSet) checkNames() {
 
 	for i := range s.files {
 		r := &s.files[i]
-		f := flaw{file: int32(i), other: noFile}
 		rule, hasRule := s.rules[r.pattern]
 		switch {
 		case hasRule && !(rule.x.fits(r) && rule.y.fits(r)):
-			f.detail = fmt.Sprintf("its lower left corner is at %.10g, %.10g", r.x, r.y)
-			fallthrough
+			r.nameRank = nameContradicts
+			s.foundIn("name", int32(i), fmt.Sprintf("its lower left corner is at %.10g, %.10g", r.x, r.y))
 		case s.kinds[r.kind].isNameWrong:
 			r.nameRank = nameContradicts
-			s.found("name", f)
+			s.foundIn("name", int32(i), "")
 		case !hasRule:
 			r.nameRank = nameSaysNothing
 		}
@@ -177,7 +184,7 @@ func (rule nameRule) rename(name string, east, north float64) string {
 		return ""
 	}
 
-	// The number that comes last is replaced first, so that the other stays in its place.
+	// The number that comes last is replaced first, so that the offset of the other stays right.
 	first, second := numbers[rule.x.at], numbers[rule.y.at]
 	if first.from > second.from {
 		first, second, x, y = second, first, y, x

@@ -10,13 +10,43 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// examine reads the rows of the dataset, in one statement, and runs the checks.
+// examine reads the rows of the dataset and runs the checks.
 func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
-	const (
-		countRows = `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`
-		query     = `
-		SELECT id, path, size_bytes, modified_ns, status, coalesce(format, ''), coalesce(crs, crs_name, ''),
-			coalesce(crs_definition, ''), coalesce(vertical_crs, ''), coalesce(sample_type, ''), coalesce(nodata, ''),
+	const countRows = `SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1`
+	n, err := scalar[int64](ctx, q, "count files", countRows, d.ID)
+	if err != nil {
+		return nil, err
+	}
+
+	expected, err := readExpectation(ctx, q, d.ID)
+	if err != nil {
+		return nil, err
+	}
+	s := newFileSet(n, expected)
+	if err := s.readRows(ctx, q, d.ID); err != nil {
+		return nil, err
+	}
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
+	return s, s.nameMissing(ctx, q, d.ID)
+}
+
+// readRows adds a record of each row of a dataset, in the order of paths.
+func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) error {
+	const query = `
+		SELECT
+			id,
+			path,
+			size_bytes,
+			modified_ns,
+			status,
+			coalesce(format, ''),
+			coalesce(crs, crs_name, ''),
+			coalesce(crs_definition, ''),
+			coalesce(vertical_crs, ''),
+			coalesce(sample_type, ''),
+			coalesce(nodata, ''),
 			CASE
 				WHEN unit IS NULL THEN ''
 				WHEN lower(unit) IN ('m', 'metre', 'metres', 'meter', 'meters') THEN 'm'
@@ -25,9 +55,15 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 				ELSE unit
 			END,
 			coalesce(scale, 1) || CASE WHEN "offset" <> 0 THEN ', offset ' || "offset" ELSE '' END,
-			coalesce(bands::text, ''), native_bbox IS NOT NULL AND transform IS NOT NULL,
-			coalesce(transform[1], 0), coalesce(transform[2], 0), coalesce(transform[4], 0), coalesce(transform[5], 0),
-			coalesce(native_bbox[1], 0), coalesce(native_bbox[2], 0), coalesce(native_bbox[3], 0),
+			coalesce(bands::text, ''),
+			native_bbox IS NOT NULL AND transform IS NOT NULL,
+			coalesce(transform[1], 0),
+			coalesce(transform[2], 0),
+			coalesce(transform[4], 0),
+			coalesce(transform[5], 0),
+			coalesce(native_bbox[1], 0),
+			coalesce(native_bbox[2], 0),
+			coalesce(native_bbox[3], 0),
 			coalesce(native_bbox[4], 0),
 			cardinality(warnings),
 			CASE
@@ -41,35 +77,26 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1
 		ORDER BY path`
-	)
-	n, err := scalar[int64](ctx, q, "count files", countRows, d.ID)
-	if err != nil {
-		return nil, err
-	}
 
-	expected, err := readExpectation(ctx, q, d.ID)
-	if err != nil {
-		return nil, err
-	}
-	s := newFileSet(n, expected)
 	var f fileRow
-	rows, _ := q.Query(ctx, query, d.ID) // its error comes back from ForEachRow
-	_, err = pgx.ForEachRow(rows, []any{&f.id, &f.path, &f.size, &f.modified, &f.status, &f.format, &f.crs,
-		&f.definition, &f.vertical, &f.sampleType, &f.nodata, &f.unit, &f.scale, &f.bands, &f.hasBox,
+	columns := []any{
+		&f.id, &f.path, &f.size, &f.modified, &f.status, &f.format,
+		&f.crs, &f.definition, &f.vertical,
+		&f.sampleType, &f.nodata, &f.unit, &f.scale, &f.bands,
+		&f.hasBox,
 		&f.transform[0], &f.transform[1], &f.transform[3], &f.transform[4],
 		&f.box[0], &f.box[1], &f.box[2], &f.box[3],
-		&f.warnings, &f.nameWarnings, &f.areaWarnings},
-		func() error {
-			s.add(f)
-			return nil
-		})
+		&f.warnings, &f.nameWarnings, &f.areaWarnings,
+	}
+	rows, _ := q.Query(ctx, query, datasetID) // its error comes back from ForEachRow
+	_, err := pgx.ForEachRow(rows, columns, func() error {
+		s.add(f)
+		return nil
+	})
 	if err != nil {
-		return nil, fmt.Errorf("read files: %w", err)
+		return fmt.Errorf("read files: %w", err)
 	}
-	if err := s.check(ctx); err != nil {
-		return nil, err
-	}
-	return s, s.nameMissing(ctx, q, d.ID)
+	return nil
 }
 
 // compareBytes compares two files of a dataset, by their paths and their size. See comparison.
@@ -84,6 +111,7 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 	if list == nil || list.total > maxFlaws {
 		return nil
 	}
+
 	var wanted []int32
 	for _, f := range list.first {
 		wanted = append(wanted, f.file, f.other)
@@ -93,11 +121,13 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 		return err
 	}
 
+	// The flaws that stay are added again.
 	delete(s.flaws, "duplicate")
 	left := int64(maxCompared)
 	for _, f := range list.first {
 		file, other := s.files[f.file], s.files[f.other]
-		code, result, detail := "duplicate", isNotCompared, ""
+
+		result, detail := isNotCompared, ""
 		if size := 2 * file.size; size <= left {
 			left -= size
 			result, detail = compare(ctx, rows[file.id].Path, rows[other.id].Path, file.size)
@@ -108,6 +138,8 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 		if detail == sameFile {
 			continue
 		}
+
+		code := "duplicate"
 		switch result {
 		case isSameContent:
 			f.detail = "the same content as "

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -110,8 +109,7 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 func (e expectation) audited() map[string]any {
 	shown := map[string]any{}
 	if e.Boundary != nil {
-		sum := sha256.Sum256(*e.Boundary)
-		shown["boundary_sha256"] = hex.EncodeToString(sum[:])
+		shown["boundary_sha256"] = fmt.Sprintf("%x", sha256.Sum256(*e.Boundary))
 	}
 	for _, line := range e.lines() {
 		shown[line.name] = line.want
@@ -144,8 +142,10 @@ func (e *expectation) check() error {
 	for i, field := range [len(texts)]string{"crs", "vertical_crs", "sample_type", "nodata", "name"} {
 		v.check(isLine(*texts[i], 0, 200), field, "malformed", "must be one line of at most 200 characters")
 	}
+
 	isBraced := !strings.ContainsAny(nameParts().ReplaceAllString(e.Name, ""), "{}/")
 	v.check(isBraced, "name", "malformed", "must be the name of a file without folders, in which braces come in pairs")
+
 	for i, size := range [...]*string{&e.Width, &e.Height} {
 		n, err := strconv.ParseInt(cmp.Or(*size, "1"), 10, 32)
 		v.check(err == nil && n > 0, [...]string{"width", "height"}[i], "malformed", "must be a number of pixels")
@@ -153,6 +153,7 @@ func (e *expectation) check() error {
 			*size = strconv.FormatInt(n, 10)
 		}
 	}
+
 	if e.CRS != "" {
 		crs, err := crsByText(e.CRS)
 		v.check(err == nil && crs.vertical == 0, "crs", "unknown",
@@ -162,11 +163,12 @@ func (e *expectation) check() error {
 	if e.CRS == "EPSG:4979" { // as in fileSet.add
 		e.CRS, e.VerticalCRS = "EPSG:4326", cmp.Or(e.VerticalCRS, ellipsoidal)
 	}
-	e.VerticalCRS, e.SampleType = plainCode(e.VerticalCRS), strings.ToLower(e.SampleType)
-	if strings.Trim(e.Posting, " x×") == "" {
-		e.Posting = ""
-	} else {
-		sizes := strings.FieldsFunc(e.Posting, func(r rune) bool { return strings.ContainsRune(" x×", r) })
+	e.VerticalCRS = plainCode(e.VerticalCRS)
+	e.SampleType = strings.ToLower(e.SampleType)
+
+	sizes := strings.FieldsFunc(e.Posting, func(r rune) bool { return strings.ContainsRune(" x×", r) })
+	e.Posting = ""
+	if len(sizes) > 0 {
 		width, errWidth := strconv.ParseFloat(sizes[0], 64)
 		height, errHeight := strconv.ParseFloat(sizes[len(sizes)-1], 64)
 		isSize := errors.Join(errWidth, errHeight) == nil && min(width, height) > 0 && max(width, height) < 1e9
@@ -174,6 +176,7 @@ func (e *expectation) check() error {
 			"must be a size in the unit of the CRS, or a width × a height")
 		e.Posting = posting(width, height)
 	}
+
 	if e.Boundary != nil {
 		boundary, ok := readBoundary(*e.Boundary)
 		v.check(ok, "boundary", "malformed", "must be a GeoJSON Polygon or MultiPolygon, or features with these, "+
@@ -186,8 +189,8 @@ func (e *expectation) check() error {
 
 // plainCode returns an EPSG code without a sign or zeros before it. Any other text stays as it is.
 func plainCode(text string) string {
-	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
-	if err != nil || !strings.HasPrefix(text, "EPSG:") {
+	code, isCode := epsgCode(text)
+	if !isCode {
 		return text
 	}
 	return "EPSG:" + strconv.Itoa(code)
@@ -201,44 +204,52 @@ type expectedLine struct {
 	Detail   string `json:"detail"`
 }
 
-// specifiedLine is a line of a specification. value returns that of a file, "" if the file has none
-// that can be compared.
-type specifiedLine struct {
-	name, want string
-	value      func(r *fileRecord, k *fileKind) string
-}
+// specifiedLine is a line of a specification.
+type specifiedLine struct{ name, want string }
 
 // lines returns what is specified, without the boundary. The names are those of attributes.
 func (e expectation) lines() []specifiedLine {
-	ofTile := func(value func(r *fileRecord) string) func(*fileRecord, *fileKind) string {
-		return func(r *fileRecord, k *fileKind) string {
-			if !k.isTile() {
-				return ""
-			}
-			return value(r)
-		}
-	}
 	lines := []specifiedLine{
-		{"CRS", e.CRS, func(_ *fileRecord, k *fileKind) string { return cmp.Or(k.system, notStated) }},
-		{"vertical CRS", e.VerticalCRS, func(_ *fileRecord, k *fileKind) string { return k.vertical }},
-		{"posting", e.Posting, ofTile(func(r *fileRecord) string { return posting(r.dx, r.dy) })},
-		{"data type", e.SampleType, func(_ *fileRecord, k *fileKind) string { return k.sampleType }},
-		{"nodata", e.Nodata, func(_ *fileRecord, k *fileKind) string {
-			if isSameNumber(k.nodata, e.Nodata) {
-				return e.Nodata
-			}
-			return k.nodata
-		}},
-		{"width", e.Width, ofTile(func(r *fileRecord) string { return pixels(r.w, r.dx) })},
-		{"height", e.Height, ofTile(func(r *fileRecord) string { return pixels(r.h, r.dy) })},
-		{"name", e.Name, func(_ *fileRecord, k *fileKind) string {
-			if k.isNamed {
-				return e.Name
-			}
-			return "another"
-		}},
+		{"CRS", e.CRS},
+		{"vertical CRS", e.VerticalCRS},
+		{"posting", e.Posting},
+		{"data type", e.SampleType},
+		{"nodata", e.Nodata},
+		{"width", e.Width},
+		{"height", e.Height},
+		{"name", e.Name},
 	}
 	return slices.DeleteFunc(lines, func(line specifiedLine) bool { return line.want == "" })
+}
+
+// value returns the value of a file that is compared with the line. It is "" if the file has none.
+func (line specifiedLine) value(r *fileRecord, k *fileKind) string {
+	isOfTiles := line.name == "posting" || line.name == "width" || line.name == "height"
+	if isOfTiles && !k.isTile() {
+		return ""
+	}
+
+	switch line.name {
+	case "CRS":
+		return cmp.Or(k.system, notStated)
+	case "posting":
+		return posting(r.dx, r.dy)
+	case "nodata":
+		if !isSameNumber(k.nodata, line.want) {
+			return k.nodata
+		}
+	case "width":
+		return pixels(r.w, r.dx)
+	case "height":
+		return pixels(r.h, r.dy)
+	case "name":
+		if !k.isNamed {
+			return "another"
+		}
+	default:
+		return attribute{name: line.name}.value(r, k)
+	}
+	return line.want
 }
 
 // isSameNumber reports whether two texts are the same number, or both are NaN.
@@ -287,13 +298,13 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 	others := make([]int64, len(specified)) // how many files have another value
 	files := int64(0)
 	for i := range s.files {
-		r := &s.files[i]
-		k := &s.kinds[r.kind]
+		r, k := s.record(int32(i))
 		isRaster := k.isLocated() || k.orientation != ""
 		if !isRaster {
 			continue
 		}
 		files++
+
 		var texts []string
 		for n, line := range specified {
 			if value := line.value(r, k); value != "" && value != line.want {
@@ -303,7 +314,7 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 			}
 		}
 		if texts != nil {
-			s.found(findingSpecification, flaw{file: int32(i), other: noFile, detail: strings.Join(texts, "; ")})
+			s.foundIn(findingSpecification, int32(i), strings.Join(texts, "; "))
 		}
 	}
 
@@ -320,9 +331,11 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 	if s.expected.Boundary == nil {
 		return nil
 	}
+
 	boundary, _ := readBoundary(*s.expected.Boundary)
 	line := expectedLine{Name: "boundary", Expected: "100 % covered", Detail: "the tiles form no grid"}
 	isCompared := false
+
 	hasCRS := func(g tileGrid) bool { return g.isRegular && (s.expected.CRS == "" || s.expected.CRS == g.CRS) }
 	at := slices.IndexFunc(s.grids, func(g tileGrid) bool {
 		return hasCRS(g) && s.expected.Posting == posting(g.DX, g.DY)
@@ -330,6 +343,7 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 	if at < 0 {
 		at = slices.IndexFunc(s.grids, hasCRS)
 	}
+
 	if at >= 0 {
 		g := &s.grids[at]
 		covered, err := g.compareBoundary(ctx, boundary)
@@ -344,9 +358,10 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 			line.Detail = fmt.Sprintf("%g %%, %s missing", covered, plural(g.Missing, "tile"))
 		}
 	}
+
 	s.lines = append(s.lines, line)
 	if !isCompared {
-		s.found(findingSpecification, flaw{file: noFile, other: noFile, detail: "boundary: " + line.Detail})
+		s.foundIn(findingSpecification, noFile, "boundary: "+line.Detail)
 	}
 	return nil
 }

@@ -234,7 +234,7 @@ func TestBoundaryRandom(t *testing.T) {
 			boundary[0] = append(boundary[0], star(0.005, 0.019))
 		}
 		g := tileGrid{CRS: "EPSG:25832", X: 500_000, Y: 5_300_000, East: 1000 + 1000*random.Float64(), North: 1000, DX: 1, DY: 1}
-		cells := &cellsWithin{shares: map[[2]int64]float64{}}
+		cells := &cellsWithin{shares: map[cellRun]float64{}}
 		if err := g.addCells(t.Context(), cells, boundary[0]); err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +257,7 @@ func TestBoundaryRandom(t *testing.T) {
 				}
 			}
 			share := float64(inside) / tried
-			got, isPartly := cells.shares[[2]int64{row, column}]
+			got, isPartly := cells.shares[cellRun{row, column, column}]
 			if !isPartly && isIn[[2]int64{row, column}] {
 				got = 1
 			}

@@ -14,8 +14,10 @@ import (
 
 // findingKind is a code of findings and its meaning. short is its word in the summary.
 type findingKind struct {
-	code, severity, detail, short string
-	isUnlocated                   bool // its files are not located
+	code     string
+	severity string
+	detail   string
+	short    string
 }
 
 // Codes of findings that are not about a file that was read.
@@ -34,32 +36,34 @@ const severe, warning, note = "error", "warning", "note"
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
 	return []findingKind{
-		{findingNotFound, severe, "known files were not found, too many to be removed", "not found", false},
-		{findingNotExamined, severe, "directories could not be examined", "not examined", false},
-		{fileStatusCorrupt, severe, "files are corrupt", "corrupt", true},
-		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable", true},
-		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS", true},
-		{"unread", severe, "files of formats that Cairn does not read, and half-finished copies", "not read", true},
-		{findingSpecification, severe, "files are not as specified", "not as specified", false},
-		{findingMissing, severe, "tiles are missing between the others, or inside the boundary", "missing tile", false},
-		{"far", severe, "files lie far from all others", "far away", false},
-		{"name", severe, "file names contradict what is in the files", "misnamed", false},
-		{"misaligned", severe, "tiles do not fill exactly their cell of the grid", "misaligned", false},
-		{"overlap", severe, "tiles cover the place of another", "overlapping", false},
-		{"crs", severe, "files have another CRS than most", "in another CRS", false},
-		{"vertical_crs", severe, "files have another vertical CRS than most", "with another vertical CRS", false},
-		{"unit", severe, "files have heights in another unit than most", "with another unit", false},
-		{"outside_area", warning, "files lie outside the area of use of their CRS", "outside their CRS's area", false},
-		{findingMixed, warning, "folders hold files of several kinds, none of which is usual", "mixed", false},
-		{"resolution", warning, "files have another posting than most of their CRS", "with another posting", false},
-		{"sample_type", warning, "files have another data type than most", "with another data type", false},
-		{"nodata", warning, "files have another nodata value than most", "with another nodata value", false},
-		{"scale", warning, "files have another scale or offset than most", "with another scale", false},
-		{"bands", warning, "files have another number of bands than most", "with another number of bands", false},
-		{"orientation", warning, "files are rotated or upside down, unlike most", "with another orientation", false},
-		{"suspect_data", warning, "files are far smaller than their neighbours", "with suspect data", false},
-		{"duplicate", warning, "files seem to be copies of another", "duplicate", false},
-		{"warning", note, "files were read with a warning", "with a warning", false},
+		{findingNotFound, severe, "known files were not found, too many to be removed", "not found"},
+		{findingNotExamined, severe, "directories could not be examined", "not examined"},
+		{fileStatusCorrupt, severe, "files are corrupt", "corrupt"},
+		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable"},
+		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS"},
+		{"unread", severe, "files of formats that Cairn does not read, and half-finished copies", "not read"},
+		{findingSpecification, severe, "files are not as specified", "not as specified"},
+		{findingMissing, severe, "tiles are missing between the others, or inside the boundary", "missing tile"},
+		{"far", severe, "files lie far from all others", "far away"},
+		{"name", severe, "file names contradict what is in the files", "misnamed"},
+		{"misaligned", severe, "tiles do not fill exactly their cell of the grid", "misaligned"},
+		{"overlap", severe, "tiles cover the place of another", "overlapping"},
+		{"crs", severe, "files have another CRS than most", "in another CRS"},
+		{"vertical_crs", severe, "files have another vertical CRS than most", "with another vertical CRS"},
+		{"unit", severe, "files have heights in another unit than most", "with another unit"},
+
+		{"outside_area", warning, "files lie outside the area of use of their CRS", "outside their CRS's area"},
+		{findingMixed, warning, "folders hold files of several kinds, none of which is usual", "mixed"},
+		{"resolution", warning, "files have another posting than most of their CRS", "with another posting"},
+		{"sample_type", warning, "files have another data type than most", "with another data type"},
+		{"nodata", warning, "files have another nodata value than most", "with another nodata value"},
+		{"scale", warning, "files have another scale or offset than most", "with another scale"},
+		{"bands", warning, "files have another number of bands than most", "with another number of bands"},
+		{"orientation", warning, "files are rotated or upside down, unlike most", "with another orientation"},
+		{"suspect_data", warning, "files are far smaller than their neighbours", "with suspect data"},
+		{"duplicate", warning, "files seem to be copies of another", "duplicate"},
+
+		{"warning", note, "files were read with a warning", "with a warning"},
 	}
 }
 
@@ -124,6 +128,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 		FirstSeen          int64
 		IsAccepted         bool
 	}
+
 	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
@@ -132,6 +137,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
+
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
 		table.Write([]string{"code", "severity", "path", "detail", "first_seen", "accepted"})
@@ -183,17 +189,19 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 	var v invalid
 	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
 	v.check(in.Path == nil || isFindingPath(*in.Path), "path", "malformed",
-		"must be the path of a finding, a folder with a slash at its end, or a pattern with at most four asterisks; "+
+		"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
 			"leave it out to accept all findings of the code")
 	v.check(isText(in.Note, 1000), "note", "malformed", "must say why, in text of 1 to 1,000 characters")
 	if err := v.err(); err != nil {
 		return err
 	}
-	var accepted acceptedFinding
+
 	ctx := r.Context()
+	isFileCode := in.Code != findingMissing && in.Code != findingMixed
+	isFile := isFileCode && in.Path != nil && !isFindingPattern(*in.Path)
+	var accepted acceptedFinding
 	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		isPattern := in.Path != nil && (strings.HasSuffix(*in.Path, "/") || strings.Contains(*in.Path, "*"))
-		if in.Path != nil && !isPattern && in.Code != findingMissing && in.Code != findingMixed {
+		if isFile {
 			known, err := scalar[bool](ctx, tx, "look for the file", isKnown, d.ID, *in.Path, in.Code)
 			if err != nil {
 				return nil, nil, err
@@ -202,6 +210,7 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 				return nil, nil, invalid{{"path", "not_found", "the dataset has no such file"}}.err()
 			}
 		}
+
 		accepted, err = collectOne[acceptedFinding](ctx, tx, nil, "accept a finding", query,
 			d.ID, in.Code, in.Path, in.Note, actorOf(r).name)
 		if isUniqueViolation(err, "accepted_findings_key") {
@@ -215,9 +224,16 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 	return writeCreated(w, accepted, "", err)
 }
 
-// isFindingPath reports whether a path of findings can be accepted. Many asterisks would take long.
+// isFindingPath reports whether a path of findings can be accepted.
 func isFindingPath(path string) bool {
-	return path != "" && len(path) <= maxPath && !strings.ContainsRune(path, 0) && strings.Count(path, "*") <= 4
+	return path != "" && len(path) <= maxPath && !strings.ContainsRune(path, 0)
+}
+
+// isFindingPattern reports whether an accepted path stands for several findings, as flagAccepted
+// has it.
+func isFindingPattern(path string) bool {
+	asterisks := strings.Count(path, "*")
+	return strings.HasSuffix(path, "/") || asterisks >= 1 && asterisks <= 4
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then

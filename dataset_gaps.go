@@ -138,6 +138,7 @@ func partsOf(runs []cellRun) (parts [][]cellRun) {
 	const size = 3
 	type block struct{ row, column int64 }
 	of := func(cell int64) int64 { return int64(math.Floor(float64(cell) / size)) }
+
 	partOf := map[block]int{} // 0: in no part yet
 	for _, run := range runs {
 		for column := of(run.From); column <= of(run.To); column++ {
@@ -215,23 +216,30 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 	}
 	west, east := columnsOf(runs)
 	tiles := tilesIn(runs)
-
 	border := int64(1)
 	if around > 0 {
 		east, border = west+around-1, 0
 	}
 	first, last := runs[0].Row, runs[len(runs)-1].Row
 	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
+
 	gaps := []cellRun{{first - 1, west - border, east + border}}
 	sets := disjointSets{0}
+	add := func(row, from, to int64) {
+		sets = append(sets, len(gaps))
+		gaps = append(gaps, cellRun{row, from, to})
+	}
+
 	above := 0 // the first gap of the row before
 	for row := first; row <= last+1; row++ {
 		here, at := len(gaps), west-border
 		for ; len(runs) > 0 && runs[0].Row == row; runs = runs[1:] {
-			gaps, sets = append(gaps, cellRun{row, at, runs[0].From - 1}), append(sets, len(gaps))
+			add(row, at, runs[0].From-1)
 			at = runs[0].To + 1
 		}
-		gaps, sets = append(gaps, cellRun{row, at, east + border}), append(sets, len(gaps))
+		add(row, at, east+border)
+
+		// Join the gaps that touch one of the row before.
 		for i, j := above, here; i < here && j < len(gaps); {
 			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To {
 				sets.join(i, j)
@@ -242,13 +250,16 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 				j++
 			}
 		}
+
 		if around > 0 && at == west {
 			sets.join(0, here)
 		} else if around > 0 && gaps[here].To >= west && at <= east {
 			sets.join(here, len(gaps)-1) // the first and the last gap of the row touch around the globe
 		}
 		above = here
-		if at == west-border && len(runs) > 0 && !full { // every row up to the next tile is outside
+
+		isEmpty := at == west-border
+		if isEmpty && len(runs) > 0 && !full { // every row up to the next tile is outside
 			row = runs[0].Row - 1
 		}
 	}
@@ -292,6 +303,7 @@ func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 		inOneRow[i].Row = 0
 	}
 	used := renumber(inOneRow, 0, turn)
+
 	start, end, widest := int64(0), used[len(used)-1].To-turn, int64(-1)
 	for _, run := range used {
 		if gap := run.From - end - 1; gap > widest {
@@ -299,6 +311,7 @@ func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 		}
 		end = run.To
 	}
+
 	if widest*8 <= turn {
 		around = turn
 	}

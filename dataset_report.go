@@ -20,24 +20,17 @@ import (
 // folderReport lists the faults of a dataset's files, the worst first, as the checks of the last
 // analysis found them.
 type folderReport struct {
-	DatasetID   int64           `json:"dataset_id"`
-	Dataset     string          `json:"dataset"`
-	Verdict     string          `json:"verdict"`
-	AnalyzedAt  *time.Time      `json:"analyzed_at"` // when the files were read; null: they were not checked
-	CheckedAt   *time.Time      `json:"checked_at"`
-	Running     *string         `json:"running"` // the state of the analysis that runs now
-	Failure     *string         `json:"failure"` // why the last analysis failed; null: it did not
-	Summary     string          `json:"summary"` // one line
-	Files       int64           `json:"files"`
-	Placed      int64           `json:"placed"` // located files
-	Bytes       int64           `json:"bytes"`
-	Covered     float64         `json:"covered_km2"` // about
-	Grids       []tileGrid      `json:"grids"`
-	Contents    []contentCount  `json:"contents"`
-	Expected    []expectedLine  `json:"expected"`
-	Findings    []finding       `json:"findings"`
-	Accepted    []acceptedCount `json:"accepted"`
-	NotExamined []string        `json:"not_examined"`
+	DatasetID  int64      `json:"dataset_id"`
+	Dataset    string     `json:"dataset"`
+	Verdict    string     `json:"verdict"`
+	AnalyzedAt *time.Time `json:"analyzed_at"` // when the files were read; null: they were not checked
+	CheckedAt  *time.Time `json:"checked_at"`
+	Running    *string    `json:"running"` // the state of the analysis that runs now
+	Failure    *string    `json:"failure"` // why the last analysis failed; null: it did not
+	Summary    string     `json:"summary"` // one line
+	resultSummary
+	Findings []finding       `json:"findings"`
+	Accepted []acceptedCount `json:"accepted"`
 }
 
 // contentCount says how many rasters have which values of an attribute, such as the CRS.
@@ -274,8 +267,14 @@ func unitOfCRS(name string) string {
 // report returns what the last checks of the dataset found, and what has happened since.
 func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	const query = `
-		SELECT r.analysis_id, r.is_first, r.analyzed_at, r.checked_at, r.summary,
-			last.failure_code AS last_code, last.state AS last_state, last.failure,
+		SELECT
+			CASE WHEN NOT r.is_first THEN r.analysis_id END AS new_since,
+			r.analyzed_at,
+			r.checked_at,
+			r.summary,
+			coalesce(last.failure_code, '') AS last_code,
+			coalesce(last.state, '') AS last_state,
+			last.failure,
 			(SELECT state FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL) AS running,
 			EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded') AS was_analyzed,
 			r.expected_at IS DISTINCT FROM (
@@ -291,15 +290,24 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 			LIMIT 1
 		) last ON true
 		WHERE d.id = $1`
-	report := folderReport{DatasetID: d.ID, Dataset: d.Name, Verdict: notChecked, Grids: []tileGrid{},
-		Contents: []contentCount{}, Expected: []expectedLine{}, Findings: []finding{}, Accepted: []acceptedCount{},
-		NotExamined: []string{}}
+	report := folderReport{
+		DatasetID: d.ID,
+		Dataset:   d.Name,
+		Verdict:   notChecked,
+		resultSummary: resultSummary{
+			Grids:       []tileGrid{},
+			Contents:    []contentCount{},
+			Expected:    []expectedLine{},
+			NotExamined: []string{},
+		},
+		Findings: []finding{},
+		Accepted: []acceptedCount{},
+	}
 	stored, err := collectOne[struct {
-		AnalysisID            *int64
-		IsFirst               *bool
+		NewSince              *int64
 		AnalyzedAt, CheckedAt *time.Time
 		Summary               *resultSummary
-		LastCode, LastState   *string
+		LastCode, LastState   string
 		Failure, Running      *string
 		WasAnalyzed           bool
 		IsOutdated            bool
@@ -312,16 +320,8 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	report.AnalyzedAt, report.CheckedAt = stored.AnalyzedAt, stored.CheckedAt
 	switch {
 	case stored.Summary != nil:
-		report.Files, report.Placed, report.Bytes = stored.Summary.Files, stored.Summary.Placed, stored.Summary.Bytes
-		report.Covered = stored.Summary.Covered
-		report.Grids, report.Contents = stored.Summary.Grids, stored.Summary.Contents
-		report.Expected = stored.Summary.Expected
-		report.NotExamined = []string{"Heights were not examined."}
-		var newSince *int64
-		if !*stored.IsFirst {
-			newSince = stored.AnalysisID
-		}
-		if err := report.addFindings(ctx, q, newSince); err != nil {
+		report.resultSummary = *stored.Summary
+		if err := report.addFindings(ctx, q, stored.NewSince); err != nil {
 			return report, err
 		}
 		report.Verdict = verdict(int64(len(report.Findings)), report.Placed)
@@ -334,16 +334,21 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		report.Summary = "never analysed"
 	}
 
+	report.noteLast(stored.LastCode, stored.LastState)
+	return report, nil
+}
+
+// noteLast says in the summary how the last analysis ended, unless it succeeded.
+func (report *folderReport) noteLast(failureCode, state string) {
 	// The rows that an analysis leaves are checked also if it fails with mass_removal.
 	switch {
-	case report.Failure != nil && stored.LastCode != nil && *stored.LastCode == failureMassRemoval:
+	case report.Failure != nil && failureCode == failureMassRemoval:
 		report.Summary = "the last analysis failed: " + *report.Failure + " What is there: " + report.Summary
 	case report.Failure != nil:
 		report.Summary = "the last analysis failed: " + *report.Failure + " Before it: " + report.Summary
-	case stored.LastState != nil && *stored.LastState == stateCanceled:
+	case state == stateCanceled:
 		report.Summary = "the last analysis was canceled. Before it: " + report.Summary
 	}
-	return report, nil
 }
 
 // addFindings adds the findings of each kind, the worst first, and the summary. newSince is the
@@ -424,6 +429,7 @@ func (report *folderReport) summarize(total func(code string) int64) {
 	if report.Files == 0 {
 		report.Summary = "no files in the directory"
 	}
+
 	others := report.Files - report.Placed
 	for _, kind := range findingKinds() {
 		n := total(kind.code)
@@ -434,8 +440,11 @@ func (report *folderReport) summarize(total func(code string) int64) {
 		if isNoun := strings.HasSuffix(kind.short, "tile"); isNoun {
 			text = plural(n, kind.short)
 		}
+
 		report.Summary += "; " + text
-		if kind.isUnlocated {
+
+		switch kind.code {
+		case fileStatusCorrupt, "unreadable", "no_extent", "unread": // their files are not located
 			others -= n
 		}
 	}

@@ -33,6 +33,8 @@ type resultSummary struct {
 	Grids    []tileGrid     `json:"grids"`
 	Contents []contentCount `json:"contents"`
 	Expected []expectedLine `json:"expected"`
+
+	NotExamined []string `json:"not_examined"` // sentences
 }
 
 // findingRow is a row of dataset_findings, before it is stored.
@@ -56,17 +58,21 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64, co
 	if err := s.compareCopies(ctx, q, compare); err != nil {
 		return nil, err
 	}
+
+	located, bytes := s.count()
 	r := &results{
 		analysisID: analysisID,
 		expectedAt: s.expected.UpdatedAt,
 		summary: resultSummary{
 			Files:    int64(len(s.files)),
-			Placed:   s.located(),
-			Bytes:    s.bytes(),
+			Placed:   located,
+			Bytes:    bytes,
 			Covered:  s.covered(),
 			Grids:    s.grids,
 			Contents: s.contents(),
 			Expected: s.lines,
+
+			NotExamined: []string{"Heights were not examined."},
 		},
 	}
 
@@ -212,7 +218,7 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 // analysis that only checks has looked at no directory; then it is the last one that has.
 func (r *results) addNotExamined(ctx context.Context, q querier) error {
 	const query = `
-		SELECT DISTINCT ON (path) left(part[1], 600) AS path, part[2] AS detail
+		SELECT DISTINCT ON (path) left(part[1], 600) AS path, part[2] AS detail, cardinality(a.warnings) AS warnings
 		FROM analyses a, unnest(a.warnings) w, regexp_match(w, '^(.*/): (.*)$') part
 		WHERE part IS NOT NULL AND a.id = (
 			SELECT max(b.id)
@@ -221,7 +227,14 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 			WHERE own.id = $1
 		)
 		ORDER BY path, detail`
-	found, err := collect[struct{ Path, Detail string }](ctx, q, "list directories not examined", query, r.analysisID)
+	found, err := collect[struct {
+		Path, Detail string
+		Warnings     int
+	}](ctx, q, "list directories not examined", query, r.analysisID)
+	if len(found) > 0 && found[0].Warnings >= maxWarnings {
+		more := fmt.Sprintf("More directories may not have been examined: an analysis keeps %d warnings.", maxWarnings)
+		r.summary.NotExamined = append(r.summary.NotExamined, more)
+	}
 	for _, f := range found {
 		r.findings = append(r.findings, findingRow{findingNotExamined, f.Path, ".", f.Detail, nil})
 	}
@@ -257,10 +270,12 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		DELETE FROM dataset_findings
 		WHERE dataset_id = $1
 		RETURNING code, path, first_seen`
-	if _, err := execute(ctx, tx, "store results", replace, datasetID, r.analysisID, r.summary, r.picture,
-		r.byStatus, r.expectedAt, checksVersion); err != nil {
+	_, err := execute(ctx, tx, "store results", replace,
+		datasetID, r.analysisID, r.summary, r.picture, r.byStatus, r.expectedAt, checksVersion)
+	if err != nil {
 		return err
 	}
+
 	type key struct{ code, path string }
 	former, err := collect[struct {
 		Code, Path string
@@ -310,19 +325,26 @@ func copyRows(ctx context.Context, tx pgx.Tx, table string, rows [][]any, column
 }
 
 // flagAccepted sets which findings of a dataset are accepted. An accepted path is that of a
-// finding. It is a folder if it ends with a slash, and an asterisk stands for any characters.
+// finding. It is a folder if it ends with a slash. An asterisk stands for any characters, unless
+// there are more than four, which would take long: then the path is meant as it is written.
 // Findings that are not stored are accepted with their folder or with all of their code.
 func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const patterns = `
-		WITH accepted AS MATERIALIZED (
+		WITH given AS MATERIALIZED (
 			SELECT code, path,
-				replace(regexp_replace(path, '([\\%_])', '\\\1', 'g'), '*', '%')
-				|| CASE WHEN path LIKE '%/' THEN '%' ELSE '' END AS pattern,
-				path IS NULL OR (path LIKE '%/' OR strpos(path, '*') > 0) AND NOT EXISTS (
-					SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = a.code AND f.path = a.path
-				) AS is_pattern
-			FROM accepted_findings a
+				regexp_replace(path, '([\\%_])', '\\\1', 'g') AS escaped,
+				path LIKE '%/' AS is_folder,
+				length(path) - length(replace(path, '*', '')) BETWEEN 1 AND 4 AS has_asterisks
+			FROM accepted_findings
 			WHERE dataset_id = $1
+		), accepted AS MATERIALIZED (
+			SELECT code, path,
+				CASE WHEN has_asterisks THEN replace(escaped, '*', '%') ELSE escaped END
+				|| CASE WHEN is_folder THEN '%' ELSE '' END AS pattern,
+				path IS NULL OR (is_folder OR has_asterisks) AND NOT EXISTS (
+					SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = g.code AND f.path = g.path
+				) AS is_pattern
+			FROM given g
 		), patterns AS MATERIALIZED (
 			SELECT code, coalesce(pattern, '%') AS pattern FROM accepted WHERE is_pattern
 		)`
@@ -364,6 +386,7 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 			GROUP BY code, folder
 		) new
 		WHERE t.dataset_id = $1 AND t.code = new.code AND t.folder = new.folder AND t.accepted <> new.n`
+
 	if _, err := execute(ctx, tx, "flag accepted findings", flag, datasetID); err != nil {
 		return err
 	}
@@ -447,11 +470,12 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 		Code      string
 		N         int64
 	}](ctx, q, "count findings", query, ids)
+
 	all := map[int64]resultOverview{}
 	for _, id := range ids {
 		all[id] = resultOverview{Verdict: notChecked}
 	}
-	for _, f := range found {
+	for _, f := range found { // a row for each dataset and code
 		o := all[f.ID]
 		o.CheckedAt = &f.CheckedAt
 		switch severityOf(f.Code) {
@@ -469,11 +493,11 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 }
 
 // verdict returns the verdict on a checked dataset.
-func verdict(findings, placed int64) string {
+func verdict(findings, located int64) string {
 	switch {
 	case findings > 0:
 		return hasFindings
-	case placed == 0:
+	case located == 0:
 		return nothingLocated
 	}
 	return hasNoFindings

@@ -135,6 +135,31 @@ func TestAcceptedPatterns(t *testing.T) {
 	}
 }
 
+// TestAcceptedAsterisks: the path of a file is accepted whatever it looks like, and accepts nothing else.
+func TestAcceptedAsterisks(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	const file, folder = "a*b*c*d*e*f.tif", "x*x*x*x*x*"
+	broken := utmTIFF(32632, 500_000, 5_200_000)[:60]
+	dataset := ts.tilesIn(c, "tiles", file, broken, "a1b2c3d4e5f.tif", broken)
+	for _, name := range []string{folder, "xxxxx"} {
+		dir := filepath.Join(ts.datasets, "tiles", name)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "in.tif"), broken, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.analyze(dataset, nil)
+	accept := map[string]string{"code": "corrupt", "path": file, "note": "known"}
+	c.must(201, "POST", dataset+"/accepted-findings", accept)
+	accept["path"] = folder + "/"
+	c.must(201, "POST", dataset+"/accepted-findings", accept)
+	left := strings.Join(paths(c.must(200, "GET", dataset+"/findings/corrupt", nil)), " ")
+	if want := "a1b2c3d4e5f.tif xxxxx/in.tif"; left != want {
+		t.Errorf("got %q, want %q", left, want)
+	}
+}
+
 // paths returns the paths of the items of a list.
 func paths(a answer) (all []string) {
 	for _, item := range a.items() {
@@ -298,5 +323,47 @@ func TestUpgradeKeepsFailure(t *testing.T) {
 	}
 	if got := fmt.Sprint(paths(c.must(200, "GET", "/api/v1/datasets/1/findings/not_examined", nil))); got != "[a: b/ a: c/]" {
 		t.Errorf("not examined: %s", got)
+	}
+}
+
+// TestManyWarnings: an analysis keeps 100 warnings, so that the number of directories not examined may be larger.
+func TestManyWarnings(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	ts.addFiles("tiles", []ElevationDatasetFileMeta{placedFile(t, "a.tif", 32632, 10, 0, 500_000, 0, -20, 5_300_000)})
+	for i, test := range []struct {
+		warnings    int
+		notExamined string
+	}{
+		{99, "[Heights were not examined.]"},
+		{100, "[Heights were not examined. More directories may not have been examined: an analysis keeps 100 warnings.]"},
+	} {
+		ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at, warnings)
+			SELECT 1, false, 'root', 'succeeded', now(), array_agg('a: ' || i || '/: permission denied')
+			FROM generate_series(1, $1) i`, test.warnings)
+		ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only) VALUES (1, false, 'cairn', 'check', true)`)
+		c.finished(fmt.Sprint("/api/v1/datasets/1/analyses/", 2*i+2))
+		a := c.must(200, "GET", "/api/v1/datasets/1/report", nil)
+		if got := fmt.Sprint(a.json["not_examined"]); got != test.notExamined {
+			t.Errorf("%d warnings: %s, want %s", test.warnings, got, test.notExamined)
+		}
+		if finding := a.json["findings"].([]any)[0].(map[string]any); finding["total"] != float64(test.warnings) {
+			t.Errorf("%d warnings: %v", test.warnings, finding)
+		}
+	}
+}
+
+// TestChecksThatGoWrong: an error of the checks that is not the database's ends the analysis with its reason.
+func TestChecksThatGoWrong(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	ts.addFiles("tiles", []ElevationDatasetFileMeta{placedFile(t, "a.tif", 32632, 10, 0, 500_000, 0, -20, 5_300_000)})
+	ts.exec(`INSERT INTO dataset_expectations (dataset_id, expectation) VALUES (1, '{"crs": 7}')`) // no text: it cannot be read
+	ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only) VALUES (1, false, 'cairn', 'check', true)`)
+	a := c.finished("/api/v1/datasets/1/analyses/1")
+	if a.text("failure_code") != failureInternal || !strings.HasPrefix(a.text("failure"), "The checks failed: ") {
+		t.Errorf("%s", a.body)
 	}
 }
