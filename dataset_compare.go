@@ -8,8 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // errDifferent is returned unless all rasters of two datasets are located, and all cells have the
@@ -49,11 +53,11 @@ const (
 // sameFile is the detail of two names that are links to one file.
 const sameFile = "the same file"
 
-// cellBatch has the pairs of files of some cells, by row id; 0 is no file. IsShared says that both
-// datasets have files in the cell.
-type cellBatch struct {
-	Here, There []int64
-	IsShared    []bool
+// filePair is two files to compare, by row id; 0 is no file. isShared says that both datasets have
+// files in the cell.
+type filePair struct {
+	here, there int64
+	isShared    bool
 }
 
 // getComparison answers GET /api/v1/datasets/{id}/compare in JSON, or as text for Accept:
@@ -99,6 +103,7 @@ func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) erro
 		text, _ := encodeJSON(v) // text and numbers: there is no error
 		return string(text)
 	}
+
 	separator, end := ",", `],"totals":%s,"not_located":%s}`
 	if isText {
 		out = terminalWriter{out}
@@ -134,9 +139,9 @@ func (cell comparedCell) String() string {
 // connection to the database.
 func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) error {
 	db := c.catalogue.core.db
-	var batches []cellBatch
+	var pairs []filePair
 	err := c.query(func(ctx context.Context) (err error) {
-		batches, err = inSnapshot(ctx, db, c.findCells)
+		pairs, err = inSnapshot(ctx, db, c.findPairs)
 		return err
 	})
 	if err != nil {
@@ -144,7 +149,7 @@ func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) er
 	}
 
 	c.totals = map[string]int64{}
-	for _, batch := range batches {
+	for batch := range slices.Chunk(pairs, 1000) {
 		var cells []comparedCell
 		err := c.query(func(ctx context.Context) (err error) {
 			cells, err = compareRows(ctx, db, batch)
@@ -173,14 +178,70 @@ func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) er
 	return nil
 }
 
-// findCells returns the pairs of files to compare, in the order of their cells, and counts the
-// rasters that are not located. The grids of a CRS are those of the report here. Without one, they
-// are those of the report there. Without either, the first file makes a grid with cells of its
-// size. Of several grids, a file belongs to the one whose pixels are nearest in size. It belongs to
-// the cell that has the centre of its box, or that begins within three hundredths of a cell east or
-// north of the centre. In a cell, files of the same path are a pair. The others are taken in the
-// order of their paths.
-func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBatch, err error) {
+// gridCell is a cell of one of the grids of a comparison.
+type gridCell struct {
+	grid        int64
+	north, east float64 // whole numbers
+}
+
+// cellFile is a file in a cell.
+type cellFile struct {
+	id     int64
+	isHere bool
+	path   string
+	cell   gridCell
+	x, y   float64 // the lower left corner of the box
+	pixel  float64 // its height
+}
+
+// pairFiles pairs the files of one cell, which come in the order of their paths. First, files of
+// the same path are pairs, then files of the same name, then files with the same pixels and the
+// same corner (to a tenth of a pixel), then files with the same pixels, then any.
+func pairFiles(cell []cellFile) (pairs []filePair) {
+	keys := [...]func(cellFile) string{
+		func(f cellFile) string { return f.path },
+		func(f cellFile) string { return path.Base(f.path) },
+		func(f cellFile) string { return fmt.Sprintf("%.5e %.1f %.1f", f.pixel, f.x/f.pixel, f.y/f.pixel) },
+		func(f cellFile) string { return fmt.Sprintf("%.5e", f.pixel) },
+		func(cellFile) string { return "" },
+	}
+	isShared := slices.ContainsFunc(cell, func(f cellFile) bool { return f.isHere != cell[0].isHere })
+
+	isPaired := map[int64]bool{}
+	for _, key := range keys {
+		there := map[string][]int64{} // files without a partner
+		for _, f := range cell {
+			if !f.isHere && !isPaired[f.id] {
+				there[key(f)] = append(there[key(f)], f.id)
+			}
+		}
+		for _, f := range cell {
+			partners := there[key(f)]
+			if f.isHere && !isPaired[f.id] && len(partners) > 0 {
+				there[key(f)] = partners[1:]
+				isPaired[f.id] = true
+				isPaired[partners[0]] = true
+				pairs = append(pairs, filePair{f.id, partners[0], isShared})
+			}
+		}
+	}
+
+	for _, f := range cell {
+		if isPaired[f.id] {
+			continue
+		}
+		if f.isHere {
+			pairs = append(pairs, filePair{here: f.id, isShared: isShared})
+		} else {
+			pairs = append(pairs, filePair{there: f.id, isShared: isShared})
+		}
+	}
+	return pairs
+}
+
+// findPairs returns the pairs of files to compare, and counts the rasters that are not located.
+// Both datasets must have been checked.
+func (c *comparison) findPairs(ctx context.Context, q querier) ([]filePair, error) {
 	const others = `
 		SELECT jsonb_build_object(
 			'here', count(*) FILTER (WHERE dataset_id = $1),
@@ -188,19 +249,53 @@ func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBa
 		)
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id IN ($1, $2) AND status IN ('corrupt', 'unreadable', 'no_georef', 'no_bbox')`
+	found, err := overviews(ctx, q, []int64{c.here.ID, c.there.ID})
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range [...]dataset{c.here, c.there} {
+		if found[d.ID].Verdict == notChecked {
+			return nil, newProblem(http.StatusConflict, "not_checked", "The dataset "+d.Name+" has not been analysed.")
+		}
+	}
+	c.notLocated, err = scalar[map[string]int64](ctx, q, "count other files", others, c.here.ID, c.there.ID)
+	if err != nil {
+		return nil, err
+	}
+	return c.pairCells(ctx, q)
+}
+
+// pairCells returns the pairs of files to compare, in the order of their cells. The grids of a CRS
+// are those of the report here. Without one, they are those of the report there. Without either,
+// the first file makes a grid with cells of its size. Of several grids, a file belongs to the one
+// whose pixels are nearest in size. It belongs to the cell that has the centre of its box, or that
+// begins within three hundredths of a cell east or north of the centre.
+func (c *comparison) pairCells(ctx context.Context, q querier) (pairs []filePair, err error) {
 	const query = `
 		WITH tiles AS MATERIALIZED (
-			SELECT id, dataset_id = $1 AS is_here, path, coalesce(crs, crs_name, '') AS crs,
-				coalesce(crs_definition, '') AS definition, abs(transform[5]) AS pixel,
-				native_bbox[1] AS x, native_bbox[2] AS y,
+			SELECT
+				id,
+				dataset_id = $1 AS is_here,
+				path,
+				coalesce(crs, crs_name, '') AS crs,
+				coalesce(crs_definition, '') AS definition,
+				coalesce(abs(transform[5]), 0) AS pixel,
+				native_bbox[1] AS x,
+				native_bbox[2] AS y,
 				greatest(native_bbox[3] - native_bbox[1], 1e-9) AS width,
 				greatest(native_bbox[4] - native_bbox[2], 1e-9) AS height
 			FROM elevation_dataset_file_meta
 			WHERE dataset_id IN ($1, $2) AND status = 'ok' AND 1e15 > ALL (native_bbox) AND -1e15 < ALL (native_bbox)
 		), stored AS (
-			SELECT CASE WHEN r.dataset_id = $1 THEN 1 ELSE 2 END AS source, g.crs,
-				coalesce(g.definition, '') AS definition, g.pixel_height AS pixel,
-				g.origin_x AS x, g.origin_y AS y, g.step_x AS width, g.step_y AS height
+			SELECT
+				CASE WHEN r.dataset_id = $1 THEN 1 ELSE 2 END AS source,
+				g.crs,
+				coalesce(g.definition, '') AS definition,
+				g.pixel_height AS pixel,
+				g.origin_x AS x,
+				g.origin_y AS y,
+				g.step_x AS width,
+				g.step_y AS height
 			FROM dataset_results r, jsonb_to_recordset(r.summary -> 'grids') AS g (crs text, definition text,
 				pixel_height float8, origin_x float8, origin_y float8, step_x float8, step_y float8)
 			WHERE r.dataset_id IN ($1, $2)
@@ -219,51 +314,39 @@ func (c *comparison) findCells(ctx context.Context, q querier) (batches []cellBa
 			) chosen
 			WHERE choice = 1
 		), cells AS (
-			SELECT DISTINCT ON (t.id) t.id, t.is_here, t.path, g.grid,
+			SELECT DISTINCT ON (t.id) t.id, t.is_here, t.path, g.grid, t.x, t.y, t.pixel,
 				floor((t.x + t.width / 2 - g.x) / g.width + 0.03) AS east,
 				floor((t.y + t.height / 2 - g.y) / g.height + 0.03) AS north
 			FROM tiles t
 			JOIN grids g ON g.crs = t.crs AND g.definition = t.definition
 			ORDER BY t.id, abs(g.pixel - t.pixel), g.grid
-		), marked AS (
-			SELECT *, count(*) OVER (PARTITION BY grid, north, east, path) = 2 AS is_named,
-				bool_or(is_here) OVER cell AND NOT bool_and(is_here) OVER cell AS is_shared
-			FROM cells
-			WINDOW cell AS (PARTITION BY grid, north, east)
-		), numbered AS (
-			SELECT *, row_number() OVER (PARTITION BY grid, north, east, is_named, is_here ORDER BY path) AS n
-			FROM marked
-		), pairs AS (
-			SELECT max(id) FILTER (WHERE is_here) AS here, max(id) FILTER (WHERE NOT is_here) AS there,
-				bool_and(is_shared) AS is_shared, row_number() OVER (ORDER BY grid, north, east, is_named DESC, n) AS n
-			FROM numbered
-			GROUP BY grid, north, east, is_named, n
 		)
-		SELECT array_agg(coalesce(here, 0) ORDER BY n) AS here, array_agg(coalesce(there, 0) ORDER BY n) AS there,
-			array_agg(is_shared ORDER BY n) AS is_shared
-		FROM pairs
-		GROUP BY (n - 1) / 1000
-		ORDER BY (n - 1) / 1000`
+		SELECT id, is_here, path, grid, north, east, x, y, pixel
+		FROM cells
+		ORDER BY grid, north, east, path, id`
 
-	found, err := overviews(ctx, q, []int64{c.here.ID, c.there.ID})
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range [...]dataset{c.here, c.there} {
-		if found[d.ID].Verdict == notChecked {
-			return nil, newProblem(http.StatusConflict, "not_checked", "The dataset "+d.Name+" has not been analysed.")
+	// Only the files of one cell are in memory.
+	var cell []cellFile
+	var f cellFile
+	rows, _ := q.Query(ctx, query, c.here.ID, c.there.ID) // its error comes back from ForEachRow
+	columns := []any{&f.id, &f.isHere, &f.path, &f.cell.grid, &f.cell.north, &f.cell.east, &f.x, &f.y, &f.pixel}
+	_, err = pgx.ForEachRow(rows, columns, func() error {
+		if len(cell) > 0 && f.cell != cell[0].cell {
+			pairs = append(pairs, pairFiles(cell)...)
+			cell = cell[:0]
 		}
-	}
-	c.notLocated, err = scalar[map[string]int64](ctx, q, "count other files", others, c.here.ID, c.there.ID)
+		cell = append(cell, f)
+		return nil
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("find cells: %w", err)
 	}
-	return collect[cellBatch](ctx, q, "find cells", query, c.here.ID, c.there.ID)
+	return append(pairs, pairFiles(cell)...), nil
 }
 
 // compareRows compares the rows of pairs of files. With isSameContent, only the bytes of the files
 // are still to be compared. Boxes may differ by a tenth of a pixel, sizes of pixels by a millionth.
-func compareRows(ctx context.Context, q querier, pairs cellBatch) ([]comparedCell, error) {
+func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCell, error) {
 	const query = `
 		WITH files AS MATERIALIZED (
 			SELECT *, greatest(abs(transform[1]), abs(transform[4])) AS dx,
@@ -329,7 +412,14 @@ func compareRows(ctx context.Context, q querier, pairs cellBatch) ([]comparedCel
 		) metadata ON h.id IS NOT NULL AND t.id IS NOT NULL
 		ORDER BY p.n`
 
-	return collect[comparedCell](ctx, q, "compare rows", query, pairs.Here, pairs.There, pairs.IsShared)
+	var here, there []int64
+	var isShared []bool
+	for _, pair := range pairs {
+		here = append(here, pair.here)
+		there = append(there, pair.there)
+		isShared = append(isShared, pair.isShared)
+	}
+	return collect[comparedCell](ctx, q, "compare rows", query, here, there, isShared)
 }
 
 // errChanged is the reason why a file is not compared whose row is out of date.
@@ -347,10 +437,10 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 		}
 		return isNotCompared, [...]string{"here: ", "there: "}[i] + reasonOf(cmp.Or(errors.Unwrap(err), err))
 	}
+
 	for i, d := range [...]dataset{c.here, c.there} {
-		path := [...]string{cell.Here, cell.There}[i]
-		f, err := c.catalogue.openContent(ctx, storedFile{d.Path,
-			ElevationDatasetFileMeta{Path: path, SizeBytes: cell.SizeBytes}})
+		file := ElevationDatasetFileMeta{Path: [...]string{cell.Here, cell.There}[i], SizeBytes: cell.SizeBytes}
+		f, err := c.catalogue.openContent(ctx, storedFile{d.Path, file})
 		if err != nil {
 			return skip(i, err)
 		}
@@ -358,10 +448,12 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 		if f.Size != cell.SizeBytes {
 			return skip(i, errChanged)
 		}
-		files[i], blocks[i] = f, make([]byte, min(f.Size, block))
+		files[i] = f
+		blocks[i] = make([]byte, min(f.Size, block))
 	}
 
-	if files[0].device == files[1].device && files[0].inode == files[1].inode {
+	isOneFile := files[0].device == files[1].device && files[0].inode == files[1].inode
+	if isOneFile {
 		return isSameContent, sameFile
 	}
 

@@ -113,6 +113,41 @@ func TestCompareInOneCell(t *testing.T) {
 	}
 }
 
+// TestPairFiles: in a cell, files are paired by path, then by name, by place, by the size of pixels, and then in order.
+func TestPairFiles(t *testing.T) {
+	t.Parallel()
+	file := func(id int64, path string, x, pixel float64) cellFile {
+		return cellFile{id: id, isHere: id < 10, path: path, x: x, pixel: pixel}
+	}
+	for _, test := range []struct {
+		name string
+		cell []cellFile
+		want []filePair
+	}{
+		{"nothing", nil, nil},
+		{"one side", []cellFile{file(1, "a", 0, 1), file(2, "b", 0, 1)}, []filePair{{1, 0, false}, {2, 0, false}}},
+		{"path before name", []cellFile{file(1, "x/a", 0, 1), file(2, "y/a", 0, 1), file(10, "y/a", 0, 1)},
+			[]filePair{{2, 10, true}, {1, 0, true}}},
+		{"name before place", []cellFile{file(1, "new/a", 0, 1), file(2, "new/b", 0, 2), file(10, "old/a", 0, 2), file(11, "old/b", 0, 1)},
+			[]filePair{{1, 10, true}, {2, 11, true}}},
+		{"two resolutions with other names", []cellFile{file(1, "fine", 0, 1), file(2, "rough", 0, 5), file(10, "1 m", 0, 1), file(11, "5 m", 0, 5)},
+			[]filePair{{1, 10, true}, {2, 11, true}}},
+		{"two resolutions in the other order", []cellFile{file(1, "a", 0, 1), file(2, "b", 0, 5), file(10, "c", 0, 5), file(11, "d", 0, 1)},
+			[]filePair{{1, 11, true}, {2, 10, true}}},
+		{"place before the size of pixels", []cellFile{file(1, "a", 0, 1), file(10, "b", 50, 1), file(11, "c", 0, 1)},
+			[]filePair{{1, 11, true}, {0, 10, true}}},
+		{"moved by half a pixel", []cellFile{file(1, "a", 0, 1), file(10, "b", 0.5, 5), file(11, "c", 0.6, 1)},
+			[]filePair{{1, 11, true}, {0, 10, true}}},
+		{"another resolution", []cellFile{file(1, "a", 0, 1), file(10, "b", 0, 5)}, []filePair{{1, 10, true}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := pairFiles(test.cell); !slices.Equal(got, test.want) {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
 // TestCompareGrids: files with other names, moved by half a pixel, of a CRS that only one dataset has a grid for, or none, or
 // of several resolutions are in the same cell. Files in another CRS are not.
 func TestCompareGrids(t *testing.T) {
@@ -346,7 +381,8 @@ func TestCompareClientLeaves(t *testing.T) {
 	c.must(200, "GET", "/api/v1/datasets/1/compare?with=2", nil)
 }
 
-// TestCompareModel compares random deliveries with a model: in each cell the files of the same path, then the others in order.
+// TestCompareModel compares random deliveries with a model: in each cell the files of the same path,
+// then those with the same corner, then the others in order.
 func TestCompareModel(t *testing.T) {
 	t.Parallel()
 	ts, c := compareTest(t)
@@ -401,15 +437,21 @@ func modelOfCell(here, there []ElevationDatasetFileMeta) (lines []string) {
 		}
 		lines = append(lines, fmt.Sprintf("%s | %s | %s | ", result, a.Path, b.Path))
 	}
-	var ours []ElevationDatasetFileMeta
-	for _, a := range here {
-		i := slices.IndexFunc(there, func(b ElevationDatasetFileMeta) bool { return a.Path == b.Path })
-		if i < 0 {
-			ours = append(ours, a)
-			continue
+	ours := here
+	isSamePath := func(a, b ElevationDatasetFileMeta) bool { return a.Path == b.Path }
+	isSameCorner := func(a, b ElevationDatasetFileMeta) bool { return a.NativeBBox[0] == b.NativeBBox[0] }
+	for _, isPartner := range []func(a, b ElevationDatasetFileMeta) bool{isSamePath, isSameCorner} {
+		var left []ElevationDatasetFileMeta
+		for _, a := range ours {
+			i := slices.IndexFunc(there, func(b ElevationDatasetFileMeta) bool { return isPartner(a, b) })
+			if i < 0 {
+				left = append(left, a)
+				continue
+			}
+			pair(a, there[i])
+			there = slices.Delete(slices.Clone(there), i, i+1)
 		}
-		pair(a, there[i])
-		there = slices.Delete(slices.Clone(there), i, i+1)
+		ours = left
 	}
 	for i := range max(len(ours), len(there)) {
 		switch {
