@@ -42,9 +42,16 @@ const paged = "limit cursor"
 // routes returns the route table: every endpoint, who may call it and how long it may take. It
 // serves requests, is printed by "cairn routes", and drives the authorization tests. Nothing that
 // runs while the table is built reads a field of a component: "cairn routes" has none.
+//
+// The first line of a row has the path and who may call it. The second has the handler, its class
+// and the largest body of a change. The third, if any, has the query parameters that it takes.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
-	return slices.Concat(api, pageRoutes(s.console), formRoutes(s.console, api))
+	return slices.Concat(
+		api,
+		pageRoutes(s.console),
+		formRoutes(s.console, api),
+	)
 }
 
 // apiRoutes returns the rows of the API.
@@ -63,79 +70,139 @@ func (s *server) apiRoutes() []route {
 // operationRoutes returns the rows of health, metrics and the contract.
 func operationRoutes(o *operations) []route {
 	return []route{
-		reads("/health", public, o.getHealth, light),
-		reads("/api/v1/ping", public, ping, light),
-		reads("/api/v1/openapi.yaml", public, getContract, light),
-		reads("/metrics", metricsRead, o.getMetrics, quick),
+		reads("/health", public,
+			o.getHealth, light),
+		reads("/api/v1/ping", public,
+			ping, light),
+		reads("/api/v1/openapi.yaml", public,
+			getContract, light),
+		reads("/metrics", metricsRead,
+			o.getMetrics, quick),
 	}
 }
 
 // authRoutes returns the rows of the caller's own account.
 func authRoutes(a *accounts) []route {
 	return []route{
-		changes("POST /api/v1/auth/register", public, a.register, hashing, small),
-		changes("POST /api/v1/auth/login", public, withBody(a.login), hashing, small),
-		changes("POST /api/v1/auth/refresh", refreshCookie, a.refresh, quick, small),
-		changes("POST /api/v1/auth/logout", public, a.logout, quick, small),
+		changes("POST /api/v1/auth/register", public,
+			a.register, hashing, small),
+		changes("POST /api/v1/auth/login", public,
+			withBody(a.login), hashing, small),
+		changes("POST /api/v1/auth/refresh", refreshCookie,
+			a.refresh, quick, small),
+		changes("POST /api/v1/auth/logout", public,
+			a.logout, quick, small),
 
-		reads("/api/v1/auth/me", signedIn, a.getMe, quick),
-		changes("PATCH /api/v1/auth/me", ownSession, withBody(a.updateMe), hashing, small),
-		changes("PUT /api/v1/auth/password", ownSession, withBody(a.changePassword), hashing, small),
-		changes("POST /api/v1/auth/password-reset", public, withBody(a.resetPassword), hashing, small),
+		reads("/api/v1/auth/me", signedIn,
+			a.getMe, quick),
+		changes("PATCH /api/v1/auth/me", ownSession,
+			withBody(a.updateMe), hashing, small),
+		changes("PUT /api/v1/auth/password", ownSession,
+			withBody(a.changePassword), hashing, small),
+		changes("POST /api/v1/auth/password-reset", public,
+			withBody(a.resetPassword), hashing, small),
 
-		changes("POST /api/v1/auth/totp", ownSession, withBody(a.createTOTP), hashing, small),
-		changes("POST /api/v1/auth/totp/confirm", ownSession, withBody(a.enableTOTP), quick, small),
-		changes("DELETE /api/v1/auth/totp", ownSession, withBody(a.deleteTOTP), hashing, small),
+		changes("POST /api/v1/auth/totp", ownSession,
+			withBody(a.createTOTP), hashing, small),
+		changes("POST /api/v1/auth/totp/confirm", ownSession,
+			withBody(a.enableTOTP), quick, small),
+		changes("DELETE /api/v1/auth/totp", ownSession,
+			withBody(a.deleteTOTP), hashing, small),
 
-		reads("/api/v1/auth/sessions", ownSession, a.listOwnSessions, quick, paged),
-		changes("DELETE /api/v1/auth/sessions", ownSession, a.endOwnSessions, quick, small),
-		changes("DELETE /api/v1/auth/sessions/{id}", ownSession, a.endOwnSessions, quick, small),
+		reads("/api/v1/auth/sessions", ownSession,
+			a.listOwnSessions, quick,
+			paged),
+		changes("DELETE /api/v1/auth/sessions", ownSession,
+			a.endOwnSessions, quick, small),
+		changes("DELETE /api/v1/auth/sessions/{id}", ownSession,
+			a.endOwnSessions, quick, small),
 
-		reads("/api/v1/auth/tokens", ownSession, a.listOwnTokens, quick, paged),
-		changes("POST /api/v1/auth/tokens", ownSession, withBody(a.createOwnToken), hashing, small),
-		changes("DELETE /api/v1/auth/tokens", ownSession, a.endOwnTokens, quick, small),
-		changes("DELETE /api/v1/auth/tokens/{id}", ownSession, a.endOwnTokens, quick, small),
+		reads("/api/v1/auth/tokens", ownSession,
+			a.listOwnTokens, quick,
+			paged),
+		changes("POST /api/v1/auth/tokens", ownSession,
+			withBody(a.createOwnToken), hashing, small),
+		changes("DELETE /api/v1/auth/tokens", ownSession,
+			a.endOwnTokens, quick, small),
+		changes("DELETE /api/v1/auth/tokens/{id}", ownSession,
+			a.endOwnTokens, quick, small),
 
-		reads(verifyPath, signedIn, a.verifyCaller, quick, "permission"),
+		reads(verifyPath, signedIn,
+			a.verifyCaller, quick,
+			"permission"),
 	}
 }
 
 // administrationRoutes returns the rows of users, roles, permissions and the audit log.
 func administrationRoutes(a *accounts) []route {
 	return []route{
-		reads("/api/v1/users", userManage, a.listUsers, slow, paged, "q username status role"),
-		changes("POST /api/v1/users", userManage, a.createUser, quick, medium),
-		reads("/api/v1/users/{id}", userManage, a.getUser, quick),
-		changes("PATCH /api/v1/users/{id}", userManage, withBody(a.updateUser), quick, medium),
-		changes("DELETE /api/v1/users/{id}", userManage, a.deleteUser, quick, medium),
+		reads("/api/v1/users", userManage,
+			a.listUsers, slow,
+			paged, "q username status role"),
+		changes("POST /api/v1/users", userManage,
+			a.createUser, quick, medium),
+		reads("/api/v1/users/{id}", userManage,
+			a.getUser, quick),
+		changes("PATCH /api/v1/users/{id}", userManage,
+			withBody(a.updateUser), quick, medium),
+		changes("DELETE /api/v1/users/{id}", userManage,
+			a.deleteUser, quick, medium),
 
-		changes("PUT /api/v1/users/{id}/roles", userManage, withBody(a.replaceUserRoles), quick, medium),
-		changes("POST /api/v1/users/{id}/roles", userManage, withBody(a.addUserRole), quick, medium),
-		changes("DELETE /api/v1/users/{id}/roles/{name}", userManage, a.removeUserRole, quick, medium),
-		changes("POST /api/v1/users/{id}/password-reset", userManage, a.createPasswordReset, quick, medium),
-		changes("DELETE /api/v1/users/{id}/totp", userManage, a.deleteTOTPOfUser, quick, medium),
+		changes("PUT /api/v1/users/{id}/roles", userManage,
+			withBody(a.replaceUserRoles), quick, medium),
+		changes("POST /api/v1/users/{id}/roles", userManage,
+			withBody(a.addUserRole), quick, medium),
+		changes("DELETE /api/v1/users/{id}/roles/{name}", userManage,
+			a.removeUserRole, quick, medium),
+		changes("POST /api/v1/users/{id}/password-reset", userManage,
+			a.createPasswordReset, quick, medium),
+		changes("DELETE /api/v1/users/{id}/totp", userManage,
+			a.deleteTOTPOfUser, quick, medium),
 
-		reads("/api/v1/users/{id}/sessions", userManage, a.ofUser(a.writeSessions), quick, paged),
-		changes("DELETE /api/v1/users/{id}/sessions", userManage, a.endSessionsOfUser, quick, medium),
-		changes("DELETE /api/v1/users/{id}/sessions/{session}", userManage, a.endSessionsOfUser, quick, medium),
+		reads("/api/v1/users/{id}/sessions", userManage,
+			a.ofUser(a.writeSessions), quick,
+			paged),
+		changes("DELETE /api/v1/users/{id}/sessions", userManage,
+			a.endSessionsOfUser, quick, medium),
+		changes("DELETE /api/v1/users/{id}/sessions/{session}", userManage,
+			a.endSessionsOfUser, quick, medium),
 
-		reads("/api/v1/users/{id}/tokens", userManage, a.ofUser(a.writeAPITokens), quick, paged),
-		changes("DELETE /api/v1/users/{id}/tokens", userManage, a.endTokensOfUser, quick, medium),
-		changes("DELETE /api/v1/users/{id}/tokens/{token}", userManage, a.endTokensOfUser, quick, medium),
-		reads("/api/v1/tokens", userManage, a.listAllTokens, quick, paged),
+		reads("/api/v1/users/{id}/tokens", userManage,
+			a.ofUser(a.writeAPITokens), quick,
+			paged),
+		changes("DELETE /api/v1/users/{id}/tokens", userManage,
+			a.endTokensOfUser, quick, medium),
+		changes("DELETE /api/v1/users/{id}/tokens/{token}", userManage,
+			a.endTokensOfUser, quick, medium),
+		reads("/api/v1/tokens", userManage,
+			a.listAllTokens, quick,
+			paged),
 
-		reads("/api/v1/permissions", userManage, a.listPermissions, quick),
-		changes("POST /api/v1/permissions", roleManage, withBody(a.declarePermission), slow, medium),
-		changes("PATCH /api/v1/permissions/{name}", roleManage, withBody(a.updatePermission), slow, medium),
-		changes("DELETE /api/v1/permissions/{name}", roleManage, a.removePermission, slow, medium, "force"),
+		reads("/api/v1/permissions", userManage,
+			a.listPermissions, quick),
+		changes("POST /api/v1/permissions", roleManage,
+			withBody(a.declarePermission), slow, medium),
+		changes("PATCH /api/v1/permissions/{name}", roleManage,
+			withBody(a.updatePermission), slow, medium),
+		changes("DELETE /api/v1/permissions/{name}", roleManage,
+			a.removePermission, slow, medium,
+			"force"),
 
-		reads("/api/v1/roles", userManage, a.listRoles, quick, paged, "name"),
-		changes("POST /api/v1/roles", roleManage, withBody(a.createRole), quick, medium),
-		reads("/api/v1/roles/{id}", userManage, a.getRole, quick),
-		changes("PATCH /api/v1/roles/{id}", roleManage, withBody(a.updateRole), bulk, medium),
-		changes("DELETE /api/v1/roles/{id}", roleManage, a.deleteRole, bulk, medium, "reassign"),
+		reads("/api/v1/roles", userManage,
+			a.listRoles, quick,
+			paged, "name"),
+		changes("POST /api/v1/roles", roleManage,
+			withBody(a.createRole), quick, medium),
+		reads("/api/v1/roles/{id}", userManage,
+			a.getRole, quick),
+		changes("PATCH /api/v1/roles/{id}", roleManage,
+			withBody(a.updateRole), bulk, medium),
+		changes("DELETE /api/v1/roles/{id}", roleManage,
+			a.deleteRole, bulk, medium,
+			"reassign"),
 
-		reads("/api/v1/audit", auditRead, a.listAudit, slow,
+		reads("/api/v1/audit", auditRead,
+			a.listAudit, slow,
 			paged, "actor credential action target request_id since until"),
 	}
 }
@@ -143,89 +210,152 @@ func administrationRoutes(a *accounts) []route {
 // messageRoutes returns the rows of system messages and the inbox.
 func messageRoutes(a *announcements) []route {
 	return []route{
-		changes("POST /api/v1/system-messages", adminSystemMessage, withBody(a.createMessage), quick, large),
-		reads("/api/v1/system-messages", adminSystemMessage, a.listMessages(false), slow,
+		changes("POST /api/v1/system-messages", adminSystemMessage,
+			withBody(a.createMessage), quick, large),
+		reads("/api/v1/system-messages", adminSystemMessage,
+			a.listMessages(false), slow,
 			paged, "q severity state since until"),
-		reads("/api/v1/system-messages/unread-count", adminSystemMessage, a.countUnread, quick),
-		changes("POST /api/v1/system-messages/read-all", adminSystemMessage, a.readAllMessages, quick, medium),
-		reads("/api/v1/system-messages/{id}", adminSystemMessage, a.getMessage, quick),
-		changes("PATCH /api/v1/system-messages/{id}", adminSystemMessage, withBody(a.updateMessage), quick, large),
-		changes("DELETE /api/v1/system-messages/{id}", adminSystemMessage, a.deleteMessage, quick, medium,
+		reads("/api/v1/system-messages/unread-count", adminSystemMessage,
+			a.countUnread, quick),
+		changes("POST /api/v1/system-messages/read-all", adminSystemMessage,
+			a.readAllMessages, quick, medium),
+		reads("/api/v1/system-messages/{id}", adminSystemMessage,
+			a.getMessage, quick),
+		changes("PATCH /api/v1/system-messages/{id}", adminSystemMessage,
+			withBody(a.updateMessage), quick, large),
+		changes("DELETE /api/v1/system-messages/{id}", adminSystemMessage,
+			a.deleteMessage, quick, medium,
 			"permanently"),
-		reads("/api/v1/system-messages/{id}/unread-by", adminSystemMessage, a.listUnreadBy, slow, paged),
-		changes("POST /api/v1/system-messages/{id}/read", adminSystemMessage, a.readMessages, quick, medium),
+		reads("/api/v1/system-messages/{id}/unread-by", adminSystemMessage,
+			a.listUnreadBy, slow,
+			paged),
+		changes("POST /api/v1/system-messages/{id}/read", adminSystemMessage,
+			a.readMessages, quick, medium),
 
-		reads("/api/v1/inbox", inboxRead, a.listMessages(true), quick, paged, "unread"),
-		reads("/api/v1/inbox/unread-count", inboxRead, a.countUnread, quick),
-		changes("POST /api/v1/inbox/read", inboxRead, a.readMessages, quick, medium),
-		changes("POST /api/v1/inbox/read-all", inboxRead, a.readAllMessages, quick, medium),
-		changes("POST /api/v1/inbox/{id}/read", inboxRead, a.readMessages, quick, medium),
+		reads("/api/v1/inbox", inboxRead,
+			a.listMessages(true), quick,
+			paged, "unread"),
+		reads("/api/v1/inbox/unread-count", inboxRead,
+			a.countUnread, quick),
+		changes("POST /api/v1/inbox/read", inboxRead,
+			a.readMessages, quick, medium),
+		changes("POST /api/v1/inbox/read-all", inboxRead,
+			a.readAllMessages, quick, medium),
+		changes("POST /api/v1/inbox/{id}/read", inboxRead,
+			a.readMessages, quick, medium),
 	}
 }
 
 // datasetRoutes returns the rows of datasets and their files.
 func datasetRoutes(c *catalogue) []route {
 	return []route{
-		reads("/api/v1/datasets", datasetRead, c.listDatasets, quick, paged, "name"),
-		changes("POST /api/v1/datasets", datasetManage, withBody(c.createDataset), slow, large),
-		reads("/api/v1/datasets/{id}", datasetRead, c.getDataset, slow),
-		changes("PATCH /api/v1/datasets/{id}", datasetManage, withBody(c.updateDataset), bulk, large),
-		changes("DELETE /api/v1/datasets/{id}", datasetManage, c.deleteDataset, bulk, medium),
+		reads("/api/v1/datasets", datasetRead,
+			c.listDatasets, quick,
+			paged, "name"),
+		changes("POST /api/v1/datasets", datasetManage,
+			withBody(c.createDataset), slow, large),
+		reads("/api/v1/datasets/{id}", datasetRead,
+			c.getDataset, slow),
+		changes("PATCH /api/v1/datasets/{id}", datasetManage,
+			withBody(c.updateDataset), bulk, large),
+		changes("DELETE /api/v1/datasets/{id}", datasetManage,
+			c.deleteDataset, bulk, medium),
 
-		reads("/api/v1/datasets/{id}/files", datasetRead, c.listFiles, slow,
+		reads("/api/v1/datasets/{id}/files", datasetRead,
+			c.listFiles, slow,
 			fileFilters, "limit cursor sort total"),
-		reads("/api/v1/datasets/{id}/files/{file}", datasetRead, c.getFile, quick),
-		reads("/api/v1/datasets/{id}/footprints.geojson", datasetRead, c.getFootprints, stream,
+		reads("/api/v1/datasets/{id}/files/{file}", datasetRead,
+			c.getFile, quick),
+		reads("/api/v1/datasets/{id}/footprints.geojson", datasetRead,
+			c.getFootprints, stream,
 			fileFilters, "all"),
-		reads("/api/v1/datasets/{id}/gaps.geojson", datasetRead, c.getGaps, stream),
-		reads("/api/v1/datasets/{id}/coverage.svg", datasetRead, c.getCoverage, slow, "color bbox"),
+		reads("/api/v1/datasets/{id}/gaps.geojson", datasetRead,
+			c.getGaps, stream),
+		reads("/api/v1/datasets/{id}/coverage.svg", datasetRead,
+			c.getCoverage, slow,
+			"color bbox"),
 
-		reads("/api/v1/datasets/{id}/report", datasetRead, c.getReport, quick),
-		reads("/api/v1/datasets/{id}/compare", datasetRead, c.getComparison, stream, "with"),
-		reads("/api/v1/datasets/{id}/findings/{code}", datasetRead, c.listFindings, quick, paged),
-		reads("/api/v1/datasets/{id}/findings.csv", datasetRead, c.getFindingsTable, stream),
-		reads("/api/v1/datasets/{id}/accepted-findings", datasetRead, c.listAccepted, quick, paged),
-		changes("POST /api/v1/datasets/{id}/accepted-findings",
-			datasetManage, withBody(c.acceptFinding), bulk, medium),
-		changes("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}",
-			datasetManage, c.reopenFinding, bulk, medium),
+		reads("/api/v1/datasets/{id}/report", datasetRead,
+			c.getReport, quick),
+		reads("/api/v1/datasets/{id}/compare", datasetRead,
+			c.getComparison, stream,
+			"with"),
+		reads("/api/v1/datasets/{id}/findings/{code}", datasetRead,
+			c.listFindings, quick,
+			paged),
+		reads("/api/v1/datasets/{id}/findings.csv", datasetRead,
+			c.getFindingsTable, stream),
+		reads("/api/v1/datasets/{id}/accepted-findings", datasetRead,
+			c.listAccepted, quick,
+			paged),
+		changes("POST /api/v1/datasets/{id}/accepted-findings", datasetManage,
+			withBody(c.acceptFinding), bulk, medium),
+		changes("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}", datasetManage,
+			c.reopenFinding, bulk, medium),
 
-		reads("/api/v1/datasets/{id}/files.csv", datasetRead, c.getTable, stream, fileFilters, "sort"),
-		reads("/api/v1/datasets/{id}/mosaic.vrt", datasetRead, c.getMosaic, stream, "crs resolution source"),
-		reads("/api/v1/datasets/{id}/data/{path...}", datasetDownload, c.getContent, sending),
-		reads("/api/v1/files", datasetRead, c.listFiles, slow, fileFilters, "limit cursor sort total"),
+		reads("/api/v1/datasets/{id}/files.csv", datasetRead,
+			c.getTable, stream,
+			fileFilters, "sort"),
+		reads("/api/v1/datasets/{id}/mosaic.vrt", datasetRead,
+			c.getMosaic, stream,
+			"crs resolution source"),
+		reads("/api/v1/datasets/{id}/data/{path...}", datasetDownload,
+			c.getContent, sending),
+		reads("/api/v1/files", datasetRead,
+			c.listFiles, slow,
+			fileFilters, "limit cursor sort total"),
 	}
 }
 
 // analysisRoutes returns the rows of analyses, and of what they check.
 func analysisRoutes(a *analyzer) []route {
 	return []route{
-		changes("POST /api/v1/datasets/{id}/analyses", datasetAnalyze, a.createAnalysis, quick, medium),
-		reads("/api/v1/datasets/{id}/analyses", datasetRead, a.listAnalyses, quick, paged),
-		reads("/api/v1/datasets/{id}/analyses/{analysis}", datasetRead, a.getAnalysis, waiting, "wait"),
-		reads("/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead, a.listChanges, quick,
+		changes("POST /api/v1/datasets/{id}/analyses", datasetAnalyze,
+			a.createAnalysis, quick, medium),
+		reads("/api/v1/datasets/{id}/analyses", datasetRead,
+			a.listAnalyses, quick,
+			paged),
+		reads("/api/v1/datasets/{id}/analyses/{analysis}", datasetRead,
+			a.getAnalysis, waiting,
+			"wait"),
+		reads("/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead,
+			a.listChanges, quick,
 			paged, "change"),
-		changes("DELETE /api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze, a.cancelAnalysis, bulk, medium),
+		changes("DELETE /api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze,
+			a.cancelAnalysis, bulk, medium),
 
-		reads("/api/v1/datasets/{id}/expectation", datasetRead, a.getExpectation, quick),
-		changes("PATCH /api/v1/datasets/{id}/expectation", datasetManage, a.updateExpectation, heavy, mapped),
+		reads("/api/v1/datasets/{id}/expectation", datasetRead,
+			a.getExpectation, quick),
+		changes("PATCH /api/v1/datasets/{id}/expectation", datasetManage,
+			a.updateExpectation, heavy, mapped),
 	}
 }
 
 // stacRoutes returns the rows of STAC API and OGC API Features.
 func stacRoutes(c *catalogue) []route {
 	return []route{
-		reads(stacPath, datasetRead, c.getSTAC, quick),
-		reads(stacPath+"/api", datasetRead, c.getSTACAPI, quick),
-		reads(stacPath+"/conformance", datasetRead, c.getSTACConformance, quick),
+		reads(stacPath, datasetRead,
+			c.getSTAC, quick),
+		reads(stacPath+"/api", datasetRead,
+			c.getSTACAPI, quick),
+		reads(stacPath+"/conformance", datasetRead,
+			c.getSTACConformance, quick),
 
-		reads(stacPath+"/collections", datasetRead, c.listCollections, heavy),
-		reads(stacPath+"/collections/{id}", datasetRead, c.getCollection, slow),
-		reads(stacPath+"/collections/{id}/items", datasetRead, c.searchItems, slow, itemFilters),
-		reads(stacPath+"/collections/{id}/items/{file}", datasetRead, c.getItem, quick),
+		reads(stacPath+"/collections", datasetRead,
+			c.listCollections, heavy),
+		reads(stacPath+"/collections/{id}", datasetRead,
+			c.getCollection, slow),
+		reads(stacPath+"/collections/{id}/items", datasetRead,
+			c.searchItems, slow,
+			itemFilters),
+		reads(stacPath+"/collections/{id}/items/{file}", datasetRead,
+			c.getItem, quick),
 
-		reads(searchPath, datasetRead, c.searchItems, slow, itemFilters, "collections"),
-		changes("POST "+searchPath, datasetRead, c.searchItems, slow, medium),
+		reads(searchPath, datasetRead,
+			c.searchItems, slow,
+			itemFilters, "collections"),
+		changes("POST "+searchPath, datasetRead,
+			c.searchItems, slow, medium),
 	}
 }
 
@@ -239,13 +369,16 @@ func (s *server) buildMux() {
 	for i, rt := range s.routes() {
 		pattern := rt.method + " " + rt.path
 		s.table[pattern] = rt
-		s.operations.counts = append(s.operations.counts, &routeCounts{method: rt.method, path: rt.path})
+
+		counts := &routeCounts{method: rt.method, path: rt.path}
+		s.operations.counts = append(s.operations.counts, counts)
 
 		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			answer := w.(*responseWriter) // ServeHTTP passes nothing else
 			answer.route = rt.path
 			answer.row = i + 1
 			answer.routed = true
+
 			if err := s.call(rt, answer, r); err != nil {
 				s.core.writeProblem(answer, err)
 			}
@@ -271,9 +404,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.setHeaders(answer)
 
+	// The line is written even if the connection is cut with a panic.
 	defer func() {
 		took := s.core.now().Sub(start)
 		s.operations.counts[answer.row].count(answer.status, took)
+
 		s.core.log.Info("request",
 			"id", c.requestID,
 			"user", actorOf(r).name,
@@ -296,7 +431,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newCaller returns the sender of a request, of whom only the address is known yet.
+// newCaller returns the caller of a request. Only the address of the caller is known yet.
 func (s *server) newCaller(r *http.Request) *caller {
 	c := &caller{
 		requestID:   rand.Text(),
@@ -317,6 +452,7 @@ func (s *server) setHeaders(w *responseWriter) {
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+
 	if s.core.isHTTPS {
 		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
 	}
@@ -324,12 +460,15 @@ func (s *server) setHeaders(w *responseWriter) {
 
 // serveRoute passes a request to the mux, and writes the problem if no route matches.
 func (s *server) serveRoute(w *responseWriter, r *http.Request) {
-	if r.Method == http.MethodOptions && r.RequestURI == "*" { // about the server (RFC 9110, section 9.3.7)
+	// A request about the server itself (RFC 9110, section 9.3.7).
+	if r.Method == http.MethodOptions && r.RequestURI == "*" {
 		w.routed = true
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	if r.URL.Path == stacPath+"/" { // some clients of STAC end its root with a slash
+
+	// Some clients of STAC end its root with a slash.
+	if r.URL.Path == stacPath+"/" {
 		r.URL.Path = stacPath
 	}
 
@@ -344,6 +483,7 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 		detail := "This path does not take " + r.Method + "; it takes " + w.Header().Get("Allow") + "."
 		err = newProblem(w.status, "method_not_allowed", detail)
 	}
+
 	w.Header().Del("Content-Type")
 	w.status = 0
 	s.core.writeProblem(w, err)
@@ -352,15 +492,19 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 // checkTarget refuses a request for another host, from a page of another origin, or for a path that
 // the mux would redirect.
 func (s *server) checkTarget(r *http.Request) error {
+	// Monitors ask for these two by the address of the machine.
 	isProbe := r.URL.Path == "/health" || r.URL.Path == "/metrics"
 	if !isProbe && !s.core.cfg.isOwnHost(r.Host) {
 		return newProblem(http.StatusMisdirectedRequest, "wrong_host",
 			"This service has another host name: use the one in CAIRN_BASE_URL.")
 	}
+
 	if s.core.origins.Check(r) != nil {
 		return errCrossOrigin
 	}
-	if path.Clean(r.URL.Path) != r.URL.Path && r.URL.Path != stacPath+"/" {
+
+	isClean := path.Clean(r.URL.Path) == r.URL.Path
+	if !isClean && r.URL.Path != stacPath+"/" {
 		return errNoPath
 	}
 	return nil
@@ -382,19 +526,24 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		return err
 	}
 
-	ctx, limit := r.Context(), rt.class.timeout()
+	// A change, such as a logout, is completed even if the client leaves. So is a short read: to
+	// cancel its statement would close the connection to the database.
+	ctx := r.Context()
+	limit := rt.class.timeout()
 	if !isRead(r) || limit <= hashing.timeout() {
-		// A change, such as a logout, is completed even if the client leaves. So is a short read:
-		// to cancel its statement would close the connection to the database.
 		ctx = context.WithoutCancel(ctx)
 	}
-	if limit > time.Minute { // more than the server's WriteTimeout may allow
+
+	// A longer answer may take more time than the server's WriteTimeout allows.
+	if limit > time.Minute {
 		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + time.Minute))
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r = r.WithContext(ctx)
 
+	// The caller's slots and the memory of the body are given back in any case.
 	c := callerOf(r)
 	defer func() {
 		c.slots.release()
@@ -428,6 +577,8 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 	if !isRoute {
 		return nil, fmt.Errorf("call %s: there is no such route", route)
 	}
+
+	// The page and the route may ask for different permissions and limits.
 	if rt.who != public {
 		if err := rt.permit(principalOf(r)); err != nil {
 			return nil, err
@@ -437,6 +588,7 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 		return nil, err
 	}
 
+	// The route gets a request of its own, with the few headers that matter to it.
 	inner := r.Clone(r.Context())
 	inner.Method = rt.method
 	inner.URL = &url.URL{Path: fillPath(r, rt.path), RawQuery: query}
@@ -445,19 +597,23 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 		inner.Header[name] = r.Header[name]
 	}
 
-	inner.Body, inner.ContentLength = http.NoBody, 0
+	inner.Body = http.NoBody
+	inner.ContentLength = 0
 	if body != nil {
 		encoded, err := encodeJSON(body)
 		if err != nil {
 			return nil, err
 		}
+
 		inner.Header.Set("Content-Type", "application/json")
-		inner.Body, inner.ContentLength = io.NopCloser(bytes.NewReader(encoded)), int64(len(encoded))
+		inner.Body = io.NopCloser(bytes.NewReader(encoded))
+		inner.ContentLength = int64(len(encoded))
 	}
 
 	if err := checkQuery(inner, rt.query); err != nil {
 		return nil, err
 	}
+
 	answer := &buffered{header: http.Header{}}
 	err := rt.handler(answer, inner)
 	return answer.Bytes(), err
@@ -466,18 +622,19 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 // proxyIDs matches the request ids of proxies that are logged.
 var proxyIDs = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// proxyID returns the id that a trusted proxy gave the request, for the log, or else the zero Attr,
-// which is not logged. The id has no other use: many proxies pass on what the client sent.
+// proxyID returns the request id of a trusted proxy, for the log. Without one it returns the zero
+// Attr, which is not logged. The id has no other use: many proxies pass on what the client sent.
 func (s *server) proxyID(r *http.Request) slog.Attr {
 	id := r.Header.Get("X-Request-Id")
+
 	if s.core.cfg.trusts(peerAddress(r.RemoteAddr)) && proxyIDs.MatchString(id) {
 		return slog.String("proxy_id", id)
 	}
 	return slog.Attr{}
 }
 
-// clientAddress returns the client's address: the other end of the connection or, behind trusted
-// proxies, the last address in X-Forwarded-For that is not one of theirs.
+// clientAddress returns the client's address: the other end of the connection. Behind trusted
+// proxies it is the last address in X-Forwarded-For that is not one of theirs.
 func (s *server) clientAddress(r *http.Request) netip.Addr {
 	address := peerAddress(r.RemoteAddr)
 	forwarded := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
@@ -485,6 +642,7 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 		return address
 	}
 
+	// Anybody may send the header. Without trust it means nothing.
 	if !s.core.cfg.trusts(address) {
 		if address.IsLoopback() && s.warnedForwarded.CompareAndSwap(false, true) {
 			s.core.log.Warn("X-Forwarded-For ignored: CAIRN_TRUSTED_PROXIES does not name the proxy on this machine")
@@ -492,12 +650,15 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 		return address
 	}
 
+	// Each proxy adds the address before it at the end, so the list is read from there.
 	for _, hop := range slices.Backward(strings.Split(forwarded, ",")) {
 		next, err := netip.ParseAddr(strings.TrimSpace(hop))
 		if err != nil {
 			break
 		}
-		if address = next.Unmap().WithZone(""); !s.core.cfg.trusts(address) {
+
+		address = next.Unmap().WithZone("")
+		if !s.core.cfg.trusts(address) {
 			break
 		}
 	}
