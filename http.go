@@ -19,14 +19,17 @@ import (
 )
 
 // isRead reports whether the request only reads: its method is GET or HEAD.
-func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+func isRead(r *http.Request) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead
+}
 
 // decodeJSON reads the request's JSON object into v. Unlike encoding/json alone, it refuses unknown
 // keys and whatever checkJSON refuses.
 func decodeJSON(r *http.Request, v any) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := strings.ToLower(params["charset"])
-	if err != nil || mediaType != "application/json" || (charset != "" && charset != "utf-8") {
+	isUTF8 := charset == "" || charset == "utf-8"
+	if err != nil || mediaType != "application/json" || !isUTF8 {
 		return newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type",
 			"The body must be application/json in UTF-8.")
 	}
@@ -39,6 +42,7 @@ func decodeJSON(r *http.Request, v any) error {
 		return err
 	}
 
+	// The text is a sound JSON object. It may still not be the object that the route takes.
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	err = dec.Decode(v)
@@ -46,6 +50,7 @@ func decodeJSON(r *http.Request, v any) error {
 		return nil
 	}
 
+	// Say which field is wrong, in words of the API and not of Go.
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
 		return malformed("wrong_type", "%s cannot be a JSON %s.", name, e.Value)
@@ -74,9 +79,10 @@ const (
 	maxListItems = 1_000 // of a list
 )
 
-// checkJSON checks that a text is one JSON object with nothing after it, that it has few names and
-// none twice, that names are lower case, as all of Cairn's are, and that lists among its values are
-// short. It does not look into inner objects: only a search has one, a GeoJSON geometry.
+// checkJSON checks that a text is one JSON object with nothing after it. The object has at most
+// maxNames names, none of them twice. Names are lower case, as all names of Cairn are. A list among
+// the values has at most maxListItems items. checkJSON does not look into inner objects: only a
+// search has one, a GeoJSON geometry.
 func checkJSON(body []byte) error {
 	var object json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -87,6 +93,7 @@ func checkJSON(body []byte) error {
 		}
 		return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", at)
 	}
+
 	if object[0] != '{' {
 		return malformed("malformed_json", "The body must be a JSON object.")
 	}
@@ -102,6 +109,7 @@ func checkJSON(body []byte) error {
 	for dec.More() {
 		token, _ := dec.Token()
 		name, _ := token.(string)
+
 		if len(seen) == maxNames {
 			return malformed("malformed_json", "The object in the body has more than %d names.", maxNames)
 		}
@@ -113,6 +121,7 @@ func checkJSON(body []byte) error {
 		}
 		seen[name] = true
 
+		// Only a list is decoded further, to count its items.
 		var value json.RawMessage
 		var items []json.RawMessage
 		dec.Decode(&value)
@@ -147,7 +156,9 @@ func checkQuery(r *http.Request, allowed string) error {
 		if len(query[name]) > 1 {
 			return malformed("duplicate_parameter", "The query parameter %.64q appears twice.", name)
 		}
-		if value := query.Get(name); !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+
+		value := query.Get(name)
+		if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
 			return malformed("malformed_query", "The query parameter %.64q is not UTF-8 text.", name)
 		}
 	}
@@ -169,6 +180,7 @@ func encodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
+
 	if err := enc.Encode(v); err != nil {
 		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
@@ -178,9 +190,14 @@ func encodeJSON(v any) ([]byte, error) {
 // writeBytes answers with a body that is complete. If large answers take too much memory, because
 // their clients are slow, the error is errBusy.
 func writeBytes(w http.ResponseWriter, status int, contentType string, body []byte) error {
-	answer, isSent := w.(*responseWriter) // else a page is made of it
+	// A large answer counts until the client has it. The answer to callAPI is not sent: a page is
+	// made of it.
+	answer, isSent := w.(*responseWriter)
 	if isSent && len(body) > largeAnswer {
-		answers, caller, n := answer.slots.limits.answers, answer.slots.caller, int64(len(body))
+		answers := answer.slots.limits.answers
+		caller := answer.slots.caller
+		n := int64(len(body))
+
 		defer answers.add(caller, -n)
 		if !answers.add(caller, n) {
 			return errBusy
@@ -190,6 +207,7 @@ func writeBytes(w http.ResponseWriter, status int, contentType string, body []by
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
+
 	w.WriteHeader(status)
 	w.Write(body) // an error means that the client left
 	return nil
@@ -201,6 +219,7 @@ func writeEntity(w http.ResponseWriter, v any, tag string, err error) error {
 	if err != nil {
 		return err
 	}
+
 	if tag != "" {
 		w.Header().Set("ETag", tag)
 	}
@@ -212,6 +231,7 @@ func writeCreated(w http.ResponseWriter, v any, path string, err error) error {
 	if err != nil {
 		return err
 	}
+
 	if path != "" {
 		w.Header().Set("Location", path)
 	}
@@ -223,6 +243,7 @@ func writeDone(w http.ResponseWriter, err error) error {
 	if err != nil {
 		return err
 	}
+
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -267,6 +288,7 @@ const noUUID = "00000000-0000-0000-0000-000000000000"
 // 0 or noUUID stands for text that is no id at all.
 func notFound(kind string, id any) error {
 	name := cleanText(fmt.Appendf(nil, "%s %v", kind, id), maxNameText)
+
 	if id == int64(0) || id == noUUID {
 		name = "such " + kind
 	}
@@ -303,14 +325,18 @@ func unauthorized(code, detail string) *problem {
 }
 
 // forbidden returns the 403 for what the caller may not do.
-func forbidden(code, detail string) *problem { return newProblem(http.StatusForbidden, code, detail) }
+func forbidden(code, detail string) *problem {
+	return newProblem(http.StatusForbidden, code, detail)
+}
 
 // conflict returns the 409 for what the present state does not allow.
-func conflict(code, detail string) *problem { return newProblem(http.StatusConflict, code, detail) }
+func conflict(code, detail string) *problem {
+	return newProblem(http.StatusConflict, code, detail)
+}
 
 // malformed returns the 400 for a request that cannot be read.
 func malformed(code, format string, args ...any) error {
-	return &problem{status: http.StatusBadRequest, code: code, detail: fmt.Sprintf(format, args...)}
+	return newProblem(http.StatusBadRequest, code, fmt.Sprintf(format, args...))
 }
 
 // invalid collects what is wrong with the fields of a well-formed request.
@@ -327,7 +353,8 @@ func (v *invalid) check(ok bool, field, code, detail string) {
 func (v *invalid) oneOf(field string, text *string, values ...string) {
 	last := len(values) - 1
 	detail := "must be " + strings.Join(values[:last], ", ") + " or " + values[last]
-	v.check(text == nil || slices.Contains(values, *text), field, "unknown", detail)
+	isKnown := text == nil || slices.Contains(values, *text)
+	v.check(isKnown, field, "unknown", detail)
 }
 
 // time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It
@@ -341,7 +368,8 @@ func (v *invalid) time(field string, text *string) *time.Time {
 	at = at.UTC().Truncate(time.Microsecond)
 	hasPlainYear := at.Year() >= 1 && at.Year() <= 9999
 	if err != nil || !hasPlainYear {
-		v.check(false, field, "malformed", "must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
+		v.check(false, field, "malformed",
+			"must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
 		return nil
 	}
 	return &at
@@ -352,6 +380,7 @@ func (v invalid) err() error {
 	if len(v) == 0 {
 		return nil
 	}
+
 	detail := v[0].Field + ": " + v[0].Detail
 	return &problem{
 		status: http.StatusUnprocessableEntity,
@@ -367,16 +396,23 @@ func (c *core) problemOf(w *responseWriter, err error) *problem {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p
 	}
+
 	switch {
 	case errors.Is(err, context.Canceled):
 		w.status = 499 // as nginx logs it
 		panic(http.ErrAbortHandler)
+
 	case isTooSlow(err) && c.database.answers():
-		c.log.Warn("request too slow", "id", w.requestID, "route", w.route, "error", err)
+		c.log.Warn("request too slow",
+			"id", w.requestID,
+			"route", w.route,
+			"error", err)
 		return errTooSlow
+
 	case isUnavailable(err) || isTooSlow(err):
 		return databaseUnavailable(err)
 	}
+
 	return &problem{
 		status: http.StatusInternalServerError,
 		code:   "internal",
@@ -391,11 +427,15 @@ func (c *core) problemOf(w *responseWriter, err error) *problem {
 func (c *core) writeProblem(w *responseWriter, err error) {
 	p := c.problemOf(w, err)
 	if p.err != nil {
-		c.log.Error("request failed", "id", w.requestID, "route", w.route, "error", p.err)
+		c.log.Error("request failed",
+			"id", w.requestID,
+			"route", w.route,
+			"error", p.err)
 	}
 
+	// Part of an answer was sent: the cut shows the client that it is not whole.
 	if w.routed && w.status != 0 {
-		panic(http.ErrAbortHandler) // part of an answer was sent: the cut shows that it is not whole
+		panic(http.ErrAbortHandler)
 	}
 	w.routed = true
 
@@ -405,6 +445,7 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 		return
 	}
 
+	// The values are text and numbers, so there is no error.
 	encoded, _ := encodeJSON(struct {
 		Type       string       `json:"type"`
 		Title      string       `json:"title"`
@@ -423,7 +464,7 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 		p.permission,
 		p.fields,
 		w.requestID,
-	}) // text and numbers: there is no error
+	})
 	writeBytes(w, p.status, "application/problem+json", encoded)
 }
 
@@ -436,6 +477,8 @@ func setProblemHeaders(w *responseWriter, p *problem) {
 	if p.location != "" {
 		h.Set("Location", p.location)
 	}
+
+	// A 401 names the ways to sign in (RFC 9110, section 11.6.1).
 	if p.status != http.StatusUnauthorized {
 		return
 	}
@@ -472,6 +515,7 @@ func (w *responseWriter) WriteHeader(status int) {
 	if w.status != 0 {
 		return
 	}
+
 	w.status = status
 	w.slots.beginAnswer()
 	if w.routed {
@@ -482,6 +526,7 @@ func (w *responseWriter) WriteHeader(status int) {
 // Write sends part of the body.
 func (w *responseWriter) Write(b []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
+
 	if !w.routed {
 		return len(b), nil
 	}
@@ -491,10 +536,12 @@ func (w *responseWriter) Write(b []byte) (int, error) {
 // Unwrap returns the wrapped writer, for http.ResponseController.
 func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// pathID returns a path value that is a canonical decimal number, else 0, which is nothing's id.
+// pathID returns a path value that is a canonical decimal number, else 0, which is the id of
+// nothing.
 func pathID(r *http.Request, name string) int64 {
-	id, err := strconv.ParseInt(r.PathValue(name), 10, 64)
-	if err != nil || strconv.FormatInt(id, 10) != r.PathValue(name) {
+	value := r.PathValue(name)
+	id, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || strconv.FormatInt(id, 10) != value {
 		return 0
 	}
 	return id

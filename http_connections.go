@@ -16,14 +16,17 @@ const maxConnections = 1000
 type boundedListener struct {
 	net.Listener
 	log         *slog.Logger
-	network     func(net.Addr) netip.Addr // whose connections count together; the zero Addr has no limit of its own
-	mostNetwork int
-	mostAll     int
+	mostNetwork int // open connections of one network
+	mostAll     int // open connections in all
 
-	mu     sync.Mutex // guards the fields below
-	all    int
-	counts map[netip.Addr]int // no network has 0
-	warned time.Time
+	// network returns the network of an address, whose connections count together. Connections of
+	// the zero Addr have no limit of their own.
+	network func(net.Addr) netip.Addr
+
+	mu     sync.Mutex         // guards the fields below
+	all    int                // open connections
+	counts map[netip.Addr]int // open connections of each network; no network has 0
+	warned time.Time          // when a refused connection was last logged
 }
 
 // Accept implements net.Listener. For each connection that it returns, released must be called.
@@ -49,12 +52,15 @@ func (l *boundedListener) admit(peer net.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
+	// Connections of the zero Addr count only among all.
 	network := l.network(peer)
 	isOver := network.IsValid() && l.counts[network] >= l.mostNetwork
 	if isOver || l.all >= l.mostAll {
 		if time.Since(l.warned) > time.Minute {
 			l.log.Warn("too many connections",
-				"address", peer.String(), "of_network", l.counts[network], "in_all", l.all)
+				"address", peer.String(),
+				"of_network", l.counts[network],
+				"in_all", l.all)
 			l.warned = time.Now()
 		}
 		return false

@@ -50,14 +50,16 @@ const maxWait = time.Minute
 
 // Limits of requests.
 const (
-	maxQueue    = 4000                 // requests of one caller that have a slot or wait for one
-	maxSlow     = 2                    // searches of one caller at a time
-	maxStreams  = 2                    // streamed answers to one account at a time
-	maxFiles    = 256                  // files sent to one account at a time; each holds an open file and a buffer
-	maxBodies   = 64 << 20             // bytes of all bodies in memory
-	maxAnswers  = 128 << 20            // bytes of all large answers that are being sent
-	ownShare    = 4                    // one caller may use a fourth of maxBodies, and of maxAnswers
-	largeAnswer = 64 << 10             // smaller answers are not counted
+	maxQueue   = 4000 // requests of one caller that have a slot or wait for one
+	maxSlow    = 2    // searches of one caller at a time
+	maxStreams = 2    // streamed answers to one account at a time
+	maxFiles   = 256  // files sent to one account at a time; each holds an open file and a buffer
+
+	maxBodies   = 64 << 20  // bytes of all bodies in memory
+	maxAnswers  = 128 << 20 // bytes of all large answers that are being sent
+	ownShare    = 4         // one caller may use a fourth of maxBodies, and of maxAnswers
+	largeAnswer = 64 << 10  // smaller answers are not counted
+
 	bodyTimeout = 10 * time.Second     // a body must arrive within this
 	refusalTime = 5 * time.Millisecond // refused requests of one caller end one by one, each after this
 )
@@ -85,6 +87,7 @@ type limits struct {
 // newLimits returns the limits for a pool of that many connections.
 func newLimits(connections int) *limits {
 	cores := runtime.GOMAXPROCS(0)
+
 	// The database searches on cores too: more searches at once would end no sooner.
 	searches := newLimiter(maxSlow, max(1, min(connections/2, 2*cores)))
 
@@ -140,10 +143,13 @@ func (l *limiter) acquire(ctx context.Context, caller string) (release func(), e
 		return nil, errBusy
 	}
 
+	// The caller's own slots come first. So a caller with many requests waits for the shared slots
+	// with no more of them than it has slots.
 	if err := takeSlot(ctx, queue.slots); err != nil {
 		l.leave(caller)
 		return nil, err
 	}
+
 	if err := takeSlot(ctx, l.total); err != nil {
 		<-queue.slots
 		l.leave(caller)
@@ -185,7 +191,7 @@ func (l *limiter) join(caller string) (queue *callerQueue, length int) {
 	return queue, queue.length
 }
 
-// leave takes a request out of the caller's queue.
+// leave takes a request out of the caller's queue. It drops a queue that is empty.
 func (l *limiter) leave(caller string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,16 +228,19 @@ type slots struct {
 }
 
 // newSlots returns the slots of a request of the caller, which holds none yet.
-func newSlots(limits *limits, caller string) *slots { return &slots{limits: limits, caller: caller} }
+func newSlots(limits *limits, caller string) *slots {
+	return &slots{limits: limits, caller: caller}
+}
 
 // acquire waits until the request holds what the class needs, and keeps what it holds already. A
 // request that computes needs no slot of slow.
 func (s *slots) acquire(ctx context.Context, class class) error {
+	// The slot of the class, which may have none.
 	limiter := s.limits.classes[class]
 	isHeld := limiter == s.class || s.releaseCore != nil
-
 	if limiter != nil && !isHeld {
 		s.release()
+
 		release, err := limiter.acquire(ctx, s.caller)
 		if err != nil {
 			return err
@@ -239,12 +248,15 @@ func (s *slots) acquire(ctx context.Context, class class) error {
 		s.class = limiter
 		s.releaseClass = release
 	}
+
+	// The slot to compute.
 	if class == heavy && s.releaseCore == nil {
 		s.release()
 		if err := s.acquireCore(ctx); err != nil {
 			return err
 		}
 	}
+
 	if class.usesPool() {
 		return s.acquirePool(ctx)
 	}
@@ -290,6 +302,7 @@ func (s *slots) beginAnswer() {
 		s.release()
 		return
 	}
+
 	s.leavePool()
 	s.leaveCore()
 }
@@ -298,6 +311,7 @@ func (s *slots) beginAnswer() {
 func (s *slots) release() {
 	s.leavePool()
 	s.leaveCore()
+
 	if s.class != nil {
 		s.releaseClass()
 		s.class = nil
@@ -320,7 +334,9 @@ func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !hasLimit {
 		deadline = time.Now()
 	}
-	return context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(400*time.Millisecond))
+
+	detached := context.WithoutCancel(ctx)
+	return context.WithDeadline(detached, deadline.Add(400*time.Millisecond))
 }
 
 // slowRefusal waits for the caller's turn before a refused request ends. A client that repeats such
@@ -331,6 +347,7 @@ func (l *limits) slowRefusal(ctx context.Context, caller string) {
 		return // the client has left, or has thousands of requests under way
 	}
 	defer release()
+
 	pause(ctx, refusalTime)
 }
 
@@ -338,11 +355,13 @@ func (l *limits) slowRefusal(ctx context.Context, caller string) {
 // time limit of the request. release gives back its room. A body of GET or HEAD has no meaning (RFC
 // 9110, section 9.3.1) and is dropped.
 func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int64) (release func(), err error) {
-	if r.ContentLength == 0 { // with HTTP/2, r.Body is not http.NoBody then
+	// With HTTP/2, r.Body is not http.NoBody if there is no body.
+	if r.ContentLength == 0 {
 		r.Body = http.NoBody
 		return func() {}, nil
 	}
 
+	// The time to arrive ends with the time limit of the request, if that is sooner.
 	response := http.NewResponseController(w)
 	deadline := time.Now().Add(bodyTimeout)
 	if limit, _ := r.Context().Deadline(); limit.Before(deadline) {
@@ -357,8 +376,10 @@ func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int6
 	}
 	var content bytes.Buffer
 	_, err = content.ReadFrom(body)
+
+	// The deadline would end the connection's later requests.
 	if err == nil {
-		response.SetReadDeadline(time.Time{}) // it would end the connection's later requests
+		response.SetReadDeadline(time.Time{})
 	}
 
 	if isRead(r) {
@@ -370,6 +391,7 @@ func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int6
 		body.release()
 		return func() {}, bodyError(err)
 	}
+
 	r.Body = io.NopCloser(&content)
 	r.ContentLength = int64(content.Len())
 	return body.release, nil
@@ -403,7 +425,8 @@ func (l *byteLimiter) add(caller string, n int64) bool {
 	}
 
 	isOnly := own == n
-	return isOnly || l.all <= l.most && own <= l.most/ownShare
+	hasRoom := l.all <= l.most && own <= l.most/ownShare
+	return isOnly || hasRoom
 }
 
 // receivedBody is the body of a request while it arrives. Only what has arrived counts, so a client
@@ -419,6 +442,7 @@ type receivedBody struct {
 func (b *receivedBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	b.bytes += int64(n)
+
 	if !b.bodies.add(b.caller, int64(n)) {
 		return n, errBusy
 	}

@@ -20,21 +20,28 @@ type listTotal struct {
 	TotalIsEstimate bool  `json:"total_is_estimate"`
 }
 
-// writeList answers with one page of a list. read returns up to limit items after the sort keys in
-// after: one more than the page has, which tells whether there is a next one. first are sort keys
-// that come before every item's, and key returns an item's. count, if given, returns the total for
-// total=1. A cursor holds the keys of the last item before it, and is valid only for this list and
-// its filters.
+// writeList answers with one page of a list. Its functions are:
+//
+//   - read returns up to limit items after the sort keys in after. It is asked for one item more
+//     than the page has, which tells whether there is a next page.
+//   - key returns the sort keys of an item. first are sort keys before those of every item.
+//   - count, if given, returns the total for total=1.
+//
+// A cursor holds the keys of the last item before it. It is valid only for this list and its
+// filters.
 func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first []string,
-	read func(after []string, limit int) ([]T, error), key func(T) []string,
+	read func(after []string, limit int) ([]T, error),
+	key func(T) []string,
 	count ...func() (*listTotal, error)) error {
+
 	query := r.URL.Query()
 	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), "50"))
 	if err != nil {
 		return malformed("wrong_type", "limit must be a number.")
 	}
 	if limit < 1 || limit > maxPage {
-		return invalid{{"limit", "out_of_range", fmt.Sprintf("must be from 1 to %d", maxPage)}}.err()
+		detail := fmt.Sprintf("must be from 1 to %d", maxPage)
+		return invalid{{"limit", "out_of_range", detail}}.err()
 	}
 
 	// The cursor of another list, or of other filters, is refused.
@@ -43,12 +50,14 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 		filters.Del(name)
 	}
 	scope := r.URL.Path + "?" + filters.Encode()
+
 	keys := core.keys.Load()
 	after := first
 	if cursor := query.Get("cursor"); cursor != "" {
 		after, err = keys.verifyCursor(scope, cursor)
 		if err != nil || len(after) != len(first) {
-			return malformed("invalid_cursor", "The cursor is not of this list with these filters: begin without one.")
+			return malformed("invalid_cursor",
+				"The cursor is not of this list with these filters: begin without one.")
 		}
 	}
 
@@ -56,6 +65,7 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 	if err != nil {
 		return err
 	}
+
 	answer := struct {
 		Items      []T     `json:"items"`
 		NextCursor *string `json:"next_cursor"`
@@ -64,6 +74,7 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 		Items: append([]T{}, items[:min(len(items), limit)]...), // never null
 	}
 
+	// The total costs a query of its own, so only those who ask for it get it.
 	if query.Get("total") == "1" && len(count) > 0 {
 		answer.listTotal, err = count[0]()
 		if err != nil {
@@ -74,22 +85,29 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 	if len(items) > limit {
 		cursor := keys.signCursor(scope, key(items[limit-1]))
 		answer.NextCursor = &cursor
+
 		query.Set("cursor", cursor)
-		w.Header().Set("Link", "<"+r.URL.EscapedPath()+"?"+query.Encode()+`>; rel="next"`)
+		next := r.URL.EscapedPath() + "?" + query.Encode()
+		w.Header().Set("Link", "<"+next+`>; rel="next"`)
 	}
+
 	return writeTagged(w, r, answer)
 }
 
-// writeRows is writeList for the rows of a query. Its parameters are args, then the sort keys after
-// which the page begins, then the limit. doing begins the text of an error.
-func writeRows[T any](core *core, w http.ResponseWriter, r *http.Request, first []string, key func(T) []string,
+// writeRows is writeList for the rows of a query. The parameters of the query are args, then the
+// sort keys after which the page begins, then the limit. doing begins the text of an error.
+func writeRows[T any](core *core, w http.ResponseWriter, r *http.Request,
+	first []string,
+	key func(T) []string,
 	doing, query string, args ...any) error {
-	return writeList(core, w, r, first, func(after []string, limit int) ([]T, error) {
+
+	read := func(after []string, limit int) ([]T, error) {
 		for _, sortKey := range after {
 			args = append(args, sortKey)
 		}
 		return collect[T](r.Context(), core.db, doing, query, append(args, limit)...)
-	}, key)
+	}
+	return writeList(core, w, r, first, read, key)
 }
 
 // entityTag returns the strong entity tag of a body (RFC 9110, section 8.8.3).
@@ -107,7 +125,8 @@ func tagOf(v any) string {
 // matchesTag reports whether the lines of If-Match or If-None-Match name the strong tag, or are
 // "*". The comparison is strong: a weak tag matches nothing (RFC 9110, section 8.8.3.2).
 func matchesTag(lines []string, tag string) bool {
-	list := strings.Join(strings.Fields(strings.Join(lines, ",")), "") // no tag of Cairn's has a blank
+	// No tag of Cairn has a blank, so all blanks can go.
+	list := strings.Join(strings.Fields(strings.Join(lines, ",")), "")
 	return list == "*" || slices.Contains(strings.Split(list, ","), tag)
 }
 
@@ -116,6 +135,7 @@ func checkMatch(lines []string, tag string) error {
 	if len(lines) == 0 || matchesTag(lines, tag) {
 		return nil
 	}
+
 	detail := "It has changed since you read it: read it again."
 	if strings.Contains(lines[0], "W/") {
 		detail = "If-Match compares strongly: send the ETag without W/, which a proxy has put before it."
@@ -145,5 +165,6 @@ func writeTaggedBytes(w http.ResponseWriter, r *http.Request, contentType string
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
+
 	return writeBytes(w, http.StatusOK, contentType, body)
 }
