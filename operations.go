@@ -32,8 +32,15 @@ type operations struct {
 }
 
 // newOperations returns the operations of an instance. certificate may be nil.
-func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance string, leaseTTL time.Duration,
-	certificate *certificate, hangups <-chan os.Signal) *operations {
+func newOperations(
+	core *core,
+	accounts *accounts,
+	analyzer *analyzer,
+	instance string,
+	leaseTTL time.Duration,
+	certificate *certificate,
+	hangups <-chan os.Signal,
+) *operations {
 	return &operations{
 		core:        core,
 		accounts:    accounts,
@@ -48,7 +55,7 @@ func newOperations(core *core, accounts *accounts, analyzer *analyzer, instance 
 
 // healthCheck is the latest probe of the database for GET /health.
 type healthCheck struct {
-	limit *limiter // its one place guards the fields below
+	limit *limiter // its one slot guards the fields below
 	began time.Time
 	err   error
 }
@@ -66,19 +73,24 @@ func (o *operations) getHealth(w http.ResponseWriter, r *http.Request) error {
 	defer leave()
 
 	if h.began.Before(arrived) || errors.Is(h.err, context.DeadlineExceeded) {
-		h.began, h.err = time.Now(), o.core.database.probe(r.Context())
+		h.began = time.Now()
+		h.err = o.core.database.probe(r.Context())
 	}
 	if h.err != nil {
 		return databaseUnavailable(h.err)
 	}
-	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	return writeJSON(w, http.StatusOK, map[string]string{
+		"status": "ok",
+	})
 }
 
 // warnOfExposure logs settings that are risky on an address that other machines can reach.
 func (o *operations) warnOfExposure(address net.Addr) {
-	if tcp, ok := address.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
+	tcp, ok := address.(*net.TCPAddr)
+	if !ok || tcp.IP.IsLoopback() {
 		return
 	}
+
 	log := o.core.log.With("address", address.String())
 	if o.core.cfg.registration == registrationOpen {
 		log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION")
@@ -88,9 +100,14 @@ func (o *operations) warnOfExposure(address net.Addr) {
 	}
 }
 
-// keepLease renews this instance's lease until ctx ends. It reloads the key file in between, so
-// that no heartbeat has the keys from before.
+// keepLease renews this instance's lease until ctx ends. It also reloads the key file. It never
+// does both at a time, so no heartbeat after a reload tells of the former keys.
 func (o *operations) keepLease(ctx context.Context) {
+	heartbeat := func(ctx context.Context) error {
+		keys := o.core.keys.Load()
+		return noteInstance(ctx, o.core.database.probes, o.instance, keys, o.leaseTTL)
+	}
+
 	for tick := time.Tick(o.leaseTTL / 3); ; {
 		select {
 		case <-ctx.Done():
@@ -98,17 +115,22 @@ func (o *operations) keepLease(ctx context.Context) {
 		case <-o.hangups:
 			o.reloadOnHangup(ctx)
 		case <-tick:
-			o.runBounded(ctx, "heartbeat failed", 2*time.Second, func(ctx context.Context) error {
-				return noteInstance(ctx, o.core.database.probes, o.instance, o.core.keys.Load(), o.leaseTTL)
-			})
+			o.runBounded(ctx, "heartbeat failed", 2*time.Second, heartbeat)
 		}
 	}
 }
 
 // runMaintenance seals the audit log each second and sweeps each minute, until ctx ends.
 func (o *operations) runMaintenance(ctx context.Context) {
-	sealTick, sweepTick := time.Tick(time.Second), time.Tick(time.Minute)
+	sealTick := time.Tick(time.Second)
+	sweepTick := time.Tick(time.Minute)
 	seal := unlessRepeated(o.sealAudit)
+	sweepAll := func(ctx context.Context) error {
+		return errors.Join(
+			sweep(ctx, o.core.db),
+			o.accounts.flushTallies(ctx))
+	}
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,20 +138,25 @@ func (o *operations) runMaintenance(ctx context.Context) {
 		case <-sealTick:
 			o.runBounded(ctx, "audit log not sealed", time.Minute, seal)
 		case <-sweepTick:
-			o.runBounded(ctx, "sweep failed", time.Minute, func(ctx context.Context) error {
-				return errors.Join(sweep(ctx, o.core.db), o.accounts.flushTallies(ctx))
-			})
+			o.runBounded(ctx, "sweep failed", time.Minute, sweepAll)
 		}
 	}
 }
 
-// runBounded runs work with a time limit. It logs an error under the message failure, unless the
-// database is down, which is in the log already.
-func (o *operations) runBounded(ctx context.Context, failure string, limit time.Duration,
-	work func(context.Context) error) {
+// runBounded runs work with a time limit. It logs an error under the message failure. It logs none
+// if the database is down, because that is in the log already, or if ctx ends.
+func (o *operations) runBounded(
+	ctx context.Context,
+	failure string,
+	limit time.Duration,
+	work func(context.Context) error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := work(ctx); err != nil && !errors.Is(ctx.Err(), context.Canceled) && !o.core.database.down.Load() {
+
+	err := work(ctx)
+	isCanceled := errors.Is(ctx.Err(), context.Canceled)
+	if err != nil && !isCanceled && !o.core.database.down.Load() {
 		o.core.log.Warn(failure, "error", err)
 	}
 }
@@ -139,8 +166,10 @@ func (o *operations) runBounded(ctx context.Context, failure string, limit time.
 func unlessRepeated(work func(context.Context) error) func(context.Context) error {
 	last := ""
 	return func(ctx context.Context) error {
-		err, before := work(ctx), last
-		if last = fmt.Sprint(err); last == before {
+		err := work(ctx)
+		before := last
+		last = fmt.Sprint(err)
+		if last == before {
 			return nil
 		}
 		return err
@@ -148,14 +177,16 @@ func unlessRepeated(work func(context.Context) error) func(context.Context) erro
 }
 
 // sealAudit seals the new rows of the audit log, and logs the breaks that it records. It logs the
-// newest seal for "cairn audit verify --head", and keeps it in the state directory. So nobody who
-// can write only to the database cuts off the end of the log unnoticed, also before a restart.
+// newest seal for "cairn audit verify --head", and keeps it in the state directory. An attacker who
+// can write only to the database may cut off the end of the log, but the kept seal reveals it, also
+// after a restart.
 func (o *operations) sealAudit(ctx context.Context) error {
 	z := &o.sealer
 	before := z.last.seq
 	if before == 0 {
 		var err error
-		if z.last, err = o.rememberedSeal(ctx); err != nil {
+		z.last, err = o.rememberedSeal(ctx)
+		if err != nil {
 			return err
 		}
 	}
@@ -163,7 +194,8 @@ func (o *operations) sealAudit(ctx context.Context) error {
 	for n := 1; n > 0; {
 		var found []string
 		var err error
-		if n, found, err = z.sealRows(ctx, o.core.db, o.core.keys.Load()); err != nil {
+		n, found, err = z.sealRows(ctx, o.core.db, o.core.keys.Load())
+		if err != nil {
 			return err
 		}
 		for _, finding := range found {
@@ -194,8 +226,11 @@ func (o *operations) reloadKeys(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	o.core.keys.Store(keys)
-	o.core.log.Info("key file reloaded", "signer", keys.keys[0].id, "keys", len(keys.keys))
+	o.core.log.Info("key file reloaded",
+		"signer", keys.keys[0].id,
+		"keys", len(keys.keys))
 	if o.core.cfg.keysAreCredential() {
 		o.core.log.Warn("key file is a copy that systemd made when the service started: " +
 			"restart the service to load a later change")
@@ -210,7 +245,13 @@ func (o *operations) sealPath() string { return filepath.Join(o.core.cfg.stateDi
 // there was none, it returns the newest one in the database, on trust.
 func (o *operations) rememberedSeal(ctx context.Context) (seal, error) {
 	const newest = `
-		SELECT coalesce((SELECT seq || ':' || encode(mac, 'hex') FROM audit_seals ORDER BY seq DESC LIMIT 1), '0:00')`
+		SELECT coalesce(
+			(SELECT seq || ':' || encode(mac, 'hex')
+			FROM audit_seals
+			ORDER BY seq DESC
+			LIMIT 1),
+			'0:00')`
+
 	content, err := os.ReadFile(o.sealPath())
 	head := string(content)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -226,7 +267,9 @@ func (o *operations) rememberedSeal(ctx context.Context) (seal, error) {
 func (o *operations) reloadOnHangup(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := o.reloadKeys(ctx); err != nil {
+
+	err := o.reloadKeys(ctx)
+	if err != nil {
 		o.core.log.Error("key file not reloaded", "error", err)
 	}
 }
@@ -241,11 +284,13 @@ func (o *operations) connectionNetwork(peer net.Addr) netip.Addr {
 	return clientNetwork(address)
 }
 
-// limitConnections bounds the connections of the socket: of one network, and of all to nine tenths
-// of the files that the process may open. The rest is for the database and the datasets.
+// limitConnections bounds the connections of one network and of all networks together. Together
+// they take at most nine tenths of the files that the process may open. The rest is for the
+// database and the datasets.
 func (o *operations) limitConnections(socket net.Listener) *boundedListener {
+	// This fails only for an unknown resource: see getrlimit(2).
 	var files syscall.Rlimit
-	syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // fails only for an unknown resource: getrlimit(2)
+	syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files)
 
 	return &boundedListener{
 		Listener:    socket,
