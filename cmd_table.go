@@ -38,94 +38,262 @@ const (
 // serve and restore may run while the service runs.
 func commands() []command {
 	return []command{
-		{"serve", "", needSettings, serveCommand, "run the service"},
-		{"migrate", "", needDatabase, migrateCommand, "bring the database's schema up to date"},
+		{
+			"serve", "",
+			needSettings, serveCommand,
+			"run the service",
+		},
+		{
+			"migrate", "",
+			needDatabase, migrateCommand,
+			"bring the database's schema up to date",
+		},
 
-		{"user create", "NAME [--role ROLE] [--email ADDRESS] [--display-name TEXT] [--json]", needDatabase,
-			createUserCommand, "create a user, with the role member unless another is given; the password is read " +
-				"from the terminal or the first line of standard input"},
-		{"user list", "[--json]", needDatabase, listUsersCommand, "list the users: name, status, roles"},
-		{"user show", "NAME [--json]", needDatabase, showUserCommand, "show a user"},
-		{"user disable", "NAME [--json]", needDatabase, onUser("", setStatus(statusDisabled)), "keep a user out"},
-		{"user enable", "NAME [--json]", needDatabase, onUser("", setStatus(statusActive)),
-			"let a user in: one that is pending or was disabled"},
-		{"user delete", "NAME [--json]", needDatabase, deleteUserCommand,
-			"delete a user, after a question on a terminal; the name is never used again"},
-		{"user set-roles", "NAME ROLE,... [--json]", needDatabase, setRolesCommand, "replace a user's roles"},
-		{"user reset-password", "NAME [--json]", needDatabase, resetPasswordCommand,
-			"print a one-use token, or a link with it, that sets a new password"},
-		{"user reset-totp", "NAME [--json]", needDatabase, onUser("%s has no second factor now", resetTOTP),
-			"remove a user's second factor"},
-		{"user unlock", "NAME [--json]", needDatabase, withKeys(unlockUserCommand),
-			"clear the failed logins to a user's account, so that every network may try again at once"},
-		{"user end-sessions", "NAME [--json]", needDatabase, onUser("ended all sessions of %s", endAllSessions),
-			"end a user's sessions"},
-		{"user revoke", "NAME [--json]", needDatabase, onUser("ended all sessions and tokens of %s", revokeUser),
-			"end all sessions and tokens of a user"},
+		{
+			"user create", "NAME [--role ROLE] [--email ADDRESS] [--display-name TEXT] [--json]",
+			needDatabase, createUserCommand,
+			"create a user, with the role member unless another is given; " +
+				"the password is read from the terminal or the first line of standard input",
+		},
+		{
+			"user list", "[--json]",
+			needDatabase, listUsersCommand,
+			"list the users: name, status, roles",
+		},
+		{
+			"user show", "NAME [--json]",
+			needDatabase, showUserCommand,
+			"show a user",
+		},
+		{
+			"user disable", "NAME [--json]",
+			needDatabase, onUser("", setStatus(statusDisabled)),
+			"keep a user out",
+		},
+		{
+			"user enable", "NAME [--json]",
+			needDatabase, onUser("", setStatus(statusActive)),
+			"let a user in: one that is pending or was disabled",
+		},
+		{
+			"user delete", "NAME [--json]",
+			needDatabase, deleteUserCommand,
+			"delete a user, after a question on a terminal; the name is never used again",
+		},
+		{
+			"user set-roles", "NAME ROLE,... [--json]",
+			needDatabase, setRolesCommand,
+			"replace a user's roles",
+		},
+		{
+			"user reset-password", "NAME [--json]",
+			needDatabase, resetPasswordCommand,
+			"print a one-use token, or a link with it, that sets a new password",
+		},
+		{
+			"user reset-totp", "NAME [--json]",
+			needDatabase, onUser("%s has no second factor now", resetTOTP),
+			"remove a user's second factor",
+		},
+		{
+			"user unlock", "NAME [--json]",
+			needDatabase, withKeys(unlockUserCommand),
+			"clear the failed logins to a user's account, so that every network may try again at once",
+		},
+		{
+			"user end-sessions", "NAME [--json]",
+			needDatabase, onUser("ended all sessions of %s", endAllSessions),
+			"end a user's sessions",
+		},
+		{
+			"user revoke", "NAME [--json]",
+			needDatabase, onUser("ended all sessions and tokens of %s", revokeUser),
+			"end all sessions and tokens of a user",
+		},
 
-		{"role list", "[--json]", needDatabase, listRolesCommand, "list the roles: name, permissions, description"},
-		{"role create", "NAME [--permissions P,...] [--description TEXT] [--json]", needDatabase, onRole(createRole),
-			"create a role"},
-		{"role edit", "NAME [--permissions P,...] [--description TEXT] [--json]", needDatabase, onRole(editRole),
-			"change a role"},
-		{"role delete", "NAME [--reassign ROLE]", needDatabase, deleteRoleCommand,
-			"delete a role that no user has, or give its users another"},
+		{
+			"role list", "[--json]",
+			needDatabase, listRolesCommand,
+			"list the roles: name, permissions, description",
+		},
+		{
+			"role create", "NAME [--permissions P,...] [--description TEXT] [--json]",
+			needDatabase, onRole(createRole),
+			"create a role",
+		},
+		{
+			"role edit", "NAME [--permissions P,...] [--description TEXT] [--json]",
+			needDatabase, onRole(editRole),
+			"change a role",
+		},
+		{
+			"role delete", "NAME [--reassign ROLE]",
+			needDatabase, deleteRoleCommand,
+			"delete a role that no user has, or give its users another",
+		},
 
-		{"audit verify", "[--head HEAD]", needDatabase, withKeys(verifyAuditCommand),
-			"compare the audit log with its seals; record breaks that it does not tell of yet, and fail"},
-		{"audit prune", "--before DATE", needDatabase, withKeys(pruneAuditCommand),
-			"delete the audit log's rows from before a day, such as 2026-01-31"},
+		{
+			"audit verify", "[--head HEAD]",
+			needDatabase, withKeys(verifyAuditCommand),
+			"compare the audit log with its seals; record breaks that it does not tell of yet, and fail",
+		},
+		{
+			"audit prune", "--before DATE",
+			needDatabase, withKeys(pruneAuditCommand),
+			"delete the audit log's rows from before a day, such as 2026-01-31",
+		},
 
-		{"message send", "TITLE [--severity S] [--roles R,...] [--publish-at TIME] [--expires-at TIME] " +
-			"[--include-new-users]", needDatabase, sendMessageCommand,
-			"publish a message; standard input is its text; S is info, warning or critical, TIME 2026-01-31T12:00:00Z"},
-		{"message list", "[--json]", needDatabase, listMessagesCommand, "list the newest messages"},
-		{"message retract", "ID", needDatabase, retractMessageCommand, "retract a message"},
+		{
+			"message send",
+			"TITLE [--severity S] [--roles R,...] [--publish-at TIME] [--expires-at TIME] [--include-new-users]",
+			needDatabase, sendMessageCommand,
+			"publish a message; standard input is its text; S is info, warning or critical, " +
+				"TIME 2026-01-31T12:00:00Z",
+		},
+		{
+			"message list", "[--json]",
+			needDatabase, listMessagesCommand,
+			"list the newest messages",
+		},
+		{
+			"message retract", "ID",
+			needDatabase, retractMessageCommand,
+			"retract a message",
+		},
 
-		{"token create", "USER NAME --permissions P,... [--days N] [--role ROLE]", needDatabase,
-			createTokenCommand, "create an API token for 90 days, or N, and print its secret; an unknown user is " +
-				"created as a service account, without a password, with the role member or ROLE"},
-		{"token list", "USER [--json]", needDatabase, listTokensCommand, "list a user's API tokens"},
-		{"token revoke", "USER NAME", needDatabase, revokeTokenCommand, "end an API token"},
+		{
+			"token create", "USER NAME --permissions P,... [--days N] [--role ROLE]",
+			needDatabase, createTokenCommand,
+			"create an API token for 90 days, or N, and print its secret; " +
+				"an unknown user is created as a service account, without a password, " +
+				"with the role member or ROLE",
+		},
+		{
+			"token list", "USER [--json]",
+			needDatabase, listTokensCommand,
+			"list a user's API tokens",
+		},
+		{
+			"token revoke", "USER NAME",
+			needDatabase, revokeTokenCommand,
+			"end an API token",
+		},
 
-		{"keys list", "[--json]", needSettings, withKeys(listKeysCommand), "list the signing keys"},
-		{"keys add", "", needSettings, withKeys(addKeyCommand), "add a signing key, which only verifies at first"},
-		{"keys promote", "KID", needSettings, withKeys(promoteKeyCommand), "sign with a key from now on"},
-		{"keys prune", "", needDatabase, withKeys(pruneKeys), "remove the keys that nothing needs any more"},
+		{
+			"keys list", "[--json]",
+			needSettings, withKeys(listKeysCommand),
+			"list the signing keys",
+		},
+		{
+			"keys add", "",
+			needSettings, withKeys(addKeyCommand),
+			"add a signing key, which only verifies at first",
+		},
+		{
+			"keys promote", "KID",
+			needSettings, withKeys(promoteKeyCommand),
+			"sign with a key from now on",
+		},
+		{
+			"keys prune", "",
+			needDatabase, withKeys(pruneKeys),
+			"remove the keys that nothing needs any more",
+		},
 
-		{"dataset add", "PATH [--name NAME]", needDatabase, addDatasetCommand,
-			"register a directory of elevation files and analyse it"},
-		{"dataset create", "NAME PATH", needDatabase, createDatasetCommand,
-			"register a directory without an analysis; a relative path is below the first dataset root"},
-		{"dataset list", "[--json]", needDatabase, listDatasetsCommand,
-			"list the datasets: id, name, directory, state of the last analysis"},
-		{"dataset analyze", "DATASET [--wait] [--force]", needDatabase, analyzeCommand,
+		{
+			"dataset add", "PATH [--name NAME]",
+			needDatabase, addDatasetCommand,
+			"register a directory of elevation files and analyse it",
+		},
+		{
+			"dataset create", "NAME PATH",
+			needDatabase, createDatasetCommand,
+			"register a directory without an analysis; a relative path is below the first dataset root",
+		},
+		{
+			"dataset list", "[--json]",
+			needDatabase, listDatasetsCommand,
+			"list the datasets: id, name, directory, state of the last analysis",
+		},
+		{
+			"dataset analyze", "DATASET [--wait] [--force]",
+			needDatabase, analyzeCommand,
 			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
-				"--force removes the rows of files that are gone, even if most are"},
-		{"dataset expect", "DATASET [--crs CRS] [--vertical-crs CRS] [--posting SIZE] [--sample-type TYPE] " +
-			"[--nodata VALUE] [--width PIXELS] [--height PIXELS] [--name PATTERN] [--boundary FILE]", needDatabase,
-			expectCommand, "print what the files should be or, with options, change it and check them; FILE is " +
-				"GeoJSON; an empty value takes back what was expected"},
-		{"dataset remove", "DATASET", needDatabase, removeDatasetCommand,
-			"forget a dataset, after a question on a terminal; its files stay"},
-		{"report", "DATASET", needDatabase, reportCommand, "print the problems of a dataset's files"},
-		{"compare", "DATASET OTHER", needDatabase, compareCommand, "compare a dataset with another, such as a new " +
-			"delivery with the old one, cell by cell"},
-		{"vrt", "DATASET [--crs CRS] [--resolution SIZE]", needDatabase, vrtCommand,
-			"print a GDAL VRT of a dataset's rasters; if they have several CRSs or pixel sizes, name one"},
+				"--force removes the rows of files that are gone, even if most are",
+		},
+		{
+			"dataset expect",
+			"DATASET [--crs CRS] [--vertical-crs CRS] [--posting SIZE] [--sample-type TYPE] " +
+				"[--nodata VALUE] [--width PIXELS] [--height PIXELS] [--name PATTERN] " +
+				"[--boundary FILE]",
+			needDatabase, expectCommand,
+			"print what the files should be or, with options, change it and check them; " +
+				"FILE is GeoJSON; an empty value takes back what was expected",
+		},
+		{
+			"dataset remove", "DATASET",
+			needDatabase, removeDatasetCommand,
+			"forget a dataset, after a question on a terminal; its files stay",
+		},
+		{
+			"report", "DATASET",
+			needDatabase, reportCommand,
+			"print the problems of a dataset's files",
+		},
+		{
+			"compare", "DATASET OTHER",
+			needDatabase, compareCommand,
+			"compare a dataset with another, such as a new delivery with the old one, cell by cell",
+		},
+		{
+			"vrt", "DATASET [--crs CRS] [--resolution SIZE]",
+			needDatabase, vrtCommand,
+			"print a GDAL VRT of a dataset's rasters; if they have several CRSs or pixel sizes, name one",
+		},
 
-		{"backup", "FILE", needDatabase, backupCommand, "write the database to a file; the key file is not included"},
-		{"restore", "FILE [--keep-tokens]", needOwner, restoreCommand, "replace the database's content with a backup " +
-			"and end all sessions and API tokens; the service must be stopped"},
+		{
+			"backup", "FILE",
+			needDatabase, backupCommand,
+			"write the database to a file; the key file is not included",
+		},
+		{
+			"restore", "FILE [--keep-tokens]",
+			needOwner, restoreCommand,
+			"replace the database's content with a backup and end all sessions and API tokens; " +
+				"the service must be stopped",
+		},
 
-		{"routes", "[--json]", needNothing, routesCommand, "print every route and who may call it"},
-		{"bbox", "PATH... [--root DIR]", needNothing, printExtents,
-			"print the extents of elevation files, one JSON object per line; needs no database"},
-		{"crs", "CODE [LON LAT] [--inverse]", needNothing, printCRS, "describe the CRS of an EPSG code, or convert " +
-			"degrees to its coordinates, or with --inverse its X Y to degrees"},
-		{"config check", "", needSettings, checkConfig, "print the settings in force"},
-		{"help", "[COMMAND...]", needNothing, helpCommand, "print this, or about one command"},
-		{"version", "", needNothing, versionCommand, "print the version, the commit and its date"},
+		{
+			"routes", "[--json]",
+			needNothing, routesCommand,
+			"print every route and who may call it",
+		},
+		{
+			"bbox", "PATH... [--root DIR]",
+			needNothing, printExtents,
+			"print the extents of elevation files, one JSON object per line; needs no database",
+		},
+		{
+			"crs", "CODE [LON LAT] [--inverse]",
+			needNothing, printCRS,
+			"describe the CRS of an EPSG code, or convert degrees to its coordinates, " +
+				"or with --inverse its X Y to degrees",
+		},
+		{
+			"config check", "",
+			needSettings, checkConfig,
+			"print the settings in force",
+		},
+		{
+			"help", "[COMMAND...]",
+			needNothing, helpCommand,
+			"print this, or about one command",
+		},
+		{
+			"version", "",
+			needNothing, versionCommand,
+			"print the version, the commit and its date",
+		},
 	}
 }
 
@@ -133,8 +301,8 @@ func commands() []command {
 // version may be asked for by options.
 func findCommand(args []string) (c command, rest []string, err error) {
 	for i, arg := range args {
-		isValue := i > 0 && strings.HasPrefix(args[i-1], "--") // of an option
-		isHelp := (arg == "--help" || arg == "-h") && !isValue
+		isOptionValue := i > 0 && strings.HasPrefix(args[i-1], "--")
+		isHelp := (arg == "--help" || arg == "-h") && !isOptionValue
 		if isHelp {
 			args = append([]string{"help"}, args[:min(i, 2)]...)
 		}
@@ -165,7 +333,14 @@ func findCommand(args []string) (c command, rest []string, err error) {
 		return c, nil, fmt.Errorf("%s needs a subcommand: %s; %w %[1]s",
 			args[0], strings.Join(subcommands, ", "), errUsage)
 	}
-	if slices.Contains([]string{"start", "stop", "restart", "status"}, args[0]) {
+
+	ofSystemd := []string{
+		"start",
+		"stop",
+		"restart",
+		"status",
+	}
+	if slices.Contains(ofSystemd, args[0]) {
 		return c, nil, fmt.Errorf("%q is not a command: systemd does that: systemctl %[1]s cairn; %w",
 			args[0], errUsage)
 	}
@@ -196,13 +371,16 @@ func (c command) arguments() (all []argument) {
 		if takesValue {
 			words = words[:1]
 		}
+
+		// "ROLE,..." is a list with commas, and thus one name.
 		for _, word := range words {
+			isList := strings.HasSuffix(word, ",...")
 			all = append(all, argument{
 				name:       word,
 				isOption:   isOption,
 				takesValue: takesValue,
 				isRequired: part[0] != '[',
-				isRepeated: strings.HasSuffix(word, "...") && !strings.HasSuffix(word, ",..."), // a list is one name
+				isRepeated: strings.HasSuffix(word, "...") && !isList,
 			})
 		}
 	}
@@ -227,6 +405,8 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 			names = append(names, args...)
 			break
 		}
+
+		// A negative number is a name, not an option.
 		_, notNumber := strconv.ParseFloat(arg, 64)
 		if !strings.HasPrefix(arg, "-") || notNumber == nil {
 			names = append(names, arg)
@@ -287,7 +467,8 @@ func helpCommand(_ context.Context, o invocation) error {
 	topic := strings.Join(o.names, " ")
 	var found []command
 	for _, c := range commands() {
-		name, words := c.name+" ", topic+" "
+		name := c.name + " "
+		words := topic + " "
 		if topic == "" || strings.HasPrefix(name, words) || strings.HasPrefix(words, name) {
 			found = append(found, c)
 		}
@@ -296,6 +477,7 @@ func helpCommand(_ context.Context, o invocation) error {
 		_, _, err := findCommand(o.names)
 		return err
 	}
+
 	fmt.Fprint(o.stdout, "usage: cairn COMMAND [ARGUMENTS]\n\n")
 	for _, c := range found {
 		c.print(o.stdout)
@@ -310,12 +492,15 @@ func helpCommand(_ context.Context, o invocation) error {
 
 // print writes the command with its arguments, and from column 35 on what it does.
 func (c command) print(w io.Writer) {
-	const column, width = 35, 80
+	const column = 35
+	const width = 80
 	indent := strings.Repeat(" ", column)
+
 	left := "  " + strings.Join(fold(c.name+" "+c.args, width-10), "\n"+indent[:10])
 	if len(left) > column-2 {
 		left += "\n" + indent
 	}
+
 	help := strings.Join(fold(c.help, width-column), "\n"+indent)
 	fmt.Fprintf(w, "%-*s%s\n", column, left, help)
 }
