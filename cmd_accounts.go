@@ -29,14 +29,17 @@ func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 // user or, if the operation deletes the user, the user as before.
 func (o invocation) changeUser(ctx context.Context, do userOperation) (u user, err error) {
 	err = changeAccess(ctx, o.db, func(tx pgx.Tx) error {
-		if u, err = userNamed(ctx, tx, o.names[0]); err != nil {
+		u, err = userNamed(ctx, tx, o.names[0])
+		if err != nil {
 			return err
 		}
-		if err = do(ctx, tx, operatorActor(), u); err != nil {
+		err = do(ctx, tx, operatorActor(), u)
+		if err != nil {
 			return err
 		}
 
-		if after, err := getUser(ctx, tx, u.ID); err == nil { // not deleted
+		// There is an error if the operation has deleted the user.
+		if after, err := getUser(ctx, tx, u.ID); err == nil {
 			u = after
 		}
 		return nil
@@ -46,7 +49,8 @@ func (o invocation) changeUser(ctx context.Context, do userOperation) (u user, e
 
 // printUser prints a user. If err is set, it only returns err.
 func (o invocation) printUser(err error, u user) error {
-	return o.print(err, u, "%s\t%s\t%s", u.Username, u.Status, strings.Join(u.Roles, ","))
+	return o.print(err, u, "%s\t%s\t%s",
+		u.Username, u.Status, strings.Join(u.Roles, ","))
 }
 
 // onUser returns a command that runs an operation on the named user. It then prints the text done
@@ -86,7 +90,10 @@ func createUserCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
 	}
-	err = checkPassword(&v, "password", password, o.cfg.passwordMin, breached, n.username, n.email, n.displayName)
+	err = checkPassword(&v,
+		"password", password,
+		o.cfg.passwordMin, breached,
+		n.username, n.email, n.displayName)
 	if err != nil {
 		return err
 	}
@@ -122,7 +129,9 @@ func showUserCommand(ctx context.Context, o invocation) error {
 
 // deleteUserCommand is "cairn user delete".
 func deleteUserCommand(ctx context.Context, o invocation) error {
-	if err := o.confirm(ctx, "Delete the user %s? The name is never used again.", o.names[0]); err != nil {
+	err := o.confirm(ctx, "Delete the user %s? The name is never used again.",
+		o.names[0])
+	if err != nil {
 		return err
 	}
 	return onUser("deleted user %s", deleteUser)(ctx, o)
@@ -130,9 +139,10 @@ func deleteUserCommand(ctx context.Context, o invocation) error {
 
 // setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list removes all roles.
 func setRolesCommand(ctx context.Context, o invocation) error {
-	return onUser("", func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	replace := func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		return replaceRoles(ctx, tx, by, u, splitList(o.names[1]))
-	})(ctx, o)
+	}
+	return onUser("", replace)(ctx, o)
 }
 
 // splitList returns the parts of a list that are separated by commas.
@@ -154,26 +164,35 @@ func resetPasswordCommand(ctx context.Context, o invocation) error {
 // unlockUserCommand is "cairn user unlock". It clears the failed logins to the account and their
 // waits. It does so under every key of the key file: the service may still use an older one.
 func unlockUserCommand(ctx context.Context, o invocation, ring *keyring) error {
-	return onUser("cleared the failed logins to %s", func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	unlock := func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		if err := ring.resetThrottles(ctx, tx, u); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "user.unlock", "user:"+u.Username, nil, nil)
-	})(ctx, o)
+	}
+	return onUser("cleared the failed logins to %s", unlock)(ctx, o)
 }
 
 // printRole prints a role. If err is set, it only returns err.
 func (o invocation) printRole(err error, r role) error {
-	return o.print(err, r, "%s\t%s\t%s", r.Name, strings.Join(r.Permissions, ","), r.Description)
+	return o.print(err, r, "%s\t%s\t%s",
+		r.Name, strings.Join(r.Permissions, ","), r.Description)
 }
 
 // onRole returns a command that runs do with the fields of a role and prints the resulting role.
 func onRole(do func(context.Context, pgx.Tx, actor, roleChange) (role, error)) action {
 	return func(ctx context.Context, o invocation) error {
-		c := roleChange{Name: &o.names[0], Description: optional(o.options, "description")}
-		if o.options.Has("permissions") { // an empty list removes all permissions
-			c.Permissions = append([]string{}, splitList(o.options.Get("permissions"))...)
+		c := roleChange{
+			Name:        &o.names[0],
+			Description: optional(o.options, "description"),
 		}
+
+		// An empty list removes all permissions. A nil one would keep them.
+		if o.options.Has("permissions") {
+			permissions := splitList(o.options.Get("permissions"))
+			c.Permissions = append([]string{}, permissions...)
+		}
+
 		var r role
 		err := changeAccess(ctx, o.db, func(tx pgx.Tx) (err error) {
 			r, err = do(ctx, tx, operatorActor(), c)
@@ -208,6 +227,8 @@ func deleteRoleCommand(ctx context.Context, o invocation) error {
 		if err != nil {
 			return err
 		}
-		return deleteRole(ctx, tx, operatorActor(), r, optional(o.options, "reassign"))
+
+		reassign := optional(o.options, "reassign")
+		return deleteRole(ctx, tx, operatorActor(), r, reassign)
 	})
 }

@@ -26,11 +26,12 @@ func withKeys(do func(context.Context, invocation, *keyring) error) action {
 // errBreaks is returned for an audit log with a break that is new. It means exit status 3.
 var errBreaks = errors.New("the audit log has a new break")
 
-// verifyAuditCommand is "cairn audit verify". It compares the audit log with its seals, and adds a
-// row that tells of what is missing or wrong and was not known. It fails if there is such a row or,
-// with --head, if there is one after that seal, or no such seal.
+// verifyAuditCommand is "cairn audit verify". It compares the audit log with its seals. It adds a
+// row for each break that the log does not tell of yet, and fails if it added one. With --head, it
+// also fails if the log tells of a break after that seal, or does not hold the seal.
 func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error {
 	const holds = `SELECT EXISTS (SELECT FROM audit_seals WHERE seq = $1 AND mac = $2)`
+
 	head, err := parseHead(o.option("head", "0:00"))
 	if err != nil {
 		return fmt.Errorf("--head: %w; %w", err, errUsage)
@@ -43,11 +44,13 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 		return err
 	}
 
+	// The instances seal rows meanwhile, so the findings are recorded under the lock.
 	var added []string
 	err = inTransaction(ctx, o.db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
 		}
+
 		unsealed, err := queueUnsealed(ctx, tx)
 		if err != nil {
 			return err
@@ -67,25 +70,32 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 	if err != nil {
 		return err
 	}
-	waiting, err := scalar[int64](ctx, o.db, "count unsealed rows", `SELECT count(*) FROM audit_unsealed`)
+	waiting, err := scalar[int64](ctx, o.db, "count unsealed rows",
+		`SELECT count(*) FROM audit_unsealed`)
 	if err != nil {
 		return err
 	}
 
 	isNew := len(added) > 0
 	for _, b := range breaks {
+		at := b.At.UTC().Format(time.RFC3339)
 		for _, finding := range b.note.Findings {
-			fmt.Fprintf(o.stdout, "%s: %s\n", b.At.UTC().Format(time.RFC3339), finding)
+			fmt.Fprintf(o.stdout, "%s: %s\n", at, finding)
 		}
 		isAfterHead := b.Seq == nil || *b.Seq > head.seq
-		isNew = isNew || head.seq > 0 && isAfterHead
+		if head.seq > 0 && isAfterHead {
+			isNew = true
+		}
 	}
-	err = o.print(nil, nil, "head %s, rows that wait for their seal: %d", c.newest.head(), waiting)
-	switch {
-	case head.seq > 0 && !hasHead:
+	err = o.print(nil, nil, "head %s, rows that wait for their seal: %d",
+		c.newest.head(), waiting)
+
+	if head.seq > 0 && !hasHead {
 		return fmt.Errorf("%w: it does not hold the seal %s: it was cut off or rewritten, "+
-			"or the seal is older than the last prune", errBreaks, head.head())
-	case isNew:
+			"or the seal is older than the last prune",
+			errBreaks, head.head())
+	}
+	if isNew {
 		return errBreaks
 	}
 	return err
@@ -130,17 +140,32 @@ func pruneAuditCommand(ctx context.Context, o invocation, ring *keyring) error {
 // checkpoint, at which verifyAudit begins. It returns how many rows it deleted.
 func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) (removed int64, err error) {
 	const choose = `
-		SELECT seq, mac
+		SELECT
+			seq,
+			mac
 		FROM audit_seals
 		WHERE seq < coalesce(
-			(SELECT min(s.seq) FROM audit_seals s JOIN audit_log l ON l.id = s.audit_id WHERE l.at >= $1),
+			(SELECT min(s.seq)
+			FROM audit_seals s
+			JOIN audit_log l ON l.id = s.audit_id
+			WHERE l.at >= $1),
 			9223372036854775807)
 		ORDER BY seq DESC
 		LIMIT 1`
 	const remove = `
-		WITH seals AS (DELETE FROM audit_seals WHERE seq < $1),
-			marked AS (UPDATE audit_seals SET kid = $2, checkpoint = $3 WHERE seq = $1)
-		DELETE FROM audit_log l USING audit_seals s WHERE s.audit_id = l.id AND s.seq <= $1`
+		WITH seals AS (
+			DELETE FROM audit_seals
+			WHERE seq < $1
+		), marked AS (
+			UPDATE audit_seals
+			SET kid = $2,
+				checkpoint = $3
+			WHERE seq = $1
+		)
+		DELETE FROM audit_log l
+		USING audit_seals s
+		WHERE s.audit_id = l.id AND s.seq <= $1`
+
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
 			return err
@@ -153,18 +178,24 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		if err != nil || newest.Seq == 0 {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`); err != nil {
+
+		// The triggers let only retention delete rows of the audit log.
+		_, err = tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`)
+		if err != nil {
 			return err
 		}
-
 		checkpoint := k.checkpointMAC(newest.Seq, newest.MAC)
 		removed, err = execute(ctx, tx, "remove audit rows", remove, newest.Seq, k.id, checkpoint)
 		if err != nil {
 			return err
 		}
 
-		after := map[string]any{"removed": removed, "head": hex.EncodeToString(newest.MAC)}
-		return audit(ctx, tx, operatorActor(), "audit.prune", fmt.Sprint("audit:", newest.Seq), nil, after)
+		after := map[string]any{
+			"removed": removed,
+			"head":    hex.EncodeToString(newest.MAC),
+		}
+		target := fmt.Sprint("audit:", newest.Seq)
+		return audit(ctx, tx, operatorActor(), "audit.prune", target, nil, after)
 	})
 	return removed, err
 }
