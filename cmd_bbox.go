@@ -19,10 +19,11 @@ func printExtents(ctx context.Context, o invocation) error {
 	stderr := terminalWriter{o.stderr}
 	failed := 0
 	for _, path := range o.names {
-		if err := printPath(ctx, o.options.Get("root"), path, rows, stderr); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		err := printPath(ctx, o.options.Get("root"), path, rows, stderr)
+		if err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
 			fmt.Fprintln(stderr, "cairn:", err)
 			failed++
 		}
@@ -30,8 +31,10 @@ func printExtents(ctx context.Context, o invocation) error {
 	if err := out.Flush(); err != nil {
 		return err
 	}
+
 	if failed > 0 {
-		return fmt.Errorf("%d of %s could not be read", failed, plural(int64(len(o.names)), "path"))
+		return fmt.Errorf("%d of %s could not be read",
+			failed, plural(int64(len(o.names)), "path"))
 	}
 	return nil
 }
@@ -43,13 +46,15 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 		return err
 	}
 
-	shown := "" // the prefix of each printed path
-	switch dir, _ := filepath.Split(path); {
-	case top != "":
-	case info.IsDir():
-		top, shown = path, encodeName(strings.TrimSuffix(path, "/"))+"/"
-	default:
-		top, shown = filepath.Join(dir, "."), encodeName(dir)
+	// Without --root, each printed path begins with the directory that was named or holds the file.
+	shown := ""
+	if top == "" && info.IsDir() {
+		top = path
+		shown = encodeName(strings.TrimSuffix(path, "/")) + "/"
+	} else if top == "" {
+		dir, _ := filepath.Split(path)
+		top = filepath.Join(dir, ".")
+		shown = encodeName(dir)
 	}
 
 	absTop, err := filepath.Abs(top)
@@ -64,13 +69,14 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	if err != nil || !filepath.IsLocal(below) {
 		return fmt.Errorf("%s does not lie below %s", path, top)
 	}
+
 	root, err := os.OpenRoot(top)
 	if err != nil {
 		return err
 	}
-
 	reader := &fileReader{root: root, now: time.Now}
 	defer reader.close()
+
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
 	printFile := func(e entry) error {
@@ -90,6 +96,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 		return err
 	}
 	defer dir.Close()
+
 	prefix := ""
 	if below != "." {
 		prefix = encodeName(below) + "/"
