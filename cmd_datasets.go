@@ -25,18 +25,20 @@ func (o invocation) getDataset(ctx context.Context, name string) (dataset, error
 		SELECT ` + datasetColumns + `
 		FROM datasets
 		WHERE name = $1 OR id::text = $1`
+
 	found, err := collect[dataset](ctx, o.db, "get dataset", query, name)
 	if err != nil {
 		return dataset{}, err
 	}
 
-	switch len(found) {
-	case 0:
+	if len(found) == 0 {
 		return dataset{}, fmt.Errorf("there is no dataset %q: see cairn dataset list", name)
-	case 1:
+	}
+	if len(found) == 1 {
 		return found[0], nil
 	}
-	return dataset{}, fmt.Errorf("%s is the name of one dataset and the id of another: see cairn dataset list", name)
+	return dataset{}, fmt.Errorf("%s is the name of one dataset and the id of another: see cairn dataset list",
+		name)
 }
 
 // createDatasetCommand is "cairn dataset create".
@@ -48,9 +50,11 @@ func createDatasetCommand(ctx context.Context, o invocation) error {
 // outsideRoots returns the error for a path that is below no dataset root. It says how to add it.
 func (o invocation) outsideRoots(path string) error {
 	where := "for the service and in this terminal"
-	if file := credentialFile(o.cfg.credentialsDir, "cairn.env"); file != "" {
+	file := credentialFile(o.cfg.credentialsDir, "cairn.env")
+	if file != "" {
 		where = "in " + file
 	}
+
 	added := path
 	if !filepath.IsAbs(path) {
 		added = "/your/folder"
@@ -61,36 +65,49 @@ func (o invocation) outsideRoots(path string) error {
 
 // createDataset registers a directory with the checks of the API, and prints the dataset.
 func (o invocation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE path = $1`
+
 	where, err := o.cfg.checkDataset(name, path, "")
 	if err == nil {
 		err = where.check()
 	}
-	if p, ok := errors.AsType[*problem](err); ok && p.fields[len(p.fields)-1].Code == "outside_root" {
+	p, ok := errors.AsType[*problem](err)
+	if ok && p.fields[len(p.fields)-1].Code == "outside_root" {
 		return d, o.outsideRoots(path)
 	}
 	if err != nil {
 		return d, err
 	}
 
+	// If the directory is registered, the error names its dataset.
 	d, err = createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
-	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusConflict {
-		const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE path = $1`
-		existing, findErr := collectOne[dataset](ctx, o.db, nil, "find dataset", query, where.stored)
+	p, ok = errors.AsType[*problem](err)
+	if ok && p.status == http.StatusConflict {
+		existing, findErr := collectOne[dataset](ctx, o.db, nil,
+			"find dataset", query, where.stored)
 		if findErr == nil && existing.ID != 0 {
-			err = fmt.Errorf("%s is registered already, as dataset %d, %s", path, existing.ID, existing.Name)
+			err = fmt.Errorf("%s is registered already, as dataset %d, %s",
+				path, existing.ID, existing.Name)
 		}
 	}
-	return d, o.print(err, nil, "created dataset %d, %s, of %s", d.ID, d.Name, filepath.Join(where.root, where.below))
+	return d, o.print(err, nil, "created dataset %d, %s, of %s",
+		d.ID, d.Name, filepath.Join(where.root, where.below))
 }
 
-// addDatasetCommand is "cairn dataset add". A relative path is the shell's or, where there is no
-// such file, below the first dataset root.
+// addDatasetCommand is "cairn dataset add". A relative path starts at the working directory or, if
+// there is no such file, at the first dataset root.
 func addDatasetCommand(ctx context.Context, o invocation) error {
 	path := o.names[0]
-	if absolute, err := filepath.Abs(path); err == nil && isThere(absolute) {
+	absolute, err := filepath.Abs(path)
+	if err == nil && isThere(absolute) {
 		path = absolute
 	}
-	d, err := o.createDataset(ctx, o.option("name", filepath.Base(path)), path)
+
+	name := o.option("name", filepath.Base(path))
+	d, err := o.createDataset(ctx, name, path)
 	if err != nil {
 		return err
 	}
@@ -106,7 +123,9 @@ func listDatasetsCommand(ctx context.Context, o invocation) error {
 	for _, d := range datasets {
 		a, err := newestAnalysisOf(ctx, o.db, d)
 		state := cmp.Or(a.State, "never analysed")
-		if err := o.print(err, d, "%d\t%s\t%s\t%s", d.ID, d.Name, d.Path, state); err != nil {
+		err = o.print(err, d, "%d\t%s\t%s\t%s",
+			d.ID, d.Name, d.Path, state)
+		if err != nil {
 			return err
 		}
 	}
@@ -127,6 +146,8 @@ func analyzeCommand(ctx context.Context, o invocation) error {
 func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	force := o.options.Has("force")
 	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, force)
+
+	// If another analysis of the dataset runs, a becomes that one.
 	p, ok := errors.AsType[*problem](err)
 	isRunning := ok && p.code == "analysis_running"
 	if isRunning {
@@ -139,19 +160,21 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	if isRunning && !wait {
 		return fmt.Errorf("analysis %d of %s is running already", a.ID, d.Name)
 	}
-	if isRunning && force && !a.Force {
+	lacksForce := force && !a.Force
+	if isRunning && lacksForce {
 		return fmt.Errorf("analysis %d of %s is running already, without --force", a.ID, d.Name)
 	}
-
 	if !wait {
 		return o.print(nil, nil, "analysis %d of %s queued", a.ID, d.Name)
 	}
+
 	runs, err := anyInstanceLives(ctx, o.db)
 	if err != nil {
 		return err
 	}
 	if !runs {
-		return fmt.Errorf("analysis %d of %s is queued, but no instance of the service runs: start it", a.ID, d.Name)
+		return fmt.Errorf("analysis %d of %s is queued, but no instance of the service runs: start it",
+			a.ID, d.Name)
 	}
 	return o.awaitAnalysis(ctx, d, a.ID)
 }
@@ -183,10 +206,14 @@ func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) erro
 	}
 
 	if a.State != stateSucceeded {
-		return fmt.Errorf("analysis %d of %s failed: %s", id, d.Name, *cmp.Or(a.Failure, new("it was canceled")))
+		reason := cmp.Or(a.Failure, new("it was canceled"))
+		return fmt.Errorf("analysis %d of %s failed: %s",
+			id, d.Name, *reason)
 	}
-	fmt.Fprintf(o.stdout, "analysis %d of %s: %s, %d added, %d changed, %d removed\n", id, d.Name,
-		plural(a.Total, "file"), a.Added, a.Changed, a.Removed)
+	fmt.Fprintf(o.stdout, "analysis %d of %s: %s, %d added, %d changed, %d removed\n",
+		id, d.Name, plural(a.Total, "file"),
+		a.Added, a.Changed, a.Removed)
+
 	report, err := inSnapshot(ctx, o.db, d.report)
 	return o.print(err, nil, "%s", report.Summary)
 }
@@ -207,15 +234,20 @@ func (a *analysis) describe(name string) string {
 	} else {
 		line += fmt.Sprintf("%d of %s", a.Done, plural(*a.Expected, "file"))
 	}
+
 	if a.SecondsLeft != nil {
-		line += fmt.Sprintf(", about %v left", time.Duration(*a.SecondsLeft)*time.Second)
+		left := time.Duration(*a.SecondsLeft) * time.Second
+		line += fmt.Sprintf(", about %v left", left)
 	}
 	return line
 }
 
 // anyInstanceLives reports whether an instance serves the database, or did so a moment ago.
 func anyInstanceLives(ctx context.Context, db *pgxpool.Pool) (bool, error) {
-	const query = `SELECT EXISTS (SELECT FROM instances WHERE live_until > now())`
+	const query = `
+		SELECT EXISTS (
+			SELECT FROM instances
+			WHERE live_until > now())`
 	return scalar[bool](ctx, db, "look for instances", query)
 }
 
@@ -231,11 +263,14 @@ func expectCommand(ctx context.Context, o invocation) error {
 		return o.print(err, expected, "%s", expected.describe())
 	}
 
+	// The options are turned into the JSON that the API takes.
 	body := map[string]any{}
 	for option, values := range o.options {
-		body[strings.ReplaceAll(option, "-", "_")] = values[0]
+		field := strings.ReplaceAll(option, "-", "_")
+		body[field] = values[0]
 	}
-	if name := o.options.Get("boundary"); name != "" {
+	name := o.options.Get("boundary")
+	if name != "" {
 		content, err := os.ReadFile(name)
 		if err != nil {
 			return err
@@ -247,14 +282,15 @@ func expectCommand(ctx context.Context, o invocation) error {
 
 	text, err := json.Marshal(body)
 	if err != nil {
-		return fmt.Errorf("%s is no GeoJSON: %w", o.options.Get("boundary"), err)
+		return fmt.Errorf("%s is no GeoJSON: %w", name, err)
 	}
 
-	expected, analysisID, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, func(e *expectation) error {
-		return json.Unmarshal(text, e)
-	})
+	change := func(e *expectation) error { return json.Unmarshal(text, e) }
+	expected, analysisID, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, change)
 	runs, errRuns := anyInstanceLives(ctx, o.db)
-	if err = errors.Join(err, errRuns); err != nil || analysisID == 0 || !runs {
+	err = errors.Join(err, errRuns)
+	mustWait := analysisID != 0 && runs
+	if err != nil || !mustWait {
 		return o.print(err, expected, "%s", expected.describe())
 	}
 	return o.awaitAnalysis(ctx, d, analysisID)
@@ -266,14 +302,19 @@ func removeDatasetCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(ctx, "Forget the dataset %s with its accepted findings? Its files stay.", d.Name); err != nil {
+	err = o.confirm(ctx, "Forget the dataset %s with its accepted findings? Its files stay.",
+		d.Name)
+	if err != nil {
 		return err
 	}
-	return o.print(deleteDataset(ctx, o.db, operatorActor(), d.ID), nil, "removed dataset %d, %s", d.ID, d.Name)
+
+	err = deleteDataset(ctx, o.db, operatorActor(), d.ID)
+	return o.print(err, nil, "removed dataset %d, %s", d.ID, d.Name)
 }
 
-// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, no
-// file is located, or the dataset was not checked, and another error if the last analysis failed.
+// reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, if no
+// file is located, or if the dataset was not checked. It returns another error if the last analysis
+// failed.
 func reportCommand(ctx context.Context, o invocation) error {
 	name := o.names[0]
 	d, err := o.getDataset(ctx, name)
@@ -316,17 +357,24 @@ func compareCommand(ctx context.Context, o invocation) error {
 	}
 
 	compared := comparison{
-		catalogue: newCatalogue(&core{cfg: o.cfg, db: o.db, patience: 30 * time.Second}),
-		here:      found[0],
-		there:     found[1],
-		query:     func(do func(context.Context) error) error { return do(ctx) },
+		catalogue: newCatalogue(&core{
+			cfg:      o.cfg,
+			db:       o.db,
+			patience: 30 * time.Second,
+		}),
+		here:  found[0],
+		there: found[1],
+		query: func(do func(context.Context) error) error { return do(ctx) },
 	}
 	out := bufio.NewWriter(o.stdout)
-	if err := errors.Join(compared.write(ctx, out, true), out.Flush()); err != nil {
+	err := errors.Join(compared.write(ctx, out, true), out.Flush())
+	if err != nil {
 		return err
 	}
+
 	isSame := len(compared.totals) == 1 && compared.totals[isSameContent] > 0
-	if !isSame || compared.notLocated["here"]+compared.notLocated["there"] > 0 {
+	notLocated := compared.notLocated["here"] + compared.notLocated["there"]
+	if !isSame || notLocated > 0 {
 		return errDifferent
 	}
 	return nil
@@ -338,26 +386,34 @@ func vrtCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
-	place, wrong := o.cfg.placeDataset(d.Path)
+
+	where, wrong := o.cfg.placeDataset(d.Path)
 	if wrong != nil {
 		return o.outsideRoots(d.Path)
 	}
-	g, err := findGrid(ctx, o.db, d.ID, optional(o.options, "crs"), optional(o.options, "resolution"))
+	g, err := findGrid(ctx, o.db, d.ID,
+		optional(o.options, "crs"),
+		optional(o.options, "resolution"))
 	if err != nil {
 		return err
 	}
 
 	source := func(f datasetFile) string {
 		raw, _ := decodePath(f.Path) // as the walk wrote it
-		return filepath.Join(place.root, place.below, raw)
+		return filepath.Join(where.root, where.below, raw)
 	}
-	filter := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
+	filter := fileFilter{
+		datasetID: &d.ID,
+		status:    new(fileStatusOK),
+	}
 	read := func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(ctx, o.db, filter, after, limit)
 	}
-	rows, out := o.rows()
-	err = g.write(rows, 0, source, func(emit func(datasetFile) error) error {
+	each := func(emit func(datasetFile) error) error {
 		return readInBatches(filter, read, emit)
-	})
+	}
+
+	rows, out := o.rows()
+	err = g.write(rows, 0, source, each)
 	return errors.Join(err, out.Flush())
 }
