@@ -51,6 +51,7 @@ func readInput(ctx context.Context, read func() (string, error)) (string, error)
 		text, err := read()
 		done <- input{text, err}
 	}()
+
 	select {
 	case in := <-done:
 		return in.text, in.err
@@ -65,15 +66,19 @@ func (o invocation) confirm(ctx context.Context, question string, of ...any) err
 	if !isTerminal(o.stdin) {
 		return nil
 	}
+
 	fmt.Fprintf(terminalWriter{o.stderr}, question+" (yes or no) ", of...)
-	answer, _ := readInput(ctx, func() (string, error) { return bufio.NewReader(o.stdin).ReadString('\n') })
-	if answer = strings.TrimSpace(answer); answer != "yes" {
+	answer, _ := readInput(ctx, func() (string, error) {
+		return bufio.NewReader(o.stdin).ReadString('\n')
+	})
+	answer = strings.TrimSpace(answer)
+	if answer != "yes" {
 		return fmt.Errorf("the answer was %q, not yes: nothing was changed", answer)
 	}
 	return nil
 }
 
-// rows returns a writer of rows, each of which is one write. out must be flushed in the end.
+// rows returns a writer that takes one row in each write. In the end the caller must flush out.
 func (o invocation) rows() (rows io.Writer, out *bufio.Writer) {
 	out = bufio.NewWriter(o.stdout)
 	if isTerminal(o.stdout) {
@@ -92,6 +97,7 @@ func (o invocation) print(err error, v any, format string, args ...any) error {
 		_, err = fmt.Fprintf(row, format+"\n", args...)
 		return errors.Join(err, out.Flush())
 	}
+
 	body, err := encodeJSON(v)
 	if err == nil {
 		_, err = o.stdout.Write(body)
@@ -122,6 +128,7 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 		Permissions: splitList(o.options.Get("permissions")),
 		ExpiresAt:   now.AddDate(0, 0, days),
 	}
+
 	var v invalid
 	checkIdentity(&v, &n.username, nil, nil)
 	checkAPIToken(&v, known, t.Name, t.Permissions, now, t.ExpiresAt)
@@ -138,6 +145,7 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 		if err != nil {
 			return err
 		}
+
 		_, secret, err = createAPIToken(ctx, tx, operatorActor(), u, t)
 		return err
 	})
@@ -150,18 +158,27 @@ func listTokensCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
+
 	tokens, err := listAPITokens(ctx, o.db, u.ID, "", math.MaxInt32)
 	for _, t := range tokens {
-		permissions, until := strings.Join(t.Permissions, ","), t.ExpiresAt.Format(time.DateOnly)
-		err = o.print(err, t, "%s\t%s\tuntil %s", t.Name, permissions, until)
+		permissions := strings.Join(t.Permissions, ",")
+		until := t.ExpiresAt.Format(time.DateOnly)
+		err = o.print(err, t, "%s\t%s\tuntil %s",
+			t.Name, permissions, until)
 	}
 	return err
 }
 
 // revokeTokenCommand is "cairn token revoke".
 func revokeTokenCommand(ctx context.Context, o invocation) error {
-	const query = `SELECT (SELECT id::text FROM api_tokens WHERE user_id = $1 AND name = $2)`
-	username, name := o.names[0], o.names[1]
+	const query = `
+		SELECT (
+			SELECT id::text
+			FROM api_tokens
+			WHERE user_id = $1 AND name = $2)`
+
+	username := o.names[0]
+	name := o.names[1]
 	_, err := o.changeUser(ctx, func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		id, err := scalar[*string](ctx, tx, "find API token", query, u.ID, name)
 		if err != nil {
@@ -170,6 +187,7 @@ func revokeTokenCommand(ctx context.Context, o invocation) error {
 		if id == nil {
 			return fmt.Errorf("%s has no API token %q", username, name)
 		}
+
 		_, err = deleteAPITokens(ctx, tx, by, u, id)
 		return err
 	})
@@ -195,18 +213,22 @@ func sendMessageCommand(ctx context.Context, o invocation) error {
 	c.PublishAt.value = optional(o.options, "publish-at")
 	c.ExpiresAt.value = optional(o.options, "expires-at")
 	if o.options.Has("roles") {
-		c.Roles.value = new(splitList(o.options.Get("roles")))
+		roles := splitList(o.options.Get("roles"))
+		c.Roles.value = &roles
 	}
+
 	id, err := createMessage(ctx, o.db, operatorActor(), c)
 	return o.print(err, nil, "%d", id)
 }
 
 // listMessagesCommand is "cairn message list". It prints the newest 500 messages.
 func listMessagesCommand(ctx context.Context, o invocation) error {
-	messages, err := listMessages(ctx, o.db, nil, messageFilter{}, []string{"infinity", "0"}, maxPage)
+	newest := []string{"infinity", "0"}
+	messages, err := listMessages(ctx, o.db, nil, messageFilter{}, newest, maxPage)
 	for _, m := range messages {
 		at := m.PublishAt.Format(time.RFC3339)
-		err = o.print(err, m, "%d\t%s\t%s\t%s\t%s", m.ID, at, m.State, m.Severity, m.Title)
+		err = o.print(err, m, "%d\t%s\t%s\t%s\t%s",
+			m.ID, at, m.State, m.Severity, m.Title)
 	}
 	return err
 }
@@ -226,9 +248,14 @@ var errNoUser = errors.New("there is no user of that name")
 // userNamed returns the user of that name, or errNoUser. It does not accept an e-mail address,
 // because Cairn does not verify addresses.
 func userNamed(ctx context.Context, q querier, name string) (user, error) {
-	const query = `SELECT ` + userColumns + ` FROM users u WHERE u.username = $1`
+	const query = `
+		SELECT ` + userColumns + `
+		FROM users u
+		WHERE u.username = $1`
+
 	username, _ := normalizeUsername(name)
-	return collectOne[user](ctx, q, fmt.Errorf("%q: %w", name, errNoUser), "find user", query, username)
+	missing := fmt.Errorf("%q: %w", name, errNoUser)
+	return collectOne[user](ctx, q, missing, "find user", query, username)
 }
 
 // readPassword reads a password: from a terminal twice and without echo, else from one line of
@@ -237,12 +264,16 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 	lines := bufio.NewReader(stdin)
 	read := func(prompt string) (string, error) {
 		fmt.Fprint(stderr, prompt)
-		line, err := readInput(ctx, func() (string, error) { return lines.ReadString('\n') })
-		if err != nil && (err != io.EOF || line == "") {
+		line, err := readInput(ctx, func() (string, error) {
+			return lines.ReadString('\n')
+		})
+		isLastLine := err == io.EOF && line != ""
+		if err != nil && !isLastLine {
 			return "", fmt.Errorf("read password: %w", err)
 		}
 		return strings.TrimRight(line, "\r\n"), nil
 	}
+
 	if !isTerminal(stdin) {
 		return read("")
 	}
@@ -274,8 +305,14 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 func routesCommand(_ context.Context, o invocation) (err error) {
 	for _, rt := range (&server{}).routes() {
 		limit := rt.class.timeout()
-		line := map[string]any{"method": rt.method, "path": rt.path, "access": rt.who, "seconds": limit.Seconds()}
-		err = o.print(err, line, "%-7s %-51s %-21s %v", rt.method, rt.path, rt.who, limit)
+		line := map[string]any{
+			"method":  rt.method,
+			"path":    rt.path,
+			"access":  rt.who,
+			"seconds": limit.Seconds(),
+		}
+		err = o.print(err, line, "%-7s %-51s %-21s %v",
+			rt.method, rt.path, rt.who, limit)
 	}
 	return err
 }
@@ -298,11 +335,13 @@ func checkConfig(_ context.Context, o invocation) error {
 			return err
 		}
 		c := database.ConnConfig
-		effective["CAIRN_DATABASE_URL"] = fmt.Sprintf("(database %s of user %s on %s)", c.Database, c.User, c.Host)
+		effective["CAIRN_DATABASE_URL"] = fmt.Sprintf("(database %s of user %s on %s)",
+			c.Database, c.User, c.Host)
 	}
 
 	for _, s := range settings(new(config), o.env) {
-		if value, ok := effective[s.name]; ok {
+		value, ok := effective[s.name]
+		if ok {
 			s.value = value
 		}
 		fmt.Fprintf(o.stdout, "%s=%s\n", s.name, s.value)
@@ -329,6 +368,7 @@ func describeCommit(build *debug.BuildInfo) string {
 	if build == nil {
 		return ""
 	}
+
 	found := map[string]string{}
 	for _, s := range build.Settings {
 		found[s.Key] = s.Value
@@ -336,6 +376,10 @@ func describeCommit(build *debug.BuildInfo) string {
 	if found["vcs.revision"] == "" {
 		return ""
 	}
-	changed := map[string]string{"true": ", with changes"}[found["vcs.modified"]]
-	return fmt.Sprintf(" (commit %.12s, %.10s%s)", found["vcs.revision"], found["vcs.time"], changed)
+
+	changed := map[string]string{
+		"true": ", with changes",
+	}[found["vcs.modified"]]
+	return fmt.Sprintf(" (commit %.12s, %.10s%s)",
+		found["vcs.revision"], found["vcs.time"], changed)
 }
