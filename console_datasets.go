@@ -10,11 +10,21 @@ import (
 
 // datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
 func (c *console) datasetsPage(a *apiReader) *page {
-	return &page{Template: "datasets", Title: "Datasets", Data: struct {
-		List         []datasetDetails
-		Roots, First string
-	}{a.addAnalyses(getPage[datasetItem](a, "/api/v1/datasets")), strings.Join(c.core.cfg.datasetRoots, " or "),
-		c.core.cfg.datasetRoots[0]}}
+	roots := c.core.cfg.datasetRoots
+
+	return &page{
+		Template: "datasets",
+		Title:    "Datasets",
+		Data: struct {
+			List  []datasetDetails
+			Roots string
+			First string // of the roots
+		}{
+			a.addAnalyses(getPage[datasetItem](a, "/api/v1/datasets")),
+			strings.Join(roots, " or "),
+			roots[0],
+		},
+	}
 }
 
 // datasetData is a dataset with what its page shows beside it.
@@ -29,15 +39,23 @@ type datasetData struct {
 // datasetPage reads the page of a dataset: its files' totals, its map, the files at a position, and
 // its last analyses.
 func (c *console) datasetPage(a *apiReader) *page {
-	d := datasetData{datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", "")}
+	d := datasetData{
+		datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", ""),
+	}
 	d.Analyses = get[listOf[analysis]](a, "/api/v1/datasets/{id}/analyses", "limit=10").Items
+
+	// addMap also sets the position.
 	if d.BBox != nil && a.err == nil {
 		d.addMap(a)
 	}
 	if d.Position != "" {
-		query := url.Values{"point": {d.Position}, "limit": {"50"}}
+		query := url.Values{
+			"point": {d.Position},
+			"limit": {"50"},
+		}
 		d.Covering = get[listOf[datasetFile]](a, "/api/v1/datasets/{id}/files", query.Encode())
 	}
+
 	return &page{Template: "dataset", Title: d.Name, Data: &d}
 }
 
@@ -53,60 +71,92 @@ type mapView struct {
 // the page shows the files at the position of the pixel, or at the position in point.
 func (d *datasetData) addMap(a *apiReader) {
 	query := a.r.URL.Query()
+
 	box := boxOf(d.BBox)
 	if text := query.Get("bbox"); text != "" {
 		f, err := readFileFilter(url.Values{"bbox": {text}})
-		if a.err = err; err != nil {
+		if err != nil {
+			a.err = err
 			return
 		}
 		box = *f.box
-	} else if picture, err := storedPicture(a.r.Context(), a.console.core.db, d.dataset, false); err != nil {
-		a.err = err
-	} else if picture != nil {
-		box = picture.All
+	} else {
+		picture, err := storedPicture(a.r.Context(), a.console.core.db, d.dataset, false)
+		if err != nil {
+			a.err = err
+			return
+		}
+		if picture != nil {
+			box = picture.All
+		}
 	}
 
 	// The position is the pixel that was clicked, or the middle.
-	lon, lat := (box.West+box.East)/2, (box.South+box.North)/2
+	lon := (box.West + box.East) / 2
+	lat := (box.South + box.North) / 2
 	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)
 	y, errY := strconv.ParseFloat(query.Get("at.y"), 64)
-	isClicked := errX == nil && errY == nil && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
+	hasPixel := errX == nil && errY == nil
+	isClicked := hasPixel && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
 	if isClicked {
-		lon, lat = frameFor([]filesCell{{mapBox: box}}).place(x, y)
+		frame := frameFor([]filesCell{{mapBox: box}})
+		lon, lat = frame.place(x, y)
 	}
 
-	switch d.Position = query.Get("point"); {
-	case query.Get("move") != "":
-		box = box.moved(query.Get("move"), lon, lat)
-	case isClicked:
-		d.Position = fmt.Sprintf("%.6f,%.6f", math.Remainder(lon, 360), max(-90, min(90, lat)))
+	// A click either moves the map, or asks for the files at its position.
+	d.Position = query.Get("point")
+	move := query.Get("move")
+	if move != "" {
+		box = box.moved(move, lon, lat)
+	} else if isClicked {
+		d.Position = fmt.Sprintf("%.6f,%.6f",
+			math.Remainder(lon, 360),
+			max(-90, min(90, lat)))
 	}
 
-	lon, lat = (box.West+box.East)/2, (box.South+box.North)/2
+	// The links move the map around its middle.
+	lon = (box.West + box.East) / 2
+	lat = (box.South + box.North) / 2
 	d.Map = &mapView{BBox: box.query()}
 	for _, label := range [...]string{"zoom in", "zoom out", "west", "east", "north", "south"} {
 		move := strings.TrimPrefix(label, "zoom ")
-		d.Map.Links = append(d.Map.Links, [2]string{label, box.moved(move, lon, lat).query()})
+		next := box.moved(move, lon, lat)
+		d.Map.Links = append(d.Map.Links, [2]string{label, next.query()})
 	}
 }
 
-// moved returns the box after a move. For in and out, the given position stays where it is in the
-// box. For another move, the new middle is the position or, for west and the like, half a box
-// beside it.
+// moved returns the box after a move. For in and out, the box shrinks or grows around the given
+// position. For pan, the position is the new middle. For west, east, south and north, the new
+// middle is half a box beside the position.
 func (a mapBox) moved(move string, lon, lat float64) mapBox {
-	width, height := a.East-a.West, a.North-a.South
-	if scale := map[string]float64{"in": 0.5, "out": 2}[move]; scale > 0 {
-		a.West, a.East = lon-(lon-a.West)*scale, lon+(a.East-lon)*scale
-		a.South, a.North = lat-(lat-a.South)*scale, lat+(a.North-lat)*scale
+	width := a.East - a.West
+	height := a.North - a.South
+	scale := map[string]float64{"in": 0.5, "out": 2}[move]
+
+	if scale > 0 {
+		a.West = lon - (lon-a.West)*scale
+		a.East = lon + (a.East-lon)*scale
+		a.South = lat - (lat-a.South)*scale
+		a.North = lat + (a.North-lat)*scale
 	} else {
-		side := map[string][2]float64{"west": {-0.5, 0}, "east": {0.5, 0}, "south": {0, -0.5}, "north": {0, 0.5}}[move]
-		a.West, a.South = lon+(side[0]-0.5)*width, lat+(side[1]-0.5)*height
-		a.East, a.North = a.West+width, a.South+height
+		// How far the middle moves, as a share of width and height.
+		side := map[string][2]float64{
+			"west":  {-0.5, 0},
+			"east":  {0.5, 0},
+			"south": {0, -0.5},
+			"north": {0, 0.5},
+		}[move]
+
+		a.West = lon + (side[0]-0.5)*width
+		a.South = lat + (side[1]-0.5)*height
+		a.East = a.West + width
+		a.North = a.South + height
 	}
 
 	// The box stays on the map, and does not vanish.
 	const least = 1e-5 // degrees, about a metre
-	a.South, a.East = min(max(a.South, -90), 90-least), max(a.East, a.West+least)
+	a.East = max(a.East, a.West+least)
+	a.South = min(max(a.South, -90), 90-least)
 	a.North = max(min(a.North, 90), a.South+least)
 	return a
 }
@@ -120,43 +170,76 @@ func (a mapBox) query() string {
 // filesPage reads a page of the list of a dataset's files.
 func (c *console) filesPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
-	return &page{Template: "files", Title: "Files of " + d.Name, Data: struct {
-		datasetDetails
-		List     []datasetFile
-		Statuses []string
-	}{d, getPage[datasetFile](a, "/api/v1/datasets/{id}/files"), fileStatuses()}}
+
+	return &page{
+		Template: "files",
+		Title:    "Files of " + d.Name,
+		Data: struct {
+			datasetDetails
+			List     []datasetFile
+			Statuses []string
+		}{
+			d,
+			getPage[datasetFile](a, "/api/v1/datasets/{id}/files"),
+			fileStatuses(),
+		},
+	}
 }
 
 // analysisPage reads the page of an analysis, with what it has changed.
 func (c *console) analysisPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
-	path := fillPath(a.r, "/datasets/{id}/analyses/{analysis}")
-	return &page{Template: "analysis", Title: "Analysis of " + d.Name, Path: path, Data: struct {
-		analysis
-		Dataset string
-		Changes []fileChange
-	}{get[analysis](a, "/api/v1/datasets/{id}/analyses/{analysis}", ""), d.Name,
-		getPage[fileChange](a, "/api/v1/datasets/{id}/analyses/{analysis}/changes")}}
+
+	return &page{
+		Template: "analysis",
+		Title:    "Analysis of " + d.Name,
+		Path:     fillPath(a.r, "/datasets/{id}/analyses/{analysis}"),
+		Data: struct {
+			analysis
+			Dataset string
+			Changes []fileChange
+		}{
+			get[analysis](a, "/api/v1/datasets/{id}/analyses/{analysis}", ""),
+			d.Name,
+			getPage[fileChange](a, "/api/v1/datasets/{id}/analyses/{analysis}/changes"),
+		},
+	}
 }
 
 // expectationPage reads what the files of a dataset should be.
 func (c *console) expectationPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
 	expected := get[storedExpectation](a, "/api/v1/datasets/{id}/expectation", "")
-	path := fillPath(a.r, "/datasets/{id}/expectation")
-	return &page{Template: "expectation", Title: "What is expected of " + d.Name, Path: path, Data: struct {
-		expectation
-		ID int64
-	}{expected.expectation, d.ID}}
+
+	return &page{
+		Template: "expectation",
+		Title:    "What is expected of " + d.Name,
+		Path:     fillPath(a.r, "/datasets/{id}/expectation"),
+		Data: struct {
+			expectation
+			ID int64
+		}{
+			expected.expectation,
+			d.ID,
+		},
+	}
 }
 
 // reportPage reads the report about a dataset's files, with the accepted findings.
 func (c *console) reportPage(a *apiReader) *page {
 	accepted := getPage[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")
 	report := get[folderReport](a, "/api/v1/datasets/{id}/report", "")
-	path := fillPath(a.r, "/datasets/{id}/report")
-	return &page{Template: "report", Title: "Report on " + report.Dataset, Path: path, Data: struct {
-		folderReport
-		List []acceptedFinding
-	}{report, accepted}}
+
+	return &page{
+		Template: "report",
+		Title:    "Report on " + report.Dataset,
+		Path:     fillPath(a.r, "/datasets/{id}/report"),
+		Data: struct {
+			folderReport
+			List []acceptedFinding
+		}{
+			report,
+			accepted,
+		},
+	}
 }

@@ -35,10 +35,11 @@ func qrSVG(text string) (string, error) {
 		}
 	}
 
+	// The image has a quiet zone of 4 modules on each side.
 	const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-4 -4 %d %[1]d" shape-rendering="crispEdges" ` +
 		`role="img"><title>QR code</title><path fill="#fff" d="M-4-4h%[1]dv%[1]dh-%[1]dz"/>` +
 		`<path stroke="#000" d="%s"/></svg>`
-	return fmt.Sprintf(svg, qrSize+8, path.String()), nil // with a quiet zone of 4 modules
+	return fmt.Sprintf(svg, qrSize+8, path.String()), nil
 }
 
 // qrModules returns the dark modules by row and column. The data goes in columns of two from the
@@ -46,12 +47,18 @@ func qrSVG(text string) (string, error) {
 func qrModules(text string) (dark [qrSize][qrSize]bool) {
 	const far = qrSize - 1
 	var isPattern [qrSize][qrSize]bool
-	set := func(x, y int, isDark bool) { dark[y][x], isPattern[y][x] = isDark, true }
+	set := func(x, y int, isDark bool) {
+		dark[y][x] = isDark
+		isPattern[y][x] = true
+	}
 
 	// The patterns: finders in three corners, an alignment near the fourth, and the timing.
 	for i := range qrSize * qrSize {
-		x, y := i%qrSize, i/qrSize
-		ring := func(cx, cy int) int { return max(x-cx, cx-x, y-cy, cy-y) } // around a centre
+		x := i % qrSize
+		y := i / qrSize
+
+		// ring returns how far the module is from a centre. A pattern has square rings.
+		ring := func(cx, cy int) int { return max(x-cx, cx-x, y-cy, cy-y) }
 		finder := min(ring(3, 3), ring(far-3, 3), ring(3, far-3))
 		alignment := ring(far-6, far-6)
 
@@ -65,10 +72,11 @@ func qrModules(text string) (dark [qrSize][qrSize]bool) {
 		}
 	}
 
-	// The format, which stands there twice.
+	// The format, of which the code has two copies.
 	positions := []int{0, 1, 2, 3, 4, 5, 7, 8, 7, 5, 4, 3, 2, 1, 0}
 	for i, position := range positions {
 		isDark := qrFormat>>i&1 == 1
+
 		if i < 8 {
 			set(8, position, isDark)
 			set(far-i, 8, isDark)
@@ -77,21 +85,24 @@ func qrModules(text string) (dark [qrSize][qrSize]bool) {
 			set(8, far-14+i, isDark)
 		}
 	}
-	set(8, far-7, true)
+	set(8, far-7, true) // the module that is always dark
 
 	// The data, and a 0 for the modules that are left over.
 	codewords := append(qrCodewords(text), 0)
 	bit := 0
 	for right := far; right > 0; right -= 2 {
-		if right == 6 { // timing
+		// The column of the timing has no data.
+		if right == 6 {
 			right--
 		}
 
 		for i := range qrSize * 2 {
-			x, y := right-i%2, i/2
-			if (right+1)&2 == 0 {
+			x := right - i%2
+			y := i / 2
+			if (right+1)&2 == 0 { // upwards
 				y = far - y
 			}
+
 			if isPattern[y][x] {
 				continue
 			}
@@ -107,19 +118,22 @@ func qrModules(text string) (dark [qrSize][qrSize]bool) {
 
 // qrCodewords returns the data of the code with its error correction, the two blocks interleaved.
 func qrCodewords(text string) (codewords []byte) {
+	// Byte mode takes four bits, so that the length and the text are shifted by four.
 	var data []byte
-	last := byte(4) // byte mode: four bits, so that the length and the text are shifted by four
+	last := byte(4)
 	for _, b := range append([]byte{byte(len(text))}, text...) {
 		data = append(data, last<<4|b>>4)
 		last = b
 	}
 	data = append(data, last<<4)
 
+	// Two bytes in turn fill the rest: 0xec and 0x11.
 	for pad := byte(0xec); len(data) < 2*qrData; pad ^= 0xec ^ 0x11 {
 		data = append(data, pad)
 	}
 
-	one, two := qrBlock(data[:qrData]), qrBlock(data[qrData:])
+	one := qrBlock(data[:qrData])
+	two := qrBlock(data[qrData:])
 	for i := range one {
 		codewords = append(codewords, one[i], two[i])
 	}
@@ -129,11 +143,13 @@ func qrCodewords(text string) (codewords []byte) {
 // qrBlock returns the data with its error correction: the remainder of the division by qrDivisor.
 func qrBlock(data []byte) []byte {
 	rest := append(slices.Clone(data), make([]byte, len(qrDivisor))...)
+
 	for i := range data {
 		for j := range len(qrDivisor) {
 			rest[i+1+j] ^= qrMultiply(qrDivisor[j], rest[i])
 		}
 	}
+
 	return append(slices.Clone(data), rest[len(data):]...)
 }
 
